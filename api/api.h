@@ -1,0 +1,93 @@
+#pragma once
+
+/*
+ * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into
+ * `struct submit` for the worker through a port that daemon/ implements, and the worker's events into
+ * JSON and SSE. Everything runs on one libuv loop; long tokenisations and renders on its thread pool.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+#include "base/clock.h"
+#include "base/err.h"
+#include "proto/messages.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+struct api;
+
+/* The way to the worker. While it is down, submit() queues or answers -EAGAIN; the port calls
+ * api_worker_up() when a new one is ready and api resubmits every live generation itself. */
+struct api_port {
+    int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
+    void (*cancel)(struct api_port *p, uint64_t id);
+};
+
+/* The served model, as the front knows it. All pointers outlive the api. */
+struct api_model {
+    const char *id;             /* as clients name it */
+    const char *const *aliases; /* NULL-terminated */
+    const struct tokenizer *tokenizer;
+    const struct template *template; /* NULL: the model has none */
+    uint32_t max_context, n_vocab, page_tokens, n_pages;
+    int64_t created_unix;
+};
+
+struct api_opts {
+    uint32_t max_connections, max_running, max_queued, max_n;
+    uint32_t max_body_bytes, max_header_bytes;
+    uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
+    uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
+    uint32_t max_header_count;
+    const char *api_keys_file; /* NULL: none needed */
+    const char *const
+        *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
+    const char *owned_by;
+    bool digests; /* "logits_digest": true is allowed */
+};
+
+/* What /health, /metrics and the admin socket show. */
+enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_DRAINING };
+
+struct api_stats {
+    uint32_t n_connections, n_running, n_queued;
+    uint64_t n_requests, n_ok, n_client_errors, n_server_errors, n_rejected, n_cancelled;
+    uint64_t n_prompt_tokens, n_output_tokens, n_resumed;
+};
+
+struct api_request_info { /* one live generation, for the admin socket */
+    uint64_t id;
+    char request_id[64];
+    const char *endpoint, *state; /* "queued", "running" */
+    uint32_t n_prompt, n_output, n_cached, max_new;
+    int64_t age_ms;
+};
+
+int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
+            const struct api_model *model, struct api_port *port, struct clock *clock);
+struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
+
+int api_listen_tcp(struct api *a, const char *host, int port, int *bound_port, struct err *err);
+int api_listen_unix(struct api *a, const char *path, struct err *err);
+int api_listen_fd(struct api *a, int fd, struct err *err); /* inherited, listening */
+
+/* From the port. */
+void api_on_event(struct api *a, const struct event *e);
+void api_on_stats(struct api *a, const struct msg_stats *s);
+void api_worker_down(struct api *a); /* streams wait; /health is 503 */
+/* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
+ * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
+void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+void api_set_health(struct api *a, enum api_health h);
+
+/* Service life. */
+void api_drain(struct api *a); /* stop accepting; idle connections are answered once with close */
+void api_close(struct api *a); /* everything ends now: streams get an error event */
+bool api_busy(const struct api *a); /* generations or unfinished responses exist */
+int api_reload_keys(struct api *a, struct err *err);
+
+/* Admin. */
+void api_stats(const struct api *a, struct api_stats *out);
+uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
+bool api_cancel(struct api *a, uint64_t id);

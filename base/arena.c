@@ -1,0 +1,65 @@
+#include "base/arena.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+#define CHUNK_BYTES 4096
+
+struct arena_chunk {
+    struct arena_chunk *next;
+    size_t used, cap;
+    alignas(max_align_t) char data[];
+};
+
+void arena_init(struct arena *a, size_t max) {
+    *a = (struct arena){.max = max};
+}
+
+void arena_deinit(struct arena *a) {
+    while (a->chunks) {
+        struct arena_chunk *next = a->chunks->next;
+
+        free(a->chunks);
+        a->chunks = next;
+    }
+    a->used = 0;
+}
+
+void *arena_alloc(struct arena *a, size_t size) {
+    struct arena_chunk *c = a->chunks;
+
+    if (size > a->max)
+        return NULL;
+    size = round_up(size, alignof(max_align_t));
+    if (size > a->max - a->used)
+        return NULL;
+    if (!c || c->cap - c->used < size) {
+        size_t cap = MAX(size, (size_t)CHUNK_BYTES);
+
+        c = calloc(1, sizeof(*c) + cap);
+        if (!c)
+            return NULL;
+        c->cap = cap;
+        c->next = a->chunks;
+        a->chunks = c;
+    }
+    void *p = c->data + c->used;
+    c->used += size;
+    a->used += size;
+    return p;
+}
+
+void *arena_alloc_array(struct arena *a, size_t n, size_t size) {
+    size_t bytes;
+
+    return size_mul(n, size, &bytes) ? NULL : arena_alloc(a, bytes);
+}
+
+char *arena_strndup(struct arena *a, const char *s, size_t n) {
+    size_t bytes;
+    char *p = size_add(n, 1, &bytes) ? NULL : arena_alloc(a, bytes);
+
+    if (p && n)
+        memcpy(p, s, n);
+    return p;
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * buf - a byte buffer that grows up to a hard limit. Bytes are added at the end and may be
+ * consumed at the front. The data is always followed by a NUL that is not counted.
+ */
+
+#include <stdarg.h>
+#include "base/util.h"
+
+struct buf {
+    char *data;
+    size_t len, cap;
+    size_t max; /* len never exceeds it */
+};
+
+void buf_init(struct buf *b, size_t max);
+void buf_deinit(struct buf *b); /* accepts a zeroed or a deinitialised buffer */
+
+/* All return 0, -ENOMEM, or -EMSGSIZE when the limit would be passed; on failure nothing is added. */
+int buf_reserve(struct buf *b, size_t extra); /* room for @extra more bytes at data + len */
+int buf_add(struct buf *b, const void *data, size_t len);
+int buf_add_str(struct buf *b, const char *s);
+int buf_add_char(struct buf *b, char c);
+int buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
+int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
+
+void buf_consume(struct buf *b, size_t n); /* drops the first @n bytes */
+void buf_clear(struct buf *b);             /* len = 0, keeps the memory */

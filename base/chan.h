@@ -1,0 +1,48 @@
+#pragma once
+
+/*
+ * chan - framed messages between the front and the worker, over a UNIX stream socket pair.
+ *
+ * A frame is a header {u32 length of the payload, u16 type, u16 zero} and the payload, 8-byte
+ * aligned in memory on both sides. The two processes are the same executable on the same machine, so
+ * integers travel in host order. A frame over the limit, a non-zero third field or a closed peer
+ * makes the channel dead: -EPROTO or -EPIPE from then on.
+ *
+ * Writing never blocks: chan_send() queues up to a limit and answers CHAN_FULL beyond it (the caller
+ * skips: events are cumulative). Reading is by chan_recv() after poll says readable, or
+ * chan_wait(). The object is not shared between threads.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+#define CHAN_FULL 1  /* chan_send: the queue is full, nothing was taken */
+#define CHAN_EMPTY 1 /* chan_recv: no whole frame yet */
+
+struct chan_frame {
+    uint16_t type;
+    uint32_t len;
+    const void *data; /* 8-byte aligned; valid until the next chan_recv() */
+};
+
+struct chan {
+    int fd;   /* non-blocking; owned */
+    int dead; /* 0 or the negative errno that ended it */
+    uint32_t max_frame;
+    struct buf in, out;
+    size_t consumed; /* bytes of in that belong to the frame handed out last */
+};
+
+void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued); /* takes @fd over */
+void chan_deinit(struct chan *c);
+
+int chan_send(struct chan *c, uint16_t type, const void *data,
+              uint32_t len);                 /* 0, CHAN_FULL, -errno */
+int chan_flush(struct chan *c);              /* writes what the socket takes: 0 or -errno */
+bool chan_wants_write(const struct chan *c); /* frames are queued: poll for POLLOUT */
+int chan_recv(struct chan *c, struct chan_frame *out); /* 0, CHAN_EMPTY, -errno */
+
+/* Sleeps until the channel is readable (or writable, when frames are queued) or @timeout_ms has
+ * passed (-1: no limit). 0, or -errno. Flushes. */
+int chan_wait(struct chan *c, int timeout_ms);

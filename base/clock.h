@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * clock - monotonic time as an object that is passed in, so that everything below daemon/ and api/
+ * also runs in virtual time. CLOCK_MONOTONIC is the same in every process of a machine: times may
+ * be sent from the front to the worker.
+ */
+
+#include <stdint.h>
+
+struct clock {
+    int64_t (*now_ns)(struct clock *);
+};
+
+static inline int64_t clock_now(struct clock *c) {
+    return c->now_ns(c);
+}
+
+struct clock *clock_monotonic(void);
+
+/* Stands still until it is moved. */
+struct clock_virtual {
+    struct clock clock;
+    int64_t ns;
+};
+
+void clock_virtual_init(struct clock_virtual *v, int64_t start_ns);

@@ -1,0 +1,23 @@
+#pragma once
+
+/*
+ * err - the text that travels up to a client or an operator beside a negative return value. It is
+ * filled at the one spot that knows what is wrong; the layers above pass it on unchanged.
+ */
+
+#include "base/util.h"
+
+struct err {
+    int status;        /* HTTP status; 0: not meant for a client */
+    char param[64];    /* the offending field ("messages[3].role"), or "" */
+    char code[48];     /* machine-readable ("context_length_exceeded"), or "" */
+    char message[400]; /* one sentence, no paths or addresses when status != 0 */
+};
+
+/* Fills @e (may be NULL) and returns -EINVAL, so that `return err_set(...)` ends a function.
+ * @param may be NULL. */
+int err_set(struct err *e, int status, const char *param, const char *fmt, ...) PRINTF(4, 5);
+
+/* As err_set() with a machine-readable @code. */
+int err_set_code(struct err *e, int status, const char *code, const char *param, const char *fmt,
+                 ...) PRINTF(5, 6);

@@ -1,0 +1,122 @@
+#pragma once
+
+/*
+ * gguf - the validated reader of GGUF model files (versions 2 and 3, single or split), over mmap.
+ *
+ * gguf_open() checks everything before it returns: counts, string lengths, types, dimensions,
+ * overflow of every size, alignment, offsets, overlap, the end of the file, the shards of a split
+ * model. After that the accessors cannot fail on a bad file. A refusal names the byte offset and the
+ * reason in one line. Nothing is allocated whose size comes from the file without being bounded by
+ * the bytes that remain. Both processes read the file; the weights are only touched by the worker.
+ * Layout: research llamacpp-facts b.1.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+
+/* Numbers as in the file. */
+enum tensor_type {
+    TENSOR_F32 = 0,
+    TENSOR_F16 = 1,
+    TENSOR_Q4_0 = 2,
+    TENSOR_Q4_1 = 3,
+    TENSOR_Q5_0 = 6,
+    TENSOR_Q5_1 = 7,
+    TENSOR_Q8_0 = 8,
+    TENSOR_Q2_K = 10,
+    TENSOR_Q3_K = 11,
+    TENSOR_Q4_K = 12,
+    TENSOR_Q5_K = 13,
+    TENSOR_Q6_K = 14,
+    TENSOR_IQ2_XXS = 16,
+    TENSOR_IQ4_NL = 20,
+    TENSOR_IQ4_XS = 23,
+    TENSOR_BF16 = 30,
+};
+
+struct tensor_format {
+    enum tensor_type type;
+    const char *name;     /* "Q4_K" */
+    uint32_t block;       /* values per block */
+    uint32_t block_bytes; /* bytes per block */
+};
+
+/* The row of the format table, NULL for a type that weft does not read. */
+const struct tensor_format *tensor_format(uint32_t type);
+const struct tensor_format *tensor_format_by_name(const char *name);
+
+enum gguf_type {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+};
+
+struct gguf_str {
+    const char *data; /* not NUL-terminated; lives as long as the file is open */
+    size_t len;
+};
+
+/* A tensor: ne[0] is the contiguous (input) dimension; unused dimensions are 1. Row r of a matrix
+ * starts at data + r * row_bytes. */
+struct tensor {
+    const char *name; /* NUL-terminated */
+    const struct tensor_format *format;
+    uint32_t n_dims;
+    uint64_t ne[4];
+    size_t row_bytes, n_bytes;
+    const uint8_t *data;
+    uint16_t shard;
+    uint64_t file_offset; /* of data in its shard */
+};
+
+struct gguf;
+struct gguf_array;
+
+/* Opens @path (for a split model any of its shards) read-only. Every shard's descriptor is kept open
+ * until gguf_free(). Returns 0, -errno, or -EINVAL with @err ("offset 1234: ..."). */
+int gguf_open(struct gguf **out, const char *path, struct err *err);
+/* As gguf_open() over descriptors that are already open (the worker has no file system), one a
+ * shard, in order. The descriptors are duplicated. */
+int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
+struct gguf *gguf_free(struct gguf *g);
+DEFINE_FREEP(struct gguf, gguf)
+
+uint32_t gguf_version(const struct gguf *g);
+uint32_t gguf_n_shards(const struct gguf *g);
+int gguf_shard_fd(const struct gguf *g, uint32_t shard);
+uint64_t gguf_bytes(const struct gguf *g); /* of all shards */
+void gguf_fingerprint(const struct gguf *g,
+                      uint8_t out[16]); /* of header and tensor directory and sampled data */
+
+/* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has another
+ * type or is out of the range of the result; out-parameters are written only on success. Integers of
+ * every width are accepted by _u32, F32 and F64 by _f32. */
+uint64_t gguf_n_kv(const struct gguf *g);
+struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
+bool gguf_has(const struct gguf *g, const char *key);
+int gguf_u32(const struct gguf *g, const char *key, uint32_t *out);
+int gguf_f32(const struct gguf *g, const char *key, float *out);
+int gguf_bool(const struct gguf *g, const char *key, bool *out);
+int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out);
+
+/* Arrays. Strings are variable-length: gguf_array_str() is O(1) (an index is built at open). */
+const struct gguf_array *gguf_array(const struct gguf *g, const char *key);
+enum gguf_type gguf_array_type(const struct gguf_array *a);
+uint64_t gguf_array_n(const struct gguf_array *a);
+struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i); /* i < n, type STRING */
+double gguf_array_num(const struct gguf_array *a, uint64_t i); /* i < n, a number or bool */
+
+/* Tensors of all shards, in file order. */
+uint64_t gguf_n_tensors(const struct gguf *g);
+const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i);
+const struct tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: absent; O(1) */

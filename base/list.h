@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * list - an intrusive doubly linked list. The head is a node too; an empty list points to itself.
+ * Declare a list with what it holds: `struct list waiting; (request.link)`.
+ */
+
+#include <stdbool.h>
+#include "base/util.h"
+
+struct list {
+    struct list *prev, *next;
+};
+
+static inline void list_init(struct list *l) {
+    l->prev = l->next = l;
+}
+
+static inline bool list_empty(const struct list *l) {
+    return l->next == l;
+}
+
+static inline void list_insert_before(struct list *at, struct list *node) {
+    node->prev = at->prev;
+    node->next = at;
+    at->prev->next = node;
+    at->prev = node;
+}
+
+static inline void list_push_back(struct list *l, struct list *node) {
+    list_insert_before(l, node);
+}
+
+static inline void list_push_front(struct list *l, struct list *node) {
+    list_insert_before(l->next, node);
+}
+
+/* Unlinks @node and makes it an empty list, so that removing it twice is harmless. */
+static inline void list_remove(struct list *node) {
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    list_init(node);
+}
+
+static inline struct list *list_pop_front(struct list *l) {
+    struct list *node = l->next;
+
+    if (node == l)
+        return NULL;
+    list_remove(node);
+    return node;
+}
+
+#define LIST_ENTRY(node, type, member) CONTAINER_OF(node, type, member)
+
+/* Walks @l; the current node may be removed inside the loop. */
+#define LIST_FOREACH(node, l)                                                                      \
+    for (struct list *node = (l)->next, *node##_next = node->next; node != (l);                    \
+         node = node##_next, node##_next = node->next)

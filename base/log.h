@@ -1,0 +1,20 @@
+#pragma once
+
+/*
+ * log - one line per event: `level event key=value key=value`. To stderr, and as fields to the
+ * journal when the process runs under systemd. Bytes that are not printable are escaped, so one
+ * event is always one line. Never log prompt text, keys or file contents.
+ *
+ * Only the step loop, api/server.c, daemon/ and cmd/ log: libraries return errors.
+ */
+
+#include "base/util.h"
+
+enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 }; /* as syslog(3) */
+
+void log_init(enum log_level max, const char *process); /* @process: "front", "worker" */
+void log_set_level(enum log_level max);
+
+/* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces;
+ * a value with spaces is put in double quotes by the caller. */
+void log_event(enum log_level level, const char *event, const char *fmt, ...) PRINTF(3, 4);

@@ -1,0 +1,54 @@
+#pragma once
+
+/*
+ * util - the few macros that every file of weft may use.
+ *
+ * Ownership is written with CLEANUP and STEAL: what a function owns is declared with
+ * CLEANUP(x_freep), and handed out at the end with `*out = STEAL(x)`.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/param.h> /* MIN, MAX */
+
+#define CLEANUP(f) __attribute__((cleanup(f)))
+#define PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline void *steal_pointer(void *pp) {
+    void **p = (void **)pp;
+    void *v = *p;
+
+    *p = NULL;
+    return v;
+}
+
+/* The value of pointer @p; @p becomes NULL, so that its CLEANUP does nothing. */
+#define STEAL(p) ((__typeof__(p))steal_pointer(&(p)))
+
+/* Declares x_freep() for CLEANUP from x_free(). */
+#define DEFINE_FREEP(type, name)                                                                   \
+    static inline void name##_freep(type **p) {                                                    \
+        if (*p)                                                                                    \
+            name##_free(*p);                                                                       \
+    }
+
+static inline void freep(void *pp) {
+    free(*(void **)pp);
+}
+
+/* Sizes that come from outside are only ever added and multiplied with these two:
+ * true when the result does not fit. */
+static inline _Bool size_add(size_t a, size_t b, size_t *out) {
+    return __builtin_add_overflow(a, b, out);
+}
+
+static inline _Bool size_mul(size_t a, size_t b, size_t *out) {
+    return __builtin_mul_overflow(a, b, out);
+}
+
+static inline size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}

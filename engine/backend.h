@@ -1,0 +1,125 @@
+#pragma once
+
+/*
+ * backend - the op table between a model's forward pass (engine/arch) and the code that computes it
+ * (engine/reference, engine/cpu, engine/cuda). The ops are fused the way a fast GPU wants them: five
+ * per dense layer. Private to engine/.
+ *
+ * All activations are rows of f32 as far as the caller is concerned; a backend may keep what it likes in
+ * `struct act` (it allocates them at open). `in` and `out` never alias, except the residual of proj.
+ */
+
+#include "engine/engine.h"
+
+#define BACKEND_ABI 1u
+#define MODEL_LAYERS_MAX 512
+
+struct be;      /* a backend's state */
+struct step;    /* one step in flight; embedded by the backend */
+struct weights; /* what a backend made of the tensors of one op */
+struct routes;  /* picked experts of a step */
+
+/* Activation buffers by role; a backend sizes them at open: [max_rows][width]. */
+enum act_role {
+    ACT_X, /* residual stream, n_embd */
+    ACT_Q, /* queries, n_head * head_dim */
+    ACT_O, /* attention output, n_head * head_dim */
+    ACT_H, /* FFN hidden, n_ff */
+    ACT_ROLES
+};
+
+enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
+
+/* What the forward pass and the ops must know of the model. Validated by engine/model.c. */
+struct model_shape {
+    uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, max_context;
+    float rms_eps, attn_scale;
+    enum rope_type rope;
+    uint32_t n_rot;
+    /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale. Scaling
+     * (linear, yarn, factors tensor) is folded in by engine/model.c, in double by mathx. */
+    const double *rope_freq; /* [n_rot / 2] */
+    float rope_mscale;
+};
+
+enum op_kind { OP_EMBED, OP_QKV, OP_PROJ, OP_GATE_UP, OP_LOGITS };
+
+/* The tensors of one op, as load() gets them. NULL: the model has none. */
+struct op_tensors {
+    enum op_kind kind;
+    uint32_t layer;
+    const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, LOGITS */
+    const struct tensor *w[3]; /* QKV: q, k, v; GATE_UP: gate, up; else the one */
+    const struct tensor *bias[3];
+    const struct tensor *q_norm, *k_norm; /* rms per head, before RoPE: qwen3 */
+};
+
+struct kv_layer { /* the pages of one layer; allocated by the backend at open */
+    uint32_t layer;
+    uint8_t cls;
+};
+
+struct attn {             /* how attend() weighs the keys */
+    float scale, softcap; /* softcap 0: none */
+    uint32_t window;      /* 0: all */
+    const float *sinks;   /* NULL */
+};
+
+struct act {
+    enum act_role role;
+};
+
+struct be_opts {
+    const struct model_shape *shape;
+    const struct engine_opts
+        *engine; /* n_threads, isa, max_rows, page_tokens, kv_type, digest, ... */
+    uint32_t n_pages;
+    uint64_t page_bytes;
+};
+
+/* 0 or -errno; -EIO once a device is lost. */
+struct be_ops {
+    uint32_t abi;
+    const char *name;
+    uint8_t build_id[20]; /* must match the daemon's (cuda) */
+    uint32_t depth;
+    int (*open)(struct be **out, const struct be_opts *o, struct err *err);
+    struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
+    const char *(*isa)(const struct be *b);
+    uint32_t (*n_threads)(const struct be *b);
+
+    /* Takes the tensors of an op in (repacks, uploads). @rank: which GPU, 0. Freed by close(). */
+    int (*load)(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+                struct err *err);
+
+    /* The step. begin() .. end() are called in this order for one batch; a host backend computes inside
+     * the ops, a device backend enqueues. */
+    int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
+    int (*embed)(struct step *s, struct act x, const struct weights *w);
+    /* q = rope(qnorm(wq norm(x) + bq)); k, v likewise written to the pages of @kv at the rows' positions. */
+    int (*qkv)(struct step *s, struct act q, struct act x, const struct weights *w,
+               const struct kv_layer *kv);
+    int (*attend)(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+                  const struct attn *a);
+    int (*proj)(struct step *s, struct act x, struct act in,
+                const struct weights *w); /* x += w in + b */
+    int (*gate_up)(struct step *s, struct act h, struct act x,
+                   const struct weights *w); /* silu(g) * u */
+    int (*route)(struct step *s, struct routes *r, struct act x, const struct weights *w);
+    int (*experts)(struct step *s, struct act x, const struct routes *r, const struct weights *w);
+    int (*recur)(struct step *s, struct act y, struct act x, const struct weights *w, void *state);
+    int (*reduce)(struct step *s, struct act x);
+    int (*logits)(struct step *s, struct act x,
+                  const struct weights *w); /* of the wanted rows only */
+    int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
+    int (*sample)(struct step *s);
+    int (*pool)(struct step *s, struct act x);
+    int (*end)(struct step *s, struct engine_result *out); /* waits */
+};
+
+extern const struct be_ops backend_reference;
+extern const struct be_ops backend_cpu;
+
+/* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or this
+ * machine cannot run it (never replaced silently). */
+const struct be_ops *backend_find(const char *name, struct err *err);

@@ -1,0 +1,153 @@
+#pragma once
+
+/*
+ * engine - tokens in, tokens out.
+ *
+ * Runs one flat batch of rows from many sequences per step over a model file, and samples. It knows
+ * nothing of requests, tenants, text or HTTP; pages are numbers that the caller hands out. Owned by one
+ * thread. Everything is allocated at engine_new(): a step does not allocate.
+ *
+ * Row independence (DESIGN section 6): what is computed for a row depends only on the model file, the
+ * tokens of its sequence up to it, and its parameters, never on the rest of the batch, on the number
+ * of threads or on the instruction set.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/gguf.h"
+
+enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
+enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
+enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_POOL_LAST, WANT_POOL_MEAN, WANT_HIDDEN };
+enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0 };
+
+#define ENGINE_TOP_MAX 20 /* top_logprobs */
+
+/* Done before or after the step. */
+struct engine_copy {
+    uint32_t src, dst;
+    uint16_t n_tokens;
+    uint8_t cls, dir; /* enum engine_copy_dir */
+};
+
+/* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ... */
+struct engine_seq {
+    uint32_t row0, n_rows, pos0, n_prompt, state_slot, hist_slot;
+    uint16_t n_draft, n_replay, adapter, cascade;
+    int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
+};
+
+/* What is asked of a row. The order of wants is the order of results. */
+struct engine_want {
+    uint32_t row, param; /* row of the batch; index into engine_batch.param */
+    uint32_t out_pos;    /* index of the sampled token among the output tokens: keys the noise */
+    uint8_t what, n_top; /* enum engine_what; how many top logprobs, 0: none */
+    bool logprob;        /* the log probability of the sampled token */
+};
+
+struct engine_bias {
+    int32_t token;
+    float bias;
+};
+
+/* Sampling parameters of a sequence (DESIGN section 7). Order of the stages: bias, bans, penalties,
+ * temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and penalties. */
+struct engine_param {
+    float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
+    float repetition, presence, frequency; /* 1, 0, 0: off */
+    uint32_t top_k;                        /* 0: off */
+    uint64_t seed;
+    uint32_t choice;
+    uint32_t n_bias, n_bans; /* bans: ids that cannot be sampled (stop tokens before min_tokens) */
+    const struct engine_bias *bias;
+    const int32_t *bans;
+    /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output. With
+     * feed >= 0 the sample fed on the device is not among them; the engine adds it. */
+    const int32_t *tokens;
+    uint32_t n_prompt, n_tokens;
+};
+
+/* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
+struct engine_batch {
+    uint64_t step;  /* 1, 2, 3, ... */
+    uint16_t model; /* 0 target; draft model, MTP head: later */
+    uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
+    const int32_t *token; /* [n_rows]; < 0: row ~token of embeds */
+    const float *embeds;
+    const int32_t (*mpos)[3]; /* multi-axis positions, NULL for plain */
+    const struct engine_seq *seq;
+    /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding positions
+     * [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. */
+    struct {
+        const uint32_t *start, *page;
+    } table[KV_CLASSES];
+    const struct engine_want *want;
+    const struct engine_param *param;
+    const struct engine_copy *before, *after;
+};
+
+struct engine_top {
+    int32_t token;
+    float logprob;
+};
+
+struct engine_out {
+    int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
+    float logprob;   /* of token, under the softmax of the logits before all processors */
+    uint64_t digest; /* of the row's logits (before processors), 0 unless opts.digest */
+    uint32_t n_top;
+    const struct engine_top *top; /* best first; ties by lowest id */
+    const float *vector;          /* WANT_POOL_*, WANT_HIDDEN: n_embd floats */
+};
+
+struct engine_result {
+    uint64_t step;
+    uint32_t n_outs;              /* = n_wants */
+    const struct engine_out *out; /* valid until the engine_wait() after next */
+};
+
+struct engine_opts {
+    const struct gguf *file;                /* kept open by the caller while the engine lives */
+    const char *backend;                    /* "reference", "cpu", "cuda", "auto" */
+    const char *isa;                        /* cpu: "auto", "generic", "avx2", "avx512" */
+    uint32_t n_threads;                     /* cpu; 0: all cores */
+    uint32_t n_pages;                       /* 0: sized from kv_bytes */
+    uint32_t page_tokens;                   /* 16, 32 or 64 */
+    uint64_t kv_bytes;                      /* used when n_pages is 0 */
+    uint32_t max_context;                   /* 0: the model's */
+    uint32_t max_rows, max_seqs, max_wants; /* of a batch */
+    enum engine_kv_type kv_type;
+    bool digest;
+    void (*progress)(void *ctx, const char *what,
+                     double fraction); /* NULL, or called while loading */
+    void *progress_ctx;
+};
+
+struct engine_info {
+    const char *arch, *backend, *isa, *name; /* name: general.name or "" */
+    uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
+    uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
+    uint64_t weight_bytes, page_bytes, n_params;
+    uint8_t fingerprint[16];
+};
+
+struct engine;
+
+/* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
+int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
+struct engine *engine_free(struct engine *e);
+DEFINE_FREEP(struct engine, engine)
+const struct engine_info *engine_info(const struct engine *e);
+
+/* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps may be
+ * launched and not waited for. Bad batches are our own mistakes: assert. Returns 0 or -EIO. */
+int engine_launch(struct engine *e, const struct engine_batch *b);
+
+/* The allowed-token bitmask (bit t of word t / 32) of want @want of step @step; between launch and seal.
+ * @bits stays valid until engine_wait(). */
+int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits);
+int engine_seal(struct engine *e, uint64_t step); /* all masks are in: sample */
+
+/* Waits for the oldest launched step, which must be @step. 0 or -EIO: the device is lost. */
+int engine_wait(struct engine *e, uint64_t step, struct engine_result *out);

@@ -1,0 +1,94 @@
+#pragma once
+
+/*
+ * kvpager - decides which KV-cache page holds which tokens.
+ *
+ * A page holds page_tokens consecutive tokens of a sequence. Sequences whose tokens (and share key)
+ * are the same up to the end of a page share that page, also while both run. Pages that nobody holds
+ * stay cached until their room is needed; eviction takes leaves before parents, least recently used
+ * first. The pager moves page numbers around and never touches the bytes, so it is tested without a
+ * model. It knows nothing of tenants or time; "recently" is the order of calls. Single-threaded.
+ *
+ * The invariants are at the top of pager.c and checked by kv_pager_check().
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/util.h"
+
+#define KV_FULL 1 /* an answer, not a failure: evict, preempt or wait */
+
+typedef uint32_t kv_page;
+struct kv_pager;
+struct kv_seq;
+
+struct kv_share {
+    uint8_t key[16]; /* only sequences of equal key share pages */
+};
+
+struct kv_opts {
+    uint32_t n_pages, page_tokens, max_seqs;
+    uint32_t max_seq_tokens; /* longest sequence: page tables are sized from it */
+    uint8_t fingerprint[16]; /* of the model: part of every key */
+    uint64_t hash_seed;
+    uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
+};
+
+struct kv_stats {
+    uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
+    uint32_t n_seqs;
+    uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
+    uint64_t n_evicted, n_published, n_deduplicated;
+};
+
+/* What kv_seq_attach() would give. */
+struct kv_match {
+    uint32_t n_tokens; /* covered by full pages that exist; a multiple of page_tokens */
+    uint32_t
+        n_idle; /* of these pages, how many nobody holds now (attaching makes them unavailable) */
+};
+
+int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
+struct kv_pager *kv_pager_free(struct kv_pager *p); /* all sequences must be freed */
+DEFINE_FREEP(struct kv_pager, kv_pager)
+
+/* Pages that kv_seq_grow() can still take: free ones and cached ones that nobody holds. */
+uint32_t kv_pager_available(const struct kv_pager *p);
+void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
+/* Verifies every invariant by recounting; aborts with a line that names the broken one. */
+void kv_pager_check(const struct kv_pager *p);
+/* Forgets every cached page that nobody holds (admin, tests). */
+void kv_pager_drop_cached(struct kv_pager *p);
+
+/* The longest cached or shared prefix of @tokens, limited to whole pages inside @n_tokens. Changes
+ * nothing. A caller that must compute at least one token passes n_prompt - 1. */
+struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *share,
+                               const int32_t *tokens, uint32_t n_tokens);
+
+/* A sequence without pages. -ENOMEM: more than max_seqs. */
+int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share);
+/* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
+struct kv_seq *kv_seq_free(struct kv_seq *s);
+
+/* Takes existing pages for @tokens that continue the sequence, whose length must be a multiple of
+ * page_tokens and wholly committed. At the start this is the prefix hit; later it picks up pages that
+ * a sibling has published meanwhile. Returns the tokens that the sequence covers now. */
+uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
+
+/* Pages that kv_seq_grow() would take for @n_tokens. */
+uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
+/* Makes room for positions [0, n_tokens): 0, or KV_FULL and nothing changed. Evicts what it needs. */
+int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
+
+/* Tokens [0, n_tokens) are final and their keys and values are in the pages: pages that became full
+ * are published for sharing. @n_tokens never goes back except by truncate. When an equal page was
+ * published by another sequence meanwhile, the sequence takes that one and frees its own. */
+void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
+
+/* Drops everything beyond @n_tokens: drafts that were refused, or 0 to preempt. Committed full pages
+ * that are dropped stay cached. */
+void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
+
+uint32_t kv_seq_committed(const struct kv_seq *s);
+/* The page table; valid until the next call that changes the sequence. */
+const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);

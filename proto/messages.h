@@ -1,0 +1,173 @@
+#pragma once
+
+/*
+ * messages - what front and worker say to each other, as plain structs, and their packing into channel
+ * frames. The structs here carry pointers for the convenience of both sides; on the wire every pointer
+ * is a span inside the frame, and the parser checks each span, count and enum before it sets a pointer.
+ * Parsed pointers lie inside the frame and live as long as it.
+ *
+ * Down: OPEN once, then SUBMIT, CANCEL, TUNE. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
+ * then one EVENTS frame per step, and STATS now and then. Events are cumulative: an event carries the
+ * tokens [from, from + n) where `from` is what the worker knows to be delivered; when the channel is
+ * full the worker skips and the next step's event carries more. FINISH comes exactly once per id that was
+ * submitted, whatever happens.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+#include "base/err.h"
+#include "proto/params.h"
+
+#define MSG_MAGIC 0x54464557u /* "WEFT" */
+#define MSG_VERSION 1u
+#define MSG_MAX_FRAME (64u << 20)
+#define SUBMIT_STOPS_MAX 16
+#define SUBMIT_TOP_MAX 20
+
+enum msg_type {
+    MSG_HELLO = 1,
+    MSG_OPEN,
+    MSG_PROGRESS,
+    MSG_READY,
+    MSG_FAILED, /* text: why the worker cannot serve; it exits */
+    MSG_SUBMIT,
+    MSG_CANCEL,
+    MSG_TUNE,
+    MSG_EVENTS,
+    MSG_STATS,
+};
+
+struct str {
+    const char *data;
+    uint32_t len;
+};
+
+struct msg_hello {
+    uint32_t magic, version;
+    uint8_t build_id[20];
+};
+
+/* The worker's options. Model shards are descriptors inherited from the front. */
+struct msg_open {
+    struct str backend, isa;
+    uint32_t n_threads, n_pages, page_tokens, max_context, max_rows, max_seqs, depth;
+    uint32_t kv_type; /* enum engine_kv_type */
+    uint64_t kv_bytes;
+    uint32_t itl_target_ms, max_step_ms;
+    bool digest;
+};
+
+struct msg_progress {
+    struct str what;
+    float fraction;
+};
+
+struct msg_ready {
+    uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
+    uint64_t weight_bytes, page_bytes, n_params;
+    uint8_t fingerprint[16];
+    struct str arch, backend, isa;
+};
+
+enum submit_flags {
+    SUBMIT_LOGPROBS = 1,
+    SUBMIT_DIGESTS = 2,
+    SUBMIT_PROMPT_LOGPROBS = 4, /* skips the prefix lookup */
+};
+
+struct submit_bias {
+    int32_t token;
+    float bias;
+};
+
+struct submit {
+    uint64_t id, group, seed, program, cost_so_far;
+    int64_t arrived_ns, deadline_ns; /* clock_monotonic; deadline 0: none */
+    uint32_t tenant, n_prompt;       /* tokens[0, n_prompt) prompt, the rest output: resumed */
+    uint32_t max_new, min_new;       /* output tokens in all, those resumed included */
+    uint16_t choice, adapter, n_faults, flags;
+    int16_t priority;
+    uint8_t share_key[16], n_top;
+    struct sampling sampling;
+    uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
+    const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
+    const struct submit_bias *bias;
+    struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
+    struct str grammar, triggers, prediction, media; /* later: must be empty */
+};
+
+enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
+enum finish_reason {
+    FINISH_NONE,
+    FINISH_STOP,      /* an end token or stop id (the last token) or a stop string */
+    FINISH_LENGTH,    /* max_new or the context's end */
+    FINISH_CANCELLED, /* by the front */
+    FINISH_DEADLINE,
+    FINISH_ERROR, /* status and text say why */
+};
+
+struct event_top {
+    int32_t token;
+    float logprob;
+};
+
+/* REJECTED and FINISH end a request. A FINISH may carry the last tokens. */
+struct event {
+    uint64_t id;
+    uint16_t kind, finish, status; /* status: HTTP status of REJECTED and FINISH_ERROR */
+    uint8_t n_top;
+    uint32_t from, n_tokens;
+    uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
+    int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
+    const int32_t *tokens;       /* [n_tokens] */
+    const float *logprobs;       /* [n_tokens] or NULL */
+    const struct event_top *top; /* [n_tokens][n_top] or NULL */
+    const uint64_t *digests;     /* [n_tokens] or NULL */
+    uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS */
+    const float *prompt_lp;
+    struct str text; /* why, for REJECTED and FINISH_ERROR */
+};
+
+/* Counters since the worker started and gauges of now; sent at most every 100 ms and when idle begins. */
+struct msg_stats {
+    int64_t at_ns;
+    uint64_t n_steps, n_prompt_tokens, n_cached_tokens, n_output_tokens, n_preemptions, n_evicted;
+    uint64_t n_lookup_tokens, n_hit_tokens, n_finished, n_cancelled, n_rejected;
+    uint64_t step_ns_total, plan_ns_total, wait_ns_total;
+    uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
+    uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
+};
+
+/* Packing appends one frame's payload to @out; parsing returns 0 or -EPROTO. */
+int msg_open_pack(struct buf *out, const struct msg_open *m);
+int msg_open_parse(const void *data, uint32_t len, struct msg_open *m);
+int msg_progress_pack(struct buf *out, const struct msg_progress *m);
+int msg_progress_parse(const void *data, uint32_t len, struct msg_progress *m);
+int msg_ready_pack(struct buf *out, const struct msg_ready *m);
+int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m);
+int msg_submit_pack(struct buf *out, const struct submit *m);
+int msg_submit_parse(const void *data, uint32_t len, struct submit *m);
+int msg_cancel_pack(struct buf *out, uint64_t id);
+int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
+
+/* An EVENTS payload is built event by event and read by a cursor. */
+int msg_event_pack(struct buf *out, const struct event *e); /* appends to an EVENTS payload */
+struct event_cursor {
+    const uint8_t *at, *end;
+};
+void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
+int msg_events_next(struct event_cursor *c, struct event *out); /* 0, 1 at the end, -EPROTO */
+
+/*
+ * The page shared between front and worker that outlives the worker's death: what it was doing. Before
+ * each launch (and each grammar compilation) the worker writes the ids concerned; the front reads them
+ * when the worker is gone. Ids present in two deaths run alone; a third death fails that request.
+ */
+#define SUSPECTS_MAX 1000
+struct suspects {
+    uint64_t step;       /* incremented at each launch: progress for the watchdog */
+    int64_t started_ns;  /* of the launch; 0: no step is running */
+    uint32_t n, loading; /* n ids; loading: 1 while the model is being loaded */
+    uint64_t ids[SUSPECTS_MAX];
+};

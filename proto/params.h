@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * params - the sampling parameters of a request: one row each (name, type, range, default). The API
+ * reads requests by this table, the worker checks frames by it; adding a parameter is a row here and
+ * a stage in engine/sampler.c.
+ */
+
+#include <stdint.h>
+#include "base/err.h"
+
+struct sampling {
+    double temperature, top_p, min_p;
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k;      /* 0 or -1: off */
+    int64_t min_tokens; /* end tokens and stop ids are banned before */
+    int64_t ignore_eos; /* 0 or 1 */
+};
+
+enum param_type { PARAM_NUMBER, PARAM_INTEGER, PARAM_BOOL };
+
+struct param {
+    const char *name;
+    enum param_type type;
+    double min, max, initial; /* allowed: min <= x <= max and finite */
+    size_t offset;            /* of the double or int64_t in struct sampling */
+};
+
+extern const struct param params_table[];
+extern const uint32_t params_count;
+
+void params_init(struct sampling *s); /* every parameter at its default */
+const struct param *params_find(const char *name);
+/* Stores @value after checking type and range; a refusal is a 400 with @err->param = name. */
+int params_set(struct sampling *s, const struct param *p, double value, struct err *err);
+int params_check(const struct sampling *s, struct err *err); /* all ranges, for frames */

@@ -1,0 +1,62 @@
+#pragma once
+
+/*
+ * scheduler - who runs next. Owns the requests of a worker, the pager and the step loop's body:
+ * plan, apply, launch, wait, advance, tell. One object, one thread, injected clock; it does not know
+ * where its messages come from or go to (the worker's main loop in daemon/, a test, the simulator).
+ *
+ * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the second
+ * chase the first (DESIGN section 4).
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "proto/messages.h"
+
+#define SCHED_IDLE                                                                                 \
+    1 /* sched_step: nothing to run; sleep until a message comes or sched_wake_ns() */
+
+struct sched;
+struct tokenizer;
+
+struct sched_opts {
+    uint32_t max_seqs;      /* running at once */
+    uint32_t max_rows;      /* of a step */
+    uint32_t itl_target_ms; /* a step's time while anything decodes */
+    uint32_t max_step_ms;   /* a step's time always */
+    uint32_t depth;         /* steps in flight: 1 or 2, at most the engine's */
+    uint32_t max_bypass;    /* how often a waiting request may be overtaken */
+    bool check;             /* kv_pager_check() after every step (tests) */
+    bool no_prefix_sharing; /* tests of identity */
+    uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
+    uint64_t hash_seed;
+    const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
+    struct suspects *suspects;         /* NULL, or the shared page */
+};
+
+/* Takes neither @engine nor @clock over. */
+int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *engine,
+              struct clock *clock);
+struct sched *sched_free(struct sched *s);
+DEFINE_FREEP(struct sched, sched)
+
+/* Copies what it keeps of @m. A request that can never run gets its REJECTED event (or FINISH_ERROR)
+ * with the next sched_events(); the return value is 0 or -ENOMEM. */
+int sched_submit(struct sched *s, const struct submit *m);
+void sched_cancel(struct sched *s,
+                  uint64_t id); /* unknown ids are ignored: the finish crossed it */
+
+/* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_IDLE. -EIO: the engine
+ * is lost, the worker exits. */
+int sched_step(struct sched *s);
+
+/* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there is
+ * nothing new, -errno. sched_delivered() says that it was sent; without it the next call carries the
+ * same tokens again and more. */
+int sched_events(struct sched *s, struct buf *out);
+void sched_delivered(struct sched *s);
+
+int64_t sched_wake_ns(const struct sched *s); /* next deadline, or INT64_MAX */
+void sched_stats(const struct sched *s, struct msg_stats *out);

@@ -1,0 +1,117 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/list.h"
+#include "base/mathx.h"
+#include "base/rng.h"
+
+Test(buf, limit_is_hard_and_a_refused_add_changes_nothing) {
+    struct buf b;
+
+    buf_init(&b, 5);
+    cr_expect_eq(buf_add_str(&b, "abc"), 0);
+    cr_expect_eq(buf_add_str(&b, "def"), -EMSGSIZE);
+    cr_expect_eq(buf_printf(&b, "%d", 12), 0);
+    cr_expect_str_eq(b.data, "abc12");
+    buf_consume(&b, 3);
+    cr_expect_str_eq(b.data, "12");
+    buf_deinit(&b);
+}
+
+Test(arena, limit_is_hard_and_memory_is_zeroed) {
+    struct arena a;
+
+    arena_init(&a, 10000);
+    char *p = arena_alloc(&a, 6000);
+    cr_assert(p);
+    for (int i = 0; i < 6000; i++)
+        cr_assert_eq(p[i], 0);
+    cr_expect_null(arena_alloc(&a, 6000));
+    cr_expect_null(arena_alloc(&a, SIZE_MAX));
+    cr_expect_null(arena_alloc_array(&a, SIZE_MAX / 2, 4));
+    cr_expect_str_eq(arena_strndup(&a, "hello", 3), "hel");
+    arena_deinit(&a);
+}
+
+Test(mathx, agrees_with_libm) {
+    for (float x = -86.0f; x < 87.0f; x += 0.0137f)
+        cr_assert_float_eq(mx_expf(x) / exp((double)x), 1.0, 3e-7, "expf(%g)", (double)x);
+    for (double x = 1e-12; x < 1e12; x *= 1.037)
+        cr_assert_float_eq(mx_log(x), log(x), 1e-15 + 4e-16 * fabs(log(x)), "log(%g)", x);
+    for (double x = -600; x < 600; x += 0.377)
+        cr_assert_float_eq(mx_exp(x) / exp(x), 1.0, 1e-15, "exp(%g)", x);
+    for (double x = -3e6; x < 3e6; x += 1234.567) {
+        double s, c;
+
+        mx_sincos(x, &s, &c);
+        cr_assert_float_eq(s, sin(x), 1e-15, "sin(%g)", x);
+        cr_assert_float_eq(c, cos(x), 1e-15, "cos(%g)", x);
+    }
+}
+
+__extension__ typedef _Float16 compiler_half;
+
+Test(mathx, half_conversions_agree_with_the_compiler) {
+    for (uint32_t h = 0; h < 65536; h++) {
+        compiler_half f;
+        uint16_t bits = (uint16_t)h;
+
+        memcpy(&f, &bits, 2);
+        float expect = (float)f, got = mx_half_to_float(bits);
+        if (expect != expect) {
+            cr_assert(got != got);
+            continue;
+        }
+        cr_assert_eq(mx_bits_of(got), mx_bits_of(expect));
+        cr_assert_eq(mx_float_to_half(got), bits);
+    }
+    struct rng r = {1};
+    for (int i = 0; i < 1000000; i++) {
+        float f = mx_float_of((uint32_t)rng_next(&r));
+        compiler_half h = (compiler_half)f;
+        uint16_t bits;
+
+        memcpy(&bits, &h, 2);
+        if (f == f)
+            cr_assert_eq(mx_float_to_half(f), bits, "%a", (double)f);
+    }
+}
+
+Test(rng, philox_known_answers) {
+    /* Random123 kat_vectors, philox4x32-10 */
+    struct rng_block b = rng_philox(0, 0, 0, 0, 0);
+    cr_expect_eq(b.v[0], 0x6627e8d5u);
+    cr_expect_eq(b.v[3], 0x9b00dbd8u);
+    b = rng_philox(~0ull, ~0u, ~0u, ~0u, ~0u);
+    cr_expect_eq(b.v[0], 0x408f276du);
+    cr_expect_eq(b.v[1], 0x41c83b0eu);
+    cr_expect_eq(b.v[2], 0xa20bc7c6u);
+    cr_expect_eq(b.v[3], 0x6d5451fdu);
+}
+
+Test(list, removal_inside_a_walk) {
+    struct node {
+        int v;
+        struct list link;
+    } n[4];
+    struct list l;
+    int sum = 0;
+
+    list_init(&l);
+    for (int i = 0; i < 4; i++) {
+        n[i].v = i;
+        list_push_back(&l, &n[i].link);
+    }
+    LIST_FOREACH(it, &l) {
+        struct node *x = LIST_ENTRY(it, struct node, link);
+
+        if (x->v % 2)
+            list_remove(it);
+    }
+    LIST_FOREACH(it, &l)
+    sum += LIST_ENTRY(it, struct node, link)->v;
+    cr_expect_eq(sum, 2);
+}

@@ -1,0 +1,67 @@
+#pragma once
+
+/*
+ * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level BPE
+ * (tokenizer.ggml.model "gpt2", pre-tokenizers gpt-2, llama-bpe, qwen2, qwen35, smollm) and
+ * SentencePiece ("llama"). Immutable after tokenizer_new(); any thread may encode with its own output.
+ *
+ * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only where the
+ * caller says that text may be trusted: in what a chat template wrote, never in what a user wrote. The
+ * rest of the text is cut by the pre-tokenizer across that border, as the model saw it in training.
+ * Qwen's own tokenizer normalises to NFC first; so do we for qwen2 and qwen35.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/gguf.h"
+
+struct tokenizer;
+
+struct tokens {
+    int32_t *id;
+    size_t n, cap, max; /* max: limit, -EMSGSIZE beyond it; 0: none */
+};
+
+void tokens_deinit(struct tokens *t);
+int tokens_add(struct tokens *t, int32_t id);
+
+/* Bytes [begin, end) of a text come from a user. Sorted, disjoint. */
+struct text_range {
+    size_t begin, end;
+};
+
+enum tokenize_flags {
+    TOKENIZE_BOS = 1,     /* prepend BOS (append EOS) when the vocabulary asks for it */
+    TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
+};
+
+int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
+struct tokenizer *tokenizer_free(struct tokenizer *t);
+DEFINE_FREEP(struct tokenizer, tokenizer)
+
+/* Appends the ids of @text to @out: 0, -ENOMEM, -EMSGSIZE. Any bytes are accepted: invalid UTF-8 is
+ * encoded byte by byte (replaced by U+FFFD only where the vocabulary has no bytes). Linear time. */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
+                     const struct text_range *user, size_t n_user, struct tokens *out);
+
+/* The bytes that @id stands for in a running text (special tokens: none, unless @special). Lives as long
+ * as the tokenizer. SentencePiece's leading space of a whole text is the caller's (tokenizer_decode). */
+const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len);
+/* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added. */
+struct buf;
+int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
+                     struct buf *out);
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t);
+int32_t tokenizer_bos(const struct tokenizer *t); /* -1: none; so the others */
+int32_t tokenizer_eos(const struct tokenizer *t);
+bool tokenizer_adds_bos(const struct tokenizer *t);
+bool tokenizer_is_end(const struct tokenizer *t,
+                      int32_t id); /* ends a generation: eos, eot, eom, ... */
+const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+int32_t tokenizer_find(const struct tokenizer *t, const char *text,
+                       size_t len); /* exact token, -1 */
+/* The token's text as in the file ("<|im_end|>"), for templates and for people. */
+struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id);
