@@ -31,7 +31,7 @@ struct chan {
     int dead; /* 0 or the negative errno that ended it */
     uint32_t max_frame;
     struct buf in, out;
-    size_t consumed; /* bytes of in that belong to the frame handed out last */
+    size_t consumed; /* bytes of in that were handed out; frames are 8-byte multiples */
 };
 
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued); /* takes @fd over */

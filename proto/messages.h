@@ -55,7 +55,7 @@ struct msg_open {
     uint32_t kv_type; /* enum engine_kv_type */
     uint64_t kv_bytes;
     uint32_t itl_target_ms, max_step_ms;
-    bool digest;
+    uint32_t digest; /* 0 or 1 */
 };
 
 struct msg_progress {

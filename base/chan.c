@@ -1,0 +1,135 @@
+#include "base/chan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define READ_CHUNK (64u << 10)
+
+struct header {
+    uint32_t len;
+    uint16_t type, zero;
+};
+
+void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued) {
+    *c = (struct chan){.fd = fd, .max_frame = max_frame};
+    buf_init(&c->in, (size_t)max_frame + sizeof(struct header) + 8 + READ_CHUNK);
+    buf_init(&c->out, max_queued);
+}
+
+void chan_deinit(struct chan *c) {
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+    c->dead = -EPIPE;
+    buf_deinit(&c->in);
+    buf_deinit(&c->out);
+}
+
+static int die(struct chan *c, int error) {
+    if (!c->dead)
+        c->dead = error;
+    return c->dead;
+}
+
+/* A payload is padded to 8 bytes, so that every header and payload is aligned in the buffers. */
+static size_t padded(uint32_t len) {
+    return round_up(len, 8);
+}
+
+int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
+    static const char zeros[8];
+    struct header h = {len, type, 0};
+
+    assert(len <= c->max_frame);
+    if (c->dead)
+        return c->dead;
+    size_t pad = padded(len) - len;
+    int r = buf_reserve(&c->out, sizeof(h) + len + pad);
+    if (r == -EMSGSIZE)
+        return CHAN_FULL;
+    if (r < 0)
+        return r;
+    buf_add(&c->out, &h, sizeof(h)); /* cannot fail: the room is reserved */
+    buf_add(&c->out, data, len);
+    buf_add(&c->out, zeros, pad);
+    return chan_flush(c);
+}
+
+int chan_flush(struct chan *c) {
+    size_t done = 0;
+
+    while (!c->dead && done < c->out.len) {
+        ssize_t n = send(c->fd, c->out.data + done, c->out.len - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n > 0)
+            done += (size_t)n;
+        else if (errno == EAGAIN)
+            break;
+        else if (errno != EINTR)
+            die(c, -errno);
+    }
+    buf_consume(&c->out, done);
+    return c->dead;
+}
+
+bool chan_wants_write(const struct chan *c) {
+    return !c->dead && c->out.len > 0;
+}
+
+/* 0: a whole frame stands at c->consumed, CHAN_EMPTY: more bytes are needed. */
+static int peek(struct chan *c, struct header *h) {
+    size_t have = c->in.len - c->consumed;
+
+    if (have < sizeof(*h))
+        return CHAN_EMPTY;
+    memcpy(h, c->in.data + c->consumed, sizeof(*h));
+    if (h->len > c->max_frame || h->zero)
+        return die(c, -EPROTO);
+    return have < sizeof(*h) + padded(h->len) ? CHAN_EMPTY : 0;
+}
+
+int chan_recv(struct chan *c, struct chan_frame *out) {
+    struct header h;
+
+    for (;;) {
+        int r = peek(c, &h);
+
+        if (r == 0)
+            break;
+        if (r < 0)
+            return r;
+        if (c->dead) /* what arrived before the end was handed out above */
+            return c->dead;
+        buf_consume(&c->in, c->consumed);
+        c->consumed = 0;
+        r = buf_reserve(&c->in, READ_CHUNK);
+        if (r < 0)
+            return die(c, r);
+        ssize_t n = recv(c->fd, c->in.data + c->in.len, READ_CHUNK, MSG_DONTWAIT);
+        if (n == 0)
+            return die(c, -EPIPE);
+        if (n < 0 && errno == EAGAIN)
+            return CHAN_EMPTY;
+        if (n < 0 && errno != EINTR)
+            return die(c, -errno);
+        if (n > 0)
+            c->in.len += (size_t)n;
+    }
+    *out = (struct chan_frame){h.type, h.len, c->in.data + c->consumed + sizeof(h)};
+    c->consumed += sizeof(h) + padded(h.len);
+    return 0;
+}
+
+int chan_wait(struct chan *c, int timeout_ms) {
+    chan_flush(c);
+    if (c->dead)
+        return c->dead;
+    struct pollfd p = {c->fd, (short)(POLLIN | (chan_wants_write(c) ? POLLOUT : 0)), 0};
+    if (poll(&p, 1, timeout_ms) < 0 && errno != EINTR)
+        return die(c, -errno);
+    return chan_flush(c);
+}

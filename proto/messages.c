@@ -1,0 +1,323 @@
+#include "proto/messages.h"
+
+#include <errno.h>
+#include <string.h>
+
+/*
+ * The wire form of a message is a fixed struct followed by its arrays; a span {off, len} of the fixed
+ * struct gives each array's place, counted from the start of the message, 8-byte aligned, `len` in
+ * bytes. The peer is the same executable but may have been corrupted: every span and count is
+ * checked here and nowhere else.
+ */
+
+struct span {
+    uint32_t off, len;
+};
+
+/* ---- writing ---- */
+
+/* A message under construction: it starts at @start of @out. */
+struct writer {
+    struct buf *out;
+    size_t start;
+    int error;
+};
+
+static struct writer begin(struct buf *out, const void *fixed, size_t size) {
+    struct writer w = {out, out->len, 0};
+
+    w.error = buf_add(out, fixed, size);
+    return w;
+}
+
+static void pad8(struct writer *w) {
+    static const char zeros[8];
+    size_t n = (w->out->len - w->start) % 8;
+
+    if (n && !w->error)
+        w->error = buf_add(w->out, zeros, 8 - n);
+}
+
+static struct span put(struct writer *w, const void *data, size_t bytes) {
+    pad8(w);
+    struct span s = {(uint32_t)(w->out->len - w->start), (uint32_t)bytes};
+    if (!w->error && bytes)
+        w->error = buf_add(w->out, data, bytes);
+    return s;
+}
+
+static struct span put_str(struct writer *w, struct str s) {
+    return put(w, s.data, s.len);
+}
+
+/* Writes the fixed part again, now with its spans; takes everything back on failure. */
+static int end(struct writer *w, const void *fixed, size_t size) {
+    pad8(w);
+    if (w->error) {
+        w->out->len = w->start;
+        return w->error;
+    }
+    memcpy(w->out->data + w->start, fixed, size);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+static int fixed_part(const void *data, uint32_t len, void *fixed, size_t size) {
+    if (len < size)
+        return -EPROTO;
+    memcpy(fixed, data, size);
+    return 0;
+}
+
+/* The array of span @s with elements of @size bytes: its count in @n. */
+static int get(const void *data, uint32_t len, struct span s, size_t size, const void **p,
+               uint32_t *n) {
+    if (s.off % 8 || s.off > len || s.len > len - s.off || s.len % size)
+        return -EPROTO;
+    *n = s.len / (uint32_t)size;
+    *p = *n ? (const char *)data + s.off : NULL;
+    return 0;
+}
+
+static int get_str(const void *data, uint32_t len, struct span s, struct str *out) {
+    const void *p;
+    int r = get(data, len, s, 1, &p, &out->len);
+
+    if (r == 0)
+        out->data = p ? p : "";
+    return r;
+}
+
+/* ---- OPEN, PROGRESS, READY, CANCEL ---- */
+
+struct wire_open {
+    struct msg_open m;
+    struct span backend, isa;
+};
+
+int msg_open_pack(struct buf *out, const struct msg_open *m) {
+    struct wire_open f = {.m = *m};
+    struct writer w = begin(out, &f, sizeof(f));
+
+    f.m.backend = f.m.isa = (struct str){0};
+    f.backend = put_str(&w, m->backend);
+    f.isa = put_str(&w, m->isa);
+    return end(&w, &f, sizeof(f));
+}
+
+int msg_open_parse(const void *data, uint32_t len, struct msg_open *m) {
+    struct wire_open f;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 ||
+        get_str(data, len, f.backend, &f.m.backend) < 0 || get_str(data, len, f.isa, &f.m.isa) < 0)
+        return -EPROTO;
+    *m = f.m;
+    return 0;
+}
+
+struct wire_progress {
+    float fraction;
+    struct span what;
+};
+
+int msg_progress_pack(struct buf *out, const struct msg_progress *m) {
+    struct wire_progress f = {.fraction = m->fraction};
+    struct writer w = begin(out, &f, sizeof(f));
+
+    f.what = put_str(&w, m->what);
+    return end(&w, &f, sizeof(f));
+}
+
+int msg_progress_parse(const void *data, uint32_t len, struct msg_progress *m) {
+    struct wire_progress f;
+    struct str what;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.what, &what) < 0)
+        return -EPROTO;
+    *m = (struct msg_progress){what, f.fraction};
+    return 0;
+}
+
+struct wire_ready {
+    struct msg_ready m;
+    struct span arch, backend, isa;
+};
+
+int msg_ready_pack(struct buf *out, const struct msg_ready *m) {
+    struct wire_ready f = {.m = *m};
+    struct writer w = begin(out, &f, sizeof(f));
+
+    f.m.arch = f.m.backend = f.m.isa = (struct str){0};
+    f.arch = put_str(&w, m->arch);
+    f.backend = put_str(&w, m->backend);
+    f.isa = put_str(&w, m->isa);
+    return end(&w, &f, sizeof(f));
+}
+
+int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m) {
+    struct wire_ready f;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.arch, &f.m.arch) < 0 ||
+        get_str(data, len, f.backend, &f.m.backend) < 0 || get_str(data, len, f.isa, &f.m.isa) < 0)
+        return -EPROTO;
+    *m = f.m;
+    return 0;
+}
+
+int msg_cancel_pack(struct buf *out, uint64_t id) {
+    return buf_add(out, &id, sizeof(id));
+}
+
+int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id) {
+    return len == sizeof(*id) ? fixed_part(data, len, id, sizeof(*id)) : -EPROTO;
+}
+
+/* ---- SUBMIT ---- */
+
+struct wire_submit {
+    struct submit m; /* its pointers are zero on the wire */
+    struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
+    struct span grammar, triggers, prediction, media;
+};
+
+static void clear_pointers(struct submit *m) {
+    m->tokens = m->stop_ids = NULL;
+    m->bias = NULL;
+    memset(m->stops, 0, sizeof(m->stops));
+    m->grammar = m->triggers = m->prediction = m->media = (struct str){0};
+}
+
+int msg_submit_pack(struct buf *out, const struct submit *m) {
+    struct wire_submit f = {.m = *m};
+    struct writer w = begin(out, &f, sizeof(f));
+
+    clear_pointers(&f.m);
+    f.tokens = put(&w, m->tokens, m->n_tokens * sizeof(*m->tokens));
+    f.stop_ids = put(&w, m->stop_ids, m->n_stop_ids * sizeof(*m->stop_ids));
+    f.bias = put(&w, m->bias, m->n_bias * sizeof(*m->bias));
+    for (uint32_t i = 0; i < m->n_stops; i++)
+        f.stops[i] = put_str(&w, m->stops[i]);
+    f.grammar = put_str(&w, m->grammar);
+    f.triggers = put_str(&w, m->triggers);
+    f.prediction = put_str(&w, m->prediction);
+    f.media = put_str(&w, m->media);
+    return end(&w, &f, sizeof(f));
+}
+
+static bool submit_sane(const struct submit *m) {
+    return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
+           m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
+           m->n_top <= SUBMIT_TOP_MAX && params_check(&m->sampling, NULL) == 0;
+}
+
+int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
+    struct wire_submit f;
+    const void *tokens, *stop_ids, *bias;
+    uint32_t n_tokens, n_stop_ids, n_bias;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0)
+        return -EPROTO;
+    clear_pointers(&f.m);
+    if (get(data, len, f.tokens, sizeof(*f.m.tokens), &tokens, &n_tokens) < 0 ||
+        get(data, len, f.stop_ids, sizeof(*f.m.stop_ids), &stop_ids, &n_stop_ids) < 0 ||
+        get(data, len, f.bias, sizeof(*f.m.bias), &bias, &n_bias) < 0 ||
+        get_str(data, len, f.grammar, &f.m.grammar) < 0 ||
+        get_str(data, len, f.triggers, &f.m.triggers) < 0 ||
+        get_str(data, len, f.prediction, &f.m.prediction) < 0 ||
+        get_str(data, len, f.media, &f.m.media) < 0)
+        return -EPROTO;
+    if (n_tokens != f.m.n_tokens || n_stop_ids != f.m.n_stop_ids || n_bias != f.m.n_bias ||
+        !submit_sane(&f.m))
+        return -EPROTO;
+    for (uint32_t i = 0; i < f.m.n_stops; i++)
+        if (get_str(data, len, f.stops[i], &f.m.stops[i]) < 0 || f.m.stops[i].len == 0)
+            return -EPROTO;
+    f.m.tokens = tokens;
+    f.m.stop_ids = stop_ids;
+    f.m.bias = bias;
+    *m = f.m;
+    return 0;
+}
+
+/* ---- EVENTS ---- */
+
+struct wire_event {
+    uint32_t bytes, zero; /* of the whole record */
+    struct event e;       /* its pointers are zero on the wire */
+    struct span tokens, logprobs, top, digests, prompt_lp, text;
+};
+
+static void clear_event_pointers(struct event *e) {
+    e->tokens = NULL;
+    e->logprobs = e->prompt_lp = NULL;
+    e->top = NULL;
+    e->digests = NULL;
+    e->text = (struct str){0};
+}
+
+int msg_event_pack(struct buf *out, const struct event *e) {
+    struct wire_event f = {.e = *e};
+    struct writer w = begin(out, &f, sizeof(f));
+    size_t n = e->n_tokens;
+
+    clear_event_pointers(&f.e);
+    f.tokens = put(&w, e->tokens, n * sizeof(*e->tokens));
+    f.logprobs = put(&w, e->logprobs, e->logprobs ? n * sizeof(*e->logprobs) : 0);
+    f.top = put(&w, e->top, e->top ? n * e->n_top * sizeof(*e->top) : 0);
+    f.digests = put(&w, e->digests, e->digests ? n * sizeof(*e->digests) : 0);
+    f.prompt_lp = put(&w, e->prompt_lp, e->n_prompt_lp * sizeof(*e->prompt_lp));
+    f.text = put_str(&w, e->text);
+    pad8(&w);
+    f.bytes = (uint32_t)(out->len - w.start);
+    return end(&w, &f, sizeof(f));
+}
+
+void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len) {
+    c->at = data;
+    c->end = c->at + len;
+}
+
+/* An array that is absent or has one element for each of @want. */
+static int get_optional(const void *data, uint32_t len, struct span s, size_t size, uint32_t want,
+                        const void **p) {
+    uint32_t n;
+    int r = get(data, len, s, size, p, &n);
+
+    return r < 0 || (n && n != want) ? -EPROTO : 0;
+}
+
+static bool event_sane(const struct event *e) {
+    return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX;
+}
+
+int msg_events_next(struct event_cursor *c, struct event *out) {
+    struct wire_event f;
+    uint32_t left = (uint32_t)(c->end - c->at), n_tokens;
+    const void *tokens, *logprobs, *top, *digests, *prompt_lp;
+
+    if (left == 0)
+        return 1;
+    if (fixed_part(c->at, left, &f, sizeof(f)) < 0 || f.bytes < sizeof(f) || f.bytes % 8 ||
+        f.bytes > left || !event_sane(&f.e))
+        return -EPROTO;
+    clear_event_pointers(&f.e);
+    if (get(c->at, f.bytes, f.tokens, sizeof(int32_t), &tokens, &n_tokens) < 0 ||
+        n_tokens != f.e.n_tokens)
+        return -EPROTO;
+    if (get_optional(c->at, f.bytes, f.logprobs, sizeof(float), n_tokens, &logprobs) < 0 ||
+        get_optional(c->at, f.bytes, f.top, sizeof(struct event_top), n_tokens * f.e.n_top, &top) <
+            0 ||
+        get_optional(c->at, f.bytes, f.digests, sizeof(uint64_t), n_tokens, &digests) < 0 ||
+        get_optional(c->at, f.bytes, f.prompt_lp, sizeof(float), f.e.n_prompt_lp, &prompt_lp) < 0 ||
+        get_str(c->at, f.bytes, f.text, &f.e.text) < 0)
+        return -EPROTO;
+    f.e.tokens = tokens;
+    f.e.logprobs = logprobs;
+    f.e.top = top;
+    f.e.digests = digests;
+    f.e.prompt_lp = prompt_lp;
+    c->at += f.bytes;
+    *out = f.e;
+    return 0;
+}

@@ -1,0 +1,90 @@
+#include "proto/params.h"
+
+#include <math.h>
+#include <string.h>
+
+#define NUMBER(field, lo, hi, def)                                                                 \
+    { #field, PARAM_NUMBER, lo, hi, def, offsetof(struct sampling, field) }
+#define INTEGER(field, lo, hi, def)                                                                \
+    { #field, PARAM_INTEGER, lo, hi, def, offsetof(struct sampling, field) }
+#define BOOL(field, def)                                                                           \
+    { #field, PARAM_BOOL, 0, 1, def, offsetof(struct sampling, field) }
+
+/* Ranges: OpenAI's where it has the parameter, vLLM's otherwise. */
+const struct param params_table[] = {
+    NUMBER(temperature, 0, 2, 1),
+    NUMBER(top_p, 0, 1, 1),
+    NUMBER(min_p, 0, 1, 0),
+    NUMBER(repetition_penalty, 0.01, 10, 1),
+    NUMBER(presence_penalty, -2, 2, 0),
+    NUMBER(frequency_penalty, -2, 2, 0),
+    INTEGER(top_k, -1, 1000000, 0),
+    INTEGER(min_tokens, 0, 1000000, 0),
+    BOOL(ignore_eos, 0),
+};
+const uint32_t params_count = ARRAY_SIZE(params_table);
+
+static void store(struct sampling *s, const struct param *p, double value) {
+    char *at = (char *)s + p->offset;
+
+    if (p->type == PARAM_NUMBER) {
+        memcpy(at, &value, sizeof(value));
+    } else {
+        int64_t i = (int64_t)value;
+
+        memcpy(at, &i, sizeof(i));
+    }
+}
+
+static double load(const struct sampling *s, const struct param *p) {
+    const char *at = (const char *)s + p->offset;
+    double value;
+    int64_t i;
+
+    if (p->type == PARAM_NUMBER) {
+        memcpy(&value, at, sizeof(value));
+        return value;
+    }
+    memcpy(&i, at, sizeof(i));
+    return (double)i;
+}
+
+void params_init(struct sampling *s) {
+    memset(s, 0, sizeof(*s));
+    for (uint32_t i = 0; i < params_count; i++)
+        store(s, &params_table[i], params_table[i].initial);
+}
+
+const struct param *params_find(const char *name) {
+    for (uint32_t i = 0; i < params_count; i++)
+        if (strcmp(params_table[i].name, name) == 0)
+            return &params_table[i];
+    return NULL;
+}
+
+/* Written so that NaN fails. */
+static int check(const struct param *p, double value, struct err *err) {
+    if (!(value >= p->min && value <= p->max))
+        return err_set(err, 400, p->name, "%s must be between %g and %g", p->name, p->min, p->max);
+    if (p->type != PARAM_NUMBER && value != floor(value))
+        return err_set(err, 400, p->name, "%s must be an integer", p->name);
+    return 0;
+}
+
+int params_set(struct sampling *s, const struct param *p, double value, struct err *err) {
+    int r = check(p, value, err);
+
+    if (r == 0)
+        store(s, p, value);
+    return r;
+}
+
+int params_check(const struct sampling *s, struct err *err) {
+    for (uint32_t i = 0; i < params_count; i++) {
+        int r = check(&params_table[i], load(s, &params_table[i]), err);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

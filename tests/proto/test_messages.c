@@ -1,0 +1,200 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include "base/rng.h"
+#include "proto/messages.h"
+
+/* A submit that uses every field. */
+static struct submit full_submit(void) {
+    static const int32_t tokens[] = {1, 2, 3, 4}, stop_ids[] = {7, 8};
+    static const struct submit_bias bias[] = {{5, -1.5f}};
+    struct submit m = {
+        .id = 42,
+        .seed = 9,
+        .n_prompt = 3,
+        .max_new = 10,
+        .n_tokens = 4,
+        .n_stop_ids = 2,
+        .n_bias = 1,
+        .n_stops = 2,
+        .tokens = tokens,
+        .stop_ids = stop_ids,
+        .bias = bias,
+        .stops = {{"END", 3}, {"\n\n", 2}},
+        .prediction = {"abc", 3},
+        .n_top = 3,
+    };
+
+    params_init(&m.sampling);
+    m.sampling.temperature = 0.7;
+    return m;
+}
+
+/* A copy of the payload in memory that ends exactly at its last byte, so that a sanitizer sees a
+ * read past the end. */
+static void *exact(const struct buf *b) {
+    void *p = aligned_alloc(8, b->len ? b->len : 8);
+
+    memcpy(p, b->data, b->len);
+    return p;
+}
+
+Test(messages, submit_survives_the_wire) {
+    struct submit m = full_submit(), got;
+    struct buf b;
+
+    buf_init(&b, 1 << 20);
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    cr_assert_eq(msg_submit_parse(b.data, (uint32_t)b.len, &got), 0);
+    cr_expect_eq(got.id, 42);
+    cr_expect_eq(got.n_tokens, 4);
+    cr_expect_arr_eq(got.tokens, m.tokens, 4 * sizeof(int32_t));
+    cr_expect_eq(got.stop_ids[1], 8);
+    cr_expect_float_eq(got.bias[0].bias, -1.5f, 0);
+    cr_expect_arr_eq(got.stops[0].data, "END", 3);
+    cr_expect_eq(got.stops[1].len, 2);
+    cr_expect_arr_eq(got.prediction.data, "abc", 3);
+    cr_expect_eq(got.sampling.temperature, 0.7);
+    buf_deinit(&b);
+}
+
+Test(messages, no_change_of_a_frame_makes_the_parser_read_outside) {
+    struct submit m = full_submit(), got;
+    struct buf b;
+    struct rng r = {3};
+    int refused = 0;
+
+    buf_init(&b, 1 << 20);
+    cr_assert_eq(msg_submit_pack(&b, &m), 0);
+    for (uint32_t cut = 0; cut < b.len; cut++) {
+        struct buf part = {.data = b.data, .len = cut};
+        void *p = exact(&part);
+
+        cr_assert_eq(msg_submit_parse(p, cut, &got), -EPROTO);
+        free(p);
+    }
+    for (int i = 0; i < 20000; i++) {
+        unsigned char *p = exact(&b);
+        uint64_t sum = 0;
+
+        for (uint32_t k = 1 + rng_below(&r, 4); k > 0; k--)
+            p[rng_below(&r, (uint32_t)b.len)] = (unsigned char)rng_next(&r);
+        if (msg_submit_parse(p, (uint32_t)b.len, &got) == 0) {
+            for (uint32_t k = 0; k < got.n_tokens; k++)
+                sum += (uint32_t)got.tokens[k];
+            for (uint32_t k = 0; k < got.n_stops; k++)
+                for (uint32_t j = 0; j < got.stops[k].len; j++)
+                    sum += (unsigned char)got.stops[k].data[j];
+        } else {
+            refused++;
+        }
+        __asm__ volatile("" ::"r"(sum));
+        free(p);
+    }
+    cr_expect_gt(refused, 1000);
+    buf_deinit(&b);
+}
+
+Test(messages, events_are_read_back_in_order) {
+    static const int32_t t1[] = {5, 6}, t2[] = {7};
+    static const float lp[] = {-0.5f, -1};
+    static const struct event_top top[] = {{1, -1}, {2, -2}, {3, -3}, {4, -4}};
+    static const uint64_t digest[] = {11};
+    struct event a = {.id = 1,
+                      .kind = EVENT_TOKENS,
+                      .n_tokens = 2,
+                      .tokens = t1,
+                      .logprobs = lp,
+                      .top = top,
+                      .n_top = 2},
+                 b = {.id = 2,
+                      .kind = EVENT_FINISH,
+                      .finish = FINISH_ERROR,
+                      .status = 500,
+                      .n_tokens = 1,
+                      .tokens = t2,
+                      .digests = digest,
+                      .text = {"why", 3}},
+                 got;
+    struct event_cursor c;
+    struct buf out;
+
+    buf_init(&out, 1 << 16);
+    cr_assert_eq(msg_event_pack(&out, &a), 0);
+    cr_assert_eq(msg_event_pack(&out, &b), 0);
+    msg_events_begin(&c, out.data, (uint32_t)out.len);
+    cr_assert_eq(msg_events_next(&c, &got), 0);
+    cr_expect_eq(got.tokens[1], 6);
+    cr_expect_eq(got.top[3].token, 4);
+    cr_expect_null(got.digests);
+    cr_assert_eq(msg_events_next(&c, &got), 0);
+    cr_expect_eq(got.digests[0], 11);
+    cr_expect_eq(got.text.len, 3);
+    cr_expect_eq(msg_events_next(&c, &got), 1);
+
+    for (uint32_t cut = 1; cut < out.len; cut++) {
+        int r;
+
+        msg_events_begin(&c, out.data, cut);
+        while ((r = msg_events_next(&c, &got)) == 0)
+            ;
+        cr_assert(r == -EPROTO || r == 1);
+    }
+    buf_deinit(&out);
+}
+
+Test(messages, a_full_buffer_takes_nothing_of_an_event) {
+    static const int32_t t[100];
+    struct event a = {.id = 1, .kind = EVENT_TOKENS, .n_tokens = 100, .tokens = t};
+    struct buf out;
+
+    buf_init(&out, 300);
+    cr_expect_eq(msg_event_pack(&out, &a), -EMSGSIZE);
+    cr_expect_eq(out.len, 0);
+    buf_deinit(&out);
+}
+
+Test(messages, ready_and_open_survive) {
+    struct msg_ready ready = {.n_vocab = 5, .arch = {"llama", 5}, .backend = {"cpu", 3}}, ready2;
+    struct msg_open open = {.n_pages = 7, .backend = {"auto", 4}, .digest = 1}, open2;
+    struct buf b;
+
+    buf_init(&b, 4096);
+    cr_assert_eq(msg_ready_pack(&b, &ready), 0);
+    cr_assert_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), 0);
+    cr_expect_eq(ready2.n_vocab, 5);
+    cr_expect_arr_eq(ready2.arch.data, "llama", 5);
+    buf_clear(&b);
+    cr_assert_eq(msg_open_pack(&b, &open), 0);
+    cr_assert_eq(msg_open_parse(b.data, (uint32_t)b.len, &open2), 0);
+    cr_expect_eq(open2.n_pages, 7);
+    cr_expect(open2.digest);
+    cr_expect_eq(open2.backend.len, 4);
+    buf_deinit(&b);
+}
+
+Test(params, every_row_refuses_what_is_out_of_range_and_names_itself) {
+    struct sampling s;
+
+    params_init(&s);
+    cr_expect_eq(params_check(&s, NULL), 0, "defaults are in range");
+    for (uint32_t i = 0; i < params_count; i++) {
+        const struct param *p = &params_table[i];
+        const double bad[] = {p->min - 1, p->max + 1, NAN, INFINITY, -INFINITY, 1e300};
+
+        for (size_t k = 0; k < ARRAY_SIZE(bad); k++) {
+            struct err err = {0};
+
+            cr_assert_eq(params_set(&s, p, bad[k], &err), -EINVAL, "%s = %g", p->name, bad[k]);
+            cr_assert_str_eq(err.param, p->name);
+            cr_assert_eq(err.status, 400);
+        }
+        cr_assert_eq(params_set(&s, p, p->min, NULL), 0);
+        cr_assert_eq(params_set(&s, p, p->max, NULL), 0);
+        if (p->type != PARAM_NUMBER)
+            cr_assert_eq(params_set(&s, p, 0.5, NULL), -EINVAL);
+        cr_assert_eq(params_find(p->name), p);
+    }
+    cr_expect_null(params_find("top_pp"));
+}
