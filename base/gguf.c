@@ -1,0 +1,325 @@
+/*
+ * gguf - opening: descriptors, mappings, shards, and the fingerprint.
+ *
+ * A file is read through one cursor (gguf_cursor.c) that cannot pass the end of the file nor the limit on
+ * headers, metadata first (gguf_meta.c), then the directory of tensors (gguf_tensor.c). Counts are
+ * compared with the bytes that remain before anything is allocated for them. Data must lie exactly as
+ * the directory orders it, each tensor padded to the alignment: overlap and gaps are then impossible,
+ * and only the last end has to be compared with the end of the file.
+ */
+
+#include "base/gguf_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER_MIN 24 /* magic, version, two counts */
+#define KV_MIN 14     /* an empty key is refused: length, one byte, type, one byte */
+#define TENSOR_MIN 33
+
+/* Maps @fd, which the shard takes over also on failure. */
+static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
+    struct stat st;
+
+    s->fd = fd;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, 0, NULL, "not a regular file");
+    if (st.st_size < HEADER_MIN)
+        return err_set(err, 0, NULL, "offset %lld: the file ends inside the header",
+                       (long long)st.st_size);
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+
+    if (p == MAP_FAILED) {
+        int r = -errno;
+
+        err_set(err, 0, NULL, "mapping %lld bytes: %s", (long long)st.st_size, strerror(-r));
+        return r;
+    }
+    s->map = p;
+    s->size = (size_t)st.st_size;
+    return 0;
+}
+
+static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tensors,
+                      uint32_t *n_kv) {
+    const uint8_t *magic;
+    uint64_t tensors, kvs;
+    int r = gguf_cursor_take(c, 4, &magic, "the magic number");
+
+    if (r < 0)
+        return r;
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return gguf_cursor_fail_at(c, 0, "not a GGUF file");
+    r = gguf_cursor_u32(c, version, "the version");
+    if (r < 0)
+        return r;
+    if ((*version & 0xFFFF) == 0)
+        return gguf_cursor_fail_at(c, 4, "the file is big-endian");
+    if (*version != 2 && *version != 3)
+        return gguf_cursor_fail_at(c, 4, "version %u (2 and 3 are read)", *version);
+    r = gguf_cursor_u64(c, &tensors, "the number of tensors");
+    if (r == 0)
+        r = gguf_cursor_u64(c, &kvs, "the number of keys");
+    if (r < 0)
+        return r;
+    size_t left = gguf_cursor_remaining(c);
+
+    if (tensors > GGUF_TENSORS_MAX || tensors > left / TENSOR_MIN)
+        return gguf_cursor_fail_at(c, 8, "%llu tensors (limit %u) do not fit into %zu bytes",
+                                   (unsigned long long)tensors, GGUF_TENSORS_MAX, left);
+    if (kvs > GGUF_KV_MAX || kvs > left / KV_MIN)
+        return gguf_cursor_fail_at(c, 16, "%llu keys (limit %u) do not fit into %zu bytes",
+                                   (unsigned long long)kvs, GGUF_KV_MAX, left);
+    *n_tensors = (uint32_t)tensors;
+    *n_kv = (uint32_t)kvs;
+    return 0;
+}
+
+/* A key with a meaning here, @def when it is absent. */
+static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, const char *key,
+                     uint32_t def, uint32_t *out) {
+    const struct gguf_kv *kv = gguf_meta_find(m, key);
+
+    *out = def;
+    if (!kv || gguf_meta_u32(m, key, out) == 0)
+        return 0;
+    return gguf_cursor_fail_at(c, (size_t)((const uint8_t *)kv->key.data - c->base),
+                               "key '%s': not a number in range", key);
+}
+
+static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, uint32_t n_shards) {
+    uint32_t no, count;
+    int r = known_key(c, m, "split.count", 1, &count);
+
+    if (r == 0)
+        r = known_key(c, m, "split.no", 0, &no);
+    if (r < 0)
+        return r;
+    if (MAX(count, 1u) != n_shards)
+        return gguf_cursor_fail_at(c, 0, "split.count is %u, %u files are open", count, n_shards);
+    if (n_shards > 1 && no != c->shard)
+        return gguf_cursor_fail_at(c, 0, "split.no is %u, %u is expected", no, c->shard);
+    return 0;
+}
+
+/* What follows the metadata @m: the directory of @n tensors. */
+static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct gguf_meta *m,
+                           uint32_t n) {
+    uint32_t alignment;
+    int r = check_split(c, m, c->n_shards);
+
+    if (r == 0)
+        r = known_key(c, m, "general.alignment", 32, &alignment);
+    if (r < 0)
+        return r;
+    if (alignment < 8 || alignment > 4096 || (alignment & (alignment - 1)))
+        return gguf_cursor_fail_at(c, 0, "general.alignment is %u (a power of two from 8 to 4096)",
+                                   alignment);
+    if (n > GGUF_TENSORS_MAX - g->n_tensors)
+        return gguf_cursor_fail_at(c, 8, "more than %u tensors", GGUF_TENSORS_MAX);
+    return gguf_tensors_parse(g, c, n, alignment);
+}
+
+enum { PART_OF_SPLIT = 1 };
+
+/* Parses shard @i into @g. *n_shards = 0: it is not known yet, the caller has opened one file. Then
+ * PART_OF_SPLIT, with *n_shards set, is the answer for a file that is not a whole model. */
+static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct err *err) {
+    struct gguf_shard *s = &g->shard[i];
+    struct gguf_meta other = {0}, *m = i == 0 ? &g->meta : &other;
+    struct gguf_cursor c = {
+        .base = s->map,
+        .end = MIN(s->size, GGUF_HEADER_MAX - g->header_bytes),
+        .file_size = s->size,
+        .shard = i,
+        .n_shards = *n_shards,
+        .err = err,
+    };
+    uint32_t version = 0, n_tensors = 0, n_kv = 0;
+    int r = parse_head(&c, &version, &n_tensors, &n_kv);
+
+    if (r == 0)
+        r = gguf_meta_parse(m, &c, n_kv);
+    if (r == 0 && *n_shards == 0) {
+        r = known_key(&c, m, "split.count", 1, n_shards);
+        *n_shards = c.n_shards = MAX(*n_shards, 1u);
+        if (r == 0 && *n_shards > 1)
+            return PART_OF_SPLIT;
+    }
+    if (r == 0)
+        r = parse_directory(g, &c, m, n_tensors);
+    g->header_bytes += c.at;
+    if (i == 0)
+        g->version = version;
+    gguf_meta_deinit(&other);
+    return r;
+}
+
+static struct gguf *alloc(uint32_t n_shards) {
+    CLEANUP(gguf_freep) struct gguf *g = calloc(1, sizeof(*g));
+
+    if (!g)
+        return NULL;
+    arena_init(&g->names, (size_t)GGUF_TENSORS_MAX * 128);
+    g->shard = calloc(n_shards, sizeof(*g->shard));
+    if (!g->shard)
+        return NULL;
+    g->n_shards = n_shards;
+    for (uint32_t i = 0; i < n_shards; i++)
+        g->shard[i].fd = -1;
+    return STEAL(g);
+}
+
+/* The whole of a model whose shards are mapped. */
+static int parse_all(struct gguf *g, struct err *err) {
+    uint32_t n_tensors;
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < g->n_shards; i++)
+        r = parse_shard(g, i, &g->n_shards, err);
+    if (r < 0)
+        return r;
+    if (g->n_shards > 1) {
+        r = gguf_u32(g, "split.tensors.count", &n_tensors);
+        if (r == -EINVAL || (r == 0 && n_tensors != g->n_tensors))
+            return err_set(err, 0, NULL, "split.tensors.count is not the %u of the shards",
+                           g->n_tensors);
+    }
+    return 0;
+}
+
+int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err) {
+    if (n_fds < 1 || n_fds > GGUF_SHARDS_MAX)
+        return err_set(err, 0, NULL, "%u files (limit %u)", n_fds, GGUF_SHARDS_MAX);
+    CLEANUP(gguf_freep) struct gguf *g = alloc(n_fds);
+
+    if (!g)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n_fds; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+
+        if (fd < 0)
+            return -errno;
+        int r = shard_map(&g->shard[i], fd, err);
+
+        if (r < 0)
+            return r;
+    }
+    int r = parse_all(g, err);
+
+    if (r < 0)
+        return r;
+    *out = STEAL(g);
+    return 0;
+}
+
+/* O_NONBLOCK: opening a FIFO must not wait for its other end. */
+static int open_map(struct gguf_shard *s, const char *path, struct err *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    if (fd < 0) {
+        int r = -errno;
+
+        err_set(err, 0, NULL, "%s: %s", path, strerror(-r));
+        return r;
+    }
+    return shard_map(s, fd, err);
+}
+
+static int open_split(struct gguf **out, const char *path, uint32_t n, struct err *err) {
+    char tail[32];
+    if (n > GGUF_SHARDS_MAX)
+        return err_set(err, 0, NULL, "split.count is %u (limit %u)", n, GGUF_SHARDS_MAX);
+    size_t len = strlen(path), tail_len = strlen("-00001-of-00001.gguf");
+
+    /* "X-00002-of-00003.gguf": the prefix is what all have in common */
+    snprintf(tail, sizeof(tail), "-of-%05u.gguf", n);
+    if (len < tail_len || path[len - tail_len] != '-' ||
+        strcmp(path + len - strlen(tail), tail) != 0)
+        return err_set(err, 0, NULL,
+                       "a part of a split model: its name must end in -NNNNN%s, beside the others",
+                       tail);
+    CLEANUP(gguf_freep) struct gguf *g = alloc(n);
+
+    if (!g)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        CLEANUP(freep) char *name = NULL;
+
+        if (asprintf(&name, "%.*s-%05u%s", (int)(len - tail_len), path, i + 1, tail) < 0)
+            return -ENOMEM;
+        int r = open_map(&g->shard[i], name, err);
+
+        if (r < 0)
+            return r;
+    }
+    int r = parse_all(g, err);
+
+    if (r < 0)
+        return r;
+    *out = STEAL(g);
+    return 0;
+}
+
+int gguf_open(struct gguf **out, const char *path, struct err *err) {
+    CLEANUP(gguf_freep) struct gguf *g = alloc(1);
+    uint32_t n_shards = 0;
+
+    if (!g)
+        return -ENOMEM;
+    int r = open_map(&g->shard[0], path, err);
+
+    if (r == 0)
+        r = parse_shard(g, 0, &n_shards, err);
+    if (r == PART_OF_SPLIT)
+        return open_split(out, path, n_shards, err);
+    if (r < 0)
+        return r;
+    *out = STEAL(g);
+    return 0;
+}
+
+struct gguf *gguf_free(struct gguf *g) {
+    if (!g)
+        return NULL;
+    for (uint32_t i = 0; g->shard && i < g->n_shards; i++) {
+        if (g->shard[i].map)
+            munmap((void *)(uintptr_t)g->shard[i].map, g->shard[i].size);
+        if (g->shard[i].fd >= 0)
+            close(g->shard[i].fd);
+    }
+    free(g->shard);
+    gguf_meta_deinit(&g->meta);
+    free(g->tensor);
+    gguf_index_deinit(&g->index);
+    arena_deinit(&g->names);
+    free(g);
+    return NULL;
+}
+
+uint32_t gguf_version(const struct gguf *g) {
+    return g->version;
+}
+
+uint32_t gguf_n_shards(const struct gguf *g) {
+    return g->n_shards;
+}
+
+int gguf_shard_fd(const struct gguf *g, uint32_t shard) {
+    return g->shard[shard].fd;
+}
+
+uint64_t gguf_bytes(const struct gguf *g) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < g->n_shards; i++)
+        sum += g->shard[i].size;
+    return sum;
+}

@@ -1,0 +1,172 @@
+#include "base/gguf_private.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) {
+    char text[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (c->n_shards > 1)
+        return err_set(c->err, 0, NULL, "shard %u of %u: offset %zu: %s", c->shard + 1, c->n_shards,
+                       at, text);
+    return err_set(c->err, 0, NULL, "offset %zu: %s", at, text);
+}
+
+int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what) {
+    if (n > gguf_cursor_remaining(c)) {
+        if (c->end < c->file_size)
+            return gguf_cursor_fail_at(c, c->at, "%s takes the header beyond its limit of %u MiB",
+                                       what, GGUF_HEADER_MAX >> 20);
+        return gguf_cursor_fail_at(c, c->at, "%s needs %zu bytes, the file has %zu more", what, n,
+                                   gguf_cursor_remaining(c));
+    }
+    *out = c->base + c->at;
+    c->at += n;
+    return 0;
+}
+
+int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what) {
+    const uint8_t *p;
+    uint32_t v;
+    int r = gguf_cursor_take(c, sizeof(v), &p, what);
+
+    if (r < 0)
+        return r;
+    memcpy(&v, p, sizeof(v));
+    *out = le32toh(v);
+    return 0;
+}
+
+int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what) {
+    const uint8_t *p;
+    uint64_t v;
+    int r = gguf_cursor_take(c, sizeof(v), &p, what);
+
+    if (r < 0)
+        return r;
+    memcpy(&v, p, sizeof(v));
+    *out = le64toh(v);
+    return 0;
+}
+
+int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *what) {
+    size_t at = c->at;
+    const uint8_t *p;
+    uint64_t len;
+    int r = gguf_cursor_u64(c, &len, what);
+
+    if (r < 0)
+        return r;
+    if (len > gguf_cursor_remaining(c))
+        return gguf_cursor_fail_at(c, at, "%s claims %llu bytes, there are %zu more", what,
+                                   (unsigned long long)len, gguf_cursor_remaining(c));
+    r = gguf_cursor_take(c, (size_t)len, &p, what);
+    if (r < 0)
+        return r;
+    *out = (struct gguf_str){(const char *)p, (size_t)len};
+    return 0;
+}
+
+int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what) {
+    size_t at = c->at;
+    struct gguf_str s;
+    int r = gguf_cursor_str(c, &s, what);
+
+    if (r < 0)
+        return r;
+    if (s.len == 0)
+        return gguf_cursor_fail_at(c, at, "%s is empty", what);
+    if (s.len > max)
+        return gguf_cursor_fail_at(c, at, "%s is %zu bytes long, at most %zu are allowed", what,
+                                   s.len, max);
+    for (size_t i = 0; i < s.len; i++)
+        if (s.data[i] < 0x20 || s.data[i] > 0x7E)
+            return gguf_cursor_fail_at(c, at, "%s contains the byte 0x%02x", what,
+                                       (unsigned)(uint8_t)s.data[i]);
+    *out = s;
+    return 0;
+}
+
+/* 64 bits of @a * @b, both halves folded. */
+static uint64_t fold(uint64_t a, uint64_t b) {
+    __extension__ unsigned __int128 p = (unsigned __int128)a * b;
+
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
+    uint64_t h = x->seed[0] ^ s.len;
+
+    for (size_t i = 0; i < s.len; i += 8) {
+        uint64_t w = 0;
+
+        memcpy(&w, s.data + i, MIN(s.len - i, 8u));
+        h = fold(h ^ w, x->seed[1]) + x->seed[0];
+    }
+    return (uint32_t)fold(h, 0x9E3779B97F4A7C15u);
+}
+
+int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n) {
+    uint32_t size = 16;
+
+    while (size < 2 * n)
+        size *= 2;
+    if (x->slot && size <= x->mask + 1)
+        return 0;
+    struct gguf_slot *old = x->slot, *slot = calloc(size, sizeof(*slot));
+    uint32_t n_old = old ? x->mask + 1 : 0;
+
+    if (!slot)
+        return -ENOMEM;
+    if (!old) {
+        if (getrandom(x->seed, sizeof(x->seed), GRND_NONBLOCK) != sizeof(x->seed))
+            x->seed[0] = (uint64_t)(uintptr_t)slot, x->seed[1] = (uint64_t)(uintptr_t)x;
+        x->seed[1] |= 1;
+    }
+    x->slot = slot;
+    x->mask = size - 1;
+    x->n = 0;
+    for (uint32_t i = 0; i < n_old; i++)
+        if (old[i].item)
+            gguf_index_add(x, x->name(owner, old[i].item - 1), old[i].item - 1);
+    free(old);
+    return 0;
+}
+
+int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name) {
+    if (!x->slot)
+        return -1;
+    uint32_t h = hash_name(x, name);
+
+    for (uint32_t i = h & x->mask; x->slot[i].item; i = (i + 1) & x->mask) {
+        if (x->slot[i].hash != h)
+            continue;
+        struct gguf_str s = x->name(owner, x->slot[i].item - 1);
+
+        if (s.len == name.len && memcmp(s.data, name.data, s.len) == 0)
+            return x->slot[i].item - 1;
+    }
+    return -1;
+}
+
+void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
+    uint32_t h = hash_name(x, name), i = h & x->mask;
+
+    while (x->slot[i].item)
+        i = (i + 1) & x->mask;
+    x->slot[i] = (struct gguf_slot){h, item + 1};
+    x->n++;
+}
+
+void gguf_index_deinit(struct gguf_index *x) {
+    free(x->slot);
+    x->slot = NULL;
+}

@@ -1,0 +1,88 @@
+/*
+ * gguf_fingerprint - 128 bits that tell model files apart: size and header of every shard, and samples of
+ * its data. Page keys and the handshake of the two processes contain it. It is not a proof against
+ * an adversary who may write the model file (that one can change the answers anyhow), but random
+ * differences, other quantisations and other fine-tunes of a model differ in it.
+ *
+ * Read with pread(), not through the mapping: no signal when the file shrinks meanwhile.
+ */
+
+#include "base/gguf_private.h"
+
+#include <endian.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE 65536u
+#define N_SAMPLES 64u /* pieces of a shard's data; smaller data is read whole */
+
+struct mix {
+    uint64_t a, b;
+};
+
+static uint64_t fold(uint64_t x, uint64_t y) {
+    __extension__ unsigned __int128 p = (unsigned __int128)x * y;
+
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+/* Two lanes with different multipliers, each fed by the other: a 64-bit collision of one is not
+ * one of both. */
+static void mix_word(struct mix *m, uint64_t w) {
+    uint64_t a = fold(m->a ^ w, 0xA0761D6478BD642Fu) + m->b;
+
+    m->b = fold(m->b + w, 0xE7037ED1A0B428DBu) ^ a;
+    m->a = a + 0x9E3779B97F4A7C15u;
+}
+
+static void mix_bytes(struct mix *m, const uint8_t *p, size_t n) {
+    mix_word(m, n);
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t w = 0;
+
+        memcpy(&w, p + i, MIN(n - i, 8u));
+        mix_word(m, le64toh(w));
+    }
+}
+
+/* Bytes [at, at + len) of the file; what cannot be read counts as absent. */
+static void mix_range(struct mix *m, int fd, uint64_t at, uint64_t len) {
+    uint8_t buf[PIECE];
+
+    while (len > 0) {
+        ssize_t n = pread(fd, buf, MIN(len, sizeof(buf)), (off_t)at);
+
+        if (n <= 0)
+            return;
+        mix_bytes(m, buf, (size_t)n);
+        at += (uint64_t)n;
+        len -= (uint64_t)n;
+    }
+}
+
+void gguf_fingerprint(const struct gguf *g, uint8_t out[16]) {
+    struct mix m = {0x77656674u, g->n_shards};
+
+    for (uint32_t i = 0; i < g->n_shards; i++) {
+        const struct gguf_shard *s = &g->shard[i];
+
+        mix_word(&m, s->size);
+        mix_range(&m, s->fd, 0, s->header_end);
+        if (s->data_start >= s->size)
+            continue;
+        uint64_t data = s->size - s->data_start;
+
+        if (data <= (uint64_t)N_SAMPLES * PIECE) {
+            mix_range(&m, s->fd, s->data_start, data);
+            continue;
+        }
+        for (uint32_t k = 0; k < N_SAMPLES; k++) /* the first and the last piece included */
+            mix_range(&m, s->fd, s->data_start + (data - PIECE) / (N_SAMPLES - 1) * k, PIECE);
+    }
+    for (int i = 0; i < 4; i++)
+        mix_word(&m, 0);
+    m.a = htole64(m.a);
+    m.b = htole64(m.b);
+    memcpy(out, &m.a, 8);
+    memcpy(out + 8, &m.b, 8);
+}

@@ -1,0 +1,304 @@
+#include "base/gguf_private.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Bytes of one value; 0: not a scalar of fixed size. */
+static size_t scalar_bytes(uint32_t type) {
+    switch (type) {
+    case GGUF_U8:
+    case GGUF_I8:
+    case GGUF_BOOL:
+        return 1;
+    case GGUF_U16:
+    case GGUF_I16:
+        return 2;
+    case GGUF_U32:
+    case GGUF_I32:
+    case GGUF_F32:
+        return 4;
+    case GGUF_U64:
+    case GGUF_I64:
+    case GGUF_F64:
+        return 8;
+    default:
+        return 0;
+    }
+}
+
+static struct gguf_str key_of(const void *owner, uint32_t i) {
+    return ((const struct gguf_meta *)owner)->kv[i].key;
+}
+
+static int key_fail(struct gguf_cursor *c, size_t at, const struct gguf_kv *kv, const char *what) {
+    return gguf_cursor_fail_at(c, at, "key '%.*s': %s", (int)MIN(kv->key.len, 100u), kv->key.data,
+                               what);
+}
+
+/* The index of a string array: one pass over the lengths. */
+static int parse_strings(struct gguf_cursor *c, struct gguf_kv *kv) {
+    struct gguf_array *a = &kv->array;
+    size_t start = c->at;
+    CLEANUP(freep) uint32_t *offset = calloc(a->n + 1, sizeof(*offset));
+
+    if (!offset)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < a->n; i++) {
+        struct gguf_str s;
+        int r = gguf_cursor_str(c, &s, "a string of an array");
+
+        if (r < 0)
+            return r;
+        offset[i + 1] = (uint32_t)(c->at - start); /* headers are below 4 GiB */
+    }
+    a->offset = STEAL(offset);
+    return 0;
+}
+
+static int parse_bools(struct gguf_cursor *c, struct gguf_kv *kv, const uint8_t *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i] > 1)
+            return key_fail(c, c->at - n + i, kv, "a bool is neither 0 nor 1");
+    return 0;
+}
+
+static int parse_array(struct gguf_cursor *c, struct gguf_kv *kv) {
+    size_t at = c->at;
+    uint32_t type;
+    uint64_t n;
+    int r = gguf_cursor_u32(c, &type, "the type of an array");
+
+    if (r < 0)
+        return r;
+    if (type != GGUF_STRING && !scalar_bytes(type))
+        return gguf_cursor_fail_at(c, at, "key '%.*s': arrays of type %u are not allowed",
+                                   (int)MIN(kv->key.len, 100u), kv->key.data, type);
+    at = c->at;
+    r = gguf_cursor_u64(c, &n, "the length of an array");
+    if (r < 0)
+        return r;
+    size_t least = type == GGUF_STRING ? 8 : scalar_bytes(type);
+
+    if (n > gguf_cursor_remaining(c) / least)
+        return gguf_cursor_fail_at(c, at, "key '%.*s': %llu elements do not fit into %zu bytes",
+                                   (int)MIN(kv->key.len, 100u), kv->key.data, (unsigned long long)n,
+                                   gguf_cursor_remaining(c));
+    kv->array = (struct gguf_array){.type = (enum gguf_type)type, .n = n, .data = c->base + c->at};
+    if (type == GGUF_STRING)
+        return parse_strings(c, kv);
+    const uint8_t *p;
+
+    r = gguf_cursor_take(c, (size_t)n * least, &p, "an array");
+    if (r < 0)
+        return r;
+    return type == GGUF_BOOL ? parse_bools(c, kv, p, (size_t)n) : 0;
+}
+
+static int parse_value(struct gguf_cursor *c, struct gguf_kv *kv) {
+    size_t at = c->at;
+    uint32_t type;
+    int r = gguf_cursor_u32(c, &type, "the type of a value");
+
+    if (r < 0)
+        return r;
+    if (type > GGUF_F64)
+        return gguf_cursor_fail_at(c, at, "key '%.*s': unknown value type %u",
+                                   (int)MIN(kv->key.len, 100u), kv->key.data, type);
+    kv->type = (enum gguf_type)type;
+    if (type == GGUF_STRING)
+        return gguf_cursor_str(c, &kv->str, "a string value");
+    if (type == GGUF_ARRAY)
+        return parse_array(c, kv);
+    r = gguf_cursor_take(c, scalar_bytes(type), &kv->value, "a value");
+    if (r < 0)
+        return r;
+    return type == GGUF_BOOL ? parse_bools(c, kv, kv->value, 1) : 0;
+}
+
+int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv) {
+    m->index.name = key_of;
+    m->kv = calloc(MAX(n_kv, 1u), sizeof(*m->kv));
+    if (!m->kv)
+        return -ENOMEM;
+    int r = gguf_index_reserve(&m->index, m, n_kv);
+
+    while (r == 0 && m->n < n_kv) {
+        size_t at = c->at;
+        struct gguf_kv *kv = &m->kv[m->n];
+
+        r = gguf_cursor_name(c, GGUF_KEY_MAX, &kv->key, "a key");
+        if (r < 0)
+            return r;
+        if (gguf_index_find(&m->index, m, kv->key) >= 0)
+            return key_fail(c, at, kv, "appears twice");
+        gguf_index_add(&m->index, kv->key, m->n++);
+        r = parse_value(c, kv);
+    }
+    return r;
+}
+
+void gguf_meta_deinit(struct gguf_meta *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        free(m->kv[i].array.offset);
+    free(m->kv);
+    gguf_index_deinit(&m->index);
+    *m = (struct gguf_meta){0};
+}
+
+const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key) {
+    int64_t i = gguf_index_find(&m->index, m, (struct gguf_str){key, strlen(key)});
+
+    return i < 0 ? NULL : &m->kv[i];
+}
+
+static uint64_t load(const uint8_t *p, size_t n) {
+    uint64_t v = 0;
+
+    memcpy(&v, p, n);
+    return le64toh(v);
+}
+
+static double load_float(enum gguf_type type, const uint8_t *p) {
+    uint64_t bits = load(p, scalar_bytes(type));
+    uint32_t low = (uint32_t)bits;
+    double d;
+    float f;
+
+    if (type == GGUF_F64) {
+        memcpy(&d, &bits, sizeof(d));
+        return d;
+    }
+    memcpy(&f, &low, sizeof(f));
+    return (double)f;
+}
+
+/* Any integer, sign-extended; false: not an integer, or a U64 above INT64_MAX. */
+static bool load_int(enum gguf_type type, const uint8_t *p, int64_t *out) {
+    uint64_t v = load(p, scalar_bytes(type));
+
+    switch (type) {
+    case GGUF_U8:
+    case GGUF_U16:
+    case GGUF_U32:
+    case GGUF_BOOL:
+        *out = (int64_t)v;
+        return type != GGUF_BOOL;
+    case GGUF_I8:
+        *out = (int8_t)v;
+        return true;
+    case GGUF_I16:
+        *out = (int16_t)v;
+        return true;
+    case GGUF_I32:
+        *out = (int32_t)v;
+        return true;
+    case GGUF_I64:
+        *out = (int64_t)v;
+        return true;
+    case GGUF_U64:
+        *out = (int64_t)v;
+        return v <= INT64_MAX;
+    default:
+        return false;
+    }
+}
+
+int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out) {
+    const struct gguf_kv *kv = gguf_meta_find(m, key);
+    int64_t v;
+
+    if (!kv)
+        return -ENOENT;
+    if (!kv->value || !load_int(kv->type, kv->value, &v) || v < 0 || v > UINT32_MAX)
+        return -EINVAL;
+    *out = (uint32_t)v;
+    return 0;
+}
+
+uint64_t gguf_n_kv(const struct gguf *g) {
+    return g->meta.n;
+}
+
+struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type) {
+    if (type)
+        *type = g->meta.kv[i].type;
+    return g->meta.kv[i].key;
+}
+
+bool gguf_has(const struct gguf *g, const char *key) {
+    return gguf_meta_find(&g->meta, key) != NULL;
+}
+
+int gguf_u32(const struct gguf *g, const char *key, uint32_t *out) {
+    return gguf_meta_u32(&g->meta, key, out);
+}
+
+int gguf_f32(const struct gguf *g, const char *key, float *out) {
+    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+
+    if (!kv)
+        return -ENOENT;
+    if (kv->type != GGUF_F32 && kv->type != GGUF_F64)
+        return -EINVAL;
+    float f = (float)load_float(kv->type, kv->value);
+
+    if (!isfinite(f))
+        return -EINVAL;
+    *out = f;
+    return 0;
+}
+
+int gguf_bool(const struct gguf *g, const char *key, bool *out) {
+    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+
+    if (!kv)
+        return -ENOENT;
+    if (kv->type != GGUF_BOOL)
+        return -EINVAL;
+    *out = *kv->value != 0;
+    return 0;
+}
+
+int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out) {
+    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+
+    if (!kv)
+        return -ENOENT;
+    if (kv->type != GGUF_STRING)
+        return -EINVAL;
+    *out = kv->str;
+    return 0;
+}
+
+const struct gguf_array *gguf_array(const struct gguf *g, const char *key) {
+    const struct gguf_kv *kv = gguf_meta_find(&g->meta, key);
+
+    return kv && kv->type == GGUF_ARRAY ? &kv->array : NULL;
+}
+
+enum gguf_type gguf_array_type(const struct gguf_array *a) {
+    return a->type;
+}
+
+uint64_t gguf_array_n(const struct gguf_array *a) {
+    return a->n;
+}
+
+struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i) {
+    return (struct gguf_str){(const char *)a->data + a->offset[i] + 8,
+                             a->offset[i + 1] - a->offset[i] - 8};
+}
+
+double gguf_array_num(const struct gguf_array *a, uint64_t i) {
+    const uint8_t *p = a->data + i * scalar_bytes(a->type);
+    int64_t v;
+
+    if (a->type == GGUF_F32 || a->type == GGUF_F64)
+        return load_float(a->type, p);
+    if (a->type == GGUF_U64)
+        return (double)load(p, 8);
+    load_int(a->type, p, &v);
+    return (double)v;
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+/*
+ * gguf_private - what the parts of the GGUF reader share: the cursor that every byte of a header is
+ * read through, the index of names, and the structures behind gguf.h.
+ */
+
+#include "base/arena.h"
+#include "base/gguf.h"
+
+/* All header bytes of all shards together. The largest vocabularies known take 16 MiB. This one number
+ * bounds the memory and the time that a hostile file can cost: strings, arrays and counts all lie
+ * inside it, and the index of a string array takes at most half of the bytes that it indexes. */
+#define GGUF_HEADER_MAX (32u << 20)
+#define GGUF_KV_MAX 65536u
+#define GGUF_TENSORS_MAX 65536u
+#define GGUF_SHARDS_MAX 512u
+#define GGUF_NAME_MAX 63u /* bytes of a tensor's name */
+#define GGUF_KEY_MAX 1024u
+
+/* Reads the header of one shard. Nothing is read past @end; what a message calls an offset is @at, the
+ * position in the file. */
+struct gguf_cursor {
+    const uint8_t *base;
+    size_t at, end;
+    size_t file_size; /* end < file_size: the limit on headers ends the reading, not the file */
+    uint32_t shard, n_shards;
+    struct err *err;
+};
+
+static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
+    return c->end - c->at;
+}
+
+/* All return 0 or -EINVAL with the cursor's err filled; @what names the thing read. */
+int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
+int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
+int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
+int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
+int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *what);
+/* A key or tensor name: not empty, at most @max bytes, printable ASCII (it will be printed). */
+int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what);
+
+/* Index of names: open addressing over a keyed hash, so that no choice of names makes it slow. Items are
+ * numbers; @name gives the name of one. */
+struct gguf_index {
+    uint64_t seed[2];
+    uint32_t n, mask; /* of the slots; slot = NULL: empty */
+    struct gguf_slot {
+        uint32_t hash, item; /* item + 1; 0: free */
+    } * slot;
+    struct gguf_str (*name)(const void *owner, uint32_t item);
+};
+
+int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n);
+/* The item called @name, -1 if there is none. */
+int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name);
+/* Needs room (gguf_index_reserve); the name must not be in the index yet. */
+void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
+void gguf_index_deinit(struct gguf_index *x);
+
+struct gguf_array {
+    enum gguf_type type;
+    uint64_t n;
+    const uint8_t *data;
+    uint32_t
+        *offset; /* strings: n + 1 offsets of length fields from data; the lengths are taken from
+                         here, not from the mapping, which others can change */
+};
+
+struct gguf_kv {
+    struct gguf_str key;
+    enum gguf_type type;
+    const uint8_t *value; /* of a scalar */
+    struct gguf_str str;
+    struct gguf_array array;
+};
+
+struct gguf_meta {
+    struct gguf_kv *kv;
+    uint32_t n;
+    struct gguf_index index;
+};
+
+int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
+void gguf_meta_deinit(struct gguf_meta *m);
+const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
+int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out); /* as gguf_u32() */
+
+struct gguf_shard {
+    int fd;
+    const uint8_t *map;
+    size_t size;
+    size_t header_end, data_start; /* of the directory; of the tensors' data */
+};
+
+struct gguf {
+    uint32_t version, n_shards, n_tensors;
+    struct gguf_shard *shard;
+    struct gguf_meta meta; /* of the first shard */
+    struct tensor *tensor;
+    struct gguf_index index; /* of tensors by name */
+    struct arena names;
+    size_t header_bytes; /* read so far, of all shards */
+};
+
+/* Appends the @n tensors of the shard whose directory starts at the cursor. */
+int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment);

@@ -1,0 +1,156 @@
+#include "base/gguf_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Names of the types that exist but that weft does not read, for messages. */
+static const char *foreign_name(uint32_t type) {
+    static const struct {
+        uint32_t type;
+        const char *name;
+    } known[] = {
+        {9, "Q8_1"},   {15, "Q8_K"},  {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+        {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},     {25, "I16"},     {26, "I32"},
+        {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},
+        {39, "MXFP4"}, {40, "NVFP4"}, {41, "Q1_0"},   {42, "Q2_0"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        if (known[i].type == type)
+            return known[i].name;
+    return "unknown";
+}
+
+static struct gguf_str name_of(const void *owner, uint32_t i) {
+    const char *name = ((const struct gguf *)owner)->tensor[i].name;
+
+    return (struct gguf_str){name, strlen(name)};
+}
+
+/* Dimensions and type: row_bytes and n_bytes without overflow. */
+static int parse_shape(struct gguf_cursor *c, struct tensor *t) {
+    size_t at = c->at, n_values = 1;
+    uint32_t type;
+    int r = gguf_cursor_u32(c, &t->n_dims, "the number of dimensions");
+
+    if (r < 0)
+        return r;
+    if (t->n_dims < 1 || t->n_dims > 4)
+        return gguf_cursor_fail_at(c, at, "tensor '%s' has %u dimensions, 1 to 4 are allowed",
+                                   t->name, t->n_dims);
+    for (uint32_t i = 0; i < 4; i++)
+        t->ne[i] = 1;
+    for (uint32_t i = 0; i < t->n_dims; i++) {
+        at = c->at;
+        r = gguf_cursor_u64(c, &t->ne[i], "a dimension");
+        if (r < 0)
+            return r;
+        if (t->ne[i] < 1 || t->ne[i] > INT64_MAX || size_mul(n_values, t->ne[i], &n_values) ||
+            n_values > INT64_MAX)
+            return gguf_cursor_fail_at(c, at, "tensor '%s': dimension %u is %llu", t->name, i,
+                                       (unsigned long long)t->ne[i]);
+    }
+    at = c->at;
+    r = gguf_cursor_u32(c, &type, "the type of a tensor");
+    if (r < 0)
+        return r;
+    t->format = tensor_format(type);
+    if (!t->format)
+        return gguf_cursor_fail_at(c, at, "tensor '%s' has type %u (%s), which weft does not read",
+                                   t->name, type, foreign_name(type));
+    if (t->ne[0] % t->format->block)
+        return gguf_cursor_fail_at(c, at,
+                                   "tensor '%s': rows of %llu values are not made of %s "
+                                   "blocks of %u",
+                                   t->name, (unsigned long long)t->ne[0], t->format->name,
+                                   t->format->block);
+    if (size_mul(n_values / t->format->block, t->format->block_bytes, &t->n_bytes))
+        return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);
+    t->row_bytes = t->ne[0] / t->format->block * t->format->block_bytes;
+    return 0;
+}
+
+/* One entry of the directory. @sum: offset that it must have, then that of the next one. */
+static int parse_tensor(struct gguf *g, struct gguf_cursor *c, struct tensor *t, size_t *sum,
+                        uint32_t alignment) {
+    size_t at = c->at, end;
+    struct gguf_str name;
+    uint64_t offset;
+    int r = gguf_cursor_name(c, GGUF_NAME_MAX, &name, "a tensor's name");
+
+    if (r < 0)
+        return r;
+    t->name = arena_strndup(&g->names, name.data, name.len);
+    if (!t->name)
+        return -ENOMEM;
+    if (gguf_index_find(&g->index, g, name) >= 0)
+        return gguf_cursor_fail_at(c, at, "tensor '%s' appears twice", t->name);
+    r = parse_shape(c, t);
+    if (r < 0)
+        return r;
+    at = c->at;
+    r = gguf_cursor_u64(c, &offset, "the offset of a tensor");
+    if (r < 0)
+        return r;
+    if (offset != *sum)
+        return gguf_cursor_fail_at(c, at,
+                                   "tensor '%s' is at %llu of the data, %zu is expected "
+                                   "(tensors follow each other without gaps)",
+                                   t->name, (unsigned long long)offset, *sum);
+    if (size_add(*sum, t->n_bytes, &end) || end > SIZE_MAX - alignment)
+        return gguf_cursor_fail_at(c, at, "tensor '%s' is too large", t->name);
+    t->file_offset = offset; /* of the data section, until that is known */
+    t->shard = (uint16_t)c->shard;
+    *sum = round_up(end, alignment);
+    return 0;
+}
+
+int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment) {
+    uint32_t first = g->n_tensors;
+    struct tensor *list = reallocarray(g->tensor, first + n + 1, sizeof(*list));
+    struct gguf_shard *shard = &g->shard[c->shard];
+    size_t sum = 0;
+
+    if (!list)
+        return -ENOMEM;
+    g->tensor = list;
+    g->index.name = name_of;
+    int r = gguf_index_reserve(&g->index, g, first + n);
+
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        struct tensor *t = &g->tensor[g->n_tensors];
+
+        *t = (struct tensor){0};
+        r = parse_tensor(g, c, t, &sum, alignment);
+        if (r == 0)
+            gguf_index_add(&g->index, name_of(g, g->n_tensors), g->n_tensors), g->n_tensors++;
+    }
+    if (r < 0)
+        return r;
+    shard->header_end = c->at;
+    shard->data_start = round_up(c->at, alignment);
+    for (uint32_t i = first; i < g->n_tensors; i++) {
+        struct tensor *t = &g->tensor[i];
+        size_t end;
+
+        if (size_add(t->file_offset, shard->data_start, &t->file_offset) ||
+            size_add(t->file_offset, t->n_bytes, &end) || end > shard->size)
+            return gguf_cursor_fail_at(c, shard->size, "the file ends inside tensor '%s'", t->name);
+        t->data = shard->map + t->file_offset;
+    }
+    return 0;
+}
+
+uint64_t gguf_n_tensors(const struct gguf *g) {
+    return g->n_tensors;
+}
+
+const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i) {
+    return &g->tensor[i];
+}
+
+const struct tensor *gguf_find(const struct gguf *g, const char *name) {
+    int64_t i = gguf_index_find(&g->index, g, (struct gguf_str){name, strlen(name)});
+
+    return i < 0 ? NULL : &g->tensor[i];
+}
