@@ -27,9 +27,9 @@ struct kv_share {
 };
 
 struct kv_opts {
-    uint32_t n_pages, page_tokens, max_seqs;
-    uint32_t max_seq_tokens; /* longest sequence: page tables are sized from it */
-    uint8_t fingerprint[16]; /* of the model: part of every key */
+    uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
+    uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
+    uint8_t fingerprint[16];                 /* of the model: part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
 };
@@ -41,13 +41,14 @@ struct kv_stats {
     uint64_t n_evicted, n_published, n_deduplicated;
 };
 
-/* What kv_seq_attach() would give. */
+/* What kv_seq_attach() would give to a new sequence. */
 struct kv_match {
     uint32_t n_tokens; /* covered by full pages that exist; a multiple of page_tokens */
     uint32_t
         n_idle; /* of these pages, how many nobody holds now (attaching makes them unavailable) */
 };
 
+/* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
 int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
 struct kv_pager *kv_pager_free(struct kv_pager *p); /* all sequences must be freed */
 DEFINE_FREEP(struct kv_pager, kv_pager)
@@ -70,23 +71,29 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *s
 /* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
-/* Takes existing pages for @tokens that continue the sequence, whose length must be a multiple of
- * page_tokens and wholly committed. At the start this is the prefix hit; later it picks up pages that
- * a sibling has published meanwhile. Returns the tokens that the sequence covers now. */
+/* Takes existing pages that continue the sequence. @tokens are the sequence's tokens from position 0
+ * on (as for match and commit). The sequence must end at its committed length, a multiple of
+ * page_tokens: no room for more has been grown, or it was truncated. At the start this is the prefix
+ * hit; later it picks up pages that a sibling has published meanwhile. Returns the tokens that the
+ * sequence covers and has committed now. */
 uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
 /* Pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
-/* Makes room for positions [0, n_tokens): 0, or KV_FULL and nothing changed. Evicts what it needs. */
+/* Makes room for positions [0, n_tokens), at most max_seq_tokens: 0, or KV_FULL and nothing changed.
+ * Evicts what it needs. The pages are the sequence's own until they are committed. */
 int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
 
 /* Tokens [0, n_tokens) are final and their keys and values are in the pages: pages that became full
  * are published for sharing. @n_tokens never goes back except by truncate. When an equal page was
- * published by another sequence meanwhile, the sequence takes that one and frees its own. */
+ * published by another sequence meanwhile, the sequence takes that one and frees its own: a step that
+ * was launched with the old page must be ordered before the next one that writes it. */
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
 /* Drops everything beyond @n_tokens: drafts that were refused, or 0 to preempt. Committed full pages
- * that are dropped stay cached. */
+ * that are dropped stay cached. A committed full page cannot be cut, since it would be written again:
+ * @n_tokens inside one is a mistake of the caller. Below the room grown and above the length committed
+ * every @n_tokens is allowed. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 uint32_t kv_seq_committed(const struct kv_seq *s);

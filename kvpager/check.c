@@ -1,0 +1,167 @@
+/*
+ * check - recounts everything that pager.c states as an invariant. It uses the structures but none of
+ * the counters that it verifies, and allocates nothing: it also runs in production, when idle.
+ */
+
+#include <stdio.h>
+#include <string.h>
+#include "kvpager/private.h"
+
+static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
+    fprintf(stderr, "kv_pager_check: invariant %d broken: %s (page %u)\n", invariant, what, page);
+    abort();
+}
+
+static bool published(const struct page *page) {
+    return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
+}
+
+/* 1: every page is in the list of its state and in no other; the counts are those of the pages. */
+static void check_states(const struct kv_pager *p) {
+    uint32_t n_in[PAGE_STATES] = {0};
+
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (page->state >= PAGE_STATES)
+            broken(1, "no such state", i);
+        n_in[page->state]++;
+        if (page->state != PAGE_FREE && page->state != PAGE_CACHED && !list_empty(&page->link))
+            broken(1, "held, but in a list", i);
+    }
+    if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
+        broken(1, "counts of states do not add up", NO_PAGE);
+}
+
+/* 1, 8: @l holds exactly the pages of @state, each once. */
+static void check_list(const struct kv_pager *p, const struct list *l, enum page_state state) {
+    uint32_t n = 0;
+
+    for (const struct list *node = l->next; node != l; node = node->next) {
+        const struct page *page = LIST_ENTRY(node, const struct page, link);
+
+        if (page < p->pool.page || page >= p->pool.page + p->pool.n_pages)
+            broken(8, "a list holds something else", NO_PAGE);
+        if (page->state != state || node->next->prev != node)
+            broken(8, "a page in the wrong list", pool_number(&p->pool, page));
+        if (++n > p->pool.n_in[state])
+            break;
+    }
+    if (n != p->pool.n_in[state])
+        broken(8, "a list does not hold all pages of its state", NO_PAGE);
+}
+
+/* 3, 4, 7: a page table is published pages, chained, then owned ones. Counts references. */
+static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
+    uint32_t t = p->opts.page_tokens;
+
+    if (s->n_pages > p->max_seq_pages || s->n_committed > (uint64_t)s->n_pages * t)
+        broken(7, "a sequence is longer than its pages", NO_PAGE);
+    if (s->n_published != s->n_committed / t)
+        broken(3, "published is not what is committed and full", NO_PAGE);
+    for (uint32_t i = 0; i < s->n_pages; i++) {
+        kv_page number = s->page[i];
+
+        if (number >= p->pool.n_pages)
+            broken(7, "no such page in a table", number);
+        const struct page *page = &p->pool.page[number];
+        p->count[number]++;
+        if (i >= s->n_published) {
+            if (page->state != PAGE_OWNED)
+                broken(4, "a page that will be written is not owned", number);
+            continue;
+        }
+        if (page->state != PAGE_SHARED)
+            broken(3, "a committed full page is not shared", number);
+        if (page->parent != (i > 0 ? s->page[i - 1] : NO_PAGE))
+            broken(7, "a page's parent is not the page before it", number);
+        if (memcmp(&page->share, &s->share, sizeof(s->share)) != 0)
+            broken(5, "a page of another share key", number);
+    }
+}
+
+/* 2: references, counted by check_seq(). */
+static void check_refs(const struct kv_pager *p) {
+    uint32_t n = 0;
+
+    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
+    for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next, n++)
+        check_seq(p, LIST_ENTRY(node, const struct kv_seq, link));
+    if (n != p->stats.n_seqs)
+        broken(7, "sequences do not add up", NO_PAGE);
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+        bool held = page->state == PAGE_OWNED || page->state == PAGE_SHARED;
+
+        if (page->refs != p->count[i])
+            broken(2, "references do not add up", i);
+        if (held != (page->refs > 0) || (page->state == PAGE_OWNED && page->refs != 1))
+            broken(2, "references do not fit the state", i);
+    }
+}
+
+/* 5: keys are right, and a lookup finds exactly this page. */
+static void check_key(const struct kv_pager *p, const struct page *page) {
+    const int32_t *tokens = pool_tokens(&p->pool, page);
+    struct prefix_root root = {.share = page->share};
+    XXH128_hash_t key;
+
+    if (page->parent == NO_PAGE) {
+        memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
+        key = prefix_root_key(&p->prefix, &root);
+    } else {
+        const struct page *parent = &p->pool.page[page->parent];
+
+        if (!published(parent))
+            broken(7, "a published page without its parent", pool_number(&p->pool, page));
+        if (memcmp(&parent->share, &page->share, sizeof(page->share)) != 0)
+            broken(5, "a parent of another share key", pool_number(&p->pool, page));
+        key = parent->key;
+    }
+    key = prefix_key(&p->prefix, key, tokens);
+    if (key.low64 != page->key.low64 || key.high64 != page->key.high64)
+        broken(5, "a key is not the hash of parent and tokens", pool_number(&p->pool, page));
+    if (prefix_find(&p->prefix, key, page->parent, &page->share, tokens) != page)
+        broken(5, "a published page is not found", pool_number(&p->pool, page));
+}
+
+static void check_published(const struct kv_pager *p) {
+    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (!published(page))
+            continue;
+        check_key(p, page);
+        if (page->parent != NO_PAGE)
+            p->count[page->parent]++;
+    }
+    for (uint32_t i = 0; i < p->pool.n_pages; i++)
+        if (published(&p->pool.page[i]) && p->pool.page[i].n_children != p->count[i])
+            broken(8, "children do not add up", i);
+}
+
+/* 8: in the order of eviction every page comes after its children. The list is walked backwards:
+ * when a page comes up, its parent must be held or have come up before. */
+static void check_order(const struct kv_pager *p) {
+    const struct list *idle = &p->evict.idle;
+
+    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
+    for (const struct list *node = idle->prev; node != idle; node = node->prev) {
+        const struct page *page = LIST_ENTRY(node, const struct page, link);
+
+        if (page->parent != NO_PAGE && p->pool.page[page->parent].state == PAGE_CACHED &&
+            !p->count[page->parent])
+            broken(8, "a parent would be evicted before its child", page->parent);
+        p->count[pool_number(&p->pool, page)] = 1;
+    }
+}
+
+void kv_pager_check(const struct kv_pager *p) {
+    check_states(p);
+    check_list(p, &p->pool.free, PAGE_FREE);
+    check_list(p, &p->evict.idle, PAGE_CACHED);
+    check_refs(p);
+    check_published(p);
+    check_order(p);
+}

@@ -1,0 +1,375 @@
+/*
+ * pager - sequences and their page tables.
+ *
+ * Invariants (kv_pager_check() verifies them by recounting, check.c):
+ *
+ *  1. A page is free, owned, shared or cached; the four counts add up to n_pages.
+ *  2. A page's reference count equals the number of page tables that hold it.
+ *  3. Only a full page whose tokens are all committed is ever shared or cached. Never a page that
+ *     holds draft tokens.
+ *  4. A shared page is never written. (Only full pages are shared, so nothing is copied on write.)
+ *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, share key, model
+ *     fingerprint). The hash nominates; a hit compares parent page, share key and tokens. So no two
+ *     published pages have the same parent, share key and tokens.
+ *  6. A recurrent state snapshot exists only at a committed, page-aligned position. (There are none
+ *     yet.)
+ *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
+ *     published page in a table is the page before it in that table.
+ *  8. Freed and evicted exactly once; eviction takes leaves before parents.
+ *
+ * States of a page, and the functions that change them:
+ *
+ *                  grow                    commit
+ *        free ---------------> owned ------------------> shared
+ *         ^ ^                    |                        |  ^
+ *         | '--------------------'          last holder's |  | attach, commit
+ *         |    truncate, free,               truncate or  |  | (an equal page exists)
+ *         |    commit (an equal page exists)     free     v  |
+ *         '--------------------------------------------- cached
+ *                  grow (evicts), drop_cached
+ *
+ *  free     in pool.free. Its bytes are garbage.
+ *  owned    in exactly one page table, which may write it. Unknown to others.
+ *  shared   published: in the prefix table, held by one or more page tables, never written.
+ *  cached   published, held by nobody, in evict.idle. The next attach or eviction takes it.
+ *
+ * A page table is [published pages][owned pages]: the first n_committed / page_tokens pages are
+ * published, then come the page that is being filled and room that was grown ahead.
+ *
+ * Available pages are the free and the cached ones: a cached page never has a held descendant
+ * (whoever holds a page holds those before it), so all cached pages can be evicted, leaves first.
+ * Everything is allocated in kv_pager_new(): sequences come from a fixed array, each with a page table
+ * of the greatest length.
+ */
+
+#include "kvpager/kvpager.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "kvpager/mutant.h"
+#include "kvpager/private.h"
+
+static int init(struct kv_pager *p, const struct kv_opts *opts) {
+    size_t n_tables;
+    int r;
+
+    p->opts = *opts;
+    list_init(&p->seqs);
+    list_init(&p->unused_seqs);
+    evict_init(&p->evict);
+    r = pool_init(&p->pool, opts->n_pages, opts->page_tokens);
+    if (r < 0)
+        return r;
+    r = prefix_init(&p->prefix, &p->pool, opts->hash_seed, opts->hash_bits);
+    if (r < 0)
+        return r;
+    p->max_seq_pages =
+        (uint32_t)(((uint64_t)opts->max_seq_tokens + opts->page_tokens - 1) / opts->page_tokens);
+    if (size_mul(opts->max_seqs, p->max_seq_pages, &n_tables))
+        return -ENOMEM;
+    p->tables = calloc(n_tables, sizeof(*p->tables));
+    p->seq = calloc(opts->max_seqs, sizeof(*p->seq));
+    p->count = calloc(opts->n_pages, sizeof(*p->count));
+    if (!p->tables || !p->seq || !p->count)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < opts->max_seqs; i++) {
+        p->seq[i].pager = p;
+        p->seq[i].page = p->tables + (size_t)i * p->max_seq_pages;
+        list_push_back(&p->unused_seqs, &p->seq[i].link);
+    }
+    return 0;
+}
+
+int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts) {
+    uint32_t t = opts->page_tokens;
+
+    if (t == 0 || t > PREFIX_MAX_TOKENS || (t & (t - 1)) != 0)
+        return -EINVAL;
+    if (opts->n_pages == 0 || opts->n_pages == NO_PAGE || opts->max_seqs == 0 ||
+        opts->max_seq_tokens == 0)
+        return -EINVAL;
+    CLEANUP(kv_pager_freep) struct kv_pager *p = calloc(1, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    int r = init(p, opts);
+    if (r < 0)
+        return r;
+    *out = STEAL(p);
+    return 0;
+}
+
+struct kv_pager *kv_pager_free(struct kv_pager *p) {
+    if (!p)
+        return NULL;
+    assert(p->stats.n_seqs == 0);
+    prefix_deinit(&p->prefix);
+    pool_deinit(&p->pool);
+    free(p->tables);
+    free(p->seq);
+    free(p->count);
+    free(p);
+    return NULL;
+}
+
+uint32_t kv_pager_available(const struct kv_pager *p) {
+    return p->pool.n_in[PAGE_FREE] + p->pool.n_in[PAGE_CACHED];
+}
+
+void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
+    *out = p->stats;
+    out->n_pages = p->pool.n_pages;
+    out->n_free = p->pool.n_in[PAGE_FREE];
+    out->n_owned = p->pool.n_in[PAGE_OWNED];
+    out->n_shared = p->pool.n_in[PAGE_SHARED];
+    out->n_cached = p->pool.n_in[PAGE_CACHED];
+}
+
+/* Cached to free: the least recently used leaf. */
+static bool evict_one(struct kv_pager *p) {
+    struct page *page = evict_pop(&p->evict);
+
+    if (!page)
+        return false;
+    prefix_remove(&p->prefix, page);
+    pool_put(&p->pool, page);
+    p->stats.n_evicted++;
+    return true;
+}
+
+void kv_pager_drop_cached(struct kv_pager *p) {
+    while (evict_one(p))
+        ;
+}
+
+/* Adds a holder to a published page. */
+static void hold(struct kv_pager *p, struct page *page) {
+    if (page->refs++ == 0) {
+        evict_remove(&p->evict, page);
+        pool_set_state(&p->pool, page, PAGE_SHARED);
+    }
+}
+
+/* Takes a holder away. An owned page becomes free, the last holder's shared page becomes cached. */
+static void release(struct kv_pager *p, struct page *page) {
+    assert(page->refs > 0);
+    page->refs--;
+    if (page->state == PAGE_OWNED) {
+        pool_put(&p->pool, page);
+    } else if (page->refs == 0 || (MUTANT(EVICT_HELD) && page->refs == 1)) {
+        pool_set_state(&p->pool, page, PAGE_CACHED);
+        evict_add(&p->evict, page);
+    }
+}
+
+/* One step down the chain of published pages. */
+struct walk {
+    const struct kv_share *share;
+    XXH128_hash_t key; /* of the page that was reached */
+    kv_page page;      /* the page that was reached, NO_PAGE at the root */
+};
+
+static struct walk walk_start(const struct kv_pager *p, const struct kv_share *share) {
+    struct prefix_root root;
+
+    memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
+    root.share = *share;
+    return (struct walk){share, prefix_root_key(&p->prefix, &root), NO_PAGE};
+}
+
+/* The published page of @tokens after @w, to which @w moves; or NULL. */
+static struct page *walk_down(const struct kv_pager *p, struct walk *w, const int32_t *tokens) {
+    XXH128_hash_t key = prefix_key(&p->prefix, w->key, tokens);
+    struct page *page = prefix_find(&p->prefix, key, w->page, w->share, tokens);
+
+    if (page) {
+        w->key = key;
+        w->page = pool_number(&p->pool, page);
+    }
+    return page;
+}
+
+struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *share,
+                               const int32_t *tokens, uint32_t n_tokens) {
+    uint32_t t = p->opts.page_tokens;
+    struct walk w = walk_start(p, share);
+    struct kv_match m = {0};
+
+    while (n_tokens - m.n_tokens >= t) {
+        const struct page *page = walk_down(p, &w, tokens + m.n_tokens);
+
+        if (!page)
+            break;
+        m.n_tokens += t;
+        m.n_idle += page->state == PAGE_CACHED;
+    }
+    return m;
+}
+
+int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share) {
+    struct list *node = list_pop_front(&p->unused_seqs);
+
+    if (!node)
+        return -ENOMEM;
+    struct kv_seq *s = LIST_ENTRY(node, struct kv_seq, link);
+    s->share = *share;
+    s->root = walk_start(p, share).key;
+    s->n_pages = s->n_published = s->n_committed = 0;
+    list_push_back(&p->seqs, &s->link);
+    p->stats.n_seqs++;
+    *out = s;
+    return 0;
+}
+
+/* Gives back the pages from @n_pages on, the last first: see evict.h. */
+static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
+    struct kv_pager *p = s->pager;
+
+    if (MUTANT(PARENT_FIRST))
+        for (uint32_t i = n_pages; i < s->n_pages; i++)
+            release(p, &p->pool.page[s->page[i]]);
+    else
+        for (uint32_t i = s->n_pages; i > n_pages; i--)
+            release(p, &p->pool.page[s->page[i - 1]]);
+    s->n_pages = MIN(s->n_pages, n_pages);
+}
+
+struct kv_seq *kv_seq_free(struct kv_seq *s) {
+    if (!s)
+        return NULL;
+    if (MUTANT(LEAK_ON_FREE) && s->n_pages > 0)
+        s->n_pages--;
+    drop_pages(s, 0);
+    list_remove(&s->link);
+    list_push_front(&s->pager->unused_seqs, &s->link);
+    s->pager->stats.n_seqs--;
+    return NULL;
+}
+
+/* Where the sequence's published pages end. */
+static struct walk walk_of(const struct kv_seq *s) {
+    if (s->n_published == 0)
+        return (struct walk){&s->share, s->root, NO_PAGE};
+    kv_page last = s->page[s->n_published - 1];
+    return (struct walk){&s->share, s->pager->pool.page[last].key, last};
+}
+
+/* That a caller's array is the sequence's tokens from 0 on is checked where it is cheap: at the last
+ * published page. */
+static bool tokens_agree(const struct kv_seq *s, const int32_t *tokens) {
+    const struct pool *pool = &s->pager->pool;
+    uint32_t n = s->n_published, t = pool->page_tokens;
+
+    return n == 0 ||
+           memcmp(tokens + (size_t)(n - 1) * t, pool_tokens(pool, &pool->page[s->page[n - 1]]),
+                  t * sizeof(*tokens)) == 0;
+}
+
+uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
+    struct kv_pager *p = s->pager;
+    uint32_t t = p->opts.page_tokens, before = s->n_committed;
+    struct walk w = walk_of(s);
+
+    assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
+    assert(n_tokens <= p->opts.max_seq_tokens);
+    if (n_tokens < before)
+        return before;
+    assert(tokens_agree(s, tokens));
+    while (n_tokens - s->n_committed >= t) {
+        struct page *page = walk_down(p, &w, tokens + s->n_committed);
+
+        if (!page)
+            break;
+        hold(p, page);
+        s->page[s->n_pages++] = w.page;
+        s->n_committed += t;
+    }
+    s->n_published = s->n_pages;
+    /* A lookup is counted once a sequence, so that hits are never more than lookups. */
+    if (before == 0)
+        p->stats.n_lookup_tokens += n_tokens;
+    p->stats.n_hit_tokens += s->n_committed - before;
+    return s->n_committed;
+}
+
+static uint32_t pages_for(const struct kv_pager *p, uint32_t n_tokens) {
+    return n_tokens / p->opts.page_tokens + (n_tokens % p->opts.page_tokens != 0);
+}
+
+uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens) {
+    uint32_t n = pages_for(s->pager, n_tokens);
+
+    return n > s->n_pages ? n - s->n_pages : 0;
+}
+
+int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
+    struct kv_pager *p = s->pager;
+    uint32_t need = kv_seq_need(s, n_tokens);
+
+    assert(n_tokens <= p->opts.max_seq_tokens);
+    if (need > kv_pager_available(p) && !MUTANT(FULL_HALFWAY))
+        return KV_FULL;
+    for (; need > 0; need--) {
+        if (p->pool.n_in[PAGE_FREE] == 0 && !evict_one(p))
+            return KV_FULL;
+        s->page[s->n_pages++] = pool_number(&p->pool, pool_take(&p->pool));
+    }
+    return 0;
+}
+
+/* Owned to shared; or the sequence takes the equal page that exists and its own becomes free. */
+static void publish(struct kv_seq *s, const int32_t *tokens) {
+    struct kv_pager *p = s->pager;
+    uint32_t i = s->n_published;
+    struct page *page = &p->pool.page[s->page[i]], *equal;
+    struct walk w = walk_of(s);
+    kv_page parent = w.page;
+
+    assert(page->state == PAGE_OWNED);
+    equal = walk_down(p, &w, tokens);
+    if (equal) {
+        hold(p, equal);
+        s->page[i] = w.page;
+        release(p, page);
+        if (MUTANT(DOUBLE_FREE))
+            list_push_back(&p->pool.free, &page->link);
+        p->stats.n_deduplicated++;
+    } else {
+        prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->share,
+                   tokens);
+        pool_set_state(&p->pool, page, PAGE_SHARED);
+        p->stats.n_published++;
+    }
+    s->n_published++;
+}
+
+void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
+    uint32_t t = s->pager->opts.page_tokens, full = n_tokens / t;
+
+    if (MUTANT(PUBLISH_PARTIAL) && t > 1 && n_tokens % t == t - 1)
+        full++;
+    assert(n_tokens >= s->n_committed);
+    assert(n_tokens <= (uint64_t)s->n_pages * t);
+    assert(s->n_published == full || tokens_agree(s, tokens));
+    while (s->n_published < full)
+        publish(s, tokens + (size_t)s->n_published * t);
+    s->n_committed = n_tokens;
+}
+
+void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens) {
+    uint32_t t = s->pager->opts.page_tokens;
+
+    assert(n_tokens % t == 0 || n_tokens / t >= s->n_published);
+    drop_pages(s, pages_for(s->pager, n_tokens));
+    s->n_published = MIN(s->n_published, s->n_pages);
+    s->n_committed = MIN(s->n_committed, n_tokens);
+}
+
+uint32_t kv_seq_committed(const struct kv_seq *s) {
+    return s->n_committed;
+}
+
+const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages) {
+    *n_pages = s->n_pages;
+    return s->page;
+}

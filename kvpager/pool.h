@@ -1,0 +1,53 @@
+#pragma once
+
+/*
+ * pool - the pages, their states and how many page tables hold each. Private to kvpager/.
+ */
+
+#include <stdbool.h>
+#include <xxhash.h>
+#include "base/list.h"
+#include "kvpager/kvpager.h"
+
+#define NO_PAGE UINT32_MAX
+
+enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
+
+struct page {
+    struct list link; /* pool.free or evict.idle, else alone */
+    uint32_t refs;    /* page tables that hold it */
+    enum page_state state;
+    /* The rest is of a published (shared or cached) page. */
+    uint32_t n_children; /* published pages whose parent this is */
+    kv_page parent;      /* the page before it, NO_PAGE at position 0 */
+    kv_page next;        /* in its bucket */
+    struct kv_share share;
+    XXH128_hash_t key;
+};
+
+struct pool {
+    struct page *page; /* [n_pages] */
+    int32_t *tokens;   /* [n_pages][page_tokens]: of published pages */
+    uint32_t n_pages, page_tokens;
+    struct list free; /* page.link */
+    uint32_t n_in[PAGE_STATES];
+};
+
+int pool_init(struct pool *pool, uint32_t n_pages, uint32_t page_tokens);
+void pool_deinit(struct pool *pool);
+
+/* The only place where a page changes its state; asserts that the change is a legal one. */
+void pool_set_state(struct pool *pool, struct page *page, enum page_state to);
+
+/* Free to owned, held once. There must be a free page. */
+struct page *pool_take(struct pool *pool);
+/* Owned or cached to free. Nobody holds it. */
+void pool_put(struct pool *pool, struct page *page);
+
+static inline kv_page pool_number(const struct pool *pool, const struct page *page) {
+    return (kv_page)(page - pool->page);
+}
+
+static inline int32_t *pool_tokens(const struct pool *pool, const struct page *page) {
+    return pool->tokens + (size_t)pool_number(pool, page) * pool->page_tokens;
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+/*
+ * private - the pager's and the sequences' insides, for pager.c, check.c and tests.
+ */
+
+#include "kvpager/evict.h"
+#include "kvpager/prefix.h"
+
+struct kv_seq {
+    struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
+    struct kv_pager *pager;
+    struct kv_share share;
+    XXH128_hash_t root;
+    kv_page *page; /* [max_seq_pages]: the page table */
+    uint32_t n_pages, n_published, n_committed;
+};
+
+struct kv_pager {
+    struct kv_opts opts;
+    uint32_t max_seq_pages;
+    struct pool pool;
+    struct prefix prefix;
+    struct evict evict;
+    struct kv_seq *seq;      /* [max_seqs] */
+    kv_page *tables;         /* [max_seqs][max_seq_pages] */
+    struct list seqs;        /* kv_seq.link: in use */
+    struct list unused_seqs; /* kv_seq.link */
+    uint32_t *count;         /* [n_pages]: scratch of kv_pager_check() */
+    struct kv_stats stats;   /* only its counters since the start, and n_seqs */
+};

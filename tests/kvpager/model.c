@@ -1,0 +1,419 @@
+#include "model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define EXPECT(a, b)                                                                               \
+    do {                                                                                           \
+        uint64_t a_ = (a), b_ = (b);                                                               \
+        if (a_ != b_) {                                                                            \
+            fprintf(stderr, "%s:%d: %s is %llu, the model says %llu\n", __func__, __LINE__, #a,    \
+                    (unsigned long long)a_, (unsigned long long)b_);                               \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static struct kv_share share_of(uint8_t n) {
+    struct kv_share s = {{0}};
+
+    s.key[15] = n;
+    return s;
+}
+
+void model_init(struct model *m, const struct kv_opts *opts) {
+    memset(m, 0, sizeof(*m));
+    m->opts = *opts;
+    EXPECT(opts->n_pages <= MODEL_MAX_PAGES && opts->max_seqs <= MODEL_MAX_SEQS, true);
+    EXPECT(opts->max_seq_tokens <= MODEL_MAX_TOKENS, true);
+    memset(m->shadow, 0xEE, sizeof(m->shadow));
+    EXPECT(kv_pager_new(&m->pager, opts), 0);
+}
+
+void model_deinit(struct model *m) {
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
+        kv_seq_free(m->seq[i].real);
+    kv_pager_free(m->pager);
+}
+
+/* The naive model. */
+
+static bool starts_with(const int32_t *a, const int32_t *b, uint32_t n) {
+    return memcmp(a, b, n * sizeof(*a)) == 0;
+}
+
+static uint32_t holders(const struct model *m, const struct model_entry *e) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
+        const struct model_seq *s = &m->seq[i];
+
+        n += s->real && s->share == e->share && s->n_committed >= e->n &&
+             starts_with(s->token, e->token, e->n);
+    }
+    return n;
+}
+
+static const struct model_entry *find(const struct model *m, uint8_t share, const int32_t *token,
+                                      uint32_t n) {
+    for (uint32_t i = 0; i < m->n_entries; i++) {
+        const struct model_entry *e = &m->entry[i];
+
+        if (e->n == n && e->share == share && starts_with(e->token, token, n))
+            return e;
+    }
+    return NULL;
+}
+
+static uint32_t n_owned(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
+        n += m->seq[i].n_pages - m->seq[i].n_committed / m->opts.page_tokens;
+    return n;
+}
+
+static uint32_t n_free(const struct model *m) {
+    return m->opts.n_pages - m->n_entries - n_owned(m);
+}
+
+static uint32_t n_cached(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        n += holders(m, &m->entry[i]) == 0;
+    return n;
+}
+
+uint32_t model_available(const struct model *m) {
+    return n_free(m) + n_cached(m);
+}
+
+static bool is_leaf(const struct model *m, const struct model_entry *e) {
+    for (uint32_t i = 0; i < m->n_entries; i++) {
+        const struct model_entry *c = &m->entry[i];
+
+        if (c->n > e->n && c->share == e->share && starts_with(c->token, e->token, e->n))
+            return false;
+    }
+    return true;
+}
+
+static void evict(struct model *m) {
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        if (holders(m, &m->entry[i]) == 0 && is_leaf(m, &m->entry[i]) &&
+            (best == UINT32_MAX || m->entry[i].given_back < m->entry[best].given_back))
+            best = i;
+    EXPECT(best != UINT32_MAX, true);
+    m->entry[best] = m->entry[--m->n_entries];
+    m->count.n_evicted++;
+}
+
+/* The sequence's committed length becomes @n; what nobody else holds is given back, longest first. */
+static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
+    uint32_t t = m->opts.page_tokens;
+
+    for (uint32_t end = s->n_committed / t * t; end > n; end -= t) {
+        struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, end);
+
+        EXPECT(e != NULL, true);
+        s->n_committed = end - 1;
+        if (holders(m, e) == 0)
+            e->given_back = ++m->now;
+    }
+    s->n_committed = MIN(s->n_committed, n);
+}
+
+/* Both. */
+
+bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *token) {
+    struct model_seq *s = &m->seq[seq];
+    struct kv_share key = share_of(share);
+    int r = kv_seq_new(&s->real, m->pager, &key);
+
+    if (m->count.n_seqs == m->opts.max_seqs) {
+        EXPECT(r < 0, true);
+        return false;
+    }
+    EXPECT(r, 0);
+    s->share = share;
+    s->n_committed = s->n_pages = 0;
+    memcpy(s->token, token, sizeof(s->token));
+    m->count.n_seqs++;
+    return true;
+}
+
+void model_free(struct model *m, uint32_t seq) {
+    struct model_seq *s = &m->seq[seq];
+
+    shorten(m, s, 0);
+    s->n_pages = 0;
+    s->real = kv_seq_free(s->real);
+    m->count.n_seqs--;
+}
+
+void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens) {
+    struct model_seq *s = &m->seq[seq];
+    uint32_t t = m->opts.page_tokens, before = s->n_committed;
+
+    while (s->n_committed + t <= n_tokens && find(m, s->share, s->token, s->n_committed + t)) {
+        s->n_committed += t;
+        s->n_pages++;
+    }
+    if (before == 0)
+        m->count.n_lookup_tokens += n_tokens;
+    m->count.n_hit_tokens += s->n_committed - before;
+    EXPECT(kv_seq_attach(s->real, s->token, n_tokens), s->n_committed);
+}
+
+/* The engine writes something at every position that is not committed: drafts, padding. */
+static void write_drafts(struct model *m, const struct model_seq *s) {
+    uint32_t t = m->opts.page_tokens, n;
+    const kv_page *page = kv_seq_pages(s->real, &n);
+
+    for (uint32_t i = s->n_committed; i < n * t; i++)
+        m->shadow[page[i / t]][i % t] = -1 - (int32_t)(s - m->seq);
+}
+
+bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens) {
+    struct model_seq *s = &m->seq[seq];
+    uint32_t t = m->opts.page_tokens, pages = (n_tokens + t - 1) / t;
+    uint32_t need = pages > s->n_pages ? pages - s->n_pages : 0;
+
+    EXPECT(kv_seq_need(s->real, n_tokens), need);
+    int r = kv_seq_grow(s->real, n_tokens);
+    if (need > model_available(m)) {
+        EXPECT(r, KV_FULL);
+        return false;
+    }
+    EXPECT(r, 0);
+    while (need > n_free(m))
+        evict(m);
+    s->n_pages += need;
+    write_drafts(m, s);
+    return true;
+}
+
+void model_commit(struct model *m, uint32_t seq, uint32_t n_tokens) {
+    struct model_seq *s = &m->seq[seq];
+    uint32_t t = m->opts.page_tokens, n;
+    const kv_page *page = kv_seq_pages(s->real, &n);
+
+    write_drafts(m, s);
+    for (uint32_t i = s->n_committed; i < n_tokens; i++)
+        m->shadow[page[i / t]][i % t] = s->token[i];
+    for (uint32_t end = s->n_committed / t * t + t; end <= n_tokens; end += t) {
+        if (find(m, s->share, s->token, end)) {
+            m->count.n_deduplicated++;
+            continue;
+        }
+        struct model_entry *e = &m->entry[m->n_entries++];
+        *e = (struct model_entry){.share = s->share, .n = end};
+        memcpy(e->token, s->token, end * sizeof(*e->token));
+        m->count.n_published++;
+    }
+    s->n_committed = n_tokens;
+    kv_seq_commit(s->real, s->token, n_tokens);
+}
+
+void model_truncate(struct model *m, uint32_t seq, uint32_t n_tokens) {
+    struct model_seq *s = &m->seq[seq];
+    uint32_t t = m->opts.page_tokens;
+
+    shorten(m, s, n_tokens);
+    s->n_pages = MIN(s->n_pages, (n_tokens + t - 1) / t);
+    kv_seq_truncate(s->real, n_tokens);
+    write_drafts(m, s);
+}
+
+void model_drop_cached(struct model *m) {
+    while (n_cached(m) > 0)
+        evict(m);
+    kv_pager_drop_cached(m->pager);
+}
+
+void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens) {
+    struct kv_share key = share_of(share);
+    struct kv_match got = kv_pager_match(m->pager, &key, token, n_tokens), want = {0};
+    const struct model_entry *e;
+
+    while (want.n_tokens + m->opts.page_tokens <= n_tokens &&
+           (e = find(m, share, token, want.n_tokens + m->opts.page_tokens)) != NULL) {
+        want.n_tokens = e->n;
+        want.n_idle += holders(m, e) == 0;
+    }
+    EXPECT(got.n_tokens, want.n_tokens);
+    EXPECT(got.n_idle, want.n_idle);
+}
+
+static void check_seq(const struct model *m, const struct model_seq *s) {
+    uint32_t t = m->opts.page_tokens, n;
+    const kv_page *page = kv_seq_pages(s->real, &n);
+
+    EXPECT(n, s->n_pages);
+    EXPECT(kv_seq_committed(s->real), s->n_committed);
+    for (uint32_t i = 0; i < s->n_committed; i++)
+        EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
+    for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */
+        EXPECT(m->shadow[page[i / t]][i % t], -1 - (int32_t)(s - m->seq));
+}
+
+void model_check(struct model *m, bool entries) {
+    struct kv_stats got, want = m->count;
+
+    kv_pager_check(m->pager);
+    want.n_pages = m->opts.n_pages;
+    want.n_free = n_free(m);
+    want.n_owned = n_owned(m);
+    want.n_cached = n_cached(m);
+    want.n_shared = m->n_entries - want.n_cached;
+    kv_pager_stats(m->pager, &got);
+    EXPECT(got.n_free, want.n_free);
+    EXPECT(got.n_owned, want.n_owned);
+    EXPECT(got.n_shared, want.n_shared);
+    EXPECT(got.n_cached, want.n_cached);
+    EXPECT(got.n_published, want.n_published);
+    EXPECT(got.n_deduplicated, want.n_deduplicated);
+    EXPECT(got.n_evicted, want.n_evicted);
+    EXPECT(memcmp(&got, &want, sizeof(got)), 0);
+    EXPECT(kv_pager_available(m->pager), want.n_free + want.n_cached);
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
+        if (m->seq[i].real)
+            check_seq(m, &m->seq[i]);
+    for (uint32_t i = 0; entries && i < m->n_entries; i++)
+        model_match(m, m->entry[i].share, m->entry[i].token, m->entry[i].n);
+}
+
+/* Random operations. How often each comes is drawn with the seed, so that some seeds never free and
+ * others do little else. */
+
+enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, MATCH, DROP, OPS };
+
+struct draw {
+    uint32_t alphabet, n_shares, n_programs;
+    uint32_t weight[OPS];
+    int32_t program[4][MODEL_MAX_TOKENS]; /* what prompts have in common */
+};
+
+static void draw_init(struct draw *d, struct rng *r) {
+    static const uint32_t usual[OPS] = {8, 6, 8, 24, 24, 4, 4, 4, 0};
+
+    d->alphabet = 1 + rng_below(r, 3);
+    d->n_shares = 1 + rng_below(r, 3);
+    d->n_programs = 1 + rng_below(r, 4);
+    for (uint32_t i = 0; i < ARRAY_SIZE(d->program); i++)
+        for (uint32_t j = 0; j < MODEL_MAX_TOKENS; j++)
+            d->program[i][j] = (int32_t)rng_below(r, d->alphabet);
+    for (uint32_t op = 0; op < OPS; op++)
+        d->weight[op] = usual[op] * rng_below(r, 4) + (op == NEW || op == GROW || op == COMMIT);
+    d->weight[DROP] = rng_below(r, 8) == 0;
+}
+
+static void draw_tokens(struct rng *r, const struct draw *d, int32_t *out) {
+    const int32_t *program = d->program[rng_below(r, d->n_programs)];
+    uint32_t same = rng_below(r, MODEL_MAX_TOKENS + 1);
+
+    for (uint32_t i = 0; i < MODEL_MAX_TOKENS; i++)
+        out[i] = i < same ? program[i] : (int32_t)rng_below(r, d->alphabet);
+}
+
+static enum op draw_op(struct rng *r, const struct draw *d) {
+    uint32_t sum = 0, op = 0;
+
+    for (uint32_t i = 0; i < OPS; i++)
+        sum += d->weight[i];
+    uint32_t x = rng_below(r, sum);
+    while (x >= d->weight[op])
+        x -= d->weight[op++];
+    return (enum op)op;
+}
+
+/* A sequence that is there (or is not, for NEW); UINT32_MAX: none. */
+static uint32_t draw_seq(const struct model *m, struct rng *r, enum op op) {
+    uint32_t start = rng_below(r, MODEL_MAX_SEQS);
+
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
+        if (!m->seq[(start + i) % MODEL_MAX_SEQS].real == (op == NEW))
+            return (start + i) % MODEL_MAX_SEQS;
+    return UINT32_MAX;
+}
+
+/* An operation on sequence @i, which is there. */
+static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i) {
+    struct model_seq *s = &m->seq[i];
+    uint32_t t = m->opts.page_tokens, max = m->opts.max_seq_tokens;
+    uint32_t room = s->n_pages * t, to;
+
+    switch (op) {
+    case FREE:
+        model_free(m, i);
+        break;
+    case ATTACH:
+        if (s->n_committed % t == 0 && rng_below(r, 2))
+            model_truncate(m, i, s->n_committed);
+        if (s->n_pages * t == s->n_committed)
+            model_attach(m, i, rng_below(r, max + 1));
+        break;
+    case GROW:
+        to = room + rng_below(r, 2 * t + 1);
+        if (!model_grow(m, i, MIN(to, max)) && rng_below(r, 2))
+            model_truncate(m, i, 0);
+        break;
+    case COMMIT:
+        to = MIN(room, max) - s->n_committed;
+        model_commit(m, i, s->n_committed + rng_below(r, to + 1));
+        break;
+    case REFUSE:
+        model_truncate(m, i, s->n_committed + rng_below(r, room - s->n_committed + 1));
+        break;
+    default: /* PREEMPT: to a page's end or inside the page that is not full, mostly to 0 */
+        to = rng_below(r, 4) ? 0 : rng_below(r, s->n_committed + 1);
+        model_truncate(m, i, to / t == s->n_committed / t ? to : to / t * t);
+        for (to = s->n_committed; to < MODEL_MAX_TOKENS && rng_below(r, 2); to++)
+            s->token[to] = 0; /* it goes on in another way */
+        break;
+    }
+}
+
+static void random_op(struct model *m, struct rng *r, const struct draw *d) {
+    enum op op = draw_op(r, d);
+    uint32_t i = draw_seq(m, r, op);
+    int32_t token[MODEL_MAX_TOKENS];
+
+    draw_tokens(r, d, token);
+    if (op == DROP)
+        model_drop_cached(m);
+    else if (op == MATCH)
+        model_match(m, (uint8_t)rng_below(r, d->n_shares), token,
+                    rng_below(r, MODEL_MAX_TOKENS + 1));
+    else if (op == NEW && i != UINT32_MAX) {
+        if (model_new(m, i, (uint8_t)rng_below(r, d->n_shares), token) && rng_below(r, 4) > 0)
+            model_attach(m, i, rng_below(r, m->opts.max_seq_tokens + 1));
+    } else if (i != UINT32_MAX)
+        random_seq_op(m, r, op, i);
+}
+
+void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done) {
+    static struct model m;
+    struct rng r = {seed};
+    struct draw d;
+    struct kv_opts o = {
+        .n_pages = 1 + rng_below(&r, rng_below(&r, 2) ? 16 : MODEL_MAX_PAGES),
+        .page_tokens = 1u << rng_below(&r, 5),
+        .max_seqs = 1 + rng_below(&r, MODEL_MAX_SEQS),
+        .max_seq_tokens = rng_below(&r, 8) ? MODEL_MAX_TOKENS : 1 + rng_below(&r, 64),
+        .hash_seed = rng_next(&r),
+        .hash_bits = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, 4),
+    };
+
+    draw_init(&d, &r);
+    model_init(&m, &o);
+    for (uint32_t i = 0; i < n_ops; i++) {
+        random_op(&m, &r, &d);
+        model_check(&m, i % 8 == 0);
+        if (n_done)
+            *n_done = i + 1;
+    }
+    model_deinit(&m);
+}

@@ -1,0 +1,69 @@
+#pragma once
+
+/*
+ * model - the pager beside a naive model of it. Every operation is made on both and everything that
+ * can be seen is compared; a difference prints a line and aborts.
+ *
+ * The model knows no pages, hashes or lists: what is published is an array of token lists (a prefix
+ * that ends at a page's end, and its share key), a sequence is its tokens and two lengths. A shadow of
+ * the pages' contents is written as an engine would write it, drafts included, and read back through
+ * the real page tables after each operation.
+ *
+ * A sequence's tokens are decided when it begins (struct model_seq.token); operations only move the
+ * length that is committed.
+ */
+
+#include <stdbool.h>
+#include "base/rng.h"
+#include "kvpager/kvpager.h"
+
+#define MODEL_MAX_TOKENS 64
+#define MODEL_MAX_SEQS 8
+#define MODEL_MAX_PAGES 64
+
+struct model_entry {
+    uint8_t share;
+    uint32_t n;
+    int32_t token[MODEL_MAX_TOKENS];
+    uint64_t given_back; /* when its last holder let go */
+};
+
+struct model_seq {
+    struct kv_seq *real; /* NULL: not there */
+    uint8_t share;
+    int32_t token[MODEL_MAX_TOKENS];
+    uint32_t n_committed, n_pages;
+};
+
+struct model {
+    struct kv_opts opts;
+    struct kv_pager *pager;
+    struct model_seq seq[MODEL_MAX_SEQS];
+    struct model_entry entry[MODEL_MAX_PAGES];
+    uint32_t n_entries;
+    uint64_t now;
+    struct kv_stats count; /* the counters since the start */
+    int32_t shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS];
+};
+
+void model_init(struct model *m, const struct kv_opts *opts);
+void model_deinit(struct model *m);
+
+/* @token: MODEL_MAX_TOKENS tokens. False: there are max_seqs already. */
+bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *token);
+void model_free(struct model *m, uint32_t seq);
+void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens);
+bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens); /* false: KV_FULL */
+void model_commit(struct model *m, uint32_t seq, uint32_t n_tokens);
+void model_truncate(struct model *m, uint32_t seq, uint32_t n_tokens);
+void model_drop_cached(struct model *m);
+void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens);
+
+/* Compares all that can be seen, and calls kv_pager_check(). @entries: also looks up every entry. */
+void model_check(struct model *m, bool entries);
+
+uint32_t model_available(const struct model *m);
+
+/* @n_ops random operations, checked after each, on a pool drawn from @seed. @n_done, if not NULL,
+ * counts along. */
+void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done);

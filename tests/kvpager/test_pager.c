@@ -1,0 +1,7 @@
+#include <criterion/criterion.h>
+#include "model.h"
+
+Test(kv_pager, random_operations_agree_with_the_naive_model) {
+    for (uint64_t seed = 1; seed <= 2000; seed++)
+        model_random(seed, 1000, NULL);
+}
