@@ -38,10 +38,15 @@ RNG_FN struct rng_block rng_philox(uint64_t seed, uint32_t c0, uint32_t c1, uint
     return b;
 }
 
-/* The random word of (seed, choice, output position, token): DESIGN section 7. A block serves the
- * four tokens that share token / 4. */
+/* The random words of (seed, choice, output position) for tokens 4 quad .. 4 quad + 3. */
+RNG_FN struct rng_block rng_token_block(uint64_t seed, uint32_t choice, uint32_t out_pos,
+                                        uint32_t quad) {
+    return rng_philox(seed, quad, out_pos, choice, 0x77656674u);
+}
+
+/* The random word of (seed, choice, output position, token): DESIGN section 7. */
 RNG_FN uint32_t rng_token_word(uint64_t seed, uint32_t choice, uint32_t out_pos, uint32_t token) {
-    return rng_philox(seed, token / 4, out_pos, choice, 0x77656674u).v[token % 4];
+    return rng_token_block(seed, choice, out_pos, token / 4).v[token % 4];
 }
 
 struct rng {

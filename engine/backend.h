@@ -115,6 +115,18 @@ struct be_ops {
     int (*sample)(struct step *s);
     int (*pool)(struct step *s, struct act x);
     int (*end)(struct step *s, struct engine_result *out); /* waits */
+
+    /* false: the ops compute in the caller's thread, and the engine calls them inside engine_wait(), with
+     * the tokens of `feed` filled in. true: they enqueue, are called inside engine_launch() and
+     * engine_seal(), and resolve `feed` on the device. */
+    bool device;
+    /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
+    uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
+    /* Copies page src to page dst (COPY_D2D; the whole page or its first n_tokens, as is easier).
+     * Called between steps. NULL: batches with copies are refused by assert. */
+    int (*copy)(struct be *b, const struct engine_copy *c);
+    /* The logits of a want of the last step that ended, before processors; tests only. May be NULL. */
+    const float *(*peek)(const struct be *b, uint32_t want);
 };
 
 extern const struct be_ops backend_reference;

@@ -1,0 +1,87 @@
+#include "engine/host.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+int host_step_init(struct host_step *h, const struct be_opts *o) {
+    const struct engine_opts *e = o->engine;
+
+    *h = (struct host_step){
+        .n_vocab = o->shape->n_vocab,
+        .page_tokens = e->page_tokens,
+        .max_wants = e->max_wants,
+        .digest = e->digest,
+        .row_seq = calloc(e->max_rows, sizeof(uint32_t)),
+        .row_pos = calloc(e->max_rows, sizeof(uint32_t)),
+        .mask = calloc(e->max_wants, sizeof(uint32_t *)),
+    };
+    bool ok = h->row_seq && h->row_pos && h->mask;
+    for (int i = 0; i < 2; i++) {
+        h->result[i].out = calloc(e->max_wants, sizeof(struct engine_out));
+        h->result[i].top = calloc((size_t)e->max_wants * ENGINE_TOP_MAX, sizeof(struct engine_top));
+        ok = ok && h->result[i].out && h->result[i].top;
+    }
+    if (!ok)
+        host_step_deinit(h);
+    return ok ? 0 : -ENOMEM;
+}
+
+void host_step_deinit(struct host_step *h) {
+    free(h->row_seq);
+    free(h->row_pos);
+    free(h->mask);
+    for (int i = 0; i < 2; i++) {
+        free(h->result[i].out);
+        free(h->result[i].top);
+    }
+    *h = (struct host_step){0};
+}
+
+void host_step_begin(struct host_step *h, const struct engine_batch *b) {
+    h->batch = b;
+    h->turn ^= 1;
+    memset(h->mask, 0, h->max_wants * sizeof(*h->mask));
+    for (uint32_t s = 0; s < b->n_seqs; s++)
+        for (uint32_t i = 0; i < b->seq[s].n_rows; i++) {
+            h->row_seq[b->seq[s].row0 + i] = s;
+            h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
+        }
+}
+
+void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits) {
+    assert(want < h->batch->n_wants);
+    h->mask[want] = bits;
+}
+
+void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s) {
+    const struct engine_batch *b = h->batch;
+    const struct engine_want *w = &b->want[want];
+    const struct engine_param *p = &b->param[w->param];
+    const struct engine_seq *seq = &b->seq[h->row_seq[w->row]];
+    struct sample_job job = {
+        .logits = logits,
+        .want = w,
+        .param = p,
+        .mask = h->mask[want],
+        .fed = seq->feed >= 0 ? b->token[seq->row0] : -1,
+        .target = -1,
+        .digest = h->digest,
+    };
+
+    if (w->what == WANT_PROMPT_LP) {
+        assert(h->row_pos[w->row] + 1 < p->n_tokens);
+        job.target = p->tokens[h->row_pos[w->row] + 1];
+    }
+    sampler_run(s, &job, &h->result[h->turn].out[want],
+                h->result[h->turn].top + (size_t)want * ENGINE_TOP_MAX);
+}
+
+void host_step_end(struct host_step *h, struct engine_result *out) {
+    *out = (struct engine_result){
+        .step = h->batch->step,
+        .n_outs = h->batch->n_wants,
+        .out = h->result[h->turn].out,
+    };
+    h->batch = NULL;
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+/*
+ * host - what the backends that compute in the caller's thread share: which sequence and position a
+ * row has, masks, results, and sampling of a want. Embedded in their `struct step`.
+ */
+
+#include "engine/backend.h"
+#include "engine/sampler.h"
+
+struct host_step {
+    const struct engine_batch *batch; /* between begin and end */
+    uint32_t n_vocab, page_tokens, max_wants;
+    bool digest;
+    uint32_t *row_seq, *row_pos; /* [max_rows] */
+    const uint32_t **mask;       /* [max_wants] */
+    /* Results of this step and of the one before. */
+    struct {
+        struct engine_out *out; /* [max_wants] */
+        struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
+    } result[2];
+    unsigned turn;
+};
+
+int host_step_init(struct host_step *h, const struct be_opts *o);
+void host_step_deinit(struct host_step *h);
+void host_step_begin(struct host_step *h, const struct engine_batch *b);
+void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
+/* Samples want @want from @logits. Threads may do different wants at once, each with its sampler. */
+void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
+void host_step_end(struct host_step *h, struct engine_result *out);
+
+/* The page that holds position @pos of the sequence of row @row. */
+static inline uint32_t host_page(const struct host_step *h, uint32_t row, uint32_t pos) {
+    const struct engine_batch *b = h->batch;
+
+    return b->table[KV_GLOBAL]
+        .page[b->table[KV_GLOBAL].start[h->row_seq[row]] + pos / h->page_tokens];
+}

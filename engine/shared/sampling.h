@@ -1,0 +1,83 @@
+#pragma once
+
+/*
+ * sampling - the arithmetic of sampling that host and device must share, so that the same logits give the
+ * same token everywhere. All sums are of integers (2^-40 fixed point, or modulo 2^64): they do not depend
+ * on the order, so any number of threads or lanes agrees.
+ */
+
+#include <float.h>
+#include "base/mathx.h"
+#include "base/rng.h"
+
+/* Below this temperature the argmax is taken: the noise could not be told from rounding. */
+#define SAMP_T_MIN 1e-5f
+/* Bounds of mx_gumbel() over all words: it lies in (-3.2, 22.9). */
+#define SAMP_NOISE_MAX 22.9f
+/* Stands for log 0: JSON has no infinity. */
+#define SAMP_LOGPROB_MIN (-9999.0f)
+
+/* A logit as sampling sees it: NaN is -inf, +inf the largest float, -0 is +0. */
+MX_FN float samp_clean(float x) {
+    x = x <= FLT_MAX ? x : x == x ? FLT_MAX : -INFINITY;
+    return x + 0.0f;
+}
+
+/* mx_expf() without branches (it vectorises), with the same bits. */
+MX_FN float samp_expf(float x) {
+    float c = x > -87.0f ? x : -87.0f;
+
+    c = c < 88.0f ? c : 88.0f;
+    float n = fmaf(c, 1.44269504088896341f, 12582912.0f) - 12582912.0f;
+    float r = fmaf(n, -0.693359375f, c);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float p = 1.9875691500e-4f;
+    p = fmaf(p, r, 1.3981999507e-3f);
+    p = fmaf(p, r, 8.3334519073e-3f);
+    p = fmaf(p, r, 4.1665795894e-2f);
+    p = fmaf(p, r, 1.6666665459e-1f);
+    p = fmaf(p, r, 5.0000001201e-1f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    p *= mx_float_of((uint32_t)((int32_t)n + 127) << 23);
+    return x > -87.0f ? p : 0.0f;
+}
+
+/* exp((l - max) / T) in 2^-40 fixed point, nearest; l and max clean, l <= max, max finite. The
+ * rounding is done by the adder: 2^52 + e holds e's integer part in its low bits. */
+MX_FN uint64_t samp_weight(float l, float max, float inv_t) {
+    double e = (double)samp_expf((l - max) * inv_t) * 0x1p40;
+
+    return mx_bits_of_double(e + 0x1p52) & 0xFFFFFFFFFFFFFu;
+}
+
+/* What is maximised: l + T g. */
+MX_FN double samp_key(float l, float temperature, uint32_t word) {
+    return (double)l + (double)temperature * mx_gumbel(word);
+}
+
+/* log(exp(l - max) / sum), @sum of samp_weight(.., max, 1). */
+MX_FN float samp_logprob(float l, float max, uint64_t sum) {
+    if (!(l >= -FLT_MAX) || sum == 0)
+        return SAMP_LOGPROB_MIN;
+    double lp = (double)l - (double)max - mx_log((double)sum * 0x1p-40);
+    return lp > (double)SAMP_LOGPROB_MIN ? (float)lp : SAMP_LOGPROB_MIN;
+}
+
+/* The digest of a row is samp_digest_end() of the sum modulo 2^64 over its logits of this: the bits of
+ * logit @i, mixed with @i, a different function for every i. */
+MX_FN uint64_t samp_digest_term(uint32_t bits, uint32_t i) {
+    uint32_t m = (bits ^ (i * 0x9E3779B1u)) * 0x85EBCA6Bu;
+
+    m ^= m >> 15;
+    uint32_t n = (m + i) * 0xC2B2AE35u;
+    n ^= n >> 13;
+    return (uint64_t)m * (n | 1u) + ((uint64_t)n << 32);
+}
+
+MX_FN uint64_t samp_digest_end(uint64_t sum, uint32_t n) {
+    uint64_t z = sum ^ (uint64_t)n * 0x9E3779B97F4A7C15u;
+
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
