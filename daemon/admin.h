@@ -1,0 +1,35 @@
+#pragma once
+
+/*
+ * admin - the admin socket: HTTP and JSON on a UNIX socket. Only root, the daemon's own user and members
+ * of the socket's group are heard (file mode and peer credentials). `curl --unix-socket` works, weftctl
+ * is its pleasant form.
+ *
+ *   GET  /stats              everything at once; ?watch=1s: one JSON object per line, that often
+ *   GET  /requests           live generations
+ *   POST /requests/ID/cancel
+ *   POST /drain              as SIGTERM
+ *   GET  /health             state in words
+ *
+ * Everything is answered from what the front holds; what the worker reported carries its age_ms.
+ */
+
+#include "api/api.h"
+#include "daemon/workers.h"
+
+struct admin;
+
+struct admin_opts {
+    uv_loop_t *loop;
+    struct api *api;
+    struct workers *workers;
+    struct clock *clock;
+    void *ctx;
+    void (*drain)(void *ctx);
+};
+
+int admin_new(struct admin **out, const struct admin_opts *o);
+struct admin *admin_free(struct admin *a); /* after admin_close() and the loop has run out */
+int admin_listen_unix(struct admin *a, const char *path, struct err *err);
+int admin_listen_fd(struct admin *a, int fd, struct err *err);
+void admin_close(struct admin *a);

@@ -1,0 +1,473 @@
+#include "daemon/config.h"
+
+#include <errno.h>
+#include <ini.h>
+#include <string.h>
+
+#define KiB (1ull << 10)
+#define MiB (1ull << 20)
+#define GiB (1ull << 30)
+#define AT(field) offsetof(struct config, field)
+#define STRING(section, key, field, initial, help)                                                 \
+    { section, key, OPTION_STRING, AT(field), initial, 0, 0, NULL, false, help }
+#define LIST(section, key, field, initial, help)                                                   \
+    { section, key, OPTION_LIST, AT(field), initial, 0, 0, NULL, false, help }
+#define CHOICE(section, key, field, initial, choices, reloads, help)                               \
+    { section, key, OPTION_CHOICE, AT(field), initial, 0, 0, choices, reloads, help }
+#define UINT(section, key, field, initial, min, max, help)                                         \
+    { section, key, OPTION_UINT, AT(field), initial, min, max, NULL, false, help }
+#define SIZE(section, key, field, initial, min, max, help)                                         \
+    { section, key, OPTION_SIZE, AT(field), initial, min, max, NULL, false, help }
+#define BOOL(section, key, field, initial, help)                                                   \
+    { section, key, OPTION_BOOL, AT(field), initial, 0, 1, NULL, false, help }
+
+const struct option config_table[] = {
+    STRING("model", "model", model, "", "The GGUF file to serve; of a split model any shard."),
+    STRING("model", "model-name", model_name, "",
+           "The name clients use; empty: the file's name without .gguf."),
+    STRING("model", "chat-template", chat_template, "",
+           "A file with the chat template to use instead of the model's own."),
+
+    LIST("listen", "listen", listen, "127.0.0.1:8080",
+         "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT or unix:PATH."),
+    LIST("listen", "allowed-hosts", hosts, "",
+         "Names accepted in the Host header besides loopback ones; * accepts every name."),
+    STRING("listen", "admin-socket", admin_socket, "",
+           "The UNIX socket of the admin interface; empty: none."),
+    STRING("listen", "api-keys", api_keys, "",
+           "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: no "
+           "key is "
+           "asked for."),
+
+    UINT("limits", "max-connections", max_connections, "1024", 1, 100000,
+         "Open client connections; more get 503."),
+    UINT("limits", "max-running", max_running, "256", 1, 100000,
+         "Generations handed to the worker at once."),
+    UINT("limits", "max-queued", max_queued, "256", 0, 100000,
+         "Generations waiting beyond these; more get 429 with Retry-After."),
+    UINT("limits", "max-n", max_n, "8", 1, 128, "Largest n of a request."),
+    SIZE("limits", "max-body", max_body, "32M", 1 * KiB, 1 * GiB, "Largest request body."),
+    SIZE("limits", "max-header", max_header, "16K", 1 * KiB, 1 * MiB, "Largest request header."),
+    UINT("limits", "max-header-count", max_header_count, "100", 8, 10000,
+         "Most header lines of a request."),
+    UINT("limits", "header-timeout-ms", header_timeout_ms, "10000", 100, 3600000,
+         "Time for the request line and headers to arrive."),
+    UINT("limits", "body-timeout-ms", body_timeout_ms, "30000", 100, 3600000,
+         "Time for the body to arrive."),
+    UINT("limits", "idle-timeout-ms", idle_timeout_ms, "75000", 100, 86400000,
+         "Time that a kept-alive connection may stay idle."),
+    UINT("limits", "keepalive-ms", keepalive_ms, "5000", 100, 300000,
+         "Silence of a stream after which a comment is sent."),
+    SIZE("limits", "stream-buffer", stream_buffer, "256K", 4 * KiB, 64 * MiB,
+         "Unsent bytes of a stream above which its reader counts as slow."),
+    UINT("limits", "stall-timeout-ms", stall_timeout_ms, "30000", 100, 3600000,
+         "Time that a slow reader has before its generation is cancelled."),
+    UINT("limits", "request-timeout-ms", request_timeout_ms, "0", 0, 86400000,
+         "Time that a request may take in all; 0: no limit."),
+    UINT("limits", "drain-timeout-ms", drain_timeout_ms, "30000", 0, 86400000,
+         "Time that running streams have to finish after SIGTERM."),
+    UINT("limits", "default-max-tokens", default_max_tokens, "0", 0, 100000000,
+         "max_tokens of chat requests that give none; 0: up to the end of the context."),
+
+    CHOICE("engine", "backend", backend, "auto", "auto|cpu|cuda|reference", false,
+           "What computes; auto: cuda where a device can be used, else cpu."),
+    CHOICE("engine", "isa", isa, "auto", "auto|generic|avx2|avx512", false,
+           "Instruction set of the cpu backend; all give the same tokens."),
+    UINT("engine", "threads", threads, "0", 0, 1024,
+         "Threads of the cpu backend; 0: one for every core."),
+    UINT("engine", "kv-pages", kv_pages, "0", 0, 16777216,
+         "Pages of KV memory; 0: as many as fit in kv-memory."),
+    SIZE("engine", "kv-memory", kv_memory, "0", 0, 4096 * GiB,
+         "KV memory of the cpu backend; 0: a quarter of the memory that is free."),
+    CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0", false, "Format of keys and values."),
+    UINT("engine", "page-tokens", page_tokens, "32", 16, 64, "Tokens per page: 16, 32 or 64."),
+    UINT("engine", "max-context", max_context, "0", 0, 100000000,
+         "Longest prompt and output together; 0: the model's."),
+    UINT("engine", "max-batch-rows", max_rows, "512", 16, 65536, "Most tokens computed in a step."),
+    UINT("engine", "max-seqs", max_seqs, "64", 1, 1000, "Most requests computed in a step."),
+    UINT("engine", "depth", depth, "2", 1, 2,
+         "Steps in flight, where the backend can overlap them."),
+    UINT("engine", "itl-target-ms", itl_target_ms, "50", 1, 60000,
+         "Target for the time between tokens: prefill chunks are sized to keep it."),
+    UINT("engine", "max-step-ms", max_step_ms, "200", 1, 60000,
+         "Longest step when nothing is being decoded."),
+    UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
+         "A worker that completes no step for this long while requests wait is replaced."),
+    UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,
+         "Time for loading the model."),
+    BOOL("engine", "logits-digest", digests, "no",
+         "Compute a digest of every token's logits and allow \"logits_digest\" in requests."),
+
+    CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true, "What is logged."),
+};
+const uint32_t config_table_n = ARRAY_SIZE(config_table);
+
+/* ---- values ---- */
+
+static int set_string(char **at, const char *text) {
+    char *copy = strdup(text);
+
+    if (!copy)
+        return -ENOMEM;
+    free(*at);
+    *at = copy;
+    return 0;
+}
+
+static void clear_list(char **list) {
+    for (; *list; list++) {
+        free(*list);
+        *list = NULL;
+    }
+}
+
+static int set_list(char **list, const char *text, const char *key, struct err *err) {
+    uint32_t n = 0;
+
+    clear_list(list);
+    while (*text) {
+        size_t len = strcspn(text, ",");
+        const char *end = text + len;
+
+        while (len && *text == ' ')
+            text++, len--;
+        while (len && text[len - 1] == ' ')
+            len--;
+        if (len && n == CONFIG_LIST_MAX)
+            return err_set(err, 0, key, "%s: at most %d entries", key, CONFIG_LIST_MAX);
+        if (len && !(list[n++] = strndup(text, len)))
+            return -ENOMEM;
+        text = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+/* A decimal number, with K, M or G behind it when @size. */
+static int parse_uint(const char *text, bool size, uint64_t *out) {
+    char *end;
+
+    if (*text < '0' || *text > '9')
+        return -EINVAL;
+    errno = 0;
+    uint64_t v = strtoull(text, &end, 10);
+    if (errno)
+        return -EINVAL;
+    if (size && *end) {
+        static const char units[] = "KMG";
+        const char *u = strchr(units, *end & ~0x20);
+
+        if (!u || end[1])
+            return -EINVAL;
+        if (__builtin_mul_overflow(v, 1ull << (10 * (u - units + 1)), &v))
+            return -EINVAL;
+    } else if (*end) {
+        return -EINVAL;
+    }
+    *out = v;
+    return 0;
+}
+
+static int parse_bool(const char *text, bool *out) {
+    static const char *const yes[] = {"yes", "true", "on", "1"}, *const no[] = {"no", "false",
+                                                                                "off", "0"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        if (strcmp(text, yes[i]) == 0 || strcmp(text, no[i]) == 0) {
+            *out = strcmp(text, yes[i]) == 0;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+static bool is_choice(const char *choices, const char *text) {
+    size_t len = strlen(text);
+
+    for (const char *p = choices; *p; p += strcspn(p, "|"), p += *p == '|')
+        if (strcspn(p, "|") == len && memcmp(p, text, len) == 0)
+            return true;
+    return false;
+}
+
+static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
+    uint64_t v;
+
+    if (parse_uint(text, o->type == OPTION_SIZE, &v) < 0 || v < o->min || v > o->max)
+        return err_set(err, 0, o->key, "%s: must be a whole number from %llu to %llu%s, not \"%s\"",
+                       o->key, (unsigned long long)o->min, (unsigned long long)o->max,
+                       o->type == OPTION_SIZE ? " (K, M, G may follow)" : "", text);
+    memcpy(at, &v, sizeof(v));
+    return 0;
+}
+
+static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
+    char *at = (char *)c + o->offset;
+
+    switch (o->type) {
+    case OPTION_STRING:
+        return set_string((char **)(void *)at, text);
+    case OPTION_LIST:
+        return set_list((char **)(void *)at, text, o->key, err);
+    case OPTION_UINT:
+    case OPTION_SIZE:
+        return set_number(o, at, text, err);
+    case OPTION_BOOL:
+        if (parse_bool(text, (bool *)at) < 0)
+            return err_set(err, 0, o->key, "%s: must be yes or no, not \"%s\"", o->key, text);
+        return 0;
+    case OPTION_CHOICE:
+        if (!is_choice(o->choices, text))
+            return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
+                           text);
+        return set_string((char **)(void *)at, text);
+    }
+    return -EINVAL;
+}
+
+static const struct option *find(const char *key) {
+    for (uint32_t i = 0; i < config_table_n; i++)
+        if (strcmp(config_table[i].key, key) == 0)
+            return &config_table[i];
+    return NULL;
+}
+
+int config_init(struct config *c) {
+    memset(c, 0, sizeof(*c));
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        int r = set(c, &config_table[i], config_table[i].initial, NULL);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+void config_deinit(struct config *c) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        char **at = (char **)(void *)((char *)c + o->offset);
+
+        if (o->type == OPTION_LIST) {
+            clear_list(at);
+        } else if (o->type == OPTION_STRING || o->type == OPTION_CHOICE) {
+            free(*at);
+            *at = NULL;
+        }
+    }
+}
+
+/* ---- file ---- */
+
+struct reading {
+    struct config *config;
+    struct err *err;
+    const char *path;
+    FILE *file;
+    int line;   /* of the line handed to inih last */
+    int result; /* 0 or the first error */
+};
+
+/* Counts lines for on_pair(), which inih does not tell. */
+static char *read_line(char *out, int n, void *stream) {
+    struct reading *r = stream;
+
+    char *line = fgets(out, n, r->file);
+
+    r->line++;
+    if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
+        r->result = err_set(r->err, 0, "", "%s:%d: line is longer than %d characters", r->path,
+                            r->line, n - 2);
+    return r->result ? NULL : line;
+}
+
+/* Puts "FILE:LINE: " before what is wrong. */
+static int locate(struct reading *r, int code) {
+    struct err e = *r->err;
+
+    if (r->result)
+        return 0;
+    err_set(r->err, 0, e.param, "%s:%d: %.300s", r->path, r->line,
+            code == -ENOMEM ? "out of memory" : e.message);
+    r->result = code;
+    return 0;
+}
+
+static int on_pair(void *user, const char *section, const char *name, const char *value) {
+    struct reading *r = user;
+    const struct option *o = find(name);
+
+    if (!o)
+        return locate(r,
+                      err_set(r->err, 0, name, "%s: unknown key (weftd --help lists all)", name));
+    if (strcmp(o->section, section) != 0)
+        return locate(r, err_set(r->err, 0, name, "%s: belongs in section [%s], not [%s]", name,
+                                 o->section, section));
+    int code = set(r->config, o, value, r->err);
+    return code < 0 ? locate(r, code) : 1;
+}
+
+int config_read_file(struct config *c, const char *path, struct err *err) {
+    struct err local;
+    struct reading r = {.config = c, .err = err ? err : &local, .path = path};
+
+    r.file = fopen(path, "re");
+    if (!r.file)
+        return err_set(err, 0, "config", "%s: cannot be read: %s", path, strerror(errno));
+    int bad = ini_parse_stream(read_line, &r, on_pair, &r);
+    int io = ferror(r.file) ? errno : 0;
+    fclose(r.file);
+    if (io)
+        return err_set(err, 0, "config", "%s: cannot be read: %s", path, strerror(io));
+    if (r.result < 0)
+        return r.result;
+    if (bad)
+        return err_set(err, 0, "config", "%s:%d: not a [section] nor key = value", path, bad);
+    return 0;
+}
+
+/* ---- flags ---- */
+
+/* The value of flag argv[*i], which may stand behind '=' or be the next argument. */
+static int flag_value(int argc, char **argv, int *i, char *key, size_t size, const char **value,
+                      struct err *err) {
+    const char *arg = argv[*i];
+
+    if (strncmp(arg, "--", 2) != 0)
+        return err_set(err, 0, "", "%s: not an option (weftd --help lists all)", arg);
+    size_t len = strcspn(arg + 2, "=");
+    if (len >= size)
+        return err_set(err, 0, "", "%.40s...: unknown option", arg);
+    memcpy(key, arg + 2, len);
+    key[len] = 0;
+    if (arg[2 + len] == '=') {
+        *value = arg + 2 + len + 1;
+    } else if (strcmp(key, "config") != 0 && !find(key)) {
+        return err_set(err, 0, key, "--%s: unknown option (weftd --help lists all)", key);
+    } else if (++*i >= argc) {
+        return err_set(err, 0, key, "--%s: needs a value", key);
+    } else {
+        *value = argv[*i];
+    }
+    return 0;
+}
+
+/* A list flag may be repeated: the first occurrence replaces, the next ones add. */
+static int set_flag(struct config *c, const struct option *o, const char *value, bool again,
+                    struct err *err) {
+    char joined[4096];
+
+    if (o->type != OPTION_LIST || !again)
+        return set(c, o, value, err);
+    config_value(c, o, joined, sizeof(joined));
+    size_t n = strlen(joined);
+    if (n + strlen(value) + 2 > sizeof(joined))
+        return err_set(err, 0, o->key, "--%s: too long", o->key);
+    snprintf(joined + n, sizeof(joined) - n, ",%s", value);
+    return set(c, o, joined, err);
+}
+
+static int read_flags(struct config *c, int argc, char **argv, bool config_only, struct err *err) {
+    bool seen[ARRAY_SIZE(config_table)] = {0};
+
+    for (int i = 1; i < argc; i++) {
+        char key[64];
+        const char *value;
+        int r = flag_value(argc, argv, &i, key, sizeof(key), &value, err);
+
+        if (r < 0)
+            return r;
+        const struct option *o = find(key);
+        bool is_config = strcmp(key, "config") == 0;
+        if (!o && !is_config)
+            return err_set(err, 0, key, "--%s: unknown option (weftd --help lists all)", key);
+        if (is_config && config_only)
+            r = config_read_file(c, value, err);
+        else if (!is_config && !config_only)
+            r = set_flag(c, o, value, seen[o - config_table], err);
+        if (r < 0)
+            return r;
+        if (o)
+            seen[o - config_table] = true;
+    }
+    return 0;
+}
+
+int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
+    int r = read_flags(c, argc, argv, true, err);
+
+    return r < 0 ? r : read_flags(c, argc, argv, false, err);
+}
+
+int config_check(const struct config *c, struct err *err) {
+    if (!*c->model)
+        return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
+    if (c->page_tokens != 16 && c->page_tokens != 32 && c->page_tokens != 64)
+        return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
+    if (!c->listen[0])
+        return err_set(err, 0, "listen", "listen: at least one address is needed");
+    if (c->max_seqs > c->max_rows)
+        return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
+    return 0;
+}
+
+/* ---- printing ---- */
+
+void config_value(const struct config *c, const struct option *o, char *out, size_t size) {
+    const char *at = (const char *)c + o->offset;
+    char *const *list = (char *const *)(const void *)at;
+    uint64_t v;
+    size_t n = 0;
+
+    switch (o->type) {
+    case OPTION_STRING:
+    case OPTION_CHOICE:
+        snprintf(out, size, "%s", *list);
+        break;
+    case OPTION_LIST:
+        out[0] = 0;
+        for (; *list && n < size; list++)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", *list);
+        break;
+    case OPTION_UINT:
+    case OPTION_SIZE:
+        memcpy(&v, at, sizeof(v));
+        snprintf(out, size, "%llu", (unsigned long long)v);
+        break;
+    case OPTION_BOOL:
+        snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
+        break;
+    }
+}
+
+void config_print(FILE *out) {
+    const char *section = "";
+
+    fprintf(
+        out,
+        "# Configuration of weftd. Every key with its default; each is also a flag: --key VALUE.\n"
+        "# Sizes take K, M and G. Keys marked (reload) are applied by SIGHUP.\n");
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+
+        if (strcmp(section, o->section) != 0)
+            fprintf(out, "\n[%s]\n", o->section);
+        section = o->section;
+        fprintf(out, "\n# %s", o->help);
+        if (o->choices)
+            fprintf(out, " One of %s.", o->choices);
+        fprintf(out, "%s\n#%s =%s%s\n", o->reloads ? " (reload)" : "", o->key,
+                *o->initial ? " " : "", o->initial);
+    }
+}
+
+void config_help(FILE *out) {
+    fprintf(out, "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n"
+                 "       weftd --check-config | --print-config | --version | --help\n\n"
+                 "  --config FILE\n      Read options from an INI file first.\n");
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+
+        fprintf(out, "  --%s %s%s%s%s\n      %s\n", o->key, o->choices ? o->choices : "VALUE",
+                *o->initial ? " (default " : "", o->initial, *o->initial ? ")" : "", o->help);
+    }
+}

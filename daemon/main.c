@@ -1,0 +1,441 @@
+/*
+ * main - wires the front process: options, model file, API, worker, service life. With --worker as its
+ * first argument the same executable is the worker process (daemon/worker.c).
+ *
+ * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no new
+ * connections, streams finish up to drain-timeout-ms), a second one stops at once; SIGHUP reloads what
+ * can be reloaded and says what cannot.
+ */
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "api/api.h"
+#include "base/log.h"
+#include "daemon/admin.h"
+#include "daemon/config.h"
+#include "daemon/service.h"
+#include "daemon/worker.h"
+#include "daemon/workers.h"
+
+#define TEMPLATE_FILE_MAX (1u << 20)
+
+struct front {
+    uv_loop_t loop;
+    struct config config;
+    int argc;
+    char **argv;
+    struct gguf *file;
+    struct tokenizer *tokenizer;
+    struct template *template;
+    char *model_name;
+    const char *aliases[1];
+    struct api_model model;
+    struct api *api;
+    struct workers *workers;
+    struct admin *admin;
+    uv_signal_t term, interrupt, hup;
+    uv_timer_t drain;
+    int64_t drain_ends_ns;
+    char url[300];
+    bool draining, closing;
+    int exit_code;
+};
+
+static struct front *the_front(uv_handle_t *h) {
+    return h->loop->data;
+}
+
+/* One line for a refusal, whatever went wrong. */
+static int fail(const struct err *err, int r) {
+    fprintf(stderr, "weftd: %s\n", *err->message ? err->message : strerror(-r));
+    return EXIT_CONFIG;
+}
+
+/* ---- stopping ---- */
+
+static void close_all(struct front *f) {
+    if (f->closing)
+        return;
+    f->closing = true;
+    api_close(f->api);
+    admin_close(f->admin);
+    workers_stop(f->workers);
+    service_watchdog_stop();
+    uv_close((uv_handle_t *)&f->term, NULL);
+    uv_close((uv_handle_t *)&f->interrupt, NULL);
+    uv_close((uv_handle_t *)&f->hup, NULL);
+    uv_close((uv_handle_t *)&f->drain, NULL);
+}
+
+static void on_drain_tick(uv_timer_t *t) {
+    struct front *f = the_front((uv_handle_t *)t);
+
+    if (!api_busy(f->api) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
+        log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
+        close_all(f);
+    }
+}
+
+static void start_drain(struct front *f) {
+    f->draining = true;
+    f->drain_ends_ns = clock_now(clock_monotonic()) + (int64_t)f->config.drain_timeout_ms * 1000000;
+    log_event(WLOG_INFO, "draining", "limit_ms=%llu",
+              (unsigned long long)f->config.drain_timeout_ms);
+    service_stopping();
+    service_status("draining");
+    api_set_health(f->api, API_DRAINING);
+    api_drain(f->api);
+    uv_timer_start(&f->drain, on_drain_tick, 0, 20);
+}
+
+static void on_stop_signal(uv_signal_t *s, int signum) {
+    struct front *f = the_front((uv_handle_t *)s);
+
+    (void)signum;
+    if (!f->draining)
+        start_drain(f);
+    else
+        close_all(f);
+}
+
+static void drain_from_admin(void *front) {
+    struct front *f = front;
+
+    if (!f->draining)
+        start_drain(f);
+}
+
+/* ---- reloading ---- */
+
+static enum log_level level_of(const struct config *c) {
+    return !strcmp(c->log_level, "debug")   ? WLOG_DEBUG
+           : !strcmp(c->log_level, "warn")  ? WLOG_WARN
+           : !strcmp(c->log_level, "error") ? WLOG_ERROR
+                                            : WLOG_INFO;
+}
+
+/* Takes the reloadable options of @next over, and names every other one that differs. */
+static void apply_reload(struct front *f, struct config *next) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        char was[1024], is[1024];
+
+        config_value(&f->config, o, was, sizeof(was));
+        config_value(next, o, is, sizeof(is));
+        if (strcmp(was, is) == 0)
+            continue;
+        if (!o->reloads) {
+            log_event(WLOG_WARN, "reload_needs_restart", "key=%s", o->key);
+            continue;
+        }
+        log_event(WLOG_INFO, "reloaded", "key=%s", o->key);
+        /* Reloadable options are strings: swap, so that config_deinit() frees the old one. */
+        char **a = (char **)(void *)((char *)&f->config + o->offset);
+        char **b = (char **)(void *)((char *)next + o->offset);
+        char *t = *a;
+        *a = *b;
+        *b = t;
+    }
+}
+
+static void on_hup(uv_signal_t *s, int signum) {
+    struct front *f = the_front((uv_handle_t *)s);
+    struct config next;
+    struct err err = {0};
+
+    (void)signum;
+    service_reloading();
+    if (config_init(&next) < 0 || config_read_args(&next, f->argc, f->argv, &err) < 0 ||
+        config_check(&next, &err) < 0) {
+        log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
+    } else {
+        apply_reload(f, &next);
+        log_set_level(level_of(&f->config));
+        if (api_reload_keys(f->api, &err) < 0)
+            log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
+    }
+    config_deinit(&next);
+    service_ready();
+}
+
+/* ---- starting ---- */
+
+/* The worker serves: fill in what only it knows, say so. */
+static void on_ready(void *ctx, const struct msg_ready *m) {
+    struct front *f = ctx;
+    char status[400];
+
+    f->model.max_context = m->max_context;
+    f->model.n_pages = m->n_pages;
+    f->model.page_tokens = m->page_tokens;
+    api_set_health(f->api, f->draining ? API_DRAINING : API_SERVING);
+    snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
+    service_status(status);
+    service_ready();
+    fprintf(stderr, "ready %s\n", f->url);
+}
+
+static void on_refused(void *ctx, const char *why) {
+    struct front *f = ctx;
+
+    fprintf(stderr, "weftd: %s\n", why);
+    f->exit_code = EXIT_CONFIG;
+    close_all(f);
+}
+
+/* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
+static char *name_of_file(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *name = strdup(slash ? slash + 1 : path);
+
+    if (!name)
+        return NULL;
+    size_t len = strlen(name);
+    if (len > 5 && strcmp(name + len - 5, ".gguf") == 0)
+        name[len -= 5] = 0;
+    if (len > 15 && strncmp(name + len - 9, "-of-", 4) == 0 && name[len - 15] == '-')
+        name[len - 15] = 0;
+    return name;
+}
+
+static int read_text_file(const char *path, struct buf *out, struct err *err) {
+    char chunk[4096];
+    size_t n;
+    int r = 0;
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return err_set(err, 0, "chat-template", "%s: cannot be read: %s", path, strerror(errno));
+    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
+        r = buf_add(out, chunk, n);
+    fclose(file);
+    return r < 0 ? err_set(err, 0, "chat-template", "%s: larger than 1 MiB", path) : 0;
+}
+
+/* The chat template: the configured file, else the model's; a model may have none. */
+static int open_template(struct front *f, struct err *err) {
+    CLEANUP(buf_deinit) struct buf text = {.max = TEMPLATE_FILE_MAX};
+    struct gguf_str s;
+
+    if (*f->config.chat_template) {
+        int r = read_text_file(f->config.chat_template, &text, err);
+
+        if (r < 0)
+            return r;
+        s = (struct gguf_str){text.data ? text.data : "", text.len};
+    } else if (gguf_string(f->file, "tokenizer.chat_template", &s) < 0) {
+        return 0;
+    }
+    return template_new(&f->template, s.data, s.len, err);
+}
+
+static int open_model(struct front *f, struct err *err) {
+    int r = gguf_open(&f->file, f->config.model, err);
+
+    if (r == 0)
+        r = tokenizer_new(&f->tokenizer, f->file, err);
+    if (r == 0)
+        r = open_template(f, err);
+    if (r < 0) {
+        struct err e = *err;
+
+        return err_set(err, 0, "model", "%.150s: %.240s", f->config.model,
+                       *e.message ? e.message : strerror(-r));
+    }
+    f->model_name =
+        *f->config.model_name ? strdup(f->config.model_name) : name_of_file(f->config.model);
+    if (!f->model_name)
+        return -ENOMEM;
+    f->model = (struct api_model){
+        .id = f->model_name,
+        .aliases = f->aliases,
+        .tokenizer = f->tokenizer,
+        .template = f->template,
+        .n_vocab = tokenizer_n_vocab(f->tokenizer),
+        .created_unix = time(NULL),
+    };
+    return 0;
+}
+
+static int open_api(struct front *f) {
+    const struct config *c = &f->config;
+    struct api_opts o = {
+        .max_connections = (uint32_t)c->max_connections,
+        .max_running = (uint32_t)c->max_running,
+        .max_queued = (uint32_t)c->max_queued,
+        .max_n = (uint32_t)c->max_n,
+        .max_body_bytes = (uint32_t)c->max_body,
+        .max_header_bytes = (uint32_t)c->max_header,
+        .max_header_count = (uint32_t)c->max_header_count,
+        .header_timeout_ms = (uint32_t)c->header_timeout_ms,
+        .body_timeout_ms = (uint32_t)c->body_timeout_ms,
+        .idle_timeout_ms = (uint32_t)c->idle_timeout_ms,
+        .keepalive_ms = (uint32_t)c->keepalive_ms,
+        .stall_timeout_ms = (uint32_t)c->stall_timeout_ms,
+        .stream_buffer_bytes = (uint32_t)c->stream_buffer,
+        .default_max_tokens = (uint32_t)c->default_max_tokens,
+        .request_timeout_ms = (uint32_t)c->request_timeout_ms,
+        .api_keys_file = *c->api_keys ? c->api_keys : NULL,
+        .hosts = (const char *const *)c->hosts,
+        .owned_by = "weft",
+        .digests = c->digests,
+    };
+
+    return api_new(&f->api, &f->loop, &o, &f->model, workers_port(f->workers), clock_monotonic());
+}
+
+/* One address of the listen option. The first one names the service in messages. */
+static int listen_on(struct front *f, const char *address, struct err *err) {
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    int port, bound;
+
+    if (strncmp(address, "unix:", 5) == 0) {
+        int r = api_listen_unix(f->api, address + 5, err);
+
+        if (r == 0 && !*f->url)
+            snprintf(f->url, sizeof(f->url), "%s", address);
+        return r;
+    }
+    char *end = NULL;
+    port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
+    if (!colon || colon == address || end == colon + 1 || *end || port < 0 || port > 65535 ||
+        (size_t)(colon - address) >= sizeof(host))
+        return err_set(err, 0, "listen", "listen: must be HOST:PORT or unix:PATH, not \"%s\"",
+                       address);
+    size_t len = (size_t)(colon - address);
+    bool v6 = address[0] == '[' && colon[-1] == ']';
+    snprintf(host, sizeof(host), "%.*s", (int)(v6 ? len - 2 : len), address + v6);
+    int r = api_listen_tcp(f->api, host, port, &bound, err);
+    if (r == 0 && !*f->url)
+        snprintf(f->url, sizeof(f->url), "http://%.*s:%d", (int)len, address, bound);
+    return r;
+}
+
+/* Inherited sockets replace the configured addresses. */
+static int open_listeners(struct front *f, struct err *err) {
+    struct service_fd fds[SERVICE_FDS_MAX];
+    int n = service_inherited(fds), n_http = 0, r = 0;
+
+    if (n < 0)
+        return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
+    for (int i = 0; i < n && r == 0; i++) {
+        n_http += !fds[i].admin;
+        r = fds[i].admin ? admin_listen_fd(f->admin, fds[i].fd, err)
+                         : api_listen_fd(f->api, fds[i].fd, err);
+    }
+    if (n_http)
+        snprintf(f->url, sizeof(f->url), "socket activation");
+    for (char **l = f->config.listen; !n_http && *l && r == 0; l++)
+        r = listen_on(f, *l, err);
+    if (r == 0 && n == n_http && *f->config.admin_socket)
+        r = admin_listen_unix(f->admin, f->config.admin_socket, err);
+    return r;
+}
+
+/* A quarter of the memory that is available now. */
+static uint64_t default_kv_memory(void) {
+    unsigned long long kib = 4u << 20;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return kib * 1024 / 4;
+}
+
+static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int signum) {
+    uv_signal_init(&f->loop, s);
+    return uv_signal_start(s, cb, signum);
+}
+
+static int open_front(struct front *f, struct err *err) {
+    struct workers_opts o = {
+        .loop = &f->loop,
+        .config = &f->config,
+        .clock = clock_monotonic(),
+        .ctx = f,
+        .on_ready = on_ready,
+        .on_refused = on_refused,
+    };
+    int r = open_model(f, err);
+
+    if (r < 0)
+        return r;
+    o.file = f->file;
+    o.kv_memory = f->config.kv_memory ? f->config.kv_memory : default_kv_memory();
+    if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
+        return r;
+    workers_attach(f->workers, f->api);
+    struct admin_opts a = {&f->loop, f->api, f->workers, clock_monotonic(), f, drain_from_admin};
+    if ((r = admin_new(&f->admin, &a)) < 0 || (r = api_reload_keys(f->api, err)) < 0 ||
+        (r = open_listeners(f, err)) < 0)
+        return r;
+    start_signal(f, &f->term, on_stop_signal, SIGTERM);
+    start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
+    start_signal(f, &f->hup, on_hup, SIGHUP);
+    uv_timer_init(&f->loop, &f->drain);
+    service_watchdog_start(&f->loop);
+    service_status("loading the model");
+    return workers_start(f->workers);
+}
+
+static void free_front(struct front *f) {
+    admin_free(f->admin);
+    api_free(f->api);
+    workers_free(f->workers);
+    uv_loop_close(&f->loop);
+    template_free(f->template);
+    tokenizer_free(f->tokenizer);
+    gguf_free(f->file);
+    free(f->model_name);
+    config_deinit(&f->config);
+}
+
+static int serve(struct front *f) {
+    struct err err = {0};
+
+    signal(SIGPIPE, SIG_IGN);
+    log_init(level_of(&f->config), "front");
+    uv_loop_init(&f->loop);
+    f->loop.data = f;
+    int r = open_front(f, &err);
+    if (r < 0)
+        return fail(&err, r); /* the process ends: the system takes back what is open */
+    uv_run(&f->loop, UV_RUN_DEFAULT);
+    r = f->exit_code;
+    free_front(f);
+    return r;
+}
+
+int main(int argc, char **argv) {
+    static struct front f;
+    struct err err = {0};
+    bool check = argc > 1 && strcmp(argv[argc - 1], "--check-config") == 0;
+    int r;
+
+    if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
+        return worker_main(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return config_help(stdout), 0;
+    if (argc > 1 && strcmp(argv[1], "--print-config") == 0)
+        return config_print(stdout), 0;
+    if (argc > 1 && strcmp(argv[1], "--version") == 0)
+        return printf("weftd %s\n", WEFT_VERSION), 0;
+    f.argc = check ? argc - 1 : argc;
+    f.argv = argv;
+    if ((r = config_init(&f.config)) < 0 ||
+        (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
+        (r = config_check(&f.config, &err)) < 0)
+        return fail(&err, r);
+    if (check)
+        return printf("configuration is valid\n"), 0;
+    return serve(&f);
+}

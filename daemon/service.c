@@ -1,0 +1,92 @@
+#include "daemon/service.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "base/clock.h"
+
+#ifdef HAVE_SYSTEMD
+
+#include <systemd/sd-daemon.h>
+
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+    char **names = NULL;
+    int n = sd_listen_fds_with_names(1, &names), result = n;
+
+    if (n > SERVICE_FDS_MAX)
+        result = -EINVAL;
+    for (int i = 0; i < n && result >= 0; i++) {
+        int fd = SD_LISTEN_FDS_START + i;
+
+        if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
+            result = -EINVAL;
+        fds[i] = (struct service_fd){fd, names && strcmp(names[i], "admin") == 0};
+    }
+    for (int i = 0; names && names[i]; i++)
+        free(names[i]);
+    free(names);
+    return result;
+}
+
+void service_ready(void) {
+    sd_notify(0, "READY=1");
+}
+
+void service_reloading(void) {
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
+               (long long)(clock_now(clock_monotonic()) / 1000));
+}
+
+void service_stopping(void) {
+    sd_notify(0, "STOPPING=1");
+}
+
+void service_status(const char *text) {
+    sd_notifyf(0, "STATUS=%s", text);
+}
+
+static uv_timer_t watchdog;
+static bool watching;
+
+static void ping(uv_timer_t *t) {
+    (void)t;
+    sd_notify(0, "WATCHDOG=1");
+}
+
+void service_watchdog_start(uv_loop_t *loop) {
+    uint64_t usec;
+
+    if (sd_watchdog_enabled(0, &usec) <= 0)
+        return;
+    uv_timer_init(loop, &watchdog);
+    uv_timer_start(&watchdog, ping, 0, usec / 2000);
+    uv_unref((uv_handle_t *)&watchdog);
+    watching = true;
+}
+
+void service_watchdog_stop(void) {
+    if (watching)
+        uv_close((uv_handle_t *)&watchdog, NULL);
+    watching = false;
+}
+
+#else
+
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+    (void)fds;
+    return 0;
+}
+
+void service_ready(void) {}
+void service_reloading(void) {}
+void service_stopping(void) {}
+void service_status(const char *text) {
+    (void)text;
+}
+void service_watchdog_start(uv_loop_t *loop) {
+    (void)loop;
+}
+void service_watchdog_stop(void) {}
+
+#endif

@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * service - what the process owes its service manager: inherited sockets, readiness, the watchdog and
+ * the status line. Without systemd every call does nothing and succeeds.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define SERVICE_FDS_MAX 16
+
+struct service_fd {
+    int fd;
+    bool admin; /* its name is "admin": the admin socket; else HTTP */
+};
+
+/* Sockets passed by socket activation. Each is checked to be a listening stream socket. Returns their
+ * number, or -EINVAL when what was passed cannot be used. Removes the variables from the environment. */
+int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
+
+void service_ready(void);
+void service_reloading(void); /* followed by service_ready() */
+void service_stopping(void);
+void service_status(const char *text);
+
+/* Pings the watchdog from @loop at half its interval, when one is set: a loop that hangs is killed. */
+void service_watchdog_start(uv_loop_t *loop);
+void service_watchdog_stop(void);

@@ -1,0 +1,294 @@
+#include "daemon/worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "proto/messages.h"
+#include "scheduler/scheduler.h"
+#include "text/tokenizer.h"
+
+#define EVENTS_MAX (16u << 20) /* bytes of one event batch */
+#define QUEUE_MAX (32u << 20)  /* bytes that may wait in the channel before batches are skipped */
+#define STATS_NS 100000000     /* between two statistics */
+#define WARM_UP_TOKENS 8u
+
+struct worker {
+    struct chan chan;
+    struct suspects *suspects;
+    struct gguf *file;
+    struct engine *engine;
+    struct tokenizer *tokenizer;
+    struct sched *sched;
+    struct buf out;
+    int64_t stats_sent_ns;
+    bool stats_stale; /* something happened since they were sent */
+    float told;       /* loading progress told last */
+};
+
+void worker_build_id(unsigned char out[20]) {
+    memset(out, 0, 20);
+    snprintf((char *)out, 20, "%s %zx.%zx", WEFT_VERSION, sizeof(struct submit),
+             sizeof(struct event));
+}
+
+/* Everything that ends the process goes through here: the front gets the reason. */
+static int refuse(struct worker *w, const char *why) {
+    log_event(WLOG_ERROR, "worker_failed", "reason=\"%s\"", why);
+    if (chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0)
+        for (int i = 0; i < 10 && chan_wants_write(&w->chan); i++)
+            chan_wait(&w->chan, 100);
+    return WORKER_REFUSED;
+}
+
+static void on_progress(void *ctx, const char *what, double fraction) {
+    struct worker *w = ctx;
+    struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
+
+    if (m.fraction < w->told + 0.01f && m.fraction > w->told && m.fraction < 1)
+        return;
+    w->told = m.fraction;
+    buf_clear(&w->out);
+    if (msg_progress_pack(&w->out, &m) == 0)
+        chan_send(&w->chan, MSG_PROGRESS, w->out.data, (uint32_t)w->out.len);
+}
+
+/* Sends HELLO and waits for OPEN. 0 or a negative errno. */
+static int handshake(struct worker *w, struct chan_frame *f) {
+    struct msg_hello hello = {.magic = MSG_MAGIC, .version = MSG_VERSION};
+    int r;
+
+    worker_build_id(hello.build_id);
+    chan_send(&w->chan, MSG_HELLO, &hello, sizeof(hello));
+    while ((r = chan_recv(&w->chan, f)) == CHAN_EMPTY)
+        if ((r = chan_wait(&w->chan, -1)) < 0)
+            return r;
+    return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
+}
+
+static void copy_name(char *out, size_t size, struct str s) {
+    snprintf(out, size, "%.*s", (int)s.len, s.data);
+}
+
+static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
+    char backend[32], isa[32];
+    struct engine_opts o = {
+        .file = w->file,
+        .backend = backend,
+        .isa = isa,
+        .n_threads = m->n_threads,
+        .n_pages = m->n_pages,
+        .page_tokens = m->page_tokens,
+        .kv_bytes = m->kv_bytes,
+        .max_context = m->max_context,
+        .max_rows = m->max_rows,
+        .max_seqs = m->max_seqs,
+        .max_wants = m->max_rows,
+        .kv_type = m->kv_type,
+        .digest = m->digest,
+        .progress = on_progress,
+        .progress_ctx = w,
+    };
+
+    copy_name(backend, sizeof(backend), m->backend);
+    copy_name(isa, sizeof(isa), m->isa);
+    int r = tokenizer_new(&w->tokenizer, w->file, err);
+    return r < 0 ? r : engine_new(&w->engine, &o, err);
+}
+
+static int new_sched(struct worker *w, const struct msg_open *m) {
+    struct sched_opts o = {
+        .max_seqs = m->max_seqs,
+        .max_rows = m->max_rows,
+        .itl_target_ms = m->itl_target_ms,
+        .max_step_ms = m->max_step_ms,
+        .depth = MIN(m->depth, engine_info(w->engine)->depth),
+        .max_bypass = 8,
+        .tokenizer = w->tokenizer,
+        .suspects = w->suspects,
+    };
+
+    memcpy(&o.hash_seed, engine_info(w->engine)->fingerprint, sizeof(o.hash_seed));
+    return sched_new(&w->sched, &o, w->engine, clock_monotonic());
+}
+
+/* Runs a few tokens through everything before the front is told READY: touches all weights, and a model
+ * that cannot run a step never serves. */
+static int warm_up(struct worker *w) {
+    int32_t tokens[WARM_UP_TOKENS] = {0};
+    struct submit m = {.n_prompt = WARM_UP_TOKENS,
+                       .max_new = 1,
+                       .n_tokens = WARM_UP_TOKENS,
+                       .tokens = tokens,
+                       .seed = 1};
+    int r;
+
+    params_init(&m.sampling);
+    m.max_new = 2;
+    r = sched_submit(w->sched, &m);
+    while (r == 0)
+        r = sched_step(w->sched);
+    if (r < 0)
+        return r;
+    buf_clear(&w->out);
+    if (sched_events(w->sched, &w->out) == 0)
+        sched_delivered(w->sched);
+    return 0;
+}
+
+static int send_ready(struct worker *w) {
+    const struct engine_info *i = engine_info(w->engine);
+    struct msg_ready m = {
+        .n_vocab = i->n_vocab,
+        .n_embd = i->n_embd,
+        .n_layer = i->n_layer,
+        .max_context = i->max_context,
+        .page_tokens = i->page_tokens,
+        .n_pages = i->n_pages,
+        .n_threads = i->n_threads,
+        .weight_bytes = i->weight_bytes,
+        .page_bytes = i->page_bytes,
+        .n_params = i->n_params,
+        .arch = {i->arch, (uint32_t)strlen(i->arch)},
+        .backend = {i->backend, (uint32_t)strlen(i->backend)},
+        .isa = {i->isa, (uint32_t)strlen(i->isa)},
+    };
+
+    memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
+    buf_clear(&w->out);
+    int r = msg_ready_pack(&w->out, &m);
+    return r < 0 ? r : chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);
+}
+
+/* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
+static int drain(struct worker *w) {
+    struct chan_frame f;
+    struct submit m;
+    uint64_t id;
+    int r;
+
+    while ((r = chan_recv(&w->chan, &f)) == 0) {
+        w->stats_stale = true;
+        if (f.type == MSG_SUBMIT && msg_submit_parse(f.data, f.len, &m) == 0)
+            r = sched_submit(w->sched, &m);
+        else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
+            sched_cancel(w->sched, id);
+        else
+            return -EPROTO;
+        if (r < 0)
+            return r;
+    }
+    return r < 0 ? r : 0;
+}
+
+/* One event batch. When the channel is full the batch is skipped: the next one carries more. */
+static void send_events(struct worker *w) {
+    buf_clear(&w->out);
+    if (sched_events(w->sched, &w->out) == 0 &&
+        chan_send(&w->chan, MSG_EVENTS, w->out.data, (uint32_t)w->out.len) == 0)
+        sched_delivered(w->sched);
+}
+
+static void send_stats(struct worker *w, bool idle) {
+    int64_t now = clock_now(clock_monotonic());
+    struct msg_stats s;
+
+    if (!w->stats_stale || (!idle && now - w->stats_sent_ns < STATS_NS))
+        return;
+    sched_stats(w->sched, &s);
+    s.at_ns = now;
+    if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) == 0) {
+        w->stats_sent_ns = now;
+        w->stats_stale = false;
+    }
+}
+
+static int idle_timeout_ms(struct worker *w) {
+    int64_t wake = sched_wake_ns(w->sched);
+
+    if (wake == INT64_MAX)
+        return -1;
+    int64_t ms = (wake - clock_now(clock_monotonic())) / 1000000 + 1;
+    return (int)MAX(0, MIN(ms, 60000));
+}
+
+static int serve(struct worker *w) {
+    for (;;) {
+        int r = drain(w);
+
+        if (r < 0)
+            return r;
+        r = sched_step(w->sched);
+        if (r < 0)
+            return r;
+        if (r == 0)
+            w->stats_stale = true;
+        send_events(w);
+        send_stats(w, r == SCHED_IDLE);
+        if (r == SCHED_IDLE && (r = chan_wait(&w->chan, idle_timeout_ms(w))) < 0)
+            return r;
+    }
+}
+
+static int run(struct worker *w, int n_shards) {
+    int fds[256];
+    struct chan_frame f;
+    struct msg_open open;
+    struct err err = {0};
+
+    if (n_shards < 1 || n_shards > (int)ARRAY_SIZE(fds))
+        return WORKER_CHANNEL;
+    if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0)
+        return WORKER_CHANNEL;
+    for (int i = 0; i < n_shards; i++)
+        fds[i] = WORKER_FD_MODEL + i;
+    w->suspects->loading = 1;
+    if (gguf_open_fds(&w->file, fds, (uint32_t)n_shards, &err) < 0 ||
+        open_model(w, &open, &err) < 0)
+        return refuse(w, *err.message ? err.message : "out of memory");
+    if (new_sched(w, &open) < 0 || warm_up(w) < 0)
+        return refuse(w, "the model cannot run a step");
+    w->suspects->loading = 0;
+    if (send_ready(w) < 0)
+        return WORKER_CHANNEL;
+    int r = serve(w);
+    if (r == -EPIPE)
+        return WORKER_DONE; /* the front has gone or let us go */
+    refuse(w, r == -EIO ? "the device is lost" : strerror(-r));
+    return r == -EIO ? WORKER_LOST : WORKER_CHANNEL;
+}
+
+int worker_main(int argc, char **argv) {
+    struct worker w = {0};
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_NAME, "weft-worker");
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
+    signal(SIGHUP, SIG_IGN);
+    log_init(WLOG_INFO, "worker");
+    chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, QUEUE_MAX);
+    buf_init(&w.out, EVENTS_MAX);
+    w.suspects =
+        mmap(NULL, sizeof(*w.suspects), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS, 0);
+    if (w.suspects == MAP_FAILED)
+        return WORKER_CHANNEL;
+
+    int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
+
+    sched_free(w.sched);
+    engine_free(w.engine);
+    tokenizer_free(w.tokenizer);
+    gguf_free(w.file);
+    buf_deinit(&w.out);
+    chan_deinit(&w.chan);
+    munmap(w.suspects, sizeof(*w.suspects));
+    return r;
+}

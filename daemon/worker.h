@@ -1,0 +1,23 @@
+#pragma once
+
+/*
+ * worker - the main loop of the worker process: it owns scheduler, pages, weights and device, has no
+ * network, and hears and speaks only through the channel. Started by daemon/workers.c from the same
+ * executable; descriptors as below, a clean environment.
+ */
+
+#define WORKER_FLAG "--worker" /* argv[1] of a worker; argv[2] is the number of model shards */
+
+enum worker_fd {
+    WORKER_FD_CHANNEL = 3,
+    WORKER_FD_SUSPECTS = 4, /* memory shared with the front: struct suspects */
+    WORKER_FD_MODEL = 5,    /* the first shard; the others follow */
+};
+
+/* Exit codes, for the front's log line. */
+enum worker_exit { WORKER_DONE = 0, WORKER_REFUSED = 2, WORKER_LOST = 3, WORKER_CHANNEL = 4 };
+
+int worker_main(int argc, char **argv);
+
+/* What both processes must agree on; differs between builds. */
+void worker_build_id(unsigned char out[20]);

@@ -1,0 +1,468 @@
+#include "daemon/workers.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/chan.h"
+#include "base/log.h"
+#include "daemon/worker.h"
+
+#define QUEUE_MAX (64u << 20)
+#define WATCH_MS 250
+#define BACKOFF_MAX_MS 5000
+#define FAULTS_MAX 256 /* requests whose deaths are remembered */
+
+enum workers_state { WORKERS_DOWN, WORKERS_LOADING, WORKERS_SERVING, WORKERS_STOPPED };
+
+/* In how many deaths a request was present. The oldest entry is reused: an id that died twice and
+ * was resubmitted is among the newest. */
+struct fault {
+    uint64_t id;
+    uint32_t n;
+};
+
+struct workers {
+    struct api_port port;
+    struct workers_opts opts;
+    struct api *api;
+    enum workers_state state;
+    bool served; /* some worker was READY once */
+    uv_process_t process;
+    uv_poll_t poll;
+    uv_timer_t watch, restart;
+    bool process_open, poll_open, killed_for_hang;
+    struct chan chan;
+    struct buf out;
+    int exe_fd, suspects_fd;
+    struct suspects *suspects;
+    int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
+    uint64_t progress_step;
+    uint32_t backoff_ms, n_started, n_deaths, n_hangs;
+    struct fault faults[FAULTS_MAX];
+    uint32_t n_faults; /* written so far; the slot is n_faults % FAULTS_MAX */
+    char refusal[400];
+    struct msg_stats last;
+    bool has_stats;
+};
+
+static void set_state(struct workers *w, enum workers_state next) {
+    static const bool legal[4][4] = {
+        [WORKERS_DOWN] = {[WORKERS_LOADING] = true, [WORKERS_STOPPED] = true},
+        [WORKERS_LOADING] =
+            {[WORKERS_SERVING] = true, [WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
+        [WORKERS_SERVING] = {[WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
+    };
+
+    assert(legal[w->state][next]);
+    w->state = next;
+}
+
+static struct workers *of_port(struct api_port *p) {
+    return CONTAINER_OF(p, struct workers, port);
+}
+
+/* ---- the channel ---- */
+
+static void update_poll(struct workers *w);
+
+static int send_frame(struct workers *w, uint16_t type) {
+    int r = chan_send(&w->chan, type, w->out.data, (uint32_t)w->out.len);
+
+    update_poll(w);
+    return r;
+}
+
+static int port_submit(struct api_port *p, const struct submit *m) {
+    struct workers *w = of_port(p);
+
+    if (w->state != WORKERS_SERVING)
+        return -EAGAIN;
+    buf_clear(&w->out);
+    int r = msg_submit_pack(&w->out, m);
+    if (r < 0)
+        return r;
+    r = send_frame(w, MSG_SUBMIT);
+    return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
+}
+
+static void port_cancel(struct api_port *p, uint64_t id) {
+    struct workers *w = of_port(p);
+
+    if (w->state != WORKERS_SERVING)
+        return; /* a new worker will not know it */
+    buf_clear(&w->out);
+    if (msg_cancel_pack(&w->out, id) == 0)
+        send_frame(w, MSG_CANCEL);
+}
+
+static uint32_t faults_of(struct api_port *p, uint64_t id) {
+    struct workers *w = of_port(p);
+
+    for (uint32_t i = 0; i < MIN(w->n_faults, FAULTS_MAX); i++)
+        if (w->faults[i].id == id)
+            return w->faults[i].n;
+    return 0;
+}
+
+static void blame(struct workers *w) {
+    uint32_t n = MIN(w->suspects->n, SUSPECTS_MAX);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t id = w->suspects->ids[i];
+        struct fault *f = NULL;
+
+        for (uint32_t k = 0; k < MIN(w->n_faults, FAULTS_MAX) && !f; k++)
+            f = w->faults[k].id == id ? &w->faults[k] : NULL;
+        if (!f) {
+            f = &w->faults[w->n_faults++ % FAULTS_MAX];
+            *f = (struct fault){.id = id};
+        }
+        f->n++;
+    }
+}
+
+static void kill_worker(struct workers *w, const char *why) {
+    if (!w->process_open)
+        return;
+    log_event(WLOG_WARN, "worker_killed", "pid=%d reason=\"%s\"", w->process.pid, why);
+    uv_process_kill(&w->process, SIGKILL);
+}
+
+static void send_open(struct workers *w) {
+    const struct config *c = w->opts.config;
+    struct msg_open m = {
+        .backend = {c->backend, (uint32_t)strlen(c->backend)},
+        .isa = {c->isa, (uint32_t)strlen(c->isa)},
+        .n_threads = (uint32_t)c->threads,
+        .n_pages = (uint32_t)c->kv_pages,
+        .page_tokens = (uint32_t)c->page_tokens,
+        .max_context = (uint32_t)c->max_context,
+        .max_rows = (uint32_t)c->max_rows,
+        .max_seqs = (uint32_t)c->max_seqs,
+        .depth = (uint32_t)c->depth,
+        .kv_type = strcmp(c->kv_type, "q8_0") == 0, /* enum engine_kv_type */
+        .kv_bytes = w->opts.kv_memory,
+        .itl_target_ms = (uint32_t)c->itl_target_ms,
+        .max_step_ms = (uint32_t)c->max_step_ms,
+        .digest = c->digests,
+    };
+
+    buf_clear(&w->out);
+    if (msg_open_pack(&w->out, &m) == 0)
+        send_frame(w, MSG_OPEN);
+}
+
+static void on_hello(struct workers *w, const struct chan_frame *f) {
+    struct msg_hello h;
+    uint8_t id[20];
+
+    worker_build_id(id);
+    if (f->len == sizeof(h))
+        memcpy(&h, f->data, sizeof(h));
+    if (f->len != sizeof(h) || h.magic != MSG_MAGIC || h.version != MSG_VERSION ||
+        memcmp(h.build_id, id, sizeof(id)) != 0)
+        kill_worker(w, "not the same build");
+    else
+        send_open(w);
+}
+
+static void on_ready(struct workers *w, const struct msg_ready *m) {
+    set_state(w, WORKERS_SERVING);
+    w->backoff_ms = 0;
+    w->progress_ns = clock_now(w->opts.clock);
+    log_event(WLOG_INFO, "worker_ready",
+              "pid=%d arch=%.*s backend=%.*s isa=%.*s threads=%u pages=%u page_tokens=%u "
+              "max_context=%u load_ms=%lld",
+              w->process.pid, (int)m->arch.len, m->arch.data, (int)m->backend.len, m->backend.data,
+              (int)m->isa.len, m->isa.data, m->n_threads, m->n_pages, m->page_tokens,
+              m->max_context, (long long)(w->progress_ns - w->started_ns) / 1000000);
+    if (!w->served)
+        w->opts.on_ready(w->opts.ctx, m);
+    w->served = true;
+    api_worker_up(w->api, faults_of);
+}
+
+static void on_events(struct workers *w, const struct chan_frame *f) {
+    struct event_cursor c;
+    struct event e;
+    int r;
+
+    msg_events_begin(&c, f->data, f->len);
+    while ((r = msg_events_next(&c, &e)) == 0)
+        api_on_event(w->api, &e);
+    if (r < 0)
+        kill_worker(w, "malformed events");
+}
+
+static void on_frame(struct workers *w, const struct chan_frame *f) {
+    struct msg_ready ready;
+    struct msg_progress p;
+
+    if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
+        on_hello(w, f);
+    } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
+        log_event(WLOG_DEBUG, "worker_loading", "what=\"%.*s\" percent=%d", (int)p.what.len,
+                  p.what.data, (int)(p.fraction * 100));
+    } else if (f->type == MSG_READY && w->state == WORKERS_LOADING &&
+               msg_ready_parse(f->data, f->len, &ready) == 0) {
+        on_ready(w, &ready);
+    } else if (f->type == MSG_FAILED) {
+        snprintf(w->refusal, sizeof(w->refusal), "%.*s", (int)MIN(f->len, 399u),
+                 (const char *)f->data);
+    } else if (f->type == MSG_EVENTS && w->state == WORKERS_SERVING) {
+        on_events(w, f);
+    } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
+        memcpy(&w->last, f->data, sizeof(w->last));
+        w->has_stats = true;
+        api_on_stats(w->api, &w->last);
+    } else {
+        kill_worker(w, "unexpected frame");
+    }
+}
+
+static void close_channel(struct workers *w) {
+    if (!w->poll_open)
+        return;
+    w->poll_open = false;
+    uv_poll_stop(&w->poll);
+    chan_deinit(&w->chan);
+    uv_close((uv_handle_t *)&w->poll, NULL);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+    struct workers *w = CONTAINER_OF(poll, struct workers, poll);
+    struct chan_frame f;
+    int r = status;
+
+    (void)events;
+    while (r == 0 && w->poll_open && (r = chan_recv(&w->chan, &f)) == 0)
+        on_frame(w, &f);
+    if (!w->poll_open)
+        return;
+    chan_flush(&w->chan);
+    if (r < 0 || w->chan.dead)
+        uv_poll_stop(&w->poll); /* the exit of the process does the rest */
+    else
+        update_poll(w);
+}
+
+static void update_poll(struct workers *w) {
+    if (w->poll_open && !w->chan.dead)
+        uv_poll_start(&w->poll, UV_READABLE | (chan_wants_write(&w->chan) ? UV_WRITABLE : 0),
+                      on_poll);
+}
+
+/* ---- the process ---- */
+
+static void schedule_restart(struct workers *w);
+
+static void on_process_closed(uv_handle_t *h) {
+    struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
+
+    w->process_open = false;
+    if (w->state == WORKERS_DOWN)
+        schedule_restart(w);
+}
+
+static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
+    struct workers *w = CONTAINER_OF(p, struct workers, process);
+    struct chan_frame f;
+
+    /* What it said before it died still counts. */
+    while (w->poll_open && chan_recv(&w->chan, &f) == 0)
+        on_frame(w, &f);
+    close_channel(w);
+    bool served = w->state == WORKERS_SERVING;
+    if (w->state != WORKERS_STOPPED) {
+        set_state(w, WORKERS_DOWN);
+        w->n_deaths++;
+        blame(w);
+        log_event(WLOG_ERROR, "worker_died",
+                  "pid=%d status=%lld signal=%d hang=%d suspects=%u%s%s%s", p->pid,
+                  (long long)status, signal, w->killed_for_hang, w->suspects->n,
+                  *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");
+        if (served)
+            api_worker_down(w->api);
+    }
+    uv_close((uv_handle_t *)p, on_process_closed);
+    if (w->state == WORKERS_DOWN && !w->served && *w->refusal)
+        w->opts.on_refused(w->opts.ctx, w->refusal);
+}
+
+static int spawn(struct workers *w) {
+    uint32_t n_shards = gguf_n_shards(w->opts.file);
+    uv_stdio_container_t stdio[WORKER_FD_MODEL + 256];
+    char exe[32], shards[16];
+    char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL}, *env[] = {NULL};
+    uv_process_options_t o = {.exit_cb = on_process_exit,
+                              .file = exe,
+                              .args = args,
+                              .env = env,
+                              .cwd = "/",
+                              .stdio = stdio};
+    int pair[2];
+
+    if (n_shards > 256)
+        return -E2BIG;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return -errno;
+    snprintf(exe, sizeof(exe), "/proc/self/fd/%d", w->exe_fd);
+    snprintf(shards, sizeof(shards), "%u", n_shards);
+    for (int i = 0; i < 3; i++)
+        stdio[i] =
+            (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};
+    stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
+    stdio[WORKER_FD_SUSPECTS] =
+        (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->suspects_fd};
+    for (uint32_t i = 0; i < n_shards; i++)
+        stdio[WORKER_FD_MODEL + i] = (uv_stdio_container_t){
+            .flags = UV_INHERIT_FD, .data.fd = gguf_shard_fd(w->opts.file, i)};
+    o.stdio_count = (int)(WORKER_FD_MODEL + n_shards);
+
+    int r = uv_spawn(w->opts.loop, &w->process, &o);
+    close(pair[1]);
+    if (r < 0) {
+        close(pair[0]);
+        uv_close((uv_handle_t *)&w->process, on_process_closed);
+        w->process_open = true;
+        return r;
+    }
+    w->process_open = true;
+    chan_init(&w->chan, pair[0], MSG_MAX_FRAME, QUEUE_MAX);
+    uv_poll_init(w->opts.loop, &w->poll, pair[0]);
+    w->poll_open = true;
+    return 0;
+}
+
+int workers_start(struct workers *w) {
+    memset(w->suspects, 0, sizeof(*w->suspects));
+    *w->refusal = 0;
+    w->killed_for_hang = false;
+    w->progress_step = 0;
+    w->started_ns = w->progress_ns = clock_now(w->opts.clock);
+    int r = spawn(w);
+    if (r < 0)
+        return r;
+    w->n_started++;
+    set_state(w, WORKERS_LOADING);
+    log_event(WLOG_INFO, "worker_started", "pid=%d", w->process.pid);
+    update_poll(w);
+    return 0;
+}
+
+static void on_restart(uv_timer_t *t) {
+    struct workers *w = CONTAINER_OF(t, struct workers, restart);
+
+    if (w->state != WORKERS_DOWN || w->process_open)
+        return;
+    int r = workers_start(w);
+    if (r < 0)
+        log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
+}
+
+/* At once after a worker that served; with growing pauses while none gets that far. */
+static void schedule_restart(struct workers *w) {
+    uint32_t ms = w->backoff_ms;
+
+    w->backoff_ms = MIN(MAX(2 * ms, 100u), BACKOFF_MAX_MS);
+    uv_timer_start(&w->restart, on_restart, ms, 0);
+}
+
+/* A worker hangs when a step, or the loading, takes too long, or when requests wait and no step
+ * completes. The front's own watchdog is another one (service.c). */
+static void on_watch(uv_timer_t *t) {
+    struct workers *w = CONTAINER_OF(t, struct workers, watch);
+    int64_t now = clock_now(w->opts.clock);
+    const struct config *c = w->opts.config;
+
+    if (!w->process_open || w->killed_for_hang)
+        return;
+    if (w->suspects->step != w->progress_step || !api_busy(w->api)) {
+        w->progress_step = w->suspects->step;
+        w->progress_ns = now;
+    }
+    bool hangs = w->state == WORKERS_LOADING
+                     ? now - w->started_ns > (int64_t)c->load_timeout_ms * 1000000
+                     : now - w->progress_ns > (int64_t)c->hang_timeout_ms * 1000000;
+    if (!hangs)
+        return;
+    w->killed_for_hang = true;
+    w->n_hangs++;
+    kill_worker(w, w->state == WORKERS_LOADING ? "loading took too long" : "no step completes");
+}
+
+/* ---- life ---- */
+
+int workers_new(struct workers **out, const struct workers_opts *o, struct err *err) {
+    CLEANUP(freep) struct workers *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return -ENOMEM;
+    w->opts = *o;
+    w->port = (struct api_port){port_submit, port_cancel};
+    buf_init(&w->out, MSG_MAX_FRAME);
+    w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    w->suspects_fd = memfd_create("weft-suspects", MFD_CLOEXEC);
+    if (w->exe_fd < 0 || w->suspects_fd < 0 ||
+        ftruncate(w->suspects_fd, sizeof(struct suspects)) < 0)
+        return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
+    w->suspects =
+        mmap(NULL, sizeof(struct suspects), PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, 0);
+    if (w->suspects == MAP_FAILED)
+        return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
+    uv_timer_init(o->loop, &w->watch);
+    uv_timer_init(o->loop, &w->restart);
+    *out = STEAL(w);
+    return 0;
+}
+
+struct api_port *workers_port(struct workers *w) {
+    return &w->port;
+}
+
+void workers_attach(struct workers *w, struct api *api) {
+    w->api = api;
+    uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
+}
+
+void workers_stop(struct workers *w) {
+    if (w->state == WORKERS_STOPPED)
+        return;
+    set_state(w, WORKERS_STOPPED);
+    close_channel(w);
+    if (w->process_open && uv_is_active((uv_handle_t *)&w->process))
+        uv_process_kill(&w->process, SIGKILL);
+    uv_close((uv_handle_t *)&w->watch, NULL);
+    uv_close((uv_handle_t *)&w->restart, NULL);
+}
+
+struct workers *workers_free(struct workers *w) {
+    if (!w)
+        return NULL;
+    munmap(w->suspects, sizeof(struct suspects));
+    close(w->exe_fd);
+    close(w->suspects_fd);
+    buf_deinit(&w->out);
+    free(w);
+    return NULL;
+}
+
+void workers_stats(const struct workers *w, struct workers_stats *out) {
+    static const char *const names[] = {"down", "loading", "serving", "stopped"};
+
+    *out = (struct workers_stats){
+        .state = names[w->state],
+        .n_started = w->n_started,
+        .n_deaths = w->n_deaths,
+        .n_hangs = w->n_hangs,
+        .pid = w->process_open ? w->process.pid : 0,
+        .stats_age_ms = w->has_stats ? (clock_now(w->opts.clock) - w->last.at_ns) / 1000000 : -1,
+        .last = w->last,
+    };
+}

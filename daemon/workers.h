@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * workers - starts, watches and replaces the worker process. It is the port through which api/ reaches
+ * the scheduler.
+ *
+ *      start ──> LOADING ──READY──> SERVING
+ *                  │  ^                │
+ *        exit, FAILED │ backoff        │ exit, hang (killed)
+ *                  v  │                v
+ *                 DOWN <───────────────┘        stop ──> STOPPED
+ *
+ * A worker that dies takes no stream with it: the front submits every live request again with the
+ * tokens it has, and promise 1 makes the stream go on as if nothing had happened. Which requests a
+ * death is blamed on stands in the page shared with the worker (struct suspects).
+ */
+
+#include "api/api.h"
+#include "daemon/config.h"
+
+struct workers;
+
+struct workers_opts {
+    uv_loop_t *loop;
+    const struct config *config;
+    const struct gguf *file; /* its descriptors are given to every worker */
+    uint64_t kv_memory;
+    struct clock *clock;
+    void *ctx;
+    /* The first time: the model is served from now on. */
+    void (*on_ready)(void *ctx, const struct msg_ready *m);
+    /* The worker refused to serve before it ever did: @why is its reason. */
+    void (*on_refused)(void *ctx, const char *why);
+};
+
+struct workers_stats {
+    const char *state;
+    uint32_t n_started, n_deaths, n_hangs;
+    int pid;              /* 0: none */
+    int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
+    struct msg_stats last;
+};
+
+int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
+struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
+
+struct api_port *workers_port(struct workers *w);
+void workers_attach(struct workers *w, struct api *api); /* before workers_start() */
+int workers_start(struct workers *w);
+void workers_stop(struct workers *w); /* kills the worker; no new one is started */
+
+void workers_stats(const struct workers *w, struct workers_stats *out);

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Holds the source tree to docs/architecture.md: who may include whom, and where libraries may appear.
+
+usage: check_layers.py SOURCE_ROOT
+A folder's public headers are listed here; every other header is private to its folder.
+"""
+import pathlib
+import re
+import sys
+
+ALL = "*"
+PUBLIC = {
+    "base": ALL,
+    "proto": ALL,
+    "text": {"tokenizer.h", "template.h", "stops.h", "grammar.h"},
+    "kvpager": {"kvpager.h"},
+    "engine": {"engine.h"},
+    "scheduler": {"scheduler.h"},
+    "api": {"api.h"},
+    "daemon": set(),
+    "cmd": set(),
+}
+MAY_USE = {
+    "base": set(),
+    "proto": {"base"},
+    "text": {"base"},
+    "kvpager": {"base"},
+    "engine": {"base"},
+    "scheduler": {"base", "proto", "text", "kvpager", "engine"},
+    "api": {"base", "proto", "text"},
+    "daemon": {"base", "proto", "text", "kvpager", "engine", "scheduler", "api"},
+    "cmd": {"base", "proto", "engine", "text"},
+}
+# A library's header may be included only below these paths.
+LIBRARIES = {
+    r"uv\.h": ("api/", "daemon/"),
+    r"llhttp\.h": ("api/",),
+    r"ini\.h": ("daemon/",),
+    r"systemd/.*": ("daemon/",),
+    r"cuda.*\.h": ("engine/cuda/",),
+    r"yyjson\.h": ("text/", "api/", "cmd/", "daemon/"),
+    r"utf8proc\.h": ("text/",),
+    r"xxhash\.h": ("kvpager/", "api/"),
+    r"curl/.*": ("cmd/",),
+    r"n?curses.*\.h": ("cmd/",),
+}
+MAX_LINES = 800
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
+
+
+def check_own(path, folder, target):
+    parts = target.split("/")
+    if len(parts) < 2 or parts[0] not in PUBLIC:
+        return f'"{target}": headers are included by full path'
+    if parts[0] == folder:
+        return None
+    if parts[0] not in MAY_USE[folder]:
+        return f"{folder}/ may not use {parts[0]}/ ({target})"
+    public = PUBLIC[parts[0]]
+    if public is not ALL and "/".join(parts[1:]) not in public:
+        return f"{target} is private to {parts[0]}/"
+    return None
+
+
+def check_library(path, target):
+    for pattern, places in LIBRARIES.items():
+        if re.fullmatch(pattern, target) and not path.startswith(places):
+            return f"<{target}> belongs in {', '.join(places)}"
+    return None
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    n = problems = 0
+    for folder in MAY_USE:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix not in {".c", ".h", ".cu", ".cuh"}:
+                continue
+            n += 1
+            path = str(file.relative_to(root))
+            text = file.read_text()
+            found = []
+            for own, library in INCLUDE.findall(text):
+                found.append(check_own(path, folder, own) if own else check_library(path, library))
+            lines = text.count("\n")
+            if lines > MAX_LINES:
+                found.append(f"{lines} lines, at most {MAX_LINES}")
+            for problem in filter(None, found):
+                problems += 1
+                print(f"{path}: {problem}")
+    print(f"{n} files, {problems} problems")
+    return 1 if problems or n == 0 else 0
+
+
+sys.exit(main())
