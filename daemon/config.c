@@ -371,7 +371,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
 
     for (int i = 1; i < argc; i++) {
         char key[64];
-        const char *value;
+        const char *value = "";
         int r = flag_value(argc, argv, &i, key, sizeof(key), &value, err);
 
         if (r < 0)
