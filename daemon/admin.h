@@ -23,8 +23,11 @@ struct admin_opts {
     uv_loop_t *loop;
     struct api *api;
     struct workers *workers;
+    const struct api_model *model;
     struct clock *clock;
+    int64_t started_ns; /* of the daemon, by @clock */
     void *ctx;
+    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "draining" */
     void (*drain)(void *ctx);
 };
 

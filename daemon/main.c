@@ -41,7 +41,7 @@ struct front {
     uv_timer_t drain;
     int64_t drain_ends_ns;
     char url[300];
-    bool draining, closing;
+    bool draining, closing, was_ready;
     int exit_code;
 };
 
@@ -100,6 +100,18 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
         start_drain(f);
     else
         close_all(f);
+}
+
+static const char *health_word(void *front) {
+    struct front *f = front;
+    struct workers_stats w;
+
+    workers_stats(f->workers, &w);
+    if (f->draining)
+        return "draining";
+    if (strcmp(w.state, "serving") == 0)
+        return "serving";
+    return f->was_ready ? "replacing" : "starting";
 }
 
 static void drain_from_admin(void *front) {
@@ -172,6 +184,7 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
     f->model.max_context = m->max_context;
     f->model.n_pages = m->n_pages;
     f->model.page_tokens = m->page_tokens;
+    f->was_ready = true;
     api_set_health(f->api, f->draining ? API_DRAINING : API_SERVING);
     snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
     service_status(status);
@@ -374,7 +387,17 @@ static int open_front(struct front *f, struct err *err) {
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;
     workers_attach(f->workers, f->api);
-    struct admin_opts a = {&f->loop, f->api, f->workers, clock_monotonic(), f, drain_from_admin};
+    struct admin_opts a = {
+        .loop = &f->loop,
+        .api = f->api,
+        .workers = f->workers,
+        .model = &f->model,
+        .clock = clock_monotonic(),
+        .started_ns = clock_now(clock_monotonic()),
+        .ctx = f,
+        .health = health_word,
+        .drain = drain_from_admin,
+    };
     if ((r = admin_new(&f->admin, &a)) < 0 || (r = api_reload_keys(f->api, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
         return r;

@@ -34,7 +34,7 @@ MAY_USE = {
 # A library's header may be included only below these paths.
 LIBRARIES = {
     r"uv\.h": ("api/", "daemon/"),
-    r"llhttp\.h": ("api/",),
+    r"llhttp\.h": ("api/", "daemon/"),
     r"ini\.h": ("daemon/",),
     r"systemd/.*": ("daemon/",),
     r"cuda.*\.h": ("engine/cuda/",),

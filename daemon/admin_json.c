@@ -1,0 +1,135 @@
+#include "daemon/admin_json.h"
+
+#include <yyjson.h>
+
+#define REQUESTS_MAX 4096
+
+typedef yyjson_mut_doc doc_t;
+typedef yyjson_mut_val val_t;
+
+static char *finish(doc_t *d) {
+    char *text = d ? yyjson_mut_write(d, 0, NULL) : NULL;
+
+    yyjson_mut_doc_free(d);
+    return text;
+}
+
+static doc_t *begin(val_t **root) {
+    doc_t *d = yyjson_mut_doc_new(NULL);
+
+    *root = d ? yyjson_mut_obj(d) : NULL;
+    if (d)
+        yyjson_mut_doc_set_root(d, *root);
+    return d;
+}
+
+static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "model");
+
+    yyjson_mut_obj_add_strcpy(d, o, "id", m->id);
+    yyjson_mut_obj_add_uint(d, o, "max_context", m->max_context);
+    yyjson_mut_obj_add_uint(d, o, "n_pages", m->n_pages);
+    yyjson_mut_obj_add_uint(d, o, "page_tokens", m->page_tokens);
+}
+
+static void add_front(doc_t *d, val_t *root, const struct api *api) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "front");
+    struct api_stats s;
+
+    api_stats(api, &s);
+    yyjson_mut_obj_add_uint(d, o, "connections", s.n_connections);
+    yyjson_mut_obj_add_uint(d, o, "running", s.n_running);
+    yyjson_mut_obj_add_uint(d, o, "queued", s.n_queued);
+    yyjson_mut_obj_add_uint(d, o, "requests", s.n_requests);
+    yyjson_mut_obj_add_uint(d, o, "ok", s.n_ok);
+    yyjson_mut_obj_add_uint(d, o, "client_errors", s.n_client_errors);
+    yyjson_mut_obj_add_uint(d, o, "server_errors", s.n_server_errors);
+    yyjson_mut_obj_add_uint(d, o, "rejected", s.n_rejected);
+    yyjson_mut_obj_add_uint(d, o, "cancelled", s.n_cancelled);
+    yyjson_mut_obj_add_uint(d, o, "prompt_tokens", s.n_prompt_tokens);
+    yyjson_mut_obj_add_uint(d, o, "output_tokens", s.n_output_tokens);
+    yyjson_mut_obj_add_uint(d, o, "resumed", s.n_resumed);
+}
+
+static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
+    struct workers_stats w;
+    const struct msg_stats *s = &w.last;
+
+    workers_stats(workers, &w);
+    yyjson_mut_obj_add_str(d, o, "state", w.state);
+    yyjson_mut_obj_add_int(d, o, "pid", w.pid);
+    yyjson_mut_obj_add_uint(d, o, "starts", w.n_started);
+    yyjson_mut_obj_add_uint(d, o, "deaths", w.n_deaths);
+    yyjson_mut_obj_add_uint(d, o, "hangs", w.n_hangs);
+    yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);
+    yyjson_mut_obj_add_uint(d, o, "steps", s->n_steps);
+    yyjson_mut_obj_add_uint(d, o, "prompt_tokens", s->n_prompt_tokens);
+    yyjson_mut_obj_add_uint(d, o, "cached_tokens", s->n_cached_tokens);
+    yyjson_mut_obj_add_uint(d, o, "output_tokens", s->n_output_tokens);
+    yyjson_mut_obj_add_uint(d, o, "preemptions", s->n_preemptions);
+    yyjson_mut_obj_add_uint(d, o, "evicted", s->n_evicted);
+    yyjson_mut_obj_add_uint(d, o, "running", s->n_running);
+    yyjson_mut_obj_add_uint(d, o, "waiting", s->n_waiting);
+    yyjson_mut_obj_add_uint(d, o, "pages", s->n_pages);
+    yyjson_mut_obj_add_uint(d, o, "pages_free", s->n_free);
+    yyjson_mut_obj_add_uint(d, o, "pages_cached", s->n_cached);
+    yyjson_mut_obj_add_uint(d, o, "pages_used", s->n_used);
+    yyjson_mut_obj_add_uint(d, o, "last_rows", s->last_rows);
+    yyjson_mut_obj_add_uint(d, o, "last_seqs", s->last_seqs);
+    yyjson_mut_obj_add_uint(d, o, "last_step_us", s->last_step_us);
+    yyjson_mut_obj_add_uint(d, o, "last_plan_us", s->last_plan_us);
+}
+
+char *admin_json_stats(const struct admin_opts *o) {
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    yyjson_mut_obj_add_str(d, root, "version", WEFT_VERSION);
+    yyjson_mut_obj_add_int(d, root, "uptime_s", (clock_now(o->clock) - o->started_ns) / 1000000000);
+    yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
+    add_model(d, root, o->model);
+    add_front(d, root, o->api);
+    add_worker(d, root, o->workers);
+    return finish(d);
+}
+
+char *admin_json_requests(const struct admin_opts *o) {
+    CLEANUP(freep) struct api_request_info *r = calloc(REQUESTS_MAX, sizeof(*r));
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d || !r)
+        return yyjson_mut_doc_free(d), NULL;
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "requests");
+    uint32_t n = api_requests(o->api, r, REQUESTS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_uint(d, v, "id", r[i].id);
+        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id);
+        yyjson_mut_obj_add_str(d, v, "endpoint", r[i].endpoint);
+        yyjson_mut_obj_add_str(d, v, "state", r[i].state);
+        yyjson_mut_obj_add_uint(d, v, "prompt_tokens", r[i].n_prompt);
+        yyjson_mut_obj_add_uint(d, v, "output_tokens", r[i].n_output);
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", r[i].n_cached);
+        yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
+        yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
+    }
+    return finish(d);
+}
+
+char *admin_json_health(const struct admin_opts *o) {
+    struct workers_stats w;
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    workers_stats(o->workers, &w);
+    yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
+    yyjson_mut_obj_add_str(d, root, "worker", w.state);
+    return finish(d);
+}
