@@ -35,9 +35,10 @@ const struct option config_table[] = {
     STRING("listen", "admin-socket", admin_socket, "",
            "The UNIX socket of the admin interface; empty: none."),
     STRING("listen", "api-keys", api_keys, "",
-           "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: no "
-           "key is "
-           "asked for."),
+           "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: none "
+           "is asked for."),
+    BOOL("listen", "anonymous", anonymous, "no",
+         "Allow addresses other than loopback without API keys."),
 
     UINT("limits", "max-connections", max_connections, "1024", 1, 100000,
          "Open client connections; more get 503."),
@@ -398,6 +399,16 @@ int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
     return r < 0 ? r : read_flags(c, argc, argv, false, err);
 }
 
+/* A listen address that only this machine reaches. */
+static bool is_loopback(const char *address) {
+    static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(local); i++)
+        if (strncmp(address, local[i], strlen(local[i])) == 0)
+            return true;
+    return false;
+}
+
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model)
         return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
@@ -405,6 +416,12 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
     if (!c->listen[0])
         return err_set(err, 0, "listen", "listen: at least one address is needed");
+    for (char *const *l = c->listen; *l; l++)
+        if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
+            return err_set(err, 0, "listen",
+                           "listen: %s is reachable from other machines: give api-keys, or set "
+                           "anonymous = yes to serve everyone",
+                           *l);
     if (c->max_seqs > c->max_rows)
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
     return 0;

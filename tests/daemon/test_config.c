@@ -1,0 +1,163 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/config.h"
+
+static struct config config;
+static struct err err;
+static char path[64];
+
+static void set_up(void) {
+    memset(&err, 0, sizeof(err));
+    cr_assert_eq(config_init(&config), 0);
+}
+
+static void tear_down(void) {
+    config_deinit(&config);
+    if (*path)
+        unlink(path);
+}
+
+TestSuite(config, .init = set_up, .fini = tear_down);
+
+/* Reads @text as a configuration file. */
+static int read_text(const char *text) {
+    strcpy(path, "/tmp/weft-config-XXXXXX");
+    int fd = mkstemp(path);
+
+    cr_assert(fd >= 0);
+    cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    return config_read_file(&config, path, &err);
+}
+
+/* The error must begin with "FILE:LINE: " and contain @part. */
+static void expect_error(const char *text, int line, const char *part) {
+    char start[128];
+
+    cr_assert_eq(read_text(text), -EINVAL, "%s is accepted", text);
+    snprintf(start, sizeof(start), "%s:%d: ", path, line);
+    cr_expect(strncmp(err.message, start, strlen(start)) == 0, "%s", err.message);
+    cr_expect(strstr(err.message, part), "%s", err.message);
+    cr_expect_null(strchr(err.message, '\n'));
+}
+
+static char *slurp(FILE *f) {
+    char *text = calloc(1, 1 << 17);
+
+    cr_assert(f && text);
+    rewind(f);
+    cr_assert(fread(text, 1, (1 << 17) - 1, f) > 0);
+    fclose(f);
+    return text;
+}
+
+Test(config, shipped_file_is_the_table_printed) {
+    FILE *printed = tmpfile();
+
+    config_print(printed);
+    CLEANUP(freep) char *is = slurp(fopen(getenv("WEFT_CONF"), "re"));
+    CLEANUP(freep) char *should = slurp(printed);
+    cr_expect_str_eq(is, should, "run: build/weftd --print-config > conf/weft.conf");
+}
+
+/* With every line's comment sign taken away the file says what the defaults are. */
+Test(config, shipped_file_uncommented_changes_nothing) {
+    CLEANUP(freep) char *text = slurp(fopen(getenv("WEFT_CONF"), "re"));
+    CLEANUP(freep) char *plain = calloc(1, strlen(text) + 1);
+    char *out = plain;
+
+    for (char *p = text; *p; p++)
+        if (!(*p == '#' && p[1] != ' '))
+            *out++ = *p;
+    cr_assert_eq(read_text(plain), 0, "%s", err.message);
+    struct config initial;
+    cr_assert_eq(config_init(&initial), 0);
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        char a[1024], b[1024];
+
+        config_value(&config, &config_table[i], a, sizeof(a));
+        config_value(&initial, &config_table[i], b, sizeof(b));
+        cr_expect_str_eq(a, b, "%s", config_table[i].key);
+    }
+    config_deinit(&initial);
+}
+
+Test(config, every_key_is_a_flag_with_the_same_check) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        char flag[80];
+        char *argv[] = {"weftd", flag, NULL};
+
+        snprintf(flag, sizeof(flag), "--%s=%s", o->key, o->initial);
+        cr_expect_eq(config_read_args(&config, 2, argv, &err), 0, "%s: %s", flag, err.message);
+        snprintf(flag, sizeof(flag), "--%s=%s", o->key, "\x01nonsense");
+        if (o->type != OPTION_STRING && o->type != OPTION_LIST)
+            cr_expect_eq(config_read_args(&config, 2, argv, &err), -EINVAL, "%s", o->key);
+    }
+}
+
+Test(config, flag_wins_over_file) {
+    cr_assert_eq(read_text("[engine]\nthreads = 3\ndepth = 1\n"), 0);
+    char *argv[] = {"weftd", "--threads", "5", "--config", path, NULL};
+
+    cr_assert_eq(config_read_args(&config, 5, argv, &err), 0, "%s", err.message);
+    cr_expect_eq(config.threads, 5);
+    cr_expect_eq(config.depth, 1);
+}
+
+Test(config, repeated_list_flag_adds) {
+    char *argv[] = {"weftd", "--listen", "127.0.0.1:1", "--listen", "unix:/tmp/s", NULL};
+
+    cr_assert_eq(config_read_args(&config, 5, argv, &err), 0);
+    cr_expect_str_eq(config.listen[0], "127.0.0.1:1");
+    cr_expect_str_eq(config.listen[1], "unix:/tmp/s");
+    cr_expect_null(config.listen[2]);
+}
+
+Test(config, unknown_key_is_named_with_file_and_line) {
+    expect_error("[engine]\nthreads = 1\nthread = 2\n", 3, "thread: unknown key");
+}
+
+Test(config, key_in_the_wrong_section_is_named) {
+    expect_error("[log]\nthreads = 1\n", 2, "belongs in section [engine]");
+}
+
+Test(config, wrong_types_and_ranges_say_what_is_allowed) {
+    expect_error("[engine]\nthreads = many\n", 2, "whole number from 0 to 1024");
+    unlink(path);
+    expect_error("\n[engine]\nthreads = 1025\n", 3, "whole number from 0 to 1024");
+    unlink(path);
+    expect_error("[engine]\nthreads = -1\n", 2, "whole number from 0 to 1024");
+    unlink(path);
+    expect_error("[limits]\nmax-body = 99999999999999999999G\n", 2, "max-body");
+    unlink(path);
+    expect_error("[engine]\nbackend = gpu\n", 2, "auto|cpu|cuda|reference");
+    unlink(path);
+    expect_error("[engine]\nlogits-digest = maybe\n", 2, "yes or no");
+}
+
+Test(config, sizes_take_units) {
+    cr_assert_eq(read_text("[limits]\nmax-body = 2M\nstream-buffer = 64k\n"), 0, "%s", err.message);
+    cr_expect_eq(config.max_body, 2u << 20);
+    cr_expect_eq(config.stream_buffer, 64u << 10);
+}
+
+Test(config, garbage_and_unreadable_files_are_one_line) {
+    expect_error("[engine]\nthreads\n", 2, "key = value");
+    cr_expect_eq(config_read_file(&config, "/nonexistent/weft.conf", &err), -EINVAL);
+    cr_expect(strstr(err.message, "/nonexistent/weft.conf: cannot be read"));
+    cr_expect_eq(config_read_file(&config, "/", &err), -EINVAL);
+}
+
+Test(config, other_machines_need_keys_or_a_word) {
+    char *open[] = {"weftd", "--model", "m.gguf", "--listen", "0.0.0.0:80", NULL};
+    char *said[] = {"weftd", "--anonymous", "yes", NULL};
+
+    cr_assert_eq(config_read_args(&config, 5, open, &err), 0);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    cr_expect(strstr(err.message, "api-keys"));
+    cr_assert_eq(config_read_args(&config, 3, said, &err), 0);
+    cr_expect_eq(config_check(&config, &err), 0);
+}
