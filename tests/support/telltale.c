@@ -1,0 +1,479 @@
+#include "tests/support/telltale.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/rng.h"
+#include "tests/support/telltale_check.h"
+#include "tests/support/telltale_text.h"
+
+/* A step that was launched. */
+struct flight {
+    const struct engine_batch *batch; /* NULL: none */
+    uint64_t sum;                     /* check_sum() at the launch */
+    const uint32_t **mask;            /* [max_wants] */
+    int64_t end_ns;
+    bool sealed;
+};
+
+struct results {
+    struct engine_out *out; /* [max_wants] */
+    struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
+    float *vector;          /* [max_wants][n_embd] */
+};
+
+struct engine {
+    struct telltale set;
+    struct engine_opts opts;
+    struct engine_info info;
+    struct batch_rules rules;
+    struct cell *cells[KV_CLASSES]; /* [n_pages][page_tokens] */
+    uint64_t *row_hash;             /* [max_rows] of the step that is computed */
+    uint32_t *row_seq;
+    int32_t *more; /* [max_rows] scratch of sample() */
+    /* Of step n in [n % 2]. */
+    struct flight flight[2];
+    struct results result[2];
+    struct fed fed[2];
+    uint64_t n_launched, n_waited;
+    int64_t busy_ns; /* when the last launched step ends */
+    bool lost;
+    struct telltale_seen seen;
+};
+
+static struct telltale settings;
+
+static void fill_in(struct telltale *t, uint32_t n_vocab) {
+    t->n_vocab = t->n_vocab ? t->n_vocab : n_vocab;
+    t->n_embd = t->n_embd ? t->n_embd : 8;
+    t->max_context = t->max_context ? t->max_context : 65536;
+    t->depth = t->depth ? t->depth : 1;
+    t->classes = t->classes ? t->classes : 1u << KV_GLOBAL;
+    if (t->first == 0 && t->last == 0)
+        t->last = (int32_t)t->n_vocab - 1;
+    assert(t->depth <= 2 && t->classes < 1u << KV_CLASSES && t->end_per_1024 <= 1024);
+    assert(t->first >= 0 && t->first <= t->last && (uint32_t)t->last < t->n_vocab);
+    assert(t->end >= 0 && (uint32_t)t->end < t->n_vocab);
+}
+
+void telltale_set(const struct telltale *t) {
+    settings = t ? *t : (struct telltale){0};
+}
+
+void telltale_seen(const struct engine *e, struct telltale_seen *out) {
+    *out = e->seen;
+}
+
+static int alloc_flights(struct engine *e) {
+    size_t n = e->opts.max_wants;
+    bool ok = true;
+
+    for (int i = 0; i < 2; i++) {
+        struct results *r = &e->result[i];
+
+        e->flight[i].mask = calloc(n, sizeof(*e->flight[i].mask));
+        r->out = calloc(n, sizeof(*r->out));
+        r->top = calloc(n * ENGINE_TOP_MAX, sizeof(*r->top));
+        r->vector = calloc(n * e->set.n_embd, sizeof(*r->vector));
+        e->fed[i].pos = calloc(n, sizeof(*e->fed[i].pos));
+        e->fed[i].token = calloc(n, sizeof(*e->fed[i].token));
+        ok = ok && e->flight[i].mask && r->out && r->top && r->vector && e->fed[i].pos &&
+             e->fed[i].token;
+    }
+    return ok ? 0 : -ENOMEM;
+}
+
+static int alloc_pages(struct engine *e) {
+    size_t n = e->opts.n_pages, n_cells = n * e->opts.page_tokens;
+    struct rng r = {e->set.poison};
+
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        if (!(e->set.classes >> cls & 1))
+            continue;
+        e->cells[cls] = calloc(n_cells, sizeof(*e->cells[cls]));
+        e->rules.reader[cls] = calloc(n, sizeof(*e->rules.reader[cls]));
+        e->rules.writer[cls] = calloc(n, sizeof(*e->rules.writer[cls]));
+        if (!e->cells[cls] || !e->rules.reader[cls] || !e->rules.writer[cls])
+            return -ENOMEM;
+        for (size_t i = 0; i < n_cells; i++)
+            e->cells[cls][i] = (struct cell){
+                .context = rng_next(&r),
+                .token = (int32_t)rng_below(&r, e->set.n_vocab),
+                .pos = rng_below(&r, e->set.max_context),
+            };
+    }
+    e->row_hash = calloc(e->opts.max_rows, sizeof(*e->row_hash));
+    e->row_seq = calloc(e->opts.max_rows, sizeof(*e->row_seq));
+    e->more = calloc(e->opts.max_rows, sizeof(*e->more));
+    return e->row_hash && e->row_seq && e->more ? 0 : -ENOMEM;
+}
+
+static void describe(struct engine *e) {
+    e->info = (struct engine_info){
+        .arch = "telltale",
+        .backend = "telltale",
+        .isa = "generic",
+        .name = "telltale",
+        .n_vocab = e->set.n_vocab,
+        .n_embd = e->set.n_embd,
+        .n_layer = 1,
+        .max_context = e->opts.max_context,
+        .page_tokens = e->opts.page_tokens,
+        .n_pages = e->opts.n_pages,
+        .n_threads = 1,
+        .depth = e->set.depth,
+        .weight_bytes = 1,
+        .page_bytes = e->opts.page_tokens * sizeof(struct cell),
+        .n_params = 1,
+        .fingerprint = "telltale engine",
+    };
+    if (e->opts.file)
+        gguf_fingerprint(e->opts.file, e->info.fingerprint);
+}
+
+static uint32_t vocabulary(const struct gguf *file) {
+    const struct gguf_array *tokens = file ? gguf_array(file, "tokenizer.ggml.tokens") : NULL;
+
+    return tokens ? (uint32_t)gguf_array_n(tokens) : 256;
+}
+
+int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
+    uint32_t t = opts->page_tokens;
+
+    if (t == 0 || t > 256 || (t & (t - 1)) != 0)
+        return err_set(err, 0, NULL, "page_tokens %u is not a power of two up to 256", t);
+    if (opts->max_rows == 0 || opts->max_seqs == 0 || opts->max_wants == 0)
+        return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants must be given");
+    CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
+    if (!e)
+        return -ENOMEM;
+    e->set = settings;
+    fill_in(&e->set, vocabulary(opts->file));
+    e->opts = *opts;
+    e->opts.max_context =
+        MIN(opts->max_context ? opts->max_context : UINT32_MAX, e->set.max_context);
+    if (opts->n_pages == 0)
+        e->opts.n_pages = (uint32_t)(opts->kv_bytes / (t * sizeof(struct cell)));
+    if (e->opts.n_pages == 0)
+        return err_set(err, 0, NULL, "no room for a single page");
+    e->rules.set = &e->set;
+    e->rules.opts = &e->opts;
+    if (alloc_flights(e) < 0 || alloc_pages(e) < 0)
+        return -ENOMEM;
+    describe(e);
+    if (opts->progress)
+        opts->progress(opts->progress_ctx, "telltale", 1.0);
+    *out = STEAL(e);
+    return 0;
+}
+
+struct engine *engine_free(struct engine *e) {
+    if (!e)
+        return NULL;
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        free(e->cells[cls]);
+        free(e->rules.reader[cls]);
+        free(e->rules.writer[cls]);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(e->flight[i].mask);
+        free(e->result[i].out);
+        free(e->result[i].top);
+        free(e->result[i].vector);
+        free(e->fed[i].pos);
+        free(e->fed[i].token);
+    }
+    free(e->row_hash);
+    free(e->row_seq);
+    free(e->more);
+    free(e);
+    return NULL;
+}
+
+const struct engine_info *engine_info(const struct engine *e) {
+    return &e->info;
+}
+
+/* When the step that is launched now will have ended: the device does one after the other. */
+static int64_t step_end(const struct engine *e, const struct engine_batch *b) {
+    const struct telltale *t = &e->set;
+    int64_t start = MAX(clock_now(&t->clock->clock), e->busy_ns);
+    uint64_t keys = 0;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        keys += b->seq[i].pos0 + b->seq[i].n_rows;
+    return start + t->step_ns + t->row_ns * b->n_rows + t->seq_ns * b->n_seqs +
+           (int64_t)(t->key_ns * (double)keys) + (b->step == t->hang_step ? t->hang_ns : 0);
+}
+
+/* Notes what the next step may feed from. */
+static void note_fed(struct fed *f, const struct engine_batch *b) {
+    f->step = b->step;
+    f->n = b->n_wants;
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        const struct engine_want *w = &b->want[i];
+        const struct engine_seq *q = check_seq_of(b, w->row);
+
+        f->pos[i] = w->what == WANT_SAMPLE ? q->pos0 + (w->row - q->row0) : NO_FEED;
+    }
+}
+
+int engine_launch(struct engine *e, const struct engine_batch *b) {
+    struct flight *f = &e->flight[b->step % 2];
+
+    if (e->lost)
+        return -EIO;
+    assert(b->step == e->n_launched + 1);
+    assert(e->n_launched - e->n_waited < e->set.depth);
+    assert(!e->flight[e->n_launched % 2].batch || e->flight[e->n_launched % 2].sealed);
+    if (b->step == e->set.fail_launch) {
+        e->lost = true;
+        return -EIO;
+    }
+    e->rules.before = &e->fed[e->n_launched % 2];
+    check_batch(&e->rules, b);
+    e->n_launched = b->step;
+    f->batch = b;
+    f->sum = check_sum(b);
+    f->sealed = false;
+    memset(f->mask, 0, e->opts.max_wants * sizeof(*f->mask));
+    note_fed(&e->fed[b->step % 2], b);
+    if (e->set.clock)
+        e->busy_ns = f->end_ns = step_end(e, b);
+    return 0;
+}
+
+static struct flight *flight_of(struct engine *e, uint64_t step) {
+    assert(step > e->n_waited && step <= e->n_launched);
+    return &e->flight[step % 2];
+}
+
+int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits) {
+    if (e->lost)
+        return -EIO;
+    struct flight *f = flight_of(e, step);
+    assert(!f->sealed && want < f->batch->n_wants && f->batch->want[want].what == WANT_SAMPLE);
+    f->mask[want] = bits;
+    return 0;
+}
+
+int engine_seal(struct engine *e, uint64_t step) {
+    if (e->lost)
+        return -EIO;
+    struct flight *f = flight_of(e, step);
+    assert(!f->sealed);
+    f->sealed = true;
+    return 0;
+}
+
+static struct cell *cell_at(struct engine *e, uint32_t cls, uint32_t page, uint32_t i) {
+    return &e->cells[cls][(size_t)page * e->opts.page_tokens + i];
+}
+
+static void copy_pages(struct engine *e, const struct engine_copy *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(cell_at(e, c[i].cls, c[i].dst, 0), cell_at(e, c[i].cls, c[i].src, 0),
+               c[i].n_tokens * sizeof(struct cell));
+    e->seen.n_copies += n;
+}
+
+/* The cell of position @pos of sequence @s. */
+static struct cell *cell_of(struct engine *e, const struct engine_batch *b, uint32_t cls,
+                            uint32_t s, uint32_t pos) {
+    uint32_t t = e->opts.page_tokens;
+
+    return cell_at(e, cls, b->table[cls].page[b->table[cls].start[s] + pos / t], pos % t);
+}
+
+static void note_stale(struct engine *e, const struct engine_batch *b, uint32_t cls, uint32_t s,
+                       uint32_t pos) {
+    e->seen.n_stale++;
+    if (!e->set.strict)
+        return;
+    fprintf(stderr,
+            "telltale: step %llu: sequence %u reads position %u (class %u) from page %u, where "
+            "something else is\n",
+            (unsigned long long)b->step, s, pos, cls,
+            b->table[cls].page[b->table[cls].start[s] + pos / e->opts.page_tokens]);
+    abort();
+}
+
+/* The hash of one position more, as the pages have it. */
+static uint64_t read_position(struct engine *e, const struct engine_batch *b, uint32_t s,
+                              uint32_t pos, uint64_t h) {
+    uint64_t before = h;
+
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        if (!e->cells[cls])
+            continue;
+        const struct cell *c = cell_of(e, b, cls, s, pos);
+        if (c->pos != pos || c->context != text_context(before, cls))
+            note_stale(e, b, cls, s, pos);
+        h = text_read(h, c);
+    }
+    return h;
+}
+
+static void write_position(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
+                           uint64_t h, int32_t token) {
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
+        if (e->cells[cls])
+            *cell_of(e, b, cls, s, pos) = (struct cell){text_context(h, cls), token, pos};
+}
+
+static int32_t token_of(const struct engine *e, const struct engine_batch *b, uint32_t s,
+                        uint32_t i) {
+    const struct engine_seq *q = &b->seq[s];
+
+    return i == 0 && q->feed >= 0 ? e->fed[(b->step - 1) % 2].token[q->feed]
+                                  : b->token[q->row0 + i];
+}
+
+/* Reads what the sequence has, and writes and reads its rows: the hash after each of them. */
+static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
+    const struct engine_seq *q = &b->seq[s];
+    uint64_t h = text_begin();
+
+    for (uint32_t pos = 0; pos < q->pos0; pos++)
+        h = read_position(e, b, s, pos, h);
+    for (uint32_t i = 0; i < q->n_rows; i++) {
+        write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
+        h = read_position(e, b, s, q->pos0 + i, h);
+        e->row_hash[q->row0 + i] = h;
+        e->row_seq[q->row0 + i] = s;
+    }
+}
+
+static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t want,
+                      const uint32_t *mask) {
+    const struct engine_want *w = &b->want[want];
+    const struct engine_param *p = &b->param[w->param];
+    const struct engine_seq *q = &b->seq[e->row_seq[w->row]];
+    uint32_t first = q->row0 + q->n_rows - q->n_draft - (q->feed >= 0);
+    struct history y = {
+        .token = p->tokens, .more = e->more, .n_prompt = p->n_prompt, .n = p->n_tokens};
+
+    for (uint32_t row = first; row <= w->row; row++)
+        e->more[y.n_more++] = token_of(e, b, e->row_seq[row], row - q->row0);
+    return text_sample(&e->set, e->row_hash[w->row], p, w->out_pos, mask, &y);
+}
+
+static void answer(struct engine *e, const struct engine_batch *b, uint32_t want,
+                   const uint32_t *mask) {
+    const struct engine_want *w = &b->want[want];
+    const struct engine_param *p = &b->param[w->param];
+    const struct engine_seq *q = &b->seq[e->row_seq[w->row]];
+    struct results *r = &e->result[b->step % 2];
+    struct engine_top *top = r->top + (size_t)want * ENGINE_TOP_MAX;
+    float *vector = r->vector + (size_t)want * e->set.n_embd;
+    struct engine_out *out = &r->out[want];
+    uint64_t h = e->row_hash[w->row];
+
+    *out = (struct engine_out){.token = -1};
+    if (w->what != WANT_SAMPLE && w->what != WANT_PROMPT_LP) {
+        for (uint32_t i = 0; i < e->set.n_embd; i++)
+            vector[i] = text_value(h, w->what, i);
+        out->vector = vector;
+        return;
+    }
+    if (w->what == WANT_SAMPLE)
+        out->token = e->fed[b->step % 2].token[want] = sample(e, b, want, mask);
+    else
+        out->token = p->tokens[q->pos0 + (w->row - q->row0) + 1];
+    if (w->logprob || w->what == WANT_PROMPT_LP)
+        out->logprob = text_logprob(h, out->token);
+    if (e->opts.digest)
+        out->digest = text_digest(h);
+    out->n_top = MIN(w->n_top, e->set.n_vocab);
+    out->top = top;
+    if (out->n_top > 0)
+        text_top(&e->set, h, out->n_top, top);
+}
+
+int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
+    if (e->lost)
+        return -EIO;
+    assert(step == e->n_waited + 1);
+    struct flight *f = flight_of(e, step);
+    const struct engine_batch *b = f->batch;
+    assert(f->sealed);
+    if (e->set.clock && e->set.clock->ns < f->end_ns)
+        e->set.clock->ns = f->end_ns;
+    if (step == e->set.fail_wait) {
+        e->lost = true;
+        return -EIO;
+    }
+    if (check_sum(b) != f->sum) {
+        fprintf(stderr, "telltale: step %llu: the batch was changed while it ran\n",
+                (unsigned long long)step);
+        abort();
+    }
+    copy_pages(e, b->before, b->n_before);
+    for (uint32_t s = 0; s < b->n_seqs; s++)
+        compute_seq(e, b, s);
+    for (uint32_t i = 0; i < b->n_wants; i++)
+        answer(e, b, i, f->mask[i]);
+    copy_pages(e, b->after, b->n_after);
+    e->seen.n_steps++;
+    e->seen.n_rows += b->n_rows;
+    e->seen.n_wants += b->n_wants;
+    e->n_waited = step;
+    f->batch = NULL;
+    *out =
+        (struct engine_result){.step = step, .n_outs = b->n_wants, .out = e->result[step % 2].out};
+    return 0;
+}
+
+uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64_t *digests,
+                         float *logprobs) {
+    struct telltale t = settings;
+    struct engine_param p = ask->param;
+    uint64_t h = text_begin();
+    uint32_t n = 0;
+
+    fill_in(&t, 256);
+    CLEANUP(freep)
+    int32_t *all = calloc((size_t)ask->n_prompt + ask->n_out, sizeof(*all));
+    assert(all && ask->n_prompt > 0);
+    for (uint32_t i = 0; i < ask->n_prompt; i++)
+        h = text_next(&t, h, all[i] = ask->prompt[i], i);
+    while (n < ask->n_out) {
+        uint32_t pos = ask->n_prompt + n;
+        struct history y = {.token = all, .n_prompt = ask->n_prompt, .n = pos};
+
+        p.n_bans = n < ask->n_ban ? ask->param.n_bans : 0;
+        tokens[n] = all[pos] = text_sample(&t, h, &p, n, NULL, &y);
+        if (digests)
+            digests[n] = text_digest(h);
+        if (logprobs)
+            logprobs[n] = text_logprob(h, tokens[n]);
+        h = text_next(&t, h, tokens[n], pos);
+        n++;
+        if (t.end_per_1024 > 0 && tokens[n - 1] == t.end && !ask->ignore_end)
+            break;
+    }
+    return n;
+}
+
+void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *logprobs) {
+    struct telltale t = settings;
+    uint64_t h = text_begin();
+
+    fill_in(&t, 256);
+    for (uint32_t i = 0; i + 1 < n_prompt; i++) {
+        h = text_next(&t, h, prompt[i], i);
+        logprobs[i] = text_logprob(h, prompt[i + 1]);
+    }
+}
+
+void telltale_expect_top(const int32_t *tokens, uint32_t n_tokens, uint32_t n_top,
+                         struct engine_top *top) {
+    struct telltale t = settings;
+    uint64_t h = text_begin();
+
+    fill_in(&t, 256);
+    for (uint32_t i = 0; i < n_tokens; i++)
+        h = text_next(&t, h, tokens[i], i);
+    text_top(&t, h, MIN(n_top, MIN(t.n_vocab, ENGINE_TOP_MAX)), top);
+}

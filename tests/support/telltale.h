@@ -1,0 +1,76 @@
+#pragma once
+
+/*
+ * telltale - an engine without a model, to be linked in place of the real one (engine/engine.h).
+ *
+ * Its pages hold tokens instead of keys and values, and what it samples is a hash of all that it reads
+ * through the page table for positions 0 to p, and of the parameters that count. So a wrong page, a
+ * page shared too early, an overwritten position, a token fed to the wrong row, a wrong output index:
+ * each changes the text from there on, and telltale_expect() knows the right text of every request
+ * without paging anything. A page's cell also holds the hash of what preceded it when it was written,
+ * as the deep layers of a model do: equal tokens after different ones are not interchangeable.
+ *
+ * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
+ * A batch is hashed at its launch and again at its wait: it must not change between the two.
+ *
+ * What depends on what is as in a real engine: digests, log probabilities and top lists on the tokens
+ * alone; seed, choice, out_pos, temperature, top_p, top_k, min_p only where the temperature is not 0;
+ * the history only where penalties are on; bans and masks only when they forbid what would be drawn.
+ */
+
+#include "base/clock.h"
+#include "engine/engine.h"
+
+struct telltale {
+    uint32_t n_vocab;     /* 0: of opts.file, else 256 */
+    uint32_t n_embd;      /* 0: 8 */
+    uint32_t max_context; /* 0: 65536; opts.max_context lowers it */
+    uint32_t depth;       /* 1 or 2; 0: 1 */
+    uint32_t classes;     /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
+    /* Sampled tokens lie in [first, last]; 0, 0: all. The end token is not among them: it is drawn with
+     * a probability of end_per_1024. */
+    int32_t first, last, end;
+    uint32_t end_per_1024;
+    bool strict;     /* reading a position that was not written for this sequence aborts */
+    uint64_t poison; /* seed of the garbage that fills the pages at the start */
+
+    /* Faults: the step that fails with -EIO (0: none); from then on every call does. */
+    uint64_t fail_launch, fail_wait;
+    uint64_t hang_step; /* this step takes hang_ns longer */
+    int64_t hang_ns;
+
+    /* Virtual time; NULL: none passes. A step starts when it was launched and the step before has ended,
+     * and takes the sum of these; engine_wait() moves the clock to its end. */
+    struct clock_virtual *clock;
+    int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
+    double key_ns;                   /* for each token of context that a sequence reads */
+};
+
+/* What the next engine_new() and telltale_expect() go by. NULL: all defaults. */
+void telltale_set(const struct telltale *t);
+
+struct telltale_seen {
+    uint64_t n_steps, n_rows, n_wants, n_copies; /* of the steps that were waited for */
+    uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
+};
+
+void telltale_seen(const struct engine *e, struct telltale_seen *out);
+
+/* A request, and what it must get, alone or in any company. */
+struct telltale_ask {
+    const int32_t *prompt;
+    uint32_t n_prompt, n_out;  /* n_out: at most; the end token is the last */
+    struct engine_param param; /* without tokens, n_prompt, n_tokens */
+    uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
+    bool ignore_end;           /* go on after an end token */
+};
+
+/* Writes the output tokens, and where not NULL their digests and log probabilities: room for n_out.
+ * Returns how many there are. */
+uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64_t *digests,
+                         float *logprobs);
+/* The log probabilities of prompt tokens 1 .. n_prompt - 1. */
+void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *logprobs);
+/* The best @n_top tokens (at most ENGINE_TOP_MAX) after @n_tokens tokens. */
+void telltale_expect_top(const int32_t *tokens, uint32_t n_tokens, uint32_t n_top,
+                         struct engine_top *top);

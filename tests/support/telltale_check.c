@@ -1,0 +1,240 @@
+#include "tests/support/telltale_check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define NOBODY UINT32_MAX
+
+static _Noreturn void bad(const struct engine_batch *b, const char *what, const char *unit,
+                          uint32_t i) {
+    fprintf(stderr, "telltale: step %llu: %s (%s %u)\n", (unsigned long long)b->step, what, unit,
+            i);
+    abort();
+}
+
+#define NEED(cond, unit, i)                                                                        \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            bad(b, "must be: " #cond, unit, i);                                                    \
+    } while (0)
+
+static void check_head(const struct batch_rules *r, const struct engine_batch *b) {
+    const struct engine_opts *o = r->opts;
+
+    NEED(b->model == 0 && !b->embeds && !b->mpos, "model", b->model);
+    NEED(b->n_rows > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
+    NEED(b->n_seqs > 0 && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
+    NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
+    NEED(b->token && b->seq, "rows", b->n_rows);
+    NEED(b->n_wants == 0 || (b->want && b->param), "wants", b->n_wants);
+    NEED(b->n_before == 0 || b->before, "copies", b->n_before);
+    NEED(b->n_after == 0 || b->after, "copies", b->n_after);
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        bool used = r->set->classes >> cls & 1;
+
+        NEED((b->table[cls].start != NULL) == used, "class", cls);
+    }
+}
+
+/* A fed row continues the row that is sampled, by one position. */
+static void check_feed(const struct batch_rules *r, const struct engine_batch *b, uint32_t i) {
+    const struct engine_seq *s = &b->seq[i];
+
+    NEED(r->before->step > 0 && r->before->step + 1 == b->step, "sequence", i);
+    NEED((uint32_t)s->feed < r->before->n, "sequence", i);
+    NEED(r->before->pos[s->feed] != NO_FEED, "sequence", i);
+    NEED(r->before->pos[s->feed] + 1 == s->pos0, "sequence", i);
+    for (uint32_t j = 0; j < i; j++)
+        NEED(b->seq[j].feed != s->feed, "sequence", i);
+}
+
+static void check_seqs(const struct batch_rules *r, const struct engine_batch *b) {
+    uint32_t row = 0;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const struct engine_seq *s = &b->seq[i];
+
+        NEED(s->row0 == row && s->n_rows > 0, "sequence", i);
+        NEED(s->n_rows <= b->n_rows - row, "sequence", i);
+        NEED(s->pos0 < r->opts->max_context, "sequence", i);
+        NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
+        NEED(s->n_draft < s->n_rows, "sequence", i);
+        NEED(s->n_replay == 0 && s->adapter == 0, "sequence", i);
+        NEED(s->feed >= -1, "sequence", i);
+        NEED(s->feed < 0 || s->n_rows == 1u + s->n_draft, "sequence", i);
+        if (s->feed >= 0)
+            check_feed(r, b, i);
+        for (uint32_t j = 0; j < s->n_rows; j++) {
+            int32_t token = b->token[row + j];
+
+            if (j > 0 || s->feed < 0)
+                NEED(token >= 0 && (uint32_t)token < r->set->n_vocab, "row", row + j);
+        }
+        row += s->n_rows;
+    }
+    NEED(row == b->n_rows, "rows", b->n_rows);
+}
+
+/* The pages of a sequence cover its rows, each once; a page that one sequence writes is no other's. */
+static void check_tables(const struct batch_rules *r, const struct engine_batch *b, uint32_t cls) {
+    const uint32_t *start = b->table[cls].start, t = r->opts->page_tokens;
+    uint32_t *reader = r->reader[cls], *writer = r->writer[cls];
+
+    memset(reader, 0xFF, r->opts->n_pages * sizeof(*reader)); /* NOBODY */
+    memset(writer, 0xFF, r->opts->n_pages * sizeof(*writer));
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const struct engine_seq *s = &b->seq[i];
+        uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
+
+        NEED(start[i] <= start[i + 1], "sequence", i);
+        NEED(start[i + 1] - start[i] >= n, "sequence", i);
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t page = b->table[cls].page[start[i] + j];
+
+            NEED(page < r->opts->n_pages, "sequence", i);
+            if (reader[page] == i || writer[page] == i)
+                bad(b, "a page is twice in a table", "page", page);
+            if (writer[page] != NOBODY)
+                bad(b, "a page that another sequence of the batch writes", "page", page);
+            if (j < s->pos0 / t) {
+                reader[page] = i;
+                continue;
+            }
+            if (reader[page] != NOBODY)
+                bad(b, "writes a page that another sequence of the batch reads", "page", page);
+            writer[page] = i;
+        }
+    }
+}
+
+static void check_param(const struct batch_rules *r, const struct engine_batch *b, uint32_t i) {
+    const struct engine_param *p = &b->param[i];
+    int32_t n_vocab = (int32_t)r->set->n_vocab;
+
+    NEED(isfinite(p->temperature) && p->temperature >= 0.0f, "param", i);
+    NEED(p->top_p >= 0.0f && p->top_p <= 1.0f, "param", i);
+    NEED(p->min_p >= 0.0f && p->min_p <= 1.0f, "param", i);
+    NEED(isfinite(p->repetition) && p->repetition > 0.0f, "param", i);
+    NEED(isfinite(p->presence) && isfinite(p->frequency), "param", i);
+    NEED(p->n_bias == 0 || p->bias, "param", i);
+    NEED(p->n_bans == 0 || p->bans, "param", i);
+    NEED(p->n_tokens == 0 || p->tokens, "param", i);
+    NEED(p->n_prompt <= p->n_tokens || p->n_tokens == 0, "param", i);
+    for (uint32_t j = 0; j < p->n_bias; j++)
+        NEED(p->bias[j].token >= 0 && p->bias[j].token < n_vocab, "param", i);
+    for (uint32_t j = 0; j < p->n_bans; j++)
+        NEED(p->bans[j] >= 0 && p->bans[j] < n_vocab, "param", i);
+}
+
+const struct engine_seq *check_seq_of(const struct engine_batch *b, uint32_t row) {
+    uint32_t lo = 0, hi = b->n_seqs;
+
+    while (hi - lo > 1) {
+        uint32_t mid = (lo + hi) / 2;
+
+        if (b->seq[mid].row0 <= row)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &b->seq[lo];
+}
+
+/* A sample is of a row at which the prompt has ended, and is numbered from there. Penalties know
+ * exactly the tokens up to the row. */
+static void check_sample(const struct engine_batch *b, uint32_t i) {
+    const struct engine_want *w = &b->want[i];
+    const struct engine_param *p = &b->param[w->param];
+    const struct engine_seq *s = check_seq_of(b, w->row);
+    uint32_t pos = s->pos0 + (w->row - s->row0), last = s->row0 + s->n_rows - s->n_draft;
+
+    NEED(w->row + 1 >= last, "want", i); /* of the last row that is not a draft, or of a draft */
+    NEED(s->n_prompt > 0 && pos + 1 >= s->n_prompt, "want", i);
+    NEED(w->out_pos == pos + 1 - s->n_prompt, "want", i);
+    if (p->n_tokens == 0) {
+        NEED(p->repetition == 1.0f && p->presence == 0.0f && p->frequency == 0.0f, "want", i);
+        return;
+    }
+    uint32_t fed = s->feed >= 0, drafts = w->row + 1 - last;
+    NEED(p->n_prompt == s->n_prompt, "want", i);
+    NEED(p->n_tokens + fed + drafts == pos + 1, "want", i);
+    if (!fed && drafts == 0)
+        NEED(p->tokens[pos] == b->token[w->row], "want", i);
+}
+
+static void check_wants(const struct batch_rules *r, const struct engine_batch *b) {
+    for (uint32_t i = 0; i < b->n_params; i++)
+        check_param(r, b, i);
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        const struct engine_want *w = &b->want[i];
+
+        NEED(w->row < b->n_rows, "want", i);
+        NEED(w->param < b->n_params, "want", i);
+        NEED(w->what <= WANT_HIDDEN, "want", i);
+        NEED(w->n_top <= ENGINE_TOP_MAX, "want", i);
+        if (w->what == WANT_SAMPLE)
+            check_sample(b, i);
+        if (w->what != WANT_PROMPT_LP)
+            continue;
+        const struct engine_seq *s = check_seq_of(b, w->row);
+        const struct engine_param *p = &b->param[w->param];
+        uint32_t next = s->pos0 + (w->row - s->row0) + 1;
+        NEED(next < p->n_tokens, "want", i);
+        NEED(p->tokens[next] >= 0 && (uint32_t)p->tokens[next] < r->set->n_vocab, "want", i);
+    }
+}
+
+static void check_copies(const struct batch_rules *r, const struct engine_batch *b,
+                         const struct engine_copy *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        NEED(c[i].dir == COPY_D2D, "copy", i);
+        NEED(c[i].cls < KV_CLASSES && (r->set->classes >> c[i].cls & 1), "copy", i);
+        NEED(c[i].src < r->opts->n_pages && c[i].dst < r->opts->n_pages, "copy", i);
+        NEED(c[i].src != c[i].dst, "copy", i);
+        NEED(c[i].n_tokens > 0 && c[i].n_tokens <= r->opts->page_tokens, "copy", i);
+    }
+}
+
+void check_batch(const struct batch_rules *r, const struct engine_batch *b) {
+    check_head(r, b);
+    check_seqs(r, b);
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
+        if (r->set->classes >> cls & 1)
+            check_tables(r, b, cls);
+    check_wants(r, b);
+    check_copies(r, b, b->before, b->n_before);
+    check_copies(r, b, b->after, b->n_after);
+}
+
+static uint64_t add(uint64_t h, const void *data, size_t n, size_t size) {
+    return n > 0 ? XXH3_64bits_withSeed(data, n * size, h) : h;
+}
+
+uint64_t check_sum(const struct engine_batch *b) {
+    uint64_t h = add(0, b, 1, sizeof(*b));
+
+    h = add(h, b->token, b->n_rows, sizeof(*b->token));
+    h = add(h, b->seq, b->n_seqs, sizeof(*b->seq));
+    h = add(h, b->want, b->n_wants, sizeof(*b->want));
+    h = add(h, b->param, b->n_params, sizeof(*b->param));
+    h = add(h, b->before, b->n_before, sizeof(*b->before));
+    h = add(h, b->after, b->n_after, sizeof(*b->after));
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        const uint32_t *start = b->table[cls].start;
+
+        if (!start)
+            continue;
+        h = add(h, start, b->n_seqs + 1, sizeof(*start));
+        h = add(h, b->table[cls].page + start[0], start[b->n_seqs] - start[0], sizeof(*start));
+    }
+    for (uint32_t i = 0; i < b->n_params; i++) {
+        const struct engine_param *p = &b->param[i];
+
+        h = add(h, p->bias, p->n_bias, sizeof(*p->bias));
+        h = add(h, p->bans, p->n_bans, sizeof(*p->bans));
+        h = add(h, p->tokens, p->n_tokens, sizeof(*p->tokens));
+    }
+    return h;
+}

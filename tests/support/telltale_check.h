@@ -1,0 +1,31 @@
+#pragma once
+
+/*
+ * telltale_check - what every batch must fulfil, whatever is in it. Private to the tell-tale engine.
+ */
+
+#include "tests/support/telltale.h"
+
+/* Of the wants of a launched step: what a later step may feed from. */
+struct fed {
+    uint64_t step;
+    uint32_t n, *pos; /* [max_wants]: the position of the row, NO_FEED where nothing is sampled */
+    int32_t *token;   /* [max_wants]: once the step is computed */
+};
+
+#define NO_FEED UINT32_MAX
+
+struct batch_rules {
+    const struct telltale *set;
+    const struct engine_opts *opts; /* n_pages, max_context filled in */
+    const struct fed *before;       /* of the step before */
+    /* [n_pages] for each class: which sequence of this batch reads or writes a page; scratch. */
+    uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
+};
+
+/* Aborts with a line that names what is wrong. */
+void check_batch(const struct batch_rules *r, const struct engine_batch *b);
+/* The sequence that a row belongs to. */
+const struct engine_seq *check_seq_of(const struct engine_batch *b, uint32_t row);
+/* Of all that the batch consists of. */
+uint64_t check_sum(const struct engine_batch *b);

@@ -1,0 +1,151 @@
+#include "tests/support/telltale_text.h"
+
+#include <string.h>
+#include "base/rng.h"
+
+#define GREEDY_BELOW 1e-5f /* as engine/sampler */
+#define LOGPROB_STEPS (1u << 20)
+
+/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for chance. */
+uint64_t text_mix(uint64_t h, uint64_t v) {
+    struct rng r = {h ^ v * 0xD6E8FEB86659FD93u};
+
+    return rng_next(&r);
+}
+
+uint64_t text_begin(void) {
+    return text_mix(0, 0x74656C6C74616C65u);
+}
+
+uint64_t text_context(uint64_t h, uint32_t cls) {
+    return text_mix(h, cls + 1);
+}
+
+uint64_t text_read(uint64_t h, const struct cell *c) {
+    return text_mix(text_mix(h, c->context), (uint64_t)(uint32_t)c->token << 32 | c->pos);
+}
+
+uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token, uint32_t pos) {
+    uint64_t before = h;
+
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        struct cell c = {text_context(before, cls), token, pos};
+
+        if (t->classes >> cls & 1)
+            h = text_read(h, &c);
+    }
+    return h;
+}
+
+static uint64_t bits_of(float f) {
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+bool text_penalised(const struct engine_param *p) {
+    return p->repetition != 1.0f || p->presence != 0.0f || p->frequency != 0.0f;
+}
+
+/* The repetition penalty sees the prompt too, the others only the output. */
+static uint64_t mix_history(uint64_t h, const struct engine_param *p, const struct history *y) {
+    uint32_t i = p->repetition != 1.0f ? 0 : y->n_prompt;
+
+    h = text_mix(h, bits_of(p->repetition));
+    h = text_mix(h, bits_of(p->presence));
+    h = text_mix(h, bits_of(p->frequency));
+    for (; i < y->n; i++)
+        h = text_mix(h, (uint32_t)y->token[i]);
+    for (i = 0; i < y->n_more; i++)
+        h = text_mix(h, (uint32_t)y->more[i]);
+    return h;
+}
+
+static bool allowed(const struct engine_param *p, const uint32_t *mask, int32_t token) {
+    if (mask && !(mask[token / 32] >> (token % 32) & 1))
+        return false;
+    for (uint32_t i = 0; i < p->n_bans; i++)
+        if (p->bans[i] == token)
+            return false;
+    return true;
+}
+
+/* A draw that hits what is forbidden is repeated; so a ban changes nothing where it does not forbid. */
+static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_param *p,
+                    const uint32_t *mask) {
+    uint32_t n = (uint32_t)(t->last - t->first) + 1;
+    struct rng r = {h};
+
+    for (int i = 0; i < 256; i++) {
+        bool end = rng_below(&r, 1024) < t->end_per_1024;
+        int32_t token = t->first + (int32_t)rng_below(&r, n);
+
+        if (end)
+            token = t->end;
+        else if (token == t->end && t->end_per_1024 > 0)
+            continue;
+        if (allowed(p, mask, token))
+            return token;
+    }
+    int32_t start = (int32_t)rng_below(&r, t->n_vocab);
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        int32_t token = (int32_t)(((uint32_t)start + i) % t->n_vocab);
+
+        if (allowed(p, mask, token))
+            return token;
+    }
+    return 0;
+}
+
+int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
+                    uint32_t out_pos, const uint32_t *mask, const struct history *history) {
+    uint64_t bias = 0; /* the order of the list does not count */
+
+    h = text_mix(h, 1);
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        bias += text_mix((uint32_t)p->bias[i].token, bits_of(p->bias[i].bias));
+    h = text_mix(h, bias);
+    if (text_penalised(p))
+        h = mix_history(h, p, history);
+    if (p->temperature >= GREEDY_BELOW) {
+        h = text_mix(h, bits_of(p->temperature));
+        h = text_mix(h, bits_of(p->top_p) << 32 | bits_of(p->min_p));
+        h = text_mix(h, (uint64_t)p->top_k << 32 | p->choice);
+        h = text_mix(text_mix(h, p->seed), out_pos);
+    }
+    return draw(t, h, p, mask);
+}
+
+float text_logprob(uint64_t h, int32_t token) {
+    uint64_t x = text_mix(text_mix(h, 2), (uint32_t)token) % LOGPROB_STEPS;
+
+    return -(float)x / (LOGPROB_STEPS / 16);
+}
+
+uint64_t text_digest(uint64_t h) {
+    return text_mix(h, 3);
+}
+
+void text_top(const struct telltale *t, uint64_t h, uint32_t n_top, struct engine_top *top) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        struct engine_top x = {(int32_t)i, text_logprob(h, (int32_t)i)};
+        uint32_t at = n;
+
+        while (at > 0 && top[at - 1].logprob < x.logprob)
+            at--;
+        if (at == n_top)
+            continue;
+        n = MIN(n + 1, n_top);
+        memmove(&top[at + 1], &top[at], (n - 1 - at) * sizeof(*top));
+        top[at] = x;
+    }
+    for (; n < n_top; n++)
+        top[n] = (struct engine_top){-1, 0.0f};
+}
+
+float text_value(uint64_t h, uint32_t what, uint32_t i) {
+    return (float)(text_mix(text_mix(h, 4 + what), i) >> 40) * 0x1p-23f - 1.0f;
+}
