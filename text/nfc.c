@@ -1,0 +1,201 @@
+/*
+ * NFC. A code point that is a starter and never combines with what stands before it is a boundary:
+ * text before and after it is normalised independently (Unicode Standard Annex 15, section 9). So only
+ * the short stretches around marks, decomposable letters and conjoining jamo are looked at, from the
+ * boundary before them to the boundary after them; the rest is copied.
+ *
+ * utf8proc's own decomposition sorts marks by bubbling, which takes hours for a megabyte of them;
+ * here marks are sorted by counting. Its composition is linear and is used.
+ */
+
+#include "text/unicode.h"
+
+#include <errno.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#define DECOMPOSED_MAX 8 /* code points that one becomes; Unicode: 4 */
+
+struct stretch {
+    int32_t *cp, *sorted; /* sorted: room for sorting, the same size */
+    size_t n, cap;
+};
+
+static void stretch_deinit(struct stretch *s) {
+    free(s->cp);
+    free(s->sorted);
+}
+
+/* Whether @cp may change, or change the code point before it. May be true too often. */
+static bool unstable(uint32_t cp) {
+    const utf8proc_property_t *p;
+
+    if (cp < 0x300 || cp == UNICODE_INVALID || (cp >= 0xAC00 && cp <= 0xD7A3))
+        return false;
+    p = utf8proc_get_property((utf8proc_int32_t)cp);
+    if (p->combining_class || (cp >= 0x1100 && cp <= 0x11FF) ||
+        (p->decomp_seqindex != UINT16_MAX && p->decomp_type == 0))
+        return true;
+    return p->category == UTF8PROC_CATEGORY_MN || p->category == UTF8PROC_CATEGORY_MC ||
+           p->category == UTF8PROC_CATEGORY_ME;
+}
+
+static int stretch_reserve(struct stretch *s, size_t extra) {
+    size_t cap = MAX(s->cap * 2, s->n + extra);
+    int32_t *p;
+
+    if (s->n + extra <= s->cap)
+        return 0;
+    p = reallocarray(s->cp, cap, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    s->cp = p;
+    p = reallocarray(s->sorted, cap, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    s->sorted = p;
+    s->cap = cap;
+    return 0;
+}
+
+static unsigned combining(int32_t cp) {
+    return (uint8_t)utf8proc_get_property(cp)->combining_class;
+}
+
+/* Sorts @n marks by combining class, stable. */
+static void sort_marks(int32_t *cp, int32_t *tmp, size_t n) {
+    size_t at[257] = {0};
+
+    if (n <= 16) {
+        for (size_t i = 1; i < n; i++) {
+            int32_t v = cp[i];
+            size_t k = i;
+
+            for (; k > 0 && combining(cp[k - 1]) > combining(v); k--)
+                cp[k] = cp[k - 1];
+            cp[k] = v;
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        at[combining(cp[i]) + 1]++;
+    for (size_t i = 1; i < 257; i++)
+        at[i] += at[i - 1];
+    for (size_t i = 0; i < n; i++)
+        tmp[at[combining(cp[i])]++] = cp[i];
+    memcpy(cp, tmp, n * sizeof(*cp));
+}
+
+static void order(struct stretch *s) {
+    for (size_t i = 0; i < s->n;) {
+        size_t begin = i;
+
+        while (i < s->n && combining(s->cp[i]))
+            i++;
+        if (i - begin > 1)
+            sort_marks(s->cp + begin, s->sorted + begin, i - begin);
+        i += i == begin;
+    }
+}
+
+/* Appends the normal form of @text, which is valid UTF-8. */
+static int add_normalised(struct stretch *s, const char *text, size_t len, struct buf *out) {
+    utf8proc_ssize_t n;
+    int boundary, r;
+
+    s->n = 0;
+    for (size_t i = 0; i < len;) {
+        uint32_t cp;
+
+        i += unicode_decode(text + i, text + len, &cp);
+        r = stretch_reserve(s, DECOMPOSED_MAX);
+        if (r < 0)
+            return r;
+        n = utf8proc_decompose_char((utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
+                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+        if (n < 0 || n > DECOMPOSED_MAX)
+            return -EINVAL;
+        s->n += (size_t)n;
+    }
+    order(s);
+    n = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)s->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    for (utf8proc_ssize_t i = 0; i < n; i++) {
+        char c[4];
+
+        r = buf_add(out, c, unicode_encode((uint32_t)s->cp[i], c));
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The next unstable code point at or after @at; *start: the boundary before it (both @len: none). */
+static size_t find_unstable(const char *text, size_t at, size_t len, size_t *start) {
+    size_t last = at;
+
+    while (at < len) {
+        uint32_t cp;
+        uint64_t eight;
+        unsigned n;
+
+        if (len - at >= 8) {
+            memcpy(&eight, text + at, 8);
+            if (!(eight & 0x8080808080808080u)) {
+                last = at + 7;
+                at += 8;
+                continue;
+            }
+        }
+        n = unicode_decode(text + at, text + len, &cp);
+        if (unstable(cp)) {
+            *start = last;
+            return at;
+        }
+        /* Nothing combines with a byte that is not UTF-8. */
+        last = cp == UNICODE_INVALID ? at + 1 : at;
+        at += n;
+    }
+    *start = len;
+    return len;
+}
+
+/* The first stable code point at or after @at. */
+static size_t find_stable(const char *text, size_t at, size_t len) {
+    while (at < len) {
+        uint32_t cp;
+        unsigned n = unicode_decode(text + at, text + len, &cp);
+
+        if (!unstable(cp))
+            break;
+        at += n;
+    }
+    return at;
+}
+
+int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
+    CLEANUP(stretch_deinit) struct stretch s = {0};
+    size_t done = 0, before = out->len;
+    size_t start, at = find_unstable(text, 0, len, &start);
+    int r = 0;
+
+    *changed = false;
+    if (at == len)
+        return 0;
+    while (done < len) {
+        size_t end = find_stable(text, at, len);
+
+        r = buf_add(out, text + done, start - done);
+        if (r == 0)
+            r = add_normalised(&s, text + start, end - start, out);
+        if (r < 0)
+            return r;
+        done = end;
+        at = find_unstable(text, done, len, &start);
+    }
+    *changed = out->len - before != len || memcmp(out->data + before, text, len) != 0;
+    if (!*changed) {
+        out->len = before;
+        out->data[before] = 0;
+    }
+    return 0;
+}

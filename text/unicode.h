@@ -1,0 +1,53 @@
+#pragma once
+
+/*
+ * unicode - what the tokenizers need to know about characters: the classes that pre-tokenizers
+ * cut by, a decoder that accepts any bytes, and NFC in linear time.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+enum unicode_class {
+    UC_OTHER = 1,  /* none of the others; also a byte that is not UTF-8 */
+    UC_LETTER = 2, /* \p{L} */
+    UC_MARK = 4,   /* \p{M} */
+    UC_NUMBER = 8, /* \p{N} */
+    UC_SPACE = 16, /* \s: White_Space */
+    UC_BREAK = 32, /* CR or LF; set together with UC_SPACE */
+};
+
+#define UNICODE_INVALID 0xFFFFFFFFu
+
+extern const uint8_t unicode_ascii_class[128];
+
+/* The class of a code point from 0x80 on. */
+unsigned unicode_wide_class(uint32_t cp);
+
+/* Decodes one code point of at least 0x80 at @s < @end. Returns its length; for a byte that begins no
+ * valid sequence 1 and UNICODE_INVALID. */
+unsigned unicode_decode_wide(const char *s, const char *end, uint32_t *cp);
+
+static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *cp) {
+    if ((uint8_t)*s < 0x80) {
+        *cp = (uint8_t)*s;
+        return 1;
+    }
+    return unicode_decode_wide(s, end, cp);
+}
+
+/* The class of the character at @s < @end; *len: its bytes. */
+static inline unsigned unicode_class_at(const char *s, const char *end, unsigned *len) {
+    uint32_t cp;
+
+    *len = unicode_decode(s, end, &cp);
+    return cp < 0x80 ? unicode_ascii_class[cp] : unicode_wide_class(cp);
+}
+
+/* Writes @cp (a valid one) to @out, returns its length (1..4). */
+unsigned unicode_encode(uint32_t cp, char out[4]);
+
+/* Appends @text in NFC to @out; bytes that are not UTF-8 stay as they are. *changed = false: it is in NFC
+ * already and nothing was appended. Linear time, whatever the text. 0, -ENOMEM, -EMSGSIZE. */
+int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);
