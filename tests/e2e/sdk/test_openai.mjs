@@ -1,0 +1,182 @@
+// The official OpenAI SDK for Node against a real weftd: streaming, non-streaming, abort, errors, 32 parallel clients.
+// usage: node test_openai.mjs URL; prints TAP.
+import assert from "node:assert/strict";
+import OpenAI from "openai";
+
+const baseURL = process.argv[2] + "/v1";
+const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
+const messages = [
+    { role: "system", content: "You are terse." },
+    { role: "user", content: "Say something about weaving." },
+];
+const model = (await client.models.list()).data[0].id;
+const tests = [];
+const test = (name, f) => tests.push([name, f]);
+const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
+
+async function running() {
+    const text = await (await fetch(process.argv[2] + "/metrics")).text();
+    return Number(text.match(/^vllm:num_requests_running\S* (\S+)$/m)[1]);
+}
+
+async function rejects(promise, type, check) {
+    try {
+        await promise;
+    } catch (e) {
+        assert.ok(e instanceof type, `${e?.constructor?.name}: ${e?.message}`);
+        check?.(e);
+        return;
+    }
+    assert.fail("no error");
+}
+
+test("models are listed and retrieved", async () => {
+    const m = await client.models.retrieve(model);
+    assert.equal(m.object, "model");
+    assert.ok(m.max_model_len > 0);
+    await rejects(client.models.retrieve("nothing"), OpenAI.NotFoundError);
+});
+
+test("chat answers, with usage", async () => {
+    const r = await client.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0 });
+    assert.equal(r.object, "chat.completion");
+    assert.equal(r.choices[0].message.role, "assistant");
+    assert.ok(["stop", "length"].includes(r.choices[0].finish_reason));
+    assert.equal(r.usage.total_tokens, r.usage.prompt_tokens + r.usage.completion_tokens);
+    assert.ok(r.usage.completion_tokens <= 12);
+});
+
+test("streamed text is the text of the whole answer", async () => {
+    const body = { model, messages, max_tokens: 40, temperature: 0 };
+    const whole = await client.chat.completions.create(body);
+    const stream = await client.chat.completions.create({ ...body, stream: true, stream_options: { include_usage: true } });
+    let text = "", finish = null, usage = null, role = null;
+    for await (const chunk of stream) {
+        assert.equal(chunk.object, "chat.completion.chunk");
+        if (chunk.choices.length) {
+            text += chunk.choices[0].delta.content ?? "";
+            role ??= chunk.choices[0].delta.role;
+            finish = chunk.choices[0].finish_reason ?? finish;
+        } else {
+            usage = chunk.usage;
+        }
+    }
+    assert.equal(role, "assistant");
+    assert.equal(text, whole.choices[0].message.content);
+    assert.equal(finish, whole.choices[0].finish_reason);
+    assert.equal(usage.completion_tokens, whole.usage.completion_tokens);
+});
+
+test("the SDK's own accumulator agrees", async () => {
+    const runner = client.chat.completions.stream({ model, messages, max_tokens: 20, temperature: 0 });
+    const final = await runner.finalChatCompletion();
+    const whole = await client.chat.completions.create({ model, messages, max_tokens: 20, temperature: 0 });
+    assert.equal(final.choices[0].message.content, whole.choices[0].message.content);
+});
+
+test("seeded sampling repeats and n gives different choices", async () => {
+    const body = { model, messages, max_tokens: 16, temperature: 1, seed: 7, n: 3 };
+    const a = await client.chat.completions.create(body);
+    const b = await client.chat.completions.create(body);
+    assert.equal(a.choices.length, 3);
+    assert.deepEqual(a.choices.map((c) => c.message.content), b.choices.map((c) => c.message.content));
+    assert.ok(new Set(a.choices.map((c) => c.message.content)).size > 1);
+    assert.deepEqual(a.choices.map((c) => c.index), [0, 1, 2]);
+});
+
+test("logprobs come for every token, the best first", async () => {
+    const r = await client.chat.completions.create({ model, messages, max_tokens: 5, temperature: 0, logprobs: true, top_logprobs: 3 });
+    const content = r.choices[0].logprobs.content;
+    assert.equal(content.length, r.usage.completion_tokens);
+    for (const c of content) {
+        assert.equal(c.top_logprobs.length, 3);
+        assert.ok(c.logprob <= 0 && c.top_logprobs[0].logprob >= c.top_logprobs[1].logprob);
+        assert.equal(c.top_logprobs[0].logprob, c.logprob);
+    }
+});
+
+test("a stop string ends the text before it", async () => {
+    const body = { model, messages, max_tokens: 40, temperature: 0 };
+    const whole = (await client.chat.completions.create(body)).choices[0].message.content;
+    const stop = whole.slice(5, 8);
+    const cut = await client.chat.completions.create({ ...body, stop: [stop] });
+    assert.equal(cut.choices[0].message.content, whole.slice(0, whole.indexOf(stop)));
+    assert.equal(cut.choices[0].finish_reason, "stop");
+    let text = "";
+    for await (const c of await client.chat.completions.create({ ...body, stop, stream: true })) text += c.choices[0]?.delta.content ?? "";
+    assert.equal(text, whole.slice(0, whole.indexOf(stop)));
+});
+
+test("completions answer and stream", async () => {
+    const body = { model, prompt: "Once upon a time", max_tokens: 20, temperature: 0 };
+    const whole = await client.completions.create(body);
+    assert.equal(whole.object, "text_completion");
+    let text = "";
+    for await (const c of await client.completions.create({ ...body, stream: true })) text += c.choices[0]?.text ?? "";
+    assert.equal(text, whole.choices[0].text);
+    const echo = await client.completions.create({ ...body, echo: true, max_tokens: 2 }).catch((e) => e);
+    assert.ok(echo instanceof OpenAI.BadRequestError || echo.choices[0].text.startsWith("Once upon a time"));
+});
+
+test("an aborted stream frees its generation", async () => {
+    const stream = await client.chat.completions.create({ model, messages, max_tokens: 1500, stream: true, temperature: 1, seed: 1, ignore_eos: true });
+    for await (const _ of stream) break;
+    stream.controller.abort();
+    for (let i = 0; (await running()) !== 0; i++) {
+        assert.ok(i < 500, "still running");
+        await sleep(10);
+    }
+});
+
+test("a request aborted before its answer frees its generation", async () => {
+    const controller = new AbortController();
+    const call = client.chat.completions.create({ model, messages, max_tokens: 1500, temperature: 1, ignore_eos: true }, { signal: controller.signal });
+    setTimeout(() => controller.abort(), 50);
+    await rejects(call, OpenAI.APIUserAbortError);
+    for (let i = 0; (await running()) !== 0; i++) {
+        assert.ok(i < 500, "still running");
+        await sleep(10);
+    }
+});
+
+test("errors have the SDK's types and name the field", async () => {
+    const create = (more) => client.chat.completions.create({ model, messages, ...more });
+    await rejects(create({ model: "nothing" }), OpenAI.NotFoundError, (e) => assert.equal(e.code, "model_not_found"));
+    await rejects(create({ temperature: 5 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "temperature"));
+    await rejects(create({ temperature: "hot" }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "temperature"));
+    await rejects(create({ max_tokens: -1 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "max_tokens"));
+    await rejects(create({ messages: "hello" }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "messages"));
+    await rejects(create({ messages: [] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "messages"));
+    await rejects(create({ top_logprobs: 99, logprobs: true }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "top_logprobs"));
+    const long = [{ role: "user", content: "word ".repeat(60000) }];
+    await rejects(create({ messages: long }), OpenAI.BadRequestError, (e) => assert.equal(e.code, "context_length_exceeded"));
+    await rejects(client.get("/nothing"), OpenAI.NotFoundError);
+});
+
+test("32 parallel clients get what one gets alone", async () => {
+    const ask = async (i) => {
+        const own = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
+        const body = { model, messages: [{ role: "user", content: `Client ${i} asks about the number ${i * 7}.` }], max_tokens: 24, temperature: i % 2, seed: i };
+        if (i % 3) return (await own.chat.completions.create(body)).choices[0].message.content;
+        let text = "";
+        for await (const c of await own.chat.completions.create({ ...body, stream: true })) text += c.choices[0]?.delta.content ?? "";
+        return text;
+    };
+    const alone = [];
+    for (let i = 0; i < 32; i++) alone.push(await ask(i));
+    assert.deepEqual(await Promise.all(alone.map((_, i) => ask(i))), alone);
+});
+
+let failed = 0;
+console.log(`1..${tests.length}`);
+for (const [i, [name, f]] of tests.entries()) {
+    try {
+        await f();
+        console.log(`ok ${i + 1} - ${name}`);
+    } catch (e) {
+        failed++;
+        console.error(e);
+        console.log(`not ok ${i + 1} - ${name}`);
+    }
+}
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,115 @@
+"""Promise 1 through the whole daemon: the same request gives the same tokens, and the same logits bit for bit,
+whatever else runs and however the daemon is set up."""
+import random
+
+from weftd import Skip, Weftd, main, parallel, random_tokens
+
+BASE = ("--logits-digest", "yes", "--max-context", "2048", "--kv-pages", "1024", "--backend", "cpu")
+
+# What is asked: prompts from one token to many pages, greedy and sampled, with processors.
+REQUESTS = [
+    {"prompt": random_tokens(1, 5), "temperature": 0},
+    {"prompt": random_tokens(2, 33), "temperature": 1, "seed": 11},
+    {"prompt": random_tokens(3, 200), "temperature": 0.8, "seed": 12, "top_p": 0.9},
+    {"prompt": random_tokens(4, 64), "temperature": 0, "repetition_penalty": 1.3},
+    {"prompt": random_tokens(5, 700), "temperature": 1, "seed": 13, "presence_penalty": 0.7, "frequency_penalty": 0.4},
+    {"prompt": random_tokens(6, 1), "temperature": 1.4, "seed": 14, "top_k": 40, "min_p": 0.01},
+    {"prompt": random_tokens(7, 96), "temperature": 1, "seed": 15, "logit_bias": {"17": 4.0, "18": -100}},
+    {"prompt": random_tokens(8, 320), "temperature": 0},
+]
+N_TOKENS = 40
+expected = []
+
+
+def ask(daemon, request, **more):
+    c = daemon.complete(**request, max_tokens=N_TOKENS, ignore_eos=True, logits_digest=True, **more)
+    assert len(c["token_ids"]) == N_TOKENS and len(c["digests"]) == N_TOKENS, c
+    return c
+
+
+def check(daemon, request, should, what):
+    c = ask(daemon, request)
+    for i in range(N_TOKENS):
+        assert c["digests"][i] == should["digests"][i], f"{what}: logits of token {i} differ"
+        assert c["token_ids"][i] == should["token_ids"][i], f"{what}: token {i} differs"
+    return c
+
+
+def check_all(what, *flags, together=False):
+    """All requests on a daemon of its own, one after the other or at once; returns its stats."""
+    with Weftd(*BASE, *flags) as d:
+        jobs = [lambda r=r, e=e: check(d, r, e, what) for r, e in zip(REQUESTS, expected)]
+        if together:
+            parallel(jobs)
+        else:
+            for job in jobs:
+                job()
+        return d.stats()
+
+
+def test_alone_gives_the_reference_for_all_that_follows():
+    with Weftd(*BASE, "--threads", 1) as d:
+        for r in REQUESTS:
+            expected.append(ask(d, r))
+    assert len({tuple(e["digests"]) for e in expected}) == len(REQUESTS), "requests give the same: the test is blind"
+
+
+def test_second_time_on_cached_pages():
+    with Weftd(*BASE) as d:
+        for r, e in zip(REQUESTS, expected):
+            check(d, r, e, "cold")
+            c = check(d, r, e, "prefix hit")
+            cached = c["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached == (len(r["prompt"]) - 1) // 32 * 32, (cached, len(r["prompt"]))
+
+
+def test_in_batches_of_sixteen_with_random_neighbours():
+    with Weftd(*BASE) as d:
+        for turn in range(3):
+            r = random.Random(turn)
+            jobs = [lambda q=q, e=e: check(d, q, e, "in a batch") for q, e in zip(REQUESTS, expected)]
+            for i in range(16 - len(REQUESTS)):
+                prompt = random_tokens(100 + 16 * turn + i, r.randrange(1, 400))
+                n = r.randrange(1, 80)
+                jobs.append(lambda p=prompt, n=n: d.complete(p, max_tokens=n, temperature=1, seed=n))
+            r.shuffle(jobs)
+            parallel(jobs)
+
+
+def test_chunked_differently():
+    for rows in (16, 48, 512):
+        check_all(f"max-batch-rows {rows}", "--max-batch-rows", rows, "--max-seqs", 16, together=True)
+
+
+def test_preempted_and_computed_again():
+    stats = check_all("preempted", "--kv-pages", 36, together=True)
+    assert stats["worker"]["preemptions"] > 0, "nothing was preempted: the test is blind"
+
+
+def test_with_one_two_and_three_threads():
+    for n in (1, 2, 3):
+        check_all(f"{n} threads", "--threads", n)
+
+
+def test_with_every_page_size():
+    for n in (16, 64):
+        check_all(f"page size {n}", "--page-tokens", n, together=True)
+
+
+def test_on_every_instruction_set():
+    flags = open("/proc/cpuinfo").read()
+    have = ["generic"]
+    have += ["avx2"] * ("avx2" in flags and "fma" in flags)
+    have += ["avx512"] * ("avx512_vnni" in flags)
+    for isa in have:
+        check_all(isa, "--isa", isa)
+    if len(have) < 3:
+        raise Skip(f"this machine only has {', '.join(have)}")
+
+
+def test_at_both_depths():
+    for depth in (1, 2):
+        check_all(f"depth {depth}", "--depth", depth, together=True)
+
+
+main(globals())

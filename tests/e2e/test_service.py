@@ -1,0 +1,317 @@
+"""weftd as a service: signals, exit codes, socket activation, readiness and watchdog, the admin socket."""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+from weftd import Skip, Weftd, main, parallel, program, random_tokens, tiny_model
+
+LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
+
+
+def run_weftd(*flags):
+    return subprocess.run([program("weftd"), *flags], capture_output=True, text=True, timeout=30)
+
+
+def start_long(daemon, **more):
+    """A stream of which the first event has arrived; finish() reads the rest."""
+    events = daemon.stream("/v1/completions", {**LONG, **more})
+    next(events)
+    return events
+
+
+def test_bad_configuration_is_one_line_and_exit_78():
+    with tempfile.TemporaryDirectory() as folder:
+        bad = pathlib.Path(folder) / "weft.conf"
+        cases = [
+            ("[engine]\nthreads = many\n", ":2: threads: must be a whole number"),
+            ("[engine]\nthread = 2\n", ":2: thread: unknown key"),
+            ("[log]\nthreads = 2\n", "belongs in section [engine]"),
+        ]
+        for text, part in cases:
+            bad.write_text(text)
+            r = run_weftd("--config", str(bad), "--model", "x.gguf")
+            assert r.returncode == 78, r
+            assert str(bad) in r.stderr and part in r.stderr and r.stderr.count("\n") == 1, r.stderr
+        r = run_weftd("--config", folder + "/none.conf")
+        assert r.returncode == 78 and "none.conf: cannot be read" in r.stderr, r
+        r = run_weftd("--no-such-flag", "1")
+        assert r.returncode == 78 and "--no-such-flag: unknown option" in r.stderr, r
+        r = run_weftd()
+        assert r.returncode == 78 and "no model file" in r.stderr, r
+
+
+def test_model_that_cannot_be_served_is_one_line_and_exit_78():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in {"none": None, "empty": b"", "text": b"hello" * 100, "cut": open(tiny_model(), "rb").read(70000)}.items():
+            path = pathlib.Path(folder) / (name + ".gguf")
+            if data is not None:
+                path.write_bytes(data)
+            r = run_weftd("--model", str(path), "--listen", "127.0.0.1:0")
+            assert r.returncode == 78, (name, r)
+            assert r.stderr.count("\n") == 1 and str(path) in r.stderr, r.stderr
+
+
+def test_backend_that_is_not_there_is_refused():
+    r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--backend", "cuda")
+    if r.returncode == 0:
+        raise Skip("this machine has a CUDA device")
+    assert r.returncode == 78 and "cuda" in r.stderr.lower(), r
+
+
+def test_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        r = run_weftd("--model", tiny_model(), "--listen", address)
+        assert r.returncode != 0 and address.split(":")[1] in r.stderr, r
+
+
+def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
+    with Weftd("--max-context", "4096") as d:
+        should = d.complete(**LONG)["token_ids"]
+        kept = d.connect()
+        d.request("GET", "/v1/models", connection=kept)
+        events = start_long(d, return_token_ids=True)
+        d.process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+        status, headers, _ = d.request("GET", "/health", connection=kept)
+        assert status == 503 and headers["Connection"] == "close", (status, headers)
+        try:
+            d.request("GET", "/health")
+            raise AssertionError("a new connection was accepted while draining")
+        except ConnectionError:
+            pass
+        rest = list(events)
+        tokens = sum(len(c["token_ids"]) for e in rest for c in e["choices"])
+        assert rest[-1]["choices"][0]["finish_reason"] == "length", rest[-1]
+        assert tokens >= len(should) - 8, (tokens, len(should))
+        assert d.process.wait(10) == 0
+
+
+def test_drain_limit_ends_streams_with_an_error():
+    with Weftd("--max-context", "100000", "--drain-timeout-ms", "300") as d:
+        events = start_long(d, max_tokens=90000)
+        start = time.monotonic()
+        d.process.send_signal(signal.SIGTERM)
+        last = None
+        try:
+            for last in events:
+                pass
+        except (AssertionError, ConnectionError):
+            pass
+        assert d.process.wait(5) == 0
+        assert 0.2 < time.monotonic() - start < 5
+        assert "error" in last, last
+
+
+def test_second_sigterm_stops_at_once():
+    with Weftd("--max-context", "100000") as d:
+        events = start_long(d, max_tokens=90000)
+        d.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        assert d.process.poll() is None
+        d.process.send_signal(signal.SIGTERM)
+        assert d.process.wait(3) == 0
+        events.close()
+
+
+def test_sighup_reloads_keys_and_says_what_it_cannot():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, conf = pathlib.Path(folder) / "keys", pathlib.Path(folder) / "weft.conf"
+        keys.write_text("first:key-number-one\n")
+        conf.write_text(f"[listen]\napi-keys = {keys}\n[engine]\nthreads = 1\n")
+        with Weftd("--config", conf) as d:
+            ask = lambda key: d.request("GET", "/v1/models", headers={"Authorization": "Bearer " + key})[0]
+            assert ask("key-number-one") == 200 and ask("key-number-two") == 401
+            keys.write_text("second:key-number-two\n")
+            conf.write_text(f"[listen]\napi-keys = {keys}\n[engine]\nthreads = 2\n[log]\nlog-level = debug\n")
+            d.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 10
+            while ask("key-number-two") != 200:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert ask("key-number-one") == 401
+            assert "reload_needs_restart key=threads" in d.log and "reloaded key=log-level" in d.log, d.log
+            conf.write_text("[engine]\nthreads = none\n")
+            d.process.send_signal(signal.SIGHUP)
+            while "reload_refused" not in d.log:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert ask("key-number-two") == 200
+            assert "key-number" not in d.log, "a key is in the log"
+
+
+class Manager:
+    """What systemd does for a service: passes listening sockets, listens to notifications."""
+
+    def __init__(self, folder):
+        self.http = socket.create_server(("127.0.0.1", 0))
+        self.admin_path = os.path.join(folder, "inherited-admin.sock")
+        self.admin = socket.socket(socket.AF_UNIX)
+        self.admin.bind(self.admin_path)
+        self.admin.listen()
+        self.notify_path = os.path.join(folder, "notify.sock")
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notify.bind(self.notify_path)
+        self.said = []
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        while True:
+            self.said.append((time.monotonic(), self.notify.recv(4096).decode()))
+
+    def start(self, *flags):
+        a, b = os.dup(self.http.fileno()), os.dup(self.admin.fileno())
+
+        def child():  # between fork and exec
+            high = [os.dup(a) + 0, os.dup(b) + 0]
+            os.dup2(high[0], 3)
+            os.dup2(high[1], 4)
+            os.set_inheritable(3, True)
+            os.set_inheritable(4, True)
+
+        env = {
+            **os.environ,
+            "LISTEN_FDS": "2",
+            "LISTEN_FDNAMES": "http:admin",
+            "NOTIFY_SOCKET": self.notify_path,
+            "WATCHDOG_USEC": "400000",
+        }
+        command = ["sh", "-c", 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"', program("weftd"), "--model", tiny_model(), *flags]
+        process = subprocess.Popen(command, env=env, preexec_fn=child, close_fds=False, stderr=subprocess.DEVNULL)
+        os.close(a)
+        os.close(b)
+        return process
+
+    def wait_for(self, text, limit_s=30):
+        end = time.monotonic() + limit_s
+        while not any(text in said for _, said in self.said):
+            assert time.monotonic() < end, (text, self.said)
+            time.sleep(0.01)
+
+    def ask(self, path):
+        connection = __import__("http.client").client.HTTPConnection(*self.http.getsockname(), timeout=60)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def test_sockets_are_inherited_and_the_manager_is_told():
+    with tempfile.TemporaryDirectory() as folder:
+        m = Manager(folder)
+        p = m.start()
+        try:
+            m.wait_for("READY=1")
+            assert m.ask("/health")[0] == 200
+            curl = subprocess.run(["curl", "-s", "--unix-socket", m.admin_path, "http://x/stats"], capture_output=True)
+            assert json.loads(curl.stdout)["health"] == "serving"
+            time.sleep(1)
+            pings = [t for t, said in m.said if "WATCHDOG=1" in said]
+            gaps = [b - a for a, b in zip(pings, pings[1:])]
+            assert len(pings) >= 4 and max(gaps) < 0.4, gaps
+            p.send_signal(signal.SIGTERM)
+            m.wait_for("STOPPING=1")
+            assert p.wait(10) == 0
+            # Clients that come while nobody serves are not refused: the next daemon answers them.
+            answer = []
+            waiting = threading.Thread(target=lambda: answer.append(m.ask("/v1/models")))
+            waiting.start()
+            p = m.start()
+            waiting.join(60)
+            assert answer and answer[0][0] == 200, answer
+        finally:
+            p.kill()
+            p.wait()
+
+
+def test_admin_socket_answers_lists_cancels_and_drains():
+    with Weftd("--max-context", "100000") as d:
+        assert os.stat(d.admin).st_mode & 0o777 == 0o660
+        stats = d.stats()
+        assert stats["health"] == "serving" and stats["worker"]["state"] == "serving", stats
+        assert stats["model"]["max_context"] > 0 and stats["worker"]["pages"] == stats["model"]["n_pages"]
+        events = start_long(d, max_tokens=90000)
+        status, listed = d.admin_request("GET", "/requests")
+        assert status == 200 and len(listed["requests"]) == 1, listed
+        assert listed["requests"][0]["prompt_tokens"] == 20 and listed["requests"][0]["state"] == "running", listed
+        assert d.admin_request("POST", "/requests/999999/cancel")[0] == 404
+        assert d.admin_request("POST", f"/requests/{listed['requests'][0]['id']}/cancel")[0] == 200
+        try:
+            list(events)
+        except (AssertionError, ConnectionError):
+            pass
+        end = time.monotonic() + 5
+        while d.admin_request("GET", "/requests")[1]["requests"] or d.stats()["worker"]["running"]:
+            assert time.monotonic() < end, d.stats()
+            time.sleep(0.01)
+        assert d.admin_request("GET", "/nothing")[0] == 404
+        assert d.admin_request("POST", "/stats")[0] == 405
+        watch = subprocess.Popen(["curl", "-sN", "--unix-socket", d.admin, "http://x/stats?watch=100ms"], stdout=subprocess.PIPE)
+        lines = [json.loads(watch.stdout.readline()) for _ in range(3)]
+        watch.kill()
+        watch.wait()
+        assert all(line["health"] == "serving" for line in lines)
+        for command in (["stats"], ["requests"], ["health"], ["--json", "stats"]):
+            r = subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=10)
+            assert r.returncode == 0 and r.stdout, (command, r)
+        r = subprocess.run([program("weftctl"), "--socket", d.admin, "drain"], capture_output=True, text=True, timeout=10)
+        assert r.returncode == 0, r
+        assert d.process.wait(10) == 0
+        r = subprocess.run([program("weftctl"), "--socket", d.admin, "stats"], capture_output=True, text=True, timeout=10)
+        assert r.returncode == 69 and r.stderr.count("\n") == 1, r
+
+
+def test_log_has_one_line_per_request_and_no_prompt():
+    with Weftd() as d:
+        status, _, value = d.request("POST", "/v1/completions", {"prompt": "a secret word", "max_tokens": 3}, headers={"X-Request-Id": "my-id-1"})
+        assert status == 200, value
+        d.process.terminate()
+        d.process.wait(10)
+        assert "secret" not in d.log
+        lines = [line for line in d.log.splitlines() if "my-id-1" in line]
+        assert len(lines) == 1 and "status=200" in lines[0], d.log
+
+
+def test_unix_socket_and_tcp_at_once():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/http.sock"
+        with Weftd("--listen", "127.0.0.1:0", "--listen", "unix:" + path) as d:
+            assert d.health() == 200
+            r = subprocess.run(["curl", "-s", "--unix-socket", path, "http://localhost/v1/models"], capture_output=True)
+            assert json.loads(r.stdout)["object"] == "list"
+
+
+def test_hung_worker_is_replaced_and_streams_go_on():
+    with Weftd("--hang-timeout-ms", "1000") as d:
+        should = d.complete(**LONG)["token_ids"]
+        got = []
+
+        def read():
+            for event in d.stream("/v1/completions", {**LONG, "return_token_ids": True}):
+                for choice in event["choices"]:
+                    got.extend(choice["token_ids"])
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        while not got:
+            time.sleep(0.001)
+        os.kill(d.worker_pid(), signal.SIGSTOP)
+        reader.join(30)
+        assert got == should
+        assert d.stats()["worker"]["hangs"] == 1
+
+
+def test_many_clients_at_once_get_what_they_get_alone():
+    with Weftd() as d:
+        prompts = [random_tokens(i, 10 + 7 * i) for i in range(32)]
+        ask = lambda p: d.complete(p, max_tokens=20, temperature=0)["token_ids"]
+        alone = [ask(p) for p in prompts]
+        assert parallel([lambda p=p: ask(p) for p in prompts]) == alone
+
+
+main(globals())

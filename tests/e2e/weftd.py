@@ -1,0 +1,229 @@
+"""Runs real weftd processes for the end-to-end tests, and a runner that prints TAP.
+
+A test file calls `main(globals())`: every function whose name begins with test_ is a test; its docstring or name
+is what it promises. `Skip("why")` raised inside skips it.
+"""
+import http.client
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+BUILD = pathlib.Path(os.environ.get("WEFT_BUILD", "build")).resolve()
+DATA = pathlib.Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
+START_S = 120
+
+
+class Skip(Exception):
+    pass
+
+
+def program(name):
+    return str(BUILD / name)
+
+
+def synth(name, *args):
+    """A synthetic model of these weft-gguf arguments, made once per build folder."""
+    folder = BUILD / "tests" / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (name + ".gguf")
+    if not path.exists():
+        part = folder / f"{name}.{os.getpid()}.part"
+        subprocess.run([program("weft-gguf"), "synth", *args, "-o", str(part)], check=True, stdout=subprocess.DEVNULL)
+        part.rename(path)
+    return str(path)
+
+
+def tiny_model():
+    return synth("tiny-qwen3-q4_k_m", "--arch", "qwen3", "--shape", "tiny", "--format", "Q4_K_M", "--seed", "1")
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+class Weftd:
+    """A running daemon; use as a context manager. Its log is in .log; a test that fails should print it."""
+
+    def __init__(self, *flags, model=None, env=None, wait=True, popen=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="weft-e2e-")
+        self.admin = os.path.join(self.folder.name, "admin.sock")
+        self.log_path = os.path.join(self.folder.name, "log")
+        self.port = None
+        command = [program("weftd"), "--model", model or tiny_model(), "--admin-socket", self.admin]
+        if "--listen" not in flags:
+            command += ["--listen", "127.0.0.1:0"]
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen(
+                command + [str(f) for f in flags], stderr=log, env={**os.environ, **(env or {})}, **(popen or {})
+            )
+        if wait:
+            self.wait_ready()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError("weftd did not stop after SIGTERM\n" + self.log)
+        if kind and kind is not Skip:
+            print("# " + self.log.replace("\n", "\n# "), file=sys.stderr)
+        self.folder.cleanup()
+
+    @property
+    def log(self):
+        with open(self.log_path) as file:
+            return file.read()
+
+    def wait_ready(self):
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise AssertionError(f"weftd exited with {self.process.returncode}: {self.log}")
+            for line in self.log.splitlines():
+                if line.startswith("ready http://"):
+                    self.port = int(line.rsplit(":", 1)[1])
+                    return
+                if line.startswith("ready "):
+                    return
+            time.sleep(0.01)
+        raise AssertionError("weftd was not ready in time: " + self.log)
+
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self, timeout=60):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def request(self, method, path, body=None, headers=None, connection=None):
+        """(status, headers, parsed JSON or text)"""
+        connection = connection or self.connect()
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        text = response.read().decode()
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        return response.status, response.headers, value
+
+    def complete(self, prompt, **params):
+        """The first choice of a completion; an error is an AssertionError."""
+        status, _, value = self.request("POST", "/v1/completions", {"prompt": prompt, "return_token_ids": True, **params})
+        assert status == 200, (status, value)
+        return {**value["choices"][0], "usage": value["usage"]}
+
+    def stream(self, path, body, timeout=60):
+        """Yields the parsed data of each SSE event; the final [DONE] ends it."""
+        connection = self.connect(timeout)
+        connection.request("POST", path, json.dumps({"stream": True, **body}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise AssertionError((response.status, response.read()))
+        for line in response:
+            line = line.decode().rstrip("\r\n")
+            if line == "data: [DONE]":
+                connection.close()
+                return
+            if line.startswith("data: "):
+                yield json.loads(line[6:])
+        raise AssertionError("the stream ended without [DONE]")
+
+    def admin_request(self, method, path):
+        connection = UnixConnection(self.admin, 10)
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def stats(self):
+        return self.admin_request("GET", "/stats")[1]
+
+    def worker_pid(self):
+        return self.stats()["worker"]["pid"]
+
+    def health(self):
+        return self.request("GET", "/health")[0]
+
+    def kill_worker(self):
+        pid = self.worker_pid()
+        if pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+        return bool(pid)
+
+    def wait_health(self, status, limit_s=30):
+        end = time.monotonic() + limit_s
+        while self.health() != status:
+            assert time.monotonic() < end, f"/health did not become {status}"
+            time.sleep(0.01)
+
+
+def parallel(functions):
+    """Calls every function in a thread of its own; their results in order. The first error is raised."""
+    results, errors = [None] * len(functions), []
+
+    def call(i):
+        try:
+            results[i] = functions[i]()
+        except BaseException as error:  # noqa: BLE001: given to the caller
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(functions))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def random_tokens(seed, n, n_vocab=400):
+    r = random.Random(seed)
+    return [r.randrange(10, n_vocab) for _ in range(n)]
+
+
+def main(names):
+    tests = [(n, f) for n, f in names.items() if n.startswith("test_") and callable(f)]
+    wanted = sys.argv[1:]
+    tests = [(n, f) for n, f in tests if not wanted or any(w in n for w in wanted)]
+    failed = 0
+    print(f"1..{len(tests)}", flush=True)
+    for i, (name, function) in enumerate(tests, 1):
+        title = name[5:].replace("_", " ")
+        start = time.monotonic()
+        try:
+            function()
+            print(f"ok {i} - {title}", flush=True)
+        except Skip as why:
+            print(f"ok {i} - {title} # SKIP {why}", flush=True)
+        except BaseException:  # noqa: BLE001: reported
+            failed += 1
+            print("# " + traceback.format_exc().replace("\n", "\n# "), file=sys.stderr)
+            print(f"not ok {i} - {title}", flush=True)
+        print(f"# {time.monotonic() - start:.1f} s", file=sys.stderr)
+    sys.exit(1 if failed else 0)
