@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * cli - what the command-line programs share: exit codes, one-line errors, numbers. Errors go to stderr
+ * as "PROGRAM: reason", with the reason always on one line.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
+
+/* Both print and return their exit code, so that `return cli_fail(...)` ends a command. */
+int cli_fail(const char *fmt, ...) PRINTF(1, 2);
+int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* adds "(try --help)" */
+
+/* "@what: @e's message", or the errno's text when @e has none. */
+int cli_fail_err(const char *what, const struct err *e, int r);
+
+/* All of @text is a number in [min, max]; else false and *out is not written. @text may end in K, M or G
+ * (powers of 1024) for cli_u64(). */
+bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+bool cli_u32(const char *text, uint32_t min, uint32_t max, uint32_t *out);
+bool cli_double(const char *text, double min, double max, double *out);
+
+/* The whole of @path ("-": stdin), NUL-terminated, at most @max bytes. *out is owned by the caller. */
+int cli_read_file(const char *path, size_t max, char **out, size_t *len);
+
+/* Flushes stdout: false (after saying so) when what was printed did not arrive. */
+bool cli_flush(void);

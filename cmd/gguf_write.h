@@ -1,0 +1,53 @@
+#pragma once
+
+/*
+ * gguf_write - writes a GGUF file (version 3) as a stream: metadata and directory are collected in memory,
+ * then the data of the tensors follows in the order of the directory, in pieces of any size.
+ *
+ *     init -> key ... tensor ... -> start -> (data ... tensor_end) per tensor -> finish
+ *
+ * The first error is kept and everything after it does nothing: it is looked at where start, data and
+ * finish return it.
+ */
+
+#include <stdbool.h>
+#include "base/buf.h"
+#include "base/gguf.h"
+
+struct gguf_write {
+    int fd;    /* of the caller, from gguf_write_start() on */
+    int error; /* 0 or the first -errno */
+    uint64_t n_kv, n_tensors;
+    uint64_t directory_bytes; /* of tensor data, padded, by the directory */
+    uint64_t data_bytes;      /* written so far */
+    struct buf kv, dir;
+};
+
+#define GGUF_WRITE_ALIGNMENT 32u /* general.alignment's default */
+
+void gguf_write_init(struct gguf_write *w);
+void gguf_write_deinit(struct gguf_write *w);
+
+void gguf_write_u16(struct gguf_write *w, const char *key, uint16_t v);
+void gguf_write_u32(struct gguf_write *w, const char *key, uint32_t v);
+void gguf_write_i32(struct gguf_write *w, const char *key, int32_t v);
+void gguf_write_f32(struct gguf_write *w, const char *key, float v);
+void gguf_write_bool(struct gguf_write *w, const char *key, bool v);
+void gguf_write_string(struct gguf_write *w, const char *key, struct gguf_str v);
+void gguf_write_text(struct gguf_write *w, const char *key, const char *v);
+
+/* An array of @n elements, that must follow at once, one call an element. */
+void gguf_write_array(struct gguf_write *w, const char *key, enum gguf_type type, uint64_t n);
+void gguf_write_item(struct gguf_write *w, enum gguf_type type,
+                     double v); /* exact for <= 53 bits */
+void gguf_write_item_str(struct gguf_write *w, struct gguf_str v);
+
+/* Adds a tensor to the directory; returns the bytes of its data. @ne[0] is a multiple of the block. */
+uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct tensor_format *f,
+                           uint32_t n_dims, const uint64_t *ne);
+
+int gguf_write_start(struct gguf_write *w, int fd); /* header and directory go to @fd */
+int gguf_write_data(struct gguf_write *w, const void *data, size_t len);
+int gguf_write_tensor_end(struct gguf_write *w); /* pads */
+/* Checks that as much data came as the directory says (assert); returns the error. */
+int gguf_write_finish(struct gguf_write *w);
