@@ -1,0 +1,142 @@
+#include "cmd/gguf_fill.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "base/mathx.h"
+
+/*
+ * A block of a quantised format is filled with random bits, then its scale (and minimum) is set. So every
+ * bit of a layout varies independently: a decoder that swaps two fields is seen. The scale s = base * u
+ * has u uniform in [0.5, 1.5) and, where the format is symmetric, a random sign, which takes the mean
+ * of the weights to 0. With q the random number times its random sub-scale, the variance is
+ *
+ *     symmetric      E[u^2] E[q^2]                              E[u^2] = 13/12
+ *     with minimum   E[u^2] (E[q^2] + c^2 E[m^2]) - 2 (E[q])^2  minimum = c * base * u', mean again 0
+ *
+ * where m is the sub-block's random factor of the minimum and c the mean of the bare number. `square` below
+ * is that variance at base 1. Bits are uniform, so all of it is arithmetic on the ranges: for Q4_K, q is
+ * 0..15 and the sub-scales 0..63, E[q^2] = 77.5 * 1333.5, E[m^2] = 1333.5, c = 7.5, E[q] = 7.5 * 31.5.
+ * The test measures every one with the engine's decoder.
+ */
+#define U2 (13.0 / 12.0)
+
+static const struct fill_recipe {
+    enum tensor_type type;
+    uint16_t scale, min; /* offsets of the half floats in a block; min 0: symmetric */
+    double square, centre;
+} recipes[] = {
+    {TENSOR_Q4_0, 0, 0, U2 * 21.5, 0},
+    {TENSOR_Q4_1, 0, 2, U2 *(77.5 + 56.25) - 2 * 56.25, -7.5},
+    {TENSOR_Q5_0, 0, 0, U2 * 85.5, 0},
+    {TENSOR_Q5_1, 0, 2, U2 *(325.5 + 240.25) - 2 * 240.25, -15.5},
+    {TENSOR_Q8_0, 0, 0, U2 * 5461.5, 0},
+    {TENSOR_Q2_K, 80, 82, U2 *(77.5 * 3.5 + 2.25 * 77.5) - 2 * 2.25 * 56.25, 1.5},
+    {TENSOR_Q3_K, 108, 0, U2 * 341.5 * 5.5, 0},
+    {TENSOR_Q4_K, 0, 2, U2 *(1333.5 * (77.5 + 56.25)) - 2 * 56.25 * 992.25, 7.5},
+    {TENSOR_Q5_K, 0, 2, U2 *(1333.5 * (325.5 + 240.25)) - 2 * 240.25 * 992.25, 15.5},
+    {TENSOR_Q6_K, 208, 0, U2 * 5461.5 * 341.5, 0},
+    {TENSOR_IQ2_XXS, 0, 0, U2 * 85.25 / 16 * 534.43017578125, 0},
+    {TENSOR_IQ4_NL, 0, 0, U2 * 4548.0, 0},
+    {TENSOR_IQ4_XS, 0, 0, U2 * 341.5 * 4548.0, 0},
+};
+
+static const struct fill_recipe *find_recipe(enum tensor_type type) {
+    for (size_t i = 0; i < ARRAY_SIZE(recipes); i++)
+        if (recipes[i].type == type)
+            return &recipes[i];
+    return NULL;
+}
+
+/* The values of a uniform distribution on 4096 levels, at equal distances. */
+static void set_levels(struct gguf_fill *f) {
+    double step = f->std * sqrt(12.0) / FILL_LEVELS;
+
+    for (int i = 0; i < FILL_LEVELS; i++) {
+        float v = (float)((i - (FILL_LEVELS - 1) / 2.0) * step);
+
+        f->level[i] = f->format->type == TENSOR_BF16
+                          ? (uint16_t)((mx_bits_of(v) + 0x7FFF + ((mx_bits_of(v) >> 16) & 1)) >> 16)
+                          : mx_float_to_half(v);
+    }
+}
+
+void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, double std,
+                    uint64_t seed) {
+    *f = (struct gguf_fill){
+        .format = format, .recipe = find_recipe(format->type), .std = std, .rng = {seed}};
+    if (!f->recipe) {
+        set_levels(f);
+        return;
+    }
+    double base = std / sqrt(f->recipe->square);
+    for (int i = 0; i < 256; i++) {
+        double u = 0.5 + (i + 0.5) / 256;
+
+        f->scale[i] = mx_float_to_half((float)(base * u));
+        f->min[i] = mx_float_to_half((float)(base * u * f->recipe->centre));
+    }
+}
+
+static void random_bytes(struct rng *r, uint8_t *dst, size_t n) {
+    size_t i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        uint64_t v = rng_next(r);
+
+        memcpy(dst + i, &v, 8);
+    }
+    if (i < n) {
+        uint64_t v = rng_next(r);
+
+        memcpy(dst + i, &v, n - i);
+    }
+}
+
+static void fill_f32(struct gguf_fill *f, uint8_t *dst, size_t n) {
+    float step = (float)(f->std * sqrt(3.0) * 0x1p-31);
+
+    for (size_t i = 0; i < n; i += 2) {
+        uint64_t v = rng_next(&f->rng);
+        float pair[2] = {(float)(int32_t)v * step, (float)(int32_t)(v >> 32) * step};
+
+        memcpy(dst + 4 * i, pair, i + 1 < n ? 8 : 4);
+    }
+}
+
+static void fill_16(struct gguf_fill *f, uint8_t *dst, size_t n) {
+    for (size_t i = 0; i < n; i += 4) {
+        uint64_t v = rng_next(&f->rng);
+        uint16_t quad[4];
+
+        for (int j = 0; j < 4; j++)
+            quad[j] = f->level[(v >> (16 * j)) % FILL_LEVELS];
+        memcpy(dst + 2 * i, quad, 2 * MIN(n - i, (size_t)4));
+    }
+}
+
+static void fill_quantised(struct gguf_fill *f, uint8_t *dst, size_t n) {
+    const struct fill_recipe *c = f->recipe;
+    size_t size = f->format->block_bytes;
+
+    random_bytes(&f->rng, dst, n * size);
+    for (size_t i = 0; i < n; i++, dst += size) {
+        uint64_t v = rng_next(&f->rng);
+        uint16_t scale = f->scale[v & 255], min = f->min[(v >> 8) & 255];
+
+        if (!c->min)
+            scale ^= (uint16_t)(v >> 48) & 0x8000;
+        memcpy(dst + c->scale, &scale, 2);
+        if (c->min)
+            memcpy(dst + c->min, &min, 2);
+    }
+}
+
+void gguf_fill_blocks(struct gguf_fill *f, void *dst, size_t n) {
+    if (f->recipe)
+        fill_quantised(f, dst, n);
+    else if (f->format->type == TENSOR_F32)
+        fill_f32(f, dst, n);
+    else
+        fill_16(f, dst, n);
+}

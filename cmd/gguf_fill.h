@@ -1,0 +1,25 @@
+#pragma once
+
+/*
+ * gguf_fill - random weights, built directly in the bytes of a tensor format.
+ */
+
+#include "base/gguf.h"
+#include "base/rng.h"
+
+#define FILL_LEVELS 4096 /* distinct values of F16 and BF16 weights */
+
+struct gguf_fill {
+    const struct tensor_format *format;
+    const struct fill_recipe *recipe; /* NULL: plain numbers */
+    double std;
+    struct rng rng;
+    uint16_t scale[256], min[256]; /* of blocks: half floats */
+    uint16_t level[FILL_LEVELS];
+};
+
+/* Weights of mean 0 and standard deviation @std (F16 and BF16 and blocks: up to the format's rounding). */
+void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, double std,
+                    uint64_t seed);
+/* The next @n blocks. The bytes depend on the sizes of the calls: keep them the same. */
+void gguf_fill_blocks(struct gguf_fill *f, void *dst, size_t n);

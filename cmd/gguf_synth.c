@@ -1,0 +1,327 @@
+/*
+ * weft-gguf synth - model files of any shape and format with random weights, for tests and measurements. A
+ * file is a function of the options: every tensor has its own random sequence, keyed by the seed and
+ * the tensor's name, so its bytes do not depend on the rest of the file or on how it is split.
+ */
+
+#include "cmd/gguf_synth.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "cmd/cli.h"
+#include "cmd/gguf_cmd.h"
+#include "cmd/gguf_fill.h"
+
+#define CHUNK_BYTES                                                                                \
+    ((size_t)1 << 20) /* of weights made at a time; part of what the bytes depend on */
+#define SHARDS_MAX 512u
+
+struct options {
+    const char *arch, *shape, *format, *vocab, *out;
+    uint64_t seed;
+    uint32_t n_vocab, n_shards;
+};
+
+static const char usage[] =
+    "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
+    "Writes a model with random weights.\n"
+    "  --arch A          llama, qwen2 or qwen3; default: the shape's\n"
+    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b or qwen3-8b, and\n"
+    "                    key=value after it or instead of it, separated by commas: n_layer, "
+    "n_embd,\n"
+    "                    n_head, n_kv, head_dim, n_ff, n_vocab, context, tied, theta, eps\n"
+    "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
+    "                    IQ4_XS IQ2_XXS, or the mixes Q4_K_M Q5_K_M\n"
+    "  --seed N          default 1\n"
+    "  --vocab FILE      take the vocabulary of this GGUF file\n"
+    "  --n-vocab N       size of the generated vocabulary\n"
+    "  --split N         write N files\n"
+    "  -o OUT            the file; split: OUT-00001-of-0000N.gguf\n";
+
+static uint64_t tensor_seed(uint64_t seed, const char *name) {
+    struct rng r = {seed};
+
+    for (; *name; name++)
+        r.state = rng_next(&r) ^ (uint8_t)*name;
+    return rng_next(&r);
+}
+
+static uint64_t count_values(const struct synth_tensor *t) {
+    return t->ne[0] * t->ne[1];
+}
+
+static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
+    struct rng r = {tensor_seed(seed, t->name)};
+    uint64_t n = count_values(t);
+    CLEANUP(freep) float *v = calloc(n, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++) /* uniform, standard deviation 1: +-sqrt(3) */
+        v[i] = (float)(t->mean + t->std * (rng_unit(&r) - 0.5) * 3.4641016151377544);
+    return gguf_write_data(w, v, n * sizeof(*v));
+}
+
+static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed,
+                        uint8_t *chunk) {
+    uint64_t left = count_values(t) / t->format->block;
+    size_t per_chunk = CHUNK_BYTES / t->format->block_bytes;
+    struct gguf_fill fill;
+    int r = 0;
+
+    gguf_fill_init(&fill, t->format, t->std, tensor_seed(seed, t->name));
+    while (r == 0 && left) {
+        size_t n = MIN(left, per_chunk);
+
+        gguf_fill_blocks(&fill, chunk, n);
+        r = gguf_write_data(w, chunk, n * t->format->block_bytes);
+        left -= n;
+    }
+    return r;
+}
+
+static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
+                             const struct synth_plan *p, const struct options *o) {
+    const char *arch = synth_arch_name(s->arch);
+    const struct {
+        const char *name;
+        uint32_t value;
+    } keys[] = {
+        {"context_length", s->context},        {"embedding_length", s->n_embd},
+        {"block_count", s->n_layer},           {"feed_forward_length", s->n_ff},
+        {"attention.head_count", s->n_head},   {"attention.head_count_kv", s->n_kv},
+        {"attention.key_length", s->head_dim}, {"attention.value_length", s->head_dim},
+        {"rope.dimension_count", s->head_dim}, {"vocab_size", s->n_vocab},
+    };
+    char text[128];
+
+    gguf_write_text(w, "general.architecture", arch);
+    gguf_write_text(w, "general.type", "model");
+    snprintf(text, sizeof(text), "synth %s %s seed %" PRIu64, arch, o->format, o->seed);
+    gguf_write_text(w, "general.name", text);
+    gguf_write_u32(w, "general.file_type", p->file_type);
+    gguf_write_u32(w, "general.quantization_version", 2);
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        snprintf(text, sizeof(text), "%s.%s", arch, keys[i].name);
+        gguf_write_u32(w, text, keys[i].value);
+    }
+    snprintf(text, sizeof(text), "%s.attention.layer_norm_rms_epsilon", arch);
+    gguf_write_f32(w, text, (float)s->eps);
+    snprintf(text, sizeof(text), "%s.rope.freq_base", arch);
+    gguf_write_f32(w, text, (float)s->theta);
+}
+
+/* One file of the model: tensors [begin, end). */
+struct shard {
+    uint32_t number, begin, end;
+};
+
+static int write_keys(struct gguf_write *w, const struct options *o, const struct synth_shape *s,
+                      const struct synth_plan *p, const struct gguf *vocab, uint32_t shard,
+                      struct err *err) {
+    int r = 0;
+
+    if (shard == 0) {
+        write_model_keys(w, s, p, o);
+        r = vocab ? synth_vocab_copy(w, vocab, err) : synth_vocab_write(w, s, err);
+    }
+    if (o->n_shards > 1) {
+        gguf_write_u16(w, "split.no", (uint16_t)shard);
+        gguf_write_u16(w, "split.count", (uint16_t)o->n_shards);
+        gguf_write_i32(w, "split.tensors.count", (int32_t)p->n_tensors);
+    }
+    return r;
+}
+
+static int write_tensors(struct gguf_write *w, const struct options *o, const struct synth_plan *p,
+                         struct shard part) {
+    CLEANUP(freep) uint8_t *chunk = malloc(CHUNK_BYTES);
+    int r = chunk ? 0 : -ENOMEM;
+
+    for (uint32_t i = part.begin; r == 0 && i < part.end; i++) {
+        const struct synth_tensor *t = &p->tensor[i];
+
+        r = t->role == ROLE_VECTOR ? write_vector(w, t, o->seed)
+                                   : write_matrix(w, t, o->seed, chunk);
+        if (r == 0)
+            r = gguf_write_tensor_end(w);
+    }
+    return r;
+}
+
+/* Writes @path under a temporary name first: a file with the right name is whole. */
+static int write_file(const char *path, const struct options *o, const struct synth_shape *s,
+                      const struct synth_plan *p, const struct gguf *vocab, struct shard part,
+                      struct err *err) {
+    CLEANUP(freep) char *temporary = NULL;
+    struct gguf_write w;
+    int r;
+
+    if (asprintf(&temporary, "%s.part", path) < 0)
+        return -ENOMEM;
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return -errno;
+    gguf_write_init(&w);
+    r = write_keys(&w, o, s, p, vocab, part.number, err);
+    for (uint32_t i = part.begin; i < part.end; i++)
+        gguf_write_tensor(&w, p->tensor[i].name, p->tensor[i].format, p->tensor[i].n_dims,
+                          p->tensor[i].ne);
+    if (r == 0)
+        r = gguf_write_start(&w, fd);
+    if (r == 0)
+        r = write_tensors(&w, o, p, part);
+    if (r == 0)
+        r = gguf_write_finish(&w);
+    gguf_write_deinit(&w);
+    if (close(fd) < 0 && r == 0)
+        r = -errno;
+    if (r == 0 && rename(temporary, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(temporary);
+    return r;
+}
+
+static uint64_t count_bytes(const struct synth_tensor *t) {
+    return count_values(t) / t->format->block * t->format->block_bytes;
+}
+
+/* Cuts the tensors into files of about the same size, none empty. */
+static uint32_t end_of_shard(const struct synth_plan *p, uint32_t begin, uint32_t shard,
+                             uint32_t n_shards) {
+    uint64_t left = 0, sum = 0;
+    uint32_t end = begin, after = n_shards - shard - 1;
+
+    if (!after)
+        return p->n_tensors;
+    for (uint32_t i = begin; i < p->n_tensors; i++)
+        left += count_bytes(&p->tensor[i]);
+    while (end < p->n_tensors - after && (end == begin || sum < left / (after + 1)))
+        sum += count_bytes(&p->tensor[end++]);
+    return end;
+}
+
+static int synth(const struct options *o, const struct synth_shape *s, const struct gguf *vocab) {
+    struct synth_plan plan;
+    struct err err = {0};
+    int code = CLI_OK, r = synth_plan_new(&plan, s, o->format, &err);
+    size_t stem = strlen(o->out);
+
+    if (r < 0)
+        return cli_usage("%s", err.message[0] ? err.message : strerror(-r));
+    if (stem > 5 && strcmp(o->out + stem - 5, ".gguf") == 0)
+        stem -= 5;
+    if (o->n_shards > plan.n_tensors)
+        code = cli_usage("--split %u: there are only %u tensors", o->n_shards, plan.n_tensors);
+    struct shard part = {0};
+    while (code == CLI_OK && part.number < o->n_shards) {
+        CLEANUP(freep) char *path = NULL;
+
+        r = o->n_shards == 1 ? asprintf(&path, "%s", o->out)
+                             : asprintf(&path, "%.*s-%05u-of-%05u.gguf", (int)stem, o->out,
+                                        part.number + 1, o->n_shards);
+        part.end = end_of_shard(&plan, part.begin, part.number, o->n_shards);
+        if (r >= 0)
+            r = write_file(path, o, s, &plan, vocab, part, &err);
+        if (r < 0)
+            code = cli_fail_err(path ? path : o->out, &err, r);
+        part.begin = part.end;
+        part.number++;
+    }
+    synth_plan_deinit(&plan);
+    return code;
+}
+
+/* -1: the options are fine; else the exit code. */
+static int parse(struct options *o, int argc, char **argv) {
+    enum { ARCH = 256, SHAPE, FORMAT, SEED, VOCAB, N_VOCAB, SPLIT };
+    static const struct option options[] = {
+        {"arch", required_argument, NULL, ARCH},
+        {"shape", required_argument, NULL, SHAPE},
+        {"format", required_argument, NULL, FORMAT},
+        {"seed", required_argument, NULL, SEED},
+        {"vocab", required_argument, NULL, VOCAB},
+        {"n-vocab", required_argument, NULL, N_VOCAB},
+        {"split", required_argument, NULL, SPLIT},
+        {"output", required_argument, NULL, 'o'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    bool fine = true;
+    int c, index = 0;
+
+    opterr = 0;
+    while (fine && (c = getopt_long(argc, argv, "ho:", options, &index)) != -1) {
+        switch (c) {
+        case ARCH:
+            o->arch = optarg;
+            break;
+        case SHAPE:
+            o->shape = optarg;
+            break;
+        case FORMAT:
+            o->format = optarg;
+            break;
+        case VOCAB:
+            o->vocab = optarg;
+            break;
+        case 'o':
+            o->out = optarg;
+            break;
+        case SEED:
+            fine = cli_u64(optarg, 0, UINT64_MAX, &o->seed);
+            break;
+        case N_VOCAB:
+            fine = cli_u32(optarg, SYNTH_VOCAB_MIN, SYNTH_VOCAB_MAX, &o->n_vocab);
+            break;
+        case SPLIT:
+            fine = cli_u32(optarg, 1, SHARDS_MAX, &o->n_shards);
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return cli_flush() ? CLI_OK : CLI_FAILED;
+        default:
+            return cli_usage("unknown option or missing value: \"%s\"", argv[optind - 1]);
+        }
+    }
+    if (!fine)
+        return cli_usage("--%s: not a number in its range: \"%s\"", options[index].name, optarg);
+    if (optind < argc)
+        return cli_usage("unexpected argument \"%s\"", argv[optind]);
+    if (!o->shape || !o->format || !o->out)
+        return cli_usage("--shape, --format and -o are needed");
+    if (o->vocab && o->n_vocab)
+        return cli_usage("--vocab and --n-vocab exclude each other");
+    return -1;
+}
+
+int gguf_cmd_synth(int argc, char **argv) {
+    struct options o = {.seed = 1, .n_shards = 1};
+    CLEANUP(gguf_freep) struct gguf *vocab = NULL;
+    struct synth_shape shape;
+    struct err err = {0};
+    int code = parse(&o, argc, argv);
+
+    if (code >= 0)
+        return code;
+    if (synth_shape_parse(&shape, o.arch, o.shape, &err) < 0)
+        return cli_usage("%s", err.message);
+    if (o.n_vocab)
+        shape.n_vocab = o.n_vocab;
+    if (o.vocab) {
+        int r = gguf_open(&vocab, o.vocab, &err);
+
+        if (r == 0)
+            r = synth_vocab_count(vocab, &shape.n_vocab, &err);
+        if (r < 0)
+            return cli_fail_err(o.vocab, &err, r);
+    }
+    return synth(&o, &shape, vocab);
+}

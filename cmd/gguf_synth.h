@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * gguf_synth - private header of `weft-gguf synth`: the shape of a model, the list of its tensors, its
+ * vocabulary.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+#include "base/gguf.h"
+#include "cmd/gguf_write.h"
+
+enum synth_arch { SYNTH_LLAMA, SYNTH_QWEN2, SYNTH_QWEN3 };
+
+struct synth_shape {
+    enum synth_arch arch;
+    uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
+    double theta, eps;
+};
+
+#define SYNTH_LAYERS_MAX 256u
+#define SYNTH_VOCAB_MIN 272u /* bytes and special tokens */
+#define SYNTH_VOCAB_MAX 524288u
+
+const char *synth_arch_name(enum synth_arch arch);
+/* -EINVAL for a name that is not known. */
+int synth_arch_find(const char *name, enum synth_arch *out);
+
+/* Parses "NAME", "key=value,..." or "NAME,key=value,...". @arch: by name, NULL for the shape's own. */
+int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text, struct err *err);
+
+/* What a tensor is for decides its format, its mean and its standard deviation. */
+enum synth_role { ROLE_EMBED, ROLE_OUTPUT, ROLE_V, ROLE_DOWN, ROLE_MATRIX, ROLE_VECTOR };
+
+struct synth_tensor {
+    char name[64];
+    enum synth_role role;
+    uint32_t n_dims;
+    uint64_t ne[2];
+    const struct tensor_format *format;
+    double mean, std;
+};
+
+struct synth_plan {
+    struct synth_tensor *tensor;
+    uint32_t n_tensors;
+    uint32_t file_type; /* general.file_type */
+};
+
+/* @format: a tensor format's name, or Q4_K_M or Q5_K_M. -EINVAL for another one, -ENOMEM. */
+int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
+                   struct err *err);
+void synth_plan_deinit(struct synth_plan *p);
+
+/* Writes the tokenizer.* keys: a byte-level BPE vocabulary of @n_vocab tokens with a ChatML template. */
+int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct err *err);
+/* Copies all tokenizer.* keys of @from; *n_vocab is the number of its tokens. */
+int synth_vocab_copy(struct gguf_write *w, const struct gguf *from, struct err *err);
+int synth_vocab_count(const struct gguf *from, uint32_t *n_vocab, struct err *err);
