@@ -1,0 +1,10 @@
+#pragma once
+
+/*
+ * gguf_cmd - the commands of weft-gguf. Each takes the arguments from its own name on and returns an exit
+ * code of cli.h.
+ */
+
+int gguf_cmd_info(int argc, char **argv);
+int gguf_cmd_verify(int argc, char **argv);
+int gguf_cmd_synth(int argc, char **argv);

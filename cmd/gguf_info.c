@@ -1,0 +1,322 @@
+/*
+ * weft-gguf info - what is in a model file, for people and as JSON. Everything that comes from the file is
+ * escaped before it is printed.
+ */
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "cmd/cli.h"
+#include "cmd/gguf_cmd.h"
+#include "base/gguf.h"
+
+#define SHOW_CHARS 72u /* of a string, in the table */
+#define SHOW_ITEMS 6u  /* of an array */
+
+struct total {
+    const struct tensor_format *format;
+    uint64_t n_tensors, n_values, n_bytes;
+};
+
+#define TOTALS_MAX 32u
+
+static const char *type_name(enum gguf_type type) {
+    static const char *const names[] = {
+        [GGUF_U8] = "u8",         [GGUF_I8] = "i8",       [GGUF_U16] = "u16", [GGUF_I16] = "i16",
+        [GGUF_U32] = "u32",       [GGUF_I32] = "i32",     [GGUF_F32] = "f32", [GGUF_BOOL] = "bool",
+        [GGUF_STRING] = "string", [GGUF_ARRAY] = "array", [GGUF_U64] = "u64", [GGUF_I64] = "i64",
+        [GGUF_F64] = "f64",
+    };
+
+    return names[type];
+}
+
+static uint64_t count_values(const struct tensor *t) {
+    return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+}
+
+/* Sums by format, in the order of first use. Returns how many. */
+static size_t sum_formats(const struct gguf *g, struct total *out) {
+    size_t n = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+        size_t k = 0;
+
+        while (k < n && out[k].format != t->format)
+            k++;
+        if (k == n)
+            out[n++] = (struct total){.format = t->format};
+        out[k].n_tensors++;
+        out[k].n_values += count_values(t);
+        out[k].n_bytes += t->n_bytes;
+    }
+    return n;
+}
+
+/* The length of the UTF-8 sequence at @p, 0 if it is not one. */
+static size_t utf8_len(const unsigned char *p, size_t left) {
+    size_t n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : 4;
+
+    if (n > left || (n == 4 && (*p < 0xF0 || *p > 0xF4)))
+        return 0;
+    for (size_t i = 1; i < n; i++)
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+    if ((*p == 0xE0 && p[1] < 0xA0) || (*p == 0xED && p[1] > 0x9F) || (*p == 0xF0 && p[1] < 0x90) ||
+        (*p == 0xF4 && p[1] > 0x8F))
+        return 0;
+    return n;
+}
+
+static void print_quoted(struct gguf_str s) {
+    size_t shown = 0, n;
+
+    putchar('"');
+    for (size_t i = 0; i < s.len; i += n, shown++) {
+        const unsigned char *p = (const unsigned char *)s.data + i;
+
+        if (shown == SHOW_CHARS) {
+            printf("\"... (%zu bytes)", s.len);
+            return;
+        }
+        n = utf8_len(p, s.len - i);
+        if (n == 0 || (n == 1 && (*p < 0x20 || *p == 0x7f)) || (*p == 0xC2 && p[1] < 0xA0)) {
+            printf(*p == '\n' ? "\\n" : "\\x%02x", *p);
+            n = 1;
+        } else {
+            if (*p == '"' || *p == '\\')
+                putchar('\\');
+            fwrite(p, 1, n, stdout);
+        }
+    }
+    putchar('"');
+}
+
+static void print_array(const struct gguf_array *a) {
+    uint64_t n = gguf_array_n(a), shown = MIN(n, (uint64_t)SHOW_ITEMS);
+
+    printf("[%" PRIu64 "] ", n);
+    for (uint64_t i = 0; i < shown; i++) {
+        if (i)
+            printf(", ");
+        if (gguf_array_type(a) == GGUF_STRING)
+            print_quoted(gguf_array_str(a, i));
+        else
+            printf("%g", gguf_array_num(a, i));
+    }
+    puts(n > shown ? ", ..." : "");
+}
+
+static void print_value(const struct gguf *g, const char *key, enum gguf_type type) {
+    struct gguf_str text;
+    uint32_t u32;
+    float f32;
+    bool flag;
+
+    if (type == GGUF_ARRAY) {
+        print_array(gguf_array(g, key));
+        return;
+    }
+    if (gguf_string(g, key, &text) == 0)
+        print_quoted(text);
+    else if (type == GGUF_BOOL && gguf_bool(g, key, &flag) == 0)
+        fputs(flag ? "true" : "false", stdout);
+    else if ((type == GGUF_F32 || type == GGUF_F64) && gguf_f32(g, key, &f32) == 0)
+        printf("%g", (double)f32);
+    else if (gguf_u32(g, key, &u32) == 0)
+        printf("%u", u32);
+    else
+        fputs("(not in the range of u32)", stdout);
+    putchar('\n');
+}
+
+/* A key as a C string; keys are bounded by the reader. */
+static void key_name(struct gguf_str key, char out[1100]) {
+    snprintf(out, 1100, "%.*s", (int)key.len, key.data);
+}
+
+static void print_table(const struct gguf *g, const char *path) {
+    struct total totals[TOTALS_MAX];
+    size_t n_totals = sum_formats(g, totals);
+    uint64_t n_values = 0;
+    char name[1100];
+
+    printf("%s: GGUF version %u, %u file%s, %.1f MiB\n\nmetadata (%" PRIu64 ")\n", path,
+           gguf_version(g), gguf_n_shards(g), gguf_n_shards(g) == 1 ? "" : "s",
+           (double)gguf_bytes(g) / 0x1p20, gguf_n_kv(g));
+    for (uint64_t i = 0; i < gguf_n_kv(g); i++) {
+        enum gguf_type type;
+
+        key_name(gguf_key(g, i, &type), name);
+        printf("  %-44s %-6s ", name, type_name(type));
+        print_value(g, name, type);
+    }
+    printf("\ntensors (%" PRIu64 ")\n", gguf_n_tensors(g));
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+        int len = snprintf(name, sizeof(name), "%" PRIu64, t->ne[0]);
+
+        for (uint32_t d = 1; d < t->n_dims; d++)
+            len += snprintf(name + len, sizeof(name) - (size_t)len, " x %" PRIu64, t->ne[d]);
+        printf("  %-44s %-8s %-22s %12zu\n", t->name, t->format->name, name, t->n_bytes);
+    }
+    printf("\nformats\n");
+    for (size_t i = 0; i < n_totals; i++) {
+        const struct total *t = &totals[i];
+
+        n_values += t->n_values;
+        printf("  %-8s %6" PRIu64 " tensors %14" PRIu64 " values %12.2f MiB  %6.3f bits a value\n",
+               t->format->name, t->n_tensors, t->n_values, (double)t->n_bytes / 0x1p20,
+               t->n_values ? 8.0 * (double)t->n_bytes / (double)t->n_values : 0.0);
+    }
+    printf("  %-8s %6" PRIu64 " tensors %14" PRIu64 " values\n", "all", gguf_n_tensors(g),
+           n_values);
+}
+
+/* JSON is Unicode, the file's strings need not be: what is not UTF-8 becomes U+FFFD. */
+static yyjson_mut_val *json_text(yyjson_mut_doc *d, struct gguf_str s) {
+    CLEANUP(freep) char *out = malloc(3 * s.len + 1);
+    size_t len = 0, n;
+
+    if (!out)
+        return NULL;
+    for (size_t i = 0; i < s.len; i += MAX(n, (size_t)1)) {
+        n = utf8_len((const unsigned char *)s.data + i, s.len - i);
+        memcpy(out + len, n ? s.data + i : "\xEF\xBF\xBD", n ? n : 3);
+        len += n ? n : 3;
+    }
+    return yyjson_mut_strncpy(d, out, len);
+}
+
+static yyjson_mut_val *json_value(yyjson_mut_doc *d, const struct gguf *g, const char *key,
+                                  enum gguf_type type) {
+    struct gguf_str text;
+    uint32_t u32;
+    float f32;
+    bool flag;
+
+    if (type == GGUF_ARRAY) {
+        const struct gguf_array *a = gguf_array(g, key);
+        yyjson_mut_val *list = yyjson_mut_arr(d);
+
+        for (uint64_t i = 0; i < gguf_array_n(a); i++) {
+            double v = gguf_array_type(a) == GGUF_STRING ? 0 : gguf_array_num(a, i);
+
+            if (gguf_array_type(a) == GGUF_STRING)
+                yyjson_mut_arr_append(list, json_text(d, gguf_array_str(a, i)));
+            else if (v == (double)(int64_t)v && gguf_array_type(a) != GGUF_F32)
+                yyjson_mut_arr_add_sint(d, list, (int64_t)v);
+            else
+                yyjson_mut_arr_add_real(d, list, v);
+        }
+        return list;
+    }
+    if (gguf_string(g, key, &text) == 0)
+        return json_text(d, text);
+    if (type == GGUF_BOOL && gguf_bool(g, key, &flag) == 0)
+        return yyjson_mut_bool(d, flag);
+    if ((type == GGUF_F32 || type == GGUF_F64) && gguf_f32(g, key, &f32) == 0)
+        return yyjson_mut_real(d, (double)f32);
+    if (gguf_u32(g, key, &u32) == 0)
+        return yyjson_mut_uint(d, u32);
+    return yyjson_mut_null(d);
+}
+
+static void json_tensors(yyjson_mut_doc *d, yyjson_mut_val *root, const struct gguf *g) {
+    yyjson_mut_val *tensors = yyjson_mut_obj_add_arr(d, root, "tensors");
+    yyjson_mut_val *formats;
+    struct total totals[TOTALS_MAX];
+    size_t n_totals = sum_formats(g, totals);
+
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+        yyjson_mut_val *v = yyjson_mut_arr_add_obj(d, tensors), *ne;
+
+        yyjson_mut_obj_add_str(d, v, "name", t->name);
+        yyjson_mut_obj_add_str(d, v, "format", t->format->name);
+        ne = yyjson_mut_obj_add_arr(d, v, "ne");
+        for (uint32_t k = 0; k < t->n_dims; k++)
+            yyjson_mut_arr_add_uint(d, ne, t->ne[k]);
+        yyjson_mut_obj_add_uint(d, v, "bytes", t->n_bytes);
+        yyjson_mut_obj_add_uint(d, v, "shard", t->shard);
+        yyjson_mut_obj_add_uint(d, v, "offset", t->file_offset);
+    }
+    formats = yyjson_mut_obj_add_arr(d, root, "formats");
+    for (size_t i = 0; i < n_totals; i++) {
+        yyjson_mut_val *v = yyjson_mut_arr_add_obj(d, formats);
+
+        yyjson_mut_obj_add_str(d, v, "format", totals[i].format->name);
+        yyjson_mut_obj_add_uint(d, v, "tensors", totals[i].n_tensors);
+        yyjson_mut_obj_add_uint(d, v, "values", totals[i].n_values);
+        yyjson_mut_obj_add_uint(d, v, "bytes", totals[i].n_bytes);
+    }
+}
+
+static int print_json(const struct gguf *g, const char *path) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d), *meta;
+    uint8_t print[16];
+    char hex[33], name[1100];
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_val(d, root, "file", json_text(d, (struct gguf_str){path, strlen(path)}));
+    yyjson_mut_obj_add_uint(d, root, "version", gguf_version(g));
+    yyjson_mut_obj_add_uint(d, root, "files", gguf_n_shards(g));
+    yyjson_mut_obj_add_uint(d, root, "bytes", gguf_bytes(g));
+    gguf_fingerprint(g, print);
+    for (int i = 0; i < 16; i++)
+        snprintf(hex + 2 * i, 3, "%02x", print[i]);
+    yyjson_mut_obj_add_str(d, root, "fingerprint", hex);
+    meta = yyjson_mut_obj_add_obj(d, root, "metadata");
+    for (uint64_t i = 0; i < gguf_n_kv(g); i++) {
+        enum gguf_type type;
+
+        key_name(gguf_key(g, i, &type), name);
+        yyjson_mut_obj_add(meta, yyjson_mut_strcpy(d, name), json_value(d, g, name, type));
+    }
+    json_tensors(d, root, g);
+
+    /* yyjson writes a number that is not finite only when allowed to: as null. */
+    CLEANUP(freep)
+    char *text = yyjson_mut_write(
+        d, YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_INF_AND_NAN_AS_NULL, NULL);
+    yyjson_mut_doc_free(d);
+    if (!text)
+        return cli_fail("%s: out of memory", path);
+    puts(text);
+    return CLI_OK;
+}
+
+int gguf_cmd_info(int argc, char **argv) {
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+    bool json = false;
+    int c;
+
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (c == 'h') {
+            puts("usage: weft-gguf info [--json] FILE\nPrints metadata, tensors and sizes.");
+            return cli_flush() ? CLI_OK : CLI_FAILED;
+        }
+        if (c != 'j')
+            return cli_usage("unknown option \"%s\"", argv[optind - 1]);
+        json = true;
+    }
+    if (optind + 1 != argc)
+        return cli_usage("info needs one FILE");
+    int r = gguf_open(&g, argv[optind], &err);
+    if (r < 0)
+        return cli_fail_err(argv[optind], &err, r);
+    int code = CLI_OK;
+    if (json)
+        code = print_json(g, argv[optind]);
+    else
+        print_table(g, argv[optind]);
+    return cli_flush() ? code : CLI_FAILED;
+}

@@ -1,0 +1,84 @@
+/*
+ * weft-gguf verify - the structure is checked by opening the file; then every number that can be infinite or
+ * NaN is looked at: the weights of F32, F16 and BF16 tensors, the scales of the blocks of the others (the
+ * rest of a block is integers).
+ */
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "cmd/cli.h"
+#include "cmd/gguf_cmd.h"
+#include "base/gguf.h"
+
+/* Where the half floats of a block lie; second 0: there is one. */
+static const struct {
+    enum tensor_type type;
+    uint16_t first, second;
+} halves[] = {
+    {TENSOR_F16, 0, 0},    {TENSOR_Q4_0, 0, 0},    {TENSOR_Q4_1, 0, 2},   {TENSOR_Q5_0, 0, 0},
+    {TENSOR_Q5_1, 0, 2},   {TENSOR_Q8_0, 0, 0},    {TENSOR_Q2_K, 80, 82}, {TENSOR_Q3_K, 108, 0},
+    {TENSOR_Q4_K, 0, 2},   {TENSOR_Q5_K, 0, 2},    {TENSOR_Q6_K, 208, 0}, {TENSOR_IQ4_NL, 0, 0},
+    {TENSOR_IQ4_XS, 0, 0}, {TENSOR_IQ2_XXS, 0, 0},
+};
+
+/* Offset of the first number at @at + k * @stride whose exponent bits (@mask of its top 16 bits) are all
+ * set, -1 if there is none. */
+static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
+                        uint16_t mask) {
+    for (size_t i = at; i + 2 <= bytes; i += stride)
+        if (((data[i] | data[i + 1] << 8) & mask) == mask)
+            return (int64_t)i;
+    return -1;
+}
+
+static int64_t check_tensor(const struct tensor *t) {
+    size_t stride = t->format->block_bytes;
+
+    if (t->format->type == TENSOR_F32)
+        return find_bad(t->data, t->n_bytes, 2, 4, 0x7F80);
+    if (t->format->type == TENSOR_BF16)
+        return find_bad(t->data, t->n_bytes, 0, 2, 0x7F80);
+    for (size_t i = 0; i < ARRAY_SIZE(halves); i++)
+        if (halves[i].type == t->format->type) {
+            int64_t bad = find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
+
+            if (bad < 0 && halves[i].second)
+                bad = find_bad(t->data, t->n_bytes, halves[i].second, stride, 0x7C00);
+            return bad;
+        }
+    return -1;
+}
+
+int gguf_cmd_verify(int argc, char **argv) {
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+    int c;
+
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (c != 'h')
+            return cli_usage("unknown option \"%s\"", argv[optind - 1]);
+        puts("usage: weft-gguf verify FILE\nPrints \"ok\" or, on stderr, what is wrong and where.");
+        return cli_flush() ? CLI_OK : CLI_FAILED;
+    }
+    if (optind + 1 != argc)
+        return cli_usage("verify needs one FILE");
+    int r = gguf_open(&g, argv[optind], &err);
+    if (r < 0)
+        return cli_fail_err(argv[optind], &err, r);
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+        int64_t bad = check_tensor(t);
+
+        if (bad >= 0)
+            return cli_fail("%s: tensor %s (%s): not finite at offset %" PRIu64 " of file %u of %u",
+                            argv[optind], t->name, t->format->name, t->file_offset + (uint64_t)bad,
+                            t->shard + 1u, gguf_n_shards(g));
+    }
+    printf("%s: ok, %" PRIu64 " tensors, %" PRIu64 " bytes\n", argv[optind], gguf_n_tensors(g),
+           gguf_bytes(g));
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
