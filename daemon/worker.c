@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/chan.h"
 #include "base/log.h"
+#include "daemon/sandbox.h"
 #include "engine/engine.h"
 #include "proto/messages.h"
 #include "scheduler/scheduler.h"
@@ -268,12 +269,13 @@ int worker_main(int argc, char **argv) {
     struct worker w = {0};
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     prctl(PR_SET_NAME, "weft-worker");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
     signal(SIGHUP, SIG_IGN);
     log_init(WLOG_INFO, "worker");
+    if (sandbox_worker() < 0)
+        log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
     chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, QUEUE_MAX);
     buf_init(&w.out, EVENTS_MAX);
     w.suspects =

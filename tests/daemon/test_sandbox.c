@@ -1,0 +1,42 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "daemon/sandbox.h"
+
+static void *nothing(void *arg) {
+    return arg;
+}
+
+/* What the sandboxed child finds, as a bit each. */
+static int look_around(void) {
+    char *argv[] = {"true", NULL};
+    pthread_t thread;
+    int pair[2], bad = 0;
+
+    if (sandbox_worker() < 0)
+        return 64;
+    bad |= socket(AF_INET, SOCK_STREAM, 0) != -1 || errno != EPERM ? 1 : 0;
+    bad |= socket(AF_INET6, SOCK_DGRAM, 0) != -1 || errno != EPERM ? 2 : 0;
+    bad |= execv("/bin/true", argv) != -1 || errno != EPERM ? 4 : 0;
+    bad |= socket(AF_UNIX, SOCK_DGRAM, 0) < 0 ? 8 : 0;
+    bad |= socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0 ? 16 : 0;
+    bad |= pthread_create(&thread, NULL, nothing, NULL) != 0 ? 32 : 0;
+    return bad;
+}
+
+Test(sandbox, refuses_network_and_programs_and_nothing_a_worker_needs) {
+    int status;
+    pid_t pid = fork();
+
+    cr_assert(pid >= 0);
+    if (pid == 0)
+        _exit(look_around());
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 64)
+        cr_skip_test("this kernel has no system call filters");
+    cr_expect_eq(WEXITSTATUS(status), 0, "%d", WEXITSTATUS(status));
+}
