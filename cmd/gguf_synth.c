@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
@@ -155,21 +156,13 @@ static int write_tensors(struct gguf_write *w, const struct options *o, const st
     return r;
 }
 
-/* Writes @path under a temporary name first: a file with the right name is whole. */
-static int write_file(const char *path, const struct options *o, const struct synth_shape *s,
-                      const struct synth_plan *p, const struct gguf *vocab, struct shard part,
-                      struct err *err) {
-    CLEANUP(freep) char *temporary = NULL;
+static int write_fd(int fd, const struct options *o, const struct synth_shape *s,
+                    const struct synth_plan *p, const struct gguf *vocab, struct shard part,
+                    struct err *err) {
     struct gguf_write w;
-    int r;
 
-    if (asprintf(&temporary, "%s.part", path) < 0)
-        return -ENOMEM;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return -errno;
     gguf_write_init(&w);
-    r = write_keys(&w, o, s, p, vocab, part.number, err);
+    int r = write_keys(&w, o, s, p, vocab, part.number, err);
     for (uint32_t i = part.begin; i < part.end; i++)
         gguf_write_tensor(&w, p->tensor[i].name, p->tensor[i].format, p->tensor[i].n_dims,
                           p->tensor[i].ne);
@@ -180,11 +173,29 @@ static int write_file(const char *path, const struct options *o, const struct sy
     if (r == 0)
         r = gguf_write_finish(&w);
     gguf_write_deinit(&w);
+    return r;
+}
+
+/* Writes @path under a temporary name first: a file with the right name is whole. What is there and is no
+ * plain file (a device, a pipe) is written to, not replaced. */
+static int write_file(const char *path, const struct options *o, const struct synth_shape *s,
+                      const struct synth_plan *p, const struct gguf *vocab, struct shard part,
+                      struct err *err) {
+    CLEANUP(freep) char *temporary = NULL;
+    struct stat there;
+    bool replace = stat(path, &there) < 0 || S_ISREG(there.st_mode);
+
+    if (asprintf(&temporary, "%s%s", path, replace ? ".part" : "") < 0)
+        return -ENOMEM;
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return -errno;
+    int r = write_fd(fd, o, s, p, vocab, part, err);
     if (close(fd) < 0 && r == 0)
         r = -errno;
-    if (r == 0 && rename(temporary, path) < 0)
+    if (replace && r == 0 && rename(temporary, path) < 0)
         r = -errno;
-    if (r < 0)
+    if (replace && r < 0)
         unlink(temporary);
     return r;
 }

@@ -1,0 +1,232 @@
+"""weft-gguf as a user sees it: what it prints, what it writes, how it fails."""
+import hashlib
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+from weftd import DATA, Skip, main, program
+
+# Values and bytes of a block, typed from the format's description, not from the code.
+BLOCKS = {
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22),
+    "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176),
+    "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "IQ2_XXS": (256, 66),
+}
+ARCHS = ("llama", "qwen2", "qwen3")
+FOLDER = tempfile.TemporaryDirectory(prefix="weft-gguf-")
+SMALL = "n_layer=2,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=512,n_vocab=300"
+
+
+def path(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def run(*args, stdin=None, code=0):
+    """(stdout, stderr); the exit code must be @code."""
+    p = subprocess.run([program("weft-gguf"), *map(str, args)], input=stdin, capture_output=True, timeout=120)
+    assert p.returncode == code, (args, p.returncode, p.stderr)
+    return p.stdout, p.stderr.decode()
+
+
+def synth(name, *args):
+    run("synth", *args, "-o", path(name))
+    return path(name)
+
+
+def info(file):
+    return json.loads(run("info", "--json", file)[0])
+
+
+def digest(file):
+    return hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
+
+
+def test_every_architecture_and_format_is_made_and_is_valid():
+    for arch in ARCHS:
+        for fmt in [*BLOCKS, "Q4_K_M", "Q5_K_M"]:
+            file = synth("m.gguf", "--arch", arch, "--shape", SMALL, "--format", fmt)
+            out, err = run("verify", file)
+            assert b": ok, " in out and not err, (arch, fmt, out, err)
+            d = info(file)
+            assert d["metadata"]["general.architecture"] == arch
+            at = None
+            for t in d["tensors"]:
+                n = 1
+                for k in t["ne"]:
+                    n *= k
+                block, size = BLOCKS[t["format"]]
+                assert t["bytes"] == n // block * size, (arch, fmt, t)
+                assert at is None or t["offset"] == at, (arch, fmt, t)
+                at = t["offset"] + -(-t["bytes"] // 32) * 32
+                if len(t["ne"]) == 2 and fmt in BLOCKS:
+                    assert t["format"] == fmt, t
+                if len(t["ne"]) == 1:
+                    assert t["format"] == "F32", t
+            assert os.path.getsize(file) == at == d["bytes"], (arch, fmt)
+            names = {t["name"] for t in d["tensors"]}
+            assert ("blk.1.attn_q.bias" in names) == (arch == "qwen2")
+            assert ("blk.1.attn_k_norm.weight" in names) == (arch == "qwen3")
+            assert "output.weight" in names
+    assert "output.weight" not in {t["name"] for t in info(synth("t.gguf", "--shape", SMALL + ",tied=1", "--format", "F16"))["tensors"]}
+
+
+def test_the_k_m_mixes_give_more_bits_where_llama_cpp_does():
+    # Per layer of a model of 28: attn_v and ffn_down of layers 0-2, 5, 8, 11, 14, 17, 20, 23, 24-27 are Q6_K.
+    shape = SMALL.replace("n_layer=2", "n_layer=28")
+    more = {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27}
+    for fmt, base in (("Q4_K_M", "Q4_K"), ("Q5_K_M", "Q5_K")):
+        formats = {t["name"]: t["format"] for t in info(synth("mix.gguf", "--shape", shape, "--format", fmt))["tensors"]}
+        for i in range(28):
+            for part in ("attn_v", "ffn_down"):
+                assert formats[f"blk.{i}.{part}.weight"] == ("Q6_K" if i in more else base), (fmt, i, part)
+            for part in ("attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_up"):
+                assert formats[f"blk.{i}.{part}.weight"] == base
+        assert formats["output.weight"] == "Q6_K" and formats["token_embd.weight"] == base
+        tied = info(synth("mix.gguf", "--shape", shape + ",tied=1", "--format", fmt))["tensors"]
+        assert {t["name"]: t["format"] for t in tied}["token_embd.weight"] == "Q6_K"
+
+
+def test_rows_that_do_not_fill_a_block_take_another_format():
+    shape = "n_layer=1,n_embd=96,n_head=3,n_kv=1,head_dim=32,n_ff=160,n_vocab=300"
+    for fmt, narrow in (("Q4_K", "Q5_0"), ("Q6_K", "Q8_0"), ("Q2_K", "Q4_0"), ("IQ4_XS", "IQ4_NL"), ("Q4_0", "Q4_0")):
+        for t in info(synth("odd.gguf", "--shape", shape, "--format", fmt))["tensors"]:
+            assert t["format"] == ("F32" if len(t["ne"]) == 1 else narrow), (fmt, t)
+    shape = "n_layer=1,n_embd=40,n_head=2,n_kv=1,head_dim=20,n_ff=100,n_vocab=300"
+    for t in info(synth("odd.gguf", "--shape", shape, "--format", "Q4_K"))["tensors"]:
+        assert t["format"] == ("F32" if len(t["ne"]) == 1 else "F16"), t
+
+
+def test_named_shapes_have_the_size_of_the_real_models():
+    # Bytes of weights of the real Qwen3-0.6B in Q4_K_M (372.65 MiB measured) and Qwen2-0.5B's number of values.
+    d = info(synth("big.gguf", "--shape", "qwen3-0.6b", "--format", "Q4_K_M"))
+    assert abs(sum(f["bytes"] for f in d["formats"]) / 2**20 - 372.65) < 0.01
+    os.unlink(path("big.gguf"))
+    d = info(synth("big.gguf", "--shape", "qwen2-0.5b", "--format", "IQ2_XXS"))
+    assert sum(f["values"] for f in d["formats"]) == 494032768
+    os.unlink(path("big.gguf"))
+
+
+def test_the_bytes_depend_on_the_seed_and_nothing_else():
+    args = ("--arch", "qwen3", "--shape", SMALL, "--format", "Q4_K_M")
+    a = digest(synth("a.gguf", *args, "--seed", 5))
+    assert a == digest(synth("b.gguf", *args, "--seed", 5))
+    assert a != digest(synth("b.gguf", *args, "--seed", 6))
+    # The weights of a split model are those of the whole one.
+    whole, parts = pathlib.Path(path("a.gguf")).read_bytes(), {}
+    synth("s.gguf", *args, "--seed", 5, "--split", 3)
+    assert sorted(p for p in os.listdir(FOLDER.name) if p.startswith("s-")) == [f"s-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    split = info(path("s-00002-of-00003.gguf"))
+    assert split["files"] == 3 and b": ok, " in run("verify", path("s-00003-of-00003.gguf"))[0]
+    for t in split["tensors"]:
+        data = pathlib.Path(path(f"s-0000{t['shard'] + 1}-of-00003.gguf")).read_bytes()
+        parts[t["name"]] = data[t["offset"] : t["offset"] + t["bytes"]]
+    assert {t["shard"] for t in split["tensors"]} == {0, 1, 2}
+    for t in info(path("a.gguf"))["tensors"]:
+        assert parts[t["name"]] == whole[t["offset"] : t["offset"] + t["bytes"]], t["name"]
+
+
+def test_the_generated_vocabulary_is_a_sound_bpe():
+    for n in (272, 1024, 40000):
+        m = info(synth("v.gguf", "--shape", SMALL, "--n-vocab", n, "--format", "Q4_0"))["metadata"]
+        tokens, types, merges = (m["tokenizer.ggml." + k] for k in ("tokens", "token_type", "merges"))
+        assert len(tokens) == len(types) == m["llama.vocab_size"] == n
+        assert len(set(tokens)) == n
+        known = set(tokens[:256])
+        assert len(known) == 256 and all(len(t) == 1 for t in known)
+        for i, merge in enumerate(merges):
+            left, right = merge.split(" ")
+            assert left in known and right in known and tokens[256 + i] == left + right, merge
+            known.add(left + right)
+        special = {t: k for t, k in zip(tokens, types) if k in (3, 4)}
+        assert special["<|im_end|>"] == 3 and special["<|im_start|>"] == 3 and special["<tool_call>"] == 4
+        assert tokens[m["tokenizer.ggml.eos_token_id"]] == "<|im_end|>"
+        assert types.count(5) == n // 1024
+
+
+def test_a_vocabulary_is_taken_from_another_file():
+    source = DATA / "vocab/ggml-vocab-llama-spm.gguf"
+    if not source.exists():
+        raise Skip("no ../shared/data")
+    d = info(synth("c.gguf", "--shape", "tiny", "--format", "Q8_0", "--vocab", source))
+    want = {k: v for k, v in info(source)["metadata"].items() if k.startswith("tokenizer.")}
+    assert {k: v for k, v in d["metadata"].items() if k.startswith("tokenizer.")} == want
+    assert d["metadata"]["llama.vocab_size"] == 32000
+    assert next(t["ne"] for t in d["tensors"] if t["name"] == "token_embd.weight") == [256, 32000]
+
+
+def test_info_prints_a_table_and_hides_control_characters():
+    file = synth("i.gguf", "--arch", "qwen3", "--shape", SMALL, "--format", "Q4_K", "--seed", 3)
+    text = run("info", file)[0].decode()
+    for line in (
+        '  general.name                                 string "synth qwen3 Q4_K seed 3"',
+        "  qwen3.block_count                            u32    2",
+        "  blk.1.ffn_down.weight                        Q4_K     512 x 256                     73728",
+        "tensors (25)",
+    ):
+        assert line + "\n" in text, line
+    evil = b"evil \x1b[2J\xff\xc2\x9b name"
+    data = pathlib.Path(file).read_bytes()
+    name = b"synth qwen3 Q4_K seed 3"
+    pathlib.Path(path("evil.gguf")).write_bytes(data.replace(name, evil.ljust(len(name), b"_")))
+    out = run("info", path("evil.gguf"))[0]
+    assert b"\x1b" not in out and b"\xff" not in out and b"\xc2\x9b" not in out and b"evil \\x1b[2J\\xff" in out, out[:400]
+    assert "\ufffd" in info(path("evil.gguf"))["metadata"]["general.name"]
+
+
+def test_verify_names_the_place_of_what_is_wrong():
+    file = synth("w.gguf", "--shape", SMALL, "--format", "Q4_K")
+    data = bytearray(pathlib.Path(file).read_bytes())
+    tensors = {t["name"]: t for t in info(file)["tensors"]}
+    for name, at, value in (
+        ("blk.1.ffn_up.weight", 144 * 5, struct.pack("<e", float("inf"))),
+        ("blk.1.ffn_up.weight", 144 * 7 + 2, struct.pack("<e", float("nan"))),
+        ("blk.0.attn_norm.weight", 4 * 9, struct.pack("<f", float("nan"))),
+    ):
+        bad, where = bytearray(data), tensors[name]["offset"] + at
+        bad[where : where + len(value)] = value
+        pathlib.Path(path("bad.gguf")).write_bytes(bad)
+        err = run("verify", path("bad.gguf"), code=1)[1]
+        offset = int(err.split("offset ")[1].split()[0])
+        assert name in err and where <= offset < where + len(value) and err.count("\n") == 1, err
+    pathlib.Path(path("bad.gguf")).write_bytes(data[:-100])
+    err = run("verify", path("bad.gguf"), code=1)[1]
+    assert "offset" in err and err.count("\n") == 1, err
+
+
+def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
+    shape = ("synth", "--shape", SMALL)
+    for args in (
+        ("nonsense",), ("info",), ("info", "a", "b"), ("info", "--nonsense", "a"), ("verify",), ("synth",),
+        (*shape, "--format", "Q9_9", "-o", path("x")), (*shape, "--format", "Q4_0"), (*shape, "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--seed", "x", "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--arch", "gpt9", "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--split", "0", "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--split", "400", "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--n-vocab", "5", "-o", path("x")),
+        (*shape, "--format", "Q4_0", "--n-vocab", "500", "--vocab", "f", "-o", path("x")),
+        ("synth", "--shape", "huge", "--format", "Q4_0", "-o", path("x")),
+        ("synth", "--shape", "tiny,n_head=3", "--format", "Q4_0", "-o", path("x")),
+        ("synth", "--shape", "tiny,n_layer=0", "--format", "Q4_0", "-o", path("x")),
+        ("synth", "--shape", "tiny,colour=3", "--format", "Q4_0", "-o", path("x")),
+    ):
+        out, err = run(*args, code=64)
+        assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
+    assert run(code=64)[1].startswith("usage: ")
+    os.symlink("/dev/full", path("full"))  # not the device itself: a bug could replace it
+    for args in (
+        ("info", path("absent")), ("verify", path("absent")), ("info", "/dev/null"),
+        (*shape, "--format", "Q4_0", "-o", "/absent/x"), (*shape, "--format", "Q4_0", "-o", path("full")),
+        (*shape, "--format", "Q4_0", "--vocab", path("absent"), "-o", path("x")),
+    ):
+        out, err = run(*args, code=1)
+        assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
+    assert not [f for f in os.listdir(FOLDER.name) if f.endswith(".part")]
+    assert not os.path.exists(path("x")) and os.path.islink(path("full"))
+    for command in ("info", "verify", "synth"):
+        assert run(command, "--help")[0].startswith(b"usage: weft-gguf " + command.encode())
+
+
+main(globals())
