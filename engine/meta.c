@@ -1,0 +1,90 @@
+#include "engine/meta.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct full_key {
+    char s[96];
+};
+
+static struct full_key full(const struct meta *m, const char *key) {
+    struct full_key k;
+
+    snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
+    return k;
+}
+
+/* An array that says the same for every layer. 0, -ENOENT, -EINVAL: they differ or are no integers. */
+static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) {
+    const struct gguf_array *a = gguf_array(file, key);
+    enum gguf_type type = a ? gguf_array_type(a) : GGUF_ARRAY;
+
+    if (!a)
+        return -ENOENT;
+    if (gguf_array_n(a) == 0 || type == GGUF_STRING || type == GGUF_F32 || type == GGUF_F64)
+        return -EINVAL;
+    double v = gguf_array_num(a, 0);
+    for (uint64_t i = 1; i < gguf_array_n(a); i++)
+        if (gguf_array_num(a, i) != v)
+            return -EINVAL;
+    if (!(v >= 0 && v <= UINT32_MAX))
+        return -EINVAL;
+    *out = (uint32_t)v;
+    return 0;
+}
+
+static void read_u32(struct meta *m, const char *key, bool required, uint32_t lo, uint32_t hi,
+                     uint32_t *out) {
+    struct full_key k = full(m, key);
+    uint32_t v;
+
+    if (m->r < 0)
+        return;
+    if (!gguf_has(m->file, k.s)) {
+        if (required)
+            m->r = err_set(m->err, 0, NULL, "the model file has no '%s'", k.s);
+        return;
+    }
+    if (gguf_u32(m->file, k.s, &v) < 0 && get_uniform(m->file, k.s, &v) < 0)
+        m->r = err_set(m->err, 0, NULL, "'%s' is not one number that fits 32 bits", k.s);
+    else if (v < lo || v > hi)
+        m->r = err_set(m->err, 0, NULL, "'%s' is %u, %u to %u are allowed", k.s, v, lo, hi);
+    else
+        *out = v;
+}
+
+void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
+    read_u32(m, key, true, lo, hi, out);
+}
+
+void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out) {
+    read_u32(m, key, false, lo, hi, out);
+}
+
+void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out) {
+    struct full_key k = full(m, key);
+    float v;
+
+    if (m->r < 0 || !gguf_has(m->file, k.s))
+        return;
+    if (gguf_f32(m->file, k.s, &v) < 0)
+        m->r = err_set(m->err, 0, NULL, "'%s' is not a floating-point number", k.s);
+    else if (!((double)v >= lo && (double)v <= hi))
+        m->r = err_set(m->err, 0, NULL, "'%s' is %g, %g to %g are allowed", k.s, (double)v, lo, hi);
+    else
+        *out = (double)v;
+}
+
+void meta_string(struct meta *m, const char *key, char *out, size_t size) {
+    struct full_key k = full(m, key);
+    struct gguf_str s;
+
+    out[0] = 0;
+    if (m->r < 0 || !gguf_has(m->file, k.s))
+        return;
+    if (gguf_string(m->file, k.s, &s) < 0 || s.len >= size)
+        m->r = err_set(m->err, 0, NULL, "'%s' is not a string of less than %zu bytes", k.s, size);
+    else
+        snprintf(out, size, "%.*s", (int)s.len, s.data);
+}

@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * meta - the hyperparameters of a model file: `<architecture>.<key>`, each with the range that it must
+ * lie in. The first failure sticks in @r and later calls do nothing, so that a reader asks for
+ * everything and looks once.
+ */
+
+#include "base/gguf.h"
+
+struct meta {
+    const struct gguf *file;
+    const char *arch;
+    struct err *err;
+    int r; /* 0, or the first error */
+};
+
+/* A required integer. An array, one number per layer, is taken when all are equal. */
+void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
+/* *out stays as it is when the file does not have the key. */
+void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
+void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out);
+/* "" when the file does not have the key. */
+void meta_string(struct meta *m, const char *key, char *out, size_t size);

@@ -1,0 +1,107 @@
+#include "engine/rope.h"
+
+#include <errno.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/quant.h"
+
+#define TWO_PI 6.283185307179586476925
+
+struct scaling {
+    char type[16];
+    double base, factor, attn_factor, beta_fast, beta_slow, log_multiplier;
+    uint32_t original_context;
+};
+
+static void read_scaling(struct meta *m, const struct model_shape *s, struct scaling *out) {
+    *out = (struct scaling){
+        .base = 10000,
+        .factor = 1,
+        .attn_factor = 1,
+        .beta_fast = 32,
+        .beta_slow = 1,
+        .original_context = s->max_context,
+    };
+    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &out->base);
+    meta_string(m, "rope.scaling.type", out->type, sizeof(out->type));
+    meta_f32_opt(m, "rope.scale_linear", 1e-3, 1e6, &out->factor); /* files of 2023 */
+    meta_f32_opt(m, "rope.scaling.factor", 1e-3, 1e6, &out->factor);
+    meta_f32_opt(m, "rope.scaling.attn_factor", 1e-3, 1e3, &out->attn_factor);
+    meta_f32_opt(m, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &out->beta_fast);
+    meta_f32_opt(m, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &out->beta_slow);
+    meta_f32_opt(m, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &out->log_multiplier);
+    meta_u32_opt(m, "rope.scaling.original_context_length", 1, 1u << 30, &out->original_context);
+    if (m->r == 0 && out->type[0] && strcmp(out->type, "none") != 0 &&
+        strcmp(out->type, "linear") != 0 && strcmp(out->type, "yarn") != 0)
+        m->r = err_set(m->err, 0, NULL,
+                       "RoPE scaling '%s' is not supported (known: none, linear, yarn)", out->type);
+}
+
+/* YaRN (Peng et al. 2023): pairs that turn often in the original context keep their frequency, pairs
+ * that turn rarely are interpolated, between them a ramp over the pair's index. */
+static void scale_yarn(const struct scaling *y, struct model_shape *s, double *freq) {
+    double turns[2] = {y->beta_fast, y->beta_slow}, pair[2];
+
+    for (int i = 0; i < 2; i++) /* the pair that makes turns[i] turns in the original context */
+        pair[i] =
+            s->n_rot * mx_log(y->original_context / (turns[i] * TWO_PI)) / (2 * mx_log(y->base));
+    double low = MAX(0.0, floor(pair[0])), high = MIN(s->n_rot - 1.0, ceil(pair[1]));
+
+    for (uint32_t i = 0; i < s->n_rot / 2; i++) {
+        double ramp = MIN(MAX((i - low) / MAX(0.001, high - low), 0.0), 1.0);
+
+        freq[i] = freq[i] / y->factor * ramp + freq[i] * (1.0 - ramp);
+    }
+    double mscale = 1.0 + 0.1 * mx_log(y->factor);
+    if (y->log_multiplier != 0)
+        mscale /= 1.0 + 0.1 * y->log_multiplier * mx_log(y->factor);
+    s->rope_mscale = (float)(mscale * y->attn_factor);
+}
+
+static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
+    if (t->format->type != TENSOR_F32 || t->ne[0] != n || t->n_dims != 1) {
+        m->r =
+            err_set(m->err, 0, NULL, "tensor '%s': %u values of type F32 are needed", t->name, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float d;
+
+        memcpy(&d, t->data + 4 * i, 4);
+        if (!(d >= 1e-6f && d <= 1e9f))
+            m->r = err_set(m->err, 0, NULL, "tensor '%s': value %u is %g", t->name, i, (double)d);
+    }
+}
+
+void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape *s) {
+    struct scaling y;
+
+    s->n_rot = s->head_dim;
+    s->rope_mscale = 1;
+    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &s->n_rot);
+    read_scaling(m, s, &y);
+    if (m->r == 0 && s->n_rot % 2)
+        m->r = err_set(m->err, 0, NULL, "RoPE over %u values: an even number is needed", s->n_rot);
+    if (m->r == 0 && divisors)
+        check_divisors(m, divisors, s->n_rot / 2);
+    if (m->r < 0)
+        return;
+    double *freq = malloc(MAX(s->n_rot / 2, 1) * sizeof(*freq));
+    if (!freq) {
+        m->r = -ENOMEM;
+        return;
+    }
+    s->rope_freq = freq;
+    for (uint32_t i = 0; i < s->n_rot / 2; i++) {
+        float d = 1;
+
+        if (divisors)
+            memcpy(&d, divisors->data + 4 * i, 4);
+        freq[i] = mx_pow(y.base, -2.0 * i / s->n_rot) / (double)d;
+    }
+    if (strcmp(y.type, "yarn") == 0)
+        scale_yarn(&y, s, freq);
+    else if (strcmp(y.type, "none") != 0) /* "linear", and files that only give the factor */
+        for (uint32_t i = 0; i < s->n_rot / 2; i++)
+            freq[i] /= y.factor;
+}
