@@ -1,0 +1,287 @@
+/*
+ * The ops of the reference backend, written from the formulas (research llamacpp-facts c.1, c.2). A dot
+ * product is summed in sixteen lanes, element i in lane i % 16, and the lanes pairwise; everything
+ * else in index order. Nothing depends on the other rows of the batch.
+ */
+
+#include "engine/reference/reference.h"
+
+#include <assert.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/quant.h"
+
+#define LANES 16
+
+static float dot(const float *a, const float *b, size_t n) {
+    float lane[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++)
+            lane[j] += a[i + j] * b[i + j];
+    for (; i < n; i++)
+        lane[i % LANES] += a[i] * b[i];
+    for (size_t w = LANES / 2; w > 0; w /= 2)
+        for (size_t j = 0; j < w; j++)
+            lane[j] += lane[j + w];
+    return lane[0];
+}
+
+/* The values of a norm or a bias: F32, not necessarily aligned. */
+static float vector_at(const struct tensor *t, size_t i) {
+    float f;
+
+    memcpy(&f, t->data + 4 * i, 4);
+    return f;
+}
+
+/* y = x / sqrt(mean(x^2) + eps) * weight; y may be x. */
+static void rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y) {
+    float scale = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * vector_at(weight, i);
+}
+
+/* y[r][o] = W[o] . x[r] + bias[o] for @n_rows rows; added to y when @add. */
+static void linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
+                   uint32_t n_rows, bool add, float *y) {
+    size_t n_in = w->ne[0], n_out = w->ne[1];
+
+    for (size_t o = 0; o < n_out; o++) {
+        float plus = bias ? vector_at(bias, o) : 0;
+
+        quant_decode_row(w, o, b->row);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            float v = dot(b->row, x + r * n_in, n_in) + plus;
+
+            y[r * n_out + o] = add ? y[r * n_out + o] + v : v;
+        }
+    }
+}
+
+int ref_embed(struct step *s, struct act x, const struct weights *w) {
+    const struct engine_batch *batch = s->host.batch;
+    uint32_t n = s->be->shape->n_embd;
+
+    for (uint32_t r = 0; r < batch->n_rows; r++)
+        quant_decode_row(w->t.w[0], (uint64_t)batch->token[r], s->be->act[x.role] + (size_t)r * n);
+    return 0;
+}
+
+/* -- keys and values ----------------------------------------------------------------------------- */
+
+/* Q8_0: d = max|x| / 127 in half precision, each value rounded to the nearest multiple of it. */
+static void store_q8(const float *x, size_t n, uint8_t *dst) {
+    for (size_t i = 0; i < n; i += 32, dst += 34) {
+        float max = 0;
+
+        for (size_t j = 0; j < 32; j++)
+            max = fabsf(x[i + j]) > max ? fabsf(x[i + j]) : max;
+        uint16_t d = mx_float_to_half(max / 127.0f);
+        float inverse = max > 0 ? 127.0f / max : 0;
+        memcpy(dst, &d, 2);
+        for (size_t j = 0; j < 32; j++) { /* adding 1.5 * 2^23 rounds to an integer, ties to even */
+            float q = x[i + j] * inverse + 12582912.0f - 12582912.0f;
+
+            q = q >= -127 ? q : -127; /* NaN too */
+            dst[2 + j] = (uint8_t)(int8_t)(q <= 127 ? q : 127);
+        }
+    }
+}
+
+static void store_head(enum engine_kv_type type, const float *x, size_t n, uint8_t *dst) {
+    if (type == ENGINE_KV_F32) {
+        memcpy(dst, x, n * sizeof(*x));
+    } else if (type == ENGINE_KV_Q8_0) {
+        store_q8(x, n, dst);
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            uint16_t h = mx_float_to_half(x[i]);
+
+            memcpy(dst + 2 * i, &h, 2);
+        }
+    }
+}
+
+static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, float *x) {
+    static const enum tensor_type as[] = {
+        [ENGINE_KV_F16] = TENSOR_F16, [ENGINE_KV_Q8_0] = TENSOR_Q8_0, [ENGINE_KV_F32] = TENSOR_F32};
+
+    quant_decode(as[type], src, x, n);
+}
+
+/* Where head 0 of the key (@which 0) or value (1) of position @pos of row @row's sequence lies. */
+static uint8_t *slot_of(struct step *s, uint32_t layer, uint32_t row, uint32_t pos, int which) {
+    const struct be *b = s->be;
+    size_t page = host_page(&s->host, row, pos);
+
+    return b->pages + layer * b->layer_bytes +
+           ((page * 2 + (size_t)which) * b->page_tokens + pos % b->page_tokens) * b->token_bytes;
+}
+
+static void store_rows(struct step *s, const struct kv_layer *kv) {
+    const struct be *b = s->be;
+    size_t dim = b->shape->head_dim;
+
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
+        for (int which = 0; which < 2; which++) {
+            uint8_t *dst = slot_of(s, kv->layer, r, s->host.row_pos[r], which);
+            const float *x = b->kv[which] + r * b->shape->n_head_kv * dim;
+
+            for (uint32_t h = 0; h < b->shape->n_head_kv; h++)
+                store_head(b->kv_type, x + h * dim, dim, dst + h * b->head_bytes);
+        }
+}
+
+/* -- q, k and v ---------------------------------------------------------------------------------- */
+
+static void set_turn(struct be *b, uint32_t pos) {
+    for (uint32_t i = 0; i < b->shape->n_rot / 2; i++)
+        mx_sincos(pos * b->shape->rope_freq[i], &b->turn[2 * i + 1], &b->turn[2 * i]);
+}
+
+/* Turns the pairs of one head by the angles in b->turn. */
+static void turn_head(const struct be *b, float *x) {
+    const struct model_shape *s = b->shape;
+    bool norm = s->rope == ROPE_NORM;
+
+    for (uint32_t i = 0; i < s->n_rot / 2; i++) {
+        float c = (float)b->turn[2 * i] * s->rope_mscale;
+        float d = (float)b->turn[2 * i + 1] * s->rope_mscale;
+        float *p0 = norm ? x + 2 * i : x + i, *p1 = norm ? p0 + 1 : p0 + s->n_rot / 2;
+        float a = *p0, e = *p1;
+
+        *p0 = a * c - e * d;
+        *p1 = a * d + e * c;
+    }
+}
+
+/* qk-norm and RoPE of the heads of one row. */
+static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
+                         const struct tensor *norm) {
+    size_t dim = b->shape->head_dim;
+
+    for (uint32_t h = 0; h < n_heads; h++) {
+        if (norm)
+            rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
+        turn_head(b, x + h * dim);
+    }
+}
+
+int ref_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+            const struct kv_layer *kv) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t n_rows = s->host.batch->n_rows;
+    float *to[3] = {b->act[q.role], b->kv[0], b->kv[1]};
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+                 b->normed + (size_t)r * m->n_embd);
+    for (int i = 0; i < 3; i++)
+        linear(b, w->t.w[i], w->t.bias[i], b->normed, n_rows, false, to[i]);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        set_turn(b, s->host.row_pos[r]);
+        finish_heads(b, to[0] + (size_t)r * m->n_head * m->head_dim, m->n_head, w->t.q_norm);
+        finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, w->t.k_norm);
+    }
+    store_rows(s, kv);
+    return 0;
+}
+
+/* -- attention ----------------------------------------------------------------------------------- */
+
+static void softmax(float *x, uint32_t n) {
+    float max = x[0], sum = 0;
+
+    for (uint32_t i = 1; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = mx_expf(x[i] - max);
+        sum += x[i];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* The query heads of key head @kvh for one row: q and o point to the first of them. */
+static void attend_group(struct step *s, uint32_t row, uint32_t kvh, uint32_t layer, float scale,
+                         const float *q, float *o) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t group = m->n_head / m->n_head_kv, n = s->host.row_pos[row] + 1, dim = m->head_dim;
+    float *kv = b->row;
+
+    for (uint32_t p = 0; p < n; p++) {
+        load_head(b->kv_type, slot_of(s, layer, row, p, 0) + kvh * b->head_bytes, dim, kv);
+        for (uint32_t g = 0; g < group; g++)
+            b->scores[(size_t)g * n + p] = dot(q + (size_t)g * dim, kv, dim) * scale;
+    }
+    memset(o, 0, (size_t)group * dim * sizeof(*o));
+    for (uint32_t g = 0; g < group; g++)
+        softmax(b->scores + (size_t)g * n, n);
+    for (uint32_t p = 0; p < n; p++) {
+        load_head(b->kv_type, slot_of(s, layer, row, p, 1) + kvh * b->head_bytes, dim, kv);
+        for (uint32_t g = 0; g < group; g++) {
+            float weight = b->scores[(size_t)g * n + p];
+
+            for (uint32_t d = 0; d < dim; d++)
+                o[(size_t)g * dim + d] += weight * kv[d];
+        }
+    }
+}
+
+int ref_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+               const struct attn *a) {
+    const struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    size_t width = (size_t)m->n_head * m->head_dim;
+    size_t group_width = width / m->n_head_kv;
+
+    assert(a->window == 0 && a->softcap == 0 && !a->sinks && kv->cls == KV_GLOBAL);
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
+        for (uint32_t h = 0; h < m->n_head_kv; h++)
+            attend_group(s, r, h, kv->layer, a->scale, b->act[q.role] + r * width + h * group_width,
+                         b->act[o.role] + r * width + h * group_width);
+    return 0;
+}
+
+/* -- the rest ------------------------------------------------------------------------------------ */
+
+int ref_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+    struct be *b = s->be;
+
+    linear(b, w->t.w[0], w->t.bias[0], b->act[in.role], s->host.batch->n_rows, true,
+           b->act[x.role]);
+    return 0;
+}
+
+int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t n_rows = s->host.batch->n_rows;
+    float *gate = b->act[h.role];
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+                 b->normed + (size_t)r * m->n_embd);
+    linear(b, w->t.w[0], w->t.bias[0], b->normed, n_rows, false, gate);
+    linear(b, w->t.w[1], w->t.bias[1], b->normed, n_rows, false, b->up);
+    for (size_t i = 0; i < (size_t)n_rows * m->n_ff; i++)
+        gate[i] = mx_silu(gate[i]) * b->up[i];
+    return 0;
+}
+
+int ref_logits(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->host.batch;
+    uint32_t n = b->shape->n_embd;
+
+    for (uint32_t i = 0; i < batch->n_wants; i++)
+        rms_norm(b->act[x.role] + (size_t)batch->want[i].row * n, w->t.norm, b->shape->rms_eps, n,
+                 b->normed + (size_t)i * n);
+    linear(b, w->t.w[0], w->t.bias[0], b->normed, batch->n_wants, false, b->logits);
+    return 0;
+}

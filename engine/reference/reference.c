@@ -1,0 +1,171 @@
+#include "engine/reference/reference.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "engine/backend.h"
+
+static struct be *close_be(struct be *b) {
+    if (!b)
+        return NULL;
+    for (struct weights *w = b->weights, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+    for (int i = 0; i < ACT_ROLES; i++)
+        free(b->act[i]);
+    free(b->normed);
+    free(b->kv[0]);
+    free(b->kv[1]);
+    free(b->up);
+    free(b->row);
+    free(b->scores);
+    free(b->logits);
+    free(b->turn);
+    free(b->pages);
+    sampler_deinit(&b->sampler);
+    host_step_deinit(&b->step.host);
+    free(b);
+    return NULL;
+}
+
+static float *floats(size_t rows, size_t width) {
+    return calloc(MAX(rows, 1), width * sizeof(float));
+}
+
+static bool alloc_buffers(struct be *b, const struct be_opts *o) {
+    const struct model_shape *s = o->shape;
+    const struct engine_opts *e = o->engine;
+    size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
+    size_t widest = MAX(MAX(n_q, s->n_embd), s->n_ff);
+
+    b->act[ACT_X] = floats(e->max_rows, s->n_embd);
+    b->act[ACT_Q] = floats(e->max_rows, n_q);
+    b->act[ACT_O] = floats(e->max_rows, n_q);
+    b->act[ACT_H] = floats(e->max_rows, s->n_ff);
+    b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
+    b->kv[0] = floats(e->max_rows, n_kv);
+    b->kv[1] = floats(e->max_rows, n_kv);
+    b->up = floats(e->max_rows, s->n_ff);
+    b->row = floats(1, widest);
+    b->scores = floats(s->n_head / s->n_head_kv, e->max_context);
+    b->logits = floats(e->max_wants, s->n_vocab);
+    b->turn = calloc(s->n_rot, sizeof(double));
+    b->pages = calloc(o->n_pages, o->page_bytes);
+    for (int i = 0; i < ACT_ROLES; i++)
+        if (!b->act[i])
+            return false;
+    return b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
+           b->turn && b->pages;
+}
+
+static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+    static const struct {
+        size_t block, bytes;
+    } format[] = {[ENGINE_KV_F16] = {1, 2}, [ENGINE_KV_Q8_0] = {32, 34}, [ENGINE_KV_F32] = {1, 4}};
+    enum engine_kv_type type = o->engine->kv_type;
+    struct be *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return -ENOMEM;
+    b->shape = o->shape;
+    b->kv_type = type;
+    b->page_tokens = o->engine->page_tokens;
+    b->n_pages = o->n_pages;
+    b->step.be = b;
+    b->head_bytes = o->shape->head_dim / format[type].block * format[type].bytes;
+    b->token_bytes = o->shape->n_head_kv * b->head_bytes;
+    b->layer_bytes = (size_t)o->n_pages * b->page_tokens * 2 * b->token_bytes;
+    assert(b->layer_bytes * o->shape->n_layer == o->page_bytes * o->n_pages);
+    if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
+        host_step_init(&b->step.host, o) < 0) {
+        close_be(b);
+        err_set(err, 0, NULL, "out of memory for %u pages and %u rows", o->n_pages,
+                o->engine->max_rows);
+        return -ENOMEM;
+    }
+    *out = b;
+    return 0;
+}
+
+static const char *isa(const struct be *b) {
+    return "generic";
+}
+
+static uint32_t n_threads(const struct be *b) {
+    return 1;
+}
+
+static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+                struct err *err) {
+    struct weights *w = malloc(sizeof(*w));
+
+    assert(rank == 0);
+    if (!w)
+        return -ENOMEM;
+    *w = (struct weights){.next = b->weights, .t = *t};
+    b->weights = w;
+    *out = w;
+    return 0;
+}
+
+static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    host_step_begin(&b->step.host, batch);
+    *out = &b->step;
+    return 0;
+}
+
+static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
+    host_step_mask(&s->host, want, bits);
+    return 0;
+}
+
+static int sample(struct step *s) {
+    for (uint32_t i = 0; i < s->host.batch->n_wants; i++)
+        host_step_sample(&s->host, i, s->be->logits + (size_t)i * s->be->shape->n_vocab,
+                         &s->be->sampler);
+    return 0;
+}
+
+static int end(struct step *s, struct engine_result *out) {
+    host_step_end(&s->host, out);
+    return 0;
+}
+
+static int copy(struct be *b, const struct engine_copy *c) {
+    size_t bytes = b->layer_bytes / b->n_pages;
+
+    for (uint32_t l = 0; l < b->shape->n_layer; l++) {
+        uint8_t *layer = b->pages + l * b->layer_bytes;
+
+        memmove(layer + c->dst * bytes, layer + c->src * bytes, bytes);
+    }
+    return 0;
+}
+
+static const float *peek(const struct be *b, uint32_t want) {
+    return b->logits + (size_t)want * b->shape->n_vocab;
+}
+
+const struct be_ops backend_reference = {
+    .abi = BACKEND_ABI,
+    .name = "reference",
+    .depth = 1,
+    .open = open_be,
+    .close = close_be,
+    .isa = isa,
+    .n_threads = n_threads,
+    .load = load,
+    .begin = begin,
+    .embed = ref_embed,
+    .qkv = ref_qkv,
+    .attend = ref_attend,
+    .proj = ref_proj,
+    .gate_up = ref_gate_up,
+    .logits = ref_logits,
+    .mask = mask,
+    .sample = sample,
+    .end = end,
+    .copy = copy,
+    .peek = peek,
+};

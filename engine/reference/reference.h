@@ -1,0 +1,48 @@
+#pragma once
+
+/*
+ * reference - the backend that judges the others: plain C, f32 activations, one thread, every sum in one
+ * fixed order. Weights are decoded row by row when they are needed (engine/quant). Keys and values
+ * are rounded to the page's format and read back from it, as everywhere.
+ */
+
+#include "engine/host.h"
+
+struct step {
+    struct host_step host;
+    struct be *be;
+};
+
+struct weights { /* the file's tensors serve as they are */
+    struct weights *next;
+    struct op_tensors t;
+};
+
+struct be {
+    const struct model_shape *shape;
+    enum engine_kv_type kv_type;
+    uint32_t page_tokens, n_pages;
+    struct step step;
+    struct sampler sampler;
+    struct weights *weights; /* all, to be freed */
+    float *act[ACT_ROLES];
+    float *normed; /* [max(max_rows, max_wants)][n_embd] */
+    float *kv[2];  /* [max_rows][n_head_kv * head_dim], of this step's rows */
+    float *up;     /* [max_rows][n_ff] */
+    float *row;    /* a decoded row of weights */
+    float *scores; /* [heads of a key head][max_context] */
+    float *logits; /* [max_wants][n_vocab] */
+    double *turn;  /* [n_rot / 2][cos, sin] of one position */
+    /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of @head_bytes. */
+    uint8_t *pages;
+    size_t head_bytes, token_bytes, layer_bytes;
+};
+
+int ref_embed(struct step *s, struct act x, const struct weights *w);
+int ref_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+            const struct kv_layer *kv);
+int ref_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+               const struct attn *a);
+int ref_proj(struct step *s, struct act x, struct act in, const struct weights *w);
+int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
+int ref_logits(struct step *s, struct act x, const struct weights *w);
