@@ -69,10 +69,10 @@ struct act {
     enum act_role role;
 };
 
+/* What the pointers lead to stays until close(). */
 struct be_opts {
     const struct model_shape *shape;
-    const struct engine_opts
-        *engine; /* n_threads, isa, max_rows, page_tokens, kv_type, digest, ... */
+    const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
     uint32_t n_pages;
     uint64_t page_bytes;
 };
@@ -127,7 +127,15 @@ struct be_ops {
     int (*copy)(struct be *b, const struct engine_copy *c);
     /* The logits of a want of the last step that ended, before processors; tests only. May be NULL. */
     const float *(*peek)(const struct be *b, uint32_t want);
+    /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
+    int (*probe)(struct err *err);
 };
+
+/* weft-cuda.so exports its table under this name. */
+#define BACKEND_CUDA_SYMBOL "weft_backend_cuda"
+
+/* What be_ops.build_id of a table from a library must be. */
+void backend_build_id(uint8_t out[20]);
 
 extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;
@@ -135,3 +143,6 @@ extern const struct be_ops backend_cpu;
 /* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or this
  * machine cannot run it (never replaced silently). */
 const struct be_ops *backend_find(const char *name, struct err *err);
+
+/* Tests: the logits of want @want of the step last waited for, or NULL. */
+const float *engine_peek(const struct engine *e, uint32_t want);

@@ -20,7 +20,7 @@
 enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_POOL_LAST, WANT_POOL_MEAN, WANT_HIDDEN };
-enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0 };
+enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: reference only */
 
 #define ENGINE_TOP_MAX 20 /* top_logprobs */
 
@@ -108,14 +108,14 @@ struct engine_result {
 };
 
 struct engine_opts {
-    const struct gguf *file;                /* kept open by the caller while the engine lives */
-    const char *backend;                    /* "reference", "cpu", "cuda", "auto" */
-    const char *isa;                        /* cpu: "auto", "generic", "avx2", "avx512" */
-    uint32_t n_threads;                     /* cpu; 0: all cores */
-    uint32_t n_pages;                       /* 0: sized from kv_bytes */
-    uint32_t page_tokens;                   /* 16, 32 or 64 */
-    uint64_t kv_bytes;                      /* used when n_pages is 0 */
-    uint32_t max_context;                   /* 0: the model's */
+    const struct gguf *file; /* kept open by the caller while the engine lives */
+    const char *backend;     /* "reference", "cpu", "cuda", "auto" */
+    const char *isa;         /* cpu: "auto", "generic", "avx2", "avx512" */
+    uint32_t n_threads;      /* cpu; 0: all cores */
+    uint32_t n_pages;        /* 0: sized from kv_bytes */
+    uint32_t page_tokens;    /* 16, 32 or 64 */
+    uint64_t kv_bytes;       /* used when n_pages is 0 */
+    uint32_t max_context;    /* 0: the model's, or what the pages hold if that is less */
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;

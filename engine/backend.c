@@ -1,0 +1,88 @@
+#include "engine/backend.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void backend_build_id(uint8_t out[20]) {
+    static const char id[] = WEFT_BUILD;
+
+    memset(out, 0, 20);
+    memcpy(out, id, MIN(sizeof(id) - 1, 20u));
+}
+
+/* weft-cuda.so as installed, or in the build folder of the program that runs. */
+static void *open_library(char *why, size_t size) {
+    char dir[256], path[320];
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+    void *lib = dlopen(WEFT_BACKEND_DIR "/weft-cuda.so", RTLD_NOW | RTLD_LOCAL);
+
+    if (lib)
+        return lib;
+    snprintf(why, size, "%s", dlerror());
+    dir[MAX(n, 0)] = 0;
+    char *slash = strrchr(dir, '/');
+    if (!slash)
+        return NULL;
+    *slash = 0;
+    snprintf(path, sizeof(path), "%s/engine/cuda/weft-cuda.so", dir);
+    if (access(path, R_OK) < 0)
+        return NULL;
+    lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        snprintf(why, size, "%s", dlerror());
+    return lib;
+}
+
+/* The library stays open: its table is used until the process ends. */
+static const struct be_ops *find_cuda(struct err *err) {
+    static const struct be_ops *found;
+    char why[200] = "";
+    uint8_t id[20];
+
+    if (found)
+        return found;
+    void *lib = open_library(why, sizeof(why));
+    if (!lib) {
+        err_set(err, 0, NULL, "backend 'cuda' is not available: %s", why);
+        return NULL;
+    }
+    const struct be_ops *ops = dlsym(lib, BACKEND_CUDA_SYMBOL);
+    backend_build_id(id);
+    if (!ops || ops->abi != BACKEND_ABI || memcmp(ops->build_id, id, sizeof(id)) != 0) {
+        dlclose(lib);
+        err_set(err, 0, NULL, "weft-cuda.so does not belong to this build of weft");
+        return NULL;
+    }
+    found = ops;
+    return found;
+}
+
+static const struct be_ops *find_linked(const struct be_ops *ops, struct err *err) {
+    if (ops->abi == BACKEND_ABI)
+        return ops;
+    err_set(err, 0, NULL, "backend '%s' is not part of this build", ops->name);
+    return NULL;
+}
+
+static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
+    return ops && (!ops->probe || ops->probe(err) == 0) ? ops : NULL;
+}
+
+const struct be_ops *backend_find(const char *name, struct err *err) {
+    if (strcmp(name, "reference") == 0)
+        return find_linked(&backend_reference, err);
+    if (strcmp(name, "cpu") == 0)
+        return probe(find_linked(&backend_cpu, err), err);
+    if (strcmp(name, "cuda") == 0)
+        return probe(find_cuda(err), err);
+    if (strcmp(name, "auto") == 0) {
+        const struct be_ops *cuda = probe(find_cuda(NULL), NULL);
+
+        return cuda ? cuda : probe(find_linked(&backend_cpu, err), err);
+    }
+    err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
+    return NULL;
+}

@@ -1,0 +1,413 @@
+/*
+ * engine - puts a model, a backend and its memory together, and runs steps through them.
+ *
+ * A step in flight is a slot: launched, masked, sealed, waited for. A device backend is called as soon as
+ * possible: begin to logits in engine_launch(), sample in engine_seal(). A host backend computes the
+ * whole step inside engine_wait(), where the samples of the step before are known, so that `feed`
+ * needs nothing from it; two steps may be in flight all the same, which is what the tests do to see that the
+ * overlap changes nothing. After -EIO the device is lost: every later call answers -EIO.
+ */
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine/model.h"
+
+#define MAX_IN_FLIGHT 2u
+#define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
+
+struct flight {
+    struct engine_batch batch; /* as the backend sees it */
+    int32_t *token;            /* [max_rows] with the fed ones; host */
+    const uint32_t **mask;     /* [max_wants] host */
+    struct step *step;         /* device */
+    bool sealed;
+};
+
+struct engine {
+    struct engine_opts opts; /* our copy: max_context and n_pages filled in */
+    struct engine_info info;
+    char name[128];
+    const struct be_ops *ops;
+    struct be *be;
+    struct model model;
+    struct flight flight[MAX_IN_FLIGHT]; /* of step s: [s % 2] */
+    uint64_t launched, waited;           /* numbers of the last ones */
+    int32_t *sample;                     /* [max_wants] of step @waited */
+    uint32_t n_wants_launched;           /* of step @launched */
+    bool lost;
+};
+
+/* -- opening ------------------------------------------------------------------------------------- */
+
+struct size_text {
+    char s[24];
+};
+
+static struct size_text text_of(uint64_t bytes) {
+    struct size_text t;
+
+    if (bytes >= 1u << 30)
+        snprintf(t.s, sizeof(t.s), "%.2f GiB", (double)bytes / 0x1p30);
+    else if (bytes >= 1u << 20)
+        snprintf(t.s, sizeof(t.s), "%.1f MiB", (double)bytes / 0x1p20);
+    else
+        snprintf(t.s, sizeof(t.s), "%.1f KiB", (double)bytes / 0x1p10);
+    return t;
+}
+
+static int check_opts(const struct engine_opts *o, struct err *err) {
+    if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
+        return err_set(err, 0, NULL, "pages of %u tokens: 16, 32 or 64 are allowed",
+                       o->page_tokens);
+    if (!o->max_rows || !o->max_seqs || !o->max_wants)
+        return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants must not be 0");
+    if (o->max_rows > 1u << 20 || o->max_seqs > 1u << 20 || o->max_wants > 1u << 20)
+        return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants are at most %u", 1u << 20);
+    return 0;
+}
+
+/* Bytes of a page over all layers. */
+static int size_page(struct engine *e, uint64_t *out, struct err *err) {
+    const struct model_shape *s = &e->model.shape;
+    uint64_t values = (uint64_t)s->n_layer * e->opts.page_tokens * 2 * s->n_head_kv * s->head_dim;
+
+    switch (e->opts.kv_type) {
+    case ENGINE_KV_F16:
+        *out = values * 2;
+        break;
+    case ENGINE_KV_Q8_0:
+        if (s->head_dim % 32)
+            return err_set(err, 0, NULL,
+                           "kv type q8_0 needs heads of a multiple of 32 values, this model has %u",
+                           s->head_dim);
+        *out = values / 32 * 34;
+        break;
+    case ENGINE_KV_F32:
+        if (e->ops != &backend_reference)
+            return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
+        *out = values * 4;
+        break;
+    }
+    if (e->ops->page_bytes)
+        *out = e->ops->page_bytes(s, &e->opts);
+    return 0;
+}
+
+/* How many pages, and how long a sequence they can hold. */
+static int size_pages(struct engine *e, struct err *err) {
+    struct engine_opts *o = &e->opts;
+    struct engine_info *i = &e->info;
+    uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
+    int r = size_page(e, &i->page_bytes, err);
+
+    if (r < 0)
+        return r;
+    if (!o->n_pages)
+        o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
+    if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
+        return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
+                       text_of(o->kv_bytes).s, o->page_tokens, text_of(i->page_bytes).s);
+    if (o->max_context > model_max)
+        return err_set(err, 0, NULL, "max_context %u is more than the %u tokens of the model",
+                       o->max_context, model_max);
+    uint64_t held = (uint64_t)o->n_pages * o->page_tokens;
+    if (o->max_context > held) {
+        uint64_t need = (o->max_context + o->page_tokens - 1ull) / o->page_tokens * i->page_bytes;
+
+        err_set(err, 0, NULL,
+                "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
+                "max_context can be at most %llu",
+                o->max_context, text_of(need).s, text_of(o->n_pages * i->page_bytes).s, o->n_pages,
+                text_of(i->page_bytes).s, (unsigned long long)held);
+        return -ENOMEM;
+    }
+    if (!o->max_context)
+        o->max_context = (uint32_t)MIN(model_max, held);
+    return 0;
+}
+
+/* Host backends: what is certain to be touched must fit the machine. Devices do their own arithmetic. */
+static int check_memory(const struct engine *e, struct err *err) {
+    uint64_t kv = e->opts.n_pages * e->info.page_bytes, weights = e->model.weight_bytes;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+
+    if (e->ops->device || weights + kv <= have)
+        return 0;
+    err_set(err, 0, NULL,
+            "does not fit: weights %s + KV memory %s (%u pages of %s) = %s, this machine has %s",
+            text_of(weights).s, text_of(kv).s, e->opts.n_pages, text_of(e->info.page_bytes).s,
+            text_of(weights + kv).s, text_of(have).s);
+    return -ENOMEM;
+}
+
+static int alloc_flights(struct engine *e) {
+    for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
+        struct flight *f = &e->flight[i];
+
+        f->token = calloc(e->opts.max_rows, sizeof(*f->token));
+        f->mask = calloc(e->opts.max_wants, sizeof(*f->mask));
+        if (!f->token || !f->mask)
+            return -ENOMEM;
+    }
+    e->sample = calloc(e->opts.max_wants, sizeof(*e->sample));
+    return e->sample ? 0 : -ENOMEM;
+}
+
+static void fill_info(struct engine *e) {
+    const struct model_shape *s = &e->model.shape;
+    struct engine_info *i = &e->info;
+    struct gguf_str name;
+
+    if (gguf_string(e->opts.file, "general.name", &name) == 0)
+        snprintf(e->name, sizeof(e->name), "%.*s", (int)MIN(name.len, sizeof(e->name)), name.data);
+    i->arch = e->model.arch->name;
+    i->backend = e->ops->name;
+    i->isa = e->ops->isa(e->be);
+    i->name = e->name;
+    i->n_vocab = s->n_vocab;
+    i->n_embd = s->n_embd;
+    i->n_layer = s->n_layer;
+    i->max_context = e->opts.max_context;
+    i->page_tokens = e->opts.page_tokens;
+    i->n_pages = e->opts.n_pages;
+    i->n_threads = e->ops->n_threads(e->be);
+    i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
+    i->weight_bytes = e->model.weight_bytes;
+    i->n_params = e->model.n_params;
+    gguf_fingerprint(e->opts.file, i->fingerprint);
+}
+
+static int open_backend(struct engine *e, struct err *err) {
+    struct be_opts o = {
+        .shape = &e->model.shape,
+        .engine = &e->opts,
+        .n_pages = e->opts.n_pages,
+        .page_bytes = e->info.page_bytes,
+    };
+    int r = e->ops->open(&e->be, &o, err);
+
+    return r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
+}
+
+int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
+    struct err none;
+
+    err = err ? err : &none;
+    *err = (struct err){0};
+    int r = check_opts(opts, err);
+    if (r < 0)
+        return r;
+    CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
+    if (!e)
+        return -ENOMEM;
+    e->opts = *opts;
+    e->ops = backend_find(opts->backend, err);
+    if (!e->ops)
+        return -EINVAL;
+    r = model_init(&e->model, opts->file, err);
+    r = r < 0 ? r : size_pages(e, err);
+    r = r < 0 ? r : check_memory(e, err);
+    r = r < 0 ? r : alloc_flights(e);
+    r = r < 0 ? r : open_backend(e, err);
+    if (r == -ENOMEM && !err->message[0])
+        err_set(err, 0, NULL, "out of memory while the model was loaded");
+    if (r < 0)
+        return r;
+    fill_info(e);
+    *out = STEAL(e);
+    return 0;
+}
+
+struct engine *engine_free(struct engine *e) {
+    if (!e)
+        return NULL;
+    if (e->ops)
+        e->ops->close(e->be);
+    model_deinit(&e->model);
+    for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
+        free(e->flight[i].token);
+        free(e->flight[i].mask);
+    }
+    free(e->sample);
+    free(e);
+    return NULL;
+}
+
+const struct engine_info *engine_info(const struct engine *e) {
+    return &e->info;
+}
+
+const float *engine_peek(const struct engine *e, uint32_t want) {
+    return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
+}
+
+/* -- steps --------------------------------------------------------------------------------------- */
+
+static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        assert(e->ops->copy && c[i].dir == COPY_D2D && c[i].cls == KV_GLOBAL);
+        assert(c[i].src < e->opts.n_pages && c[i].dst < e->opts.n_pages);
+    }
+}
+
+static void check_seq(const struct engine *e, const struct engine_batch *b, uint32_t i) {
+    const struct engine_seq *s = &b->seq[i];
+    const uint32_t *start = b->table[KV_GLOBAL].start;
+    uint32_t first = 0;
+
+    assert(s->n_rows > 0 && s->row0 < b->n_rows && s->n_rows <= b->n_rows - s->row0);
+    assert(s->pos0 < e->opts.max_context && s->n_rows <= e->opts.max_context - s->pos0);
+    assert(start[i] <= start[i + 1]);
+    assert((uint64_t)(start[i + 1] - start[i]) * e->opts.page_tokens >= s->pos0 + s->n_rows);
+    for (uint32_t p = start[i]; p < start[i + 1]; p++)
+        assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
+    assert(!s->state_slot && !s->n_replay && !s->adapter && !s->cascade); /* later */
+    if (s->feed >= 0) {
+        first = 1;
+        assert(e->launched + 1 == b->step && (uint32_t)s->feed < e->n_wants_launched);
+    }
+    for (uint32_t r = first; r < s->n_rows; r++)
+        assert((uint32_t)b->token[s->row0 + r] < e->info.n_vocab);
+}
+
+/* Bad batches are our own mistakes. */
+static void check_batch(const struct engine *e, const struct engine_batch *b) {
+    uint32_t n_rows = 0;
+
+    assert(b->step == e->launched + 1 && b->model == 0 && !b->mpos);
+    assert(b->n_rows <= e->opts.max_rows && b->n_seqs <= e->opts.max_seqs);
+    assert(b->n_wants <= e->opts.max_wants);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        check_seq(e, b, i);
+        n_rows += b->seq[i].n_rows;
+    }
+    assert(n_rows == b->n_rows);
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        assert(b->want[i].row < b->n_rows && b->want[i].param < b->n_params);
+        assert(b->want[i].what == WANT_SAMPLE || b->want[i].what == WANT_PROMPT_LP); /* later */
+        assert(b->want[i].n_top <= ENGINE_TOP_MAX);
+    }
+    check_copies(e, b->before, b->n_before);
+    check_copies(e, b->after, b->n_after);
+}
+
+static int lose(struct engine *e, int r) {
+    if (r < 0)
+        e->lost = true;
+    return r;
+}
+
+static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n && r == 0; i++)
+        r = e->ops->copy(e->be, &c[i]);
+    return r;
+}
+
+/* Copies and the forward pass, up to the logits. */
+static int start_step(struct engine *e, struct flight *f) {
+    const struct engine_batch *b = &f->batch;
+    int r = run_copies(e, b->before, b->n_before);
+
+    r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
+    if (r == 0 && b->n_rows > 0)
+        r = e->model.arch->forward(&e->model, e->ops, f->step);
+    return r;
+}
+
+static int sample_step(struct engine *e, struct flight *f) {
+    int r = f->batch.n_wants ? e->ops->sample(f->step) : 0;
+
+    return r < 0 ? r : run_copies(e, f->batch.after, f->batch.n_after);
+}
+
+int engine_launch(struct engine *e, const struct engine_batch *b) {
+    struct flight *f = &e->flight[b->step % MAX_IN_FLIGHT];
+
+    assert(e->launched - e->waited < (e->ops->device ? e->info.depth : MAX_IN_FLIGHT));
+    if (e->lost)
+        return -EIO;
+    check_batch(e, b);
+    e->launched = b->step;
+    e->n_wants_launched = b->n_wants;
+    f->batch = *b;
+    f->sealed = false;
+    if (e->ops->device)
+        return lose(e, start_step(e, f));
+    memset(f->mask, 0, b->n_wants * sizeof(*f->mask));
+    return 0;
+}
+
+static struct flight *flight_of(struct engine *e, uint64_t step) {
+    assert(step > e->waited && step <= e->launched);
+    return &e->flight[step % MAX_IN_FLIGHT];
+}
+
+int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits) {
+    struct flight *f = flight_of(e, step);
+
+    assert(!f->sealed && want < f->batch.n_wants);
+    if (e->lost)
+        return -EIO;
+    if (e->ops->device)
+        return lose(e, e->ops->mask(f->step, want, bits));
+    f->mask[want] = bits;
+    return 0;
+}
+
+int engine_seal(struct engine *e, uint64_t step) {
+    struct flight *f = flight_of(e, step);
+
+    assert(!f->sealed);
+    if (e->lost)
+        return -EIO;
+    f->sealed = true;
+    return e->ops->device ? lose(e, sample_step(e, f)) : 0;
+}
+
+/* The batch with the samples of the step before in their rows. */
+static void resolve_feed(struct engine *e, struct flight *f) {
+    struct engine_batch *b = &f->batch;
+
+    if (b->n_rows > 0)
+        memcpy(f->token, b->token, b->n_rows * sizeof(*f->token));
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        if (b->seq[i].feed >= 0)
+            f->token[b->seq[i].row0] = e->sample[b->seq[i].feed];
+    b->token = f->token;
+}
+
+static int compute_on_host(struct engine *e, struct flight *f) {
+    resolve_feed(e, f);
+    int r = start_step(e, f);
+    for (uint32_t i = 0; i < f->batch.n_wants && r == 0; i++)
+        if (f->mask[i])
+            r = e->ops->mask(f->step, i, f->mask[i]);
+    return r < 0 ? r : sample_step(e, f);
+}
+
+int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
+    struct flight *f = flight_of(e, step);
+    struct engine_result result;
+
+    assert(step == e->waited + 1 && f->sealed);
+    if (e->lost)
+        return -EIO;
+    int r = e->ops->device ? 0 : compute_on_host(e, f);
+    r = r < 0 ? r : e->ops->end(f->step, &result);
+    if (r < 0)
+        return lose(e, r);
+    assert(result.step == step && result.n_outs == f->batch.n_wants);
+    for (uint32_t i = 0; i < result.n_outs; i++)
+        e->sample[i] = result.out[i].token;
+    e->waited = step;
+    *out = result;
+    return 0;
+}
