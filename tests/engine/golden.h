@@ -1,0 +1,40 @@
+#pragma once
+
+/*
+ * golden - expected values of ../shared/data (golden/NAME.json and models/NAME.golden.json): logits and
+ * greedy continuations of another implementation with exact arithmetic.
+ */
+
+#include "base/util.h"
+
+enum { GOLDEN_CASES = 16, GOLDEN_STEPS = 64, GOLDEN_SPOTS = 8, GOLDEN_BEST = 20 };
+
+struct golden_step {
+    int32_t id, second;
+    float logit, margin; /* margin: logit of id minus logit of second */
+};
+
+struct golden_spot { /* the best of the logits at a position of the prompt */
+    uint32_t pos, n;
+    int32_t id[GOLDEN_BEST];
+    float value[GOLDEN_BEST];
+};
+
+struct golden_case {
+    uint32_t n_prompt, n_last, n_spots, n_greedy;
+    int32_t *prompt;
+    float *last; /* [n_last] all logits after the prompt; n_last 0: not given */
+    struct golden_spot spot[GOLDEN_SPOTS];
+    struct golden_step greedy[GOLDEN_STEPS];
+};
+
+struct golden {
+    char arch[32], type[32]; /* "" in models/ */
+    uint32_t n_cases;
+    struct golden_case cases[GOLDEN_CASES];
+};
+
+/* Aborts on a file that is not as described: the data is ours. */
+struct golden *golden_load(const char *path);
+struct golden *golden_free(struct golden *g);
+DEFINE_FREEP(struct golden, golden)

@@ -1,0 +1,217 @@
+/*
+ * Golden tests: every model of ../shared/data whose architecture we have, against logits and greedy
+ * continuations of another implementation. A backend is a row of tolerances (from data/README.md);
+ * one that is not built is skipped by name. The continuation is fed from the golden file whatever was
+ * sampled, so that one near tie does not hide the rest.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/backend.h"
+#include "tests/engine/golden.h"
+#include "tests/support/engine_driver.h"
+
+struct judge {
+    const char *backend;
+    enum engine_kv_type kv_type;
+    double max, rms; /* of the difference of logits */
+    double margin;   /* another token than the golden one is accepted below this margin */
+};
+
+/* What was seen of one file. */
+struct seen {
+    const struct judge *judge;
+    const struct golden *golden;
+    struct driver_seq *seq[GOLDEN_CASES];
+    double max, sum;
+    uint64_t n;
+    uint32_t n_other, n_wrong; /* tokens that differ; that the margin does not excuse */
+};
+
+static void compare(struct seen *seen, float mine, float golden) {
+    double d = fabs((double)mine - (double)golden);
+
+    seen->max = d <= seen->max ? seen->max : d; /* NaN too */
+    seen->sum += d * d;
+    seen->n++;
+}
+
+static void compare_step(struct seen *seen, const struct golden_step *g, int32_t token,
+                         const float *logits) {
+    compare(seen, logits[g->id], g->logit);
+    if (token == g->id)
+        return;
+    seen->n_other++;
+    if (token != g->second || (double)g->margin >= seen->judge->margin)
+        seen->n_wrong++;
+}
+
+static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct seen *seen = ctx;
+    const struct golden_case *c = NULL;
+
+    for (uint32_t i = 0; i < seen->golden->n_cases; i++)
+        if (seen->seq[i] == s)
+            c = &seen->golden->cases[i];
+    cr_assert(c && logits);
+    for (uint32_t i = 0; i < c->n_spots; i++)
+        for (uint32_t j = 0; j < c->spot[i].n && c->spot[i].pos == pos; j++)
+            compare(seen, logits[c->spot[i].id[j]], c->spot[i].value[j]);
+    for (uint32_t i = 0; i < c->n_last && pos == c->n_prompt - 1; i++)
+        compare(seen, logits[i], c->last[i]);
+    if (pos + 1 >= c->n_prompt && pos + 1 - c->n_prompt < c->n_greedy)
+        compare_step(seen, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
+}
+
+/* All cases of a file: prompts in chunks of different sizes, then all continuations in one batch. */
+static void run_cases(struct driver *d, struct seen *seen) {
+    const struct golden *g = seen->golden;
+    int32_t forced[GOLDEN_CASES][GOLDEN_STEPS];
+    uint32_t longest = 0;
+
+    for (uint32_t i = 0; i < g->n_cases; i++) {
+        const struct golden_case *c = &g->cases[i];
+
+        for (uint32_t j = 0; j < c->n_greedy; j++)
+            forced[i][j] = c->greedy[j].id;
+        seen->seq[i] = driver_add(d, c->prompt, c->n_prompt, c->n_greedy - 1, NULL);
+        cr_assert(seen->seq[i] != NULL, "pages");
+        seen->seq[i]->forced = forced[i];
+        seen->seq[i]->every_row = c->n_spots > 0;
+        longest = MAX(longest, c->n_greedy);
+        driver_prefill(d, seen->seq[i], 50);
+    }
+    for (uint32_t step = 1; step < longest; step++) {
+        struct driver_part part[GOLDEN_CASES];
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < g->n_cases; i++)
+            if (step < g->cases[i].n_greedy)
+                part[n++] = (struct driver_part){seen->seq[i], 1};
+        driver_step(d, part, n);
+    }
+    for (uint32_t i = 0; i < g->n_cases; i++)
+        seen->seq[i] = driver_drop(d, seen->seq[i]);
+}
+
+static void check_file(const struct judge *judge, const char *model, const char *golden_path) {
+    CLEANUP(golden_freep) struct golden *g = golden_load(golden_path);
+    struct seen seen = {.judge = judge, .golden = g};
+    struct driver d;
+    struct err err;
+    struct driver_opts o = {
+        .path = model,
+        .backend = judge->backend,
+        .kv_type = judge->kv_type,
+        .n_threads = 2,
+        .n_pages = 512,
+        .max_rows = 64,
+        .on_out = look,
+        .ctx = &seen,
+    };
+    const char *name = strrchr(model, '/') + 1;
+
+    int r = driver_open(&d, &o, &err);
+    cr_assert(r == 0, "%s: %s", name, err.message);
+    run_cases(&d, &seen);
+    driver_close(&d);
+    double rms = sqrt(seen.sum / (double)seen.n);
+    printf("# %s %s kv%d: max %.2g rms %.2g, %u other tokens\n", judge->backend, name,
+           (int)judge->kv_type, seen.max, rms, seen.n_other);
+    cr_expect(seen.n > 0 && seen.max <= judge->max && rms <= judge->rms,
+              "%s: logits differ by %g at most, %g rms", name, seen.max, rms);
+    cr_expect(seen.n_wrong == 0, "%s: %u tokens differ", name, seen.n_wrong);
+}
+
+static bool is_ours(const char *arch) {
+    return strcmp(arch, "llama") == 0 || strcmp(arch, "qwen2") == 0 || strcmp(arch, "qwen3") == 0;
+}
+
+static const char *data_dir(void) {
+    const char *dir = getenv("WEFT_DATA");
+
+    if (!dir || !*dir)
+        cr_skip_test("WEFT_DATA is not set");
+    DIR *d = opendir(dir);
+    if (!d)
+        cr_skip_test("WEFT_DATA does not exist");
+    closedir(d);
+    return dir;
+}
+
+/* Files of golden/; those of other architectures must be refused by name. */
+static void check_synthetic(const struct judge *judge, const char *only) {
+    char dir[512], model[1024], json[1024];
+    uint32_t n_ours = 0, n_refused = 0;
+
+    snprintf(dir, sizeof(dir), "%s/golden", data_dir());
+    DIR *list = opendir(dir);
+    cr_assert(list != NULL);
+    for (struct dirent *e; (e = readdir(list));) {
+        size_t n = strlen(e->d_name);
+
+        if (n < 6 || strcmp(e->d_name + n - 5, ".json") != 0 || !strcmp(e->d_name, "specs.json"))
+            continue;
+        if (only && strncmp(e->d_name, only, strlen(only)) != 0)
+            continue;
+        snprintf(json, sizeof(json), "%s/%s", dir, e->d_name);
+        snprintf(model, sizeof(model), "%s/%.*s.gguf", dir, (int)(n - 5), e->d_name);
+        CLEANUP(golden_freep) struct golden *g = golden_load(json);
+        if (is_ours(g->arch)) {
+            n_ours++;
+            check_file(judge, model, json);
+            continue;
+        }
+        struct driver d;
+        struct err err;
+        struct driver_opts o = {.path = model, .backend = judge->backend};
+        n_refused++;
+        cr_expect(driver_open(&d, &o, &err) < 0, "%s", model);
+        cr_expect(strstr(err.message, g->arch) && strstr(err.message, "llama, qwen2, qwen3"), "%s",
+                  err.message);
+    }
+    closedir(list);
+    cr_expect(only ? n_ours > 0 : n_ours >= 30 && n_refused >= 5, "%u ours, %u refused", n_ours,
+              n_refused);
+}
+
+static void check_real(const struct judge *judge, const char *name) {
+    char model[1024], json[1024];
+
+    snprintf(model, sizeof(model), "%s/models/%s.gguf", data_dir(), name);
+    snprintf(json, sizeof(json), "%s/models/%s.golden.json", data_dir(), name);
+    check_file(judge, model, json);
+}
+
+static const struct judge exact = {"reference", ENGINE_KV_F32, 1e-3, 1e-3, 1e-3};
+static const struct judge f16 = {"reference", ENGINE_KV_F16, 0.05, 0.01, 0.02};
+
+Test(golden, reference_agrees_with_exact_arithmetic) {
+    check_synthetic(&exact, NULL);
+}
+
+Test(golden, reference_with_half_cache_stays_close) {
+    check_synthetic(&f16, NULL);
+}
+
+Test(golden, reference_reads_split_files) {
+    char model[1024], json[1024];
+
+    snprintf(model, sizeof(model), "%s/golden/llama-gqa-split-00001-of-00003.gguf", data_dir());
+    snprintf(json, sizeof(json), "%s/golden/llama-gqa.json", data_dir());
+    check_file(&exact, model, json);
+}
+
+Test(golden, reference_tells_the_stories) {
+    check_real(&exact, "stories260K-f32");
+    check_real(&exact, "stories15M-q8_0");
+}
+
+Test(golden, reference_chats) {
+    check_real(&f16, "minimind2-small-q8_0");
+}
