@@ -345,6 +345,11 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
     uint32_t t = m->opts.page_tokens, max = m->opts.max_seq_tokens;
     uint32_t room = s->n_pages * t, to;
 
+    /* Nothing to commit: make room. Nothing to make room for: it has run its course. */
+    if (op == COMMIT && s->n_committed == MIN(room, max))
+        op = GROW;
+    if (op == GROW && room >= max && s->n_committed == max)
+        op = FREE;
     switch (op) {
     case FREE:
         model_free(m, i);

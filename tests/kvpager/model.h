@@ -17,9 +17,11 @@
 #include "base/rng.h"
 #include "kvpager/kvpager.h"
 
+#ifndef MODEL_MAX_TOKENS
 #define MODEL_MAX_TOKENS 64
 #define MODEL_MAX_SEQS 8
 #define MODEL_MAX_PAGES 64
+#endif
 
 struct model_entry {
     uint8_t share;
