@@ -1,0 +1,519 @@
+/*
+ * plan - one step, decided in this order:
+ *
+ *  1. A request that must be alone gets every fourth step for itself, or all when there is no other.
+ *  2. Every running request that lacks one token gets one row: decode is never put off.
+ *  3. Waiting requests are admitted in queue order while the room lasts. Room is what is available
+ *     less what the running ones are expected to take. One that does not fit may be overtaken
+ *     max_bypass times; then everybody behind it waits.
+ *  4. What is left of the step's time goes to those that lack more than one token. The one of highest
+ *     standing has half and what the others leave; the others share the other half, the shortest
+ *     first, so a short prompt is not stuck behind a long one and the long one still ends.
+ *
+ * Time: the step is to end within itl_ns while anything decodes and within max_step_ns always. When the
+ * decode rows alone take longer, the first prefill still gets a few rows (min_chunk()).
+ *
+ * Pages: who lacks a page takes it from the lowest standing running request, which yields everything.
+ * Nobody takes pages from a higher one; who can take none waits and keeps what it has. Only the first
+ * prefill takes pages from others, and only one page a step.
+ *
+ * Followers: a request whose next page is being computed by another waits for it. Who is ahead leads;
+ * of two at the same position, the one of higher standing. So nobody waits in a circle, and when the
+ * leader is gone the next one leads without anybody having been told. A leader without a page to go
+ * on is not followed, or it might be waiting for its follower's pages.
+ */
+
+#include "scheduler/plan.h"
+
+#include <assert.h>
+#include "base/util.h"
+
+#define MIN_ROWS 4u   /* that a prefill gets, if a row costs ever so much */
+#define ALONE_TURNS 4 /* one step in so many is for those that must be alone */
+#define SLOWER_NUM 5  /* while decode alone takes too long, prefill may make it */
+#define SLOWER_DEN 4  /* 5/4 as long */
+
+const char *plan_verdict_name(enum plan_verdict v) {
+    static const char *const name[PLAN_VERDICTS] = {
+        "unseen",     "run",       "last",      "follow",     "wait_time", "wait_rows",
+        "wait_pages", "wait_seqs", "wait_turn", "wait_alone", "yield",
+    };
+
+    return (unsigned)v < PLAN_VERDICTS ? name[v] : "?";
+}
+
+/* Working state of one plan. */
+struct work {
+    struct plan *p;
+    uint32_t available; /* pages not yet given out */
+    uint32_t rows;      /* given out */
+    uint32_t max_rows;
+    int64_t limit_ns;
+    int64_t min_chunk_ns; /* limit of the first prefill's smallest chunk */
+    bool short_of_pages;
+    struct cost_shape shape;
+};
+
+static uint32_t lag(const struct plan_req *r) {
+    return r->n_tokens - r->n_computed;
+}
+
+/* Pages that @r has to take for @n_rows rows. */
+static uint32_t pages_to_take(const struct plan *p, const struct plan_req *r, uint32_t n_rows) {
+    uint32_t n = plan_pages(p, r->n_computed + n_rows);
+
+    return n > r->n_pages ? n - r->n_pages : 0;
+}
+
+static void set_rows(struct work *w, struct plan_req *r, uint32_t n_rows) {
+    uint32_t before = pages_to_take(w->p, r, r->n_rows), now = pages_to_take(w->p, r, n_rows);
+
+    if (r->n_rows > 0) {
+        cost_remove(&w->shape, r->n_computed, r->n_rows);
+        w->available += before;
+        w->rows -= r->n_rows;
+    }
+    r->n_rows = n_rows;
+    if (n_rows > 0) {
+        assert(now <= w->available);
+        cost_add(&w->shape, r->n_computed, n_rows);
+        w->available -= now;
+        w->rows += n_rows;
+        r->verdict = PLAN_RUN;
+    }
+}
+
+static void yield(struct work *w, struct plan_req *r) {
+    set_rows(w, r, 0);
+    r->verdict = PLAN_YIELD;
+    w->available += r->n_sole;
+    w->p->n_yielded++;
+    w->short_of_pages = true;
+}
+
+/* Pages for @n_rows rows of running request @i, taken from lower ones if need be. Requests whose
+ * yielding would free nothing are left alone. */
+static bool make_room(struct work *w, uint32_t i, uint32_t n_rows) {
+    struct plan *p = w->p;
+    uint32_t need = pages_to_take(p, &p->req[i], n_rows);
+
+    /* What was admitted in this plan may have found the pages that yielding would free. */
+    if (p->n_admitted > 0)
+        return need <= w->available;
+    for (uint32_t v = p->n_running; need > w->available && v > i + 1; v--) {
+        struct plan_req *r = &p->req[v - 1];
+
+        if (r->verdict != PLAN_YIELD && r->n_sole > 0)
+            yield(w, r);
+    }
+    return need <= w->available;
+}
+
+static bool decodes(const struct plan_req *r) {
+    return !r->alone && !r->last && lag(r) == 1;
+}
+
+static bool prefills(const struct plan_req *r) {
+    return !r->alone && !r->last && lag(r) > 1;
+}
+
+/* Step 2. When not all fit into a batch they take turns, and prefill keeps some rows. */
+static void plan_decodes(struct work *w) {
+    struct plan *p = w->p;
+    uint32_t n = 0, cap = p->max_rows, from = 0;
+    bool any_prefill = false;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        n += decodes(&p->req[i]);
+        any_prefill |= prefills(&p->req[i]);
+    }
+    if (any_prefill)
+        cap -= MIN(PLAN_MIN_CHUNK, p->max_rows / 2);
+    if (n > cap)
+        from = (uint32_t)(p->turn * cap % p->n_running);
+    for (uint32_t k = 0; k < p->n_running; k++) {
+        uint32_t i = (from + k) % p->n_running;
+        struct plan_req *r = &p->req[i];
+
+        if (!decodes(r) || r->verdict == PLAN_YIELD)
+            continue;
+        if (w->rows >= cap) {
+            r->verdict = PLAN_WAIT_ROWS;
+        } else if (make_room(w, i, 1)) {
+            set_rows(w, r, 1);
+        } else {
+            r->verdict = PLAN_WAIT_PAGES;
+            w->short_of_pages = true;
+        }
+    }
+}
+
+/* ---- sharing ---- */
+
+static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b) {
+    uint32_t lo = 0, hi = MIN(a->n_hashes, b->n_hashes);
+
+    if (hi == 0 || a->hash[0] != b->hash[0])
+        return 0;
+    while (lo < hi) { /* the first lo pages agree, page hi and later ones do not */
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if (a->hash[mid] == b->hash[mid])
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint32_t page) {
+    const struct plan_req *a = &p->req[leader], *b = &p->req[follower];
+
+    if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
+        (a->n_computed == b->n_computed && leader > follower))
+        return false;
+    if (a->alone || a->stalled || a->verdict == PLAN_YIELD || a->verdict == PLAN_WAIT_PAGES)
+        return false;
+    return page < a->n_hashes && a->hash[page] == b->hash[page];
+}
+
+/* Whether somebody computes the next page of @i, so that it need not. */
+static bool follows(const struct plan *p, uint32_t i) {
+    const struct plan_req *r = &p->req[i];
+    uint32_t page = r->n_computed / p->page_tokens;
+
+    if (r->n_computed % p->page_tokens || r->n_computed + p->page_tokens > r->n_share ||
+        page >= r->n_hashes || r->n_stored != r->n_computed)
+        return false;
+    for (uint32_t j = 0; j < p->n_running + p->n_waiting; j++) {
+        if (j >= p->n_running && !p->req[j].admitted)
+            continue;
+        if (j != i && leads(p, j, i, page))
+            return true;
+    }
+    return false;
+}
+
+/* ---- step 3 ---- */
+
+/* Pages that the running ones will still want. */
+static uint64_t promised(const struct plan *p) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        uint32_t target = plan_pages(p, p->req[i].n_target);
+
+        n += target > p->req[i].n_pages ? target - p->req[i].n_pages : 0;
+    }
+    return n;
+}
+
+/* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages that
+ * a running request is going to compute are not counted: it will find them. */
+static uint32_t full_need(const struct plan *p, uint32_t i) {
+    const struct plan_req *r = &p->req[i];
+    uint32_t shared = r->n_hit / p->page_tokens;
+
+    for (uint32_t j = 0; j < i; j++) {
+        const struct plan_req *o = &p->req[j];
+
+        if (j >= p->n_running && !o->admitted)
+            continue;
+        if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone)
+            shared = MAX(shared, MIN(common_pages(o, r), r->n_share / p->page_tokens));
+    }
+    return plan_pages(p, r->n_target) - shared + r->n_idle;
+}
+
+static void admit(struct work *w, uint32_t i) {
+    struct plan_req *r = &w->p->req[i];
+
+    r->admitted = true;
+    r->n_computed = r->n_stored = r->n_hit;
+    r->n_pages = r->n_hit / w->p->page_tokens;
+    w->available -= r->n_idle;
+    w->p->n_admitted++;
+    r->verdict = PLAN_WAIT_TIME;
+    if (r->alone)
+        r->verdict = PLAN_WAIT_ALONE;
+    else if (lag(r) == 1 && w->rows < w->max_rows && pages_to_take(w->p, r, 1) <= w->available)
+        set_rows(w, r, 1);
+}
+
+static void plan_admissions(struct work *w) {
+    struct plan *p = w->p;
+    uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
+    int64_t room = (int64_t)p->n_available - (int64_t)promised(p);
+
+    for (uint32_t i = p->n_running; i < n; i++) {
+        struct plan_req *r = &p->req[i];
+
+        r->verdict = p->n_running + p->n_admitted >= p->max_seqs ? PLAN_WAIT_SEQS
+                     : overtakes == 0                            ? PLAN_WAIT_TURN
+                                                                 : PLAN_WAIT_PAGES;
+        if (r->verdict != PLAN_WAIT_PAGES)
+            continue;
+        uint32_t need = full_need(p, i);
+        /* Alone in the pool everybody fits, whatever the estimate of its output says. */
+        bool first = p->n_running + p->n_admitted == 0 && r->n_idle <= w->available;
+        if (!first && (need > room || r->n_idle > w->available)) {
+            overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
+            continue;
+        }
+        room -= need;
+        admit(w, i);
+        if (overtakes == UINT32_MAX)
+            continue;
+        overtakes--;
+        for (uint32_t j = p->n_running; j < i; j++)
+            p->req[j].n_bypassed += !p->req[j].admitted;
+    }
+}
+
+/* ---- step 4 ---- */
+
+/* The greatest n in [low, high] with which @r keeps the step under @limit_ns, or @low. */
+static uint32_t fit_time(const struct work *w, const struct plan_req *r, uint32_t low,
+                         uint32_t high, int64_t limit_ns) {
+    struct cost_shape others = w->shape;
+
+    if (r->n_rows > 0)
+        cost_remove(&others, r->n_computed, r->n_rows);
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        struct cost_shape s = others;
+
+        cost_add(&s, r->n_computed, mid);
+        if (cost_bound_ns(w->p->cost, &s) <= limit_ns)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* Rows for @r that the batch and the free pages allow, those that it has included. */
+static uint32_t fit_space(const struct work *w, const struct plan_req *r) {
+    const struct plan *p = w->p;
+    uint64_t pages =
+        (uint64_t)MAX(r->n_pages, plan_pages(p, r->n_computed + r->n_rows)) + w->available;
+    uint64_t n = pages * p->page_tokens - r->n_computed;
+
+    n = MIN(n, lag(r));
+    return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
+}
+
+/* A chunk that does not finish ends at a page, so that others can have the page. */
+static uint32_t align(const struct work *w, const struct plan_req *r, uint32_t n) {
+    uint32_t over = (r->n_computed + n) % w->p->page_tokens;
+
+    return n < lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
+}
+
+/* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all there is. */
+static void extend(struct work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
+    uint32_t space = fit_space(w, r), high = MIN(space, cap);
+    uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
+
+    if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
+        set_rows(w, r, n);
+    else if (r->n_rows == 0 && space == 0)
+        r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
+}
+
+/* The first prefill gets something in any case, though it be slow; so it ends one day. */
+static void min_chunk(struct work *w, uint32_t i) {
+    struct plan *p = w->p;
+    struct plan_req *r = &p->req[i];
+    uint32_t page_left = p->page_tokens - r->n_computed % p->page_tokens;
+    uint32_t n = MIN(MIN(lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
+
+    if (r->n_rows > 0 || w->rows >= w->max_rows)
+        return;
+    n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->min_chunk_ns);
+    if (pages_to_take(p, r, n) > w->available)
+        n = MIN(n, page_left);
+    if (i < p->n_running && !make_room(w, i, n))
+        w->short_of_pages = true;
+    if (pages_to_take(p, r, n) <= w->available)
+        set_rows(w, r, n);
+    else
+        r->verdict = PLAN_WAIT_PAGES;
+}
+
+/* Sorts @list by what its requests lack, the least first; equal ones keep their order. */
+static void sort_by_lag(const struct plan *p, uint32_t *list, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = list[i], j = i;
+
+        for (; j > 0 && lag(&p->req[list[j - 1]]) > lag(&p->req[x]); j--)
+            list[j] = list[j - 1];
+        list[j] = x;
+    }
+}
+
+static void force_chunks(struct work *w, const uint32_t *list, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) {
+        struct plan_req *r = &w->p->req[list[k]];
+
+        if (r->verdict != PLAN_YIELD)
+            extend(w, r, INT64_MAX, w->p->force_chunk);
+    }
+}
+
+/* @list in order of standing. */
+static void share_time(struct work *w, uint32_t *list, uint32_t n) {
+    struct plan *p = w->p;
+    struct plan_req *first = &p->req[list[0]];
+    int64_t now = cost_bound_ns(p->cost, &w->shape);
+    int64_t half = now + (w->limit_ns - now) / 2;
+    uint32_t rows_half = (w->max_rows - w->rows) / 2;
+
+    sort_by_lag(p, list + 1, n - 1);
+    for (uint32_t k = 1; k < n; k++) {
+        struct plan_req *r = &p->req[list[k]];
+        int64_t until = now + MAX(half - now, 0) / (n - k);
+        uint32_t rows = rows_half / (n - k);
+
+        extend(w, r, until, MAX(rows, MIN(PLAN_MIN_CHUNK, rows_half)));
+        rows_half -= r->n_rows;
+        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
+    }
+    extend(w, first, w->limit_ns, UINT32_MAX);
+    for (uint32_t k = 1; k < n && w->rows < w->max_rows; k++)
+        extend(w, &p->req[list[k]], w->limit_ns, UINT32_MAX);
+}
+
+static void plan_prefills(struct work *w) {
+    struct plan *p = w->p;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        struct plan_req *r = &p->req[i];
+        bool here = i < p->n_running ? r->verdict != PLAN_YIELD : r->admitted;
+
+        if (!here || !prefills(r))
+            continue;
+        r->verdict = PLAN_WAIT_TIME;
+        if (follows(p, i))
+            r->verdict = PLAN_FOLLOW;
+        else
+            p->scratch[n++] = i;
+    }
+    if (n == 0)
+        return;
+    uint32_t first = p->scratch[0];
+    if (p->force_chunk)
+        force_chunks(w, p->scratch, n);
+    else
+        share_time(w, p->scratch, n);
+    min_chunk(w, first);
+    for (uint32_t k = 0; k < n; k++)
+        w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
+}
+
+/* ---- all together ---- */
+
+/* The limits on time and rows, once it is known how many decode. */
+static void set_limits(struct work *w) {
+    const struct plan *p = w->p;
+    bool decode = false;
+
+    for (uint32_t i = 0; i < p->n_running && !decode; i++)
+        decode = lag(&p->req[i]) == 1 || p->req[i].last;
+    w->limit_ns = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
+    int64_t slower = cost_bound_ns(p->cost, &w->shape) * SLOWER_NUM / SLOWER_DEN;
+    w->min_chunk_ns = MAX(slower, w->limit_ns);
+    uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
+    w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
+}
+
+/* Step 1: the request whose turn it is to be alone, or PLAN_NOBODY. */
+static uint32_t pick_alone(const struct plan *p) {
+    uint32_t n = 0, k, i;
+    bool others = false;
+
+    for (i = 0; i < p->n_running; i++) {
+        n += p->req[i].alone && !p->req[i].last;
+        others |= !p->req[i].alone;
+    }
+    if (n == 0 || (others && p->turn % ALONE_TURNS))
+        return PLAN_NOBODY;
+    k = (uint32_t)(p->turn / ALONE_TURNS % n);
+    for (i = 0; i < p->n_running; i++)
+        if (p->req[i].alone && !p->req[i].last && k-- == 0)
+            break;
+    return i;
+}
+
+static void plan_alone(struct work *w, uint32_t i) {
+    struct plan *p = w->p;
+    struct plan_req *r = &p->req[i];
+
+    for (uint32_t k = 0; k < p->n_running; k++)
+        if (k != i)
+            p->req[k].verdict = p->req[k].last ? PLAN_LAST : PLAN_WAIT_ALONE;
+    if (p->force_chunk)
+        extend(w, r, INT64_MAX, p->force_chunk);
+    else
+        extend(w, r, w->limit_ns, UINT32_MAX);
+    min_chunk(w, i);
+    if (r->n_rows > 0)
+        p->alone = i;
+}
+
+static void reset(struct plan *p) {
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        struct plan_req *r = &p->req[i];
+
+        assert(r->last || r->n_tokens > r->n_computed);
+        assert(r->n_target >= r->n_tokens);
+        r->n_rows = 0;
+        r->admitted = false;
+        r->verdict = i >= p->n_running ? PLAN_UNSEEN
+                     : r->last         ? PLAN_LAST
+                     : r->alone        ? PLAN_WAIT_ALONE
+                                       : PLAN_WAIT_TIME;
+    }
+    p->n_admitted = p->n_yielded = 0;
+    p->alone = PLAN_NOBODY;
+}
+
+/* Nobody can go on and nobody may take from another (those that are shared by two hold nothing of
+ * their own): the lowest yields. Once only one is left it has the whole pool. */
+static void break_tie(struct work *w) {
+    struct plan *p = w->p;
+
+    if (w->rows > 0 || !w->short_of_pages || p->n_yielded + p->n_admitted > 0 || p->n_running < 2)
+        return;
+    for (uint32_t i = 0; i < p->n_running; i++)
+        if (p->req[i].last || p->req[i].n_stored != p->req[i].n_computed)
+            return; /* under way: its end may bring pages */
+    yield(w, &p->req[p->n_running - 1]);
+}
+
+void plan_step(struct plan *p) {
+    struct work w = {.p = p, .available = p->n_available, .max_rows = p->max_rows};
+
+    assert(p->max_rows > 0 && p->page_tokens > 0);
+    reset(p);
+    uint32_t alone = pick_alone(p);
+    if (alone != PLAN_NOBODY) {
+        set_limits(&w);
+        plan_alone(&w, alone);
+    }
+    if (w.rows + p->n_yielded == 0) {
+        reset(p);
+        w.max_rows = p->max_rows;
+        plan_decodes(&w);
+        set_limits(&w);
+        if (!w.short_of_pages)
+            plan_admissions(&w);
+        plan_prefills(&w);
+    }
+    break_tie(&w);
+    p->n_rows = w.rows;
+    p->n_seqs = w.shape.seqs;
+    p->shape = w.shape;
+    p->expect_ns = cost_expect_ns(p->cost, &w.shape);
+}

@@ -1,0 +1,86 @@
+#pragma once
+
+/*
+ * plan - who runs how many rows in the next step, who is admitted, who yields. A pure function of
+ * struct plan: it sees numbers, never a page, a token or a clock, so that it can be held to its promises
+ * with random input. How it decides is told in docs/scheduler.md and at the top of plan.c.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "scheduler/cost.h"
+
+#define PLAN_MIN_CHUNK 16u /* rows that a prefill gets however slow the step is */
+#define PLAN_NOBODY UINT32_MAX
+
+/* What was decided about a request, and why. */
+enum plan_verdict {
+    PLAN_UNSEEN,     /* waiting, and not considered */
+    PLAN_RUN,        /* n_rows rows */
+    PLAN_LAST,       /* its last token is under way: nothing to do */
+    PLAN_FOLLOW,     /* waits for pages that another request is computing */
+    PLAN_WAIT_TIME,  /* the step's time is spent */
+    PLAN_WAIT_ROWS,  /* the batch is full */
+    PLAN_WAIT_PAGES, /* no page is free; running: it keeps what it has */
+    PLAN_WAIT_SEQS,  /* waiting: max_seqs requests run */
+    PLAN_WAIT_TURN,  /* waiting: one before it was overtaken often enough */
+    PLAN_WAIT_ALONE, /* a request that must be alone runs, or it is one and others do */
+    PLAN_YIELD,      /* running: gives its pages back and waits again */
+    PLAN_VERDICTS,
+};
+
+const char *plan_verdict_name(enum plan_verdict v);
+
+struct plan_req {
+    /* In. Tokens and positions count what is under way in steps that were launched. */
+    uint32_t n_tokens;   /* its tokens, the sample under way included */
+    uint32_t n_computed; /* positions computed; a waiting one has none */
+    uint32_t n_stored;   /* of these, in pages that others can see when full */
+    uint32_t n_pages;    /* held */
+    uint32_t n_sole;     /* running: of these, free when it yields. Used when pages are short */
+    uint32_t n_target;   /* tokens that it is expected to have at its end, >= n_tokens */
+    uint32_t n_hit;      /* waiting: tokens in pages that exist, */
+    uint32_t n_idle;     /* and how many of those pages nobody holds */
+    uint32_t n_share;    /* tokens that it may take over from others; whole pages */
+    uint32_t n_hashes;   /* chained hashes of its first pages: equal means equal up to there */
+    const uint64_t *hash;
+    bool last;    /* its last token is under way */
+    bool alone;   /* no other request may be in its step */
+    bool stalled; /* running: the last plan found no page for it */
+
+    uint32_t n_bypassed; /* in and out: admissions that overtook it */
+
+    /* Out. */
+    uint32_t n_rows;
+    enum plan_verdict verdict;
+    bool admitted; /* was waiting and runs from now on, with n_hit tokens from shared pages */
+};
+
+struct plan {
+    /* In. req holds the running ones in order of standing, then the waiting ones in queue order. */
+    struct plan_req *req;
+    uint32_t n_running, n_waiting;
+    uint32_t *scratch; /* [n_running + n_waiting] */
+    uint32_t page_tokens, n_available;
+    uint32_t max_rows, max_seqs, max_bypass;
+    uint32_t force_chunk; /* 0, or the size of every prefill chunk */
+    int64_t itl_ns, max_step_ns;
+    const struct cost *cost;
+    uint64_t turn; /* of the step: rotates what cannot all be in one */
+
+    /* Out. */
+    uint32_t n_rows, n_seqs, n_admitted, n_yielded;
+    uint32_t alone; /* the request that runs alone, or PLAN_NOBODY */
+    struct cost_shape shape;
+    int64_t expect_ns;
+};
+
+/* Decides. The pages that its decision takes are at most n_available and what yielding frees. When anybody
+ * can run at all and nobody is under way, rows are planned, or somebody yields or is admitted and the
+ * next plan has rows. */
+void plan_step(struct plan *p);
+
+/* Pages that hold @n_tokens. */
+static inline uint32_t plan_pages(const struct plan *p, uint32_t n_tokens) {
+    return n_tokens / p->page_tokens + (n_tokens % p->page_tokens != 0);
+}

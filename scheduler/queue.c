@@ -1,0 +1,53 @@
+#include "scheduler/queue.h"
+
+#define MEMORY 0.75f /* of the mean of a program's outputs */
+#define MARGIN 1.25f /* reserved beyond the mean */
+#define AHEAD 32     /* tokens more than there are, when the guess was passed */
+
+struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order) {
+    int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
+    int64_t key;
+
+    if (__builtin_add_overflow(arrived_ns, level * QUEUE_LEVEL_NS, &key))
+        key = arrived_ns;
+    return (struct standing){key, order};
+}
+
+bool queue_before(const struct standing *a, const struct standing *b) {
+    return a->key != b->key ? a->key < b->key : a->order < b->order;
+}
+
+/* From the back: most requests come last. */
+void queue_insert(struct list *l, struct queued *q) {
+    struct list *at = l;
+
+    while (at->prev != l &&
+           queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing))
+        at = at->prev;
+    list_insert_before(at, &q->link);
+}
+
+void estimate_init(struct estimate *e) {
+    *e = (struct estimate){.all = ESTIMATE_START};
+}
+
+static float *slot_of(struct estimate *e, uint64_t program) {
+    return &e->slot[(program * 0x9E3779B97F4A7C15u) >> 56];
+}
+
+void estimate_learn(struct estimate *e, uint64_t program, uint32_t n_out) {
+    float *slot = slot_of(e, program), x = (float)MAX(n_out, 1);
+
+    *slot = *slot > 0 ? *slot * MEMORY + x * (1 - MEMORY) : x;
+    e->all += (x - e->all) / 32;
+}
+
+uint32_t estimate_output(const struct estimate *e, uint64_t program, uint32_t n_out,
+                         uint32_t max_new) {
+    float mean = *slot_of((struct estimate *)e, program);
+    uint64_t guess = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
+
+    if (n_out >= guess)
+        guess = (uint64_t)n_out + n_out / 4 + AHEAD;
+    return (uint32_t)MIN(guess, max_new);
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * queue - in which order requests stand, and how long their outputs are expected to be.
+ *
+ * Standing is a virtual time of arrival: each level of priority moves it by QUEUE_LEVEL_NS. So a request
+ * of low priority overtakes later ones of high priority once it has waited long enough, and nothing has
+ * to be sorted again as time passes. Requests that were preempted keep their standing.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/list.h"
+
+/* Priority: the lower comes first, 0 is the default. */
+#define QUEUE_LEVEL_NS INT64_C(5000000000)
+#define QUEUE_LEVELS 100 /* beyond it priorities count as this */
+
+struct standing {
+    int64_t key;    /* virtual arrival */
+    uint64_t order; /* of submission, for equal keys */
+};
+
+struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order);
+bool queue_before(const struct standing *a, const struct standing *b);
+
+/* What a queue links. */
+struct queued {
+    struct list link;
+    struct standing standing;
+};
+
+/* Inserts @q into the list sorted by standing. */
+void queue_insert(struct list *l, struct queued *q);
+
+/*
+ * Expected output. A program (an agent's session) tends to write answers of like length, so the mean is
+ * kept per program, in a fixed table: two programs that meet in a slot share a guess, no more.
+ */
+#define ESTIMATE_SLOTS 256
+#define ESTIMATE_START 256 /* tokens, before anything has finished */
+
+struct estimate {
+    float all;
+    float slot[ESTIMATE_SLOTS]; /* 0: nothing known */
+};
+
+void estimate_init(struct estimate *e);
+void estimate_learn(struct estimate *e, uint64_t program, uint32_t n_out);
+/* Output tokens that a request will have had, given that it has @n_out and may have @max_new. */
+uint32_t estimate_output(const struct estimate *e, uint64_t program, uint32_t n_out,
+                         uint32_t max_new);

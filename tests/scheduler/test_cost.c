@@ -1,0 +1,168 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include "base/rng.h"
+#include "base/util.h"
+#include "scheduler/cost.h"
+
+/* A machine: ms of a step, with a share of noise. */
+struct machine {
+    double fixed, row, free_rows, key, pair, seq, noise;
+};
+
+static double truth(const struct machine *m, const struct cost_shape *s) {
+    return m->fixed + m->row * fmax(s->rows - m->free_rows, 0) + m->key * (double)s->context +
+           m->pair * (double)s->pairs + m->seq * s->seqs;
+}
+
+static struct cost_shape random_shape(struct rng *r, uint32_t max_chunk) {
+    struct cost_shape s = {0};
+    uint32_t n_decode = rng_below(r, 24), n_prefill = rng_below(r, 3);
+
+    for (uint32_t i = 0; i < n_decode; i++)
+        cost_add(&s, rng_below(r, 4000), 1);
+    for (uint32_t i = 0; i < n_prefill; i++)
+        cost_add(&s, rng_below(r, 8000), 1 + rng_below(r, max_chunk));
+    if (s.rows == 0)
+        cost_add(&s, 100, 1);
+    return s;
+}
+
+static void learn(struct cost *c, const struct machine *m, struct rng *r, uint32_t n,
+                  uint32_t max_chunk) {
+    for (uint32_t i = 0; i < n; i++) {
+        struct cost_shape s = random_shape(r, max_chunk);
+        double ms = truth(m, &s) * (1 + m->noise * (2 * rng_unit(r) - 1));
+
+        cost_learn(c, &s, (int64_t)(ms * 1e6));
+    }
+}
+
+/* The mean and the greatest relative error over fresh shapes. */
+static double mean_error(const struct cost *c, const struct machine *m, struct rng *r,
+                         uint32_t max_chunk) {
+    double sum = 0;
+
+    for (int i = 0; i < 200; i++) {
+        struct cost_shape s = random_shape(r, max_chunk);
+        double t = truth(m, &s);
+
+        sum += fabs((double)cost_expect_ns(c, &s) / 1e6 - t) / t / 200;
+    }
+    return sum;
+}
+
+static const struct machine machines[] = {
+    {.fixed = 4, .row = 0.02, .key = 2e-5, .pair = 1e-7, .seq = 0.005, .noise = 0.05}, /* GPU */
+    {.fixed = 60, .row = 4, .key = 1e-4, .pair = 2e-6, .seq = 0.3, .noise = 0.1},      /* CPU */
+    {.fixed = 900, .row = 60, .key = 1e-3, .pair = 1e-5, .seq = 1, .noise = 0.1},      /* laptop */
+    {.fixed = 20, .row = 0.5, .free_rows = 16, .key = 1e-4, .pair = 1e-6, .seq = 0.1, .noise = 0.1},
+};
+
+Test(cost, converges_on_machines_a_thousandfold_apart) {
+    for (size_t i = 0; i < ARRAY_SIZE(machines); i++) {
+        struct rng r = {i + 1};
+        struct cost c;
+
+        cost_init(&c);
+        learn(&c, &machines[i], &r, 200, 256);
+        double e = mean_error(&c, &machines[i], &r, 256);
+        cr_expect_lt(e, 0.12, "machine %zu: mean error %.3f", i, e);
+    }
+}
+
+Test(cost, recovers_when_the_machine_slows_down) {
+    struct machine m = machines[1];
+    struct rng r = {7};
+    struct cost c;
+
+    cost_init(&c);
+    learn(&c, &m, &r, 300, 256);
+    m.fixed *= 2;
+    m.row *= 2;
+    learn(&c, &m, &r, 150, 256);
+    cr_expect_lt(mean_error(&c, &m, &r, 256), 0.15);
+}
+
+Test(cost, one_slow_step_changes_little) {
+    struct rng r = {3};
+    struct cost c;
+    struct cost_shape s = {0};
+
+    cost_init(&c);
+    learn(&c, &machines[0], &r, 200, 256);
+    for (uint32_t i = 0; i < 8; i++)
+        cost_add(&s, 500, 1);
+    double before = (double)cost_expect_ns(&c, &s);
+    cost_learn(&c, &s, (int64_t)(before * 50));
+    cr_expect_lt((double)cost_expect_ns(&c, &s), before * 1.7);
+    learn(&c, &machines[0], &r, 20, 256);
+    cr_expect_lt(fabs((double)cost_expect_ns(&c, &s) / before - 1), 0.15);
+}
+
+/* Hours of decode say nothing about prefill; its price neither explodes nor falls to nothing. */
+Test(cost, pure_decode_keeps_prefill_sane) {
+    struct rng r = {11};
+    struct cost c;
+
+    cost_init(&c);
+    learn(&c, &machines[1], &r, 200, 256);
+    struct cost_shape chunk = {0};
+    cost_add(&chunk, 1000, 200);
+    double t = truth(&machines[1], &chunk);
+    for (int i = 0; i < 50000; i++) {
+        struct cost_shape s = {0};
+
+        for (uint32_t k = 1 + rng_below(&r, 8); k > 0; k--)
+            cost_add(&s, rng_below(&r, 4000), 1);
+        cost_learn(&c, &s, (int64_t)(truth(&machines[1], &s) * 1e6));
+    }
+    double p = (double)cost_expect_ns(&c, &chunk) / 1e6;
+    cr_expect(p > t / 2 && p < t * 2, "%.1f ms expected, %.1f true", p, t);
+    learn(&c, &machines[1], &r, 20, 256);
+    cr_expect_lt(mean_error(&c, &machines[1], &r, 256), 0.2);
+}
+
+Test(cost, more_work_is_never_cheaper) {
+    struct rng r = {5};
+
+    for (int round = 0; round < 20; round++) {
+        struct cost c;
+
+        cost_init(&c);
+        for (int i = 0; i < 30; i++) { /* times that fit no machine */
+            struct cost_shape s = random_shape(&r, 300);
+            cost_learn(&c, &s, 1000000 + rng_below(&r, 200000000));
+        }
+        for (int i = 0; i < 50; i++) {
+            struct cost_shape s = random_shape(&r, 300), more = s;
+            cost_add(&more, rng_below(&r, 1000), 1 + rng_below(&r, 100));
+            cr_assert_geq(cost_expect_ns(&c, &more), cost_expect_ns(&c, &s));
+            cr_assert_geq(cost_bound_ns(&c, &s), cost_expect_ns(&c, &s));
+        }
+    }
+}
+
+Test(cost, before_data_it_is_careful) {
+    struct cost c;
+    struct cost_shape s = {0};
+
+    cost_init(&c);
+    cr_expect_eq(cost_trusted_rows(&c), 32);
+    cost_add(&s, 0, 256);
+    cr_expect_gt(cost_expect_ns(&c, &s), 200000000);
+    cost_learn(&c, &s, 5000000);
+    cr_expect_eq(cost_trusted_rows(&c), 512);
+}
+
+Test(cost, removing_is_the_inverse_of_adding) {
+    struct cost_shape s = {0}, before;
+
+    cost_add(&s, 17, 1);
+    before = s;
+    cost_add(&s, 1000, 77);
+    cost_remove(&s, 1000, 77);
+    cr_expect_eq(s.rows, before.rows);
+    cr_expect_eq(s.context, before.context);
+    cr_expect_eq(s.pairs, before.pairs);
+    cr_expect_eq(s.seqs, before.seqs);
+}

@@ -1,0 +1,469 @@
+#include <criterion/criterion.h>
+#include <string.h>
+#include "base/rng.h"
+#include "base/util.h"
+#include "scheduler/plan.h"
+
+#define MAX_REQS 40
+#define MAX_HASHES 64
+
+/* A plan with room for everything it points to. */
+struct fixture {
+    struct plan p;
+    struct plan_req req[MAX_REQS];
+    uint32_t scratch[MAX_REQS];
+    uint64_t hash[MAX_REQS][MAX_HASHES];
+    struct cost cost;
+};
+
+/* A machine of @fixed_ms a step and @row_ms a row. */
+static void teach(struct cost *c, double fixed_ms, double row_ms) {
+    struct rng r = {1};
+
+    cost_init(c);
+    for (int i = 0; i < 300; i++) {
+        struct cost_shape s = {0};
+        for (uint32_t k = rng_below(&r, 20); k > 0; k--)
+            cost_add(&s, rng_below(&r, 100), 1);
+        cost_add(&s, rng_below(&r, 100), 1 + rng_below(&r, 512));
+        cost_learn(c, &s, (int64_t)((fixed_ms + row_ms * s.rows) * 1e6));
+    }
+}
+
+static void setup(struct fixture *f, double fixed_ms, double row_ms) {
+    memset(f, 0, sizeof(*f));
+    teach(&f->cost, fixed_ms, row_ms);
+    f->p = (struct plan){
+        .req = f->req,
+        .scratch = f->scratch,
+        .page_tokens = 16,
+        .n_available = 1000,
+        .max_rows = 512,
+        .max_seqs = 32,
+        .max_bypass = 4,
+        .itl_ns = 50000000,
+        .max_step_ns = 200000000,
+        .cost = &f->cost,
+    };
+}
+
+static void finish_req(struct fixture *f, struct plan_req *r) {
+    r->n_stored = MIN(r->n_stored ? r->n_stored : r->n_computed, r->n_computed);
+    r->n_target = MAX(r->n_target, r->n_tokens);
+    r->hash = f->hash[r - f->req];
+}
+
+static struct plan_req *add_running(struct fixture *f, uint32_t n_tokens, uint32_t n_computed) {
+    struct plan_req *r = &f->req[f->p.n_running++];
+
+    *r = (struct plan_req){.n_tokens = n_tokens, .n_computed = n_computed};
+    r->n_pages = r->n_sole = plan_pages(&f->p, n_computed);
+    finish_req(f, r);
+    return r;
+}
+
+/* After all the running ones. */
+static struct plan_req *add_waiting(struct fixture *f, uint32_t n_tokens, uint32_t n_target) {
+    struct plan_req *r = &f->req[f->p.n_running + f->p.n_waiting++];
+
+    *r = (struct plan_req){.n_tokens = n_tokens, .n_target = n_target};
+    finish_req(f, r);
+    return r;
+}
+
+static void share_prefix(struct fixture *f, struct plan_req *r, uint64_t family, uint32_t n) {
+    r->n_hashes = n;
+    r->n_share = n * f->p.page_tokens;
+    for (uint32_t i = 0; i < n; i++)
+        f->hash[r - f->req][i] = family + i;
+}
+
+static uint32_t taken(const struct plan *p, const struct plan_req *r) {
+    uint32_t n = plan_pages(p, r->n_computed + r->n_rows);
+
+    return r->n_rows > 0 && n > r->n_pages ? n - r->n_pages : 0;
+}
+
+/* What holds of every plan, whatever the input. */
+static void check(const struct fixture *f) {
+    const struct plan *p = &f->p;
+    uint32_t rows = 0, seqs = 0, last_row = 0, first_yield = PLAN_NOBODY;
+    int64_t pages = p->n_available;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *r = &p->req[i];
+
+        cr_assert_eq(r->n_rows > 0, r->verdict == PLAN_RUN, "request %u", i);
+        cr_assert_leq(r->n_rows, r->n_tokens - r->n_computed, "request %u", i);
+        cr_assert(!r->admitted || i >= p->n_running);
+        cr_assert(r->n_rows == 0 || i < p->n_running || r->admitted);
+        cr_assert(!r->alone || r->n_rows == 0 || p->alone == i);
+        cr_assert(p->alone == PLAN_NOBODY || r->n_rows == 0 || p->alone == i);
+        if (r->verdict == PLAN_YIELD) {
+            first_yield = MIN(first_yield, i);
+            pages += r->n_sole;
+        }
+        if (r->admitted)
+            pages -= r->n_idle;
+        pages -= taken(p, r);
+        rows += r->n_rows;
+        seqs += r->n_rows > 0;
+        last_row = r->n_rows > 0 ? i : last_row;
+    }
+    cr_assert_geq(pages, 0, "more pages than there are");
+    cr_assert_leq(rows, p->max_rows);
+    cr_assert_eq(rows, p->n_rows);
+    cr_assert_eq(seqs, p->n_seqs);
+    cr_assert_eq(rows, p->shape.rows);
+    cr_assert_leq(p->n_running + p->n_admitted, MAX(p->max_seqs, p->n_running));
+    if (first_yield != PLAN_NOBODY) {
+        cr_assert_eq(p->n_admitted, 0, "nobody is admitted while others yield");
+        cr_assert(rows == 0 || last_row != first_yield);
+    }
+}
+
+/* The step ends in time, but for one small chunk of a single prefill. */
+static void check_time(const struct fixture *f) {
+    const struct plan *p = &f->p;
+    bool decode = false, in_time;
+    uint32_t n_prefills = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++)
+        decode |= p->req[i].n_tokens - p->req[i].n_computed == 1;
+    int64_t limit = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
+    in_time = p->force_chunk || cost_bound_ns(p->cost, &p->shape) <= limit;
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *r = &p->req[i];
+        struct cost_shape s = p->shape;
+
+        if (r->n_rows == 0 || r->n_tokens - r->n_computed == 1)
+            continue;
+        n_prefills++;
+        cost_remove(&s, r->n_computed, r->n_rows);
+        in_time |= r->n_rows <= PLAN_MIN_CHUNK && cost_bound_ns(p->cost, &s) <= limit;
+        in_time |= r->n_rows <= PLAN_MIN_CHUNK && s.pairs == 0;
+    }
+    cr_assert(in_time || n_prefills == 0);
+}
+
+static void randomize(struct fixture *f, struct rng *r) {
+    static const uint32_t sizes[] = {1, 4, 16, 32};
+    uint32_t n_running = rng_below(r, 14), n_waiting = rng_below(r, 14), most = 0;
+
+    setup(f, 1 + rng_below(r, 30), 0.05 + rng_unit(r) * 3);
+    f->p.page_tokens = sizes[rng_below(r, 4)];
+    f->p.max_rows = 1 + rng_below(r, rng_below(r, 2) ? 600 : 20);
+    f->p.max_seqs = MAX(n_running, 1 + rng_below(r, 20));
+    f->p.force_chunk = rng_below(r, 4) ? 0 : 1 + rng_below(r, 40);
+    f->p.turn = rng_next(r) >> 8;
+    for (uint32_t i = 0; i < n_running; i++) {
+        uint32_t n = 2 + rng_below(r, 300);
+        struct plan_req *q = add_running(f, n, rng_below(r, 2) ? n - 1 : rng_below(r, n));
+        q->n_target = n + rng_below(r, 100);
+        q->alone = rng_below(r, 8) == 0;
+        q->stalled = rng_below(r, 8) == 0;
+        if (rng_below(r, 2))
+            share_prefix(f, q, 1000 * (1 + rng_below(r, 2)),
+                         MIN(MAX_HASHES, (n - 1) / f->p.page_tokens));
+        most = MAX(most, n);
+    }
+    for (uint32_t i = 0; i < n_waiting; i++) {
+        uint32_t n = 1 + rng_below(r, 300);
+        struct plan_req *q = add_waiting(f, n, n + rng_below(r, 400));
+        q->alone = rng_below(r, 8) == 0;
+        q->n_bypassed = rng_below(r, 6);
+        if (rng_below(r, 2))
+            share_prefix(f, q, 1000 * (1 + rng_below(r, 2)),
+                         MIN(MAX_HASHES, (n - 1) / f->p.page_tokens));
+        q->n_hit = rng_below(r, q->n_share / f->p.page_tokens + 1) * f->p.page_tokens;
+        q->n_idle = rng_below(r, q->n_hit / f->p.page_tokens + 1);
+        most = MAX(most, n);
+    }
+    /* A pool in which the largest fits alone, and idle pages that exist. */
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < n_running; i++)
+        held += f->req[i].n_pages;
+    f->p.n_available = rng_below(r, 3) ? rng_below(r, 40) : 1000;
+    if (held + f->p.n_available < plan_pages(&f->p, most))
+        f->p.n_available = plan_pages(&f->p, most) - held;
+    for (uint32_t i = n_running; i < n_running + n_waiting; i++)
+        f->req[i].n_idle = MIN(f->req[i].n_idle, f->p.n_available);
+}
+
+Test(plan, keeps_its_limits_and_always_moves) {
+    static struct fixture f;
+
+    for (uint64_t seed = 1; seed <= 20000; seed++) {
+        struct rng r = {seed};
+        bool under_way = false;
+        uint32_t before[MAX_REQS];
+
+        randomize(&f, &r);
+        for (uint32_t i = 0; i < f.p.n_running; i++) {
+            struct plan_req *q = &f.req[i];
+            q->last = rng_below(&r, 12) == 0;
+            if (rng_below(&r, 6) == 0)
+                q->n_stored = rng_below(&r, q->n_computed + 1);
+            under_way |= q->last || q->n_stored != q->n_computed;
+        }
+        for (uint32_t i = 0; i < MAX_REQS; i++)
+            before[i] = f.req[i].n_bypassed;
+        plan_step(&f.p);
+        check(&f);
+        check_time(&f);
+        for (uint32_t i = 0; i < f.p.n_running + f.p.n_waiting; i++)
+            cr_assert_leq(f.req[i].n_bypassed, MAX(before[i], f.p.max_bypass), "seed %lu", seed);
+        if (!under_way && f.p.n_running + f.p.n_waiting > 0)
+            cr_assert(f.p.n_rows + f.p.n_yielded + f.p.n_admitted > 0, "seed %lu: stuck", seed);
+    }
+}
+
+Test(plan, is_a_pure_function) {
+    static struct fixture a, b;
+
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct rng r = {seed}, q = {seed};
+
+        randomize(&a, &r);
+        randomize(&b, &q);
+        plan_step(&a.p);
+        plan_step(&b.p);
+        for (uint32_t i = 0; i < a.p.n_running + a.p.n_waiting; i++) {
+            cr_assert_eq(a.req[i].n_rows, b.req[i].n_rows);
+            cr_assert_eq(a.req[i].verdict, b.req[i].verdict);
+        }
+    }
+}
+
+Test(plan, decode_is_never_put_off_and_prefill_fills_the_time) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.25);
+    for (int i = 0; i < 8; i++)
+        add_running(&f, 101, 100);
+    struct plan_req *longer = add_running(&f, 4000, 0);
+    f.p.n_available = 500;
+    plan_step(&f.p);
+    check(&f);
+    for (int i = 0; i < 8; i++)
+        cr_assert_eq(f.req[i].n_rows, 1);
+    /* 50 ms leave 40 ms for rows of 0.25 ms: 160 in all, less the margin of the estimate. */
+    cr_expect(longer->n_rows > 100 && longer->n_rows <= 152, "%u rows", longer->n_rows);
+    cr_expect_eq(longer->n_rows % 16, 0);
+}
+
+Test(plan, alone_a_prompt_may_use_the_longest_step) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.5);
+    struct plan_req *r = add_running(&f, 4000, 0);
+    plan_step(&f.p);
+    cr_expect(r->n_rows > 300 && r->n_rows <= 380, "%u rows", r->n_rows);
+}
+
+Test(plan, prefill_moves_though_decode_alone_is_too_slow) {
+    static struct fixture f;
+
+    setup(&f, 100, 1);
+    for (int i = 0; i < 8; i++)
+        add_running(&f, 101, 100);
+    struct plan_req *first = add_running(&f, 4000, 0), *second = add_running(&f, 4000, 0);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect(first->n_rows >= 4 && first->n_rows <= PLAN_MIN_CHUNK);
+    cr_expect_eq(second->n_rows, 0);
+    cr_expect_eq(second->verdict, PLAN_WAIT_TIME);
+}
+
+Test(plan, a_short_prompt_is_not_stuck_behind_a_long_one) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.5);
+    for (int i = 0; i < 2; i++)
+        add_running(&f, 101, 100);
+    struct plan_req *longer = add_running(&f, 60000, 1000), *shorter = add_running(&f, 30, 0);
+    f.p.n_available = 4000;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(shorter->n_rows, 30);
+    cr_expect_geq(longer->n_rows, 32);
+}
+
+Test(plan, the_lowest_standing_yields_to_the_highest) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    for (int i = 0; i < 3; i++)
+        add_running(&f, 33, 32);
+    f.p.n_available = 1;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(f.req[0].verdict, PLAN_RUN);
+    cr_expect_eq(f.req[1].verdict, PLAN_RUN);
+    cr_expect_eq(f.req[2].verdict, PLAN_YIELD);
+    cr_expect_eq(f.p.n_yielded, 1);
+}
+
+Test(plan, the_lowest_waits_and_keeps_its_pages) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    add_running(&f, 30, 29); /* needs no page */
+    add_running(&f, 33, 32);
+    f.p.n_available = 0;
+    plan_step(&f.p);
+    cr_expect_eq(f.req[0].verdict, PLAN_RUN);
+    cr_expect_eq(f.req[1].verdict, PLAN_WAIT_PAGES);
+}
+
+Test(plan, those_who_share_everything_do_not_wait_for_each_other) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    for (int i = 0; i < 2; i++)
+        add_running(&f, 33, 32)->n_sole = 0;
+    f.p.n_available = 0;
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_rows, 0);
+    cr_expect_eq(f.req[1].verdict, PLAN_YIELD);
+}
+
+Test(plan, admission_is_by_full_need) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    f.p.n_available = 20;
+    add_running(&f, 100, 99)->n_target = 164; /* holds 7 pages, wants 4 more */
+    struct plan_req *big = add_waiting(&f, 100, 300), *small = add_waiting(&f, 100, 200);
+    struct plan_req *late = add_waiting(&f, 16, 64);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect(!big->admitted && big->verdict == PLAN_WAIT_PAGES);
+    cr_expect(small->admitted);
+    cr_expect(!late->admitted);
+    cr_expect_eq(big->n_bypassed, 1);
+}
+
+Test(plan, nobody_is_overtaken_more_than_max_bypass_times) {
+    static struct fixture f;
+    uint32_t n_overtaken = 0;
+
+    for (int step = 0; step < 20; step++) {
+        uint32_t bypassed = step == 0 ? 0 : f.req[1].n_bypassed;
+
+        setup(&f, 1, 0.01);
+        f.p.n_available = 40;
+        add_running(&f, 100, 99)->n_target = 200;
+        add_waiting(&f, 600, 800)->n_bypassed = bypassed;
+        for (int i = 0; i < 3; i++)
+            add_waiting(&f, 16, 32);
+        plan_step(&f.p);
+        n_overtaken += f.p.n_admitted;
+    }
+    cr_expect_eq(n_overtaken, f.p.max_bypass);
+    cr_expect_eq(f.req[1].n_bypassed, f.p.max_bypass);
+    cr_expect_eq(f.req[2].verdict, PLAN_WAIT_TURN);
+}
+
+Test(plan, alone_in_the_pool_the_estimate_does_not_count) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    f.p.n_available = 10;
+    struct plan_req *r = add_waiting(&f, 100, 5000);
+    plan_step(&f.p);
+    cr_expect(r->admitted);
+    cr_expect_eq(r->n_rows, 100);
+}
+
+Test(plan, a_follower_waits_for_its_leader) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    struct plan_req *a = add_running(&f, 100, 0), *b = add_running(&f, 100, 0);
+    struct plan_req *c = add_running(&f, 100, 0);
+    share_prefix(&f, a, 1000, 6);
+    share_prefix(&f, b, 1000, 6);
+    share_prefix(&f, c, 2000, 6);
+    plan_step(&f.p);
+    cr_expect_eq(a->n_rows, 100);
+    cr_expect_eq(b->verdict, PLAN_FOLLOW);
+    cr_expect_eq(c->n_rows, 100);
+}
+
+Test(plan, who_is_ahead_leads_and_who_is_stalled_does_not) {
+    static struct fixture f;
+
+    for (int stalled = 0; stalled < 2; stalled++) {
+        setup(&f, 1, 0.01);
+        struct plan_req *a = add_running(&f, 100, 16), *b = add_running(&f, 100, 32);
+        b->n_stored = 16;
+        b->stalled = stalled;
+        share_prefix(&f, a, 1000, 6);
+        share_prefix(&f, b, 1000, 6);
+        plan_step(&f.p);
+        cr_expect_eq(a->verdict, stalled ? PLAN_RUN : PLAN_FOLLOW);
+        cr_expect_eq(b->n_rows, 68);
+    }
+}
+
+Test(plan, pages_that_a_leader_will_bring_are_not_counted_twice) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    f.p.n_available = 24;
+    for (int i = 0; i < 8; i++)
+        share_prefix(&f, add_waiting(&f, 257, 272), 1000, 16); /* 17 pages, 16 of them shared */
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(f.p.n_admitted, 8);
+    cr_expect_eq(f.p.n_seqs, 1);
+}
+
+Test(plan, a_suspect_has_its_step_for_itself) {
+    static struct fixture f;
+    uint32_t n_alone = 0;
+
+    for (uint64_t turn = 0; turn < 16; turn++) {
+        setup(&f, 1, 0.01);
+        add_running(&f, 101, 100);
+        add_running(&f, 101, 100)->alone = true;
+        f.p.turn = turn;
+        plan_step(&f.p);
+        check(&f);
+        cr_assert_eq(f.p.n_seqs, 1);
+        n_alone += f.p.alone == 1;
+    }
+    cr_expect_eq(n_alone, 4);
+}
+
+Test(plan, rows_go_round_when_not_all_fit) {
+    static struct fixture f;
+    uint32_t n[10] = {0};
+
+    for (uint64_t turn = 0; turn < 40; turn++) {
+        setup(&f, 1, 0.01);
+        f.p.max_rows = 4;
+        for (int i = 0; i < 10; i++)
+            add_running(&f, 31, 30);
+        f.p.turn = turn;
+        plan_step(&f.p);
+        cr_assert_eq(f.p.n_rows, 4);
+        for (int i = 0; i < 10; i++)
+            n[i] += f.req[i].n_rows;
+    }
+    for (int i = 0; i < 10; i++)
+        cr_expect_eq(n[i], 16);
+}
+
+Test(plan, forced_chunks_are_exact) {
+    static struct fixture f;
+
+    setup(&f, 100, 10);
+    f.p.force_chunk = 7;
+    add_running(&f, 100, 3);
+    add_running(&f, 8, 3);
+    plan_step(&f.p);
+    cr_expect_eq(f.req[0].n_rows, 7);
+    cr_expect_eq(f.req[1].n_rows, 5);
+}
