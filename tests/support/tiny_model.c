@@ -1,0 +1,223 @@
+#include "tests/support/tiny_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/mathx.h"
+#include "base/rng.h"
+#include "engine/quant.h"
+
+/* Where a block's scale and its minimum (0: none) lie, and how many scales the minimum must be for the
+ * values to have mean 0. */
+static const struct {
+    enum tensor_type type;
+    uint32_t d, min;
+    float ratio;
+} scales[] = {
+    {TENSOR_Q4_0, 0, 0, 0},      {TENSOR_Q4_1, 0, 2, -7.5f}, {TENSOR_Q5_0, 0, 0, 0},
+    {TENSOR_Q5_1, 0, 2, -15.5f}, {TENSOR_Q8_0, 0, 0, 0},     {TENSOR_Q2_K, 80, 82, 1.5f},
+    {TENSOR_Q3_K, 108, 0, 0},    {TENSOR_Q4_K, 0, 2, 7.5f},  {TENSOR_Q5_K, 0, 2, 15.5f},
+    {TENSOR_Q6_K, 208, 0, 0},    {TENSOR_IQ2_XXS, 0, 0, 0},  {TENSOR_IQ4_NL, 0, 0, 0},
+    {TENSOR_IQ4_XS, 0, 0, 0},
+};
+
+static float gauss(struct rng *r) {
+    return (float)(rng_unit(r) + rng_unit(r) + rng_unit(r) + rng_unit(r) - 2.0) * 1.7320508f;
+}
+
+static void put_half(uint8_t *p, float f) {
+    uint16_t h = mx_float_to_half(f);
+
+    memcpy(p, &h, 2);
+}
+
+/* A block of random bits whose values have a root mean square of about @rms. */
+static void fill_block(const struct tensor_format *f, size_t k, float rms, struct rng *r,
+                       uint8_t *block) {
+    float y[256];
+    double sum = 0;
+
+    for (uint32_t i = 0; i < f->block_bytes; i++)
+        block[i] = (uint8_t)(rng_next(r) >> 40);
+    for (int pass = 0; pass < 2; pass++) {
+        float d = pass ? rms / (float)sqrt(sum / f->block + 1e-9) : 1;
+
+        put_half(block + scales[k].d, d);
+        if (scales[k].min)
+            put_half(block + scales[k].min, d * scales[k].ratio);
+        quant_decode(f->type, block, y, f->block);
+        for (uint32_t i = 0; i < f->block && !pass; i++)
+            sum += (double)y[i] * (double)y[i];
+    }
+}
+
+static void fill(enum tensor_type type, float rms, struct rng *r, size_t n, uint8_t *out) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+
+    for (size_t i = 0; i < n / f->block; i++, out += f->block_bytes) {
+        float x = gauss(r) * rms;
+
+        if (type == TENSOR_F32) {
+            memcpy(out, &x, 4);
+        } else if (type == TENSOR_F16) {
+            put_half(out, x);
+        } else if (type == TENSOR_BF16) {
+            memcpy(out, (uint8_t *)&x + 2, 2);
+        } else {
+            size_t k = 0;
+
+            while (scales[k].type != type)
+                k++;
+            fill_block(f, k, rms, r, out);
+        }
+    }
+}
+
+struct maker {
+    const struct tiny_model *t;
+    struct gguf_writer *w;
+    struct rng rng;
+};
+
+static bool left_out(const struct maker *m, const char *name) {
+    return m->t->leave_out && strcmp(m->t->leave_out, name) == 0;
+}
+
+static void add(struct maker *m, const char *name, enum tensor_type type, uint32_t n_in,
+                uint32_t n_out, float rms, float mean) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+    uint64_t ne[2] = {n_in, n_out};
+    size_t n = (size_t)n_in * MAX(n_out, 1);
+    uint8_t *data = malloc(n / f->block * f->block_bytes);
+
+    if (!data)
+        abort();
+    fill(type, rms, &m->rng, n, data);
+    for (size_t i = 0; i < n && mean != 0; i++) { /* F32 */
+        float x;
+
+        memcpy(&x, data + 4 * i, 4);
+        x += mean;
+        memcpy(data + 4 * i, &x, 4);
+    }
+    if (!left_out(m, name))
+        gw_tensor(m->w, name, (uint32_t)type, n_out ? 2 : 1, ne, data);
+    free(data);
+}
+
+static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+    add(m, name, m->t->type, n_in, n_out, 1.0f / sqrtf((float)n_in), 0);
+}
+
+static void norm(struct maker *m, const char *name, uint32_t n) {
+    add(m, name, TENSOR_F32, n, 0, 0.1f, 1);
+}
+
+static const char *name_of(char buf[64], uint32_t layer, const char *part) {
+    snprintf(buf, 64, "blk.%u.%s", layer, part);
+    return buf;
+}
+
+static void layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
+    char s[64];
+
+    norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
+    matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, n_q);
+    matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
+    matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
+    if (strcmp(t->arch, "qwen2") == 0) {
+        add(m, name_of(s, l, "attn_q.bias"), TENSOR_F32, n_q, 0, 0.5f, 0);
+        add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
+        add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
+    }
+    if (strcmp(t->arch, "qwen3") == 0) {
+        norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
+        norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
+    }
+    matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
+    norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+    matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+}
+
+static void key(struct maker *m, const char *name, uint32_t v) {
+    char s[64];
+
+    snprintf(s, sizeof(s), "%s.%s", m->t->arch, name);
+    if (!left_out(m, s))
+        gw_u32(m->w, s, v);
+}
+
+static struct tiny_model with_defaults(const struct tiny_model *t) {
+    struct tiny_model d = *t;
+
+    d.arch = d.arch ? d.arch : "llama";
+    d.n_layer = d.n_layer ? d.n_layer : 2;
+    d.n_embd = d.n_embd ? d.n_embd : 256;
+    d.n_ff = d.n_ff ? d.n_ff : 256;
+    d.n_vocab = d.n_vocab ? d.n_vocab : 300;
+    d.n_head = d.n_head ? d.n_head : 4;
+    d.n_head_kv = d.n_head_kv ? d.n_head_kv : 2;
+    d.head_dim = d.head_dim ? d.head_dim : 64;
+    d.max_context = d.max_context ? d.max_context : 512;
+    return d;
+}
+
+void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
+    struct tiny_model t = with_defaults(tiny);
+    struct maker m = {.t = &t, .w = w, .rng = {t.seed}};
+    char eps[64];
+
+    gw_string(w, "general.architecture", t.arch);
+    gw_string(w, "general.name", "tiny");
+    key(&m, "block_count", t.n_layer);
+    key(&m, "context_length", t.max_context);
+    key(&m, "embedding_length", t.n_embd);
+    key(&m, "feed_forward_length", t.n_ff);
+    key(&m, "attention.head_count", t.n_head);
+    key(&m, "attention.head_count_kv", t.n_head_kv);
+    key(&m, "attention.key_length", t.head_dim);
+    key(&m, "attention.value_length", t.head_dim);
+    snprintf(eps, sizeof(eps), "%s.attention.layer_norm_rms_epsilon", t.arch);
+    if (!left_out(&m, eps))
+        gw_f32(w, eps, 1e-6f);
+    /* A tied embedding is small and the last norm large, or every token would predict itself. */
+    add(&m, "token_embd.weight", t.type, t.n_embd, t.n_vocab, t.tied ? 0.05f : 1, 0);
+    add(&m, "output_norm.weight", TENSOR_F32, t.n_embd, 0, 0.1f, t.tied ? 4 : 1);
+    if (!t.tied)
+        add(&m, "output.weight", t.type, t.n_embd, t.n_vocab, 3.0f / sqrtf((float)t.n_embd), 0);
+    for (uint32_t l = 0; l < t.n_layer; l++)
+        layer(&m, l);
+}
+
+void tiny_model_save(const struct tiny_model *t, const char *path) {
+    struct gguf_writer w;
+
+    gw_init(&w);
+    tiny_model_build(t, &w);
+    gw_save(&w, path);
+    gw_deinit(&w);
+}
+
+void tiny_model_temp_of(struct gguf_writer *w, char path[64]) {
+    snprintf(path, 64, "/tmp/weft-tiny-XXXXXX");
+    int fd = mkstemp(path);
+
+    if (fd < 0)
+        abort();
+    close(fd);
+    gw_save(w, path);
+}
+
+void tiny_model_temp(const struct tiny_model *t, char path[64]) {
+    struct gguf_writer w;
+
+    gw_init(&w);
+    tiny_model_build(t, &w);
+    tiny_model_temp_of(&w, path);
+    gw_deinit(&w);
+}

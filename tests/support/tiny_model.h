@@ -1,0 +1,26 @@
+#pragma once
+
+/*
+ * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
+ * weights have a sane scale, so that logits spread and different tokens are sampled.
+ */
+
+#include "tests/support/gguf_writer.h"
+
+struct tiny_model {                                    /* 0: the default in brackets */
+    const char *arch;                                  /* "llama" */
+    enum tensor_type type;                             /* of the matrices; F32 is 0 */
+    uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
+    uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
+    bool tied;
+    uint64_t seed;
+    const char *leave_out; /* a tensor or key that is not written */
+};
+
+/* The file in @w, to be changed or saved by the caller with gw_finish() or gw_save(). */
+void tiny_model_build(const struct tiny_model *t, struct gguf_writer *w);
+void tiny_model_save(const struct tiny_model *t, const char *path);
+/* Saves it under a new name in the temporary folder, written to @path. */
+void tiny_model_temp(const struct tiny_model *t, char path[64]);
+/* The same for a file that was built. */
+void tiny_model_temp_of(struct gguf_writer *w, char path[64]);
