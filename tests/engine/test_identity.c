@@ -1,0 +1,323 @@
+/*
+ * Promise 1 at the level of the engine: what a sequence computes depends on its tokens and parameters
+ * alone. A subject runs alone, its prompt in one piece; then in company, in other pieces, with other
+ * pages, threads, instruction sets, overlapped, and resumed from its tokens. Every position must give the
+ * same digest of logits, the same token and the same log probability.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/backend.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
+
+enum { PROMPT = 77, OUTPUTS = 14, POSITIONS = PROMPT + OUTPUTS, NEIGHBOURS = 15, VOCAB = 300 };
+
+/* What came out at each position of the subject. */
+struct trace {
+    struct driver_out at[POSITIONS];
+    bool seen[POSITIONS];
+};
+
+struct way { /* how the subject is run */
+    const char *name;
+    uint32_t chunk, page_tokens, n_threads, n_neighbours;
+    bool overlap;
+    uint32_t
+        resume_after; /* outputs after which it is dropped and computed again from its tokens; 0: never */
+    const char *isa; /* NULL: as the model's row says */
+};
+
+struct watch {
+    struct driver_seq *subject;
+    struct trace *trace;
+};
+
+static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct watch *w = ctx;
+
+    if (s != w->subject || pos >= POSITIONS)
+        return;
+    /* Samples inside the prompt are asked for only for their digest. */
+    struct driver_out o = {pos + 1 >= PROMPT ? out->token : 0, pos + 1 >= PROMPT ? out->logprob : 0,
+                           out->digest};
+    cr_assert(out->digest != 0);
+    if (w->trace->seen[pos]) { /* computed again after a resumption */
+        cr_expect(w->trace->at[pos].digest == o.digest, "position %u computed again", pos);
+        return;
+    }
+    w->trace->seen[pos] = true;
+    w->trace->at[pos] = o;
+}
+
+static struct driver_seq *add_random(struct driver *d, struct rng *rng, uint32_t n, uint32_t n_max,
+                                     const struct engine_param *param) {
+    int32_t prompt[PROMPT];
+
+    for (uint32_t i = 0; i < n; i++)
+        prompt[i] = (int32_t)rng_below(rng, VOCAB);
+    return driver_add(d, prompt, n, n_max, param);
+}
+
+/* Rows of @s in the next step: known ones up to @chunk, or the one that is being sampled. */
+static uint32_t rows_of(const struct driver_seq *s, uint32_t chunk, bool overlap) {
+    if (s->launched >= s->cap)
+        return 0;
+    if (s->launched < s->n_tokens)
+        return MIN(chunk, s->n_tokens - s->launched);
+    return overlap ? 1 : 0;
+}
+
+/* Some rows of every neighbour; those that are through are replaced. */
+static uint32_t add_neighbours(struct driver *d, struct driver_seq **list, uint32_t n,
+                               struct rng *rng, bool overlap, struct driver_part *part) {
+    uint32_t n_parts = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        static const struct engine_param hot = {.temperature = 1.3f, .top_p = 1, .repetition = 1};
+
+        if (list[i] && list[i]->launched >= list[i]->cap && list[i]->n_computed >= list[i]->cap)
+            list[i] = driver_drop(d, list[i]);
+        if (!list[i])
+            list[i] = add_random(d, rng, 1 + rng_below(rng, 60), rng_below(rng, 9), &hot);
+        uint32_t rows = list[i] ? rows_of(list[i], 1 + rng_below(rng, 12), overlap) : 0;
+        if (rows)
+            part[n_parts++] = (struct driver_part){list[i], rows};
+    }
+    return n_parts;
+}
+
+/* The subject again, from its tokens. */
+static struct driver_seq *resume(struct driver *d, struct driver_seq *s) {
+    uint32_t n_prompt = s->n_prompt, n = s->n_tokens, cap = s->cap;
+    int32_t tokens[POSITIONS + 1];
+
+    memcpy(tokens, s->token, n * sizeof(*tokens));
+    struct engine_param param = s->param;
+    driver_drop(d, s);
+    s = driver_add(d, tokens, n, cap - n, &param);
+    cr_assert(s != NULL);
+    s->n_prompt = n_prompt;
+    s->every_row = true;
+    return s;
+}
+
+static void run_subject(struct driver *d, struct watch *watch, const struct way *way,
+                        struct rng *rng) {
+    struct driver_seq *neighbour[NEIGHBOURS] = {0}, *s = watch->subject;
+    bool resumed = way->resume_after == 0;
+    uint32_t in_flight = 0;
+
+    while (s->n_computed < s->cap) {
+        struct driver_part part[NEIGHBOURS + 1];
+        uint32_t n = add_neighbours(d, neighbour, way->n_neighbours, rng, way->overlap, part);
+        uint32_t rows = rows_of(s, way->chunk, way->overlap), at = rng_below(rng, n + 1);
+
+        if (rows) { /* somewhere among the others */
+            memmove(&part[at + 1], &part[at], (n - at) * sizeof(*part));
+            part[at] = (struct driver_part){s, rows};
+            n++;
+        }
+        driver_launch(d, part, n);
+        if (++in_flight > (way->overlap ? 1u : 0u)) {
+            driver_wait(d);
+            in_flight--;
+        }
+        if (!resumed && s->n_tokens - s->n_prompt >= way->resume_after && in_flight == 0) {
+            s = watch->subject = resume(d, s);
+            resumed = true;
+        }
+    }
+    while (in_flight-- > 0)
+        driver_wait(d);
+    for (uint32_t i = 0; i < NEIGHBOURS; i++)
+        driver_drop(d, neighbour[i]);
+}
+
+struct model_row {
+    const char *arch, *backend, *isa;
+    enum tensor_type type;
+    enum engine_kv_type kv_type;
+    bool tied;
+};
+
+static void trace_way(const struct model_row *m, const char *path, const struct way *way,
+                      const struct engine_param *param, uint64_t seed, struct trace *out) {
+    struct rng rng = {seed}, company = {seed ^ way->chunk << 8 ^ way->page_tokens};
+    struct watch watch = {.trace = out};
+    struct driver_opts o = {
+        .path = path,
+        .backend = m->backend,
+        .isa = way->isa ? way->isa : m->isa,
+        .n_threads = way->n_threads,
+        .page_tokens = way->page_tokens,
+        .n_pages = 2048 / way->page_tokens,
+        .max_rows = 256,
+        .kv_type = m->kv_type,
+        .shuffle = way->page_tokens + way->chunk,
+        .on_out = look,
+        .ctx = &watch,
+    };
+    struct driver d;
+    struct err err;
+
+    *out = (struct trace){0};
+    int r = driver_open(&d, &o, &err);
+    cr_assert(r == 0, "%s %s: %s", m->backend, way->name, err.message);
+    watch.subject = add_random(&d, &rng, PROMPT, OUTPUTS, param);
+    watch.subject->every_row = true;
+    run_subject(&d, &watch, way, &company);
+    driver_drop(&d, watch.subject);
+    driver_close(&d);
+}
+
+static void compare(const struct model_row *m, const struct way *way, const char *sampling,
+                    const struct trace *a, const struct trace *b) {
+    for (uint32_t p = 0; p < POSITIONS; p++)
+        if (!b->seen[p] || memcmp(&a->at[p].digest, &b->at[p].digest, sizeof(uint64_t)) != 0 ||
+            a->at[p].token != b->at[p].token ||
+            memcmp(&a->at[p].logprob, &b->at[p].logprob, sizeof(float)) != 0) {
+            cr_expect(false, "%s %s %s kv%d, %s, %s: position %u differs (token %d, %d)",
+                      m->backend, m->arch, tensor_format((uint32_t)m->type)->name, (int)m->kv_type,
+                      way->name, sampling, p, a->at[p].token, b->at[p].token);
+            return;
+        }
+}
+
+static const struct way alone = {"alone", 256, 16, 1, 0, false, 0, NULL};
+static const struct way ways[] = {
+    {"one row at a time", 1, 16, 1, 0, false, 0, NULL},
+    {"chunks of 7, pages of 32", 7, 32, 1, 0, false, 0, NULL},
+    {"chunks of 33, pages of 64", 33, 64, 2, 0, false, 0, NULL},
+    {"in a batch of 16", 19, 16, 1, NEIGHBOURS, false, 0, NULL},
+    {"in a batch of 16, 3 threads", 64, 32, 3, NEIGHBOURS, false, 0, NULL},
+    {"overlapped", 256, 16, 2, 0, true, 0, NULL},
+    {"overlapped in a batch of 16", 13, 64, 2, NEIGHBOURS, true, 0, NULL},
+    {"resumed", 40, 16, 1, 3, false, 6, NULL},
+};
+
+static const struct engine_bias bias[] = {{5, 2.5f}, {17, -4.0f}};
+static const int32_t bans[] = {3, 250};
+static const struct {
+    const char *name;
+    struct engine_param param;
+} samplings[] = {
+    {"greedy", {.top_p = 1, .repetition = 1}},
+    {"temperature 1", {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 77}},
+    {"penalties",
+     {.temperature = 0.8f,
+      .top_p = 0.9f,
+      .top_k = 40,
+      .min_p = 0.01f,
+      .repetition = 1.2f,
+      .presence = 0.4f,
+      .frequency = 0.3f,
+      .seed = 5,
+      .choice = 1,
+      .n_bias = ARRAY_SIZE(bias),
+      .bias = bias,
+      .n_bans = ARRAY_SIZE(bans),
+      .bans = bans}},
+};
+
+/* Skips the test, by name, when the backend cannot be had. */
+static void need(const char *backend) {
+    struct err err;
+
+    if (!backend_find(backend, &err))
+        cr_skip_test("%s", err.message);
+}
+
+static bool can_run(const char *backend, const char *isa, const char *path) {
+    struct driver_opts o = {.path = path, .backend = backend, .isa = isa, .n_pages = 64};
+    struct driver d;
+    struct err err;
+
+    if (driver_open(&d, &o, &err) < 0) {
+        printf("# %s %s: %s\n", backend, isa, err.message);
+        return false;
+    }
+    driver_close(&d);
+    return true;
+}
+
+/* The subject in every way, and on every other instruction set of @isas. */
+static void check_model(const struct model_row *m, const char *const *isas) {
+    struct tiny_model tiny = {
+        .arch = m->arch, .type = m->type, .tied = m->tied, .seed = 1 + (uint64_t)m->type};
+    static struct trace expect, got;
+    char path[64];
+
+    tiny_model_temp(&tiny, path);
+    for (size_t s = 0; s < ARRAY_SIZE(samplings); s++) {
+        trace_way(m, path, &alone, &samplings[s].param, 11 + s, &expect);
+        uint32_t n_different = 0;
+        for (uint32_t p = PROMPT; p < POSITIONS; p++)
+            n_different += expect.at[p].token != expect.at[p - 1].token;
+        cr_expect(n_different > 2, "%s: the text is too plain for a test", samplings[s].name);
+        for (size_t w = 0; w < ARRAY_SIZE(ways); w++) {
+            trace_way(m, path, &ways[w], &samplings[s].param, 11 + s, &got);
+            compare(m, &ways[w], samplings[s].name, &expect, &got);
+        }
+        for (; s == 0 && isas && *isas; isas++) {
+            struct way way = {*isas, 21, 32, 2, NEIGHBOURS, false, 0, *isas};
+
+            if (!can_run(m->backend, *isas, path))
+                continue;
+            trace_way(m, path, &way, &samplings[s].param, 11 + s, &got);
+            compare(m, &way, samplings[s].name, &expect, &got);
+        }
+    }
+    unlink(path);
+}
+
+Test(identity, reference) {
+    static const struct model_row rows[] = {
+        {"llama", "reference", "auto", TENSOR_F32, ENGINE_KV_F16, false},
+        {"qwen2", "reference", "auto", TENSOR_Q4_K, ENGINE_KV_Q8_0, false},
+        {"qwen3", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        check_model(&rows[i], NULL);
+}
+
+static const char *const cpu_isas[] = {"generic", "avx2", "avx512", NULL};
+
+static void check_cpu(const enum tensor_type *types, size_t n) {
+    static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+
+    need("cpu");
+    for (size_t i = 0; i < n; i++) {
+        struct model_row row = {
+            archs[i % 3], "cpu", "auto", types[i], i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16,
+            i % 4 == 3};
+
+        check_model(&row, cpu_isas);
+    }
+}
+
+Test(identity, cpu_plain_formats) {
+    static const enum tensor_type t[] = {TENSOR_F32, TENSOR_F16, TENSOR_BF16};
+
+    check_cpu(t, ARRAY_SIZE(t));
+}
+
+Test(identity, cpu_blocks_of_32) {
+    static const enum tensor_type t[] = {TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0,
+                                         TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_IQ4_NL};
+
+    check_cpu(t, ARRAY_SIZE(t));
+}
+
+Test(identity, cpu_blocks_of_256) {
+    static const enum tensor_type t[] = {TENSOR_Q2_K, TENSOR_Q3_K,    TENSOR_Q4_K,  TENSOR_Q5_K,
+                                         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_XS};
+
+    check_cpu(t, ARRAY_SIZE(t));
+}
