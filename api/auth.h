@@ -1,0 +1,42 @@
+#pragma once
+
+/*
+ * auth - who may ask: API keys, the Host and Origin headers.
+ *
+ * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with one
+ * name belong to one tenant. A key is compared with every known one in constant time. Host names are
+ * checked against a list, or a page in a browser could reach a daemon on loopback through a name of its
+ * own that resolves to 127.0.0.1; Origin is held to the same list and no CORS header is ever sent.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+
+struct api_opts;
+struct http;
+
+#define AUTH_KEY_MAX 256
+#define AUTH_KEYS_MAX 4096
+
+struct auth_key {
+    uint8_t key[AUTH_KEY_MAX]; /* padded with zeros */
+    uint32_t len, tenant;
+};
+
+struct auth {
+    const char *file; /* NULL: no keys are asked for */
+    struct auth_key *keys;
+    uint32_t n_keys, n_tenants;
+    char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
+};
+
+void auth_init(struct auth *a, const char *file);
+void auth_deinit(struct auth *a);
+/* Reads the file again; on error the old keys stay. */
+int auth_reload(struct auth *a, struct err *err);
+
+/* The tenant behind the request's key: Authorization: Bearer KEY, or x-api-key. */
+int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
+/* @local: a UNIX socket, which no browser reaches. */
+int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err);

@@ -1,0 +1,82 @@
+#pragma once
+
+/*
+ * call - one request of a client, from its header block to the end of its answer. The connection owns
+ * the bytes, the call the meaning; when the client leaves first, the call loses its connection, is
+ * told so once and ends as soon as nothing of it runs any more.
+ *
+ *      conn reads head ──> call_new ──> routes_check ──> (body) ──> route->serve ──> respond_* ──> call_end
+ *                                            └── refusal, answered when the body is over ──> call_end
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "api/http.h"
+#include "base/err.h"
+#include "base/list.h"
+
+struct api;
+struct conn;
+struct call;
+
+/* What a route whose answer takes time is told. All may be NULL. */
+struct call_ops {
+    void (*gone)(struct call *c);    /* the client left: stop, then call_end() */
+    void (*drained)(struct call *c); /* the connection has room again */
+    void (*fail)(struct call *c, const struct err *err); /* the service stops: answer with @err */
+};
+
+struct call {
+    struct api *api;
+    struct conn *conn; /* NULL: the client is gone */
+    const struct route *route;
+    const struct call_ops *ops;
+    void *state;        /* of the route */
+    struct err refusal; /* status != 0: the answer, once the body is read */
+    char id[64];        /* x-request-id */
+    char method[12];
+    char *arg;                   /* the part of the path that names something; NULL: none */
+    int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
+    uint32_t tenant, retries;    /* x-stainless-retry-count */
+    uint64_t program;            /* of the client's session header, or 0 */
+    int64_t timeout_ms;          /* x-stainless-read-timeout, or 0 */
+    int status;                  /* of the answer; 0: not sent; 499: the client left first */
+    uint32_t retry_ms;           /* for Retry-After */
+    bool head_only, http10, stream, chunked, ending;
+    uint32_t n_prompt, n_cached, n_output, n_resumed; /* for the log line */
+    int64_t queue_ns, ttft_ns;
+    const char *finish;
+};
+
+/* Reads what every route needs from the header block. NULL: out of memory. */
+struct call *call_new(struct api *a, struct conn *conn);
+/* The answer is complete (or there is nobody to answer): writes the log line, gives the connection back
+ * and frees @c. */
+void call_end(struct call *c);
+/* The client left. */
+void call_gone(struct call *c);
+/* Fails a call that has not ended: an error answer, or an error event in a stream. */
+void call_fail(struct call *c, const struct err *err);
+
+/* routes.c */
+struct route {
+    const char *path; /* ends with "*": the rest is the argument */
+    uint8_t method;   /* HTTP_GET (HEAD too) or HTTP_POST */
+    bool open;        /* no key is needed */
+    bool generates;   /* refused while starting or draining */
+    void (*serve)(struct call *c, struct http *h);
+};
+/* Host, origin, route, method, key, encodings, size: @c->route, or -EINVAL with @err. */
+int routes_check(struct call *c, struct http *h, struct err *err);
+
+void chat_serve(struct call *c, struct http *h);
+void chat_render_serve(struct call *c, struct http *h);
+void completions_serve(struct call *c, struct http *h);
+void completions_render_serve(struct call *c, struct http *h);
+void models_list_serve(struct call *c, struct http *h);
+void models_one_serve(struct call *c, struct http *h);
+void health_serve(struct call *c, struct http *h);
+void version_serve(struct call *c, struct http *h);
+void metrics_serve(struct call *c, struct http *h);
+void tokenize_serve(struct call *c, struct http *h);
+void detokenize_serve(struct call *c, struct http *h);

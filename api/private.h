@@ -1,0 +1,54 @@
+#pragma once
+
+/*
+ * private - what the files of api/ share: the object itself and the limits that are not options.
+ */
+
+#include "api/admit.h"
+#include "api/api.h"
+#include "api/auth.h"
+#include "api/metrics.h"
+#include "base/list.h"
+#include "base/rng.h"
+
+#define API_READ_SIZE (64u << 10) /* of one read; the buffer is shared by all connections */
+#define API_TARGET_MAX (8u << 10) /* bytes of a request target */
+#define API_SEND_MAX (256u << 20) /* unsent bytes of one connection, whatever happens */
+#define API_LINGER_MS 1000        /* reading on after an early answer, so that the client sees it */
+#define API_BODIES 8u             /* bodies of the largest size that may be in memory at once */
+#define API_RETRY_MS 2000         /* while starting or draining */
+#define API_GEN_BUCKETS 1024u
+
+struct gen;
+
+struct api {
+    uv_loop_t *loop;
+    struct api_opts opts;
+    const struct api_model *model; /* read through the pointer: the worker fills it in later */
+    struct api_port *port;
+    struct clock *clock;
+    enum api_health health;
+    bool worker_up, draining, closing;
+    struct list listeners;                /* listener.link */
+    struct list conns;                    /* conn.link */
+    struct list gens;                     /* gen.link: live generations, oldest first */
+    struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
+    uint32_t n_calls;                     /* requests whose answer is not complete */
+    size_t body_bytes;                    /* of all requests being read */
+    uint64_t next_gen;
+    struct api_stats stats;
+    struct auth auth;
+    struct admit admit;
+    struct metrics metrics;
+    struct rng rng;     /* request ids and seeds */
+    uint64_t secret[2]; /* keys the share keys of tenants */
+    char date[32];
+    time_t date_of;
+    char read_buf[API_READ_SIZE];
+};
+
+struct call;
+/* server.c: the one line that every request ends with. */
+void server_log_call(const struct call *c);
+/* What a client is told about the service's state now: STARTING, SERVING, REPLACING, DRAINING. */
+enum api_health server_health(const struct api *a);

@@ -1,0 +1,236 @@
+#include "api/respond.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/conn.h"
+#include "api/json.h"
+#include "api/private.h"
+
+#define HEAD_MAX 2048
+#define ERROR_MAX 8192
+
+static const struct {
+    int status;
+    const char *reason, *type, *code; /* of the error object; @code: when the error names none */
+} statuses[] = {
+    {200, "OK", "", ""},
+    {400, "Bad Request", "invalid_request_error", NULL},
+    {401, "Unauthorized", "authentication_error", "invalid_api_key"},
+    {403, "Forbidden", "permission_error", NULL},
+    {404, "Not Found", "invalid_request_error", "not_found"},
+    {405, "Method Not Allowed", "invalid_request_error", "method_not_allowed"},
+    {408, "Request Timeout", "timeout_error", "request_timeout"},
+    {413, "Content Too Large", "invalid_request_error", "body_too_large"},
+    {414, "URI Too Long", "invalid_request_error", "uri_too_long"},
+    {415, "Unsupported Media Type", "invalid_request_error", "unsupported_media_type"},
+    {417, "Expectation Failed", "invalid_request_error", "expectation_failed"},
+    {421, "Misdirected Request", "invalid_request_error", "misdirected"},
+    {422, "Unprocessable Content", "invalid_request_error", NULL},
+    {429, "Too Many Requests", "rate_limit_error", "rate_limit_exceeded"},
+    {431, "Request Header Fields Too Large", "invalid_request_error", "header_too_large"},
+    {500, "Internal Server Error", "server_error", "internal_error"},
+    {501, "Not Implemented", "invalid_request_error", "not_implemented"},
+    {503, "Service Unavailable", "overloaded_error", "unavailable"},
+    {504, "Gateway Timeout", "timeout_error", "request_timeout"},
+    {505, "HTTP Version Not Supported", "invalid_request_error", "http_version"},
+};
+
+/* Index of @status; an unknown one is a 500. */
+static size_t find(int status) {
+    for (size_t i = 0; i < ARRAY_SIZE(statuses); i++)
+        if (statuses[i].status == status)
+            return i;
+    return find(500);
+}
+
+/* The Date header's value, formatted once a second. */
+static const char *date_of(struct api *a) {
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (now != a->date_of) {
+        gmtime_r(&now, &tm);
+        strftime(a->date, sizeof(a->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        a->date_of = now;
+    }
+    return a->date;
+}
+
+static void put(char *head, size_t *n, const char *fmt, ...) PRINTF(3, 4);
+static void put(char *head, size_t *n, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int len = vsnprintf(head + *n, HEAD_MAX - *n, fmt, ap);
+    va_end(ap);
+    *n = MIN(*n + (size_t)MAX(len, 0), HEAD_MAX - 1);
+}
+
+/* Seconds are what most clients read; the SDKs prefer milliseconds. */
+static void put_retry(struct call *c, int status, char *head, size_t *n) {
+    uint32_t ms = c->retry_ms ? c->retry_ms : 1000;
+
+    if (status != 429 && status != 503)
+        return;
+    put(head, n, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
+}
+
+/* @len: of the body, or -1 for a stream. */
+static void send_head(struct call *c, int status, const char *type, ssize_t len, const char *more) {
+    char head[HEAD_MAX];
+    size_t n = 0;
+    int64_t now = clock_now(c->api->clock);
+
+    c->head_ns = now;
+    if (c->status != 499)
+        c->status = status;
+    if (!c->conn)
+        return;
+    c->chunked = len < 0 && !c->http10;
+    c->conn->close_after |= c->api->draining || (len < 0 && c->http10);
+    put(head, &n, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, statuses[find(status)].reason,
+        date_of(c->api));
+    if (type)
+        put(head, &n, "Content-Type: %s\r\n", type);
+    if (len >= 0)
+        put(head, &n, "Content-Length: %zd\r\n", len);
+    else
+        put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
+            c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    put(head, &n,
+        "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n", c->id,
+        (long long)(now - c->started_ns) / 1000000);
+    put_retry(c, status, head, &n);
+    put(head, &n, "%s", more);
+    if (c->conn->close_after)
+        put(head, &n, "Connection: close\r\n");
+    else if (c->http10)
+        put(head, &n, "Connection: keep-alive\r\n");
+    put(head, &n, "\r\n");
+    conn_send(c->conn, head, n);
+}
+
+static void finish(struct call *c, int status, const char *type, const void *data, size_t len,
+                   const char *more) {
+    send_head(c, status, type, (ssize_t)len, more);
+    if (c->conn && !c->head_only && conn_send(c->conn, data, len) < 0)
+        conn_close(c->conn); /* ends the call */
+    else
+        call_end(c);
+}
+
+void respond(struct call *c, int status, const char *type, const void *data, size_t len) {
+    finish(c, status, type, data, len, "");
+}
+
+void respond_buf(struct call *c, int status, const struct buf *b, int error) {
+    if (error < 0)
+        respond_errno(c, error);
+    else
+        respond(c, status, RESPOND_JSON, b->data, b->len);
+}
+
+int respond_error_json(struct buf *out, const struct err *err) {
+    size_t i = find(err->status);
+    const char *code = *err->code ? err->code : statuses[i].code;
+    struct json j;
+
+    json_begin(&j, out);
+    json_open(&j, '{');
+    json_key(&j, "error");
+    json_open(&j, '{');
+    json_put_string(&j, "message", err->message);
+    json_put_string(&j, "type", statuses[i].type);
+    json_put_string(&j, "param", *err->param ? err->param : NULL);
+    json_put_string(&j, "code", code);
+    json_close(&j, '}');
+    json_close(&j, '}');
+    return j.error;
+}
+
+void respond_error(struct call *c, const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
+    char more[160] = "";
+    int status = statuses[find(err->status)].status;
+
+    if (status == 401)
+        snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
+    else if (status == 405)
+        snprintf(more, sizeof(more), "Allow: %s\r\n", c->arg ? c->arg : "GET, HEAD, POST");
+    else if (strcmp(err->code, "engine_fault") == 0)
+        snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
+    if (respond_error_json(&b, err) < 0)
+        buf_clear(&b);
+    finish(c, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
+}
+
+void respond_errno(struct call *c, int error) {
+    struct err err;
+
+    if (error == -ENOMEM)
+        err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory, try again later.");
+    else
+        err_set_code(&err, 500, "internal_error", NULL, "The request could not be served.");
+    respond_error(c, &err);
+}
+
+/* ---- streams ---- */
+
+void respond_stream(struct call *c) {
+    c->stream = true;
+    send_head(c, 200, "text/event-stream; charset=utf-8", -1, "");
+}
+
+/* One piece of the body; the chunk's size and data go into the same write. */
+static int send_piece(struct call *c, const char *before, const void *data, size_t len,
+                      const char *after) {
+    size_t n_before = strlen(before), n_after = strlen(after);
+    char size[24];
+
+    if (!c->conn)
+        return 0;
+    snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
+    int r = c->chunked ? conn_send(c->conn, size, strlen(size)) : 0;
+    if (r == 0)
+        r = conn_send(c->conn, before, n_before);
+    if (r == 0)
+        r = conn_send(c->conn, data, len);
+    if (r == 0)
+        r = conn_send(c->conn, after, n_after);
+    if (r == 0 && c->chunked)
+        r = conn_send(c->conn, "\r\n", 2);
+    return r;
+}
+
+void respond_event(struct call *c, const char *json, size_t len) {
+    send_piece(c, "data: ", json, len, "\n\n");
+}
+
+void respond_comment(struct call *c) {
+    send_piece(c, ": keep-alive\n\n", "", 0, "");
+    if (c->conn)
+        conn_flush(c->conn);
+}
+
+static void end_stream(struct call *c) {
+    if (c->conn && c->chunked)
+        conn_send(c->conn, "0\r\n\r\n", 5);
+    call_end(c);
+}
+
+void respond_stream_error(struct call *c, const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
+
+    if (respond_error_json(&b, err) == 0)
+        respond_event(c, b.data, b.len);
+    if (c->status == 200)
+        c->status = statuses[find(err->status)].status; /* for the log: the head said 200 */
+    end_stream(c);
+}
+
+void respond_stream_end(struct call *c) {
+    send_piece(c, "data: [DONE]\n\n", "", 0, "");
+    end_stream(c);
+}

@@ -1,0 +1,143 @@
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+#include "api/call.h"
+#include "api/conn.h"
+#include "api/private.h"
+
+static const struct route routes[] = {
+    {"/health", HTTP_GET, true, false, health_serve},
+    {"/ping", HTTP_GET, true, false, health_serve},
+    {"/version", HTTP_GET, true, false, version_serve},
+    {"/metrics", HTTP_GET, true, false, metrics_serve},
+    {"/v1/models", HTTP_GET, false, false, models_list_serve},
+    {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
+    {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
+    {"/v1/completions", HTTP_POST, false, true, completions_serve},
+    {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
+    {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
+    {"/tokenize", HTTP_POST, false, false, tokenize_serve},
+    {"/detokenize", HTTP_POST, false, false, detokenize_serve},
+};
+
+/* Whether @path is @r's; *arg is what stands for the star, or NULL. */
+static bool matches(const struct route *r, const char *path, const char **arg) {
+    size_t n = strlen(r->path);
+
+    *arg = NULL;
+    if (r->path[n - 1] != '*')
+        return strcmp(r->path, path) == 0;
+    if (strncmp(r->path, path, n - 1) != 0 || !path[n - 1])
+        return false;
+    *arg = path + n - 1;
+    return true;
+}
+
+/* %XX in place; false: malformed, or a byte that no name contains. */
+static bool decode(char *s) {
+    char *out = s;
+
+    for (; *s; s++) {
+        unsigned v = (unsigned char)*s;
+
+        if (*s == '%') {
+            if (!isxdigit((unsigned char)s[1]) || !isxdigit((unsigned char)s[2]))
+                return false;
+            char hex[3] = {s[1], s[2], 0};
+            v = (unsigned)strtoul(hex, NULL, 16);
+            s += 2;
+        }
+        if (v < 0x20)
+            return false;
+        *out++ = (char)v;
+    }
+    *out = 0;
+    return true;
+}
+
+/* 405 keeps the allowed methods in @c->arg, for the Allow header. */
+static int find(struct call *c, const char *path, uint8_t method, struct err *err) {
+    const char *arg, *allow = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        if (!matches(&routes[i], path, &arg))
+            continue;
+        bool get = routes[i].method == HTTP_GET;
+        if (routes[i].method == method || (get && method == HTTP_HEAD)) {
+            c->route = &routes[i];
+            return arg && !(c->arg = strdup(arg)) ? -ENOMEM : 0;
+        }
+        allow = get ? "GET, HEAD" : "POST";
+    }
+    if (!allow)
+        return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
+    if (!(c->arg = strdup(allow)))
+        return -ENOMEM;
+    return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
+}
+
+/* Only plain JSON: anything else a browser could send without asking first, or we would have to unpack. */
+static int check_body(struct call *c, const struct http *h, struct err *err) {
+    const char *type = http_header(h, "content-type", NULL);
+    const char *encoding = http_header(h, "content-encoding", NULL);
+    const char *expect = http_header(h, "expect", NULL);
+
+    if (expect && strcasecmp(expect, "100-continue") != 0)
+        return err_set_code(err, 417, "expectation_failed", NULL, "Unknown expectation.");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must not be compressed.");
+    if (!http_is_chunked(h) && h->parser.content_length > c->api->opts.max_body_bytes)
+        return err_set_code(err, 413, "body_too_large", NULL,
+                            "The request body is larger than %u bytes.",
+                            c->api->opts.max_body_bytes);
+    if (c->route->method != HTTP_POST)
+        return 0;
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
+                (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
+    if (type && !json)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must be application/json.");
+    return 0;
+}
+
+/* New work while there is no model, or none any more. A worker being replaced is waited for. */
+static int check_service(struct call *c, struct err *err) {
+    enum api_health s = server_health(c->api);
+
+    if (!c->route->generates || s == API_SERVING || s == API_REPLACING)
+        return 0;
+    c->retry_ms = API_RETRY_MS;
+    if (s == API_STARTING)
+        return err_set_code(err, 503, "model_loading", NULL,
+                            "The model is being loaded, try again.");
+    return err_set_code(err, 503, "draining", NULL,
+                        "The service is stopping, try again elsewhere.");
+}
+
+int routes_check(struct call *c, struct http *h, struct err *err) {
+    CLEANUP(freep) char *path = strdup(http_target(h));
+    int r = auth_check_host(&c->api->opts, h, c->conn->local, err);
+
+    if (!path)
+        return -ENOMEM;
+    if (r < 0)
+        return r;
+    if (h->parser.http_major != 1)
+        return err_set_code(err, 505, "http_version", NULL,
+                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+    if (*path != '/' && strcmp(path, "*") != 0)
+        return err_set_code(err, 400, "bad_target", NULL, "The request target must be a path.");
+    path[strcspn(path, "?#")] = 0;
+    if (!decode(path))
+        return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
+    if ((r = find(c, path, h->parser.method, err)) < 0)
+        return r;
+    if (!c->route->open && (r = auth_check(&c->api->auth, h, &c->tenant, err)) < 0)
+        return r;
+    if ((r = check_body(c, h, err)) < 0)
+        return r;
+    return check_service(c, err);
+}

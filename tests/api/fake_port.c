@@ -1,0 +1,172 @@
+#include "fake_port.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH 4096
+
+static struct fake_port *of(struct api_port *p) {
+    return CONTAINER_OF(p, struct fake_port, port);
+}
+
+struct fake_request *fake_find(struct fake_port *f, uint64_t id) {
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->r[i].id == id)
+            return &f->r[i];
+    return NULL;
+}
+
+static int submit(struct api_port *p, const struct submit *m) {
+    struct fake_port *f = of(p);
+    struct fake_request *r = fake_find(f, m->id);
+
+    if (f->n_again) {
+        f->n_again--;
+        return -EAGAIN;
+    }
+    if (!r && f->n == FAKE_MAX)
+        abort();
+    if (!r)
+        r = &f->r[f->n++];
+    r->id = m->id;
+    r->n_submits++;
+    r->accepted = r->finished = r->cancelled = false;
+    r->m = *m;
+    r->n_sent = m->n_tokens - m->n_prompt;
+    r->tokens = realloc(r->tokens, (m->n_tokens + 1) * sizeof(int32_t));
+    memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(int32_t));
+    r->m.tokens = r->tokens;
+    for (uint32_t i = 0; i < m->n_stops; i++) {
+        memcpy(r->stops[i], m->stops[i].data, m->stops[i].len);
+        r->stops[i][m->stops[i].len] = 0;
+    }
+    return 0;
+}
+
+static void cancel(struct api_port *p, uint64_t id) {
+    struct fake_request *r = fake_find(of(p), id);
+
+    of(p)->n_cancels++;
+    if (r)
+        r->cancelled = true;
+}
+
+void fake_init(struct fake_port *f, struct clock *clock) {
+    memset(f, 0, sizeof(*f));
+    f->port = (struct api_port){submit, cancel};
+    f->clock = clock;
+}
+
+void fake_deinit(struct fake_port *f) {
+    for (uint32_t i = 0; i < FAKE_MAX; i++)
+        free(f->r[i].tokens);
+}
+
+static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
+    return (struct event){.id = f->r[i].id,
+                          .kind = kind,
+                          .from = f->r[i].n_sent,
+                          .n_cached = f->r[i].m.n_prompt / 2,
+                          .first_step_ns = clock_now(f->clock)};
+}
+
+void fake_accept(struct fake_port *f, uint32_t i) {
+    struct event e = event_of(f, i, EVENT_ACCEPTED);
+
+    f->r[i].accepted = true;
+    api_on_event(f->api, &e);
+}
+
+void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why) {
+    struct event e = event_of(f, i, EVENT_REJECTED);
+
+    e.status = (uint16_t)status;
+    e.text = (struct str){why, (uint32_t)strlen(why)};
+    f->r[i].finished = true;
+    api_on_event(f->api, &e);
+}
+
+static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32_t *ids,
+                     uint32_t n) {
+    static float logprobs[BATCH];
+    static struct event_top top[BATCH * 2];
+    static uint64_t digests[BATCH];
+    struct event e = event_of(f, i, EVENT_TOKENS);
+
+    for (uint32_t k = 0; k < n; k++) {
+        logprobs[k] = -0.5f;
+        top[2 * k] = (struct event_top){ids[k], -0.5f};
+        top[2 * k + 1] = (struct event_top){'z', -1.5f};
+        digests[k] = 0xABC0 + from + k;
+    }
+    e.from = from;
+    e.n_tokens = n;
+    e.tokens = ids;
+    if (f->r[i].m.flags & SUBMIT_LOGPROBS) {
+        e.logprobs = logprobs;
+        e.n_top = (uint8_t)MIN(f->r[i].m.n_top, 2);
+        e.top = e.n_top ? top : NULL;
+        if (e.n_top == 1)
+            for (uint32_t k = 1; k < n; k++)
+                top[k] = top[2 * k];
+    }
+    if (f->r[i].m.flags & SUBMIT_DIGESTS)
+        e.digests = digests;
+    f->r[i].n_sent = MAX(f->r[i].n_sent, from + n);
+    api_on_event(f->api, &e);
+}
+
+void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n) {
+    send_ids(f, i, f->r[i].n_sent, ids, n);
+}
+
+void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text) {
+    int32_t ids[BATCH];
+    uint32_t n = 0;
+
+    for (; text[n] && n < BATCH; n++)
+        ids[n] = (unsigned char)text[n];
+    send_ids(f, i, from, ids, n);
+}
+
+void fake_tokens(struct fake_port *f, uint32_t i, const char *text) {
+    fake_tokens_from(f, i, f->r[i].n_sent, text);
+}
+
+void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
+    struct event e = event_of(f, i, EVENT_FINISH);
+
+    e.finish = (uint16_t)why;
+    f->r[i].finished = true;
+    api_on_event(f->api, &e);
+}
+
+void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why) {
+    struct event e = event_of(f, i, EVENT_FINISH);
+
+    e.finish = FINISH_ERROR;
+    e.status = (uint16_t)status;
+    e.text = (struct str){why, (uint32_t)strlen(why)};
+    f->r[i].finished = true;
+    api_on_event(f->api, &e);
+}
+
+void fake_turn(struct fake_port *f) {
+    for (uint32_t i = 0; f->script && !f->hold && i < f->n; i++) {
+        struct fake_request *r = &f->r[i];
+        size_t len = strlen(f->script);
+
+        if (r->finished || r->cancelled)
+            continue;
+        if (!r->accepted) {
+            fake_accept(f, i);
+        } else if (r->n_sent < len && r->n_sent < r->m.max_new) {
+            char one[2] = {f->script[r->n_sent], 0};
+
+            fake_tokens(f, i, one);
+        } else {
+            fake_finish(f, i, r->n_sent >= r->m.max_new ? FINISH_LENGTH : FINISH_STOP);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+#pragma once
+
+/*
+ * fake_port - a worker that does what a test tells it: requests are kept as they were submitted, and
+ * events are sent one by one, or by themselves (`script`: every request is accepted and gets the bytes
+ * of the script as tokens, one a turn, then finishes).
+ */
+
+#include "api/api.h"
+
+#define FAKE_MAX 256
+
+struct fake_request {
+    uint64_t id;
+    uint32_t n_submits, n_sent; /* n_sent: output tokens that the api was told of */
+    bool accepted, finished, cancelled;
+    struct submit m; /* the last one; pointers are copies */
+    int32_t *tokens;
+    char stops[SUBMIT_STOPS_MAX][64];
+};
+
+struct fake_port {
+    struct api_port port;
+    struct api *api;
+    struct clock *clock;
+    struct fake_request r[FAKE_MAX];
+    uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
+    const char *script;
+    bool hold; /* the script waits */
+    uint32_t n_top;
+};
+
+void fake_init(struct fake_port *f, struct clock *clock);
+void fake_deinit(struct fake_port *f);
+struct fake_request *fake_find(struct fake_port *f, uint64_t id);
+
+void fake_accept(struct fake_port *f, uint32_t i);
+void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why);
+/* The bytes of @text as tokens, from output position @from on. */
+void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text);
+void fake_tokens(struct fake_port *f, uint32_t i, const char *text);
+void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n);
+void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why);
+void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why);
+/* One step of the script for every request. */
+void fake_turn(struct fake_port *f);

@@ -1,0 +1,467 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "world.h"
+
+/* Sends @text on a connection of its own and receives one answer. */
+static void raw(struct world *w, const char *text, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_send(w, fd, text, strlen(text));
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+static void expect_answer(struct world *w, const char *request, int status, const char *needle) {
+    struct reply r;
+
+    raw(w, request, &r);
+    cr_expect_eq(r.status, status, "%.200s: %d, not %d: %s", request, r.status, status,
+                 r.body.data ? r.body.data : "");
+    cr_expect(r.body.len == 0 || strstr(r.body.data, needle), "%.200s: %s has no %s", request,
+              r.body.data, needle);
+    reply_deinit(&r);
+}
+
+static void started(struct world *w) {
+    world_init(w);
+    world_start(w);
+}
+
+Test(http, health_follows_the_service) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    world_init(&w);
+    w.starting = true;
+    world_start(&w);
+    world_get(&w, "/health", &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect_str_eq(r.body.data, "{\"status\":\"unavailable\",\"state\":\"starting\"}");
+    cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
+    reply_deinit(&r);
+    api_set_health(w.api, API_SERVING);
+    api_worker_up(w.api, NULL);
+    world_get(&w, "/health", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(r.body.data, "{\"status\":\"ok\",\"state\":\"serving\"}");
+    reply_deinit(&r);
+    api_worker_down(w.api);
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: a.localhost\r\n\r\n", 503, "replacing");
+    api_worker_up(w.api, NULL);
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", 200, "serving");
+    world_stop(&w);
+}
+
+Test(http, every_answer_has_its_headers) {
+    struct world w;
+    struct reply r;
+    char v[128];
+
+    started(&w);
+    raw(&w, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-1\r\n\r\n", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(reply_header(&r, "x-request-id", v, sizeof(v)), "mine-1");
+    cr_expect_str_eq(reply_header(&r, "content-type", v, sizeof(v)), "application/json");
+    cr_expect(*reply_header(&r, "openai-processing-ms", v, sizeof(v)));
+    cr_expect(*reply_header(&r, "date", v, sizeof(v)));
+    cr_expect_str_eq(reply_header(&r, "access-control-allow-origin", v, sizeof(v)), "");
+    cr_expect_str_eq(r.body.data,
+                     "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\","
+                     "\"created\":1700000000,\"owned_by\":\"weft\",\"root\":\"tiny\","
+                     "\"parent\":null,\"max_model_len\":512}]}");
+    reply_deinit(&r);
+    raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
+    cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(http, models_are_found_by_name_and_alias) {
+    struct world w;
+
+    started(&w);
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    expect_answer(&w, GET("/v1/models/tiny"), 200, "\"id\":\"tiny\"");
+    expect_answer(&w, GET("/v1/models/alias"), 200, "\"id\":\"tiny\"");
+    expect_answer(&w, GET("/v1/models/%74iny?x=1"), 200, "\"id\":\"tiny\"");
+    expect_answer(&w, GET("/v1/models/other"), 404,
+                  "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
+                  "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    expect_answer(&w, GET("/version"), 200, "\"version\":\"0.1.0\"");
+    world_stop(&w);
+}
+
+Test(http, what_is_not_served_is_refused_by_name) {
+    static const struct {
+        const char *request;
+        int status;
+        const char *needle;
+    } table[] = {
+        {GET("/nothing"), 404, "\"code\":\"not_found\""},
+        {GET("/v1/models/"), 404, "not_found"},
+        {GET("//v1/models"), 404, "not_found"},
+        {GET("/v1/../health"), 404, "not_found"},
+        {GET("/HEALTH"), 404, "not_found"},
+        {GET("/v1/models/%zz"), 400, "bad_target"},
+        {GET("/v1/models/%00"), 400, "bad_target"},
+        {GET("http://localhost/health"), 400, "bad_target"},
+        {"GET /health HTTP/1.1\r\n\r\n", 400, "bad_host"},
+        {"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n", 400, "bad_host"},
+        {"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421, "misdirected"},
+        {"GET /health HTTP/1.1\r\nHost: localhost:80x\r\n\r\n", 421, "misdirected"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
+         "forbidden_origin"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://10.0.0.1\r\n\r\n", 403,
+         "forbidden_origin"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n", 403, "forbidden"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1]:3000\r\n\r\n", 200, "ok"},
+        {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
+        {"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "GET, HEAD"},
+        {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "not_found"},
+        {"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "bad_target"},
+        {"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed_http"},
+        {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "http_version"},
+        {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "http_version"},
+        {"\x16\x03\x01\x02", 400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\n x: folded\r\n\r\n", 400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHo st: localhost\r\n\r\n", 400, "malformed_http"},
+        {"GET /health HTTP/1.1\nHost: localhost\n\n", 400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+         "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+         "Content-Length: 3\r\n\r\nabc",
+         400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\nab", 400, "malform"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n", 400,
+         "malformed_http"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+         400, "malformed_http"},
+        {"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+         "Connection: Upgrade\r\n\r\n",
+         200, "ok"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+         "Content-Length: 2\r\n\r\n{}",
+         415, "unsupported_media_type"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+         "Content-Length: 2\r\n\r\n{}",
+         415, "unsupported_media_type"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: tea\r\nContent-Length: 2\r\n\r\n{}",
+         417, "expectation_failed"},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_answer(&w, table[i].request, table[i].status, table[i].needle);
+    world_stop(&w);
+}
+
+Test(http, a_wrong_method_is_told_the_right_ones) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    started(&w);
+    raw(&w, "GET /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", &r);
+    cr_expect_eq(r.status, 405);
+    cr_expect_str_eq(reply_header(&r, "allow", v, sizeof(v)), "POST");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(http, head_is_get_without_the_body) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd, "HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    while (world_read_until(&w, fd, &b, "never"))
+        ;
+    cr_expect(strstr(b.data, "Content-Length: 33\r\n"), "%s", b.data);
+    cr_expect_eq(strcmp(b.data + b.len - 4, "\r\n\r\n"), 0);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(http, limits_hold) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 24};
+
+    world_init(&w);
+    w.opts.max_body_bytes = 4096;
+    world_start(&w);
+    buf_add_str(&b, "GET /");
+    for (int i = 0; i < 9000; i++)
+        buf_add_char(&b, 'a');
+    buf_add_str(&b, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    expect_answer(&w, b.data, 414, "uri_too_long");
+    buf_clear(&b);
+    buf_add_str(&b, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
+    for (int i = 0; i < 17000; i++)
+        buf_add_char(&b, 'a');
+    expect_answer(&w, b.data, 431, "header_too_large");
+    buf_clear(&b);
+    buf_add_str(&b, "GET /health HTTP/1.1\r\nHost: localhost\r\n");
+    for (int i = 0; i < 100; i++)
+        buf_printf(&b, "X%d: y\r\n", i);
+    buf_add_str(&b, "\r\n");
+    expect_answer(&w, b.data, 431, "too_many_headers");
+    buf_clear(&b);
+    buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4097\r\n\r\n");
+    expect_answer(&w, b.data, 413, "body_too_large");
+    buf_clear(&b);
+    buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                    "Content-Length: 4097\r\n\r\n");
+    expect_answer(&w, b.data, 413, "body_too_large");
+    buf_clear(&b);
+    buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+                    "\r\n1001\r\n");
+    for (int i = 0; i < 4097; i++)
+        buf_add_char(&b, ' ');
+    expect_answer(&w, b.data, 413, "body_too_large");
+    world_stop(&w);
+}
+
+Test(http, slow_requests_end_in_time) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.header_timeout_ms = 30;
+    w.opts.body_timeout_ms = 30;
+    w.opts.idle_timeout_ms = 30;
+    world_start(&w);
+    int fd = world_connect(&w); /* says nothing: closed without a word */
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 0);
+    cr_expect(r.closed);
+    world_drop(&w, fd);
+    fd = world_connect(&w); /* bytes do not extend the time */
+    for (int i = 0; i < 10; i++) {
+        world_send(&w, fd, "G", i == 0);
+        world_send(&w, fd, "E", i == 1);
+        world_send(&w, fd, "T", i == 2);
+        world_send(&w, fd, " ", i == 3);
+        usleep(4000);
+        world_turn(&w);
+    }
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 408);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    fd = world_connect(&w);
+    world_say(&w, fd, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 408);
+    cr_expect(strstr(r.body.data, "request_timeout"));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    fd = world_connect(&w); /* idle after an answer */
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_receive(&w, fd, &r);
+    cr_expect(r.closed);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(http, pipelined_requests_are_answered_in_order) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    char *at;
+
+    started(&w);
+    int fd = world_connect(&w);
+    for (int i = 0; i < 20; i++)
+        buf_printf(&b, "GET /v1/models/m%d HTTP/1.1\r\nHost: localhost\r\n\r\n", i);
+    buf_add_str(&b, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    world_send(&w, fd, b.data, b.len);
+    buf_clear(&b);
+    while (world_read_until(&w, fd, &b, "never"))
+        ;
+    at = b.data;
+    for (int i = 0; i < 20; i++) {
+        char needle[32];
+
+        snprintf(needle, sizeof(needle), "`m%d`", i);
+        at = strstr(at, needle);
+        cr_assert(at, "%s is missing", needle);
+    }
+    cr_expect(strstr(at, "serving"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(http, every_split_of_a_request_is_the_same_request) {
+    static const char request[] =
+        "POST /v1/models/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "2;ext=1\r\n{}\r\n0\r\nTrailer: x\r\n\r\n"
+        "GET /v1/models/tiny HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (size_t cut = 1; cut < sizeof(request) - 1; cut++) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+        int fd = world_connect(&w);
+
+        world_send(&w, fd, request, cut);
+        world_turn(&w);
+        world_send(&w, fd, request + cut, sizeof(request) - 1 - cut);
+        world_read_until(&w, fd, &b, "1700000000");
+        cr_expect(strstr(b.data, "HTTP/1.1 405") == b.data, "cut at %zu: %s", cut, b.data);
+        world_drop(&w, fd);
+    }
+    (void)r;
+    world_stop(&w);
+}
+
+Test(http, http_1_0_is_closed_unless_asked) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    started(&w);
+    raw(&w, "GET /health HTTP/1.0\r\n\r\n", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    raw(&w, "GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", &r);
+    cr_expect_str_eq(reply_header(&r, "connection", v, sizeof(v)), "keep-alive");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(http, one_connection_too_many_is_told_so) {
+    struct world w;
+    struct reply r;
+    int fd[3];
+
+    world_init(&w);
+    w.opts.max_connections = 2;
+    world_start(&w);
+    for (int i = 0; i < 3; i++) {
+        fd[i] = world_connect(&w);
+        world_turns(&w, 3);
+    }
+    world_receive(&w, fd[2], &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "too_many_connections"));
+    reply_deinit(&r);
+    world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd[0], &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    for (int i = 0; i < 3; i++)
+        world_drop(&w, fd[i]);
+    world_stop(&w);
+}
+
+Test(http, unix_socket_serves_and_needs_no_known_host) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect_unix(&w);
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: anything\r\n\r\n");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(http, configured_hosts_are_known) {
+    static const char *const hosts[] = {"weft.example", NULL}, *const all[] = {"*", NULL};
+    struct world w;
+
+    world_init(&w);
+    w.opts.hosts = hosts;
+    world_start(&w);
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: WEFT.example:8080\r\n\r\n", 200, "ok");
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: x.weft.example\r\n\r\n", 421, "misdirected");
+    world_stop(&w);
+    world_init(&w);
+    w.opts.hosts = all;
+    world_start(&w);
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: x.y\r\n\r\n", 200, "ok");
+    world_stop(&w);
+}
+
+Test(http, draining_answers_idle_connections_once) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd, &r);
+    reply_deinit(&r);
+    api_set_health(w.api, API_DRAINING);
+    api_drain(w.api);
+    world_turns(&w, 3);
+    world_post(&w, fd, "/v1/chat/completions", "{}");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "\"code\":\"draining\""));
+    cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    close(fd);
+    world_stop(&w);
+}
+
+/* ---- keys ---- */
+
+static void write_keys(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+
+    cr_assert(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+Test(auth, keys_are_asked_for_and_reloaded) {
+    struct world w;
+    struct err err = {0};
+    char path[64];
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-keys-%d", getpid());
+    write_keys(path, "# keys\nalice:sk-alice\n\nsk-plain\n");
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+#define WITH(header) "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" header "\r\n\r\n"
+    expect_answer(&w, WITH("X: y"), 401,
+                  "\"type\":\"authentication_error\",\"param\":null,\"code\":\"invalid_api_key\"");
+    expect_answer(&w, WITH("Authorization: Bearer sk-alice"), 200, "tiny");
+    expect_answer(&w, WITH("authorization: bearer  sk-plain"), 200, "tiny");
+    expect_answer(&w, WITH("x-api-key: sk-alice"), 200, "tiny");
+    expect_answer(&w, WITH("Authorization: Bearer sk-alic"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer sk-alicex"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer alice:sk-alice"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Basic sk-alice"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer sk-alice\r\nAuthorization: Bearer sk-plain"), 401,
+                  "More than one");
+    expect_answer(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, "ok");
+    write_keys(path, "bob:sk-bob\n");
+    cr_expect_eq(api_reload_keys(w.api, &err), 0);
+    expect_answer(&w, WITH("Authorization: Bearer sk-alice"), 401, "Incorrect");
+    expect_answer(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
+    write_keys(path, "has space\n");
+    cr_expect_lt(api_reload_keys(w.api, &err), 0);
+    cr_expect(strstr(err.message, "line 1"), "%s", err.message);
+    expect_answer(&w, WITH("Authorization: Bearer sk-bob"), 200, "tiny");
+    unlink(path);
+    cr_expect_lt(api_reload_keys(w.api, &err), 0);
+    world_stop(&w);
+}

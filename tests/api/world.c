@@ -1,0 +1,285 @@
+#include "world.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "base/log.h"
+
+#define PATIENCE 20000 /* turns without news before a test gives up */
+
+void world_init(struct world *w) {
+    static const char *const aliases[] = {"alias", NULL};
+
+    memset(w, 0, sizeof(*w));
+    log_init(getenv("WEFT_TEST_LOG") ? WLOG_DEBUG : WLOG_ERROR, "test");
+    w->opts = (struct api_opts){
+        .max_connections = 64,
+        .max_running = 8,
+        .max_queued = 4,
+        .max_n = 8,
+        .max_body_bytes = 1 << 20,
+        .max_header_bytes = 16 << 10,
+        .header_timeout_ms = 10000,
+        .body_timeout_ms = 10000,
+        .idle_timeout_ms = 10000,
+        .keepalive_ms = 10000,
+        .stall_timeout_ms = 10000,
+        .stream_buffer_bytes = 256 << 10,
+        .max_header_count = 100,
+        .owned_by = "weft",
+        .digests = true,
+    };
+    w->model = (struct api_model){
+        .id = "tiny",
+        .aliases = aliases,
+        .max_context = 512,
+        .n_vocab = 300,
+        .page_tokens = 16,
+        .n_pages = 64,
+        .created_unix = 1700000000,
+    };
+    fake_init(&w->port, clock_monotonic());
+}
+
+void world_start(struct world *w) {
+    static int number;
+    struct err err = {0};
+
+    uv_loop_init(&w->loop);
+    cr_assert_eq(api_new(&w->api, &w->loop, &w->opts, &w->model, &w->port.port, clock_monotonic()),
+                 0);
+    w->port.api = w->api;
+    cr_assert_eq(api_reload_keys(w->api, &err), 0, "%s", err.message);
+    cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, &w->tcp_port, &err), 0, "%s", err.message);
+    snprintf(w->path, sizeof(w->path), "/tmp/weft-test-%d-%d.sock", getpid(), number++);
+    cr_assert_eq(api_listen_unix(w->api, w->path, &err), 0, "%s", err.message);
+    if (!w->starting) {
+        api_set_health(w->api, API_SERVING);
+        api_worker_up(w->api, NULL);
+    }
+}
+
+void world_turn(struct world *w) {
+    uv_run(&w->loop, UV_RUN_NOWAIT);
+    fake_turn(&w->port);
+}
+
+void world_turns(struct world *w, int n) {
+    while (n--)
+        world_turn(w);
+}
+
+void world_stop(struct world *w) {
+    api_close(w->api);
+    uv_run(&w->loop, UV_RUN_DEFAULT);
+    struct api_stats s;
+    api_stats(w->api, &s);
+    cr_expect_eq(s.n_connections, 0);
+    cr_expect_eq(s.n_running + s.n_queued, 0);
+    cr_expect(!api_busy(w->api));
+    cr_expect_eq(uv_loop_close(&w->loop), 0, "handles are left open");
+    cr_expect_neq(access(w->path, F_OK), 0, "the socket file is left");
+    api_free(w->api);
+    fake_deinit(&w->port);
+}
+
+static int connect_to(const struct sockaddr *sa, socklen_t len) {
+    int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(connect(fd, sa, len), 0, "%s", strerror(errno));
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    return fd;
+}
+
+int world_connect(struct world *w) {
+    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)w->tcp_port)};
+
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return connect_to((struct sockaddr *)&sa, sizeof(sa));
+}
+
+int world_connect_unix(struct world *w) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", w->path);
+    return connect_to((struct sockaddr *)&sa, sizeof(sa));
+}
+
+void world_drop(struct world *w, int fd) {
+    close(fd);
+    world_turns(w, 4);
+}
+
+static void pause_for(int fd, short what) {
+    struct pollfd p = {.fd = fd, .events = what};
+
+    poll(&p, 1, 1);
+}
+
+void world_send(struct world *w, int fd, const char *data, size_t len) {
+    int patience = PATIENCE;
+
+    while (len && patience--) {
+        ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+
+        if (n < 0 && errno != EAGAIN)
+            return; /* the server closed; the answer says why */
+        if (n > 0) {
+            data += n;
+            len -= (size_t)n;
+        }
+        world_turn(w);
+    }
+    cr_assert_eq(len, 0, "the server does not read");
+}
+
+void world_say(struct world *w, int fd, const char *fmt, ...) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 24};
+    va_list ap;
+
+    va_start(ap, fmt);
+    cr_assert_eq(buf_vprintf(&b, fmt, ap), 0);
+    va_end(ap);
+    world_send(w, fd, b.data, b.len);
+}
+
+void world_post(struct world *w, int fd, const char *path, const char *body) {
+    world_say(w, fd,
+              "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              path, strlen(body), body);
+}
+
+/* Adds what has arrived; false when the server closed. */
+static bool take(struct world *w, int fd, struct buf *out) {
+    char chunk[16384];
+    ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
+
+    if (n > 0)
+        cr_assert_eq(buf_add(out, chunk, (size_t)n), 0);
+    else if (n == 0 || errno != EAGAIN)
+        return false;
+    world_turn(w);
+    if (n < 0)
+        pause_for(fd, POLLIN);
+    return true;
+}
+
+bool world_read_until(struct world *w, int fd, struct buf *out, const char *needle) {
+    int patience = PATIENCE;
+
+    while (!out->data || !memmem(out->data, out->len, needle, strlen(needle))) {
+        if (!take(w, fd, out))
+            return false;
+        cr_assert(patience--, "waited in vain for %s after %.*s", needle, (int)MIN(out->len, 2000u),
+                  out->data ? out->data : "");
+    }
+    return true;
+}
+
+const char *reply_header(const struct reply *r, const char *name, char *out, size_t size) {
+    size_t n = strlen(name);
+
+    snprintf(out, size, "%s", "");
+    for (const char *line = strchr(r->head, '\n'); line; line = strchr(line + 1, '\n')) {
+        if (strncasecmp(line + 1, name, n) != 0 || line[1 + n] != ':')
+            continue;
+        const char *v = line + n + 2 + strspn(line + n + 2, " ");
+        snprintf(out, size, "%.*s", (int)strcspn(v, "\r\n"), v);
+    }
+    return out;
+}
+
+/* Decodes the chunks in @raw from @at on; false when the last one is not there yet. */
+static bool unchunk(const struct buf *raw, size_t at, struct buf *out, size_t *end) {
+    buf_clear(out);
+    for (;;) {
+        char *line_end = raw->len > at ? memmem(raw->data + at, raw->len - at, "\r\n", 2) : NULL;
+
+        if (!line_end)
+            return false;
+        size_t n = strtoul(raw->data + at, NULL, 16);
+        at = (size_t)(line_end - raw->data) + 2;
+        if (raw->len < at + n + 2)
+            return false;
+        cr_assert_eq(memcmp(raw->data + at + n, "\r\n", 2), 0, "chunk does not end");
+        cr_assert_eq(buf_add(out, raw->data + at, n), 0);
+        at += n + 2;
+        if (n == 0) {
+            *end = at;
+            return true;
+        }
+    }
+}
+
+void world_receive(struct world *w, int fd, struct reply *r) {
+    CLEANUP(buf_deinit) struct buf raw = {.max = 1 << 28};
+    char value[64];
+    int patience = PATIENCE;
+
+    memset(r, 0, sizeof(*r));
+    r->body.max = 1 << 28;
+    bool open;
+    while ((open = world_read_until(w, fd, &raw, "\r\n\r\n")) &&
+           strncmp(raw.data, "HTTP/1.1 100", 12) == 0)
+        buf_consume(&raw, 25);
+    if (!raw.len) {
+        r->closed = true;
+        return;
+    }
+    char *split = memmem(raw.data, raw.len, "\r\n\r\n", 4);
+    cr_assert(split, "half a head: %.*s", (int)raw.len, raw.data);
+    size_t head = (size_t)(split - raw.data) + 4;
+    snprintf(r->head, sizeof(r->head), "%.*s", (int)head, raw.data);
+    cr_assert_eq(sscanf(r->head, "HTTP/1.1 %d", &r->status), 1);
+    reply_header(r, "content-length", value, sizeof(value));
+    size_t want = *value ? strtoul(value, NULL, 10) : SIZE_MAX, end = 0;
+    bool chunked = *reply_header(r, "transfer-encoding", value, sizeof(value));
+    bool done = false;
+    do {
+        done = chunked ? unchunk(&raw, head, &r->body, &end) : raw.len - head >= want;
+        cr_assert(patience--, "the answer does not end: %.3000s", raw.data);
+    } while (!done && (open = open && take(w, fd, &raw)));
+    if (!chunked) {
+        end = MIN(raw.len, want == SIZE_MAX ? raw.len : head + want);
+        cr_assert_eq(buf_add(&r->body, raw.data + head, end - head), 0);
+    }
+    cr_expect(done || want == SIZE_MAX, "the answer is cut off");
+    cr_expect_eq(raw.len, end, "bytes after the answer: %s", raw.data + end);
+    if (strcasecmp(reply_header(r, "connection", value, sizeof(value)), "close") == 0) {
+        for (patience = PATIENCE; (open = open && take(w, fd, &raw)) && patience--;)
+            ;
+        r->closed = !open;
+        cr_expect(r->closed, "announced to close, but did not");
+    }
+}
+
+void reply_deinit(struct reply *r) {
+    buf_deinit(&r->body);
+}
+
+void world_ask(struct world *w, const char *path, const char *body, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_post(w, fd, path, body);
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+void world_get(struct world *w, const char *path, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_say(w, fd, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}

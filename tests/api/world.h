@@ -1,0 +1,51 @@
+#pragma once
+
+/*
+ * world - an api on a loop of its own, a scripted worker behind it and raw sockets before it, all in one
+ * thread: a test turns the loop while it waits, so nothing races.
+ */
+
+#include "fake_port.h"
+#include "base/buf.h"
+
+struct world {
+    uv_loop_t loop;
+    struct api *api;
+    struct api_opts opts;
+    struct api_model model;
+    struct fake_port port;
+    int tcp_port;
+    char path[64]; /* of the UNIX socket */
+    bool starting; /* leave the service in STARTING */
+};
+
+struct reply {
+    int status; /* 0: the connection was closed without an answer */
+    char head[4096];
+    struct buf body; /* unchunked */
+    bool closed;     /* the server closed after it */
+};
+
+void world_init(struct world *w); /* defaults; change w->opts and w->model, then: */
+void world_start(struct world *w);
+void world_stop(struct world *w); /* also asserts that nothing is left */
+void world_turn(struct world *w); /* one turn of the loop and of the script */
+void world_turns(struct world *w, int n);
+
+int world_connect(struct world *w);
+int world_connect_unix(struct world *w);
+void world_send(struct world *w, int fd, const char *data, size_t len);
+void world_say(struct world *w, int fd, const char *fmt, ...) PRINTF(3, 4);
+/* A request with a JSON body. */
+void world_post(struct world *w, int fd, const char *path, const char *body);
+/* Reads what has arrived until @want bytes are in @out or the server closes; returns false when closed. */
+bool world_read_until(struct world *w, int fd, struct buf *out, const char *needle);
+void world_receive(struct world *w, int fd, struct reply *r); /* one answer */
+void world_drop(struct world *w, int fd);
+void reply_deinit(struct reply *r);
+
+/* connect, post, receive, close */
+void world_ask(struct world *w, const char *path, const char *body, struct reply *r);
+void world_get(struct world *w, const char *path, struct reply *r);
+/* Value of a header in @head, "" when absent. */
+const char *reply_header(const struct reply *r, const char *name, char *out, size_t size);
