@@ -1,0 +1,184 @@
+/*
+ * Ids of other implementations, for every text of every vocabulary in WEFT_DATA, and the way back.
+ */
+
+#include "tests/text/expect.h"
+
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "text/tokenizer_private.h"
+
+static const char separator[] = "\n__ggml_vocab_test__\n";
+
+struct name {
+    char text[16];
+};
+
+static struct name all[] = {{"gpt-2"},     {"llama-bpe"}, {"qwen2"},  {"qwen35"},
+                            {"llama-spm"}, {"phi-3"},     {"gemma-4"}};
+static struct name with_extra[] = {{"gpt-2"}, {"llama-bpe"}, {"qwen2"}, {"qwen35"}, {"llama-spm"}};
+
+static struct tokenizer *open_vocab(const char *name) {
+    char file[64];
+
+    snprintf(file, sizeof(file), "ggml-vocab-%s.gguf", name);
+    return expect_tokenizer(expect_data("vocab", file));
+}
+
+/* llama.cpp never normalises: its ids of text that is not in NFC are compared without that step. */
+static bool set_nfc(struct tokenizer *t, bool on) {
+    static struct pretok copy;
+    bool before = t->pretok && t->pretok->nfc;
+
+    if (t->pretok) {
+        copy = *t->pretok;
+        copy.nfc = on;
+        t->pretok = &copy;
+    }
+    return before;
+}
+
+static bool is_nfc(const char *text, size_t len) {
+    struct buf b;
+    bool changed;
+
+    buf_init(&b, 1 << 24);
+    cr_assert_eq(unicode_nfc(text, len, &b, &changed), 0);
+    buf_deinit(&b);
+    return !changed;
+}
+
+/* The numbers of one line. */
+static size_t read_line(const char **at, int32_t *ids, size_t max) {
+    size_t n = 0;
+    const char *s = *at;
+
+    while (*s && *s != '\n') {
+        char *end;
+
+        cr_assert_lt(n, max);
+        ids[n++] = (int32_t)strtol(s, &end, 10);
+        for (s = end; *s == ' ';)
+            s++;
+    }
+    *at = s + (*s == '\n');
+    return n;
+}
+
+static void check_way_back(const struct tokenizer *t, const char *text, size_t len,
+                           const struct tokens *ids) {
+    struct buf got;
+
+    buf_init(&got, 1 << 24);
+    cr_assert_eq(tokenizer_decode(t, ids->id, ids->n, false, &got), 0);
+    cr_assert_eq(got.len, len, "%s", text);
+    cr_assert(got.len == 0 || memcmp(got.data, text, got.len) == 0, "%s", text);
+    buf_deinit(&got);
+}
+
+/* Encodes as llama.cpp does: without normalising; when the text is in NFC, normalising changes nothing. */
+static void check_text(struct tokenizer *t, const char *text, size_t len, unsigned flags,
+                       const int32_t *want, size_t n_want, const char *what) {
+    bool nfc = set_nfc(t, false);
+    struct tokens got = expect_encode(t, text, len, flags);
+
+    expect_ids(&got, want, n_want, what);
+    if (!flags)
+        check_way_back(t, text, len, &got);
+    tokens_deinit(&got);
+    set_nfc(t, nfc);
+    if (!nfc || !is_nfc(text, len))
+        return;
+    got = expect_encode(t, text, len, flags);
+    expect_ids(&got, want, n_want, what);
+    tokens_deinit(&got);
+}
+
+ParameterizedTestParameters(text_vocabularies, ids_are_llama_cpps) {
+    return cr_make_param_array(struct name, all, ARRAY_SIZE(all));
+}
+
+ParameterizedTest(struct name *name, text_vocabularies, ids_are_llama_cpps) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = open_vocab(name->text);
+    char file[64];
+    size_t len, n_texts = 0;
+    int32_t want[4096];
+
+    snprintf(file, sizeof(file), "ggml-vocab-%s.gguf.inp", name->text);
+    CLEANUP(freep) char *inp = expect_read(expect_data("vocab", file), &len);
+    snprintf(file, sizeof(file), "ggml-vocab-%s.gguf.out", name->text);
+    CLEANUP(freep) char *out = expect_read(expect_data("vocab", file), &len);
+    const char *line = out;
+
+    for (char *text = inp; text; n_texts++) {
+        char *end = strstr(text, separator);
+        size_t n = end ? (size_t)(end - text) : strlen(text);
+        size_t n_want = read_line(&line, want, ARRAY_SIZE(want));
+        char what[64];
+
+        snprintf(what, sizeof(what), "%s, text %zu", name->text, n_texts);
+        check_text(t, text, n, 0, want, n_want, what);
+        text = end ? end + strlen(separator) : NULL;
+    }
+    cr_assert_geq(n_texts, 46);
+}
+
+static size_t read_ids(yyjson_val *array, int32_t *ids, size_t max) {
+    size_t n = yyjson_arr_size(array);
+
+    cr_assert_leq(n, max);
+    for (size_t i = 0; i < n; i++)
+        ids[i] = yyjson_get_int(yyjson_arr_get(array, i));
+    return n;
+}
+
+static void check_extra(struct tokenizer *t, yyjson_val *o) {
+    static int32_t want[65536];
+    yyjson_val *special = yyjson_obj_get(o, "ids_parse_special"),
+               *after_nfc = yyjson_obj_get(o, "ids_after_nfc");
+    const char *name = yyjson_get_str(yyjson_obj_get(o, "name"));
+    yyjson_val *text_val = yyjson_obj_get(o, "text");
+    const char *text = yyjson_get_str(text_val);
+    size_t len = yyjson_get_len(text_val);
+    size_t n = read_ids(yyjson_obj_get(o, "ids"), want, ARRAY_SIZE(want));
+
+    check_text(t, text, len, 0, want, n, name);
+    if (special)
+        n = read_ids(special, want, ARRAY_SIZE(want));
+    check_text(t, text, len, TOKENIZE_SPECIAL, want, n, name);
+    if (after_nfc) {
+        struct tokens got = expect_encode(t, text, len, 0);
+
+        n = read_ids(after_nfc, want, ARRAY_SIZE(want));
+        expect_ids(&got, want, n, name);
+        tokens_deinit(&got);
+    }
+}
+
+ParameterizedTestParameters(text_vocabularies, extra_texts) {
+    return cr_make_param_array(struct name, with_extra, ARRAY_SIZE(with_extra));
+}
+
+ParameterizedTest(struct name *name, text_vocabularies, extra_texts) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = open_vocab(name->text);
+    char file[64];
+    size_t len, n = 0;
+
+    snprintf(file, sizeof(file), "extra/%s.jsonl", name->text);
+    CLEANUP(freep) char *data = expect_read(expect_data("vocab", file), &len);
+    for (char *line = data, *end; *line; line = end + 1, n++) {
+        yyjson_doc *doc;
+
+        end = strchr(line, '\n');
+        cr_assert_not_null(end);
+        doc = yyjson_read(line, (size_t)(end - line), 0);
+        cr_assert_not_null(doc);
+        check_extra(t, yyjson_doc_get_root(doc));
+        yyjson_doc_free(doc);
+    }
+    cr_assert_geq(n, 80);
+}

@@ -1,0 +1,95 @@
+/* The pairs of a BPE vocabulary: one per line of the file's list of merges, in order of urgency. */
+
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+static int load_pretok(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.pre";
+    struct gguf_str name;
+    char known[256];
+    int r = gguf_string(g, key, &name);
+
+    pretok_list(known, sizeof(known));
+    if (r < 0)
+        return err_set(err, 0, NULL, "%s is %s; known are: %s", key,
+                       r == -ENOENT ? "missing" : "not a string", known);
+    t->pretok = pretok_find(name);
+    if (!t->pretok) {
+        char shown[48];
+        size_t n = MIN(name.len, sizeof(shown) - 1);
+
+        for (size_t i = 0; i < n; i++)
+            shown[i] = name.data[i] >= ' ' && name.data[i] <= '~' ? name.data[i] : '?';
+        shown[n] = 0;
+        return err_set(err, 0, NULL, "pre-tokenizer \"%s\" is not supported; known are: %s", shown,
+                       known);
+    }
+    return 0;
+}
+
+/* The tokens of single bytes. */
+static void find_bytes(struct tokenizer *t) {
+    char c[4];
+
+    for (unsigned b = 0; b < 256; b++) {
+        uint32_t id = vocab_find(&t->vocab, c, unicode_encode(byte_to_char((uint8_t)b), c));
+
+        t->byte_token[b] = id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
+    }
+}
+
+static int bad_merge(struct err *err, uint64_t i, const char *why) {
+    return err_set(err, 0, NULL, "tokenizer.ggml.merges[%llu] %s", (unsigned long long)i, why);
+}
+
+/* Adds the merge "left right"; the space that separates is the first one after the first byte. */
+static int add_merge(struct tokenizer *t, struct gguf_str s, uint32_t rank, struct err *err) {
+    const struct vocab *v = &t->vocab;
+    const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
+    char made_text[TOKEN_TEXT_MAX];
+    uint32_t left, right, made;
+    size_t n, m;
+
+    if (!space)
+        return bad_merge(err, rank, "has no space between its parts");
+    n = (size_t)(space - s.data);
+    m = s.len - n - 1;
+    if (n + m > sizeof(made_text))
+        return bad_merge(err, rank, "makes a text that is not a token");
+    memcpy(made_text, s.data, n);
+    memcpy(made_text + n, space + 1, m);
+    left = vocab_find(v, made_text, n);
+    right = vocab_find(v, made_text + n, m);
+    made = vocab_find(v, made_text, n + m);
+    if (left == TOKEN_NONE || right == TOKEN_NONE)
+        return bad_merge(err, rank, "has a part that is not a token");
+    if (made == TOKEN_NONE)
+        return bad_merge(err, rank, "makes a text that is not a token");
+    if (vocab_is_mergeable(v, left) && vocab_is_mergeable(v, right) && vocab_is_mergeable(v, made))
+        pairs_add(&t->pairs, left, right, rank, made);
+    return 0;
+}
+
+int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.merges";
+    const struct gguf_array *merges = gguf_array(g, key);
+    int r = t->kind == KIND_BYTES ? load_pretok(t, g, err) : 0;
+
+    if (r < 0)
+        return r;
+    if (!merges || gguf_array_type(merges) != GGUF_STRING)
+        return err_set(err, 0, NULL, "%s is %s", key,
+                       gguf_has(g, key) ? "not an array of strings" : "missing");
+    if (gguf_array_n(merges) >= RANK_NONE)
+        return err_set(err, 0, NULL, "%s has too many entries", key);
+    r = special_ids_load(&t->special, &t->vocab, g, t->pretok && t->pretok->add_bos, err);
+    if (r == 0)
+        r = pairs_init(&t->pairs, t->vocab.key, gguf_array_n(merges));
+    for (uint64_t i = 0; i < gguf_array_n(merges) && r == 0; i++)
+        r = add_merge(t, gguf_array_str(merges, i), (uint32_t)i, err);
+    if (r == 0 && t->kind == KIND_BYTES)
+        find_bytes(t);
+    return r;
+}

@@ -1,0 +1,247 @@
+/*
+ * Merging: while two neighbours of a word form a pair of the table, the pair of the lowest rank (the
+ * leftmost of equal ones) becomes one symbol.
+ *
+ * Short words, nearly all, search their few ranks again after every merge. Long ones, which only
+ * hostile or strange text has, use a heap of (rank, position): n log n. An entry is stale when
+ * the symbol at its position has another rank by now; entries are never searched for. One number
+ * holds both parts, so that comparing entries also breaks ties to the left.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define SHORT_WORD 32
+#define NO_PAIR UINT64_MAX
+#define NIL UINT32_MAX
+
+static uint64_t pair_of(uint32_t left, uint32_t right) {
+    return (uint64_t)left << 32 | right;
+}
+
+static uint32_t slot_of(const struct pairs *p, uint64_t pair) {
+    return (uint32_t)hash_mix(pair ^ p->key.k[0], p->key.k[1]) & (p->n_slots - 1);
+}
+
+int pairs_init(struct pairs *p, struct hash_key key, size_t n) {
+    size_t n_slots = 16;
+
+    while (n_slots / 3 * 2 < n)
+        n_slots *= 2;
+    if (n_slots > UINT32_MAX / 2)
+        return -ENOMEM;
+    *p = (struct pairs){.key = key, .n_slots = (uint32_t)n_slots};
+    p->slot = reallocarray(NULL, n_slots, sizeof(*p->slot));
+    if (!p->slot)
+        return -ENOMEM;
+    memset(p->slot, 0xFF, n_slots * sizeof(*p->slot));
+    return 0;
+}
+
+void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t made) {
+    uint64_t pair = pair_of(left, right);
+    uint32_t i = slot_of(p, pair);
+
+    while (p->slot[i].pair != NO_PAIR && p->slot[i].pair != pair)
+        i = (i + 1) & (p->n_slots - 1);
+    if (p->slot[i].pair == pair)
+        return;
+    p->slot[i] = (struct pair_slot){pair, rank, made};
+    p->n++;
+}
+
+int pairs_grow(struct pairs *p, size_t n) {
+    struct pairs bigger;
+    int r;
+
+    if (p->n + n <= p->n_slots / 3 * 2)
+        return 0;
+    r = pairs_init(&bigger, p->key, MAX(p->n + n, (size_t)p->n * 2));
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < p->n_slots; i++) {
+        const struct pair_slot *s = &p->slot[i];
+
+        if (s->pair != NO_PAIR)
+            pairs_add(&bigger, (uint32_t)(s->pair >> 32), (uint32_t)s->pair, s->rank, s->made);
+    }
+    free(p->slot);
+    *p = bigger;
+    return 0;
+}
+
+/* Sets rank and made of @a for the pair with @b. */
+static void look_up(const struct pairs *p, struct symbol *a, const struct symbol *b) {
+    uint64_t pair = pair_of(a->id, b->id);
+
+    a->rank = RANK_NONE;
+    if (a->id == TOKEN_NONE || b->id == TOKEN_NONE)
+        return;
+    for (uint32_t i = slot_of(p, pair);; i = (i + 1) & (p->n_slots - 1)) {
+        const struct pair_slot *s = &p->slot[i];
+
+        if (s->pair == pair) {
+            a->rank = s->rank;
+            a->made = s->made;
+            return;
+        }
+        if (s->pair == NO_PAIR)
+            return;
+    }
+}
+
+void merger_deinit(struct merger *m) {
+    free(m->sym);
+    free(m->link);
+    free(m->heap);
+}
+
+int merger_reserve(struct merger *m, size_t n) {
+    struct symbol *p;
+
+    if (n <= m->cap)
+        return 0;
+    p = reallocarray(NULL, n, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    free(m->sym);
+    m->sym = p;
+    m->cap = n;
+    return 0;
+}
+
+static void merge_short(struct merger *m, const struct pairs *p) {
+    struct symbol *s = m->sym;
+    size_t n = m->n;
+
+    while (n > 1) {
+        uint32_t best = RANK_NONE;
+        size_t at = 0;
+
+        for (size_t i = 0; i + 1 < n; i++) {
+            if (s[i].rank < best) {
+                best = s[i].rank;
+                at = i;
+            }
+        }
+        if (best == RANK_NONE)
+            break;
+        s[at].id = s[at].made;
+        s[at].len += s[at + 1].len;
+        n--;
+        memmove(&s[at + 1], &s[at + 2], (n - at - 1) * sizeof(*s));
+        if (at + 1 < n)
+            look_up(p, &s[at], &s[at + 1]);
+        if (at > 0)
+            look_up(p, &s[at - 1], &s[at]);
+    }
+    m->n = n;
+}
+
+static void sift_down(uint64_t *heap, size_t n, size_t i) {
+    uint64_t v = heap[i];
+
+    for (size_t c; (c = 2 * i + 1) < n; i = c) {
+        c += c + 1 < n && heap[c + 1] < heap[c];
+        if (heap[c] >= v)
+            break;
+        heap[i] = heap[c];
+    }
+    heap[i] = v;
+}
+
+static void push(struct merger *m, uint32_t rank, uint32_t at) {
+    uint64_t v = (uint64_t)rank << 32 | at;
+    size_t i = m->n_heap++;
+
+    for (; i > 0 && m->heap[(i - 1) / 2] > v; i = (i - 1) / 2)
+        m->heap[i] = m->heap[(i - 1) / 2];
+    m->heap[i] = v;
+}
+
+static uint64_t pop(struct merger *m) {
+    uint64_t v = m->heap[0];
+
+    m->heap[0] = m->heap[--m->n_heap];
+    if (m->n_heap)
+        sift_down(m->heap, m->n_heap, 0);
+    return v;
+}
+
+/* Memory of a long word: every symbol has a pair at first, and a merge takes one entry and adds two. */
+static int reserve_long(struct merger *m, size_t n) {
+    if (n <= m->long_cap)
+        return 0;
+    free(m->link);
+    free(m->heap);
+    m->long_cap = 0;
+    m->link = reallocarray(NULL, n, 2 * sizeof(*m->link));
+    m->heap = reallocarray(NULL, n, 2 * sizeof(*m->heap));
+    if (!m->link || !m->heap)
+        return -ENOMEM;
+    m->long_cap = n;
+    return 0;
+}
+
+static int merge_long(struct merger *m, const struct pairs *p) {
+    struct symbol *s = m->sym;
+    uint32_t n = (uint32_t)m->n, *next, *prev;
+    int r = reserve_long(m, n);
+
+    if (r < 0)
+        return r;
+    next = m->link;
+    prev = m->link + m->n;
+    m->n_heap = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        next[i] = i + 1 < n ? i + 1 : NIL;
+        prev[i] = i ? i - 1 : NIL;
+        if (i + 1 < n && s[i].rank != RANK_NONE)
+            m->heap[m->n_heap++] = (uint64_t)s[i].rank << 32 | i;
+    }
+    for (size_t i = m->n_heap / 2; i-- > 0;)
+        sift_down(m->heap, m->n_heap, i);
+    while (m->n_heap) {
+        uint64_t top = pop(m);
+        uint32_t at = (uint32_t)top, gone, before;
+
+        if (s[at].rank != top >> 32)
+            continue;
+        gone = next[at];
+        before = prev[at];
+        s[at].id = s[at].made;
+        s[at].len += s[gone].len;
+        s[gone].rank = RANK_NONE;
+        s[at].rank = RANK_NONE;
+        next[at] = next[gone];
+        if (next[at] != NIL) {
+            prev[next[at]] = at;
+            look_up(p, &s[at], &s[next[at]]);
+            if (s[at].rank != RANK_NONE)
+                push(m, s[at].rank, at);
+        }
+        if (before != NIL) {
+            look_up(p, &s[before], &s[at]);
+            if (s[before].rank != RANK_NONE)
+                push(m, s[before].rank, before);
+        }
+    }
+    m->n = 0;
+    for (uint32_t i = 0; i != NIL; i = next[i])
+        s[m->n++] = s[i];
+    return 0;
+}
+
+int merger_run(struct merger *m, const struct pairs *p) {
+    if (m->n < 2)
+        return 0;
+    for (size_t i = 0; i + 1 < m->n; i++)
+        look_up(p, &m->sym[i], &m->sym[i + 1]);
+    m->sym[m->n - 1].rank = RANK_NONE;
+    if (m->n > SHORT_WORD)
+        return merge_long(m, p);
+    merge_short(m, p);
+    return 0;
+}

@@ -1,0 +1,221 @@
+/*
+ * Special tokens: the ids that the file names, the set that ends a generation, and the markers that
+ * are looked for in raw text.
+ *
+ * Files name only one end of sequence, while models end their turns with another token; so, as other
+ * servers do, every token with the text of a known end counts as one.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const end_texts[] = {
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<eos>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "<|tool_response>",
+    "[e~[",
+    "<|fim_pad|>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<\xEF\xBD\x9C"
+    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+};
+
+static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
+
+/* *out: the id at tokenizer.ggml.NAME_token_id, -1 when the key is absent. */
+static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
+                   struct err *err) {
+    char key[64];
+    uint32_t id;
+    int r;
+
+    snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", name);
+    r = gguf_u32(g, key, &id);
+    *out = -1;
+    if (r == -ENOENT)
+        return 0;
+    if (r < 0 || id >= n_vocab)
+        return err_set(err, 0, NULL, "%s is not the id of one of the %u tokens", key, n_vocab);
+    *out = (int32_t)id;
+    return 0;
+}
+
+static int read_bool(const struct gguf *g, const char *key, bool *value, struct err *err) {
+    int r = gguf_bool(g, key, value);
+
+    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
+}
+
+static bool is_end(const struct special_ids *s, int32_t id) {
+    for (size_t i = 0; i < s->n_end; i++) {
+        if (s->end[i] == id)
+            return true;
+    }
+    return false;
+}
+
+static void add_end(struct special_ids *s, int32_t id) {
+    if (id >= 0 && !is_end(s, id))
+        s->end[s->n_end++] = id;
+}
+
+void special_ids_set_eos(struct special_ids *s, int32_t id) {
+    s->eos = id;
+    add_end(s, id);
+}
+
+static void remove_end(struct special_ids *s, uint32_t id) {
+    for (size_t i = 0; i < s->n_end; i++) {
+        if (s->end[i] == (int32_t)id)
+            s->end[i--] = s->end[--s->n_end];
+    }
+}
+
+static uint32_t find_text(const struct vocab *v, const char *text) {
+    return vocab_find(v, text, strlen(text));
+}
+
+/* Adds the token with the text of an end, and makes it a control token: some files call it ordinary text
+ * (Qwen's "</s>", which the pre-tokenizer never lets merging make). */
+static void add_end_text(struct special_ids *s, struct vocab *v, const char *text) {
+    uint32_t id = find_text(v, text);
+
+    if (id == TOKEN_NONE || v->type[id] == TOKEN_BYTE)
+        return;
+    v->type[id] = TOKEN_CONTROL;
+    add_end(s, (int32_t)id);
+}
+
+int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
+                     struct err *err) {
+    uint32_t end, other;
+    int32_t id;
+    int r;
+
+    *s = (struct special_ids){.add_bos = add_bos};
+    s->end = reallocarray(NULL, ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1, sizeof(*s->end));
+    if (!s->end)
+        return -ENOMEM;
+    r = read_id(g, "bos", v->n, &s->bos, err);
+    if (r == 0)
+        r = read_id(g, "eos", v->n, &s->eos, err);
+    if (r == 0)
+        r = read_id(g, "unknown", v->n, &s->unk, err);
+    if (r == 0)
+        r = read_bool(g, "tokenizer.ggml.add_bos_token", &s->add_bos, err);
+    if (r == 0)
+        r = read_bool(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err);
+    for (size_t i = 0; i < ARRAY_SIZE(end_texts) && r == 0; i++)
+        add_end_text(s, v, end_texts[i]);
+    /* gpt-oss ends a message, not its turn, with <|end|>; gemma 4 has </s> as a tag of HTML. */
+    end = find_text(v, "<|end|>");
+    other = find_text(v, "<|return|>");
+    if (end != TOKEN_NONE && other != TOKEN_NONE && find_text(v, "<|call|>") != TOKEN_NONE)
+        remove_end(s, end);
+    end = find_text(v, "</s>");
+    if (end != TOKEN_NONE && find_text(v, "<|tool_response>") != TOKEN_NONE)
+        remove_end(s, end);
+    for (size_t i = 0; i < ARRAY_SIZE(end_keys) && r == 0; i++) {
+        r = read_id(g, end_keys[i], v->n, &id, err);
+        add_end(s, id);
+    }
+    return r;
+}
+
+static int by_text(const void *a, const void *b, void *vocab) {
+    uint32_t n, m;
+    const char *s = vocab_text(vocab, *(const uint32_t *)a, &n);
+    const char *t = vocab_text(vocab, *(const uint32_t *)b, &m);
+    int c = memcmp(s, t, MIN(n, m));
+
+    return c ? c : (n > m) - (n < m);
+}
+
+static bool is_marker(const struct vocab *v, uint32_t id) {
+    return v->text_at[id + 1] > v->text_at[id] &&
+           (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_USER ||
+            v->type[id] == TOKEN_UNKNOWN);
+}
+
+int markers_init(struct markers *m, const struct vocab *v) {
+    uint32_t n = 0;
+
+    for (uint32_t id = 0; id < v->n; id++)
+        n += is_marker(v, id);
+    m->id = reallocarray(NULL, n ? n : 1, sizeof(*m->id));
+    if (!m->id)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < v->n; id++) {
+        if (!is_marker(v, id))
+            continue;
+        m->id[m->n++] = id;
+        m->n_plain += vocab_is_plain(v, id);
+        m->first[(uint8_t)v->text.data[v->text_at[id]] + 1]++;
+    }
+    for (unsigned b = 0; b < 256; b++)
+        m->first[b + 1] += m->first[b];
+    qsort_r(m->id, m->n, sizeof(*m->id), by_text, (void *)v);
+    return 0;
+}
+
+/* The first of [lo, hi), whose texts agree in @depth bytes and are longer, with a byte >= @b there. */
+static uint32_t lower(const struct markers *m, const struct vocab *v, uint32_t lo, uint32_t hi,
+                      size_t depth, unsigned b) {
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if ((uint8_t)v->text.data[v->text_at[m->id[mid]] + depth] < b)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
+                     size_t trusted, uint32_t *id) {
+    uint32_t lo = m->first[(uint8_t)text[0]], hi = m->first[(uint8_t)text[0] + 1];
+    size_t depth = 1, best = 0;
+
+    while (lo < hi) {
+        uint32_t first = m->id[lo];
+        unsigned b;
+
+        if (v->text_at[first + 1] - v->text_at[first] == depth) {
+            if (depth <= trusted || vocab_is_plain(v, first)) {
+                best = depth;
+                *id = first;
+            }
+            lo++;
+        }
+        if (depth == len)
+            break;
+        b = (uint8_t)text[depth];
+        lo = lower(m, v, lo, hi, depth, b);
+        hi = lower(m, v, lo, hi, depth, b + 1);
+        depth++;
+    }
+    return best;
+}

@@ -1,0 +1,111 @@
+/*
+ * SentencePiece as pairs. Its rule is: of all neighbours whose concatenation is a token, merge those with
+ * the best score. Whether two neighbours make a token depends on their texts alone, so every way to
+ * cut every token into two symbols is a pair, and its rank is the score turned around. A symbol is a
+ * token, or a character without a token of its own, which gets a number behind them.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Higher scores first; equal scores have equal ranks. Never RANK_NONE, since @score is no NaN. */
+static uint32_t rank_of(float score) {
+    uint32_t bits;
+
+    score += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &score, sizeof(bits));
+    return bits & 0x80000000u ? bits : 0x7FFFFFFFu - bits;
+}
+
+/* Numbers for the characters of tokens that are no tokens. */
+static int add_chars(struct vocab *v) {
+    for (uint32_t id = 0; id < v->n; id++) {
+        uint32_t len = v->text_at[id + 1] - v->text_at[id];
+
+        if (!vocab_is_mergeable(v, id))
+            continue;
+        for (uint32_t i = 0; i < len;) {
+            const char *s = v->text.data + v->text_at[id] + i;
+            uint32_t cp;
+            unsigned n = unicode_decode(s, s + (len - i), &cp);
+            char c[4];
+            int r;
+
+            i += n;
+            if (cp == UNICODE_INVALID || vocab_find(v, s, n) != TOKEN_NONE)
+                continue;
+            memcpy(c, s, n); /* the texts move */
+            r = vocab_add_char(v, c, n);
+            if (r < 0)
+                return r;
+        }
+    }
+    return 0;
+}
+
+static bool is_symbol(const struct vocab *v, uint32_t id) {
+    return id != TOKEN_NONE && vocab_is_mergeable(v, id);
+}
+
+/* All cuts of token @id into two symbols. */
+static int add_cuts(struct tokenizer *t, uint32_t id, uint32_t rank) {
+    const struct vocab *v = &t->vocab;
+    uint32_t len;
+    const char *s = vocab_text(v, id, &len);
+
+    for (uint32_t i = 0; i < len;) {
+        uint32_t cp, left, right;
+        int r;
+
+        i += unicode_decode(s + i, s + len, &cp);
+        left = vocab_find(v, s, i);
+        if (i == len || !is_symbol(v, left))
+            continue;
+        right = vocab_find(v, s + i, len - i);
+        if (!is_symbol(v, right))
+            continue;
+        r = pairs_grow(&t->pairs, 1);
+        if (r < 0)
+            return r;
+        pairs_add(&t->pairs, left, right, rank, id);
+    }
+    return 0;
+}
+
+/* Files that do not say have SentencePiece's own numbers. */
+static void default_ids(struct special_ids *s, const struct vocab *v) {
+    if (s->unk < 0 && v->type[0] == TOKEN_UNKNOWN)
+        s->unk = 0;
+    if (s->bos < 0 && v->n > 1 && v->type[1] == TOKEN_CONTROL)
+        s->bos = 1;
+    if (s->eos < 0 && v->n > 2 && v->type[2] == TOKEN_CONTROL)
+        special_ids_set_eos(s, 2);
+}
+
+int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.scores";
+    const struct gguf_array *scores = gguf_array(g, key);
+    int r = special_ids_load(&t->special, &t->vocab, g, true, err);
+
+    if (r < 0)
+        return r;
+    if (!scores || gguf_array_type(scores) != GGUF_F32 || gguf_array_n(scores) != t->vocab.n)
+        return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
+                       t->vocab.n);
+    default_ids(&t->special, &t->vocab);
+    r = add_chars(&t->vocab);
+    if (r == 0)
+        r = pairs_init(&t->pairs, t->vocab.key, (size_t)t->vocab.n * 4);
+    for (uint32_t id = 0; id < t->vocab.n && r == 0; id++) {
+        float score = (float)gguf_array_num(scores, id);
+
+        if (isnan(score))
+            return err_set(err, 0, NULL, "%s[%u] is not a number", key, id);
+        if (vocab_is_mergeable(&t->vocab, id))
+            r = add_cuts(t, id, rank_of(score));
+    }
+    return r;
+}

@@ -1,0 +1,282 @@
+#include "text/tokenizer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "text/tokenizer_private.h"
+
+static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const struct {
+        const char *name;
+        enum tokenizer_kind kind;
+    } kinds[] = {{"gpt2", KIND_BYTES}, {"llama", KIND_SCORES}, {"gemma4", KIND_CHARS}};
+    static const char key[] = "tokenizer.ggml.model";
+    struct gguf_str name;
+
+    if (gguf_string(g, key, &name) < 0)
+        return err_set(err, 0, NULL, "%s is missing", key);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        if (strlen(kinds[i].name) == name.len && memcmp(kinds[i].name, name.data, name.len) == 0) {
+            t->kind = kinds[i].kind;
+            return 0;
+        }
+    }
+    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4", key);
+}
+
+/* <0x00> to <0xFF>. */
+static void find_fallback(struct tokenizer *t) {
+    for (unsigned b = 0; b < 256; b++) {
+        char text[8];
+
+        snprintf(text, sizeof(text), "<0x%02X>", b);
+        t->byte_token[b] = vocab_find(&t->vocab, text, 6);
+    }
+}
+
+static void find_replacement(struct tokenizer *t) {
+    const char *text = t->kind == KIND_BYTES ? "\xC3\xAF\xC2\xBF\xC2\xBD" : "\xEF\xBF\xBD";
+
+    t->replacement = vocab_find(&t->vocab, text, strlen(text));
+    if (t->replacement >= t->vocab.n || !vocab_is_mergeable(&t->vocab, t->replacement))
+        t->replacement = TOKEN_NONE;
+    if (t->replacement == TOKEN_NONE && t->special.unk >= 0)
+        t->replacement = (uint32_t)t->special.unk;
+}
+
+/* Whether no symbol that merging makes has a space mark after something else. */
+static bool spaces_only_lead(const struct vocab *v) {
+    for (uint32_t id = 0; id < v->n; id++) {
+        uint32_t len;
+        const char *s = vocab_text(v, id, &len);
+        bool body = false;
+
+        if (!vocab_is_mergeable(v, id))
+            continue;
+        for (uint32_t i = 0; i < len;) {
+            bool mark = len - i >= 3 && memcmp(s + i, "\xE2\x96\x81", 3) == 0;
+
+            if (mark && body)
+                return false;
+            body |= !mark;
+            i += mark ? 3 : 1;
+        }
+    }
+    return true;
+}
+
+static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.add_space_prefix";
+    int r;
+
+    t->space_prefix = t->kind == KIND_SCORES;
+    r = gguf_bool(g, key, &t->space_prefix);
+    if (r < 0 && r != -ENOENT)
+        return err_set(err, 0, NULL, "%s is not a bool", key);
+    r = t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err);
+    if (r < 0)
+        return r;
+    find_fallback(t);
+    t->cut_at_spaces = spaces_only_lead(&t->vocab);
+    return 0;
+}
+
+int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = calloc(1, sizeof(*t));
+    int r;
+
+    if (!t)
+        return -ENOMEM;
+    r = read_kind(t, g, err);
+    if (r == 0)
+        r = vocab_load(&t->vocab, g, err);
+    if (r == 0)
+        r = t->kind == KIND_BYTES ? bpe_load(t, g, err) : load_chars(t, g, err);
+    if (r == 0)
+        r = vocab_make_pieces(&t->vocab, t->kind);
+    if (r == 0)
+        r = markers_init(&t->markers, &t->vocab);
+    if (r < 0)
+        return r;
+    find_replacement(t);
+    *out = STEAL(t);
+    return 0;
+}
+
+struct tokenizer *tokenizer_free(struct tokenizer *t) {
+    if (t) {
+        vocab_deinit(&t->vocab);
+        free(t->pairs.slot);
+        free(t->markers.id);
+        free(t->special.end);
+        free(t);
+    }
+    return NULL;
+}
+
+/* Looks for markers in a text from left to right. */
+struct marker_scan {
+    const struct tokenizer *t;
+    const char *text;
+    size_t len;
+    bool special;
+    const struct text_range *user;
+    size_t n_user;
+};
+
+/* The first marker at or after @at: its position (len: none), *n and *id. */
+static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t *id) {
+    const struct markers *m = &s->t->markers;
+
+    if (!s->special && m->n_plain == 0)
+        return s->len;
+    for (; at < s->len; at++) {
+        size_t trusted = s->special ? s->len - at : 0;
+        uint8_t c = (uint8_t)s->text[at];
+
+        if (m->first[c] == m->first[c + 1])
+            continue;
+        while (s->n_user && s->user->end <= at) {
+            s->user++;
+            s->n_user--;
+        }
+        if (s->special && s->n_user)
+            trusted = s->user->begin > at ? MIN(trusted, s->user->begin - at) : 0;
+        *n = markers_match(m, &s->t->vocab, s->text + at, s->len - at, trusted, id);
+        if (*n)
+            return at;
+    }
+    return s->len;
+}
+
+static int encode_text(struct words *w, struct marker_scan *s) {
+    size_t at = 0;
+    int r = 0;
+
+    while (at < s->len && r == 0) {
+        size_t n = 0;
+        uint32_t id = 0;
+        size_t next = find_marker(s, at, &n, &id);
+
+        if (next > at)
+            r = words_encode(w, s->text + at, next - at);
+        if (r == 0 && n) {
+            r = tokens_add(w->out, (int32_t)id);
+            w->after_special = true;
+        }
+        at = next + n;
+    }
+    return r;
+}
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
+                     const struct text_range *user, size_t n_user, struct tokens *out) {
+    CLEANUP(words_deinit) struct words w;
+    struct marker_scan scan = {.t = t,
+                               .text = text,
+                               .len = len,
+                               .special = flags & TOKENIZE_SPECIAL,
+                               .user = user,
+                               .n_user = n_user};
+    int r = words_init(&w, t, len, out);
+
+    if (r == 0 && len > INT32_MAX)
+        r = -EMSGSIZE;
+    if (r == 0 && flags & TOKENIZE_BOS && t->special.add_bos && t->special.bos >= 0)
+        r = tokens_add(out, t->special.bos);
+    if (r == 0)
+        r = encode_text(&w, &scan);
+    if (r == 0 && flags & TOKENIZE_BOS && t->special.add_eos && t->special.eos >= 0)
+        r = tokens_add(out, t->special.eos);
+    return r;
+}
+
+static bool known(const struct tokenizer *t, int32_t id) {
+    return id >= 0 && (uint32_t)id < t->vocab.n;
+}
+
+const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len) {
+    const struct vocab *v = &t->vocab;
+
+    *len = 0;
+    if (!known(t, id))
+        return "";
+    if (!special && (v->type[id] == TOKEN_CONTROL || v->type[id] == TOKEN_UNKNOWN))
+        return "";
+    *len = v->piece_at[id + 1] - v->piece_at[id];
+    return v->piece.data + v->piece_at[id];
+}
+
+int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
+                     struct buf *out) {
+    bool strip = t->space_prefix;
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++) {
+        size_t len;
+        const char *s = tokenizer_piece(t, ids[i], special, &len);
+
+        /* The space was added in front of the first text, maybe after special tokens. */
+        if (strip && len && !tokenizer_is_special(t, ids[i])) {
+            bool space = *s == ' ';
+
+            strip = false;
+            s += space;
+            len -= space;
+        }
+        r = buf_add(out, s, len);
+    }
+    return r;
+}
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t) {
+    return t->vocab.n;
+}
+
+int32_t tokenizer_bos(const struct tokenizer *t) {
+    return t->special.bos;
+}
+
+int32_t tokenizer_eos(const struct tokenizer *t) {
+    return t->special.eos;
+}
+
+bool tokenizer_adds_bos(const struct tokenizer *t) {
+    return t->special.add_bos && t->special.bos >= 0;
+}
+
+bool tokenizer_is_end(const struct tokenizer *t, int32_t id) {
+    for (size_t i = 0; i < t->special.n_end; i++) {
+        if (t->special.end[i] == id)
+            return true;
+    }
+    return false;
+}
+
+const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n) {
+    *n = t->special.n_end;
+    return t->special.end;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
+    return known(t, id) &&
+           (t->vocab.type[id] == TOKEN_CONTROL || t->vocab.type[id] == TOKEN_UNKNOWN ||
+            (t->vocab.type[id] == TOKEN_USER && !vocab_is_plain(&t->vocab, (uint32_t)id)));
+}
+
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len) {
+    uint32_t id = vocab_find(&t->vocab, text, len);
+
+    return id < t->vocab.n ? (int32_t)id : -1;
+}
+
+struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id) {
+    struct gguf_str s = {.data = ""};
+    uint32_t len;
+
+    if (known(t, id)) {
+        s.data = vocab_text(&t->vocab, (uint32_t)id, &len);
+        s.len = len;
+    }
+    return s;
+}

@@ -1,0 +1,188 @@
+#pragma once
+
+/*
+ * tokenizer_private - what the parts of the tokenizer share. A vocabulary (vocab.c) gives texts to
+ * ids; a table of pairs (merges.c) says which two neighbours become one symbol and how urgently, and
+ * both kinds of tokenizer reduce to it: bpe.c fills it from the file's merges, spm.c from the
+ * scores. words.c cuts text into words that never merge with each other, and encodes them.
+ */
+
+#include "base/buf.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+#define TOKEN_NONE UINT32_MAX
+#define TOKEN_TEXT_MAX 1024u /* bytes of one token; the longest in use have some 300 */
+
+enum token_type { /* numbers as in the file */
+                  TOKEN_UNDEFINED,
+                  TOKEN_NORMAL,
+                  TOKEN_UNKNOWN,
+                  TOKEN_CONTROL,
+                  TOKEN_USER,
+                  TOKEN_UNUSED,
+                  TOKEN_BYTE,
+};
+
+enum tokenizer_kind {
+    KIND_BYTES,  /* BPE over bytes that stand as GPT-2's printable characters */
+    KIND_CHARS,  /* BPE over characters, spaces as U+2581, other bytes as <0xXX> */
+    KIND_SCORES, /* SentencePiece: characters, the best score first */
+};
+
+/* Random numbers of one tokenizer that key its hash tables: no file can choose its collisions. */
+struct hash_key {
+    uint64_t k[2];
+};
+
+static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
+    __uint128_t r = (__uint128_t)a * b;
+
+    return (uint64_t)r ^ (uint64_t)(r >> 64);
+}
+
+uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
+
+/* Texts and types of all tokens. After the @n of the file may stand characters that have no token but
+ * occur in tokens: they take part in merging. */
+struct vocab {
+    struct hash_key key;
+    uint32_t n, n_all, cap;
+    uint32_t max_len; /* bytes of the longest text */
+    struct buf text, piece;
+    uint32_t *text_at, *piece_at; /* [cap + 1], [n + 1]: offsets */
+    uint8_t *type;                /* [cap]: enum token_type */
+    uint32_t n_slots;             /* a power of two */
+    struct vocab_slot {
+        uint32_t hash, id; /* id + 1; 0: free */
+    } * slot;
+};
+
+int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
+void vocab_deinit(struct vocab *v);
+uint32_t vocab_find(const struct vocab *v, const char *text, size_t len); /* TOKEN_NONE: absent */
+int vocab_add_char(struct vocab *v, const char *text, size_t len);        /* must be absent */
+/* Computes what each token stands for in running text. */
+int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind);
+
+static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_t *len) {
+    *len = v->text_at[id + 1] - v->text_at[id];
+    return v->text.data + v->text_at[id];
+}
+
+/* Only white space: text, although a file may mark it user-defined. */
+bool vocab_is_plain(const struct vocab *v, uint32_t id);
+/* Whether merging may lead to @id. Never to a special token, whatever the file says. */
+bool vocab_is_mergeable(const struct vocab *v, uint32_t id);
+
+/* GPT-2's printable character of a byte, and back (-1: of no byte). */
+uint32_t byte_to_char(uint8_t byte);
+int char_to_byte(uint32_t cp);
+
+/* Ids that the file names, and the ones that end a generation. */
+struct special_ids {
+    int32_t bos, eos, unk; /* -1: none */
+    bool add_bos, add_eos;
+    int32_t *end;
+    size_t n_end;
+};
+
+/* May also mark tokens as control tokens that look like ends, so it comes before all that uses types. */
+int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
+                     struct err *err);
+void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
+
+/* Tokens that are found in the raw text: special ones where it is trusted, plain ones everywhere. */
+struct markers {
+    uint32_t *id; /* sorted by text */
+    uint32_t n, n_plain;
+    uint32_t first[257]; /* of the texts that begin with a byte */
+};
+
+int markers_init(struct markers *m, const struct vocab *v);
+/* The longest one at the start of @text: its length, 0 for none. Special ones at most @trusted bytes. */
+size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
+                     size_t trusted, uint32_t *id);
+
+/* (left, right) -> (rank, symbol); the lowest rank merges first, among equal ones the leftmost. */
+struct pairs {
+    struct hash_key key;
+    uint32_t n, n_slots;
+    struct pair_slot {
+        uint64_t pair;
+        uint32_t rank, made;
+    } * slot;
+};
+
+#define RANK_NONE UINT32_MAX
+
+int pairs_init(struct pairs *p, struct hash_key key, size_t n); /* room for @n */
+int pairs_grow(struct pairs *p, size_t n);
+void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank,
+               uint32_t made); /* the first of a pair counts */
+
+struct symbol {
+    uint32_t id;   /* TOKEN_NONE: not in the vocabulary */
+    uint32_t len;  /* bytes of text */
+    uint32_t rank; /* of the pair with the next one */
+    uint32_t made;
+};
+
+/* The symbols of a word, and scratch memory. */
+struct merger {
+    struct symbol *sym;
+    size_t n, cap;
+    uint32_t *link; /* next and previous of long words */
+    uint64_t *heap;
+    size_t n_heap, long_cap;
+};
+
+void merger_deinit(struct merger *m);
+int merger_reserve(struct merger *m, size_t n);
+int merger_run(struct merger *m, const struct pairs *p); /* 0 or -ENOMEM */
+
+/* How a family of models cuts text into words before merging. */
+struct pretok {
+    const char *name;
+    /* The length of the first word of @s[0..len), len > 0. */
+    size_t (*next)(const struct pretok *p, const char *s, size_t len);
+    unsigned letter;  /* classes that count as letters */
+    unsigned digits;  /* in one word at most */
+    bool whole_words; /* a word that is a token is not merged */
+    bool add_bos;
+    bool nfc;
+};
+
+const struct pretok *pretok_find(struct gguf_str name);
+void pretok_list(char *out, size_t size); /* names, for a message */
+
+struct tokenizer {
+    struct vocab vocab;
+    struct pairs pairs;
+    struct markers markers;
+    struct special_ids special;
+    enum tokenizer_kind kind;
+    const struct pretok *pretok; /* KIND_BYTES */
+    bool space_prefix;
+    bool cut_at_spaces; /* no token has a space after a non-space: words are independent */
+    uint32_t byte_token[256];
+    uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
+};
+
+int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+
+/* Encoding of one text. */
+struct word_cache;
+struct words {
+    const struct tokenizer *t;
+    struct tokens *out;
+    struct word_cache *cache; /* NULL: not worth it */
+    struct merger merger;
+    struct buf normal, escaped;
+    bool after_special;
+};
+
+int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);
+void words_deinit(struct words *w);
+int words_encode(struct words *w, const char *text, size_t len); /* text between special tokens */

@@ -1,0 +1,333 @@
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define TOKENS_MAX (1u << 24)
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581, which stands for a space */
+
+static uint64_t load64(const char *s) {
+    uint64_t v;
+
+    memcpy(&v, s, 8);
+    return v;
+}
+
+uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len) {
+    uint64_t h = key->k[0] ^ len, a = 0, b = 0;
+
+    for (; len > 16; s += 16, len -= 16)
+        h = hash_mix(load64(s) ^ key->k[1], load64(s + 8) ^ h);
+    if (len >= 8) {
+        a = load64(s);
+        b = load64(s + len - 8);
+    } else {
+        memcpy(&a, s, len);
+    }
+    return hash_mix(hash_mix(a ^ key->k[1], b ^ h), key->k[0] | 1);
+}
+
+static void make_key(struct hash_key *key) {
+    if (getrandom(key, sizeof(*key), GRND_NONBLOCK) != (ssize_t)sizeof(*key)) {
+        struct timespec now;
+
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        key->k[0] = hash_mix((uint64_t)now.tv_nsec ^ 0x9E3779B97F4A7C15u, (uintptr_t)key);
+        key->k[1] = hash_mix(key->k[0] ^ (uint64_t)now.tv_sec, 0xD1B54A32D192ED03u);
+    }
+    key->k[0] |= 1; /* an odd factor: no product is zero for all */
+    key->k[1] |= 1;
+}
+
+uint32_t byte_to_char(uint8_t b) {
+    if ((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174)
+        return b;
+    if (b <= 32)
+        return 256u + b;
+    return b == 173 ? 323 : 256u + 33 + (b - 127u);
+}
+
+int char_to_byte(uint32_t cp) {
+    if (cp < 256)
+        return byte_to_char((uint8_t)cp) == cp ? (int)cp : -1;
+    if (cp <= 288)
+        return (int)cp - 256;
+    if (cp == 323)
+        return 173;
+    return cp < 323 ? (int)cp - 289 + 127 : -1;
+}
+
+static bool slot_is(const struct vocab *v, const struct vocab_slot *s, uint32_t hash,
+                    const char *text, size_t len) {
+    uint32_t n;
+    const char *t;
+
+    if (s->hash != hash)
+        return false;
+    t = vocab_text(v, s->id - 1, &n);
+    return n == len && memcmp(t, text, len) == 0;
+}
+
+/* The slot of @text, or the free one where it belongs. */
+static uint32_t find_slot(const struct vocab *v, const char *text, size_t len, uint32_t *hash) {
+    uint64_t h = hash_bytes(&v->key, text, len);
+    uint32_t i = (uint32_t)h & (v->n_slots - 1);
+
+    *hash = (uint32_t)(h >> 32);
+    while (v->slot[i].id && !slot_is(v, &v->slot[i], *hash, text, len))
+        i = (i + 1) & (v->n_slots - 1);
+    return i;
+}
+
+uint32_t vocab_find(const struct vocab *v, const char *text, size_t len) {
+    uint32_t hash;
+
+    if (len == 0 || len > v->max_len)
+        return TOKEN_NONE;
+    /* id 0 of a free slot becomes TOKEN_NONE */
+    return v->slot[find_slot(v, text, len, &hash)].id - 1;
+}
+
+/* Sizes the index for @n texts and enters the present ones. -EEXIST: *twice is there already. */
+static int index_texts(struct vocab *v, size_t n, uint32_t *twice) {
+    size_t n_slots = 64;
+    struct vocab_slot *slot;
+
+    while (n_slots < n * 2)
+        n_slots *= 2;
+    slot = calloc(n_slots, sizeof(*slot));
+    if (!slot)
+        return -ENOMEM;
+    free(v->slot);
+    v->slot = slot;
+    v->n_slots = (uint32_t)n_slots;
+    for (uint32_t id = 0; id < v->n_all; id++) {
+        uint32_t len, hash, i;
+        const char *text = vocab_text(v, id, &len);
+
+        if (len == 0)
+            continue;
+        i = find_slot(v, text, len, &hash);
+        if (slot[i].id) {
+            *twice = id;
+            return -EEXIST;
+        }
+        slot[i] = (struct vocab_slot){hash, id + 1};
+    }
+    return 0;
+}
+
+static int reserve_texts(struct vocab *v, uint32_t n) {
+    uint32_t cap = MAX(n, v->cap + v->cap / 2);
+    uint32_t *at;
+    uint8_t *type;
+
+    if (n <= v->cap)
+        return 0;
+    at = reallocarray(v->text_at, (size_t)cap + 1, sizeof(*at));
+    if (!at)
+        return -ENOMEM;
+    v->text_at = at;
+    type = realloc(v->type, cap);
+    if (!type)
+        return -ENOMEM;
+    v->type = type;
+    v->cap = cap;
+    return 0;
+}
+
+static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type) {
+    int r = reserve_texts(v, v->n_all + 1);
+
+    if (r == 0)
+        r = buf_add(&v->text, text, len);
+    if (r < 0)
+        return r;
+    v->type[v->n_all++] = type;
+    v->text_at[v->n_all] = (uint32_t)v->text.len;
+    v->max_len = MAX(v->max_len, (uint32_t)len);
+    return 0;
+}
+
+int vocab_add_char(struct vocab *v, const char *text, size_t len) {
+    uint32_t hash, i, twice;
+    int r = add_text(v, text, len, TOKEN_UNDEFINED);
+
+    if (r < 0)
+        return r;
+    if ((size_t)v->n_all * 4 > (size_t)v->n_slots * 3)
+        return index_texts(v, v->n_all, &twice);
+    i = find_slot(v, text, len, &hash);
+    v->slot[i] = (struct vocab_slot){hash, v->n_all};
+    return 0;
+}
+
+static int read_types(const struct gguf *g, uint64_t n, const struct gguf_array **out,
+                      struct err *err) {
+    static const char key[] = "tokenizer.ggml.token_type";
+    const struct gguf_array *a = gguf_array(g, key);
+
+    *out = a;
+    if (!a)
+        return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
+    if (gguf_array_type(a) > GGUF_I32)
+        return err_set(err, 0, NULL, "%s is not an array of integers", key);
+    if (gguf_array_n(a) != n)
+        return err_set(err, 0, NULL, "%s has %llu entries for %llu tokens", key,
+                       (unsigned long long)gguf_array_n(a), (unsigned long long)n);
+    return 0;
+}
+
+int vocab_load(struct vocab *v, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.tokens";
+    const struct gguf_array *tokens = gguf_array(g, key), *types;
+    uint32_t twice = 0, n;
+    int r;
+
+    if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
+        return err_set(err, 0, NULL, "%s is %s", key,
+                       gguf_has(g, key) ? "not an array of strings" : "missing");
+    if (gguf_array_n(tokens) == 0 || gguf_array_n(tokens) > TOKENS_MAX)
+        return err_set(err, 0, NULL, "%s has %llu entries, not 1 to %u", key,
+                       (unsigned long long)gguf_array_n(tokens), TOKENS_MAX);
+    n = (uint32_t)gguf_array_n(tokens);
+    r = read_types(g, n, &types, err);
+    if (r < 0)
+        return r;
+    make_key(&v->key);
+    buf_init(&v->text, UINT32_MAX);
+    buf_init(&v->piece, UINT32_MAX);
+    r = reserve_texts(v, n);
+    if (r < 0)
+        return r;
+    v->text_at[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct gguf_str s = gguf_array_str(tokens, i);
+        double type = types ? gguf_array_num(types, i) : TOKEN_NORMAL;
+
+        if (s.len > TOKEN_TEXT_MAX)
+            return err_set(err, 0, NULL, "%s[%u] has %zu bytes, more than %u", key, i, s.len,
+                           TOKEN_TEXT_MAX);
+        if (!(type >= TOKEN_UNDEFINED && type <= TOKEN_BYTE))
+            return err_set(err, 0, NULL, "tokenizer.ggml.token_type[%u] is %.0f, not 0 to %d", i,
+                           type, TOKEN_BYTE);
+        r = add_text(v, s.data, s.len, (uint8_t)type);
+        if (r < 0)
+            return r;
+    }
+    v->n = n;
+    r = index_texts(v, n, &twice);
+    return r == -EEXIST
+               ? err_set(err, 0, NULL, "%s[%u] has the text of an earlier token", key, twice)
+               : r;
+}
+
+void vocab_deinit(struct vocab *v) {
+    buf_deinit(&v->text);
+    buf_deinit(&v->piece);
+    free(v->text_at);
+    free(v->piece_at);
+    free(v->type);
+    free(v->slot);
+}
+
+bool vocab_is_plain(const struct vocab *v, uint32_t id) {
+    uint32_t len;
+    const char *text = vocab_text(v, id, &len);
+
+    if (v->type[id] != TOKEN_USER || len == 0)
+        return false;
+    for (uint32_t i = 0; i < len;) {
+        unsigned n, c = unicode_class_at(text + i, text + len, &n);
+
+        if (!(c & UC_SPACE) && !(n == 3 && memcmp(text + i, SPACE_MARK, 3) == 0))
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+bool vocab_is_mergeable(const struct vocab *v, uint32_t id) {
+    switch ((enum token_type)v->type[id]) {
+    case TOKEN_UNDEFINED:
+    case TOKEN_NORMAL:
+    case TOKEN_UNUSED:
+        return true;
+    case TOKEN_USER:
+        return vocab_is_plain(v, id);
+    default:
+        return false;
+    }
+}
+
+static int nibble(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The byte of "<0xXX>", -1. */
+static int byte_of(const char *s, size_t len) {
+    int high, low;
+
+    if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
+        return -1;
+    high = nibble(s[3]);
+    low = nibble(s[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* GPT-2's printable characters as bytes; others stay. */
+static int add_bytes_piece(struct buf *out, const char *s, uint32_t len) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < len && r == 0;) {
+        uint32_t cp;
+        unsigned n = unicode_decode(s + i, s + len, &cp);
+        int b = cp == UNICODE_INVALID ? -1 : char_to_byte(cp);
+
+        r = b < 0 ? buf_add(out, s + i, n) : buf_add_char(out, (char)b);
+        i += n;
+    }
+    return r;
+}
+
+/* Space marks as spaces. */
+static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < len && r == 0;) {
+        bool mark = len - i >= 3 && memcmp(s + i, SPACE_MARK, 3) == 0;
+
+        r = buf_add_char(out, mark ? ' ' : s[i]);
+        i += mark ? 3 : 1;
+    }
+    return r;
+}
+
+int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {
+    int r = buf_reserve(&v->piece, v->text.len);
+
+    v->piece_at = reallocarray(NULL, (size_t)v->n + 1, sizeof(*v->piece_at));
+    if (r < 0 || !v->piece_at)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < v->n && r == 0; id++) {
+        uint32_t len;
+        const char *text = vocab_text(v, id, &len);
+        int b = v->type[id] == TOKEN_BYTE ? byte_of(text, len) : -1;
+
+        v->piece_at[id] = (uint32_t)v->piece.len;
+        if (b >= 0)
+            r = buf_add_char(&v->piece, (char)b);
+        else if (!vocab_is_mergeable(v, id) || v->type[id] == TOKEN_USER)
+            r = buf_add(&v->piece, text, len);
+        else if (kind == KIND_BYTES)
+            r = add_bytes_piece(&v->piece, text, len);
+        else
+            r = add_chars_piece(&v->piece, text, len);
+    }
+    v->piece_at[v->n] = (uint32_t)v->piece.len;
+    return r;
+}

@@ -1,0 +1,242 @@
+/*
+ * From text to ids, one word at a time. A word is what the pre-tokenizer cuts; for SentencePiece, which
+ * has none, it is white space and what follows it, as long as no token of the vocabulary reaches
+ * across that border (then the result is the same, and merging stays inside short words).
+ *
+ * Texts repeat their words, so the results of short ones are kept for the rest of the text: a table
+ * addressed by the hash of the word, where a newer word replaces an older one.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define CACHE_SLOTS 4096u
+#define CACHE_MIN_TEXT 1024 /* shorter texts gain nothing */
+#define CACHE_WORD 22
+#define CACHE_IDS 6
+
+struct word_cache {
+    struct cached_word {
+        uint8_t len, n;
+        char text[CACHE_WORD];
+        uint32_t id[CACHE_IDS];
+    } word[CACHE_SLOTS];
+};
+
+int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out) {
+    *w = (struct words){.t = t, .out = out, .after_special = true};
+    buf_init(&w->normal, SIZE_MAX / 2);
+    buf_init(&w->escaped, SIZE_MAX / 2);
+    if (text_len >= CACHE_MIN_TEXT) {
+        w->cache = calloc(1, sizeof(*w->cache));
+        if (!w->cache)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+void words_deinit(struct words *w) {
+    free(w->cache);
+    merger_deinit(&w->merger);
+    buf_deinit(&w->normal);
+    buf_deinit(&w->escaped);
+}
+
+static int add_replacement(struct words *w) {
+    return w->t->replacement == TOKEN_NONE ? 0 : tokens_add(w->out, (int32_t)w->t->replacement);
+}
+
+/* A character without a token: its bytes, if all of them have one. */
+static int add_unknown(struct words *w, const char *s, size_t len) {
+    const uint32_t *byte_token = w->t->byte_token;
+    int r = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (byte_token[(uint8_t)s[i]] == TOKEN_NONE)
+            return add_replacement(w);
+    }
+    for (size_t i = 0; i < len && r == 0; i++)
+        r = tokens_add(w->out, (int32_t)byte_token[(uint8_t)s[i]]);
+    return r;
+}
+
+static int split_bytes(struct words *w, const char *s, size_t len) {
+    int r = merger_reserve(&w->merger, len);
+
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < len; i++)
+        w->merger.sym[i] = (struct symbol){.id = w->t->byte_token[(uint8_t)s[i]], .len = 1};
+    w->merger.n = len;
+    return 0;
+}
+
+static int split_chars(struct words *w, const char *s, size_t len) {
+    const struct vocab *v = &w->t->vocab;
+    int r = merger_reserve(&w->merger, len);
+
+    w->merger.n = 0;
+    for (size_t i = 0; i < len && r == 0;) {
+        uint32_t cp;
+        unsigned n = unicode_decode(s + i, s + len, &cp);
+        uint32_t id = vocab_find(v, s + i, n);
+
+        if (id != TOKEN_NONE && !vocab_is_mergeable(v, id))
+            id = TOKEN_NONE;
+        w->merger.sym[w->merger.n++] = (struct symbol){.id = id, .len = n};
+        i += n;
+    }
+    return r;
+}
+
+/* llama 3: a word that is a token stays whole, whatever the merges would do. */
+static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len) {
+    char text[TOKEN_TEXT_MAX + 4];
+    size_t n = 0;
+    uint32_t id;
+
+    if (!t->pretok || !t->pretok->whole_words || len > TOKEN_TEXT_MAX)
+        return TOKEN_NONE;
+    for (size_t i = 0; i < len; i++) {
+        if (n > TOKEN_TEXT_MAX)
+            return TOKEN_NONE;
+        n += unicode_encode(byte_to_char((uint8_t)s[i]), text + n);
+    }
+    id = vocab_find(&t->vocab, text, n);
+    return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
+}
+
+static int merge_word(struct words *w, const char *s, size_t len) {
+    const struct tokenizer *t = w->t;
+    uint32_t whole = whole_word(t, s, len);
+    int r;
+
+    if (whole != TOKEN_NONE)
+        return tokens_add(w->out, (int32_t)whole);
+    r = t->kind == KIND_BYTES ? split_bytes(w, s, len) : split_chars(w, s, len);
+    if (r == 0)
+        r = merger_run(&w->merger, &t->pairs);
+    for (size_t i = 0; i < w->merger.n && r == 0; i++) {
+        const struct symbol *sym = &w->merger.sym[i];
+
+        r = sym->id < t->vocab.n ? tokens_add(w->out, (int32_t)sym->id)
+                                 : add_unknown(w, s, sym->len);
+        s += sym->len;
+    }
+    return r;
+}
+
+/* Encodes the word @s[0..len), from the cache if it is there. */
+static int encode_word(struct words *w, const char *s, size_t len) {
+    size_t before = w->out->n;
+    struct cached_word *c;
+    int r = 0;
+
+    if (!w->cache || len > CACHE_WORD)
+        return merge_word(w, s, len);
+    c = &w->cache->word[hash_bytes(&w->t->vocab.key, s, len) % CACHE_SLOTS];
+    if (c->len == len && memcmp(c->text, s, len) == 0) {
+        for (unsigned i = 0; i < c->n && r == 0; i++)
+            r = tokens_add(w->out, (int32_t)c->id[i]);
+        return r;
+    }
+    r = merge_word(w, s, len);
+    if (r == 0 && w->out->n - before <= CACHE_IDS) {
+        c->len = (uint8_t)len;
+        c->n = (uint8_t)(w->out->n - before);
+        memcpy(c->text, s, len);
+        memcpy(c->id, w->out->id + before, c->n * sizeof(*c->id));
+    }
+    return r;
+}
+
+static int encode_bytes(struct words *w, const char *s, size_t len) {
+    const struct pretok *p = w->t->pretok;
+    int r = 0;
+
+    if (p->nfc) {
+        bool changed;
+
+        buf_clear(&w->normal);
+        r = unicode_nfc(s, len, &w->normal, &changed);
+        if (r == 0 && changed) {
+            s = w->normal.data;
+            len = w->normal.len;
+        }
+    }
+    while (len && r == 0) {
+        size_t n = p->next(p, s, len);
+
+        r = encode_word(w, s, n);
+        s += n;
+        len -= n;
+    }
+    return r;
+}
+
+static bool is_space_mark(const char *s, size_t len) {
+    return len >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0;
+}
+
+/* Copies @s to w->escaped with spaces as U+2581. */
+static int escape(struct words *w, const char *s, size_t len, bool prefix) {
+    const char *end = s + len;
+    int r = prefix ? buf_add_str(&w->escaped, "\xE2\x96\x81") : 0;
+
+    while (s < end && r == 0) {
+        const char *space = memchr(s, ' ', (size_t)(end - s));
+        size_t n = (size_t)((space ? space : end) - s);
+
+        r = buf_add(&w->escaped, s, n);
+        if (r == 0 && space)
+            r = buf_add_str(&w->escaped, "\xE2\x96\x81");
+        s += n + (space != NULL);
+    }
+    return r;
+}
+
+/* The length of the first word of escaped text: for KIND_CHARS a line or line breaks (gemma 4). */
+static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
+    bool lines = t->kind == KIND_CHARS, broken = *s == '\n', body = false;
+    size_t i = 0;
+
+    if (!lines && !t->cut_at_spaces)
+        return len;
+    while (i < len) {
+        bool mark = is_space_mark(s + i, len - i);
+
+        if (lines && (s[i] == '\n') != broken)
+            break;
+        if (t->cut_at_spaces && mark && body)
+            break;
+        body |= !mark;
+        i += mark ? 3 : 1;
+    }
+    return i;
+}
+
+static int encode_chars(struct words *w, const char *s, size_t len) {
+    int r;
+
+    buf_clear(&w->escaped);
+    r = escape(w, s, len, w->t->space_prefix && w->after_special);
+    s = w->escaped.data;
+    len = w->escaped.len;
+    while (len && r == 0) {
+        size_t n = next_chars(w->t, s, len);
+
+        r = encode_word(w, s, n);
+        s += n;
+        len -= n;
+    }
+    return r;
+}
+
+int words_encode(struct words *w, const char *text, size_t len) {
+    int r = w->t->kind == KIND_BYTES ? encode_bytes(w, text, len) : encode_chars(w, text, len);
+
+    w->after_special = false;
+    return r;
+}
