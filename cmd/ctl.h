@@ -1,0 +1,60 @@
+#pragma once
+
+/*
+ * ctl - what weftctl's commands share: calls to the admin socket, and tables from its JSON. Private to
+ * weftctl. The routes are listed in daemon/admin.h, the fields in daemon/admin_json.c.
+ */
+
+#include <stdbool.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69 }; /* exit codes; 69 is EX_UNAVAILABLE */
+
+#define CTL_REPLY_MAX (16u << 20)
+
+struct ctl;
+
+/* The socket that @option, $WEFT_ADMIN or else the first usual place names. */
+const char *ctl_socket(const char *option);
+int ctl_new(struct ctl **out, const char *socket);
+struct ctl *ctl_free(struct ctl *c);
+DEFINE_FREEP(struct ctl, ctl)
+
+/* One request. @reply gets the body of a 2xx answer. An exit code, with @err saying why not. */
+int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
+             struct err *err);
+/* As ctl_call(), and parses the answer, which must be a JSON object. @out is the caller's. */
+int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
+/* Calls @line for every line of an answer that goes on until it ends or @line returns false: then CTL_OK. */
+int ctl_watch(struct ctl *c, const char *path,
+              bool (*line)(void *ctx, const char *text, size_t len), void *ctx, struct err *err);
+
+/* The object in @text; NULL: it is none. */
+yyjson_doc *ctl_parse(const char *text, size_t len);
+
+/*
+ * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could steer
+ * a terminal are replaced.
+ */
+struct ctl_cell {
+    char s[96];
+};
+
+struct ctl_cell ctl_text(yyjson_val *object, const char *key);
+struct ctl_cell ctl_number(yyjson_val *object, const char *key);
+struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s); /* "3.2 ms" */
+struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole);
+/* False, and *out unchanged: there is no such number. */
+bool ctl_value(yyjson_val *object, const char *key, double *out);
+
+void ctl_show_stats(struct buf *out, yyjson_val *stats);
+void ctl_show_requests(struct buf *out, yyjson_val *requests);
+/* A line of columns per answer, with rates since the one before, @before NULL for the first; every 20th time
+ * (@n) under a headline. */
+void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
+                   uint64_t n);
+
+/* The screen of `weftctl top`; an exit code. */
+int ctl_top(struct ctl *c, double interval_s, struct err *err);

@@ -1,0 +1,208 @@
+#include "cmd/ctl.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define CONNECT_MS 2000
+#define CALL_MS 10000
+#define LINE_MAX_BYTES (1u << 20)
+
+struct ctl {
+    CURL *curl;
+    char *socket;
+    char why[CURL_ERROR_SIZE];
+};
+
+/* Where the units and a daemon started by hand put it. */
+static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
+                                    "./build/admin.sock"};
+
+const char *ctl_socket(const char *option) {
+    const char *env = getenv("WEFT_ADMIN");
+    struct stat st;
+
+    if (option)
+        return option;
+    if (env && *env)
+        return env;
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+        if (stat(usual[i], &st) == 0 && S_ISSOCK(st.st_mode))
+            return usual[i];
+    return usual[0];
+}
+
+int ctl_new(struct ctl **out, const char *socket) {
+    CLEANUP(ctl_freep) struct ctl *c = calloc(1, sizeof(*c));
+
+    if (!c || curl_global_init(CURL_GLOBAL_NOTHING) != CURLE_OK)
+        return -ENOMEM;
+    c->socket = strdup(socket);
+    c->curl = curl_easy_init();
+    if (!c->socket || !c->curl)
+        return -ENOMEM;
+    *out = STEAL(c);
+    return 0;
+}
+
+struct ctl *ctl_free(struct ctl *c) {
+    if (!c)
+        return NULL;
+    curl_easy_cleanup(c->curl);
+    free(c->socket);
+    free(c);
+    return NULL;
+}
+
+/* Where an answer goes. */
+struct sink {
+    struct buf *reply;
+    CURL *curl;
+    bool (*line)(void *ctx, const char *text, size_t len); /* NULL: all of it stays in reply */
+    void *ctx;
+    bool enough, too_long;
+};
+
+static bool hand_out_lines(struct sink *s) {
+    char *end;
+
+    while ((end = memchr(s->reply->data, '\n', s->reply->len)) != NULL) {
+        size_t len = (size_t)(end - s->reply->data);
+
+        if (!s->line(s->ctx, s->reply->data, len))
+            return false;
+        buf_consume(s->reply, len + 1);
+    }
+    return true;
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+    struct sink *s = ctx;
+    long status = 0;
+
+    s->too_long = buf_add(s->reply, data, size * n) < 0;
+    if (s->too_long)
+        return 0;
+    curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
+    s->enough = s->line && status / 100 == 2 && s->reply->len > 0 && !hand_out_lines(s);
+    return s->enough ? 0 : size * n;
+}
+
+static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
+    long os = 0;
+
+    curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &os);
+    switch (code) {
+    case CURLE_COULDNT_CONNECT:
+        err_set(err, 0, NULL, "no daemon answers on %s: %s", c->socket,
+                os ? strerror((int)os) : "cannot connect");
+        break;
+    case CURLE_GOT_NOTHING:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+        err_set(err, 0, NULL,
+                "%s: the connection was closed without an answer (only root, the daemon's user and "
+                "the socket's group are heard)",
+                c->socket);
+        break;
+    case CURLE_OPERATION_TIMEDOUT:
+        err_set(err, 0, NULL, "%s: no answer in time", c->socket);
+        break;
+    default:
+        err_set(err, 0, NULL, "%s: not a complete HTTP answer: %s", c->socket,
+                c->why[0] ? c->why : curl_easy_strerror(code));
+    }
+    return CTL_UNREACHABLE;
+}
+
+/* The reason in a refusal, {"error": {"message": ...}}. */
+static int refused(struct ctl *c, long status, const struct buf *reply, struct err *err) {
+    yyjson_doc *doc = ctl_parse(reply->data, reply->len);
+    yyjson_val *error = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
+    struct ctl_cell why = ctl_text(error, "message");
+
+    err_set(err, 0, NULL, "%s: refused: %s (status %ld)", c->socket, why.s, status);
+    yyjson_doc_free(doc);
+    return CTL_REFUSED;
+}
+
+static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
+                   struct err *err) {
+    char url[512];
+    long status = 0;
+
+    if ((size_t)snprintf(url, sizeof(url), "http://weftd%s", path) >= sizeof(url)) {
+        err_set(err, 0, NULL, "the path is too long");
+        return CTL_REFUSED;
+    }
+    curl_easy_reset(c->curl);
+    c->why[0] = 0;
+    s->curl = c->curl;
+    curl_easy_setopt(c->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
+    curl_easy_setopt(c->curl, CURLOPT_URL, url);
+    curl_easy_setopt(c->curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, s->line ? 0L : (long)CALL_MS);
+    curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->why);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, s);
+    if (strcmp(method, "POST") == 0)
+        curl_easy_setopt(c->curl, CURLOPT_COPYPOSTFIELDS, "");
+    CURLcode code = curl_easy_perform(c->curl);
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (s->too_long) {
+        err_set(err, 0, NULL, "%s: the answer is too long", c->socket);
+        return CTL_REFUSED;
+    }
+    if (code != CURLE_OK && !s->enough)
+        return unreachable(c, code, err);
+    return status / 100 == 2 ? CTL_OK : refused(c, status, s->reply, err);
+}
+
+int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
+             struct err *err) {
+    struct sink s = {.reply = reply};
+
+    return perform(c, method, path, &s, err);
+}
+
+yyjson_doc *ctl_parse(const char *text, size_t len) {
+    yyjson_doc *doc = len > 0 ? yyjson_read(text, len, 0) : NULL;
+
+    if (yyjson_is_obj(yyjson_doc_get_root(doc)))
+        return doc;
+    yyjson_doc_free(doc);
+    return NULL;
+}
+
+int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err) {
+    CLEANUP(buf_deinit) struct buf reply;
+
+    buf_init(&reply, CTL_REPLY_MAX);
+    int r = ctl_call(c, "GET", path, &reply, err);
+    if (r != CTL_OK)
+        return r;
+    yyjson_doc *doc = ctl_parse(reply.data, reply.len);
+    if (!doc) {
+        err_set(err, 0, NULL, "%s: the answer to GET %s is not a JSON object", c->socket, path);
+        return CTL_REFUSED;
+    }
+    *out = doc;
+    return CTL_OK;
+}
+
+int ctl_watch(struct ctl *c, const char *path,
+              bool (*line)(void *ctx, const char *text, size_t len), void *ctx, struct err *err) {
+    CLEANUP(buf_deinit) struct buf reply;
+    struct sink s = {.reply = &reply, .line = line, .ctx = ctx};
+
+    buf_init(&reply, LINE_MAX_BYTES);
+    int r = perform(c, "GET", path, &s, err);
+    if (r != CTL_OK || s.enough)
+        return r;
+    err_set(err, 0, NULL, "%s: the daemon has ended", c->socket);
+    return CTL_UNREACHABLE;
+}

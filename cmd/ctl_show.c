@@ -1,0 +1,205 @@
+#include "cmd/ctl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HEADLINE_EVERY 20
+
+static const struct ctl_cell none = {"-"};
+
+/* Control characters (C0, DEL, and C1 in UTF-8) become '?'; a text that does not fit ends in "...". */
+struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
+    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+    struct ctl_cell c = {""};
+    size_t n = 0;
+
+    if (!s || !*s)
+        return none;
+    for (; *s && n < sizeof(c.s) - 4; s++) {
+        unsigned char x = (unsigned char)*s;
+        bool c1 = x == 0xC2 && ((unsigned char)s[1] & 0xE0) == 0x80;
+
+        c.s[n++] = x < 0x20 || x == 0x7F || c1 ? '?' : *s;
+        s += c1;
+    }
+    if (*s) { /* cut before a character, not inside */
+        while (n > 0 && ((unsigned char)*s & 0xC0) == 0x80) {
+            s--;
+            n--;
+        }
+        memcpy(c.s + n, "...", 4);
+    }
+    return c;
+}
+
+bool ctl_value(yyjson_val *object, const char *key, double *out) {
+    yyjson_val *v = yyjson_obj_get(object, key);
+
+    if (!yyjson_is_num(v))
+        return false;
+    *out = yyjson_get_num(v);
+    return true;
+}
+
+struct ctl_cell ctl_number(yyjson_val *object, const char *key) {
+    yyjson_val *v = yyjson_obj_get(object, key);
+    struct ctl_cell c;
+
+    if (yyjson_is_uint(v))
+        snprintf(c.s, sizeof(c.s), "%llu", (unsigned long long)yyjson_get_uint(v));
+    else if (yyjson_is_sint(v))
+        snprintf(c.s, sizeof(c.s), "%lld", (long long)yyjson_get_sint(v));
+    else if (yyjson_is_num(v))
+        snprintf(c.s, sizeof(c.s), "%g", yyjson_get_num(v));
+    else
+        return none;
+    return c;
+}
+
+struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s) {
+    struct ctl_cell c;
+    double s;
+
+    if (!ctl_value(object, key, &s) || s < 0)
+        return none;
+    s *= unit_s;
+    if (s < 1e-3)
+        snprintf(c.s, sizeof(c.s), "%.0f us", s * 1e6);
+    else if (s < 1)
+        snprintf(c.s, sizeof(c.s), s < 0.1 ? "%.1f ms" : "%.0f ms", s * 1e3);
+    else if (s < 60)
+        snprintf(c.s, sizeof(c.s), "%.1f s", s);
+    else if (s < 3600)
+        snprintf(c.s, sizeof(c.s), "%.0f min %02.0f s", floor(s / 60), floor(fmod(s, 60)));
+    else if (s < 86400)
+        snprintf(c.s, sizeof(c.s), "%.0f h %02.0f min", floor(s / 3600), floor(fmod(s, 3600) / 60));
+    else
+        snprintf(c.s, sizeof(c.s), "%.0f d %02.0f h", floor(s / 86400),
+                 floor(fmod(s, 86400) / 3600));
+    return c;
+}
+
+struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *whole) {
+    struct ctl_cell c;
+    double a, b;
+
+    if (!ctl_value(object, part, &a) || !ctl_value(object, whole, &b) || b <= 0)
+        return none;
+    snprintf(c.s, sizeof(c.s), "%.0f %%", 100 * a / b);
+    return c;
+}
+
+/* Out of memory shows as a table that ends early; the caller has nothing better. */
+#define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
+
+static void show_front(struct buf *out, yyjson_val *f) {
+    ADD("requests   %s running, %s queued; %s connections\n", ctl_number(f, "running").s,
+        ctl_number(f, "queued").s, ctl_number(f, "connections").s);
+    ADD("  so far   %s: %s ok, %s client errors, %s server errors\n", ctl_number(f, "requests").s,
+        ctl_number(f, "ok").s, ctl_number(f, "client_errors").s, ctl_number(f, "server_errors").s);
+    ADD("           %s rejected, %s cancelled, %s resumed\n", ctl_number(f, "rejected").s,
+        ctl_number(f, "cancelled").s, ctl_number(f, "resumed").s);
+    ADD("tokens     %s prompt, %s output\n", ctl_number(f, "prompt_tokens").s,
+        ctl_number(f, "output_tokens").s);
+}
+
+static void show_worker(struct buf *out, yyjson_val *w) {
+    ADD("worker     %s, pid %s, %s started, %s died, %s hung; heard %s ago\n",
+        ctl_text(w, "state").s, ctl_number(w, "pid").s, ctl_number(w, "starts").s,
+        ctl_number(w, "deaths").s, ctl_number(w, "hangs").s, ctl_duration(w, "age_ms", 1e-3).s);
+    ADD("  runs     %s running, %s waiting; %s preemptions\n", ctl_number(w, "running").s,
+        ctl_number(w, "waiting").s, ctl_number(w, "preemptions").s);
+    ADD("  tokens   %s prompt, %s cached, %s output\n", ctl_number(w, "prompt_tokens").s,
+        ctl_number(w, "cached_tokens").s, ctl_number(w, "output_tokens").s);
+    ADD("  steps    %s; the last: %s rows of %s sequences, %s, planned in %s\n",
+        ctl_number(w, "steps").s, ctl_number(w, "last_rows").s, ctl_number(w, "last_seqs").s,
+        ctl_duration(w, "last_step_us", 1e-6).s, ctl_duration(w, "last_plan_us", 1e-6).s);
+    ADD("pages      %s: %s used (%s), %s cached, %s free; %s evicted\n", ctl_number(w, "pages").s,
+        ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
+        ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
+}
+
+void ctl_show_stats(struct buf *out, yyjson_val *stats) {
+    yyjson_val *m = yyjson_obj_get(stats, "model");
+
+    ADD("weftd      %s, %s, up %s\n", ctl_text(stats, "version").s, ctl_text(stats, "health").s,
+        ctl_duration(stats, "uptime_s", 1).s);
+    ADD("model      %s, context %s, %s pages of %s tokens\n", ctl_text(m, "id").s,
+        ctl_number(m, "max_context").s, ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
+    show_front(out, yyjson_obj_get(stats, "front"));
+    show_worker(out, yyjson_obj_get(stats, "worker"));
+}
+
+static const struct column {
+    const char *key, *title;
+    bool text; /* to the left */
+    double unit_s;
+} columns[] = {
+    {"id", "ID", false, 0},
+    {"request_id", "REQUEST", true, 0},
+    {"endpoint", "ENDPOINT", true, 0},
+    {"state", "STATE", true, 0},
+    {"prompt_tokens", "PROMPT", false, 0},
+    {"cached_tokens", "CACHED", false, 0},
+    {"output_tokens", "OUTPUT", false, 0},
+    {"max_tokens", "MAX", false, 0},
+    {"age_ms", "AGE", false, 1e-3},
+};
+
+static struct ctl_cell cell_of(yyjson_val *request, const struct column *c) {
+    if (c->unit_s > 0)
+        return ctl_duration(request, c->key, c->unit_s);
+    return c->text ? ctl_text(request, c->key) : ctl_number(request, c->key);
+}
+
+void ctl_show_requests(struct buf *out, yyjson_val *requests) {
+    yyjson_val *list = yyjson_obj_get(requests, "requests"), *r;
+    size_t width[ARRAY_SIZE(columns)], i, n;
+
+    for (size_t c = 0; c < ARRAY_SIZE(columns); c++) {
+        width[c] = strlen(columns[c].title);
+        yyjson_arr_foreach(list, i, n, r) {
+            struct ctl_cell cell = cell_of(r, &columns[c]);
+
+            width[c] = MAX(width[c], strlen(cell.s));
+        }
+    }
+    for (size_t c = 0; c < ARRAY_SIZE(columns); c++)
+        ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
+            columns[c].title);
+    ADD("\n");
+    yyjson_arr_foreach(list, i, n, r) {
+        for (size_t c = 0; c < ARRAY_SIZE(columns); c++)
+            ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
+                cell_of(r, &columns[c]).s);
+        ADD("\n");
+    }
+}
+
+/* Per second since @before. */
+static struct ctl_cell rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds) {
+    struct ctl_cell c;
+    double a, b;
+
+    if (seconds <= 0 || !ctl_value(now, key, &a) || !ctl_value(before, key, &b) || a < b)
+        return none;
+    snprintf(c.s, sizeof(c.s), "%.0f", (a - b) / seconds);
+    return c;
+}
+
+void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
+                   uint64_t n) {
+    yyjson_val *f = yyjson_obj_get(stats, "front"), *w = yyjson_obj_get(stats, "worker");
+    yyjson_val *w0 = yyjson_obj_get(before, "worker");
+
+    if (n % HEADLINE_EVERY == 0)
+        ADD("%-10s %6s %6s %6s %9s %9s %7s %7s %7s %6s %9s\n", "health", "conns", "run", "queue",
+            "prompt/s", "output/s", "used", "cached", "free", "rows", "step");
+    ADD("%-10s %6s %6s %6s %9s %9s %7s %7s %7s %6s %9s\n", ctl_text(stats, "health").s,
+        ctl_number(f, "connections").s, ctl_number(f, "running").s, ctl_number(f, "queued").s,
+        rate(w, w0, "prompt_tokens", seconds).s, rate(w, w0, "output_tokens", seconds).s,
+        ctl_number(w, "pages_used").s, ctl_number(w, "pages_cached").s,
+        ctl_number(w, "pages_free").s, ctl_number(w, "last_rows").s,
+        ctl_duration(w, "last_step_us", 1e-6).s);
+}

@@ -1,0 +1,230 @@
+/*
+ * weftctl - talks to a running weftd through its admin socket.
+ */
+
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "cmd/cli.h"
+#include "cmd/ctl.h"
+
+static const char help[] =
+    "usage: weftctl [--socket PATH] [--json] COMMAND\n"
+    "  stats [--watch[=SECONDS]]  what the daemon has done and does; a line every SECONDS (1)\n"
+    "  requests                   the generations that are live\n"
+    "  cancel ID                  end one of them\n"
+    "  health                     in a word; exit code 0 only when it serves\n"
+    "  drain                      take no more requests, finish those that run, exit\n"
+    "  top [SECONDS]              a screen of all this\n"
+    "The socket is PATH, else $WEFT_ADMIN, else /run/weft-admin.sock, /run/weft/admin.sock or\n"
+    "./build/admin.sock. --json prints what the daemon said, unchanged. Exit codes: 0; 1 refused;\n"
+    "64 wrong usage; 69 no daemon answers.\n";
+
+struct call {
+    struct ctl *ctl;
+    bool json;
+    int argc; /* after the command's name */
+    char **argv;
+};
+
+static int finish(int code, const struct err *err) {
+    if (code != CTL_OK) {
+        cli_fail("%s", err->message);
+        return code;
+    }
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+static void print(const char *text, size_t len) {
+    fwrite(text, 1, len, stdout);
+    if (len == 0 || text[len - 1] != '\n')
+        putchar('\n');
+}
+
+/* An answer as it came, or as @show makes it of the object in it. */
+static int answer(struct call *c, const char *path,
+                  void (*show)(struct buf *out, yyjson_val *object)) {
+    CLEANUP(buf_deinit) struct buf text;
+    struct err err = {0};
+    yyjson_doc *doc = NULL;
+    int r;
+
+    buf_init(&text, CTL_REPLY_MAX);
+    if (c->json) {
+        r = ctl_call(c->ctl, "GET", path, &text, &err);
+    } else {
+        r = ctl_get(c->ctl, path, &doc, &err);
+        if (r == CTL_OK)
+            show(&text, yyjson_doc_get_root(doc));
+    }
+    if (r == CTL_OK)
+        print(text.data, text.len);
+    yyjson_doc_free(doc);
+    return finish(r, &err);
+}
+
+/* One line after the other. */
+struct watch {
+    bool json;
+    uint64_t n;
+    int64_t at_ns;
+    yyjson_doc *before;
+};
+
+static bool print_line(void *ctx, const char *text, size_t len) {
+    CLEANUP(buf_deinit) struct buf out;
+    struct watch *w = ctx;
+    int64_t now = clock_now(clock_monotonic());
+    yyjson_doc *doc = NULL;
+
+    buf_init(&out, 4096);
+    if (!w->json) {
+        doc = ctl_parse(text, len);
+        ctl_show_line(&out, yyjson_doc_get_root(doc), yyjson_doc_get_root(w->before),
+                      (double)(now - w->at_ns) * 1e-9, w->n++);
+        text = out.data, len = out.len;
+    }
+    print(text, len);
+    yyjson_doc_free(w->before);
+    w->before = doc;
+    w->at_ns = now;
+    return fflush(stdout) == 0;
+}
+
+static int watch_stats(struct call *c, double seconds) {
+    struct watch w = {.json = c->json};
+    struct err err = {0};
+    char path[64];
+
+    snprintf(path, sizeof(path), "/stats?watch=%.0fms", seconds * 1000);
+    int r = ctl_watch(c->ctl, path, print_line, &w, &err);
+    yyjson_doc_free(w.before);
+    return finish(r, &err);
+}
+
+static int run_stats(struct call *c) {
+    double seconds = 1;
+
+    if (c->argc == 0)
+        return answer(c, "/stats", ctl_show_stats);
+    if (c->argc > 1 || strncmp(c->argv[0], "--watch", 7) != 0)
+        return cli_usage("stats takes only --watch[=SECONDS]");
+    const char *value = c->argv[0] + 7;
+    if (*value && (*value != '=' || !cli_double(value + 1, 0.1, 3600, &seconds)))
+        return cli_usage("--watch takes a number of seconds from 0.1 to 3600");
+    return watch_stats(c, seconds);
+}
+
+static int run_requests(struct call *c) {
+    return c->argc > 0 ? cli_usage("requests takes no arguments")
+                       : answer(c, "/requests", ctl_show_requests);
+}
+
+static int run_health(struct call *c) {
+    CLEANUP(buf_deinit) struct buf text;
+    struct err err = {0};
+
+    if (c->argc > 0)
+        return cli_usage("health takes no arguments");
+    buf_init(&text, CTL_REPLY_MAX);
+    int r = ctl_call(c->ctl, "GET", "/health", &text, &err);
+    if (r != CTL_OK)
+        return finish(r, &err);
+    yyjson_doc *doc = ctl_parse(text.data, text.len);
+    if (!doc)
+        return cli_fail("the answer to GET /health is not a JSON object");
+    struct ctl_cell health = ctl_text(yyjson_doc_get_root(doc), "health");
+    struct ctl_cell worker = ctl_text(yyjson_doc_get_root(doc), "worker");
+    if (c->json)
+        print(text.data, text.len);
+    else
+        printf("%s, worker %s\n", health.s, worker.s);
+    yyjson_doc_free(doc);
+    return cli_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
+}
+
+/* A POST without a body; says @done. */
+static int post(struct call *c, const char *path, const char *done) {
+    CLEANUP(buf_deinit) struct buf reply;
+    struct err err = {0};
+
+    buf_init(&reply, CTL_REPLY_MAX);
+    int r = ctl_call(c->ctl, "POST", path, &reply, &err);
+    if (r == CTL_OK && c->json)
+        print(reply.data, reply.len);
+    else if (r == CTL_OK)
+        puts(done);
+    return finish(r, &err);
+}
+
+static int run_cancel(struct call *c) {
+    char path[64];
+    uint64_t id;
+
+    if (c->argc != 1 || !cli_u64(c->argv[0], 0, UINT64_MAX, &id))
+        return cli_usage("cancel takes the ID of a request, a number of `weftctl requests`");
+    snprintf(path, sizeof(path), "/requests/%llu/cancel", (unsigned long long)id);
+    return post(c, path, "cancelled");
+}
+
+static int run_drain(struct call *c) {
+    return c->argc > 0 ? cli_usage("drain takes no arguments") : post(c, "/drain", "draining");
+}
+
+static int run_top(struct call *c) {
+    struct err err = {0};
+    double seconds = 1;
+
+    if (c->argc > 1 || (c->argc == 1 && !cli_double(c->argv[0], 0.1, 3600, &seconds)))
+        return cli_usage("top takes a number of seconds from 0.1 to 3600");
+    return finish(ctl_top(c->ctl, seconds, &err), &err);
+}
+
+static const struct {
+    const char *name;
+    int (*run)(struct call *c);
+} commands[] = {
+    {"stats", run_stats},   {"requests", run_requests}, {"cancel", run_cancel},
+    {"health", run_health}, {"drain", run_drain},       {"top", run_top},
+};
+
+static int dispatch(const char *socket, struct call *c) {
+    CLEANUP(ctl_freep) struct ctl *ctl = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+        if (strcmp(c->argv[0], commands[i].name) != 0)
+            continue;
+        if (ctl_new(&ctl, ctl_socket(socket)) < 0)
+            return cli_fail("out of memory");
+        c->ctl = ctl;
+        c->argc--;
+        c->argv++;
+        return commands[i].run(c);
+    }
+    return cli_usage("unknown command \"%s\"", c->argv[0]);
+}
+
+int main(int argc, char **argv) {
+    struct call c = {.argc = argc - 1, .argv = argv + 1};
+    const char *socket = NULL;
+
+    for (; c.argc > 0 && c.argv[0][0] == '-'; c.argc--, c.argv++) {
+        if (strcmp(c.argv[0], "--help") == 0 || strcmp(c.argv[0], "-h") == 0) {
+            fputs(help, stdout);
+            return cli_flush() ? CLI_OK : CLI_FAILED;
+        }
+        if (strcmp(c.argv[0], "--json") == 0)
+            c.json = true;
+        else if (strncmp(c.argv[0], "--socket=", 9) == 0)
+            socket = c.argv[0] + 9;
+        else if (strcmp(c.argv[0], "--socket") == 0 && c.argc > 1)
+            socket = c.argv[1], c.argc--, c.argv++;
+        else
+            return cli_usage("unknown option or no value: \"%s\"", c.argv[0]);
+    }
+    if (c.argc == 0) {
+        fputs(help, stderr);
+        return CLI_USAGE;
+    }
+    return dispatch(socket, &c);
+}

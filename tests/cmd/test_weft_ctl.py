@@ -1,0 +1,349 @@
+"""weftctl against a daemon that is only a script: what it prints, asks, and how it fails."""
+import contextlib
+import copy
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import termios
+import threading
+import time
+
+from weftd import Skip, main, program
+
+FOLDER = tempfile.TemporaryDirectory(prefix="weft-ctl-")
+SOCKET = os.path.join(FOLDER.name, "admin.sock")
+STATS = {
+    "version": "1.2.3", "uptime_s": 3725, "health": "serving",
+    "model": {"id": "tiny", "max_context": 4096, "n_pages": 512, "page_tokens": 32},
+    "front": {"connections": 7, "running": 3, "queued": 2, "requests": 1234, "ok": 1200, "client_errors": 20,
+              "server_errors": 4, "rejected": 5, "cancelled": 6, "prompt_tokens": 98765, "output_tokens": 43210, "resumed": 8},
+    "worker": {"state": "serving", "pid": 4711, "starts": 2, "deaths": 1, "hangs": 0, "age_ms": 45, "steps": 5555,
+               "prompt_tokens": 1000, "cached_tokens": 600, "output_tokens": 2000, "preemptions": 9, "evicted": 10,
+               "running": 3, "waiting": 1, "pages": 512, "pages_free": 100, "pages_cached": 284, "pages_used": 128,
+               "last_rows": 16, "last_seqs": 3, "last_step_us": 4200, "last_plan_us": 37},
+}
+REQUESTS = {"requests": [
+    {"id": 17, "request_id": "first", "endpoint": "/v1/chat/completions", "state": "running", "prompt_tokens": 120,
+     "output_tokens": 40, "cached_tokens": 96, "max_tokens": 256, "age_ms": 1500},
+    {"id": 18446744073709551615, "request_id": "a-rather-long-name-of-a-request", "endpoint": "/v1/completions",
+     "state": "queued", "prompt_tokens": 1, "output_tokens": 0, "cached_tokens": 0, "max_tokens": 16, "age_ms": 90061000},
+]}
+
+
+def http(value, status="200 OK"):
+    body = (value if isinstance(value, str) else json.dumps(value)).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Server:
+    """Answers each request with answers[(method, path)], bytes to be sent as they are, or a list of them; then closes."""
+
+    def __init__(self, answers):
+        self.answers, self.seen = answers, []
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET)
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(SOCKET)
+        self.socket.listen()
+
+    def __enter__(self):
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        os.unlink(SOCKET)
+
+    def serve(self):
+        while True:
+            try:
+                conn = self.socket.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self.answer, args=(conn,), daemon=True).start()
+
+    def answer(self, conn):
+        with conn:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                more = conn.recv(4096)
+                if not more:
+                    return
+                data += more
+            method, path, _ = data.split(b"\r\n")[0].decode().split(" ")
+            self.seen.append((method, path))
+            answer = self.answers.get((method, path), http({"error": {"message": "no such path", "code": 404}}, "404 Not Found"))
+            with contextlib.suppress(BrokenPipeError):
+                for part in answer if isinstance(answer, list) else [answer]:
+                    conn.sendall(part)
+                    time.sleep(0.01)
+
+
+def run(*args, code=0, env=None, timeout=20):
+    """(stdout, stderr); the exit code must be @code, and an error one line."""
+    p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=timeout,
+                       env={**os.environ, "WEFT_ADMIN": SOCKET, **(env or {})})
+    assert p.returncode == code, (args, p)
+    assert p.stderr.count("\n") == (0 if code == 0 or not p.stderr else 1), p.stderr
+    return p.stdout, p.stderr
+
+
+def test_stats_show_every_figure():
+    with Server({("GET", "/stats"): http(STATS)}):
+        out, _ = run("stats")
+        words = out.replace(":", " ").replace(",", " ").replace(";", " ").split()
+        for part in ("model", "front", "worker"):
+            for key, value in STATS[part].items():
+                if key not in ("age_ms", "last_step_us", "last_plan_us"):
+                    assert str(value) in words, (key, value, out)
+        for text in ("1.2.3", "up 1 h 02 min", "4.2 ms", "37 us", "45.0 ms ago", "25 %"):
+            assert text in out, (text, out)
+
+
+def test_json_is_what_the_daemon_said():
+    text = '{"version" : "1.2.3",\n "unknown":[1, 2.50]}'
+    with Server({("GET", "/stats"): http(text), ("GET", "/requests"): http(REQUESTS), ("POST", "/drain"): http({"draining": True})}):
+        assert run("--json", "stats")[0] == text + "\n"
+        assert json.loads(run("--json", "requests")[0]) == REQUESTS
+        assert json.loads(run("--json", "drain")[0]) == {"draining": True}
+
+
+def test_requests_are_a_table_in_columns():
+    with Server({("GET", "/requests"): http(REQUESTS)}):
+        lines = run("requests")[0].splitlines()
+    assert len(lines) == 3 and len({len(line) for line in lines}) == 1, lines
+    assert lines[0].split() == ["ID", "REQUEST", "ENDPOINT", "STATE", "PROMPT", "CACHED", "OUTPUT", "MAX", "AGE"]
+    assert lines[1].split() == ["17", "first", "/v1/chat/completions", "running", "120", "96", "40", "256", "1.5", "s"]
+    assert lines[2].split()[0] == "18446744073709551615" and lines[2].endswith("1 d 01 h"), lines[2]
+
+
+def test_empty_list_has_its_headline():
+    with Server({("GET", "/requests"): http({"requests": []})}):
+        assert run("requests")[0].split()[0] == "ID"
+
+
+def test_missing_and_strange_fields_are_dashes():
+    odd = {"version": 7, "front": {"running": "three"}, "worker": [1, 2], "model": None}
+    for value in ({}, odd):
+        with Server({("GET", "/stats"): http(value), ("GET", "/requests"): http({"requests": [{}, 5, None]})}):
+            out = run("stats")[0]
+            assert out.count("\n") == 11 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
+            table = run("requests")[0].splitlines()
+            assert len(table) == 4 and all(set(line.split()) == {"-"} for line in table[1:]), table
+
+
+def test_every_field_may_be_missing_alone():
+    for part in ("model", "front", "worker"):
+        for key in STATS[part]:
+            less = copy.deepcopy(STATS)
+            del less[part][key]
+            with Server({("GET", "/stats"): http(less)}):
+                out = run("stats")[0]
+                assert " -" in out, (key, out)
+
+
+def test_texts_cannot_steer_the_terminal():
+    evil = copy.deepcopy(REQUESTS)
+    evil["requests"][0]["request_id"] = "a\x1b[2J\x07\n\x7f\u009b31mb\u00e9"
+    evil["requests"][1]["request_id"] = "\u00e9" * 3000
+    with Server({("GET", "/requests"): http(evil)}):
+        out = run("requests")[0]
+    assert "a?[2J????31mb\u00e9" in out and out.count("\n") == 3 and "\u00e9..." in out, out
+    assert all(ord(c) >= 32 and not 127 <= ord(c) < 160 or c == "\n" for c in out), repr(out)
+
+
+def test_cancel_and_drain_post():
+    answers = {("POST", "/requests/17/cancel"): http({"cancelled": True}), ("POST", "/drain"): http({"draining": True})}
+    with Server(answers) as s:
+        assert run("cancel", "17")[0] == "cancelled\n"
+        assert run("drain")[0] == "draining\n"
+        assert s.seen == [("POST", "/requests/17/cancel"), ("POST", "/drain")]
+
+
+def test_refusals_say_why_and_exit_with_1():
+    refusal = http({"error": {"message": "no live request has this id", "code": 404}}, "404 Not Found")
+    with Server({("POST", "/requests/5/cancel"): refusal, ("POST", "/drain"): http("<html>", "500 Oops")}):
+        assert "no live request has this id (status 404)" in run("cancel", "5", code=1)[1]
+        assert "(status 500)" in run("drain", code=1)[1]
+        assert "no such path" in run("stats", code=1)[1]
+
+
+def test_health_tells_by_its_exit_code():
+    for word, code in (("serving", 0), ("draining", 1), ("replacing", 1)):
+        with Server({("GET", "/health"): http({"health": word, "worker": "serving"})}):
+            assert run("health", code=code)[0] == f"{word}, worker serving\n"
+            assert json.loads(run("--json", "health", code=code)[0])["health"] == word
+
+
+def test_broken_answers_are_one_line():
+    full = http(STATS)
+    broken = {
+        b"": 69, b"HTTP/1.1 200 OK\r\n": 1, b"SSH-2.0-OpenSSH\r\n": 69, b"\0\1\2\3": 69, full[:-10]: 69,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n{": 69, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n": 69,
+        http(""): 1, http("[]"): 1, http("{"): 1, http('{"a":1} x'): 1, http("nonsense"): 1, http("[" * 100000): 1,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20000000\r\n\r\n" + b" " * 20000000: 1,
+    }
+    for answer, code in broken.items():
+        with Server({("GET", "/stats"): answer, ("GET", "/requests"): answer, ("GET", "/health"): answer}):
+            for command in ("stats", "requests", "health"):
+                assert run(command, code=code)[1].startswith("weftctl: "), answer[:60]
+
+
+def test_no_daemon_is_69():
+    for path in ("/nonexistent/admin.sock", "/dev/null", FOLDER.name, "/" + "x" * 200):
+        for command in (["stats"], ["stats", "--watch"], ["requests"], ["cancel", "1"], ["health"], ["drain"], ["top"]):
+            err = run("--socket", path, *command, code=69)[1]
+            assert path in err, err
+    s = socket.socket(socket.AF_UNIX)
+    s.bind(SOCKET)
+    s.close()
+    assert "refused" in run("stats", code=69)[1].lower()
+    os.unlink(SOCKET)
+
+
+def test_socket_option_wins_over_the_environment():
+    with Server({("GET", "/stats"): http(STATS)}):
+        for args in (["--socket", SOCKET], ["--socket=" + SOCKET]):
+            run(*args, "stats", env={"WEFT_ADMIN": "/nonexistent"})
+        run("stats", env={"http_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"})
+
+
+def test_wrong_usage_is_64():
+    for args in ([], ["nothing"], ["--what", "stats"], ["--socket"], ["cancel"], ["cancel", "x"], ["cancel", "-1"], ["cancel", "1", "2"],
+                 ["cancel", "99999999999999999999"], ["stats", "x"], ["stats", "--watch=0"], ["stats", "--watch=x"],
+                 ["stats", "--watchx"], ["requests", "x"], ["health", "x"], ["drain", "x"], ["top", "x"]):
+        p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=20)
+        assert p.returncode == 64 and p.stderr and not p.stdout, (args, p)
+    assert "stats [--watch" in run("--help")[0]
+
+
+def chunk(value):
+    line = json.dumps(value) + "\n"
+    return f"{len(line):x}\r\n{line}\r\n".encode()
+
+
+def test_watch_prints_a_line_for_each_and_rates():
+    later = copy.deepcopy(STATS)
+    later["worker"]["output_tokens"] += 100
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    both = chunk(STATS) + chunk(later)
+    parts = [head] + [chunk(STATS)] * 21 + [chunk(later)[:30], chunk(later)[30:], b"0\r\n\r\n"]
+    with Server({("GET", "/stats?watch=1000ms"): parts, ("GET", "/stats?watch=250ms"): head + both + b"0\r\n\r\n"}):
+        p = subprocess.run([program("weftctl"), "--socket", SOCKET, "stats", "--watch"], capture_output=True, text=True, timeout=20)
+        lines = p.stdout.splitlines()
+        assert p.returncode == 69 and "has ended" in p.stderr, p
+        assert len(lines) == 24 and sum(line.startswith("health") for line in lines) == 2, p.stdout
+        assert lines[1].split()[4:6] == ["-", "-"] and lines[2].split()[5] == "0" and int(lines[23].split()[5]) > 100, lines
+        p = subprocess.run([program("weftctl"), "--socket", SOCKET, "--json", "stats", "--watch=0.25"],
+                           capture_output=True, text=True, timeout=20)
+        assert [json.loads(line) for line in p.stdout.splitlines()] == [STATS, later], p
+
+
+def test_watch_ends_when_nobody_reads():
+    parts = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"] + [chunk(STATS)] * 500
+    with Server({("GET", "/stats?watch=1000ms"): parts}):
+        p = subprocess.Popen([program("weftctl"), "--socket", SOCKET, "stats", "--watch"], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
+        p.stdout.readline()
+        p.stdout.close()
+        assert p.wait(10) != 69
+
+
+class Terminal:
+    """weftctl top on a terminal of its own."""
+
+    def __init__(self, *args, term="xterm", size=(24, 100)):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = term
+            os.execv(program("weftctl"), ["weftctl", "--socket", SOCKET, "top", *args])
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        self.text = ""
+
+    def until(self, text, limit_s=10):
+        end = time.monotonic() + limit_s
+        while text not in self.text:
+            assert time.monotonic() < end, (text, self.text)
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.text += os.read(self.fd, 65536).decode(errors="replace")
+                except OSError:
+                    break
+        assert text in self.text, (text, self.text)
+        self.text = ""
+
+    def key(self, text):
+        os.write(self.fd, text.encode())
+
+    def end(self):
+        while True:
+            try:
+                data = os.read(self.fd, 65536)
+                if not data:
+                    break
+                self.text += data.decode(errors="replace")
+            except OSError:
+                break
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def need_top():
+    p = subprocess.run([program("weftctl"), "--socket", SOCKET, "top"], capture_output=True, text=True)
+    if "without ncurses" in p.stderr:
+        raise Skip("weftctl was built without ncurses")
+
+
+def test_top_shows_selects_and_cancels():
+    answers = {("GET", "/stats"): http(STATS), ("GET", "/requests"): http(REQUESTS), ("POST", "/requests/17/cancel"): http({"cancelled": True})}
+    with Server(answers) as s:
+        need_top()
+        t = Terminal("0.2")
+        t.until("a-rather-long-name")
+        t.key("j")
+        t.key("c")
+        t.until("cancel request 17?")
+        t.key("n")
+        t.until("q quit")
+        assert ("POST", "/requests/17/cancel") not in s.seen
+        t.key("c")
+        t.until("cancel request 17?")
+        t.key("y")
+        t.until("q quit")
+        assert ("POST", "/requests/17/cancel") in s.seen
+        n = len(s.seen)
+        time.sleep(0.7)
+        assert len(s.seen) >= n + 4, s.seen[n:]
+        s.answers.clear()
+        t.until("no such path")
+        s.answers.update({("GET", "/stats"): http({}), ("GET", "/requests"): http({})})
+        t.until("q quit")
+        t.key("q")
+        assert t.end() == 0
+
+
+def test_top_fits_any_terminal_and_refuses_none():
+    many = {"requests": [{**REQUESTS["requests"][0], "id": i} for i in range(300)]}
+    with Server({("GET", "/stats"): http(STATS), ("GET", "/requests"): http(many)}):
+        need_top()
+        assert "needs a terminal" in run("top", code=1)[1]
+        for size in ((1, 1), (2, 10), (5, 20), (200, 300)):
+            t = Terminal(size=size)
+            for _ in range(3):
+                t.key("jk\x1b[B")
+            time.sleep(0.1)
+            t.key("q")
+            assert t.end() == 0, (size, t.text)
+        t = Terminal(term="no-such-terminal")
+        assert t.end() == 1 and "needs a terminal" in t.text, t.text
+
+
+main(globals())
