@@ -1,0 +1,273 @@
+/*
+ * What a model file must be like: every lack and every contradiction is refused with the tensor or the
+ * key named, and no file, however damaged, does worse than being refused.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/model.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
+
+static const struct tiny_model small = {
+    .arch = "qwen3", .n_embd = 32, .n_ff = 40, .n_vocab = 48, .head_dim = 16, .n_layer = 2};
+
+/* Opens the file of @w with the reference backend. */
+static int open_built(struct gguf_writer *w, struct driver *d, struct err *err) {
+    struct driver_opts o = {.max_rows = 8, .max_seqs = 2, .n_pages = 4};
+    char path[64];
+
+    *err = (struct err){0};
+    tiny_model_temp_of(w, path);
+    o.path = path;
+    int r = driver_open(d, &o, err);
+    unlink(path);
+    return r;
+}
+
+/* "" when the file is taken, else the reason. */
+static const char *refusal(struct gguf_writer *w, struct err *err) {
+    struct driver d;
+
+    if (open_built(w, &d, err) == 0) {
+        driver_close(&d);
+        return "";
+    }
+    cr_expect(err->message[0] != 0, "refused without a reason");
+    return err->message;
+}
+
+static const char *refusal_of(const struct tiny_model *t, struct err *err) {
+    struct gguf_writer w;
+
+    gw_init(&w);
+    tiny_model_build(t, &w);
+    const char *s = refusal(&w, err);
+    gw_deinit(&w);
+    return s;
+}
+
+static void expect_refused(const char *why, const char *part) {
+    cr_expect(strstr(why, part) != NULL, "expected '%s' in: '%s'", part, why);
+}
+
+Test(model, each_of_our_architectures_is_taken) {
+    static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+    struct tiny_model t = small;
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        t.arch = archs[i];
+        t.tied = i == 1;
+        cr_expect(eq(str, (char *)refusal_of(&t, &err), ""), "%s", archs[i]);
+    }
+}
+
+Test(model, foreign_architectures_are_refused_by_name) {
+    struct tiny_model t = small;
+    struct err err;
+
+    t.arch = "mamba";
+    expect_refused(refusal_of(&t, &err), "'mamba' is not supported (known: llama, qwen2, qwen3)");
+
+    struct gguf_writer w;
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "llama\n");
+    expect_refused(refusal(&w, &err), "is not a name");
+    gw_deinit(&w);
+}
+
+Test(model, what_is_missing_is_named) {
+    static const char *const needed[] = {
+        "block_count",         "context_length",       "embedding_length",
+        "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon"};
+    struct tiny_model t = small;
+    struct err err;
+    char path[64], name[96];
+    struct gguf *file;
+
+    for (size_t i = 0; i < ARRAY_SIZE(needed); i++) {
+        snprintf(name, sizeof(name), "qwen3.%s", needed[i]);
+        t.leave_out = name;
+        expect_refused(refusal_of(&t, &err), name);
+    }
+    t.leave_out = NULL;
+    tiny_model_temp(&t, path);
+    cr_assert(eq(int, gguf_open(&file, path, &err), 0));
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+        t.leave_out = gguf_tensor(file, i)->name;
+        const char *why = refusal_of(&t, &err);
+        if (strcmp(t.leave_out, "output.weight") == 0)
+            cr_expect(eq(str, (char *)why, ""), "a model without output.weight is tied");
+        else
+            expect_refused(why, t.leave_out);
+    }
+    gguf_free(file);
+    unlink(path);
+}
+
+Test(model, contradictions_are_named) {
+    static const struct {
+        const char *key;
+        uint32_t value;
+        const char *reason;
+    } wrong[] = {
+        {"block_count", 0, "block_count"},
+        {"block_count", 1, "blk.1.attn_norm.weight"},
+        {"block_count", 3, "blk.2.attn_norm.weight"},
+        {"block_count", 100000, "block_count"},
+        {"embedding_length", 64, "token_embd.weight"},
+        {"feed_forward_length", 41, "blk.0.ffn_gate.weight"},
+        {"attention.head_count", 8, "blk.0.attn_q.weight"},
+        {"attention.head_count_kv", 3, "4 heads cannot share 3 key heads"},
+        {"attention.head_count_kv", 0, "head_count_kv"},
+        {"attention.key_length", 15, "heads of 15 values"},
+        {"attention.value_length", 8, "keys of 16 and values of 8"},
+        {"rope.dimension_count", 18, "rope.dimension_count"},
+        {"rope.dimension_count", 7, "RoPE over 7"},
+        {"expert_count", 8, "experts"},
+        {"context_length", 0, "context_length"},
+    };
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct tiny_model t = small;
+        struct gguf_writer w;
+        char key[96];
+
+        snprintf(key, sizeof(key), "qwen3.%s", wrong[i].key);
+        t.leave_out = key;
+        gw_init(&w);
+        gw_u32(&w, key, wrong[i].value);
+        tiny_model_build(&t, &w);
+        expect_refused(refusal(&w, &err), wrong[i].reason);
+        gw_deinit(&w);
+    }
+}
+
+Test(model, lengths_may_be_given_by_layer) {
+    static const uint32_t equal[] = {40, 40}, unequal[] = {40, 80};
+    struct err err;
+
+    for (int i = 0; i < 2; i++) {
+        struct tiny_model t = small;
+        struct gguf_writer w;
+
+        t.leave_out = "qwen3.feed_forward_length";
+        gw_init(&w);
+        gw_array(&w, t.leave_out, GGUF_U32, 2, i ? unequal : equal, 8);
+        tiny_model_build(&t, &w);
+        const char *why = refusal(&w, &err);
+        if (i)
+            expect_refused(why, t.leave_out);
+        else
+            cr_expect(eq(str, (char *)why, ""));
+        gw_deinit(&w);
+    }
+}
+
+Test(model, unknown_scalings_are_refused) {
+    struct gguf_writer w;
+    struct err err;
+
+    gw_init(&w);
+    gw_string(&w, "qwen3.rope.scaling.type", "longrope");
+    tiny_model_build(&small, &w);
+    expect_refused(refusal(&w, &err), "'longrope' is not supported");
+    gw_deinit(&w);
+}
+
+Test(model, odd_tensors_are_refused) {
+    static const struct {
+        const char *name;
+        uint32_t type;
+        uint64_t ne;
+        const char *reason;
+    } odd[] = {
+        {"blk.0.attn_q.scale", TENSOR_F32, 1, "'blk.0.attn_q.scale' is not known in qwen3 models"},
+        {"blk.0.attn_q.bias", TENSOR_F16, 64, "'blk.0.attn_q.bias' has type F16"},
+        {"blk.0.attn_k.bias", TENSOR_F32, 64, "'blk.0.attn_k.bias' is 64 x 1"},
+        {"rope_freqs.weight", TENSOR_F32, 16, "'rope_freqs.weight': 8 values"},
+        {"rope_freqs.weight", TENSOR_F32, 8,
+         "'rope_freqs.weight': value"}, /* they are no factors */
+    };
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(odd); i++) {
+        struct gguf_writer w;
+
+        gw_init(&w);
+        tiny_model_build(&small, &w);
+        gw_tensor(&w, odd[i].name, odd[i].type, 1, &odd[i].ne, NULL);
+        expect_refused(refusal(&w, &err), odd[i].reason);
+        gw_deinit(&w);
+    }
+}
+
+Test(model, a_tokenizer_may_not_know_more_tokens) {
+    const char *tokens[49];
+    struct gguf_writer w;
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
+        tokens[i] = "x";
+    for (uint64_t n = 48; n <= 49; n++) {
+        gw_init(&w);
+        gw_strings(&w, "tokenizer.ggml.tokens", n, tokens);
+        tiny_model_build(&small, &w);
+        const char *why = refusal(&w, &err);
+        if (n == 49)
+            expect_refused(why, "the tokenizer has 49 tokens, the model 48");
+        else
+            cr_expect(eq(str, (char *)why, ""));
+        gw_deinit(&w);
+    }
+}
+
+/* Every integer that steers the reader, set to other values: refused, or it runs. */
+Test(model, damaged_files_are_refused_or_run) {
+    static const uint64_t values[] = {0, 1, 2, 31, 0x7FFFFFFF, 0xFFFFFFFF, UINT64_MAX};
+    struct tiny_model t = small;
+    struct gguf_writer w;
+    uint32_t n_run = 0, n_refused = 0;
+
+    t.n_layer = 1;
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    gw_finish(&w);
+    for (size_t i = 0; i < w.n_fields; i++)
+        for (size_t v = 0; v < ARRAY_SIZE(values); v++) {
+            struct driver_opts o = {.max_rows = 8, .max_seqs = 2, .n_pages = 4};
+            struct driver d;
+            struct err err = {0};
+            uint8_t saved[8];
+            char path[] = "/tmp/weft-model-XXXXXX";
+
+            memcpy(saved, w.file.data + w.field[i].at, w.field[i].bytes);
+            memcpy(w.file.data + w.field[i].at, &values[v], w.field[i].bytes);
+            close(mkstemp(path));
+            gw_save_bytes(path, w.file.data, w.file.len);
+            memcpy(w.file.data + w.field[i].at, saved, w.field[i].bytes);
+            o.path = path;
+            if (driver_open(&d, &o, &err) < 0) {
+                cr_expect(err.message[0] != 0, "field '%s' = %llx: no reason", w.field[i].what,
+                          (unsigned long long)values[v]);
+                n_refused++;
+            } else {
+                struct driver_seq *s = driver_add(&d, (const int32_t[]){0}, 1, 0, NULL);
+
+                if (s)
+                    driver_prefill(&d, s, 0);
+                driver_drop(&d, s);
+                driver_close(&d);
+                n_run++;
+            }
+            unlink(path);
+        }
+    gw_deinit(&w);
+    cr_expect(n_refused > 500 && n_run > 20, "%u refused, %u ran", n_refused, n_run);
+}
