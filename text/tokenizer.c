@@ -44,8 +44,10 @@ static void find_replacement(struct tokenizer *t) {
         t->replacement = (uint32_t)t->special.unk;
 }
 
-/* Whether no symbol that merging makes has a space mark after something else. */
-static bool spaces_only_lead(const struct vocab *v) {
+/* The bytes that stand before a space mark in some token: elsewhere words end before space marks. */
+static void find_glued(struct tokenizer *t) {
+    const struct vocab *v = &t->vocab;
+
     for (uint32_t id = 0; id < v->n; id++) {
         uint32_t len;
         const char *s = vocab_text(v, id, &len);
@@ -54,15 +56,14 @@ static bool spaces_only_lead(const struct vocab *v) {
         if (!vocab_is_mergeable(v, id))
             continue;
         for (uint32_t i = 0; i < len;) {
-            bool mark = len - i >= 3 && memcmp(s + i, "\xE2\x96\x81", 3) == 0;
+            bool mark = is_space_mark(s + i, len - i);
 
             if (mark && body)
-                return false;
-            body |= !mark;
-            i += mark ? 3 : 1;
+                t->glued[(uint8_t)s[i - 1]] = true;
+            body = !mark;
+            i += mark ? SPACE_MARK_LEN : 1;
         }
     }
-    return true;
 }
 
 static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err) {
@@ -77,7 +78,7 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
     if (r < 0)
         return r;
     find_fallback(t);
-    t->cut_at_spaces = spaces_only_lead(&t->vocab);
+    find_glued(t);
     return 0;
 }
 

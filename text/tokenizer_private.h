@@ -7,6 +7,7 @@
  * scores. words.c cuts text into words that never merge with each other, and encodes them.
  */
 
+#include <string.h>
 #include "base/buf.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -23,6 +24,13 @@ enum token_type { /* numbers as in the file */
                   TOKEN_UNUSED,
                   TOKEN_BYTE,
 };
+
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581: a space, where spaces are not written */
+#define SPACE_MARK_LEN 3u
+
+static inline bool is_space_mark(const char *s, size_t len) {
+    return len >= SPACE_MARK_LEN && memcmp(s, SPACE_MARK, SPACE_MARK_LEN) == 0;
+}
 
 enum tokenizer_kind {
     KIND_BYTES,  /* BPE over bytes that stand as GPT-2's printable characters */
@@ -164,7 +172,7 @@ struct tokenizer {
     enum tokenizer_kind kind;
     const struct pretok *pretok; /* KIND_BYTES */
     bool space_prefix;
-    bool cut_at_spaces; /* no token has a space after a non-space: words are independent */
+    bool glued[256]; /* no word ends between such a byte and a space mark */
     uint32_t byte_token[256];
     uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
 };

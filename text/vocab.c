@@ -6,7 +6,6 @@
 #include <time.h>
 
 #define TOKENS_MAX (1u << 24)
-#define SPACE_MARK "\xE2\x96\x81" /* U+2581, which stands for a space */
 
 static uint64_t load64(const char *s) {
     uint64_t v;
@@ -242,7 +241,7 @@ bool vocab_is_plain(const struct vocab *v, uint32_t id) {
     for (uint32_t i = 0; i < len;) {
         unsigned n, c = unicode_class_at(text + i, text + len, &n);
 
-        if (!(c & UC_SPACE) && !(n == 3 && memcmp(text + i, SPACE_MARK, 3) == 0))
+        if (!(c & UC_SPACE) && !is_space_mark(text + i, len - i))
             return false;
         i += n;
     }
@@ -299,10 +298,10 @@ static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
     int r = 0;
 
     for (uint32_t i = 0; i < len && r == 0;) {
-        bool mark = len - i >= 3 && memcmp(s + i, SPACE_MARK, 3) == 0;
+        bool mark = is_space_mark(s + i, len - i);
 
         r = buf_add_char(out, mark ? ' ' : s[i]);
-        i += mark ? 3 : 1;
+        i += mark ? SPACE_MARK_LEN : 1;
     }
     return r;
 }

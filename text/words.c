@@ -1,7 +1,7 @@
 /*
- * From text to ids, one word at a time. A word is what the pre-tokenizer cuts; for SentencePiece, which
- * has none, it is white space and what follows it, as long as no token of the vocabulary reaches
- * across that border (then the result is the same, and merging stays inside short words).
+ * From text to ids, one word at a time. A word is what the pre-tokenizer cuts. SentencePiece has none;
+ * but where no token of the vocabulary reaches from a certain byte to a following space, nothing merges
+ * across that border, and cutting there keeps the work inside short words.
  *
  * Texts repeat their words, so the results of short ones are kept for the rest of the text: a table
  * addressed by the hash of the word, where a newer word replaces an older one.
@@ -176,14 +176,10 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
     return r;
 }
 
-static bool is_space_mark(const char *s, size_t len) {
-    return len >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0;
-}
-
 /* Copies @s to w->escaped with spaces as U+2581. */
 static int escape(struct words *w, const char *s, size_t len, bool prefix) {
     const char *end = s + len;
-    int r = prefix ? buf_add_str(&w->escaped, "\xE2\x96\x81") : 0;
+    int r = prefix ? buf_add_str(&w->escaped, SPACE_MARK) : 0;
 
     while (s < end && r == 0) {
         const char *space = memchr(s, ' ', (size_t)(end - s));
@@ -191,28 +187,27 @@ static int escape(struct words *w, const char *s, size_t len, bool prefix) {
 
         r = buf_add(&w->escaped, s, n);
         if (r == 0 && space)
-            r = buf_add_str(&w->escaped, "\xE2\x96\x81");
+            r = buf_add_str(&w->escaped, SPACE_MARK);
         s += n + (space != NULL);
     }
     return r;
 }
 
-/* The length of the first word of escaped text: for KIND_CHARS a line or line breaks (gemma 4). */
+/* The length of the first word of escaped text. Of KIND_CHARS (gemma 4) a word is at most a line, or line
+ * breaks. */
 static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
     bool lines = t->kind == KIND_CHARS, broken = *s == '\n', body = false;
     size_t i = 0;
 
-    if (!lines && !t->cut_at_spaces)
-        return len;
     while (i < len) {
         bool mark = is_space_mark(s + i, len - i);
 
         if (lines && (s[i] == '\n') != broken)
             break;
-        if (t->cut_at_spaces && mark && body)
+        if (mark && body && !t->glued[(uint8_t)s[i - 1]])
             break;
-        body |= !mark;
-        i += mark ? 3 : 1;
+        body = !mark;
+        i += mark ? SPACE_MARK_LEN : 1;
     }
     return i;
 }
