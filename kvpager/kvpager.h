@@ -97,5 +97,7 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 uint32_t kv_seq_committed(const struct kv_seq *s);
+/* Pages that truncating to 0 would make available: nobody else holds them. */
+uint32_t kv_seq_sole(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
