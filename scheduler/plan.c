@@ -255,8 +255,8 @@ static void plan_admissions(struct work *w) {
             continue;
         uint32_t need = full_need(p, i);
         /* Alone in the pool everybody fits, whatever the estimate of its output says. */
-        bool first = p->n_running + p->n_admitted == 0 && r->n_idle <= w->available;
-        if (!first && (need > room || r->n_idle > w->available)) {
+        bool possible = !r->unfit && r->n_idle <= w->available;
+        if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
             overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
             continue;
         }

@@ -44,6 +44,7 @@ struct plan_req {
     uint32_t n_share;    /* tokens that it may take over from others; whole pages */
     uint32_t n_hashes;   /* chained hashes of its first pages: equal means equal up to there */
     const uint64_t *hash;
+    bool unfit;   /* waiting: known to want more pages than there are; n_hit may be out of date */
     bool last;    /* its last token is under way */
     bool alone;   /* no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */

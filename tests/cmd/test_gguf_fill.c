@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <criterion/new/assert.h>
 #include <math.h>
 #include <string.h>
 #include "cmd/gguf_fill.h"

@@ -1,0 +1,149 @@
+#include "scheduler/batch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages) {
+    size_t n_pages;
+
+    *t = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs};
+    if (size_mul(max_seqs, max_seq_pages, &n_pages))
+        return -ENOMEM;
+    t->item = calloc(max_seqs, sizeof(*t->item));
+    t->token = calloc(max_rows, sizeof(*t->token));
+    t->seq = calloc(max_seqs, sizeof(*t->seq));
+    t->want = calloc(max_rows, sizeof(*t->want)); /* at most one a row */
+    t->param = calloc(max_seqs, sizeof(*t->param));
+    t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
+    t->page = calloc(n_pages, sizeof(*t->page));
+    if (!t->item || !t->token || !t->seq || !t->want || !t->param || !t->start || !t->page)
+        return -ENOMEM;
+    return 0;
+}
+
+void batch_deinit(struct batch *t) {
+    free(t->item);
+    free(t->token);
+    free(t->seq);
+    free(t->want);
+    free(t->param);
+    free(t->start);
+    free(t->page);
+    *t = (struct batch){0};
+}
+
+void batch_begin(struct batch *t, uint64_t step) {
+    t->b = (struct engine_batch){
+        .step = step,
+        .token = t->token,
+        .seq = t->seq,
+        .want = t->want,
+        .param = t->param,
+    };
+    t->b.table[KV_GLOBAL].start = t->start;
+    t->b.table[KV_GLOBAL].page = t->page;
+    t->shape = (struct cost_shape){0};
+    t->alone = false;
+    t->start[0] = 0;
+}
+
+static void add_pages(struct batch *t, const struct request *r, uint32_t n_rows) {
+    uint32_t n, i = t->b.n_seqs, at = t->start[i];
+    const kv_page *page = kv_seq_pages(r->seq, &n);
+
+    memcpy(t->page + at, page, n * sizeof(*page));
+    t->start[i + 1] = at + n;
+}
+
+/* The parameters of @r; tokens are those known to the host. */
+static uint32_t add_param(struct batch *t, const struct request *r) {
+    struct engine_param *p = &t->param[t->b.n_params];
+
+    *p = r->param;
+    p->tokens = r->tokens;
+    p->n_tokens = r->n_tokens;
+    p->n_bans = r->n_tokens + r->n_pending < r->min_tokens ? r->n_bans : 0;
+    return t->b.n_params++;
+}
+
+static void add_want(struct batch *t, struct engine_want w) {
+    assert(t->b.n_wants < t->max_rows);
+    t->want[t->b.n_wants++] = w;
+}
+
+/* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as they are
+ * still missing, and the next token when the rows reach the last known one. */
+static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
+    struct request *r = it->request;
+    uint32_t end = it->pos0 + it->n_rows, from = MAX(it->pos0, r->n_prompt_lp);
+
+    it->want0 = t->b.n_wants;
+    it->samples = end == r->n_tokens + r->n_pending;
+    if (!it->samples && from >= MIN(end, r->want_prompt_lp)) {
+        it->n_wants = 0;
+        return;
+    }
+    uint32_t param = add_param(t, r);
+    for (uint32_t pos = from; pos < MIN(end, r->want_prompt_lp); pos++)
+        add_want(t, (struct engine_want){
+                        .row = row0 + pos - it->pos0, .param = param, .what = WANT_PROMPT_LP});
+    if (it->samples)
+        add_want(t, (struct engine_want){.row = row0 + it->n_rows - 1,
+                                         .param = param,
+                                         .out_pos = end - r->n_prompt,
+                                         .what = WANT_SAMPLE,
+                                         .n_top = r->n_top,
+                                         .logprob = (r->flags & SUBMIT_LOGPROBS) != 0});
+    it->n_wants = t->b.n_wants - it->want0;
+}
+
+void batch_add(struct batch *t, struct request *r, uint32_t n_rows) {
+    struct engine_batch *b = &t->b;
+    uint32_t row0 = b->n_rows, pos0 = r->n_computed;
+    struct batch_item *it = &t->item[b->n_seqs];
+    bool fed = r->n_pending > 0;
+
+    assert(b->n_seqs < t->max_seqs && n_rows <= t->max_rows - row0);
+    assert(n_rows > 0 && pos0 + n_rows <= r->n_tokens + r->n_pending);
+    assert(!fed || (n_rows == 1 && pos0 == r->n_tokens));
+    add_pages(t, r, n_rows);
+    if (fed)
+        t->token[row0] = 0;
+    else
+        memcpy(t->token + row0, r->tokens + pos0, n_rows * sizeof(*t->token));
+    t->seq[b->n_seqs] = (struct engine_seq){.row0 = row0,
+                                            .n_rows = n_rows,
+                                            .pos0 = pos0,
+                                            .n_prompt = r->n_prompt,
+                                            .feed = fed ? (int32_t)r->want : -1};
+    *it = (struct batch_item){.request = r, .epoch = r->epoch, .pos0 = pos0, .n_rows = n_rows};
+    add_wants(t, it, row0);
+    b->n_rows += n_rows;
+    b->n_seqs++;
+    cost_add(&t->shape, pos0, n_rows);
+
+    r->n_computed += n_rows;
+    r->n_flights++;
+    r->n_pending += it->samples;
+    r->want = it->want0 + it->n_wants - 1;
+}
+
+int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
+    const struct batch_item *it = &t->item[i];
+    const struct engine_out *out = res->out + it->want0;
+    struct request *r = it->request;
+    uint32_t n_lp = it->n_wants - it->samples;
+    uint32_t lp_pos = n_lp > 0 ? it->pos0 + t->want[it->want0].row - t->seq[i].row0 : 0;
+
+    assert(res->n_outs == t->b.n_wants);
+    for (uint32_t k = 0; k < n_lp; k++)
+        request_add_prompt_lp(r, lp_pos + k, out[k].logprob);
+    if (r->epoch == it->epoch)
+        kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows);
+    if (!it->samples)
+        return FINISH_NONE;
+    assert(r->n_pending > 0);
+    r->n_pending--;
+    return request_add(r, &out[n_lp]);
+}

@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * batch - a step as the engine takes it, built from a plan, and its results taken back to the requests.
+ * There is one for each step that may be under way; all its arrays are allocated at the start.
+ */
+
+#include "scheduler/cost.h"
+#include "scheduler/request.h"
+
+/* A request's share of the step, as it was at the launch. */
+struct batch_item {
+    struct request *request;
+    uint32_t epoch, pos0, n_rows, want0, n_wants;
+    bool samples; /* the last want is its next token */
+};
+
+struct batch {
+    struct engine_batch b;
+    struct batch_item *item; /* [b.n_seqs] */
+    struct cost_shape shape;
+    int64_t launched_ns;
+    bool alone;
+    uint32_t max_rows, max_seqs;
+    /* What b points to. */
+    int32_t *token;
+    struct engine_seq *seq;
+    struct engine_want *want;
+    struct engine_param *param;
+    uint32_t *start, *page;
+};
+
+int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages);
+void batch_deinit(struct batch *t); /* accepts a zeroed one */
+
+void batch_begin(struct batch *t, uint64_t step);
+/* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the sample
+ * that comes of them as pending. A pending sample of step - 1 is fed on the device. */
+void batch_add(struct batch *t, struct request *r, uint32_t n_rows);
+
+/* Takes item @i's results to its request, which still runs or waits: commits what was computed, unless its
+ * pages are others by now, and adds the sample. As request_add(); FINISH_NONE without a sample. */
+int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

@@ -1,0 +1,84 @@
+#include "scheduler/events.h"
+
+#include <string.h>
+
+static struct event blank(const struct request *r, enum event_kind kind) {
+    return (struct event){.id = r->id,
+                          .kind = (uint16_t)kind,
+                          .n_cached = r->n_cached,
+                          .first_step_ns = r->first_step_ns};
+}
+
+static int pack_refusal(struct buf *out, const struct request *r) {
+    struct event e = blank(r, EVENT_REJECTED);
+
+    e.finish = FINISH_ERROR;
+    e.status = (uint16_t)r->why.status;
+    e.text = (struct str){r->why.message, (uint32_t)strlen(r->why.message)};
+    return msg_event_pack(out, &e);
+}
+
+/* TOKENS, or FINISH when these are the last. */
+static int pack_progress(struct buf *out, struct request *r) {
+    uint32_t n_out = request_n_out(r), from = r->told.n_out, i = from - r->out_base;
+    uint32_t n = MIN(n_out - from, EVENTS_TOKENS_MAX);
+    bool end = r->state == REQUEST_DONE && from + n == n_out;
+    bool lp = r->want_prompt_lp > 0 && r->n_prompt_lp == r->want_prompt_lp && !r->told.prompt_lp;
+
+    if (n == 0 && !end)
+        return 0;
+    struct event e = blank(r, end ? EVENT_FINISH : EVENT_TOKENS);
+    e.from = from;
+    e.n_tokens = n;
+    e.tokens = r->tokens + r->n_prompt + from;
+    if (n > 0) {
+        e.n_top = r->n_top;
+        e.logprobs = r->flags & SUBMIT_LOGPROBS && r->logprobs ? r->logprobs + i : NULL;
+        e.top = r->n_top && r->top ? r->top + (size_t)i * r->n_top : NULL;
+        e.digests = r->flags & SUBMIT_DIGESTS && r->digests ? r->digests + i : NULL;
+    }
+    if (lp) {
+        e.n_prompt_lp = r->n_prompt_lp;
+        e.prompt_lp = r->prompt_lp;
+    }
+    if (end)
+        e.finish = (uint16_t)r->finish;
+    int err = msg_event_pack(out, &e);
+    if (err < 0)
+        return err;
+    r->packed.n_out = from + n;
+    r->packed.end = end;
+    r->packed.prompt_lp = r->told.prompt_lp || lp;
+    return 0;
+}
+
+int events_pack(struct buf *out, struct request *r) {
+    size_t len = out->len;
+    int e = 0;
+
+    r->packed = r->told;
+    if (r->refused) {
+        e = pack_refusal(out, r);
+        r->packed.end = e == 0;
+    } else {
+        struct event accepted = blank(r, EVENT_ACCEPTED);
+
+        if (!r->told.accepted)
+            e = msg_event_pack(out, &accepted);
+        r->packed.accepted = true;
+        if (e == 0)
+            e = pack_progress(out, r);
+    }
+    if (e < 0) {
+        out->len = len;
+        r->packed = r->told;
+    }
+    return e;
+}
+
+bool events_delivered(struct request *r) {
+    r->told = r->packed;
+    if (!r->refused)
+        request_trim(r);
+    return r->state == REQUEST_DONE ? r->told.end : r->told.n_out == request_n_out(r);
+}

@@ -1,0 +1,59 @@
+#pragma once
+
+/* private - the scheduler's object, shared by scheduler.c (what others call) and step.c (one step). */
+
+#include "scheduler/batch.h"
+#include "scheduler/plan.h"
+#include "scheduler/scheduler.h"
+
+#define SCHED_DEPTH_MAX 2u
+#define SCHED_CANDIDATES 32u /* waiting requests that a plan looks at */
+#define SCHED_ID_SLOTS 4096u
+
+struct sched {
+    struct sched_opts opts;
+    struct engine *engine;
+    const struct engine_info *info;
+    struct clock *clock;
+    struct kv_pager *pager;
+    struct request_rules rules;
+
+    struct list waiting, running; /* request.queued, by standing */
+    struct list news;             /* request.news */
+    struct request *by_id[SCHED_ID_SLOTS];
+    uint64_t n_submitted;
+    int64_t next_deadline_ns; /* no later than the first of them */
+    bool unpacked;            /* the last event batch did not hold all news */
+
+    struct plan plan;
+    struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and whose they are */
+    struct request **planned;
+    struct cost cost;
+    struct estimate estimate;
+
+    struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
+    uint64_t n_launched, n_waited;       /* steps */
+    int64_t last_end_ns;                 /* of the last step waited for */
+    int64_t checked_ns;                  /* when the pager was last checked */
+    bool lost;                           /* the engine */
+    struct msg_stats stats;              /* its counters */
+};
+
+static inline uint32_t sched_n_flights(const struct sched *s) {
+    return (uint32_t)(s->n_launched - s->n_waited);
+}
+
+/* scheduler.c */
+
+/* Ends a request that waits or runs: its pages are free, the front will be told. */
+void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
+void sched_note_news(struct sched *s, struct request *r);
+/* Frees a request that is over, once the front knows and no step has it. */
+void sched_maybe_free(struct sched *s, struct request *r);
+
+/* step.c */
+
+/* Plans and launches a step. 0; 1: there is nothing that can be launched now; -EIO, -ENOMEM. */
+int step_launch(struct sched *s);
+/* Waits for the oldest step under way and takes its results. 0, -EIO, -ENOMEM. */
+int step_wait(struct sched *s);

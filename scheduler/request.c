@@ -1,0 +1,377 @@
+#include "scheduler/request.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "text/stops.h"
+#include "text/tokenizer.h"
+
+#define GROW_MIN 64u /* tokens; also keeps request.retired alive long enough, see reserve() */
+
+static_assert(STOPS_MAX >= SUBMIT_STOPS_MAX, "every stop string has its place");
+static_assert(ENGINE_TOP_MAX >= SUBMIT_TOP_MAX, "top log probabilities");
+
+void request_set_state(struct request *r, enum request_state state) {
+    static const bool legal[3][3] = {
+        [REQUEST_WAITING] = {[REQUEST_RUNNING] = true, [REQUEST_DONE] = true},
+        [REQUEST_RUNNING] = {[REQUEST_WAITING] = true, [REQUEST_DONE] = true},
+    };
+
+    assert(legal[r->state][state]);
+    r->state = state;
+}
+
+void request_finish(struct request *r, enum finish_reason why) {
+    assert(!r->seq && why != FINISH_NONE);
+    request_set_state(r, REQUEST_DONE);
+    r->finish = why;
+}
+
+/* ---- making one ---- */
+
+static int check_ids(const struct request_rules *l, const int32_t *id, uint32_t n, const char *what,
+                     struct err *err) {
+    for (uint32_t i = 0; i < n; i++)
+        if (id[i] < 0 || (uint32_t)id[i] >= l->n_vocab)
+            return err_set(err, 400, what,
+                           "Token id %d in '%s' is not in the vocabulary (0 to %u).", id[i], what,
+                           l->n_vocab - 1);
+    return 0;
+}
+
+/* Whether it could ever run. 0 or -EINVAL with @err. */
+static int check_length(const struct submit *m, const struct request_rules *l, struct err *err) {
+    if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
+        return err_set(err, 400, "messages", "The prompt is empty.");
+    if (m->n_prompt >= l->max_context)
+        return err_set_code(
+            err, 400, "context_length_exceeded", "messages",
+            "This model's maximum context length is %u tokens. However, your prompt "
+            "has %u tokens. Please reduce the length of the prompt.",
+            l->max_context, m->n_prompt);
+    if (m->n_prompt > l->n_slots)
+        return err_set_code(err, 400, "context_length_exceeded", "messages",
+                            "This server's KV cache holds %u tokens. However, your prompt has %u "
+                            "tokens. Please reduce the length of the prompt.",
+                            l->n_slots, m->n_prompt);
+    return 0;
+}
+
+static int check_submit(const struct submit *m, const struct request_rules *l, struct err *err) {
+    int r = check_length(m, l, err);
+
+    if (r == 0)
+        r = params_check(&m->sampling, err);
+    if (r == 0)
+        r = check_ids(l, m->tokens, m->n_tokens, "prompt", err);
+    if (r == 0)
+        r = check_ids(l, m->stop_ids, m->n_stop_ids, "stop_token_ids", err);
+    if (r < 0)
+        return r;
+    if (m->n_bias > REQUEST_LIST_MAX)
+        return err_set(err, 400, "logit_bias", "'logit_bias' has more than %u entries.",
+                       REQUEST_LIST_MAX);
+    if (m->n_stop_ids > REQUEST_LIST_MAX)
+        return err_set(err, 400, "stop_token_ids", "'stop_token_ids' has more than %u entries.",
+                       REQUEST_LIST_MAX);
+    for (uint32_t i = 0; i < m->n_bias; i++)
+        if (check_ids(l, &m->bias[i].token, 1, "logit_bias", err) < 0)
+            return -EINVAL;
+    for (uint32_t i = 0; i < m->n_stops; i++)
+        if (m->stops[i].len == 0 || m->stops[i].len > STOPS_LEN_MAX)
+            return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
+                           STOPS_LEN_MAX);
+    if (m->adapter || m->grammar.len || m->triggers.len || m->prediction.len || m->media.len)
+        return err_set(err, 400, NULL,
+                       "This server cannot use adapters, grammars, predictions or "
+                       "media yet.");
+    return 0;
+}
+
+static int copy_lists(struct request *r, const struct submit *m) {
+    size_t n_end = 0;
+    const int32_t *end = NULL;
+
+    if (r->tokenizer && !r->ignore_eos)
+        end = tokenizer_end_ids(r->tokenizer, &n_end);
+    r->bans = calloc(m->n_stop_ids + n_end + 1, sizeof(*r->bans));
+    r->bias = calloc(m->n_bias + 1, sizeof(*r->bias));
+    if (!r->bans || !r->bias)
+        return -ENOMEM;
+    if (m->n_stop_ids > 0)
+        memcpy(r->bans, m->stop_ids, m->n_stop_ids * sizeof(*r->bans));
+    if (n_end > 0)
+        memcpy(r->bans + m->n_stop_ids, end, n_end * sizeof(*r->bans));
+    r->n_stop_ids = m->n_stop_ids;
+    r->n_bans = m->n_stop_ids + (uint32_t)n_end;
+    for (uint32_t i = 0; i < m->n_bias; i++)
+        r->bias[i] = (struct engine_bias){m->bias[i].token, m->bias[i].bias};
+    return 0;
+}
+
+static void set_param(struct request *r, const struct submit *m) {
+    const struct sampling *s = &m->sampling;
+
+    r->param = (struct engine_param){
+        .temperature = (float)s->temperature,
+        .top_p = (float)s->top_p,
+        .min_p = (float)s->min_p,
+        .repetition = (float)s->repetition_penalty,
+        .presence = (float)s->presence_penalty,
+        .frequency = (float)s->frequency_penalty,
+        .top_k = s->top_k > 0 ? (uint32_t)MIN(s->top_k, INT32_MAX) : 0,
+        .seed = m->seed,
+        .choice = m->choice,
+        .n_bias = m->n_bias,
+        .bias = r->bias,
+        .bans = r->bans,
+        .n_prompt = m->n_prompt,
+    };
+}
+
+static int new_stops(struct request *r, const struct submit *m) {
+    struct stop_string s[SUBMIT_STOPS_MAX];
+
+    if (m->n_stops == 0 || !r->tokenizer)
+        return 0;
+    for (uint32_t i = 0; i < m->n_stops; i++)
+        s[i] = (struct stop_string){m->stops[i].data, m->stops[i].len};
+    return stops_new(&r->stops, s, m->n_stops);
+}
+
+static uint64_t mix(uint64_t h) {
+    h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93u;
+    h = (h ^ (h >> 32)) * 0xD6E8FEB86659FD93u;
+    return h ^ (h >> 32);
+}
+
+/* The pages that others could compute for it. Only used to see who computes the same: the pager compares
+ * tokens before it shares anything. */
+static int hash_pages(struct request *r, uint32_t page_tokens) {
+    uint64_t h = 0, word;
+
+    for (size_t i = 0; i < sizeof(r->share.key); i += sizeof(word)) {
+        memcpy(&word, r->share.key + i, sizeof(word));
+        h = mix(h + word);
+    }
+    r->n_hashes = (r->n_tokens - 1) / page_tokens;
+    r->hash = calloc(r->n_hashes + 1, sizeof(*r->hash));
+    if (!r->hash)
+        return -ENOMEM;
+    for (uint32_t i = 0, t = 0; i < r->n_hashes; i++) {
+        for (uint32_t k = 0; k < page_tokens; k++)
+            h = (h ^ (uint32_t)r->tokens[t++]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+        r->hash[i] = h = mix(h + i);
+    }
+    return 0;
+}
+
+/* ---- tokens ---- */
+
+/* Room for one more token. The array that is left behind may be read by a step under way; a request gets
+ * one token a step, so when the next one is left behind GROW_MIN tokens later no step has it. */
+static int reserve(struct request *r) {
+    if (r->n_tokens < r->cap)
+        return 0;
+    uint32_t cap = r->cap + MAX(r->cap / 2, GROW_MIN);
+    int32_t *p = malloc(cap * sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    memcpy(p, r->tokens, r->n_tokens * sizeof(*p));
+    free(r->retired);
+    r->retired = r->tokens;
+    r->tokens = p;
+    r->cap = cap;
+    return 0;
+}
+
+static int grow_array(void *pp, uint32_t cap, size_t size) {
+    void **p = pp, *bigger = realloc(*p, cap * size);
+
+    if (!bigger)
+        return -ENOMEM;
+    *p = bigger;
+    return 0;
+}
+
+/* Room for what is told beside the next output. */
+static int reserve_outputs(struct request *r) {
+    uint32_t n = request_n_out(r) - r->out_base, cap = MAX(16, 2 * n);
+
+    if (n < r->out_cap)
+        return 0;
+    if ((r->flags & SUBMIT_LOGPROBS) && grow_array(&r->logprobs, cap, sizeof(*r->logprobs)) < 0)
+        return -ENOMEM;
+    if (r->n_top && grow_array(&r->top, cap, r->n_top * sizeof(*r->top)) < 0)
+        return -ENOMEM;
+    if ((r->flags & SUBMIT_DIGESTS) && grow_array(&r->digests, cap, sizeof(*r->digests)) < 0)
+        return -ENOMEM;
+    r->out_cap = cap;
+    return 0;
+}
+
+static void keep_output(struct request *r, const struct engine_out *o) {
+    uint32_t i = request_n_out(r) - r->out_base;
+
+    if (r->flags & SUBMIT_LOGPROBS)
+        r->logprobs[i] = o->logprob;
+    if (r->flags & SUBMIT_DIGESTS)
+        r->digests[i] = o->digest;
+    for (uint32_t k = 0; k < r->n_top; k++) {
+        struct event_top none = {-1, 0};
+        r->top[(size_t)i * r->n_top + k] =
+            k < o->n_top ? (struct event_top){o->top[k].token, o->top[k].logprob} : none;
+    }
+}
+
+static bool is_end(const struct request *r, int32_t token) {
+    for (uint32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->bans[i] == token)
+            return true;
+    return r->tokenizer && !r->ignore_eos && tokenizer_is_end(r->tokenizer, token);
+}
+
+static bool completes_stop(struct request *r, int32_t token) {
+    struct stops_match match;
+    size_t len;
+
+    if (!r->stops)
+        return false;
+    const char *bytes = tokenizer_piece(r->tokenizer, token, false, &len);
+    return stops_feed(r->stops, bytes, len, &match);
+}
+
+/* Why the request is over now that @token is its last one; FINISH_NONE if it is not. */
+static enum finish_reason judge(struct request *r, int32_t token) {
+    bool stop = completes_stop(r, token);
+
+    if (stop || is_end(r, token))
+        return FINISH_STOP;
+    return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
+}
+
+int request_add(struct request *r, const struct engine_out *o) {
+    if (reserve(r) < 0 || reserve_outputs(r) < 0)
+        return -ENOMEM;
+    keep_output(r, o);
+    r->tokens[r->n_tokens++] = o->token;
+    return judge(r, o->token);
+}
+
+void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob) {
+    if (pos == r->n_prompt_lp && pos < r->want_prompt_lp)
+        r->prompt_lp[r->n_prompt_lp++] = logprob;
+}
+
+void request_trim(struct request *r) {
+    if (r->told.n_out == request_n_out(r))
+        r->out_base = r->told.n_out;
+}
+
+uint32_t request_shareable(const struct request *r) {
+    if (r->n_hashes == 0)
+        return 0;
+    return r->n_prompt_lp < r->want_prompt_lp ? r->n_prompt_lp : r->n_tokens - 1;
+}
+
+/* ---- together ---- */
+
+/* Brings a resumed request to where it was: its output is matched again. It may be over already, when
+ * the worker died between the last token and the news of its end. */
+static void replay(struct request *r) {
+    enum finish_reason why = FINISH_NONE;
+    uint32_t n = r->n_tokens;
+
+    for (uint32_t i = r->n_prompt; i < n && why == FINISH_NONE; i++) {
+        r->n_tokens = i + 1;
+        why = judge(r, r->tokens[i]);
+    }
+    r->n_tokens = n;
+    if (why == FINISH_NONE && n >= r->max_tokens)
+        why = FINISH_LENGTH;
+    if (why != FINISH_NONE)
+        request_finish(r, why);
+}
+
+static int fill(struct request *r, const struct submit *m, const struct request_rules *l) {
+    uint64_t room = MIN(l->max_context, (uint64_t)l->n_slots + 1);
+    int e;
+
+    r->tokens = malloc((m->n_tokens + GROW_MIN) * sizeof(*r->tokens));
+    if (!r->tokens)
+        return -ENOMEM;
+    memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(*r->tokens));
+    r->n_tokens = r->n_given = m->n_tokens;
+    r->cap = m->n_tokens + GROW_MIN;
+    r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
+    uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
+    r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
+    if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0)
+        return e;
+    set_param(r, m);
+    if (!l->no_sharing && (e = hash_pages(r, l->page_tokens)) < 0)
+        return e;
+    if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
+        r->want_prompt_lp = m->n_prompt - 1;
+        r->prompt_lp = calloc(m->n_prompt, sizeof(*r->prompt_lp));
+        if (!r->prompt_lp)
+            return -ENOMEM;
+    }
+    r->told.n_out = r->packed.n_out = r->out_base = m->n_tokens - m->n_prompt;
+    replay(r);
+    return 0;
+}
+
+int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
+                uint64_t order) {
+    CLEANUP(request_freep) struct request *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return -ENOMEM;
+    list_init(&r->queued.link);
+    list_init(&r->news);
+    r->queued.standing = queue_standing(m->arrived_ns, m->priority, order);
+    r->id = m->id;
+    r->program = m->program;
+    r->deadline_ns = m->deadline_ns;
+    r->n_prompt = r->n_tokens = m->n_prompt;
+    r->flags = m->flags | (m->n_top ? SUBMIT_LOGPROBS : 0);
+    r->n_top = m->n_top;
+    r->alone = m->n_faults >= 2;
+    r->ignore_eos = m->sampling.ignore_eos;
+    r->tokenizer = rules->tokenizer;
+    memcpy(r->share.key, m->share_key, sizeof(r->share.key));
+    if (rules->no_sharing) /* a key that nobody else has */
+        for (size_t i = 0; i < sizeof(order); i++)
+            r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
+    if (check_submit(m, rules, &r->why) < 0) {
+        r->refused = true;
+        request_finish(r, FINISH_ERROR);
+    } else {
+        int e = fill(r, m, rules);
+        if (e < 0)
+            return e;
+    }
+    *out = STEAL(r);
+    return 0;
+}
+
+struct request *request_free(struct request *r) {
+    if (!r)
+        return NULL;
+    assert(!r->seq && r->n_flights == 0);
+    list_remove(&r->queued.link);
+    list_remove(&r->news);
+    stops_free(r->stops);
+    free(r->bans);
+    free(r->bias);
+    free(r->tokens);
+    free(r->retired);
+    free(r->hash);
+    free(r->logprobs);
+    free(r->top);
+    free(r->digests);
+    free(r->prompt_lp);
+    free(r);
+    return NULL;
+}

@@ -1,0 +1,128 @@
+#pragma once
+
+/*
+ * request - one generation: what was asked, the tokens so far, how far they are computed, and what the
+ * front has been told. It knows nothing of other requests.
+ *
+ *                 admit                finish
+ *   WAITING ---------------> RUNNING ----------> DONE ---> freed when the front knows
+ *      |  ^                     |                 ^        and no step has it any more
+ *      |  '---------------------'                 |
+ *      |          preempt                         |
+ *      '------------------------------------------'
+ *            cancelled, too late, refused
+ *
+ * n_computed runs after n_tokens. Both count what is under way: n_computed the positions of steps that
+ * were launched, and n_pending (0 or 1) a sample of the last launched step, which is not in tokens[] yet.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+#include "engine/engine.h"
+#include "kvpager/kvpager.h"
+#include "proto/messages.h"
+#include "scheduler/queue.h"
+
+#define REQUEST_LIST_MAX 4096u /* bias entries, stop ids */
+
+enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
+
+/* What all requests of a worker have in common. */
+struct request_rules {
+    uint32_t n_vocab, max_context;
+    uint32_t n_slots; /* positions that the whole pool holds */
+    uint32_t page_tokens;
+    const struct tokenizer *tokenizer; /* or NULL */
+    bool no_sharing;
+};
+
+struct request {
+    struct queued queued;    /* in sched.waiting or sched.running */
+    struct list news;        /* in sched.news: the front has something to learn */
+    struct request *next_id; /* in the table of ids */
+    enum request_state state;
+
+    /* Asked. */
+    uint64_t id, program;
+    int64_t deadline_ns;
+    uint32_t n_prompt, n_given; /* n_given: tokens that came with it */
+    uint32_t max_tokens;        /* prompt and output: max_new or the context's end */
+    uint32_t min_tokens;        /* likewise: end tokens are banned before */
+    uint16_t flags;
+    uint8_t n_top;
+    bool alone, ignore_eos;
+    struct kv_share share;
+    struct engine_param param; /* without tokens and the number of bans */
+    int32_t *bans;             /* end tokens unless ignored, and stop ids */
+    struct engine_bias *bias;
+    uint32_t n_bans, n_stop_ids; /* the stop ids come first */
+    struct stops *stops;
+    const struct tokenizer *tokenizer;
+
+    /* So far. */
+    int32_t *tokens, *retired; /* retired: an array that a step under way may still read */
+    uint32_t n_tokens, cap;
+    uint64_t *hash; /* chained, of its first pages as given: equal means equal up to there */
+    uint32_t n_hashes;
+
+    /* Where it is computed; pages only while it runs. */
+    struct kv_seq *seq;
+    uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
+    uint32_t epoch;                       /* of its pages: older steps wrote to others */
+    uint32_t n_flights;                   /* steps under way that have it */
+    uint32_t n_bypassed, n_preempted;
+    uint32_t seen_hit; /* of the last look into the pager while waiting, at step seen_step */
+    uint64_t seen_step;
+    bool stalled;
+
+    /* For the front. Arrays of outputs begin at output out_base, which it knows to be delivered. */
+    float *logprobs;
+    struct event_top *top;
+    uint64_t *digests;
+    float *prompt_lp;
+    uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
+    uint32_t n_cached;
+    int64_t first_step_ns;
+    enum finish_reason finish;
+    bool refused;
+    struct err why;
+    /* Told: what sched_delivered() confirmed; packed: what the last event batch has. */
+    struct request_news {
+        bool accepted, prompt_lp, end;
+        uint32_t n_out;
+    } told, packed;
+};
+
+/* Makes a request of @m. One that can never run is DONE at once, with finish, refused and why set; so is one
+ * that was resumed after its last token. 0 or -ENOMEM. */
+int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
+                uint64_t order);
+/* It must have no pages and be in no list. */
+struct request *request_free(struct request *r);
+DEFINE_FREEP(struct request, request)
+
+void request_set_state(struct request *r, enum request_state state);
+/* DONE for reason @why. Its pages are gone already. */
+void request_finish(struct request *r, enum finish_reason why);
+
+static inline uint32_t request_n_out(const struct request *r) {
+    return r->n_tokens - r->n_prompt;
+}
+
+/* Nothing is left to launch: its last token is under way. */
+static inline bool request_is_last(const struct request *r) {
+    return r->n_tokens + r->n_pending >= r->max_tokens;
+}
+
+/* Tokens of other requests' pages that it may take over: it must compute its last token, and whatever
+ * it has to tell about its prompt. */
+uint32_t request_shareable(const struct request *r);
+
+/* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP or
+ * FINISH_LENGTH; a negative errno when there is no memory. */
+int request_add(struct request *r, const struct engine_out *o);
+/* Takes the log probability of prompt token @pos + 1. */
+void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob);
+
+/* Drops what the front has from the arrays of outputs. */
+void request_trim(struct request *r);

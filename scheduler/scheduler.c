@@ -1,0 +1,327 @@
+/*
+ * scheduler - the object: requests come in, steps run, news go out. How a step is decided is in plan.c,
+ * how it is done in step.c.
+ *
+ * A request is in the table of ids from its submission until the front knows of its end and no step
+ * has it any more. While it waits it is in `waiting`, while it has pages in `running`, and in `news`
+ * as long as the front has something to learn of it.
+ */
+
+#include "scheduler/scheduler.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "scheduler/events.h"
+#include "scheduler/private.h"
+
+#define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
+
+/* ---- ids ---- */
+
+static struct request **slot_of(struct sched *s, uint64_t id) {
+    return &s->by_id[(id * 0x9E3779B97F4A7C15u) >> 52];
+}
+
+static struct request **find(struct sched *s, uint64_t id) {
+    struct request **at = slot_of(s, id);
+
+    while (*at && (*at)->id != id)
+        at = &(*at)->next_id;
+    return at;
+}
+
+/* ---- life ---- */
+
+static int init_pager(struct sched *s) {
+    const struct engine_info *i = s->info;
+    uint64_t slots = (uint64_t)i->n_pages * i->page_tokens;
+    struct kv_opts o = {
+        .n_pages = i->n_pages,
+        .page_tokens = i->page_tokens,
+        .max_seqs = s->opts.max_seqs,
+        .max_seq_tokens = (uint32_t)MIN(slots, i->max_context),
+        .hash_seed = s->opts.hash_seed,
+    };
+
+    memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
+    s->rules = (struct request_rules){
+        .n_vocab = i->n_vocab,
+        .max_context = i->max_context,
+        .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
+        .page_tokens = i->page_tokens,
+        .tokenizer = s->opts.tokenizer,
+        .no_sharing = s->opts.no_prefix_sharing,
+    };
+    return kv_pager_new(&s->pager, &o);
+}
+
+static int init_plan(struct sched *s) {
+    uint32_t n = s->opts.max_seqs + SCHED_CANDIDATES;
+
+    s->plan_req = calloc(n, sizeof(*s->plan_req));
+    s->planned = calloc(n, sizeof(*s->planned));
+    s->plan = (struct plan){
+        .req = s->plan_req,
+        .scratch = calloc(n, sizeof(*s->plan.scratch)),
+        .page_tokens = s->info->page_tokens,
+        .max_rows = s->opts.max_rows,
+        .max_seqs = s->opts.max_seqs,
+        .max_bypass = s->opts.max_bypass,
+        .force_chunk = s->opts.force_chunk,
+        .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
+        .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000,
+        .cost = &s->cost,
+    };
+    return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;
+}
+
+static int init(struct sched *s) {
+    uint32_t t = s->info->page_tokens;
+    uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
+    int r = init_pager(s);
+
+    if (r == 0)
+        r = init_plan(s);
+    for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
+        r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages);
+    return r;
+}
+
+int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *engine,
+              struct clock *clock) {
+    const struct engine_info *info = engine_info(engine);
+
+    if (opts->max_seqs == 0 || opts->max_rows == 0 || opts->max_step_ms == 0 ||
+        opts->depth > MIN(info->depth, SCHED_DEPTH_MAX))
+        return -EINVAL;
+    CLEANUP(sched_freep) struct sched *s = calloc(1, sizeof(*s));
+    if (!s)
+        return -ENOMEM;
+    s->opts = *opts;
+    s->opts.depth = MAX(opts->depth, 1);
+    s->opts.itl_target_ms = opts->itl_target_ms ? opts->itl_target_ms : opts->max_step_ms;
+    s->engine = engine;
+    s->info = info;
+    s->clock = clock;
+    s->next_deadline_ns = INT64_MAX;
+    list_init(&s->waiting);
+    list_init(&s->running);
+    list_init(&s->news);
+    cost_init(&s->cost);
+    estimate_init(&s->estimate);
+    int r = init(s);
+    if (r < 0)
+        return r;
+    *out = STEAL(s);
+    return 0;
+}
+
+struct sched *sched_free(struct sched *s) {
+    struct engine_result res;
+
+    if (!s)
+        return NULL;
+    /* The steps under way read our batches and the requests' tokens. */
+    while (!s->lost && sched_n_flights(s) > 0)
+        if (engine_wait(s->engine, ++s->n_waited, &res) < 0)
+            s->lost = true;
+    for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
+        for (struct request *r = s->by_id[i], *next; r; r = next) {
+            next = r->next_id;
+            r->seq = kv_seq_free(r->seq);
+            r->n_flights = 0;
+            request_free(r);
+        }
+    for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
+        batch_deinit(&s->batch[i]);
+    kv_pager_free(s->pager);
+    free(s->plan.scratch);
+    free(s->plan_req);
+    free(s->planned);
+    free(s);
+    return NULL;
+}
+
+/* ---- requests ---- */
+
+void sched_note_news(struct sched *s, struct request *r) {
+    if (list_empty(&r->news))
+        list_push_back(&s->news, &r->news);
+}
+
+void sched_maybe_free(struct sched *s, struct request *r) {
+    if (r->state != REQUEST_DONE || !r->told.end || r->n_flights > 0)
+        return;
+    struct request **at = find(s, r->id);
+    assert(*at == r);
+    *at = r->next_id;
+    request_free(r);
+}
+
+static void count_end(struct sched *s, const struct request *r) {
+    s->stats.n_rejected += r->refused;
+    s->stats.n_finished += !r->refused;
+    s->stats.n_cancelled += r->finish == FINISH_CANCELLED;
+}
+
+void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
+    r->seq = kv_seq_free(r->seq);
+    list_remove(&r->queued.link);
+    request_finish(r, why);
+    if (why == FINISH_STOP || why == FINISH_LENGTH)
+        estimate_learn(&s->estimate, r->program, request_n_out(r));
+    count_end(s, r);
+    sched_note_news(s, r);
+}
+
+int sched_submit(struct sched *s, const struct submit *m) {
+    struct request *r, **at = find(s, m->id);
+
+    if (*at)
+        return -EPROTO;
+    int e = request_new(&r, m, &s->rules, s->n_submitted++);
+    if (e < 0)
+        return e;
+    *at = r;
+    sched_note_news(s, r);
+    if (r->state == REQUEST_DONE) {
+        count_end(s, r);
+        return 0;
+    }
+    queue_insert(&s->waiting, &r->queued);
+    if (r->deadline_ns > 0)
+        s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
+    return 0;
+}
+
+void sched_cancel(struct sched *s, uint64_t id) {
+    struct request *r = *find(s, id);
+
+    if (r && r->state != REQUEST_DONE)
+        sched_finish(s, r, FINISH_CANCELLED);
+}
+
+static void expire_list(struct sched *s, struct list *l, int64_t now) {
+    LIST_FOREACH(node, l) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->deadline_ns == 0)
+            continue;
+        if (r->deadline_ns <= now)
+            sched_finish(s, r, FINISH_DEADLINE);
+        else
+            s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
+    }
+}
+
+static void expire(struct sched *s) {
+    int64_t now = clock_now(s->clock);
+
+    if (now < s->next_deadline_ns)
+        return;
+    s->next_deadline_ns = INT64_MAX;
+    expire_list(s, &s->waiting, now);
+    expire_list(s, &s->running, now);
+}
+
+int64_t sched_wake_ns(const struct sched *s) {
+    return s->unpacked ? 0 : s->next_deadline_ns;
+}
+
+/* ---- a step ---- */
+
+static int check_when_idle(struct sched *s) {
+    int64_t now = clock_now(s->clock);
+
+    if (now - s->checked_ns >= CHECK_NS) {
+        kv_pager_check(s->pager);
+        s->checked_ns = now;
+    }
+    return SCHED_IDLE;
+}
+
+/* Fills the pipeline, then waits for the oldest step. While it fills it returns after each launch, so that
+ * what has arrived meanwhile is in the next step. */
+static int run(struct sched *s) {
+    int launched = 1;
+
+    if (sched_n_flights(s) < s->opts.depth)
+        launched = step_launch(s);
+    if (launched < 0)
+        return launched;
+    if (launched == 0 && sched_n_flights(s) < s->opts.depth)
+        return 0;
+    return sched_n_flights(s) > 0 ? step_wait(s) : check_when_idle(s);
+}
+
+int sched_step(struct sched *s) {
+    if (s->lost)
+        return -EIO;
+    expire(s);
+    int r = run(s);
+    s->lost |= r < 0;
+    if (s->opts.check)
+        kv_pager_check(s->pager);
+    return r;
+}
+
+/* ---- news ---- */
+
+int sched_events(struct sched *s, struct buf *out) {
+    size_t before = out->len;
+    int e = 0;
+
+    s->unpacked = false;
+    LIST_FOREACH(node, &s->news) {
+        struct request *r = LIST_ENTRY(node, struct request, news);
+
+        r->packed = r->told;
+        if (e == 0)
+            e = events_pack(out, r);
+    }
+    if (e == 0)
+        return out->len == before;
+    /* What did not fit comes next time, unless nothing fits at all. */
+    s->unpacked = e == -EMSGSIZE && out->len > before;
+    return s->unpacked ? 0 : e;
+}
+
+void sched_delivered(struct sched *s) {
+    LIST_FOREACH(node, &s->news) {
+        struct request *r = LIST_ENTRY(node, struct request, news);
+
+        if (!events_delivered(r)) {
+            s->unpacked = true;
+            continue;
+        }
+        list_remove(&r->news);
+        sched_maybe_free(s, r);
+    }
+}
+
+/* ---- statistics ---- */
+
+static uint32_t length(const struct list *l) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, l) n++;
+    return n;
+}
+
+void sched_stats(const struct sched *s, struct msg_stats *out) {
+    struct kv_stats kv;
+
+    kv_pager_stats(s->pager, &kv);
+    *out = s->stats;
+    out->at_ns = clock_now(s->clock);
+    out->n_evicted = kv.n_evicted;
+    out->n_lookup_tokens = kv.n_lookup_tokens;
+    out->n_hit_tokens = kv.n_hit_tokens;
+    out->n_running = length(&s->running);
+    out->n_waiting = length(&s->waiting);
+    out->n_pages = kv.n_pages;
+    out->n_free = kv.n_free;
+    out->n_cached = kv.n_cached;
+    out->n_used = kv.n_owned + kv.n_shared;
+}

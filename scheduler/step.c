@@ -1,0 +1,323 @@
+/*
+ * step - one step: what the plan is to know is gathered from the requests and the pager, the plan is
+ * applied, the batch launched; later its results are waited for and taken back.
+ *
+ * With two steps under way the host is one sample behind: when step N + 1 is planned, the samples of N are
+ * pending (request.n_pending). A request that N turns out to have ended still has a row in N + 1; it is
+ * discarded, and the pages that it wrote are given out at the earliest to step N + 2, which the engine
+ * runs after N + 1. Likewise a request that yields while N has it: the sample of N is right and is
+ * taken, but what N computed lies in pages that are no longer its own (request.epoch).
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "scheduler/private.h"
+
+#define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
+
+/* ---- what the plan is to know ---- */
+
+/* Whether pages that others published can be attached right now: nothing of the next page exists. */
+static bool can_attach(const struct sched *s, const struct request *r) {
+    uint32_t n_pages;
+
+    kv_seq_pages(r->seq, &n_pages);
+    return r->n_flights == 0 && r->n_computed == n_pages * s->rules.page_tokens;
+}
+
+static void attach(struct sched *s, struct request *r) {
+    uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
+
+    if (r->n_preempted == 0) {
+        uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
+        r->n_cached += to - from;
+        s->stats.n_cached_tokens += to - from;
+    }
+    r->n_computed = n;
+}
+
+static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
+    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
+    uint32_t n_tokens = r->n_tokens + r->n_pending;
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+
+    *q = (struct plan_req){
+        .n_tokens = n_tokens,
+        .n_computed = r->n_computed,
+        .n_target = MAX(target, n_tokens),
+        .n_share = request_shareable(r) / s->rules.page_tokens * s->rules.page_tokens,
+        .n_hashes = r->n_hashes,
+        .hash = r->hash,
+        .last = request_is_last(r),
+        .alone = r->alone,
+        .stalled = r->stalled,
+        .n_bypassed = r->n_bypassed,
+    };
+    if (r->seq) {
+        q->n_stored = kv_seq_committed(r->seq);
+        kv_seq_pages(r->seq, &q->n_pages);
+    }
+}
+
+/* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long prompt
+ * that waits for room is not looked up in every step: what it found last time says that it cannot fit. */
+static void look_up(struct sched *s, struct request *r, struct plan_req *q) {
+    uint32_t available = kv_pager_available(s->pager);
+    uint32_t need = plan_pages(&s->plan, q->n_tokens) - r->seen_hit / s->rules.page_tokens;
+    struct kv_match m;
+
+    if (r->seen_step > 0 && need > available && s->n_launched - r->seen_step < LOOK_AGAIN) {
+        q->n_hit = r->seen_hit;
+        q->unfit = true;
+        return;
+    }
+    m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
+    q->n_hit = r->seen_hit = m.n_tokens;
+    q->n_idle = m.n_idle;
+    r->seen_step = s->n_launched + 1;
+}
+
+/* What yielding would free is counted page by page, so only when it may come to that. */
+static void count_sole_pages(struct sched *s) {
+    struct plan *p = &s->plan;
+    uint64_t need = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+        uint32_t end = MIN(q->n_tokens, q->n_computed + PLAN_MIN_CHUNK);
+        uint32_t pages = plan_pages(p, end);
+
+        need += pages > q->n_pages ? pages - q->n_pages : 0;
+    }
+    if (need <= p->n_available)
+        return;
+    for (uint32_t i = 0; i < p->n_running; i++)
+        p->req[i].n_sole = kv_seq_sole(s->planned[i]->seq);
+}
+
+static void gather(struct sched *s) {
+    struct plan *p = &s->plan;
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, &s->running) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
+            attach(s, r);
+        s->planned[n] = r;
+        describe(s, r, &p->req[n++]);
+    }
+    p->n_running = n;
+    LIST_FOREACH(node, &s->waiting) {
+        if (n == p->n_running + SCHED_CANDIDATES)
+            break;
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->n_flights > 0) /* it has just yielded, its sample is still to come */
+            continue;
+        s->planned[n] = r;
+        describe(s, r, &p->req[n]);
+        look_up(s, r, &p->req[n++]);
+    }
+    p->n_waiting = n - p->n_running;
+    p->n_available = kv_pager_available(s->pager);
+    p->turn = s->n_launched;
+    count_sole_pages(s);
+}
+
+/* ---- applying it ---- */
+
+static void preempt(struct sched *s, struct request *r) {
+    r->seq = kv_seq_free(r->seq);
+    r->n_computed = 0;
+    r->epoch++;
+    r->n_preempted++;
+    r->n_bypassed = 0;
+    r->seen_step = 0;
+    r->stalled = false;
+    request_set_state(r, REQUEST_WAITING);
+    list_remove(&r->queued.link);
+    queue_insert(&s->waiting, &r->queued);
+    s->stats.n_preemptions++;
+}
+
+static void admit(struct sched *s, struct request *r, const struct plan_req *q, int64_t now) {
+    int e = kv_seq_new(&r->seq, s->pager, &r->share);
+
+    assert(e == 0);
+    (void)e;
+    request_set_state(r, REQUEST_RUNNING);
+    list_remove(&r->queued.link);
+    queue_insert(&s->running, &r->queued);
+    if (q->n_share > 0)
+        attach(s, r);
+    assert(r->n_computed == q->n_hit);
+    r->n_bypassed = 0;
+    if (r->first_step_ns == 0) {
+        r->first_step_ns = now;
+        s->stats.n_prompt_tokens += r->n_prompt;
+    }
+}
+
+/* Yield first: what is admitted may find the pages. Attach before anything grows and evicts. */
+static void apply(struct sched *s, int64_t now) {
+    struct plan *p = &s->plan;
+    uint32_t n = p->n_running + p->n_waiting;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = s->planned[i];
+
+        r->stalled = i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES;
+        r->n_bypassed = p->req[i].n_bypassed;
+        if (p->req[i].verdict == PLAN_YIELD)
+            preempt(s, r);
+    }
+    for (uint32_t i = p->n_running; i < n; i++)
+        if (p->req[i].admitted)
+            admit(s, s->planned[i], &p->req[i], now);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct plan_req *q = &p->req[i];
+
+        if (q->n_rows == 0)
+            continue;
+        int e = kv_seq_grow(s->planned[i]->seq, q->n_computed + q->n_rows);
+        assert(e == 0); /* the plan has counted the pages */
+        (void)e;
+    }
+}
+
+static void build(struct sched *s, struct batch *t) {
+    const struct plan *p = &s->plan;
+
+    batch_begin(t, s->n_launched + 1);
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        if (p->req[i].n_rows > 0)
+            batch_add(t, s->planned[i], p->req[i].n_rows);
+    t->alone = p->alone != PLAN_NOBODY;
+}
+
+/* ---- the page of suspects ---- */
+
+/* Whom to suspect if the process dies now: all that are in a step under way. */
+static void write_suspects(struct sched *s, int64_t now) {
+    struct suspects *page = s->opts.suspects;
+    uint32_t n = 0;
+
+    if (!page)
+        return;
+    __atomic_store_n(&page->n, 0, __ATOMIC_RELEASE);
+    for (uint64_t step = s->n_waited + 1; step <= s->n_launched; step++) {
+        const struct batch *t = &s->batch[step % SCHED_DEPTH_MAX];
+
+        for (uint32_t i = 0; i < t->b.n_seqs && n < SUSPECTS_MAX; i++)
+            page->ids[n++] = t->item[i].request->id;
+    }
+    page->started_ns = n > 0 ? now : 0;
+    page->step = s->n_launched;
+    __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
+}
+
+/* ---- launch ---- */
+
+/* Plans until there is a step to launch: yielding and admitting alone are no step. 0; 1: nobody can run
+ * now. */
+static int plan(struct sched *s, int64_t now) {
+    struct plan *p = &s->plan;
+
+    for (uint32_t i = 0;; i++) {
+        assert(i <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
+        gather(s);
+        plan_step(p);
+        /* Who must be alone waits until nothing is under way. */
+        if (p->alone != PLAN_NOBODY && sched_n_flights(s) > 0)
+            return 1;
+        apply(s, now);
+        if (p->n_rows > 0)
+            return 0;
+        if (p->n_yielded + p->n_admitted == 0)
+            break;
+    }
+    /* A promise of plan_step(): somebody is always able to go on, or is under way. */
+    assert(sched_n_flights(s) > 0 || p->n_running + p->n_waiting == 0);
+    return 1;
+}
+
+static int launch(struct sched *s, struct batch *t, int64_t now) {
+    t->launched_ns = now;
+    s->n_launched++;
+    write_suspects(s, now);
+    int e = engine_launch(s->engine, &t->b);
+    return e < 0 ? e : engine_seal(s->engine, t->b.step);
+}
+
+int step_launch(struct sched *s) {
+    struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
+    int64_t begin = clock_now(s->clock);
+
+    if (sched_n_flights(s) > 0 && s->batch[s->n_launched % SCHED_DEPTH_MAX].alone)
+        return 1;
+    if (list_empty(&s->running) && list_empty(&s->waiting))
+        return 1;
+    int e = plan(s, begin);
+    if (e != 0)
+        return e;
+    build(s, t);
+    int64_t now = clock_now(s->clock);
+    s->stats.plan_ns_total += (uint64_t)(now - begin);
+    s->stats.last_plan_us = (uint32_t)((now - begin) / 1000);
+    return launch(s, t, now);
+}
+
+/* ---- results ---- */
+
+static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
+    for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+        struct request *r = t->item[i].request;
+        uint32_t before = r->n_tokens;
+
+        r->n_flights--;
+        if (r->state == REQUEST_DONE) {
+            sched_maybe_free(s, r);
+            continue;
+        }
+        int why = batch_take(t, i, res);
+        if (why < 0)
+            return why;
+        s->stats.n_output_tokens += r->n_tokens - before;
+        if (r->n_tokens > before)
+            sched_note_news(s, r);
+        if (why != FINISH_NONE)
+            sched_finish(s, r, (enum finish_reason)why);
+    }
+    return 0;
+}
+
+/* With two steps under way a step begins when the one before has ended. */
+static void learn(struct sched *s, const struct batch *t, int64_t now) {
+    int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
+
+    cost_learn(&s->cost, &t->shape, ns);
+    s->last_end_ns = now;
+    s->stats.n_steps++;
+    s->stats.step_ns_total += (uint64_t)ns;
+    s->stats.last_step_us = (uint32_t)(ns / 1000);
+    s->stats.last_rows = t->b.n_rows;
+    s->stats.last_seqs = t->b.n_seqs;
+}
+
+int step_wait(struct sched *s) {
+    struct batch *t = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
+    int64_t begin = clock_now(s->clock);
+    struct engine_result res;
+    int e = engine_wait(s->engine, t->b.step, &res);
+
+    if (e < 0)
+        return e;
+    int64_t now = clock_now(s->clock);
+    s->stats.wait_ns_total += (uint64_t)(now - begin);
+    s->n_waited++;
+    learn(s, t, now);
+    write_suspects(s, now);
+    return take_results(s, t, &res);
+}

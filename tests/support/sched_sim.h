@@ -1,0 +1,94 @@
+#pragma once
+
+/*
+ * sched_sim - the scheduler with the tell-tale engine, in virtual time, and the clients that it serves.
+ *
+ * The oracle looks at what the clients are sent, at every step: each event's tokens must be the ones that
+ * the request would get alone (tests/support/telltale.h), in order, without gaps; each request gets exactly
+ * one end, the right one; and at the end every page is back. Any violation prints a line and aborts,
+ * so that the same body runs under Criterion and, as a plain program, under the thread sanitizer.
+ */
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "proto/messages.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/telltale.h"
+#include "text/tokenizer.h"
+
+#define SIM_CLIENTS 64
+#define SIM_PROMPT_MAX 8192
+#define SIM_OUT_MAX 512
+#define SIM_VOCAB 64
+#define SIM_END 2 /* the end token; tokens 3 to 63 are the letters of sim_piece() */
+
+struct sim_opts {
+    struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
+    uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
+    uint32_t end_per_1024;                      /* how often the end token is drawn */
+    uint64_t fail_launch, fail_wait;
+    int64_t step_ns, row_ns, key_ns; /* of a step; 0: 5 ms, 0.1 ms, 0 */
+};
+
+/* One request and what its client has seen. */
+struct sim_client {
+    struct submit m;
+    int32_t tokens[SIM_PROMPT_MAX + SIM_OUT_MAX]; /* the prompt, then what it must get */
+    uint64_t digest[SIM_OUT_MAX];
+    float logprob[SIM_OUT_MAX], prompt_lp[SIM_PROMPT_MAX];
+    uint32_t n_expect;
+    enum finish_reason expect;
+
+    bool submitted, accepted, cancelled, got_prompt_lp;
+    uint32_t n_got, n_cached, n_ends;
+    enum event_kind end; /* REJECTED or FINISH */
+    enum finish_reason finish;
+    int64_t first_ns, end_ns; /* when the first token and the end were told */
+    char text[400];
+};
+
+struct sim {
+    struct sim_opts opts;
+    struct clock_virtual clock;
+    struct engine *engine;
+    struct sched *sched;
+    struct tokenizer *tokenizer;
+    struct suspects suspects;
+    struct sim_client *client; /* [SIM_CLIENTS]; the id of client i is i + 1 */
+    uint32_t n_clients;
+    struct buf events;
+    bool deaf; /* the channel is full: nothing is delivered */
+    uint64_t n_steps, n_restarts;
+    struct msg_stats stats; /* after the last step */
+    struct telltale_seen seen;
+    uint32_t max_rows_seen;
+    int64_t max_step_ns; /* the longest step so far */
+};
+
+void sim_init(struct sim *s, const struct sim_opts *opts);
+void sim_deinit(struct sim *s); /* also checks that all pages are back, if all have ended */
+
+/* A new client with @n_prompt tokens that depend on @family up to @n_family, and on the client after it; 0
+ * temperature, @max_new tokens, no stops. The caller may change client->m before sim_submit(). */
+struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
+                              uint32_t max_new);
+/* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
+void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
+void sim_cancel(struct sim *s, struct sim_client *c);
+
+/* One step and its events, checked. What sched_step() says; -EIO is passed on. */
+int sim_step(struct sim *s);
+/* Steps until nothing is left to do; aborts after @max_steps. */
+void sim_run(struct sim *s, uint32_t max_steps);
+/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far. */
+void sim_restart(struct sim *s);
+
+bool sim_all_ended(const struct sim *s);
+const char *sim_piece(int32_t token); /* the text of a token */
+
+/* A random scenario. Adds what happened to @total. */
+struct sim_total {
+    uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_restarts;
+    uint64_t n_end[FINISH_ERROR + 1]; /* by reason */
+};
+void sim_random(uint64_t seed, struct sim_total *total);
