@@ -43,7 +43,7 @@ def synth(name, *args):
 
 
 def tiny_model():
-    return synth("tiny-qwen3-q4_k_m", "--arch", "qwen3", "--shape", "tiny", "--format", "Q4_K_M", "--seed", "1")
+    return synth("tiny-qwen3-q4_k_m-128k", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", "1")
 
 
 class UnixConnection(http.client.HTTPConnection):
