@@ -15,12 +15,12 @@
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
 
-enum { PROMPT = 77, OUTPUTS = 14, POSITIONS = PROMPT + OUTPUTS, NEIGHBOURS = 15, VOCAB = 300 };
+enum { OUTPUTS = 14, LONGEST = 1200, NEIGHBOURS = 15 };
 
 /* What came out at each position of the subject. */
 struct trace {
-    struct driver_out at[POSITIONS];
-    bool seen[POSITIONS];
+    struct driver_out at[LONGEST];
+    bool seen[LONGEST];
 };
 
 struct way { /* how the subject is run */
@@ -41,11 +41,11 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
                  const float *logits) {
     struct watch *w = ctx;
 
-    if (s != w->subject || pos >= POSITIONS)
+    if (s != w->subject)
         return;
     /* Samples inside the prompt are asked for only for their digest. */
-    struct driver_out o = {pos + 1 >= PROMPT ? out->token : 0, pos + 1 >= PROMPT ? out->logprob : 0,
-                           out->digest};
+    bool is_output = pos + 1 >= s->n_prompt;
+    struct driver_out o = {is_output ? out->token : 0, is_output ? out->logprob : 0, out->digest};
     cr_assert(out->digest != 0);
     if (w->trace->seen[pos]) { /* computed again after a resumption */
         cr_expect(w->trace->at[pos].digest == o.digest, "position %u computed again", pos);
@@ -57,10 +57,10 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 
 static struct driver_seq *add_random(struct driver *d, struct rng *rng, uint32_t n, uint32_t n_max,
                                      const struct engine_param *param) {
-    int32_t prompt[PROMPT];
+    int32_t prompt[LONGEST];
 
     for (uint32_t i = 0; i < n; i++)
-        prompt[i] = (int32_t)rng_below(rng, VOCAB);
+        prompt[i] = (int32_t)rng_below(rng, d->info->n_vocab);
     return driver_add(d, prompt, n, n_max, param);
 }
 
@@ -95,7 +95,7 @@ static uint32_t add_neighbours(struct driver *d, struct driver_seq **list, uint3
 /* The subject again, from its tokens. */
 static struct driver_seq *resume(struct driver *d, struct driver_seq *s) {
     uint32_t n_prompt = s->n_prompt, n = s->n_tokens, cap = s->cap;
-    int32_t tokens[POSITIONS + 1];
+    int32_t tokens[LONGEST];
 
     memcpy(tokens, s->token, n * sizeof(*tokens));
     struct engine_param param = s->param;
@@ -144,6 +144,7 @@ struct model_row {
     enum tensor_type type;
     enum engine_kv_type kv_type;
     bool tied;
+    uint32_t n_prompt; /* of the subject */
 };
 
 static void trace_way(const struct model_row *m, const char *path, const struct way *way,
@@ -156,7 +157,7 @@ static void trace_way(const struct model_row *m, const char *path, const struct 
         .isa = way->isa ? way->isa : m->isa,
         .n_threads = way->n_threads,
         .page_tokens = way->page_tokens,
-        .n_pages = 2048 / way->page_tokens,
+        .n_pages = 4096 / way->page_tokens,
         .max_rows = 256,
         .kv_type = m->kv_type,
         .shuffle = way->page_tokens + way->chunk,
@@ -169,7 +170,7 @@ static void trace_way(const struct model_row *m, const char *path, const struct 
     *out = (struct trace){0};
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s %s: %s", m->backend, way->name, err.message);
-    watch.subject = add_random(&d, &rng, PROMPT, OUTPUTS, param);
+    watch.subject = add_random(&d, &rng, m->n_prompt, OUTPUTS, param);
     watch.subject->every_row = true;
     run_subject(&d, &watch, way, &company);
     driver_drop(&d, watch.subject);
@@ -178,7 +179,7 @@ static void trace_way(const struct model_row *m, const char *path, const struct 
 
 static void compare(const struct model_row *m, const struct way *way, const char *sampling,
                     const struct trace *a, const struct trace *b) {
-    for (uint32_t p = 0; p < POSITIONS; p++)
+    for (uint32_t p = 0; p < m->n_prompt + OUTPUTS; p++)
         if (!b->seen[p] || memcmp(&a->at[p].digest, &b->at[p].digest, sizeof(uint64_t)) != 0 ||
             a->at[p].token != b->at[p].token ||
             memcmp(&a->at[p].logprob, &b->at[p].logprob, sizeof(float)) != 0) {
@@ -199,6 +200,17 @@ static const struct way ways[] = {
     {"overlapped", 256, 16, 2, 0, true, 0, NULL},
     {"overlapped in a batch of 16", 13, 64, 2, NEIGHBOURS, true, 0, NULL},
     {"resumed", 40, 16, 1, 3, false, 6, NULL},
+};
+static const struct way long_ways[] = {
+    {"long, chunks of 1", 1, 64, 3, 0, false, 0, NULL},
+    {"long, chunks of 100", 100, 32, 2, 0, false, 0, NULL},
+    {"long, in a batch of 16", 47, 16, 3, NEIGHBOURS, true, 0, NULL},
+    {"long, resumed", 200, 16, 1, 2, false, 6, NULL},
+};
+static const struct way isas[] = {
+    {"generic", 21, 32, 2, NEIGHBOURS, false, 0, "generic"},
+    {"avx2", 21, 32, 2, NEIGHBOURS, false, 0, "avx2"},
+    {"avx512", 21, 32, 2, NEIGHBOURS, false, 0, "avx512"},
 };
 
 static const struct engine_bias bias[] = {{5, 2.5f}, {17, -4.0f}};
@@ -246,48 +258,73 @@ static bool can_run(const char *backend, const char *isa, const char *path) {
     return true;
 }
 
-/* The subject in every way, and on every other instruction set of @isas. */
-static void check_model(const struct model_row *m, const char *const *isas) {
+/* The subject in the @n ways of @list. */
+static void check_ways(const struct model_row *m, const char *path, const struct way *list,
+                       size_t n, size_t sampling) {
+    static struct trace expect, got;
+    const struct engine_param *param = &samplings[sampling].param;
+    const char *name = samplings[sampling].name;
+    uint32_t n_different = 0;
+
+    trace_way(m, path, &alone, param, 11 + sampling, &expect);
+    for (uint32_t p = m->n_prompt; p < m->n_prompt + OUTPUTS; p++)
+        n_different += expect.at[p].token != expect.at[p - 1].token;
+    cr_expect(n_different > 2, "%s: the text is too plain for a test", name);
+    for (size_t w = 0; w < n; w++) {
+        if (list[w].isa && !can_run(m->backend, list[w].isa, path))
+            continue;
+        trace_way(m, path, &list[w], param, 11 + sampling, &got);
+        compare(m, &list[w], name, &expect, &got);
+    }
+}
+
+static void check_model(const struct model_row *m) {
     struct tiny_model tiny = {
         .arch = m->arch, .type = m->type, .tied = m->tied, .seed = 1 + (uint64_t)m->type};
-    static struct trace expect, got;
     char path[64];
 
     tiny_model_temp(&tiny, path);
-    for (size_t s = 0; s < ARRAY_SIZE(samplings); s++) {
-        trace_way(m, path, &alone, &samplings[s].param, 11 + s, &expect);
-        uint32_t n_different = 0;
-        for (uint32_t p = PROMPT; p < POSITIONS; p++)
-            n_different += expect.at[p].token != expect.at[p - 1].token;
-        cr_expect(n_different > 2, "%s: the text is too plain for a test", samplings[s].name);
-        for (size_t w = 0; w < ARRAY_SIZE(ways); w++) {
-            trace_way(m, path, &ways[w], &samplings[s].param, 11 + s, &got);
-            compare(m, &ways[w], samplings[s].name, &expect, &got);
-        }
-        for (; s == 0 && isas && *isas; isas++) {
-            struct way way = {*isas, 21, 32, 2, NEIGHBOURS, false, 0, *isas};
+    for (size_t s = 0; s < ARRAY_SIZE(samplings); s++)
+        check_ways(m, path, ways, ARRAY_SIZE(ways), s);
+    if (strcmp(m->backend, "cpu") == 0)
+        check_ways(m, path, isas, ARRAY_SIZE(isas), 0);
+    unlink(path);
+}
 
-            if (!can_run(m->backend, *isas, path))
-                continue;
-            trace_way(m, path, &way, &samplings[s].param, 11 + s, &got);
-            compare(m, &way, samplings[s].name, &expect, &got);
-        }
-    }
+/* A context of several attention chunks: one layer and narrow, or it would take long. */
+static void check_long(const struct model_row *m) {
+    struct tiny_model tiny = {.arch = m->arch,
+                              .type = m->type,
+                              .n_layer = 1,
+                              .n_embd = 64,
+                              .n_ff = 64,
+                              .n_vocab = 70,
+                              .head_dim = 32,
+                              .max_context = LONGEST};
+    char path[64];
+
+    tiny_model_temp(&tiny, path);
+    check_ways(m, path, long_ways, ARRAY_SIZE(long_ways), 1);
     unlink(path);
 }
 
 Test(identity, reference) {
     static const struct model_row rows[] = {
-        {"llama", "reference", "auto", TENSOR_F32, ENGINE_KV_F16, false},
-        {"qwen2", "reference", "auto", TENSOR_Q4_K, ENGINE_KV_Q8_0, false},
-        {"qwen3", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, true},
+        {"llama", "reference", "auto", TENSOR_F32, ENGINE_KV_F16, false, 77},
+        {"qwen2", "reference", "auto", TENSOR_Q4_K, ENGINE_KV_Q8_0, false, 77},
+        {"qwen3", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, true, 77},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        check_model(&rows[i], NULL);
+        check_model(&rows[i]);
 }
 
-static const char *const cpu_isas[] = {"generic", "avx2", "avx512", NULL};
+Test(identity, reference_in_long_contexts) {
+    static const struct model_row row = {"llama",       "reference", "auto", TENSOR_F32,
+                                         ENGINE_KV_F16, false,       1050};
+
+    check_long(&row);
+}
 
 static void check_cpu(const enum tensor_type *types, size_t n) {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
@@ -296,9 +333,9 @@ static void check_cpu(const enum tensor_type *types, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct model_row row = {
             archs[i % 3], "cpu", "auto", types[i], i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16,
-            i % 4 == 3};
+            i % 4 == 3,   77};
 
-        check_model(&row, cpu_isas);
+        check_model(&row);
     }
 }
 
@@ -320,4 +357,14 @@ Test(identity, cpu_blocks_of_256) {
                                          TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_XS};
 
     check_cpu(t, ARRAY_SIZE(t));
+}
+
+Test(identity, cpu_in_long_contexts) {
+    need("cpu");
+    for (int i = 0; i < 2; i++) {
+        struct model_row row = {"llama", "cpu", "auto", TENSOR_Q8_0, ENGINE_KV_F16, false, 1050};
+
+        row.kv_type = i ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
+        check_long(&row);
+    }
 }
