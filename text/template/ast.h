@@ -1,0 +1,151 @@
+#pragma once
+
+/*
+ * ast - a parsed template. Nodes live in the template's arena and never change after parsing.
+ * Statements and list members are chained through `next`.
+ */
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "text/template/value.h"
+
+#define TEMPLATE_SOURCE_MAX (1u << 20) /* bytes */
+#define AST_HEIGHT_MAX 400u            /* of one expression; a long chain of operators is high */
+
+enum node_type {
+    /* expressions */
+    N_CONST,
+    N_NAME,
+    N_LIST,
+    N_TUPLE,
+    N_DICT, /* list: key, value, key, value ... */
+    N_ATTR,
+    N_ITEM,
+    N_SLICE, /* a: object, b c d: bounds or NULL */
+    N_CALL,
+    N_FILTER, /* call.obj NULL: what the block wrote */
+    N_TEST,
+    N_BINARY,
+    N_CONCAT,
+    N_COMPARE, /* list: operands; op of each but the first is its comparison */
+    N_AND,
+    N_OR,
+    N_NOT,
+    N_NEG,
+    N_POS,
+    N_COND,
+    /* statements */
+    N_TEXT,
+    N_OUTPUT,
+    N_IF,
+    N_FOR,
+    N_SET,
+    N_SET_BLOCK,
+    N_SET_ATTR, /* as a target: namespace attribute */
+    N_MACRO,
+    N_CALL_BLOCK,
+    N_FILTER_BLOCK,
+    N_SCOPE, /* with, generation */
+    N_BREAK,
+    N_CONTINUE,
+};
+
+enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW };
+enum comparison { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
+
+struct node_kwarg {
+    const struct tstr *name;
+    struct node *value;
+    struct node_kwarg *next;
+};
+
+struct node_args {
+    struct node *pos;
+    uint32_t n_pos;
+    struct node_kwarg *kw;
+    uint32_t n_kw;
+    struct node *star, *star_star; /* *args, **kwargs, or NULL */
+};
+
+struct param {
+    uint32_t sym;
+    const struct tstr *name;
+    struct node *def; /* NULL: none */
+    struct param *next;
+};
+
+struct macro {
+    const struct tstr *name;
+    uint32_t sym;
+    struct param *params;
+    uint32_t n_params;
+    bool uses_caller, uses_varargs, uses_kwargs;
+    struct node *body;
+};
+
+struct node {
+    uint8_t type;
+    uint8_t op; /* N_BINARY; a member of N_COMPARE; N_TEST: negated */
+    uint16_t height;
+    uint32_t line;
+    struct node *next;
+    union {
+        struct value constant; /* N_CONST, N_TEXT */
+        struct {
+            uint32_t sym;
+            const struct tstr *name;
+        } name;
+        struct {
+            struct node *a, *b, *c, *d;
+        } sub;
+        struct {
+            struct node *first;
+            uint32_t n;
+        } list;
+        struct {
+            struct node *obj;
+            const struct tstr *name;
+        } attr; /* also N_SET_ATTR, whose obj is a N_NAME */
+        struct {
+            struct node *obj; /* the function, or what is filtered or tested */
+            const struct tstr *name;
+            struct node_args args;
+        } call;
+        struct {
+            struct node *test, *body;
+            struct node *elif; /* the next N_IF of the chain */
+            struct node *orelse;
+        } branch;
+        struct {
+            struct node *target, *iter, *test, *body, *orelse;
+        } loop;
+        struct {
+            struct node *target, *value, *body, *filter; /* value, or body and perhaps filter */
+        } set;                                           /* N_SCOPE: value is a list of N_SET */
+        struct {
+            struct macro *def;
+            struct node *call; /* N_CALL_BLOCK */
+        } macro;
+    };
+};
+
+struct symbol {
+    const struct tstr *name;
+    struct symbol *next; /* in its bucket */
+    uint32_t number;
+    bool read; /* as a variable */
+};
+
+#define SYMBOL_BUCKETS 256
+
+struct template {
+    struct arena arena;
+    struct node *body;
+    struct symbol *buckets[SYMBOL_BUCKETS];
+    struct symbol **symbols; /* by number */
+    uint32_t n_symbols, cap_symbols;
+    uint32_t sym_loop, sym_caller, sym_varargs, sym_kwargs;
+};
+
+/* parser.c; the source is copied. */
+int parser_parse(struct template *t, const char *source, size_t len, struct err *err);

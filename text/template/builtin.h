@@ -1,0 +1,27 @@
+#pragma once
+
+/* builtin - what the tables of filters, tests and methods share. */
+
+#include "text/template/render.h"
+
+extern const struct builtin FILTERS_TEXT[], FILTERS_SEQ[];
+extern const size_t N_FILTERS_TEXT, N_FILTERS_SEQ;
+
+/* Arguments with a default: negative when the type is wrong. */
+int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out);
+int builtin_string(struct render *rd, struct value v, const struct tstr *def,
+                   const struct tstr **out);
+
+enum case_mode { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE, CASE_SWAP };
+int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);
+int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
+                 const struct tstr *to, int64_t count, struct value *out);
+int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
+                char align, struct value *out);
+int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool left, bool right,
+               struct value *out);
+int text_join(struct render *rd, const struct tstr *sep, const struct value *v, uint32_t n,
+              bool strict, struct value *out);
+/* The number that the whole of @s spells: false when none. */
+bool text_to_int(const struct tstr *s, int base, wide *out);
+bool text_to_double(const struct tstr *s, double *out);

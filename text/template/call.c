@@ -1,0 +1,330 @@
+/* Calls: binding of arguments to the parameters of built-ins and macros, and the global functions. */
+
+#include <string.h>
+#include <time.h>
+#include "text/template.h"
+#include "text/template/render.h"
+
+#define RANGE_MAX 100000 /* elements, as the reference's sandbox has it */
+
+/* The number of parameter @name in the list @params, or -1. */
+static int param_number(const char *params, const struct tstr *name) {
+    for (int i = 0; *params; i++) {
+        size_t len = strcspn(params, " ");
+
+        if (len == name->len && memcmp(params, name->data, len) == 0)
+            return i;
+        params += len + (params[len] == ' ');
+    }
+    return -1;
+}
+
+static uint32_t count_params(const char *params) {
+    uint32_t n = *params != 0;
+
+    for (; *params; params++)
+        n += *params == ' ';
+    return n;
+}
+
+int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
+                 const struct args *args, struct value *out) {
+    struct call c = {.self = self, .args = args};
+
+    if (strcmp(b->params, "*") != 0) {
+        if (args->n_pos > count_params(b->params))
+            return render_fail(rd, "%s %s() takes at most %u arguments (%u given)", kind, b->name,
+                               count_params(b->params), args->n_pos);
+        for (uint32_t i = 0; i < args->n_pos; i++)
+            c.a[i] = args->pos[i];
+        for (uint32_t i = 0; i < args->n_kw; i++) {
+            const struct tstr *name = args->kw[i].name;
+            int at = param_number(b->params, name);
+
+            if (at < 0)
+                return render_fail(rd, "%s %s() got an unexpected keyword argument '%.*s'", kind,
+                                   b->name, (int)MIN(name->len, (size_t)80), name->data);
+            if (c.a[at].type != V_MISSING)
+                return render_fail(rd, "%s %s() got multiple values for argument '%.*s'", kind,
+                                   b->name, (int)MIN(name->len, (size_t)80), name->data);
+            c.a[at] = args->kw[i].v;
+        }
+        for (int i = 0; i < b->required; i++) {
+            if (c.a[i].type == V_MISSING)
+                return render_fail(rd, "%s %s() misses a required argument", kind, b->name);
+        }
+    }
+    return b->fn(rd, &c, out);
+}
+
+static int call_any(struct render *rd, const char *kind, const struct builtin *b,
+                    const struct tstr *name, struct value self, const struct args *args,
+                    struct value *out) {
+    if (!b)
+        return render_fail(rd, "no %s named '%.*s'", kind, (int)MIN(name->len, (size_t)80),
+                           name->data);
+    return call_builtin(rd, b, kind, self, args, out);
+}
+
+int call_filter(struct render *rd, const struct tstr *name, struct value self,
+                const struct args *args, struct value *out) {
+    return call_any(rd, "filter", filter_find(name), name, self, args, out);
+}
+
+int call_test(struct render *rd, const struct tstr *name, struct value self,
+              const struct args *args, bool *out) {
+    struct value v;
+
+    if (call_any(rd, "test", test_find(name), name, self, args, &v))
+        return -1;
+    *out = value_truth(v);
+    return 0;
+}
+
+static const struct named_value *take_kwarg(const struct args *args, const struct tstr *name) {
+    for (uint32_t i = 0; i < args->n_kw; i++) {
+        if (tstr_equal(args->kw[i].name, name))
+            return &args->kw[i];
+    }
+    return NULL;
+}
+
+static int bind_params(struct render *rd, const struct macro *def, const struct args *args,
+                       struct scope *scope) {
+    uint32_t i = 0;
+
+    for (const struct param *p = def->params; p; p = p->next, i++) {
+        const struct named_value *kw = take_kwarg(args, p->name);
+        struct value v = value_undefined(p->name, V_MISSING);
+
+        if (i < args->n_pos && kw)
+            return render_fail(rd, "macro '%.*s' got multiple values for argument '%.*s'",
+                               (int)def->name->len, def->name->data, (int)p->name->len,
+                               p->name->data);
+        if (i < args->n_pos)
+            v = args->pos[i];
+        else if (kw)
+            v = kw->v;
+        else if (p->def && eval_expr(rd, p->def, &v))
+            return -1;
+        if (scope_set(rd, scope, p->sym, v))
+            return -1;
+    }
+    return 0;
+}
+
+static bool is_param(const struct macro *def, const struct tstr *name) {
+    for (const struct param *p = def->params; p; p = p->next) {
+        if (tstr_equal(p->name, name))
+            return true;
+    }
+    return false;
+}
+
+/* What the macro has no parameter for: varargs, kwargs and caller, where it uses them. */
+static int bind_rest(struct render *rd, const struct macro *def, const struct args *args,
+                     struct scope *scope) {
+    uint32_t extra = args->n_pos > def->n_params ? args->n_pos - def->n_params : 0;
+    struct seq *varargs = seq_new(rd, SEQ_TUPLE, extra);
+    struct dict *kwargs = dict_new(rd, args->n_kw);
+    struct value caller = value_undefined(TSTR_STATIC("caller"), V_MISSING);
+
+    if (!varargs || !kwargs)
+        return -1;
+    if (extra && !def->uses_varargs)
+        return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",
+                           (int)def->name->len, def->name->data, def->n_params);
+    for (uint32_t i = 0; i < extra; i++)
+        varargs->v[varargs->n++] = args->pos[def->n_params + i];
+    for (uint32_t i = 0; i < args->n_kw; i++) {
+        const struct tstr *name = args->kw[i].name;
+
+        if (is_param(def, name))
+            continue;
+        if (tstr_is(name, "caller") && def->uses_caller)
+            caller = args->kw[i].v;
+        else if (!def->uses_kwargs)
+            return render_fail(rd, "macro '%.*s' takes no keyword argument '%.*s'",
+                               (int)def->name->len, def->name->data,
+                               (int)MIN(name->len, (size_t)80), name->data);
+        else if (dict_set(rd, kwargs, value_str(name), args->kw[i].v))
+            return -1;
+    }
+    if ((def->uses_varargs && scope_set(rd, scope, rd->t->sym_varargs, value_seq(varargs))) ||
+        (def->uses_kwargs && scope_set(rd, scope, rd->t->sym_kwargs, value_dict(kwargs))) ||
+        (def->uses_caller && scope_set(rd, scope, rd->t->sym_caller, caller)))
+        return -1;
+    return 0;
+}
+
+static int call_macro(struct render *rd, const struct macro_value *m, const struct args *args,
+                      struct value *out) {
+    struct scope *outer = rd->scope, *scope = scope_new(rd, m->closure);
+    uint32_t loops = rd->loop_depth;
+
+    if (!scope)
+        return -1;
+    if (rd->macro_depth >= TEMPLATE_DEPTH)
+        return render_fail(rd, "macro calls are nested too deep");
+    rd->macro_depth++;
+    rd->scope = scope;
+    rd->loop_depth = 0;
+    if (bind_rest(rd, m->def, args, scope) || bind_params(rd, m->def, args, scope) ||
+        eval_capture(rd, m->def->body, out))
+        return -1;
+    rd->macro_depth--;
+    rd->scope = outer;
+    rd->loop_depth = loops;
+    return 0;
+}
+
+int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out) {
+    switch (fn.type) {
+    case V_UNDEFINED:
+        return value_fail_undefined(rd, fn);
+    case V_MACRO:
+        return call_macro(rd, fn.macro, args, out);
+    case V_FUNCTION:
+        return call_builtin(rd, fn.fn, "function", value_none(), args, out);
+    case V_METHOD:
+        return call_builtin(rd, fn.method->fn, "method", fn.method->self, args, out);
+    default:
+        return render_fail(rd, "'%s' object is not callable", value_type_name(fn));
+    }
+}
+
+static int fill_dict(struct render *rd, const struct args *args, struct value *out) {
+    struct dict *d = dict_new(rd, args->n_kw);
+    struct value *items;
+    uint32_t n;
+
+    if (!d)
+        return -1;
+    if (args->n_pos > 1)
+        return render_fail(rd, "dict expected at most 1 argument, got %u", args->n_pos);
+    if (args->n_pos && args->pos[0].type == V_DICT) {
+        const struct dict *from = args->pos[0].dict;
+
+        for (uint32_t i = 0; i < from->n; i++) {
+            if (dict_set(rd, d, from->e[i].key, from->e[i].value))
+                return -1;
+        }
+    } else if (args->n_pos) {
+        if (value_items(rd, args->pos[0], &items, &n))
+            return -1;
+        for (uint32_t i = 0; i < n; i++) {
+            if (items[i].type != V_SEQ || items[i].seq->n != 2)
+                return render_fail(rd, "cannot convert dictionary update sequence to a dict");
+            if (dict_set(rd, d, items[i].seq->v[0], items[i].seq->v[1]))
+                return -1;
+        }
+    }
+    for (uint32_t i = 0; i < args->n_kw; i++) {
+        if (dict_set(rd, d, value_str(args->kw[i].name), args->kw[i].v))
+            return -1;
+    }
+    *out = value_dict(d);
+    return 0;
+}
+
+static int global_dict(struct render *rd, const struct call *c, struct value *out) {
+    return fill_dict(rd, c->args, out);
+}
+
+static int global_namespace(struct render *rd, const struct call *c, struct value *out) {
+    if (fill_dict(rd, c->args, out))
+        return -1;
+    out->type = V_NAMESPACE;
+    return 0;
+}
+
+static int global_raise(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+
+    if (format_to_str(rd, c->a[0], &s))
+        return -1;
+    return render_fail_exact(rd, s);
+}
+
+static int global_range(struct render *rd, const struct call *c, struct value *out) {
+    wide v[3] = {0, 0, 1};
+    const struct value *a = c->a;
+    int n = a[2].type != V_MISSING ? 3 : a[1].type != V_MISSING ? 2 : 1;
+
+    for (int i = 0; i < n; i++) {
+        if (a[i].type == V_UNDEFINED)
+            return value_fail_undefined(rd, a[i]);
+        if (!value_is_int(a[i]))
+            return render_fail(rd, "'%s' object cannot be interpreted as an integer",
+                               value_type_name(a[i]));
+        v[n == 1 ? 1 : i] = value_wide(a[i]);
+    }
+    if (v[2] == 0)
+        return render_fail(rd, "range() arg 3 must not be zero");
+    wide span = v[2] > 0 ? v[1] - v[0] : v[0] - v[1], step = v[2] > 0 ? v[2] : -v[2];
+    wide count = span > 0 ? (span - 1) / step + 1 : 0;
+
+    if (count > RANGE_MAX)
+        return render_fail(rd, "Range too big. The sandbox blocks ranges larger than %d",
+                           RANGE_MAX);
+    struct seq *s = seq_new(rd, SEQ_RANGE, (uint32_t)count);
+
+    if (!s || render_charge(rd, (uint64_t)count / 4))
+        return -1;
+    for (; s->n < (uint32_t)count; s->n++)
+        s->v[s->n] = value_int((int64_t)(v[0] + (wide)s->n * v[2]));
+    *out = value_seq(s);
+    return 0;
+}
+
+static int global_strftime_now(struct render *rd, const struct call *c, struct value *out) {
+    char fmt[256], *text = render_alloc(rd, 2048, 1);
+    time_t now = (time_t)rd->now_unix;
+    struct tm tm;
+
+    if (!text)
+        return -1;
+    if (c->a[0].type != V_STR || c->a[0].s->len >= sizeof(fmt))
+        return render_fail(rd, "strftime_now() wants a short format string");
+    memcpy(fmt, c->a[0].s->data, c->a[0].s->len);
+    fmt[c->a[0].s->len] = 0;
+    if (!gmtime_r(&now, &tm))
+        return render_fail(rd, "strftime_now() has no time");
+    size_t n = strftime(text, 2048, fmt, &tm);
+    const struct tstr *s = tstr_new(rd, text, n, tstr_user_at(c->a[0].s, 0));
+
+    *out = value_str(s);
+    return s ? 0 : -1;
+}
+
+/* Sorted by name. */
+static const struct builtin GLOBALS[] = {
+    {"dict", "*", 0, global_dict},
+    {"namespace", "*", 0, global_namespace},
+    {"raise_exception", "message", 1, global_raise},
+    {"range", "start stop step", 1, global_range},
+    {"strftime_now", "format", 1, global_strftime_now},
+};
+
+const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name) {
+    size_t lo = 0, hi = n;
+
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2, len = strlen(table[mid].name);
+        int c = memcmp(table[mid].name, name->data, MIN(len, name->len));
+
+        if (!c)
+            c = (len > name->len) - (len < name->len);
+        if (!c)
+            return &table[mid];
+        if (c < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return NULL;
+}
+
+const struct builtin *global_find(const struct tstr *name) {
+    return builtin_find(GLOBALS, ARRAY_SIZE(GLOBALS), name);
+}

@@ -1,0 +1,267 @@
+/*
+ * Dictionaries keep the order of insertion. Small ones are searched from the front; above a few entries
+ * an open-addressing index of entry numbers is kept. Keys come from clients: the hash is seeded per
+ * render and every probe costs fuel.
+ */
+
+#include <string.h>
+#include "text/template/render.h"
+
+#define INDEX_FROM 8u
+
+static uint64_t mix(uint64_t h) {
+    h ^= h >> 32;
+    h *= 0xd6e8feb86659fd93ull;
+    h ^= h >> 32;
+    h *= 0xd6e8feb86659fd93ull;
+    return h ^ h >> 32;
+}
+
+static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
+    uint64_t h = mix(seed ^ len), w;
+
+    for (; len >= 8; p += 8, len -= 8) {
+        memcpy(&w, p, 8);
+        h = mix(h ^ w);
+    }
+    w = 0;
+    if (len)
+        memcpy(&w, p, len);
+    return mix(h ^ w);
+}
+
+static uint64_t hash_number(struct value v, uint64_t seed) {
+    double f = value_double(v);
+    uint64_t bits;
+
+    if (v.type != V_FLOAT)
+        return mix(seed ^ (uint64_t)value_wide(v));
+    if (f >= -9e18 && f <= 9e18 && f == (double)(int64_t)f)
+        return mix(seed ^ (uint64_t)(int64_t)f);
+    memcpy(&bits, &f, 8);
+    return mix(seed ^ bits);
+}
+
+int value_hash(struct render *rd, struct value v, uint64_t *out) {
+    uint64_t h = rd->hash_seed;
+
+    if (render_charge(rd, 1))
+        return -1;
+    switch (v.type) {
+    case V_STR:
+        *out = hash_bytes(v.s->data, v.s->len, h);
+        return render_charge_bytes(rd, v.s->len);
+    case V_BOOL:
+    case V_INT:
+    case V_UINT:
+    case V_FLOAT:
+        *out = hash_number(v, h);
+        return 0;
+    case V_SEQ:
+        if (v.seq->kind != SEQ_TUPLE)
+            break;
+        if (render_enter(rd))
+            return -1;
+        for (uint32_t i = 0; i < v.seq->n; i++) {
+            uint64_t part;
+
+            if (value_hash(rd, v.seq->v[i], &part))
+                return -1;
+            h = mix(h ^ part);
+        }
+        render_leave(rd);
+        *out = h;
+        return 0;
+    case V_DICT:
+    case V_NAMESPACE:
+        break;
+    case V_UNDEFINED:
+    case V_NONE:
+        *out = mix(h ^ v.type);
+        return 0;
+    default:
+        *out = mix(h ^ (uintptr_t)v.dict);
+        return 0;
+    }
+    return render_fail(rd, "unhashable type: '%s'", value_type_name(v));
+}
+
+struct dict *dict_new(struct render *rd, uint32_t cap) {
+    struct dict *d = render_alloc(rd, 1, sizeof(*d));
+
+    if (!d)
+        return NULL;
+    d->cap = cap;
+    if (cap && !(d->e = render_alloc(rd, cap, sizeof(*d->e))))
+        return NULL;
+    return d;
+}
+
+static int same_key(struct render *rd, struct value a, struct value b, bool *out) {
+    if (a.type == V_STR && b.type == V_STR) {
+        *out = tstr_equal(a.s, b.s);
+        return 0;
+    }
+    return value_equal(rd, a, b, out);
+}
+
+/* 1 with the entry's number, 0, negative. */
+static int locate(struct render *rd, const struct dict *d, struct value key, uint64_t hash,
+                  uint32_t *at) {
+    bool same;
+
+    if (!d->index) {
+        for (uint32_t i = 0; i < d->n; i++) {
+            if (same_key(rd, d->e[i].key, key, &same))
+                return -1;
+            if (same) {
+                *at = i;
+                return 1;
+            }
+        }
+        return 0;
+    }
+    for (uint32_t slot = (uint32_t)hash & (d->n_index - 1); d->index[slot];
+         slot = (slot + 1) & (d->n_index - 1)) {
+        uint32_t i = d->index[slot] - 1;
+
+        if (render_charge(rd, 1))
+            return -1;
+        if (d->e[i].hash != hash)
+            continue;
+        if (same_key(rd, d->e[i].key, key, &same))
+            return -1;
+        if (same) {
+            *at = i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void put_index(struct dict *d, uint32_t i) {
+    uint32_t slot = (uint32_t)d->e[i].hash & (d->n_index - 1);
+
+    while (d->index[slot])
+        slot = (slot + 1) & (d->n_index - 1);
+    d->index[slot] = i + 1;
+}
+
+static int build_index(struct render *rd, struct dict *d) {
+    uint32_t n = 32;
+
+    while (n < d->cap * 2)
+        n *= 2;
+    bool had_hashes = d->index != NULL;
+
+    d->index = render_alloc(rd, n, sizeof(*d->index));
+    d->n_index = n;
+    if (!d->index || render_charge(rd, d->n))
+        return -1;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (!had_hashes && value_hash(rd, d->e[i].key, &d->e[i].hash))
+            return -1;
+        put_index(d, i);
+    }
+    return 0;
+}
+
+static int grow(struct render *rd, struct dict *d) {
+    uint32_t cap = MAX(d->cap * 2, 4u);
+    struct dict_entry *e;
+
+    if (d->cap > UINT32_MAX / 8)
+        return render_fail(rd, "a dict becomes too large");
+    e = render_alloc(rd, cap, sizeof(*e));
+    if (!e || render_charge(rd, d->n))
+        return -1;
+    if (d->n)
+        memcpy(e, d->e, d->n * sizeof(*e));
+    d->e = e;
+    d->cap = cap;
+    return d->index ? build_index(rd, d) : 0;
+}
+
+int dict_set(struct render *rd, struct dict *d, struct value key, struct value v) {
+    uint64_t hash = 0;
+    uint32_t at;
+
+    if ((key.type != V_STR || d->index) && value_hash(rd, key, &hash))
+        return -1;
+    int r = locate(rd, d, key, hash, &at);
+
+    if (r < 0)
+        return r;
+    if (r > 0) {
+        d->e[at].value = v;
+        return 0;
+    }
+    if (d->n >= d->cap && grow(rd, d))
+        return -1;
+    d->e[d->n++] = (struct dict_entry){key, v, hash};
+    if (d->index)
+        put_index(d, d->n - 1);
+    else if (d->n > INDEX_FROM)
+        return build_index(rd, d);
+    return 0;
+}
+
+int dict_get(struct render *rd, const struct dict *d, struct value key, struct value *out) {
+    uint64_t hash = 0;
+    uint32_t at;
+
+    if ((key.type != V_STR || d->index) && value_hash(rd, key, &hash))
+        return -1;
+    int r = locate(rd, d, key, hash, &at);
+
+    if (r > 0 && out)
+        *out = d->e[at].value;
+    return r;
+}
+
+int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key,
+                 struct value *out) {
+    return dict_get(rd, d, value_str(key), out);
+}
+
+int dict_remove(struct render *rd, struct dict *d, struct value key, struct value *out) {
+    uint64_t hash = 0;
+    uint32_t at;
+
+    if (value_hash(rd, key, &hash))
+        return -1;
+    int r = locate(rd, d, key, hash, &at);
+
+    if (r <= 0)
+        return r;
+    if (out)
+        *out = d->e[at].value;
+    memmove(d->e + at, d->e + at + 1, (d->n - at - 1) * sizeof(*d->e));
+    d->n--;
+    if (render_charge(rd, d->n / 4))
+        return -1;
+    if (d->index) {
+        memset(d->index, 0, d->n_index * sizeof(*d->index));
+        for (uint32_t i = 0; i < d->n; i++)
+            put_index(d, i);
+    }
+    return 1;
+}
+
+struct dict_entry *dict_sorted(struct render *rd, const struct dict *d) {
+    struct dict_entry *e = render_alloc(rd, d->n, sizeof(*e));
+    struct value *keys = render_alloc(rd, d->n, sizeof(*keys));
+    struct value *order = render_alloc(rd, d->n, sizeof(*order));
+
+    if (!e || !keys || !order)
+        return NULL;
+    for (uint32_t i = 0; i < d->n; i++) {
+        keys[i] = d->e[i].key;
+        order[i] = value_int(i);
+    }
+    if (value_sort(rd, order, keys, d->n, false))
+        return NULL;
+    for (uint32_t i = 0; i < d->n; i++)
+        e[i] = d->e[order[i].i];
+    return e;
+}

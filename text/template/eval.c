@@ -1,0 +1,325 @@
+/*
+ * Statements. Scopes follow the language: loops, macros, set and filter blocks open one, `if` does not;
+ * an assignment is made in the innermost scope, and every turn of a loop begins with an empty one.
+ */
+
+#include "text/template/render.h"
+
+#include <string.h>
+
+static struct binding *find(struct scope *s, uint32_t sym) {
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->b[i].sym == sym)
+            return &s->b[i];
+    }
+    return NULL;
+}
+
+struct scope *scope_new(struct render *rd, struct scope *up) {
+    struct scope *s = render_alloc(rd, 1, sizeof(*s));
+
+    if (s)
+        s->up = up;
+    return s;
+}
+
+int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
+    struct binding *b = find(s, sym);
+
+    if (b) {
+        b->v = v;
+        return 0;
+    }
+    if (s->n == s->cap) {
+        uint32_t cap = s->cap ? s->cap * 2 : 4;
+        struct binding *p = render_alloc(rd, cap, sizeof(*p));
+
+        if (!p)
+            return -1;
+        if (s->n)
+            memcpy(p, s->b, s->n * sizeof(*p));
+        s->b = p;
+        s->cap = cap;
+    }
+    s->b[s->n++] = (struct binding){sym, v};
+    return 0;
+}
+
+static int assign_attr(struct render *rd, const struct node *target, struct value v) {
+    struct value ns;
+
+    if (eval_expr(rd, target->attr.obj, &ns))
+        return -1;
+    if (ns.type != V_NAMESPACE)
+        return render_fail(rd, "cannot assign attribute on non-namespace object");
+    return dict_set(rd, ns.dict, value_str(target->attr.name), v);
+}
+
+int eval_assign(struct render *rd, const struct node *target, struct value v) {
+    struct value *items;
+    uint32_t n;
+
+    if (target->type == N_NAME)
+        return scope_set(rd, rd->scope, target->name.sym, v);
+    if (target->type == N_SET_ATTR)
+        return assign_attr(rd, target, v);
+    if (v.type == V_UNDEFINED)
+        return value_fail_undefined(rd, v);
+    if (value_items(rd, v, &items, &n))
+        return -1;
+    if (n != target->list.n)
+        return render_fail(rd, "%s values to unpack (expected %u)",
+                           n < target->list.n ? "not enough" : "too many", target->list.n);
+    for (const struct node *t = target->list.first; t; t = t->next) {
+        if (eval_assign(rd, t, *items++))
+            return -1;
+    }
+    return 0;
+}
+
+/* Renders @body, in a scope of its own, into a string. Positive: a break or continue inside it. */
+int eval_capture(struct render *rd, const struct node *body, struct value *out) {
+    struct sink *outer = rd->out, *k = sink_new(rd);
+    struct scope *scope = rd->scope, *inner = scope_new(rd, scope);
+
+    if (!k || !inner)
+        return -1;
+    rd->out = k;
+    rd->scope = inner;
+    int r = eval_block(rd, body);
+
+    rd->out = outer;
+    rd->scope = scope;
+    if (r)
+        return r;
+    const struct tstr *s = sink_take(rd, k);
+
+    if (!s)
+        return -1;
+    *out = value_str(s);
+    return 0;
+}
+
+static int print(struct render *rd, const struct node *n) {
+    struct value v;
+
+    if (eval_expr(rd, n->sub.a, &v))
+        return -1;
+    return v.type == V_STR ? sink_add_str(rd, rd->out, v.s) : format_str(rd, rd->out, v);
+}
+
+static int branch(struct render *rd, const struct node *n) {
+    const struct node *orelse = NULL;
+
+    for (; n; n = n->branch.elif) {
+        struct value test;
+
+        if (eval_expr(rd, n->branch.test, &test))
+            return -1;
+        if (value_truth(test))
+            return eval_block(rd, n->branch.body);
+        orelse = n->branch.orelse;
+    }
+    return eval_block(rd, orelse);
+}
+
+/* Keeps those of @items for which the loop's condition holds. */
+static int filter_items(struct render *rd, const struct node *n, struct value **items,
+                        uint32_t *count) {
+    struct value *kept = render_alloc(rd, *count, sizeof(*kept));
+    struct scope *outer = rd->scope, *scope = scope_new(rd, outer);
+    uint32_t k = 0;
+
+    if (!kept || !scope)
+        return -1;
+    rd->scope = scope;
+    for (uint32_t i = 0; i < *count; i++) {
+        struct value test;
+
+        if (eval_assign(rd, n->loop.target, (*items)[i]) || eval_expr(rd, n->loop.test, &test))
+            return -1;
+        if (value_truth(test))
+            kept[k++] = (*items)[i];
+    }
+    rd->scope = outer;
+    *items = kept;
+    *count = k;
+    return 0;
+}
+
+static int turns(struct render *rd, const struct node *n, struct loop *loop) {
+    struct scope *outer = rd->scope, *scope = NULL;
+    int r = 0;
+
+    for (loop->i = 0; loop->i < loop->n && r >= 0 && r != FLOW_BREAK; loop->i++) {
+        if (!scope || scope->kept)
+            scope = scope_new(rd, outer);
+        if (!scope || render_charge(rd, 1))
+            return -1;
+        scope->n = 0;
+        rd->scope = scope;
+        if (scope_set(rd, scope, rd->t->sym_loop, (struct value){.type = V_LOOP, .loop = loop}) ||
+            eval_assign(rd, n->loop.target, loop->items[loop->i]))
+            return -1;
+        r = eval_block(rd, n->loop.body);
+    }
+    rd->scope = outer;
+    return MIN(r, 0);
+}
+
+static int run_loop(struct render *rd, const struct node *n) {
+    struct value over;
+    struct loop *loop = render_alloc(rd, 1, sizeof(*loop));
+
+    if (!loop || eval_expr(rd, n->loop.iter, &over) ||
+        value_items(rd, over, &loop->items, &loop->n))
+        return -1;
+    if (n->loop.test && filter_items(rd, n, &loop->items, &loop->n))
+        return -1;
+    if (loop->n) {
+        loop->depth = ++rd->loop_depth;
+        int r = turns(rd, n, loop);
+
+        rd->loop_depth--;
+        return r;
+    }
+    struct scope *outer = rd->scope;
+
+    if (!n->loop.orelse)
+        return 0;
+    rd->scope = scope_new(rd, outer);
+    int r = rd->scope ? eval_block(rd, n->loop.orelse) : -1;
+
+    rd->scope = outer;
+    return r;
+}
+
+static int apply_filter(struct render *rd, const struct node *filter, struct value *v) {
+    struct value outer = rd->filter_input;
+
+    if (!filter)
+        return 0;
+    rd->filter_input = *v;
+    int r = eval_expr(rd, filter, v);
+
+    rd->filter_input = outer;
+    return r;
+}
+
+static int set(struct render *rd, const struct node *n) {
+    struct value v;
+    int r = n->type == N_SET ? eval_expr(rd, n->set.value, &v) : eval_capture(rd, n->set.body, &v);
+
+    if (r)
+        return r;
+    if (n->type == N_SET_BLOCK && apply_filter(rd, n->set.filter, &v))
+        return -1;
+    return eval_assign(rd, n->set.target, v);
+}
+
+static int filter_block(struct render *rd, const struct node *n) {
+    struct value v;
+    int r = eval_capture(rd, n->set.body, &v);
+
+    if (r || apply_filter(rd, n->set.filter, &v))
+        return r ? r : -1;
+    return format_str(rd, rd->out, v);
+}
+
+static int scope_block(struct render *rd, const struct node *n) {
+    struct scope *outer = rd->scope, *inner = scope_new(rd, outer);
+    int r = inner ? 0 : -1;
+
+    for (const struct node *s = n->set.value; s && !r; s = s->next) {
+        struct value v;
+
+        rd->scope = outer; /* values see what surrounds the block */
+        r = eval_expr(rd, s->set.value, &v);
+        rd->scope = inner;
+        if (!r)
+            r = eval_assign(rd, s->set.target, v);
+    }
+    rd->scope = inner;
+    if (!r)
+        r = eval_block(rd, n->set.body);
+    rd->scope = outer;
+    return r;
+}
+
+static int make_macro(struct render *rd, const struct macro *def, struct value *out) {
+    struct macro_value *m = render_alloc(rd, 1, sizeof(*m));
+
+    if (!m)
+        return -1;
+    *m = (struct macro_value){def, rd->scope};
+    for (struct scope *s = rd->scope; s && !s->kept; s = s->up)
+        s->kept = true;
+    *out = (struct value){.type = V_MACRO, .macro = m};
+    return 0;
+}
+
+/* The call is evaluated in a scope where `caller` is the block. */
+static int call_block(struct render *rd, const struct node *n) {
+    struct scope *outer = rd->scope;
+    struct node call = *n->macro.call;
+    struct node_kwarg caller = {.name = n->macro.def->name, .next = call.call.args.kw};
+    struct node name = {.type = N_CONST, .line = n->line};
+    struct value v;
+
+    if (make_macro(rd, n->macro.def, &name.constant))
+        return -1;
+    caller.value = &name;
+    call.call.args.kw = &caller;
+    call.call.args.n_kw++;
+    if (eval_expr(rd, &call, &v))
+        return -1;
+    rd->scope = outer;
+    return format_str(rd, rd->out, v);
+}
+
+static int statement(struct render *rd, const struct node *n) {
+    struct value v;
+
+    switch (n->type) {
+    case N_TEXT:
+        return sink_add_str(rd, rd->out, n->constant.s);
+    case N_OUTPUT:
+        return print(rd, n);
+    case N_IF:
+        return branch(rd, n);
+    case N_FOR:
+        return run_loop(rd, n);
+    case N_SET:
+    case N_SET_BLOCK:
+        return set(rd, n);
+    case N_MACRO:
+        if (make_macro(rd, n->macro.def, &v))
+            return -1;
+        return scope_set(rd, rd->scope, n->macro.def->sym, v);
+    case N_CALL_BLOCK:
+        return call_block(rd, n);
+    case N_FILTER_BLOCK:
+        return filter_block(rd, n);
+    case N_SCOPE:
+        return scope_block(rd, n);
+    case N_BREAK:
+        return FLOW_BREAK;
+    default:
+        return FLOW_CONTINUE;
+    }
+}
+
+int eval_block(struct render *rd, const struct node *n) {
+    int r = 0;
+
+    if (render_enter(rd))
+        return -1;
+    for (; n && !r; n = n->next) {
+        rd->line = n->line;
+        r = render_charge(rd, 1);
+        if (!r)
+            r = statement(rd, n);
+    }
+    render_leave(rd);
+    return r;
+}

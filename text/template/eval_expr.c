@@ -1,0 +1,311 @@
+#include "text/template/render.h"
+
+#include <string.h>
+
+static int lookup(struct render *rd, const struct node *n, struct value *out) {
+    uint32_t sym = n->name.sym;
+
+    for (const struct scope *s = rd->scope; s; s = s->up) {
+        for (uint32_t i = 0; i < s->n; i++) {
+            if (s->b[i].sym == sym) {
+                *out = s->b[i].v;
+                return 0;
+            }
+        }
+    }
+    *out = rd->globals[sym];
+    if (out->type != V_MISSING)
+        return 0;
+    const struct builtin *fn = global_find(n->name.name);
+
+    *out = fn ? (struct value){.type = V_FUNCTION, .fn = fn}
+              : value_undefined(n->name.name, V_MISSING);
+    return 0;
+}
+
+static int make_seq(struct render *rd, const struct node *n, struct value *out) {
+    struct seq *s = seq_new(rd, n->type == N_LIST ? SEQ_LIST : SEQ_TUPLE, n->list.n);
+
+    if (!s)
+        return -1;
+    for (const struct node *m = n->list.first; m; m = m->next) {
+        struct value v;
+
+        if (eval_expr(rd, m, &v) || seq_add(rd, s, v))
+            return -1;
+    }
+    *out = value_seq(s);
+    return 0;
+}
+
+static int make_dict(struct render *rd, const struct node *n, struct value *out) {
+    struct dict *d = dict_new(rd, n->list.n);
+
+    if (!d)
+        return -1;
+    for (const struct node *m = n->list.first; m; m = m->next->next) {
+        struct value key, v;
+
+        if (eval_expr(rd, m, &key) || eval_expr(rd, m->next, &v) || dict_set(rd, d, key, v))
+            return -1;
+    }
+    *out = value_dict(d);
+    return 0;
+}
+
+static int concat(struct render *rd, const struct node *n, struct value *out) {
+    const struct tstr *sum = NULL;
+
+    for (const struct node *m = n->list.first; m; m = m->next) {
+        const struct tstr *s;
+        struct value v;
+
+        if (eval_expr(rd, m, &v) || format_to_str(rd, v, &s))
+            return -1;
+        s = tstr_safe(rd, s, false);
+        if (!s)
+            return -1;
+        sum = sum ? tstr_concat(rd, sum, s) : s;
+        if (!sum)
+            return -1;
+    }
+    *out = value_str(sum);
+    return 0;
+}
+
+/* a < b <= c: each operand is evaluated once, up to the first comparison that fails. */
+static int compare(struct render *rd, const struct node *n, struct value *out) {
+    struct value a, b;
+    bool holds = true;
+
+    if (eval_expr(rd, n->list.first, &a))
+        return -1;
+    for (const struct node *m = n->list.first->next; m && holds; m = m->next) {
+        if (eval_expr(rd, m->sub.a, &b) || operator_compare(rd, m->op, a, b, &holds))
+            return -1;
+        a = b;
+    }
+    *out = value_bool(holds);
+    return 0;
+}
+
+static int logic(struct render *rd, const struct node *n, struct value *out) {
+    if (eval_expr(rd, n->sub.a, out))
+        return -1;
+    if (value_truth(*out) == (n->type == N_OR))
+        return 0;
+    return eval_expr(rd, n->sub.b, out);
+}
+
+static int condition(struct render *rd, const struct node *n, struct value *out) {
+    struct value test;
+
+    if (eval_expr(rd, n->sub.a, &test))
+        return -1;
+    if (value_truth(test))
+        return eval_expr(rd, n->sub.b, out);
+    if (n->sub.c)
+        return eval_expr(rd, n->sub.c, out);
+    *out = value_undefined(NULL, V_MISSING);
+    return 0;
+}
+
+static int sign(struct render *rd, const struct node *n, struct value *out) {
+    struct value v;
+
+    if (eval_expr(rd, n->sub.a, &v))
+        return -1;
+    if (v.type == V_UNDEFINED)
+        return value_fail_undefined(rd, v);
+    if (v.type == V_FLOAT) {
+        *out = value_float(n->type == N_NEG ? -v.f : v.f);
+        return 0;
+    }
+    if (!value_is_int(v))
+        return render_fail(rd, "bad operand type for unary %c: '%s'", n->type == N_NEG ? '-' : '+',
+                           value_type_name(v));
+    return value_from_wide(rd, n->type == N_NEG ? -value_wide(v) : value_wide(v), out);
+}
+
+static int binary(struct render *rd, const struct node *n, struct value *out) {
+    struct value a, b;
+
+    if (eval_expr(rd, n->sub.a, &a) || eval_expr(rd, n->sub.b, &b))
+        return -1;
+    rd->line = n->line;
+    return operator_binary(rd, n->op, a, b, out);
+}
+
+static int item(struct render *rd, const struct node *n, struct value *out) {
+    struct value obj, key;
+
+    if (eval_expr(rd, n->sub.a, &obj) || eval_expr(rd, n->sub.b, &key))
+        return -1;
+    rd->line = n->line;
+    return operator_item(rd, obj, key, out);
+}
+
+static int slice(struct render *rd, const struct node *n, struct value *out) {
+    const struct node *bounds[3] = {n->sub.b, n->sub.c, n->sub.d};
+    struct value obj, bound[3];
+
+    if (eval_expr(rd, n->sub.a, &obj))
+        return -1;
+    for (int i = 0; i < 3; i++) {
+        bound[i] = value_none();
+        if (bounds[i] && eval_expr(rd, bounds[i], &bound[i]))
+            return -1;
+    }
+    rd->line = n->line;
+    return operator_slice(rd, obj, bound, out);
+}
+
+static int attr(struct render *rd, const struct node *n, struct value *out) {
+    struct value obj;
+
+    if (eval_expr(rd, n->attr.obj, &obj))
+        return -1;
+    rd->line = n->line;
+    return operator_attr(rd, obj, n->attr.name, out);
+}
+
+static int add_kwarg(struct args *args, const struct tstr *name, struct value v) {
+    args->kw[args->n_kw++] = (struct named_value){name, v};
+    return 0;
+}
+
+/* Appends the elements of *args and the entries of **kwargs. */
+static int eval_stars(struct render *rd, const struct node_args *a, struct args *args) {
+    struct value v, *items = NULL;
+    uint32_t n = 0;
+
+    if (a->star && (eval_expr(rd, a->star, &v) || value_items(rd, v, &items, &n)))
+        return -1;
+    if (n) {
+        struct value *pos = render_alloc(rd, (size_t)args->n_pos + n, sizeof(*pos));
+
+        if (!pos)
+            return -1;
+        memcpy(pos, args->pos, args->n_pos * sizeof(*pos));
+        memcpy(pos + args->n_pos, items, n * sizeof(*pos));
+        args->pos = pos;
+        args->n_pos += n;
+    }
+    if (!a->star_star)
+        return 0;
+    if (eval_expr(rd, a->star_star, &v))
+        return -1;
+    if (v.type != V_DICT)
+        return render_fail(rd, "argument after ** must be a mapping, not %s", value_type_name(v));
+    struct named_value *kw = render_alloc(rd, (size_t)args->n_kw + v.dict->n, sizeof(*kw));
+
+    if (!kw)
+        return -1;
+    memcpy(kw, args->kw, args->n_kw * sizeof(*kw));
+    args->kw = kw;
+    for (uint32_t i = 0; i < v.dict->n; i++) {
+        if (v.dict->e[i].key.type != V_STR)
+            return render_fail(rd, "keywords must be strings");
+        add_kwarg(args, v.dict->e[i].key.s, v.dict->e[i].value);
+    }
+    return 0;
+}
+
+static int eval_args(struct render *rd, const struct node_args *a, struct args *args) {
+    *args = (struct args){0};
+    args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos));
+    args->kw = render_alloc(rd, a->n_kw, sizeof(*args->kw));
+    if (!args->pos || !args->kw)
+        return -1;
+    for (const struct node *n = a->pos; n; n = n->next) {
+        if (eval_expr(rd, n, &args->pos[args->n_pos++]))
+            return -1;
+    }
+    for (const struct node_kwarg *kw = a->kw; kw; kw = kw->next) {
+        struct value v;
+
+        if (eval_expr(rd, kw->value, &v))
+            return -1;
+        add_kwarg(args, kw->name, v);
+    }
+    return a->star || a->star_star ? eval_stars(rd, a, args) : 0;
+}
+
+/* `x.f(...)` is by far the most frequent call: no method object is made for it. */
+static int call(struct render *rd, const struct node *n, struct value *out) {
+    const struct node *fn = n->call.obj;
+    const struct builtin *method = NULL;
+    struct value f, self = {0};
+    struct args args;
+
+    if (fn->type == N_ATTR) {
+        if (eval_expr(rd, fn->attr.obj, &self))
+            return -1;
+        method = method_find(self, fn->attr.name);
+        if (!method && operator_attr(rd, self, fn->attr.name, &f))
+            return -1;
+    } else if (eval_expr(rd, fn, &f)) {
+        return -1;
+    }
+    if (eval_args(rd, &n->call.args, &args))
+        return -1;
+    rd->line = n->line;
+    return method ? call_builtin(rd, method, "method", self, &args, out)
+                  : call_value(rd, f, &args, out);
+}
+
+static int filter(struct render *rd, const struct node *n, struct value *out) {
+    struct value self = rd->filter_input;
+    struct args args;
+
+    if ((n->call.obj && eval_expr(rd, n->call.obj, &self)) || eval_args(rd, &n->call.args, &args))
+        return -1;
+    rd->line = n->line;
+    return call_filter(rd, n->call.name, self, &args, out);
+}
+
+static int test(struct render *rd, const struct node *n, struct value *out) {
+    struct value self;
+    struct args args;
+    bool is;
+
+    if (eval_expr(rd, n->call.obj, &self) || eval_args(rd, &n->call.args, &args))
+        return -1;
+    rd->line = n->line;
+    if (call_test(rd, n->call.name, self, &args, &is))
+        return -1;
+    *out = value_bool(is != n->op);
+    return 0;
+}
+
+static int negation(struct render *rd, const struct node *n, struct value *out) {
+    struct value v;
+
+    if (eval_expr(rd, n->sub.a, &v))
+        return -1;
+    *out = value_bool(!value_truth(v));
+    return 0;
+}
+
+typedef int (*eval_fn)(struct render *rd, const struct node *n, struct value *out);
+
+static const eval_fn EVAL[] = {
+    [N_NAME] = lookup,     [N_LIST] = make_seq, [N_TUPLE] = make_seq, [N_DICT] = make_dict,
+    [N_ATTR] = attr,       [N_ITEM] = item,     [N_SLICE] = slice,    [N_CALL] = call,
+    [N_FILTER] = filter,   [N_TEST] = test,     [N_BINARY] = binary,  [N_CONCAT] = concat,
+    [N_COMPARE] = compare, [N_AND] = logic,     [N_OR] = logic,       [N_NOT] = negation,
+    [N_NEG] = sign,        [N_POS] = sign,      [N_COND] = condition,
+};
+
+int eval_expr(struct render *rd, const struct node *n, struct value *out) {
+    if (n->type == N_CONST) {
+        *out = n->constant;
+        return 0;
+    }
+    if (render_enter(rd) || render_charge(rd, 1))
+        return -1;
+    int r = EVAL[n->type](rd, n, out);
+
+    render_leave(rd);
+    return r;
+}

@@ -1,0 +1,420 @@
+/* Filters on lists, dicts and whatever can be iterated. */
+
+#include <string.h>
+#include "text/template/builtin.h"
+
+static int items_of(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
+    return value_items(rd, c->self, v, n) || render_charge(rd, *n);
+}
+
+/* A copy of @n values as a list or generator. */
+static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32_t n,
+                  struct value *out) {
+    struct seq *s = seq_new(rd, kind, n);
+
+    if (!s)
+        return -1;
+    if (n)
+        memcpy(s->v, v, n * sizeof(*v));
+    s->n = n;
+    *out = value_seq(s);
+    return 0;
+}
+
+/* For map and the select family, which take whatever is false (None too) for empty. */
+static int items_or_none(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
+    *n = 0;
+    return value_truth(c->self) ? items_of(rd, c, v, n) : 0;
+}
+
+static int filter_default(struct render *rd, const struct call *c, struct value *out) {
+    bool use = c->self.type == V_UNDEFINED || (value_truth(c->a[1]) && !value_truth(c->self));
+
+    *out = !use ? c->self : c->a[0].type == V_MISSING ? value_str(TSTR_STATIC("")) : c->a[0];
+    return 0;
+}
+
+static int filter_length(struct render *rd, const struct call *c, struct value *out) {
+    int64_t n;
+
+    if (value_length(rd, c->self, &n))
+        return -1;
+    *out = value_int(n);
+    return 0;
+}
+
+/* `a.b.0` of @v; a number names an item. */
+static int attribute(struct render *rd, struct value v, struct value path, struct value *out) {
+    *out = v;
+    if (path.type == V_MISSING || path.type == V_NONE)
+        return 0;
+    if (path.type != V_STR)
+        return operator_item(rd, v, path, out);
+    for (size_t i = 0; i <= path.s->len;) {
+        size_t end = i;
+        wide number;
+
+        while (end < path.s->len && path.s->data[end] != '.')
+            end++;
+        const struct tstr *name = tstr_slice(rd, path.s, i, end);
+
+        if (!name)
+            return -1;
+        struct value key = value_str(name);
+
+        if (name->len && name->data[0] >= '0' && name->data[0] <= '9' &&
+            text_to_int(name, 10, &number))
+            key = value_int((int64_t)number);
+        if (operator_item(rd, *out, key, out))
+            return -1;
+        i = end + 1;
+    }
+    return 0;
+}
+
+static int filter_first(struct render *rd, const struct call *c, struct value *out) {
+    struct value v = c->self, *items;
+    uint32_t n;
+
+    if (value_is_seq(v, SEQ_GENERATOR) && v.seq->n) { /* takes one */
+        *out = *v.seq->v++;
+        v.seq->n--;
+        v.seq->cap = 0;
+        return 0;
+    }
+    if (items_of(rd, c, &items, &n))
+        return -1;
+    *out = n ? items[0] : value_undefined(NULL, V_MISSING);
+    return 0;
+}
+
+static int filter_last(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items;
+    uint32_t n;
+
+    if (value_is_seq(c->self, SEQ_GENERATOR))
+        return render_fail(rd, "'generator' object is not reversible");
+    if (items_of(rd, c, &items, &n))
+        return -1;
+    *out = n ? items[n - 1] : value_undefined(NULL, V_MISSING);
+    return 0;
+}
+
+static int filter_join(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items, *parts;
+    const struct tstr *sep;
+    uint32_t n;
+
+    if (items_of(rd, c, &items, &n) || !(parts = render_alloc(rd, n, sizeof(*parts))))
+        return -1;
+    if (c->a[0].type == V_MISSING)
+        sep = TSTR_STATIC("");
+    else if (format_to_str(rd, c->a[0], &sep))
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (attribute(rd, items[i], c->a[1], &parts[i]))
+            return -1;
+    }
+    return text_join(rd, sep, parts, n, false, out);
+}
+
+static int filter_items(struct render *rd, const struct call *c, struct value *out) {
+    const struct dict *d = c->self.dict;
+    struct seq *s;
+
+    if (c->self.type == V_UNDEFINED)
+        return as_seq(rd, SEQ_GENERATOR, NULL, 0, out);
+    if (c->self.type != V_DICT)
+        return render_fail(rd, "Can only get item pairs from a mapping.");
+    s = seq_new(rd, SEQ_GENERATOR, d->n);
+    if (!s || render_charge(rd, d->n))
+        return -1;
+    for (; s->n < d->n; s->n++) {
+        if (value_pair(rd, d->e[s->n].key, d->e[s->n].value, &s->v[s->n]))
+            return -1;
+    }
+    *out = value_seq(s);
+    return 0;
+}
+
+static int filter_list(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items;
+    uint32_t n;
+
+    return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out);
+}
+
+static int filter_reverse(struct render *rd, const struct call *c, struct value *out) {
+    const struct value bound[3] = {value_none(), value_none(), value_int(-1)};
+    struct value *items;
+    uint32_t n;
+
+    if (c->self.type == V_STR)
+        return operator_slice(rd, c->self, bound, out);
+    if (items_of(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, items, n, out))
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        out->seq->v[i] = items[n - 1 - i];
+    return 0;
+}
+
+/* The key by which values are sorted and compared: without case unless asked otherwise. */
+static int fold(struct render *rd, struct value v, bool sensitive, struct value *out) {
+    *out = v;
+    return v.type == V_STR && !sensitive ? text_case(rd, v.s, CASE_LOWER, out) : 0;
+}
+
+static int keys_of(struct render *rd, const struct value *items, uint32_t n, struct value path,
+                   bool sensitive, struct value **out) {
+    struct value *keys = render_alloc(rd, n, sizeof(*keys));
+
+    *out = keys;
+    for (uint32_t i = 0; keys && i < n; i++) {
+        if (attribute(rd, items[i], path, &keys[i]) || fold(rd, keys[i], sensitive, &keys[i]))
+            return -1;
+    }
+    return keys ? 0 : -1;
+}
+
+static int filter_sort(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items, *keys;
+    uint32_t n;
+
+    if (items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ||
+        keys_of(rd, items, n, c->a[2], value_truth(c->a[1]), &keys))
+        return -1;
+    return value_sort(rd, out->seq->v, keys, n, value_truth(c->a[0]));
+}
+
+static int filter_dictsort(struct render *rd, const struct call *c, struct value *out) {
+    bool by_value = c->a[1].type == V_STR && tstr_is(c->a[1].s, "value");
+    struct value pairs, *keys;
+
+    if (c->self.type != V_DICT)
+        return render_fail(rd, "dictsort wants a dict, not '%s'", value_type_name(c->self));
+    if (filter_items(rd, c, &pairs))
+        return -1;
+    pairs.seq->kind = SEQ_LIST;
+    if (keys_of(rd, pairs.seq->v, pairs.seq->n, value_int(by_value), value_truth(c->a[0]), &keys))
+        return -1;
+    *out = pairs;
+    return value_sort(rd, pairs.seq->v, keys, pairs.seq->n, value_truth(c->a[2]));
+}
+
+static int extreme(struct render *rd, const struct call *c, bool largest, struct value *out) {
+    struct value *items, *keys;
+    uint32_t n, best = 0;
+
+    if (items_of(rd, c, &items, &n) || keys_of(rd, items, n, c->a[1], value_truth(c->a[0]), &keys))
+        return -1;
+    for (uint32_t i = 1; i < n; i++) {
+        bool better;
+
+        if (largest ? value_less(rd, keys[best], keys[i], ">", &better)
+                    : value_less(rd, keys[i], keys[best], "<", &better))
+            return -1;
+        if (better)
+            best = i;
+    }
+    *out = n ? items[best] : value_undefined(NULL, V_MISSING);
+    return 0;
+}
+
+static int filter_min(struct render *rd, const struct call *c, struct value *out) {
+    return extreme(rd, c, false, out);
+}
+
+static int filter_max(struct render *rd, const struct call *c, struct value *out) {
+    return extreme(rd, c, true, out);
+}
+
+static int filter_sum(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items, v;
+    uint32_t n;
+
+    *out = c->a[1].type == V_MISSING ? value_int(0) : c->a[1];
+    if (items_of(rd, c, &items, &n))
+        return -1;
+    if (out->type == V_STR)
+        return render_fail(rd, "sum() can't sum strings [use ''.join(seq) instead]");
+    for (uint32_t i = 0; i < n; i++) {
+        if (attribute(rd, items[i], c->a[0], &v) || operator_binary(rd, OP_ADD, *out, v, out))
+            return -1;
+    }
+    return 0;
+}
+
+static int filter_unique(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items, *keys;
+    struct dict *seen = dict_new(rd, 0);
+    uint32_t n;
+
+    if (!seen || items_of(rd, c, &items, &n) ||
+        keys_of(rd, items, n, c->a[1], value_truth(c->a[0]), &keys) ||
+        as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        int r = dict_get(rd, seen, keys[i], NULL);
+
+        if (r < 0 ||
+            (!r && (dict_set(rd, seen, keys[i], value_none()) || seq_add(rd, out->seq, items[i]))))
+            return -1;
+    }
+    return 0;
+}
+
+/* map('filter', args...), map(attribute='x', default=y). */
+static int filter_map(struct render *rd, const struct call *c, struct value *out) {
+    struct args rest = *c->args;
+    struct value *items, path = {0}, def = {0}, v;
+    uint32_t n;
+
+    for (uint32_t i = 0; i < rest.n_kw && !rest.n_pos; i++) {
+        if (tstr_is(rest.kw[i].name, "attribute"))
+            path = rest.kw[i].v;
+        else if (tstr_is(rest.kw[i].name, "default"))
+            def = rest.kw[i].v;
+        else
+            return render_fail(rd, "map: unexpected keyword argument");
+    }
+    if (path.type == V_MISSING && (!rest.n_pos || rest.pos[0].type != V_STR))
+        return render_fail(rd, "map requires a filter argument");
+    if (items_or_none(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
+        return -1;
+    if (rest.n_pos) {
+        rest.pos++;
+        rest.n_pos--;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int r = path.type != V_MISSING ? attribute(rd, items[i], path, &v)
+                                       : call_filter(rd, c->args->pos[0].s, items[i], &rest, &v);
+
+        if (r)
+            return r;
+        if (v.type == V_UNDEFINED && def.type != V_MISSING)
+            v = def;
+        if (seq_add(rd, out->seq, v))
+            return -1;
+    }
+    return 0;
+}
+
+/* select, reject, selectattr and rejectattr: the attribute, then a test with its arguments. */
+static int choose(struct render *rd, const struct call *c, bool by_attr, bool keep,
+                  struct value *out) {
+    struct args rest = *c->args;
+    struct value *items, path = {0}, v;
+    const struct tstr *test = NULL;
+    uint32_t n;
+
+    if (by_attr) {
+        if (!rest.n_pos)
+            return render_fail(rd, "Missing parameter for attribute name");
+        path = *rest.pos++;
+        rest.n_pos--;
+    }
+    if (rest.n_pos) {
+        if (rest.pos[0].type != V_STR)
+            return render_fail(rd, "the name of a test must be a string");
+        test = rest.pos++->s;
+        rest.n_pos--;
+    }
+    if (items_or_none(rd, c, &items, &n) || as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        bool is;
+
+        if (attribute(rd, items[i], path, &v))
+            return -1;
+        is = value_truth(v);
+        if (test && call_test(rd, test, v, &rest, &is))
+            return -1;
+        if (is == keep && seq_add(rd, out->seq, items[i]))
+            return -1;
+    }
+    return 0;
+}
+
+static int filter_select(struct render *rd, const struct call *c, struct value *out) {
+    return choose(rd, c, false, true, out);
+}
+
+static int filter_reject(struct render *rd, const struct call *c, struct value *out) {
+    return choose(rd, c, false, false, out);
+}
+
+static int filter_selectattr(struct render *rd, const struct call *c, struct value *out) {
+    return choose(rd, c, true, true, out);
+}
+
+static int filter_rejectattr(struct render *rd, const struct call *c, struct value *out) {
+    return choose(rd, c, true, false, out);
+}
+
+static int filter_attr(struct render *rd, const struct call *c, struct value *out) {
+    if (c->a[0].type != V_STR)
+        return render_fail(rd, "attr wants the name of an attribute");
+    if (c->self.type == V_DICT &&
+        !method_find(c->self, c->a[0].s)) { /* attributes only, no items */
+        *out = value_undefined(c->a[0].s, V_DICT);
+        return 0;
+    }
+    return operator_attr(rd, c->self, c->a[0].s, out);
+}
+
+static int filter_batch(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items, row;
+    uint32_t n;
+    int64_t width;
+
+    if (builtin_int(rd, c->a[0], 0, &width) || items_of(rd, c, &items, &n) ||
+        as_seq(rd, SEQ_GENERATOR, NULL, 0, out))
+        return -1;
+    if (width < 1 || width > 100000)
+        return render_fail(rd, "batch: the number must be positive");
+    for (uint32_t i = 0; i < n; i += (uint32_t)width) {
+        if (as_seq(rd, SEQ_LIST, items + i, MIN((uint32_t)width, n - i), &row))
+            return -1;
+        while (c->a[1].type > V_NONE && row.seq->n < width) {
+            if (seq_add(rd, row.seq, c->a[1]) || render_charge(rd, 1))
+                return -1;
+        }
+        if (seq_add(rd, out->seq, row))
+            return -1;
+    }
+    return 0;
+}
+
+/* Sorted by name. */
+const struct builtin FILTERS_SEQ[] = {
+    {"attr", "name", 1, filter_attr},
+    {"batch", "linecount fill_with", 1, filter_batch},
+    {"count", "", 0, filter_length},
+    {"d", "default_value boolean", 0, filter_default},
+    {"default", "default_value boolean", 0, filter_default},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort},
+    {"first", "", 0, filter_first},
+    {"items", "", 0, filter_items},
+    {"join", "d attribute", 0, filter_join},
+    {"last", "", 0, filter_last},
+    {"length", "", 0, filter_length},
+    {"list", "", 0, filter_list},
+    {"map", "*", 0, filter_map},
+    {"max", "case_sensitive attribute", 0, filter_max},
+    {"min", "case_sensitive attribute", 0, filter_min},
+    {"reject", "*", 0, filter_reject},
+    {"rejectattr", "*", 0, filter_rejectattr},
+    {"reverse", "", 0, filter_reverse},
+    {"select", "*", 0, filter_select},
+    {"selectattr", "*", 0, filter_selectattr},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort},
+    {"sum", "attribute start", 0, filter_sum},
+    {"unique", "case_sensitive attribute", 0, filter_unique},
+};
+const size_t N_FILTERS_SEQ = ARRAY_SIZE(FILTERS_SEQ);
+
+const struct builtin *filter_find(const struct tstr *name) {
+    const struct builtin *f = builtin_find(FILTERS_SEQ, N_FILTERS_SEQ, name);
+
+    return f ? f : builtin_find(FILTERS_TEXT, N_FILTERS_TEXT, name);
+}

@@ -1,0 +1,353 @@
+/* Filters on strings and numbers. What is not a string is taken as its str(), as the language does. */
+
+#include <math.h>
+#include <string.h>
+#include <yyjson.h>
+#include "text/template/builtin.h"
+
+static int as_text(struct render *rd, struct value v, const struct tstr **out) {
+    return format_to_str(rd, v, out);
+}
+
+#define CASE_FILTER(name, mode)                                                                    \
+    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
+        const struct tstr *s;                                                                      \
+                                                                                                   \
+        return as_text(rd, c->self, &s) || text_case(rd, s, mode, out);                            \
+    }
+
+CASE_FILTER(filter_upper, CASE_UPPER)
+CASE_FILTER(filter_lower, CASE_LOWER)
+CASE_FILTER(filter_capitalize, CASE_CAPITALIZE)
+CASE_FILTER(filter_title, CASE_TITLE)
+
+static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+
+    return as_text(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out);
+}
+
+static int filter_replace(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s, *from, *to;
+    int64_t count;
+
+    if (as_text(rd, c->self, &s) || as_text(rd, c->a[0], &from) || as_text(rd, c->a[1], &to) ||
+        builtin_int(rd, c->a[2], -1, &count))
+        return -1;
+    return text_replace(rd, s, from, to, count, out);
+}
+
+static int filter_center(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+    int64_t width;
+
+    if (as_text(rd, c->self, &s) || builtin_int(rd, c->a[0], 80, &width))
+        return -1;
+    return text_center(rd, s, width, TSTR_STATIC(" "), '^', out);
+}
+
+static int filter_string(struct render *rd, const struct call *c, struct value *out) {
+    out->type = V_STR;
+    return as_text(rd, c->self, &out->s);
+}
+
+static int filter_safe(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+
+    if (as_text(rd, c->self, &s) || !(s = tstr_safe(rd, s, true)))
+        return -1;
+    *out = value_str(s);
+    return 0;
+}
+
+static int filter_escape(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+
+    if (as_text(rd, c->self, &s) || (!s->safe && !(s = tstr_escape(rd, s))))
+        return -1;
+    *out = value_str(s);
+    return 0;
+}
+
+/* Lines as str.splitlines() cuts them: the end of the line that begins at @pos, without its mark. */
+static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
+    size_t w;
+
+    for (; pos < s->len; pos += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, pos, &w);
+
+        if ((cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 ||
+            cp == 0x2029) {
+            bool crlf = cp == 13 && pos + 1 < s->len && s->data[pos + 1] == '\n';
+
+            *next = pos + w + crlf;
+            return pos;
+        }
+    }
+    *next = s->len;
+    return s->len;
+}
+
+static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
+    static const char blanks[] = "                                                                ";
+    const struct tstr *s, *in;
+    struct sink *k = sink_new(rd);
+    bool first = value_truth(c->a[1]), blank = value_truth(c->a[2]);
+    int64_t width;
+
+    if (!k || as_text(rd, c->self, &s) || render_charge_bytes(rd, s->len))
+        return -1;
+    if (c->a[0].type == V_STR) {
+        in = c->a[0].s;
+    } else {
+        if (builtin_int(rd, c->a[0], 4, &width))
+            return -1;
+        if (width > (int64_t)sizeof(blanks) - 1)
+            return render_fail(rd, "indent: the width is too large");
+        in = tstr_new(rd, blanks, (size_t)MAX(width, (int64_t)0), false);
+        if (!in)
+            return -1;
+    }
+    /* A newline is added and lines are counted, so that a trailing newline stays. */
+    for (size_t pos = 0, next, line = 0; pos < s->len || line == 0; pos = next, line++) {
+        size_t end = line_end(s, pos, &next);
+        bool wanted = line == 0 ? first : (blank || end > pos);
+
+        if ((line && sink_add_text(rd, k, "\n")) || (wanted && sink_add_str(rd, k, in)) ||
+            sink_add_part(rd, k, s, pos, end))
+            return -1;
+        if (next == s->len && end < s->len) {
+            if (sink_add_text(rd, k, "\n") || (blank && sink_add_str(rd, k, in)))
+                return -1;
+        }
+    }
+    *out = value_str(sink_take(rd, k));
+    return out->s ? 0 : -1;
+}
+
+static int filter_truncate(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s, *end;
+    int64_t length, leeway;
+    bool kill = value_truth(c->a[1]);
+
+    if (as_text(rd, c->self, &s) || builtin_int(rd, c->a[0], 255, &length) ||
+        builtin_string(rd, c->a[2], TSTR_STATIC("..."), &end) ||
+        builtin_int(rd, c->a[3], 5, &leeway))
+        return -1;
+    int64_t mark = (int64_t)tstr_count(end);
+
+    if (length < mark || leeway < 0)
+        return render_fail(rd, "truncate: expected length >= %lld", (long long)mark);
+    *out = value_str(s);
+    if ((int64_t)tstr_count(s) <= length + leeway)
+        return 0;
+    size_t cut = tstr_offset(s, (size_t)(length - mark));
+
+    if (!kill) {
+        const char *blank = memrchr(s->data, ' ', cut);
+
+        cut = blank ? (size_t)(blank - s->data) : cut;
+    }
+    const struct tstr *r = tstr_slice(rd, s, 0, cut);
+
+    r = r ? tstr_concat(rd, r, end) : NULL;
+    *out = value_str(r);
+    return r ? 0 : -1;
+}
+
+static bool is_word(uint32_t cp) {
+    return cp == '_' || (cp >= '0' && cp <= '9') || ((cp | 32) >= 'a' && (cp | 32) <= 'z') ||
+           cp >= 0x80;
+}
+
+static int filter_wordcount(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+    bool inside = false;
+    int64_t n = 0;
+    size_t w;
+
+    if (as_text(rd, c->self, &s) || render_charge_bytes(rd, s->len))
+        return -1;
+    for (size_t i = 0; i < s->len; i += w) {
+        bool word = is_word(tstr_decode(s->data, s->len, i, &w));
+
+        n += word && !inside;
+        inside = word;
+    }
+    *out = value_int(n);
+    return 0;
+}
+
+static int filter_urlencode(struct render *rd, const struct call *c, struct value *out) {
+    static const char hex[] = "0123456789ABCDEF", plain[] = "_.-~/";
+    const struct tstr *s;
+    struct sink *k = sink_new(rd);
+
+    if (!k || as_text(rd, c->self, &s))
+        return -1;
+    for (size_t i = 0; i < s->len; i++) {
+        unsigned char b = (unsigned char)s->data[i];
+        char text[3] = {'%', hex[b >> 4], hex[b & 15]};
+        bool keep = (b >= '0' && b <= '9') || ((b | 32) >= 'a' && (b | 32) <= 'z') ||
+                    (b && strchr(plain, b));
+
+        if (sink_add(rd, k, keep ? (const char *)&s->data[i] : text, keep ? 1 : 3,
+                     tstr_user_at(s, i)))
+            return -1;
+    }
+    *out = value_str(sink_take(rd, k));
+    return out->s ? 0 : -1;
+}
+
+static int filter_format(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s;
+    struct seq *tuple = seq_new(rd, SEQ_TUPLE, c->args->n_pos);
+    struct dict *d = dict_new(rd, c->args->n_kw);
+
+    if (!tuple || !d || as_text(rd, c->self, &s))
+        return -1;
+    for (uint32_t i = 0; i < c->args->n_pos; i++)
+        tuple->v[tuple->n++] = c->args->pos[i];
+    for (uint32_t i = 0; i < c->args->n_kw; i++) {
+        if (dict_set(rd, d, value_str(c->args->kw[i].name), c->args->kw[i].v))
+            return -1;
+    }
+    return format_percent(rd, s, d->n ? value_dict(d) : value_seq(tuple), out);
+}
+
+static int filter_int(struct render *rd, const struct call *c, struct value *out) {
+    struct value v = c->self;
+    int64_t base;
+    wide n;
+    double f;
+
+    *out = c->a[0].type == V_MISSING ? value_int(0) : c->a[0];
+    if (v.type == V_UNDEFINED)
+        return value_fail_undefined(rd, v);
+    if (builtin_int(rd, c->a[1], 10, &base))
+        return -1;
+    if (value_is_int(v))
+        return value_from_wide(rd, value_wide(v), out);
+    if (v.type == V_STR && base >= 2 && base <= 36 && text_to_int(v.s, (int)base, &n))
+        return value_from_wide(rd, n, out);
+    if (v.type == V_FLOAT)
+        f = v.f;
+    else if (v.type != V_STR || !text_to_double(v.s, &f))
+        return 0;
+    if (!isfinite(f))
+        return 0;
+    if (fabs(f) >= 1.8e19)
+        return render_fail(rd, "an integer has more than 64 bits");
+    return value_from_wide(rd, (wide)f, out);
+}
+
+static int filter_float(struct render *rd, const struct call *c, struct value *out) {
+    double f;
+
+    *out = c->a[0].type == V_MISSING ? value_float(0) : c->a[0];
+    if (c->self.type == V_UNDEFINED)
+        return value_fail_undefined(rd, c->self);
+    if (value_is_number(c->self))
+        *out = value_float(value_double(c->self));
+    else if (c->self.type == V_STR && text_to_double(c->self.s, &f))
+        *out = value_float(f);
+    return 0;
+}
+
+static int filter_abs(struct render *rd, const struct call *c, struct value *out) {
+    struct value v = c->self;
+
+    if (v.type == V_FLOAT) {
+        *out = value_float(fabs(v.f));
+        return 0;
+    }
+    if (!value_is_int(v))
+        return render_fail(rd, "bad operand type for abs(): '%s'", value_type_name(v));
+    return value_from_wide(rd, value_wide(v) < 0 ? -value_wide(v) : value_wide(v), out);
+}
+
+static int filter_round(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *method;
+    int64_t precision;
+    double f;
+
+    if (builtin_int(rd, c->a[0], 0, &precision) ||
+        builtin_string(rd, c->a[1], TSTR_STATIC("common"), &method))
+        return -1;
+    if (!value_is_number(c->self))
+        return render_fail(rd, "type %s cannot be rounded", value_type_name(c->self));
+    precision = MAX(MIN(precision, 300), -300);
+    f = value_double(c->self);
+    double scale = pow(10, (double)precision);
+
+    if (tstr_is(method, "ceil")) {
+        f = ceil(f * scale) / scale;
+    } else if (tstr_is(method, "floor")) {
+        f = floor(f * scale) / scale;
+    } else if (!tstr_is(method, "common")) {
+        return render_fail(rd, "method must be common, ceil or floor");
+    } else if (precision >= 0 && precision < 18 && fabs(f) < 1e15) {
+        char text[64]; /* printf rounds the exact value, halves to even: as Python does */
+
+        snprintf(text, sizeof(text), "%.*f", (int)precision, f);
+        f = strtod(text, NULL);
+    } else if (precision < 0) {
+        f = nearbyint(f * scale) / scale;
+    }
+    /* An int stays one. */
+    *out = c->self.type != V_FLOAT && tstr_is(method, "common") && precision >= 0 ? c->self
+                                                                                  : value_float(f);
+    return 0;
+}
+
+/* "from_json": not in the reference environment; three of the counted templates use it. */
+static int filter_from_json(struct render *rd, const struct call *c, struct value *out) {
+    if (c->self.type != V_STR)
+        return render_fail(rd, "the JSON object must be str, bytes or bytearray, not %s",
+                           value_type_name(c->self));
+    size_t len = c->self.s->len, n;
+    bool user = c->self.s->n_marks > 0;
+    char *text = arena_strndup(&rd->arena, c->self.s->data, len);
+
+    if (!text || render_charge_bytes(rd, len))
+        return render_fail(rd, "the template needs too much memory");
+    n = yyjson_read_max_memory_usage(len, 0);
+    void *pool = render_alloc(rd, n, 1);
+    yyjson_alc alc;
+
+    if (!pool || !yyjson_alc_pool_init(&alc, pool, n))
+        return render_fail(rd, "the template needs too much memory");
+    /* Lives in the arena, as the values that point into it. */
+    yyjson_doc *doc = yyjson_read_opts(text, len, 0, &alc, NULL);
+
+    if (!doc)
+        return render_fail(rd, "from_json: the text is not JSON");
+    return render_from_json(rd, yyjson_doc_get_root(doc), user, out);
+}
+
+/* Sorted by name. */
+const struct builtin FILTERS_TEXT[] = {
+    {"abs", "", 0, filter_abs},
+    {"capitalize", "", 0, filter_capitalize},
+    {"center", "width", 0, filter_center},
+    {"e", "", 0, filter_escape},
+    {"escape", "", 0, filter_escape},
+    {"float", "default", 0, filter_float},
+    {"format", "*", 0, filter_format},
+    {"from_json", "", 0, filter_from_json},
+    {"indent", "width first blank", 0, filter_indent},
+    {"int", "default base", 0, filter_int},
+    {"lower", "", 0, filter_lower},
+    {"replace", "old new count", 2, filter_replace},
+    {"round", "precision method", 0, filter_round},
+    {"safe", "", 0, filter_safe},
+    {"string", "", 0, filter_string},
+    {"title", "", 0, filter_title},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
+    {"trim", "chars", 0, filter_trim},
+    {"truncate", "length killwords end leeway", 0, filter_truncate},
+    {"upper", "", 0, filter_upper},
+    {"urlencode", "", 0, filter_urlencode},
+    {"wordcount", "", 0, filter_wordcount},
+};
+const size_t N_FILTERS_TEXT = ARRAY_SIZE(FILTERS_TEXT);

@@ -1,0 +1,211 @@
+/* Python's str() and repr() of values. */
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+#include "text/template/render.h"
+
+/* The shortest digits that read back as @d, in Python's layout: 1.0, 1e-05, 1e+16. */
+void format_double(double d, char out[40]) {
+    char digits[32];
+    int precision = 0;
+
+    if (!isfinite(d)) {
+        strcpy(out, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+        return;
+    }
+    do
+        snprintf(digits, sizeof(digits), "%.*e", precision, d);
+    while (strtod(digits, NULL) != d && ++precision < 17);
+    int exponent = atoi(strchr(digits, 'e') + 1);
+
+    if (exponent < -4 || exponent >= 16) {
+        char *e = strchr(digits, 'e');
+
+        snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
+                 abs(exponent));
+    } else {
+        snprintf(out, 40, "%.*f", MAX(precision - exponent, 1), d);
+    }
+}
+
+static int add_int(struct render *rd, struct sink *k, struct value v) {
+    char text[32];
+
+    if (v.type == V_UINT)
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)v.u);
+    else
+        snprintf(text, sizeof(text), "%lld", (long long)v.i);
+    return sink_add_text(rd, k, text);
+}
+
+static bool printable(uint32_t cp) {
+    if (cp < 0x7f)
+        return cp >= 0x20;
+    if (cp >= 0x110000)
+        return true;
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static int add_escape(struct render *rd, struct sink *k, uint32_t cp, bool user) {
+    char text[16];
+
+    if (cp == '\\' || cp == '\'')
+        snprintf(text, sizeof(text), "\\%c", (int)cp);
+    else if (cp == '\n' || cp == '\r' || cp == '\t')
+        snprintf(text, sizeof(text), "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
+    else if (cp < 0x100)
+        snprintf(text, sizeof(text), "\\x%02x", cp);
+    else
+        snprintf(text, sizeof(text), cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+    return sink_add(rd, k, text, strlen(text), user);
+}
+
+static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
+    bool doubled = memchr(s->data, '\'', s->len) && !memchr(s->data, '"', s->len);
+    const char *quote = doubled ? "\"" : "'";
+    size_t done = 0, w;
+
+    if (sink_add_text(rd, k, quote))
+        return -1;
+    for (size_t i = 0; i < s->len; i += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, i, &w);
+
+        if (printable(cp) && cp != '\\' && (cp != '\'' || doubled))
+            continue;
+        if (sink_add_part(rd, k, s, done, i) || add_escape(rd, k, cp, tstr_user_at(s, i)))
+            return -1;
+        done = i + w;
+    }
+    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote);
+}
+
+static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
+    if (sink_add_text(rd, k, "{"))
+        return -1;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if ((i && sink_add_text(rd, k, ", ")) || format_repr(rd, k, d->e[i].key) ||
+            sink_add_text(rd, k, ": ") || format_repr(rd, k, d->e[i].value))
+            return -1;
+    }
+    return sink_add_text(rd, k, "}");
+}
+
+static int repr_range(struct render *rd, struct sink *k, const struct seq *s) {
+    char text[100];
+    long long first = s->n ? s->v[0].i : 0, step = s->n > 1 ? s->v[1].i - first : 1;
+    long long stop = s->n ? s->v[s->n - 1].i + step : 0;
+
+    if (step == 1)
+        snprintf(text, sizeof(text), "range(%lld, %lld)", first, stop);
+    else
+        snprintf(text, sizeof(text), "range(%lld, %lld, %lld)", first, stop, step);
+    return sink_add_text(rd, k, text);
+}
+
+static int repr_seq(struct render *rd, struct sink *k, const struct seq *s) {
+    static const char *const open[] = {
+        "[", "(", "", "<generator object>", "dict_keys([", "dict_values([", "dict_items(["};
+    static const char *const close[] = {"]", ")", "", "", "])", "])", "])"};
+
+    if (s->kind == SEQ_RANGE)
+        return repr_range(rd, k, s);
+    if (sink_add_text(rd, k, open[s->kind]))
+        return -1;
+    for (uint32_t i = 0; i < s->n && s->kind != SEQ_GENERATOR; i++) {
+        if ((i && sink_add_text(rd, k, ", ")) || format_repr(rd, k, s->v[i]))
+            return -1;
+    }
+    if (s->kind == SEQ_TUPLE && s->n == 1 && sink_add_text(rd, k, ","))
+        return -1;
+    return sink_add_text(rd, k, close[s->kind]);
+}
+
+static int repr_namespace(struct render *rd, struct sink *k, const struct dict *d) {
+    return sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">");
+}
+
+static int repr_container(struct render *rd, struct sink *k, struct value v) {
+    bool user = v.type == V_SEQ ? v.seq->user : v.dict->user;
+
+    if (render_enter(rd) || render_charge(rd, 1))
+        return -1;
+    k->all_user += user;
+    int r = v.type == V_SEQ    ? repr_seq(rd, k, v.seq)
+            : v.type == V_DICT ? repr_dict(rd, k, v.dict)
+                               : repr_namespace(rd, k, v.dict);
+
+    k->all_user -= user;
+    render_leave(rd);
+    return r;
+}
+
+int format_repr(struct render *rd, struct sink *k, struct value v) {
+    char text[128];
+
+    switch (v.type) {
+    case V_UNDEFINED:
+        return sink_add_text(rd, k, "Undefined");
+    case V_NONE:
+        return sink_add_text(rd, k, "None");
+    case V_BOOL:
+        return sink_add_text(rd, k, v.b ? "True" : "False");
+    case V_INT:
+    case V_UINT:
+        return add_int(rd, k, v);
+    case V_FLOAT:
+        format_double(v.f, text);
+        return sink_add_text(rd, k, text);
+    case V_STR:
+        return repr_str(rd, k, v.s);
+    case V_SEQ:
+    case V_DICT:
+    case V_NAMESPACE:
+        return repr_container(rd, k, v);
+    case V_MACRO:
+        return sink_add_text(rd, k, "<Macro '") || sink_add_str(rd, k, v.macro->def->name) ||
+               sink_add_text(rd, k, "'>");
+    case V_METHOD:
+        snprintf(text, sizeof(text), "<built-in method %s of %s object>", v.method->fn->name,
+                 value_type_name(v.method->self));
+        return sink_add_text(rd, k, text);
+    case V_FUNCTION:
+        snprintf(text, sizeof(text), "<function %s>", v.fn->name);
+        return sink_add_text(rd, k, text);
+    default:
+        snprintf(text, sizeof(text), "<LoopContext %u/%u>", v.loop->i + 1, v.loop->n);
+        return sink_add_text(rd, k, text);
+    }
+}
+
+int format_str(struct render *rd, struct sink *k, struct value v) {
+    if (v.type == V_UNDEFINED)
+        return 0;
+    return v.type == V_STR ? sink_add_str(rd, k, v.s) : format_repr(rd, k, v);
+}
+
+int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
+    if (v.type == V_STR) {
+        *out = v.s;
+        return 0;
+    }
+    struct sink *k = sink_new(rd);
+
+    if (!k || format_str(rd, k, v))
+        return -1;
+    *out = sink_take(rd, k);
+    return *out ? 0 : -1;
+}

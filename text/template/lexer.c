@@ -1,0 +1,459 @@
+#include "text/template/lexer.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "text/template.h"
+
+struct lexer {
+    const char *src;
+    size_t len, pos;
+    uint32_t line;
+    bool line_starting; /* the last token ended with a newline */
+    struct arena *arena;
+    struct token_list *out;
+    struct err *err;
+};
+
+int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) {
+    char reason[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(reason, sizeof(reason), fmt, ap);
+    va_end(ap);
+    return err_set(err, 400, "", "chat template, line %u: %s", line, reason);
+}
+
+static struct token *push(struct lexer *lx, uint8_t type) {
+    struct token_list *l = lx->out;
+
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 256;
+        struct token *t = realloc(l->t, cap * sizeof(*t));
+
+        if (!t) {
+            lexer_fail(lx->err, lx->line, "out of memory");
+            return NULL;
+        }
+        l->t = t;
+        l->cap = cap;
+    }
+    l->t[l->n] = (struct token){.type = type, .line = lx->line};
+    return &l->t[l->n++];
+}
+
+static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len) {
+    struct token *t = push(lx, type);
+
+    if (!t)
+        return -EINVAL;
+    t->s = s;
+    t->len = len;
+    return 0;
+}
+
+static void advance(struct lexer *lx, size_t to) {
+    for (; lx->pos < to; lx->pos++)
+        lx->line += lx->src[lx->pos] == '\n';
+}
+
+static bool at(const struct lexer *lx, size_t pos, const char *what) {
+    size_t n = strlen(what);
+
+    return n <= lx->len - pos && memcmp(lx->src + pos, what, n) == 0;
+}
+
+static size_t skip_space(const struct lexer *lx, size_t pos) {
+    size_t w;
+
+    while (pos < lx->len && tstr_is_space(tstr_decode(lx->src, lx->len, pos, &w)))
+        pos += w;
+    return pos;
+}
+
+/* Where a tag ends that begins with its end mark @end at @pos (perhaps after a sign), with the white
+ * space that it eats: 0 when there is none. */
+static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool trim, bool plus) {
+    if (lx->src[pos] == '-' && at(lx, pos + 1, end))
+        return skip_space(lx, pos + 3);
+    if (plus && lx->src[pos] == '+' && at(lx, pos + 1, end))
+        return pos + 3;
+    if (!at(lx, pos, end))
+        return 0;
+    return pos + 2 + (trim && at(lx, pos + 2, "\n"));
+}
+
+static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
+    if (type != T_TEXT && !push(lx, type))
+        return -EINVAL;
+    advance(lx, end);
+    lx->line_starting = lx->src[end - 1] == '\n';
+    return 0;
+}
+
+/* After `{%` and its sign: the position behind `raw %}`, or 0. */
+static size_t raw_begin(const struct lexer *lx, size_t pos) {
+    pos = skip_space(lx, pos);
+    if (!at(lx, pos, "raw"))
+        return 0;
+    pos = skip_space(lx, pos + 3);
+    return pos < lx->len ? tag_end(lx, pos, "%}", false, false) : 0;
+}
+
+/* Emits the text [lx->pos, end) that stands before a tag with @sign. */
+static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
+    struct tstr s = {.data = lx->src + lx->pos, .len = end - lx->pos};
+    size_t b = 0, e = s.len;
+
+    if (sign == '-') {
+        tstr_trim(&s, false, true, &b, &e);
+    } else if (lstrip && sign != '+') {
+        const char *nl = memrchr(s.data, '\n', s.len);
+        size_t line = nl ? (size_t)(nl - s.data) + 1 : 0;
+
+        if ((line > 0 || lx->line_starting) && skip_space(lx, lx->pos + line) >= end)
+            e = line;
+    }
+    if (e && push_string(lx, T_TEXT, s.data, e))
+        return -EINVAL;
+    advance(lx, end);
+    return 0;
+}
+
+static int lex_raw(struct lexer *lx, size_t body) {
+    uint32_t line = lx->line;
+
+    advance(lx, body);
+    lx->line_starting = lx->src[body - 1] == '\n';
+    for (size_t p = body; p + 1 < lx->len; p++) {
+        if (!at(lx, p, "{%"))
+            continue;
+        size_t q = p + 2;
+        char sign = q < lx->len && (lx->src[q] == '-' || lx->src[q] == '+') ? lx->src[q++] : 0;
+
+        q = skip_space(lx, q);
+        if (!at(lx, q, "endraw"))
+            continue;
+        q = skip_space(lx, q + 6);
+        size_t end = q < lx->len ? tag_end(lx, q, "%}", true, true) : 0;
+
+        if (!end)
+            continue;
+        if (add_text(lx, p, sign, true))
+            return -EINVAL;
+        return close_tag(lx, T_TEXT, end);
+    }
+    return lexer_fail(lx->err, line, "the raw block is not closed");
+}
+
+static int lex_comment(struct lexer *lx) {
+    const char *p = memmem(lx->src + lx->pos, lx->len - lx->pos, "#}", 2);
+
+    if (!p)
+        return lexer_fail(lx->err, lx->line, "the comment is not closed");
+    size_t end = (size_t)(p - lx->src);
+
+    if (end > lx->pos && (p[-1] == '-' || p[-1] == '+'))
+        end--;
+    return close_tag(lx, T_TEXT, tag_end(lx, end, "#}", true, true));
+}
+
+static const char OPERATORS2[][3] = {"//", "**", "==", "!=", ">=", "<="};
+
+static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
+    char c = lx->src[lx->pos];
+    uint16_t op = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(OPERATORS2); i++) {
+        if (at(lx, lx->pos, OPERATORS2[i]))
+            op = LEX2(OPERATORS2[i][0], OPERATORS2[i][1]);
+    }
+    if (!op && strchr("+-/*%~[](){}><=.:|,;", c))
+        op = (uint16_t)c;
+    if (!op || !c)
+        return lexer_fail(lx->err, lx->line, "unexpected character 0x%02x", (unsigned char)c);
+    if (op == '(' || op == '[' || op == '{') {
+        if (*n_open >= TEMPLATE_DEPTH)
+            return lexer_fail(lx->err, lx->line, "too many nested brackets");
+        open[(*n_open)++] = op == '(' ? ')' : op == '[' ? ']' : '}';
+    } else if (op == ')' || op == ']' || op == '}') {
+        if (!*n_open || open[--*n_open] != c)
+            return lexer_fail(lx->err, lx->line, "unexpected '%c'", c);
+    }
+    struct token *t = push(lx, T_OP);
+
+    if (!t)
+        return -EINVAL;
+    t->op = op;
+    lx->pos += op > 0xff ? 2 : 1;
+    return 0;
+}
+
+static bool is_name(char c) {
+    return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
+}
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : 99;
+}
+
+static int lex_integer(struct lexer *lx) {
+    char kind = lx->src[lx->pos] == '0' && lx->pos + 1 < lx->len
+                    ? (char)tolower((unsigned char)lx->src[lx->pos + 1])
+                    : 0;
+    unsigned base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
+    uint64_t n = 0;
+
+    if (base != 10)
+        lx->pos += 2;
+    for (; lx->pos < lx->len; lx->pos++) {
+        char c = lx->src[lx->pos];
+
+        if (c == '_')
+            continue;
+        if ((unsigned)hex_digit(c) >= base)
+            break;
+        if (__builtin_mul_overflow(n, (uint64_t)base, &n) ||
+            __builtin_add_overflow(n, (uint64_t)hex_digit(c), &n))
+            return lexer_fail(lx->err, lx->line, "an integer has more than 64 bits");
+    }
+    struct token *t = push(lx, T_INT);
+
+    if (!t)
+        return -EINVAL;
+    t->i = n;
+    return 0;
+}
+
+static size_t skip_digits(const struct lexer *lx, size_t p) {
+    while (p < lx->len && (isdigit((unsigned char)lx->src[p]) || lx->src[p] == '_'))
+        p++;
+    return p;
+}
+
+static bool digit_at(const struct lexer *lx, size_t p) {
+    return p < lx->len && isdigit((unsigned char)lx->src[p]);
+}
+
+static int lex_number(struct lexer *lx) {
+    const struct token *last = &lx->out->t[lx->out->n - 1];
+    bool after_dot = last->type == T_OP && last->op == '.'; /* x.0.1: two subscripts */
+    size_t end = skip_digits(lx, lx->pos), whole = end;
+    char digits[64];
+    size_t n = 0;
+
+    if (after_dot)
+        return lex_integer(lx);
+    if (at(lx, end, ".") && digit_at(lx, end + 1))
+        end = skip_digits(lx, end + 1);
+    if (end < lx->len && (lx->src[end] == 'e' || lx->src[end] == 'E')) {
+        size_t e = end + 1;
+
+        e += e < lx->len && (lx->src[e] == '+' || lx->src[e] == '-');
+        if (digit_at(lx, e))
+            end = skip_digits(lx, e);
+    }
+    if (end == whole)
+        return lex_integer(lx);
+    for (; lx->pos < end && n < sizeof(digits) - 1; lx->pos++) {
+        if (lx->src[lx->pos] != '_')
+            digits[n++] = lx->src[lx->pos];
+    }
+    digits[n] = 0;
+    if (lx->pos < end)
+        return lexer_fail(lx->err, lx->line, "a number has too many digits");
+    struct token *t = push(lx, T_FLOAT);
+
+    if (!t)
+        return -EINVAL;
+    t->f = strtod(digits, NULL);
+    return 0;
+}
+
+/* Decodes the number of an escape: @n hexadecimal digits at @p. */
+static bool hex_escape(const char *p, const char *end, size_t n, uint32_t *cp) {
+    *cp = 0;
+    if ((size_t)(end - p) < n)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (hex_digit(p[i]) > 15)
+            return false;
+        *cp = *cp << 4 | (uint32_t)hex_digit(p[i]);
+    }
+    return *cp < 0x110000 && (*cp < 0xd800 || *cp > 0xdfff);
+}
+
+/* One escape at @p (behind the backslash), as Python's string literals have them: bytes written to @o.
+ * *used: bytes read, 0 when malformed. */
+static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
+    static const char names[] = "abfnrtv\\'\"", bytes[] = "\a\b\f\n\r\t\v\\'\"";
+    const char *known = memchr(names, *p, sizeof(names) - 1);
+    uint32_t cp = 0;
+
+    *used = 1;
+    if (known) {
+        *o = bytes[known - names];
+        return 1;
+    }
+    if (*p == '\n')
+        return 0;
+    if (*p >= '0' && *p <= '7') {
+        for (*used = 0; *used < 3 && p + *used < end && p[*used] >= '0' && p[*used] <= '7'; ++*used)
+            cp = cp * 8 + (uint32_t)(p[*used] - '0');
+        return tstr_encode(cp, o);
+    }
+    size_t n = *p == 'x' ? 2 : *p == 'u' ? 4 : *p == 'U' ? 8 : 0;
+
+    if (n) {
+        *used = hex_escape(p + 1, end, n, &cp) ? n + 1 : 0;
+        return *used ? tstr_encode(cp, o) : 0;
+    }
+    o[0] = '\\'; /* unknown ones stay as they are */
+    o[1] = *p;
+    return 2;
+}
+
+static int lex_string(struct lexer *lx) {
+    char quote = lx->src[lx->pos];
+    size_t end = lx->pos + 1;
+
+    while (end < lx->len && lx->src[end] != quote)
+        end += lx->src[end] == '\\' ? 2 : 1;
+    if (end >= lx->len)
+        return lexer_fail(lx->err, lx->line, "a string is not closed");
+    const char *p = lx->src + lx->pos + 1, *stop = lx->src + end;
+    char *s = arena_alloc(lx->arena, (size_t)(stop - p) + 4);
+    size_t n = 0;
+
+    if (!s)
+        return lexer_fail(lx->err, lx->line, "the template needs too much memory");
+    while (p < stop) {
+        if (*p != '\\') {
+            s[n++] = *p++;
+            continue;
+        }
+        size_t used;
+
+        n += unescape(p + 1, stop, s + n, &used);
+        if (!used)
+            return lexer_fail(lx->err, lx->line, "a malformed escape in a string");
+        p += 1 + used;
+    }
+    if (push_string(lx, T_STRING, s, n))
+        return -EINVAL;
+    advance(lx, end + 1);
+    return 0;
+}
+
+static int lex_name(struct lexer *lx) {
+    size_t begin = lx->pos;
+
+    while (lx->pos < lx->len && is_name(lx->src[lx->pos]))
+        lx->pos++;
+    return push_string(lx, T_NAME, lx->src + begin, lx->pos - begin);
+}
+
+static int lex_code(struct lexer *lx, bool block) {
+    char open[TEMPLATE_DEPTH];
+    size_t n_open = 0;
+    uint32_t line = lx->line;
+
+    for (;;) {
+        advance(lx, skip_space(lx, lx->pos));
+        if (lx->pos >= lx->len)
+            return lexer_fail(lx->err, line, "the tag is not closed");
+        char c = lx->src[lx->pos];
+        size_t end = n_open ? 0 : tag_end(lx, lx->pos, block ? "%}" : "}}", block, block);
+        int r;
+
+        if (end)
+            return close_tag(lx, block ? T_BLOCK_END : T_PRINT_END, end);
+        if (isdigit((unsigned char)c))
+            r = lex_number(lx);
+        else if (is_name(c))
+            r = lex_name(lx);
+        else if (c == '\'' || c == '"')
+            r = lex_string(lx);
+        else
+            r = lex_operator(lx, open, &n_open);
+        if (r)
+            return r;
+    }
+}
+
+/* Text up to the next tag, and the tag. */
+static int lex_piece(struct lexer *lx) {
+    size_t p = lx->pos;
+
+    while (p < lx->len) {
+        const char *brace = memchr(lx->src + p, '{', lx->len - p);
+
+        if (!brace) {
+            p = lx->len;
+            break;
+        }
+        p = (size_t)(brace - lx->src);
+        if (p + 1 < lx->len && strchr("%{#", brace[1]) && brace[1])
+            break;
+        p++;
+    }
+    if (p >= lx->len)
+        return add_text(lx, lx->len, '+', false);
+    char kind = lx->src[p + 1];
+    char sign =
+        p + 2 < lx->len && (lx->src[p + 2] == '-' || lx->src[p + 2] == '+') ? lx->src[p + 2] : 0;
+    size_t inside = p + 2 + (sign != 0);
+
+    if (add_text(lx, p, sign, kind != '{'))
+        return -EINVAL;
+    size_t raw = kind == '%' ? raw_begin(lx, inside) : 0;
+
+    if (raw)
+        return lex_raw(lx, raw);
+    if (kind != '#' && !push(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN))
+        return -EINVAL;
+    lx->pos = inside;
+    lx->line_starting = false;
+    return kind == '#' ? lex_comment(lx) : lex_code(lx, kind == '%');
+}
+
+/* CRLF and CR become LF; one newline at the end goes. */
+static char *normalise(const char *source, size_t len, struct arena *arena, size_t *n) {
+    char *s = arena_alloc(arena, len + 1);
+    size_t k = 0;
+
+    for (size_t i = 0; s && i < len; i++) {
+        if (source[i] == '\r') {
+            s[k++] = '\n';
+            i += i + 1 < len && source[i + 1] == '\n';
+        } else {
+            s[k++] = source[i];
+        }
+    }
+    if (k && s[k - 1] == '\n')
+        k--;
+    *n = k;
+    return s;
+}
+
+int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
+              struct err *err) {
+    struct lexer lx = {.line = 1, .line_starting = true, .arena = arena, .out = tokens, .err = err};
+
+    lx.src = normalise(source, len, arena, &lx.len);
+    if (!lx.src)
+        return lexer_fail(err, 1, "the template needs too much memory");
+    while (lx.pos < lx.len) {
+        int r = lex_piece(&lx);
+
+        if (r)
+            return r;
+    }
+    return push(&lx, T_END) ? 0 : -EINVAL;
+}

@@ -1,0 +1,48 @@
+#pragma once
+
+/*
+ * lexer - a template's source as tokens. White space is settled here: `-` at a tag, trim_blocks (the
+ * newline after a block tag or a comment goes) and lstrip_blocks (blanks before one go).
+ */
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "text/template/tstr.h"
+
+enum token_type {
+    T_TEXT,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_PRINT_BEGIN,
+    T_PRINT_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_OP, /* op: its character, or two of them as LEX2 */
+    T_END,
+};
+
+#define LEX2(a, b) ((uint16_t)((a) << 8 | (b)))
+
+struct token {
+    uint8_t type;
+    uint16_t op;
+    uint32_t line;
+    const char *s; /* in the arena: T_TEXT, T_NAME, T_STRING (decoded) */
+    size_t len;
+    union {
+        uint64_t i;
+        double f;
+    };
+};
+
+struct token_list {
+    struct token *t;
+    size_t n, cap;
+};
+
+/* Appends all tokens, the last of type T_END. The caller frees tokens->t (in any case). */
+int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
+              struct err *err);
+int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) PRINTF(3, 4);

@@ -1,0 +1,516 @@
+/* Methods of strings. */
+
+#include <ctype.h>
+#include <string.h>
+#include <utf8proc.h>
+#include "text/template/builtin.h"
+
+#define CASE_METHOD(name, mode)                                                                    \
+    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
+        return text_case(rd, c->self.s, mode, out);                                                \
+    }
+
+CASE_METHOD(str_upper, CASE_UPPER)
+CASE_METHOD(str_lower, CASE_LOWER)
+CASE_METHOD(str_capitalize, CASE_CAPITALIZE)
+CASE_METHOD(str_title, CASE_TITLE)
+CASE_METHOD(str_swapcase, CASE_SWAP)
+
+static int str_strip(struct render *rd, const struct call *c, struct value *out) {
+    return text_strip(rd, c->self.s, c->a[0], true, true, out);
+}
+
+static int str_lstrip(struct render *rd, const struct call *c, struct value *out) {
+    return text_strip(rd, c->self.s, c->a[0], true, false, out);
+}
+
+static int str_rstrip(struct render *rd, const struct call *c, struct value *out) {
+    return text_strip(rd, c->self.s, c->a[0], false, true, out);
+}
+
+static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, size_t begin,
+                     size_t end) {
+    const struct tstr *part = tstr_slice(rd, s, begin, end);
+
+    return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part));
+}
+
+/* At runs of white space; what is left after @max cuts keeps its inner and trailing white space. */
+static int split_words(struct render *rd, const struct tstr *s, int64_t max, struct seq *list) {
+    size_t i = 0, w;
+
+    for (;;) {
+        while (i < s->len && tstr_is_space(tstr_decode(s->data, s->len, i, &w)))
+            i += w;
+        if (i >= s->len)
+            return 0;
+        size_t begin = i;
+
+        if (max-- == 0)
+            return add_slice(rd, list, s, begin, s->len);
+        while (i < s->len && !tstr_is_space(tstr_decode(s->data, s->len, i, &w)))
+            i += w;
+        if (add_slice(rd, list, s, begin, i))
+            return -1;
+    }
+}
+
+static int split_at(struct render *rd, const struct tstr *s, const struct tstr *sep, int64_t max,
+                    struct seq *list) {
+    size_t begin = 0, at;
+
+    while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
+        if (add_slice(rd, list, s, begin, at))
+            return -1;
+        begin = at + sep->len;
+    }
+    return add_slice(rd, list, s, begin, s->len);
+}
+
+static int str_split(struct render *rd, const struct call *c, struct value *out) {
+    struct seq *list = seq_new(rd, SEQ_LIST, 0);
+    const struct tstr *s = c->self.s, *sep;
+    int64_t max;
+
+    if (!list || builtin_string(rd, c->a[0], NULL, &sep) || builtin_int(rd, c->a[1], -1, &max) ||
+        render_charge_bytes(rd, s->len))
+        return -1;
+    if (sep && !sep->len)
+        return render_fail(rd, "empty separator");
+    *out = value_seq(list);
+    return sep ? split_at(rd, s, sep, max, list) : split_words(rd, s, max, list);
+}
+
+/* Last place of @what in @s before @end. */
+static size_t find_last(const struct tstr *s, const struct tstr *what, size_t end) {
+    if (what->len > end)
+        return SIZE_MAX;
+    for (size_t i = end - what->len + 1; i-- > 0;) {
+        if (memcmp(s->data + i, what->data, what->len) == 0)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/* The cost of looking backwards for @what: it compares at every byte. */
+static int charge_backwards(struct render *rd, const struct tstr *s, const struct tstr *what) {
+    uint64_t steps;
+
+    if (__builtin_mul_overflow((uint64_t)s->len, what->len / 64 + 1, &steps))
+        steps = UINT64_MAX;
+    return render_charge(rd, steps / 16);
+}
+
+static int str_rsplit(struct render *rd, const struct call *c, struct value *out) {
+    struct seq *list = seq_new(rd, SEQ_LIST, 0);
+    const struct tstr *s = c->self.s, *sep;
+    size_t end = s->len, at;
+    int64_t max;
+
+    if (!list || builtin_string(rd, c->a[0], NULL, &sep) || builtin_int(rd, c->a[1], -1, &max))
+        return -1;
+    if (!sep && max >= 0)
+        return render_fail(rd, "rsplit() at white space takes no maxsplit here");
+    if (!sep)
+        return str_split(rd, c, out);
+    if (!sep->len)
+        return render_fail(rd, "empty separator");
+    if (charge_backwards(rd, s, sep))
+        return -1;
+    while (max-- != 0 && (at = find_last(s, sep, end)) != SIZE_MAX) {
+        if (add_slice(rd, list, s, at + sep->len, end))
+            return -1;
+        end = at;
+    }
+    if (add_slice(rd, list, s, 0, end))
+        return -1;
+    for (uint32_t i = 0, j = list->n - 1; i < j; i++, j--) {
+        struct value v = list->v[i];
+
+        list->v[i] = list->v[j];
+        list->v[j] = v;
+    }
+    *out = value_seq(list);
+    return 0;
+}
+
+static int str_splitlines(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s = c->self.s;
+    struct seq *list = seq_new(rd, SEQ_LIST, 0);
+    bool keep = value_truth(c->a[0]);
+    size_t begin = 0, w;
+
+    if (!list || render_charge_bytes(rd, s->len))
+        return -1;
+    for (size_t i = 0; i < s->len; i += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, i, &w);
+        bool ends = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 ||
+                    cp == 0x2028 || cp == 0x2029;
+
+        if (!ends)
+            continue;
+        if (cp == 13 && i + 1 < s->len && s->data[i + 1] == '\n')
+            w = 2;
+        if (add_slice(rd, list, s, begin, keep ? i + w : i))
+            return -1;
+        begin = i + w;
+    }
+    *out = value_seq(list);
+    return begin < s->len ? add_slice(rd, list, s, begin, s->len) : 0;
+}
+
+static int partition(struct render *rd, const struct call *c, bool last, struct value *out) {
+    const struct tstr *s = c->self.s, *sep;
+    struct seq *t = seq_new(rd, SEQ_TUPLE, 3);
+
+    if (!t || builtin_string(rd, c->a[0], NULL, &sep))
+        return -1;
+    if (!sep || !sep->len)
+        return render_fail(rd, "empty separator");
+    if (last ? charge_backwards(rd, s, sep) : render_charge_bytes(rd, s->len))
+        return -1;
+    size_t at = last ? find_last(s, sep, s->len) : tstr_find(s, sep, 0, s->len);
+    bool found = at != SIZE_MAX;
+    size_t head = found ? at : last ? 0 : s->len, tail = found ? at + sep->len : head;
+
+    *out = value_seq(t);
+    return add_slice(rd, t, s, 0, head) || add_slice(rd, t, s, head, tail) ||
+           add_slice(rd, t, s, tail, s->len);
+}
+
+static int str_partition(struct render *rd, const struct call *c, struct value *out) {
+    return partition(rd, c, false, out);
+}
+
+static int str_rpartition(struct render *rd, const struct call *c, struct value *out) {
+    return partition(rd, c, true, out);
+}
+
+/* The bytes of s[start:stop]. */
+static int window(struct render *rd, const struct call *c, size_t *from, size_t *to) {
+    const struct tstr *s = c->self.s;
+    int64_t n, start, stop;
+
+    *from = 0;
+    *to = s->len;
+    if (c->a[1].type == V_MISSING && c->a[2].type == V_MISSING)
+        return 0;
+    n = (int64_t)tstr_count(s);
+    if (builtin_int(rd, c->a[1], 0, &start) || builtin_int(rd, c->a[2], n, &stop))
+        return -1;
+    start = start < 0 ? MAX(start + n, (int64_t)0) : start;
+    stop = stop < 0 ? MAX(stop + n, (int64_t)0) : MIN(stop, n);
+    *from = start > n ? SIZE_MAX : tstr_offset(s, (size_t)start);
+    *to = tstr_offset(s, (size_t)stop);
+    return render_charge_bytes(rd, s->len);
+}
+
+static int affix(struct render *rd, const struct call *c, bool end, struct value *out) {
+    struct value one = c->a[0], *v = &one;
+    uint32_t n = 1;
+    size_t from, to;
+
+    if (value_is_seq(one, SEQ_TUPLE)) {
+        v = one.seq->v;
+        n = one.seq->n;
+    }
+    *out = value_bool(false);
+    if (window(rd, c, &from, &to) || render_charge(rd, n))
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (v[i].type == V_UNDEFINED)
+            return value_fail_undefined(rd, v[i]);
+        if (v[i].type != V_STR)
+            return render_fail(rd, "%s first arg must be str or a tuple of str, not %s",
+                               end ? "endswith" : "startswith", value_type_name(v[i]));
+        size_t len = v[i].s->len;
+
+        if (from <= to && len <= to - from &&
+            memcmp(c->self.s->data + (end ? to - len : from), v[i].s->data, len) == 0)
+            *out = value_bool(true);
+    }
+    return 0;
+}
+
+static int str_startswith(struct render *rd, const struct call *c, struct value *out) {
+    return affix(rd, c, false, out);
+}
+
+static int str_endswith(struct render *rd, const struct call *c, struct value *out) {
+    return affix(rd, c, true, out);
+}
+
+static int remove_affix(struct render *rd, const struct call *c, bool end, struct value *out) {
+    const struct tstr *s = c->self.s, *what;
+    struct value has;
+
+    if (builtin_string(rd, c->a[0], NULL, &what) || affix(rd, c, end, &has))
+        return -1;
+    size_t n = has.b && what ? what->len : 0;
+    const struct tstr *r = tstr_slice(rd, s, end ? 0 : n, s->len - (end ? n : 0));
+
+    *out = value_str(r);
+    return r ? 0 : -1;
+}
+
+static int str_removeprefix(struct render *rd, const struct call *c, struct value *out) {
+    return remove_affix(rd, c, false, out);
+}
+
+static int str_removesuffix(struct render *rd, const struct call *c, struct value *out) {
+    return remove_affix(rd, c, true, out);
+}
+
+static int str_replace(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *from, *to;
+    int64_t count;
+
+    if (builtin_string(rd, c->a[0], NULL, &from) || builtin_string(rd, c->a[1], NULL, &to) ||
+        builtin_int(rd, c->a[2], -1, &count))
+        return -1;
+    if (!from || !to)
+        return render_fail(rd, "replace() wants strings");
+    return text_replace(rd, c->self.s, from, to, count, out);
+}
+
+static int str_join(struct render *rd, const struct call *c, struct value *out) {
+    struct value *items;
+    uint32_t n;
+
+    if (c->a[0].type == V_UNDEFINED || value_items(rd, c->a[0], &items, &n))
+        return c->a[0].type == V_UNDEFINED ? value_fail_undefined(rd, c->a[0]) : -1;
+    return text_join(rd, c->self.s, items, n, true, out);
+}
+
+static int str_format(struct render *rd, const struct call *c, struct value *out) {
+    return format_braces(rd, c->self.s, c->args, out);
+}
+
+static int find(struct render *rd, const struct call *c, bool last, bool must, struct value *out) {
+    const struct tstr *s = c->self.s, *what;
+    size_t from, to, at;
+
+    if (builtin_string(rd, c->a[0], NULL, &what) || window(rd, c, &from, &to))
+        return -1;
+    if (!what)
+        return render_fail(rd, "find() wants a string");
+    if (last ? charge_backwards(rd, s, what) : render_charge_bytes(rd, s->len))
+        return -1;
+    at = last ? find_last(s, what, to) : tstr_find(s, what, from, to);
+    if (at == SIZE_MAX || at < from) {
+        *out = value_int(-1);
+        return must ? render_fail(rd, "substring not found") : 0;
+    }
+    struct tstr head = {.data = s->data, .len = at};
+
+    *out = value_int((int64_t)tstr_count(&head));
+    return 0;
+}
+
+static int str_find(struct render *rd, const struct call *c, struct value *out) {
+    return find(rd, c, false, false, out);
+}
+
+static int str_rfind(struct render *rd, const struct call *c, struct value *out) {
+    return find(rd, c, true, false, out);
+}
+
+static int str_index(struct render *rd, const struct call *c, struct value *out) {
+    return find(rd, c, false, true, out);
+}
+
+static int str_rindex(struct render *rd, const struct call *c, struct value *out) {
+    return find(rd, c, true, true, out);
+}
+
+static int str_count(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s = c->self.s, *what;
+    size_t from, to, at;
+    int64_t n = 0;
+
+    if (builtin_string(rd, c->a[0], NULL, &what) || window(rd, c, &from, &to) ||
+        render_charge_bytes(rd, s->len))
+        return -1;
+    if (!what || !what->len) {
+        struct tstr part = {.data = s->data + MIN(from, s->len), .len = from > to ? 0 : to - from};
+
+        *out = value_int(what ? (int64_t)tstr_count(&part) + 1 : 0);
+        return what ? 0 : render_fail(rd, "count() wants a string");
+    }
+    for (; (at = tstr_find(s, what, from, to)) != SIZE_MAX; n++)
+        from = at + what->len;
+    *out = value_int(n);
+    return 0;
+}
+
+static int padded(struct render *rd, const struct call *c, char align, struct value *out) {
+    const struct tstr *fill;
+    int64_t width;
+
+    if (builtin_int(rd, c->a[0], 0, &width) || builtin_string(rd, c->a[1], TSTR_STATIC(" "), &fill))
+        return -1;
+    if (tstr_count(fill) != 1)
+        return render_fail(rd, "The fill character must be exactly one character long");
+    return text_center(rd, c->self.s, width, fill, align, out);
+}
+
+static int str_center(struct render *rd, const struct call *c, struct value *out) {
+    return padded(rd, c, '^', out);
+}
+
+static int str_ljust(struct render *rd, const struct call *c, struct value *out) {
+    return padded(rd, c, '<', out);
+}
+
+static int str_rjust(struct render *rd, const struct call *c, struct value *out) {
+    return padded(rd, c, '>', out);
+}
+
+static int str_zfill(struct render *rd, const struct call *c, struct value *out) {
+    const struct tstr *s = c->self.s, *sign, *rest;
+    bool has_sign = s->len && (s->data[0] == '-' || s->data[0] == '+');
+    int64_t width;
+
+    if (builtin_int(rd, c->a[0], 0, &width))
+        return -1;
+    sign = tstr_slice(rd, s, 0, has_sign);
+    rest = tstr_slice(rd, s, has_sign, s->len);
+    if (!sign || !rest || text_center(rd, rest, width - has_sign, TSTR_STATIC("0"), '>', out) ||
+        !(out->s = tstr_concat(rd, sign, out->s)))
+        return -1;
+    return 0;
+}
+
+/* isdigit() and its like: whether every code point (at least one) is of a kind. */
+static int all_are(struct render *rd, const struct call *c, bool (*is)(uint32_t cp),
+                   struct value *out) {
+    const struct tstr *s = c->self.s;
+    bool all = s->len > 0;
+    size_t w;
+
+    if (render_charge_bytes(rd, s->len))
+        return -1;
+    for (size_t i = 0; i < s->len && all; i += w)
+        all = is(tstr_decode(s->data, s->len, i, &w));
+    *out = value_bool(all);
+    return 0;
+}
+
+static utf8proc_category_t category(uint32_t cp) {
+    return cp < 0x110000 ? utf8proc_category((utf8proc_int32_t)cp) : UTF8PROC_CATEGORY_CN;
+}
+
+static bool is_digit(uint32_t cp) {
+    return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9;
+}
+
+static bool is_decimal(uint32_t cp) {
+    return category(cp) == UTF8PROC_CATEGORY_ND;
+}
+
+static bool is_numeric(uint32_t cp) {
+    utf8proc_category_t k = category(cp);
+
+    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+}
+
+static bool is_alpha(uint32_t cp) {
+    utf8proc_category_t k = category(cp);
+
+    return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
+}
+
+static bool is_alnum(uint32_t cp) {
+    return is_alpha(cp) || is_numeric(cp);
+}
+
+#define ALL_METHOD(name, is)                                                                       \
+    static int name(struct render *rd, const struct call *c, struct value *out) {                  \
+        return all_are(rd, c, is, out);                                                            \
+    }
+
+ALL_METHOD(str_isdigit, is_digit)
+ALL_METHOD(str_isdecimal, is_decimal)
+ALL_METHOD(str_isnumeric, is_numeric)
+ALL_METHOD(str_isalpha, is_alpha)
+ALL_METHOD(str_isalnum, is_alnum)
+ALL_METHOD(str_isspace, tstr_is_space)
+
+static int case_test(struct render *rd, const struct call *c, const struct tstr *name,
+                     struct value *out) {
+    const struct args none = {0};
+    bool is;
+
+    if (call_test(rd, name, c->self, &none, &is))
+        return -1;
+    *out = value_bool(is);
+    return 0;
+}
+
+static int str_islower(struct render *rd, const struct call *c, struct value *out) {
+    return case_test(rd, c, TSTR_STATIC("lower"), out);
+}
+
+static int str_isupper(struct render *rd, const struct call *c, struct value *out) {
+    return case_test(rd, c, TSTR_STATIC("upper"), out);
+}
+
+/* Known to Python, not to us: calling it fails, asking whether it is defined does not. */
+static int unsupported(struct render *rd, const struct call *c, struct value *out) {
+    return render_fail(rd, "a method that templates cannot use here");
+}
+
+/* Sorted by name. */
+static const struct builtin METHODS[] = {
+    {"capitalize", "", 0, str_capitalize},
+    {"casefold", "", 0, str_lower},
+    {"center", "width fillchar", 1, str_center},
+    {"count", "sub start end", 1, str_count},
+    {"encode", "*", 0, unsupported},
+    {"endswith", "suffix start end", 1, str_endswith},
+    {"expandtabs", "*", 0, unsupported},
+    {"find", "sub start end", 1, str_find},
+    {"format", "*", 0, str_format},
+    {"format_map", "*", 0, unsupported},
+    {"index", "sub start end", 1, str_index},
+    {"isalnum", "", 0, str_isalnum},
+    {"isalpha", "", 0, str_isalpha},
+    {"isascii", "*", 0, unsupported},
+    {"isdecimal", "", 0, str_isdecimal},
+    {"isdigit", "", 0, str_isdigit},
+    {"isidentifier", "*", 0, unsupported},
+    {"islower", "", 0, str_islower},
+    {"isnumeric", "", 0, str_isnumeric},
+    {"isprintable", "*", 0, unsupported},
+    {"isspace", "", 0, str_isspace},
+    {"istitle", "*", 0, unsupported},
+    {"isupper", "", 0, str_isupper},
+    {"join", "iterable", 1, str_join},
+    {"ljust", "width fillchar", 1, str_ljust},
+    {"lower", "", 0, str_lower},
+    {"lstrip", "chars", 0, str_lstrip},
+    {"maketrans", "*", 0, unsupported},
+    {"partition", "sep", 1, str_partition},
+    {"removeprefix", "prefix", 1, str_removeprefix},
+    {"removesuffix", "suffix", 1, str_removesuffix},
+    {"replace", "old new count", 2, str_replace},
+    {"rfind", "sub start end", 1, str_rfind},
+    {"rindex", "sub start end", 1, str_rindex},
+    {"rjust", "width fillchar", 1, str_rjust},
+    {"rpartition", "sep", 1, str_rpartition},
+    {"rsplit", "sep maxsplit", 0, str_rsplit},
+    {"rstrip", "chars", 0, str_rstrip},
+    {"split", "sep maxsplit", 0, str_split},
+    {"splitlines", "keepends", 0, str_splitlines},
+    {"startswith", "prefix start end", 1, str_startswith},
+    {"strip", "chars", 0, str_strip},
+    {"swapcase", "", 0, str_swapcase},
+    {"title", "", 0, str_title},
+    {"translate", "*", 0, unsupported},
+    {"upper", "", 0, str_upper},
+    {"zfill", "width", 1, str_zfill},
+};
+
+const struct builtin *method_find_str(const struct tstr *name) {
+    return builtin_find(METHODS, ARRAY_SIZE(METHODS), name);
+}

@@ -1,0 +1,444 @@
+/* Operators, subscripts and attributes, with Python's arithmetic and the language's lookup rules. */
+
+#include <math.h>
+#include <string.h>
+#include "text/template/render.h"
+
+static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
+    static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
+
+    if (op == OP_ADD && a.type == V_STR)
+        return render_fail(rd, "can only concatenate str (not \"%s\") to str", value_type_name(b));
+    return render_fail(rd, "unsupported operand type(s) for %s: '%s' and '%s'", names[op],
+                       value_type_name(a), value_type_name(b));
+}
+
+static int64_t wrap_index(int64_t i, int64_t n) {
+    return i < 0 ? i + n : i;
+}
+
+static int repeat(struct render *rd, struct value a, struct value times, struct value *out) {
+    wide n = MAX(value_wide(times), (wide)0);
+
+    if (a.type == V_STR) {
+        struct sink *k = sink_new(rd);
+        wide bytes = n > 1 << 30 ? (wide)1 << 62 : n * (wide)a.s->len;
+
+        if (!a.s->len)
+            bytes = n = 0;
+        if (!k || sink_reserve(rd, k, (size_t)MIN(bytes, (wide)1 << 62)))
+            return -1;
+        for (; n > 0; n--) {
+            if (sink_add_str(rd, k, a.s) || render_charge(rd, 1))
+                return -1;
+        }
+        const struct tstr *s = sink_take(rd, k);
+
+        *out = value_str(s);
+        return s ? 0 : -1;
+    }
+    if (a.seq->n && n > (wide)(UINT32_MAX / 4) / a.seq->n)
+        return render_fail(rd, "a list becomes too long");
+    uint32_t total = a.seq->n ? (uint32_t)n * a.seq->n : 0;
+    struct seq *s = seq_new(rd, a.seq->kind, total);
+
+    if (!s || render_charge(rd, total))
+        return -1;
+    for (; s->n < total; s->n += a.seq->n)
+        memcpy(s->v + s->n, a.seq->v, a.seq->n * sizeof(*s->v));
+    *out = value_seq(s);
+    return 0;
+}
+
+static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
+                     struct value *out) {
+    struct seq *s = seq_new(rd, a->kind, a->n + b->n);
+
+    if (!s || render_charge(rd, s->cap / 4))
+        return -1;
+    if (a->n)
+        memcpy(s->v, a->v, a->n * sizeof(*s->v));
+    if (b->n)
+        memcpy(s->v + a->n, b->v, b->n * sizeof(*s->v));
+    s->n = a->n + b->n;
+    s->user = a->user || b->user;
+    *out = value_seq(s);
+    return 0;
+}
+
+static int power(struct render *rd, wide base, wide exponent, struct value *out) {
+    wide result = 1;
+
+    if (exponent < 0) {
+        if (base == 0)
+            return render_fail(rd, "0.0 cannot be raised to a negative power");
+        *out = value_float(pow((double)base, (double)exponent));
+        return 0;
+    }
+    if (base == 0 || base == 1 || base == -1)
+        exponent = exponent == 0 ? 0 : 2 - exponent % 2;
+    for (; exponent > 0; exponent--) {
+        result *= base;
+        if (result > (wide)UINT64_MAX || result < INT64_MIN)
+            return render_fail(rd, "an integer has more than 64 bits");
+    }
+    return value_from_wide(rd, result, out);
+}
+
+static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct value *out) {
+    wide q;
+
+    switch (op) {
+    case OP_ADD:
+        return value_from_wide(rd, a + b, out);
+    case OP_SUB:
+        return value_from_wide(rd, a - b, out);
+    case OP_MUL:
+        if (__builtin_mul_overflow(a, b, &q))
+            return render_fail(rd, "an integer has more than 64 bits");
+        return value_from_wide(rd, q, out);
+    case OP_POW:
+        return power(rd, a, b, out);
+    default:
+        break;
+    }
+    if (b == 0)
+        return render_fail(rd, "division by zero");
+    if (op == OP_DIV) {
+        *out = value_float((double)a / (double)b);
+        return 0;
+    }
+    q = a / b;
+    if (a % b && (a < 0) != (b < 0))
+        q--;
+    return value_from_wide(rd, op == OP_FLOORDIV ? q : a - q * b, out);
+}
+
+static int float_op(struct render *rd, uint8_t op, double a, double b, struct value *out) {
+    double f, m;
+
+    switch (op) {
+    case OP_ADD:
+        f = a + b;
+        break;
+    case OP_SUB:
+        f = a - b;
+        break;
+    case OP_MUL:
+        f = a * b;
+        break;
+    case OP_POW:
+        if (a == 0 && b < 0)
+            return render_fail(rd, "0.0 cannot be raised to a negative power");
+        f = pow(a, b);
+        break;
+    default:
+        if (b == 0)
+            return render_fail(rd, "float division by zero");
+        m = fmod(a, b);
+        if (m != 0 && (m < 0) != (b < 0))
+            m += b;
+        f = op == OP_DIV   ? a / b
+            : op == OP_MOD ? (m == 0 ? copysign(0, b) : m)
+                           : floor((a - m) / b + 0.5);
+    }
+    *out = value_float(f);
+    return 0;
+}
+
+int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
+                    struct value *out) {
+    if (a.type == V_UNDEFINED || (b.type == V_UNDEFINED && a.type != V_STR))
+        return value_fail_undefined(rd, a.type == V_UNDEFINED ? a : b);
+    if (value_is_number(a) && value_is_number(b)) {
+        if (a.type == V_FLOAT || b.type == V_FLOAT)
+            return float_op(rd, op, value_double(a), value_double(b), out);
+        return integer_op(rd, op, value_wide(a), value_wide(b), out);
+    }
+    bool list_a = a.type == V_SEQ && a.seq->kind <= SEQ_TUPLE;
+    bool list_b = b.type == V_SEQ && b.seq->kind <= SEQ_TUPLE;
+
+    if (op == OP_ADD && a.type == V_STR && b.type == V_STR) {
+        const struct tstr *s = tstr_concat(rd, a.s, b.s);
+
+        *out = value_str(s);
+        return s ? 0 : -1;
+    }
+    if (op == OP_ADD && list_a && list_b && a.seq->kind == b.seq->kind)
+        return join_seqs(rd, a.seq, b.seq, out);
+    if (op == OP_MUL && (list_a || a.type == V_STR) && value_is_int(b))
+        return repeat(rd, a, b, out);
+    if (op == OP_MUL && (list_b || b.type == V_STR) && value_is_int(a))
+        return repeat(rd, b, a, out);
+    if (op == OP_MOD && a.type == V_STR)
+        return format_percent(rd, a.s, b, out);
+    if (b.type == V_UNDEFINED)
+        return value_fail_undefined(rd, b);
+    return unsupported(rd, op, a, b);
+}
+
+int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out) {
+    bool flip = false;
+    int r;
+
+    switch (op) {
+    case CMP_EQ:
+        return value_equal(rd, a, b, out);
+    case CMP_NE:
+        r = value_equal(rd, a, b, out);
+        flip = true;
+        break;
+    case CMP_IN:
+        return value_contains(rd, b, a, out);
+    case CMP_NOT_IN:
+        r = value_contains(rd, b, a, out);
+        flip = true;
+        break;
+    case CMP_LT:
+        return value_less(rd, a, b, "<", out);
+    case CMP_GT:
+        return value_less(rd, b, a, ">", out);
+    default: /* <= and >= are not "not <": NaN is neither */
+        r = op == CMP_LE ? value_less(rd, b, a, "<=", out) : value_less(rd, a, b, ">=", out);
+        flip = true;
+        if ((a.type == V_FLOAT && isnan(a.f)) || (b.type == V_FLOAT && isnan(b.f)))
+            *out = true;
+        break;
+    }
+    if (flip)
+        *out = !*out;
+    return r;
+}
+
+static int undefined_item(struct render *rd, struct value obj, struct value key,
+                          struct value *out) {
+    const struct tstr *name = NULL;
+
+    if (key.type == V_STR)
+        name = key.s;
+    else if (value_is_number(key) && format_to_str(rd, key, &name))
+        return -1;
+    *out = value_undefined(name, obj.type);
+    return 0;
+}
+
+static int str_item(struct render *rd, const struct tstr *s, int64_t i, struct value *out) {
+    int64_t n = (int64_t)tstr_count(s);
+    size_t w;
+
+    i = wrap_index(i, n);
+    if (render_charge_bytes(rd, s->len))
+        return -1;
+    if (i < 0 || i >= n) {
+        *out = value_undefined(NULL, V_STR);
+        return 0;
+    }
+    size_t at = tstr_offset(s, (size_t)i);
+
+    tstr_decode(s->data, s->len, at, &w);
+    const struct tstr *c = tstr_slice(rd, s, at, at + w);
+
+    *out = value_str(c);
+    return c ? 0 : -1;
+}
+
+static int bind_method(struct render *rd, const struct builtin *fn, struct value self,
+                       struct value *out) {
+    struct method_value *m = render_alloc(rd, 1, sizeof(*m));
+
+    if (!m)
+        return -1;
+    *m = (struct method_value){fn, self};
+    *out = (struct value){.type = V_METHOD, .method = m};
+    return 0;
+}
+
+int operator_item(struct render *rd, struct value obj, struct value key, struct value *out) {
+    if (obj.type == V_UNDEFINED)
+        return value_fail_undefined(rd, obj);
+    if (obj.type == V_DICT) {
+        bool hashable = key.type != V_DICT && (key.type != V_SEQ || key.seq->kind == SEQ_TUPLE);
+        int r = hashable ? dict_get(rd, obj.dict, key, out) : 0;
+
+        if (r)
+            return MIN(r, 0);
+    } else if (obj.type == V_SEQ && obj.seq->kind <= SEQ_RANGE && value_is_int(key)) {
+        int64_t i = key.type == V_UINT ? -1 : wrap_index((int64_t)value_wide(key), obj.seq->n);
+
+        if (i >= 0 && i < obj.seq->n) {
+            *out = obj.seq->v[i];
+            return 0;
+        }
+    } else if (obj.type == V_STR && value_is_int(key) && key.type != V_UINT) {
+        return str_item(rd, obj.s, (int64_t)value_wide(key), out);
+    }
+    if (key.type == V_STR) {
+        const struct builtin *m = method_find(obj, key.s);
+
+        if (m)
+            return bind_method(rd, m, obj, out);
+        if (obj.type == V_NAMESPACE || obj.type == V_LOOP)
+            return operator_attr(rd, obj, key.s, out);
+    }
+    return undefined_item(rd, obj, key, out);
+}
+
+static int loop_attr(const struct loop *l, const struct tstr *name, struct value *out) {
+    int64_t i = l->i, n = l->n;
+
+    if (tstr_is(name, "index"))
+        *out = value_int(i + 1);
+    else if (tstr_is(name, "index0"))
+        *out = value_int(i);
+    else if (tstr_is(name, "first"))
+        *out = value_bool(i == 0);
+    else if (tstr_is(name, "last"))
+        *out = value_bool(i + 1 == n);
+    else if (tstr_is(name, "length"))
+        *out = value_int(n);
+    else if (tstr_is(name, "revindex"))
+        *out = value_int(n - i);
+    else if (tstr_is(name, "revindex0"))
+        *out = value_int(n - i - 1);
+    else if (tstr_is(name, "depth"))
+        *out = value_int(l->depth);
+    else if (tstr_is(name, "depth0"))
+        *out = value_int(l->depth - 1);
+    else if (tstr_is(name, "previtem"))
+        *out = i > 0 ? l->items[i - 1] : value_undefined(name, V_LOOP);
+    else if (tstr_is(name, "nextitem"))
+        *out = i + 1 < n ? l->items[i + 1] : value_undefined(name, V_LOOP);
+    else
+        return 0;
+    return 1;
+}
+
+int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out) {
+    const struct builtin *m = method_find(obj, name);
+    int r = 0;
+
+    if (obj.type == V_UNDEFINED)
+        return value_fail_undefined(rd, obj);
+    if (m)
+        return bind_method(rd, m, obj, out);
+    if (obj.type == V_DICT || obj.type == V_NAMESPACE)
+        r = dict_get_str(rd, obj.dict, name, out);
+    else if (obj.type == V_LOOP)
+        r = loop_attr(obj.loop, name, out);
+    else if (obj.type == V_MACRO && tstr_is(name, "name"))
+        r = (*out = value_str(obj.macro->def->name), 1);
+    if (r)
+        return MIN(r, 0);
+    *out = value_undefined(name, obj.type);
+    return 0;
+}
+
+/* Python's slice bounds: clips start, stop and gives the number of elements. */
+static int slice_range(struct render *rd, const struct value *bound, int64_t n, int64_t *start,
+                       int64_t *step, int64_t *count) {
+    int64_t v[3];
+
+    for (int i = 0; i < 3; i++) {
+        if (bound[i].type == V_NONE)
+            continue;
+        if (!value_is_int(bound[i]))
+            return render_fail(rd, "slice indices must be integers or None");
+        v[i] = bound[i].type == V_UINT ? INT64_MAX : (int64_t)value_wide(bound[i]);
+        v[i] = MAX(MIN(v[i], INT64_MAX / 4), INT64_MIN / 4);
+    }
+    *step = bound[2].type == V_NONE ? 1 : v[2];
+    if (*step == 0)
+        return render_fail(rd, "slice step cannot be zero");
+    int64_t lowest = *step > 0 ? 0 : -1, highest = *step > 0 ? n : n - 1, stop;
+
+    if (bound[0].type == V_NONE)
+        *start = *step > 0 ? lowest : highest;
+    else
+        *start = MAX(MIN(wrap_index(v[0], n), highest), lowest);
+    if (bound[1].type == V_NONE)
+        stop = *step > 0 ? highest : lowest;
+    else
+        stop = MAX(MIN(wrap_index(v[1], n), highest), lowest);
+    if (*step > 0)
+        *count = stop > *start ? (stop - *start - 1) / *step + 1 : 0;
+    else
+        *count = *start > stop ? (*start - stop - 1) / -*step + 1 : 0;
+    return 0;
+}
+
+static int slice_seq(struct render *rd, const struct seq *from, const struct value *bound,
+                     struct value *out) {
+    int64_t start, step, count;
+
+    if (slice_range(rd, bound, from->n, &start, &step, &count))
+        return -1;
+    struct seq *s = seq_new(rd, from->kind, (uint32_t)count);
+
+    if (!s || render_charge(rd, (uint64_t)count / 4))
+        return -1;
+    for (int64_t i = 0; i < count; i++)
+        s->v[i] = from->v[start + i * step];
+    s->n = (uint32_t)count;
+    s->user = from->user;
+    *out = value_seq(s);
+    return 0;
+}
+
+/* Byte offsets of every code point of @s, and of its end. */
+static size_t *offsets(struct render *rd, const struct tstr *s, size_t n) {
+    size_t *at = render_alloc(rd, n + 1, sizeof(*at)), w;
+
+    for (size_t i = 0, pos = 0; at && i <= n; i++) {
+        at[i] = pos;
+        if (i < n) {
+            tstr_decode(s->data, s->len, pos, &w);
+            pos += w;
+        }
+    }
+    return at;
+}
+
+static int slice_str(struct render *rd, const struct tstr *s, const struct value *bound,
+                     struct value *out) {
+    int64_t n = (int64_t)tstr_count(s), start, step, count;
+    const struct tstr *r;
+
+    if (slice_range(rd, bound, n, &start, &step, &count) || render_charge_bytes(rd, s->len))
+        return -1;
+    if (step == 1 || count == 0) {
+        size_t begin = tstr_offset(s, (size_t)MAX(start, (int64_t)0));
+        struct tstr rest = {.data = s->data + begin, .len = s->len - begin};
+
+        r = tstr_slice(rd, s, begin, begin + tstr_offset(&rest, (size_t)count));
+    } else {
+        size_t *at = offsets(rd, s, (size_t)n);
+        struct sink *k = sink_new(rd);
+
+        if (!at || !k || sink_reserve(rd, k, (size_t)count))
+            return -1;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t c = start + i * step;
+
+            if (sink_add_part(rd, k, s, at[c], at[c + 1]) || render_charge(rd, 1))
+                return -1;
+        }
+        r = sink_take(rd, k);
+    }
+    *out = value_str(r);
+    return r ? 0 : -1;
+}
+
+int operator_slice(struct render *rd, struct value obj, const struct value *bound,
+                   struct value *out) {
+    if (obj.type == V_UNDEFINED)
+        return value_fail_undefined(rd, obj);
+    for (int i = 0; i < 3; i++) {
+        if (bound[i].type == V_UNDEFINED)
+            return value_fail_undefined(rd, bound[i]);
+    }
+    if (obj.type == V_STR)
+        return slice_str(rd, obj.s, bound, out);
+    if (obj.type == V_SEQ && obj.seq->kind <= SEQ_RANGE)
+        return slice_seq(rd, obj.seq, bound, out);
+    return render_fail(rd, "'%s' object is not subscriptable", value_type_name(obj));
+}

@@ -1,0 +1,656 @@
+/*
+ * Expressions, from the loosest operator to the tightest:
+ *   a if c else b · or · and · not · comparisons, in · + - · ~ · * / // % · ** · unary - + · .x [x] (x) | is
+ * as the language has them: a filter binds tighter than any operator, a unary minus tighter than **.
+ */
+
+#include <errno.h>
+#include <string.h>
+#include "text/template/parser.h"
+#include "text/template/render.h"
+
+static int parse_compare(struct parser *p, struct node **out);
+static int parse_unary(struct parser *p, bool filters, struct node **out);
+static int parse_primary(struct parser *p, struct node **out);
+static int parse_postfix(struct parser *p, struct node *n, struct node **out);
+
+/* A node over up to two operands. */
+static int join(struct parser *p, uint8_t type, uint8_t op, uint32_t line, struct node *a,
+                struct node *b, struct node **out) {
+    struct node *n = parser_node(p, type, line);
+
+    if (!n || parser_raise(p, n, a) || parser_raise(p, n, b))
+        return -EINVAL;
+    n->op = op;
+    n->sub.a = a;
+    n->sub.b = b;
+    *out = n;
+    return 0;
+}
+
+static int parse_not(struct parser *p, struct node **out) {
+    uint32_t line = p->tok->line;
+    struct node *a;
+
+    if (!parser_skip_name(p, "not"))
+        return parse_compare(p, out);
+    if (parser_enter(p) || parse_not(p, &a))
+        return -EINVAL;
+    p->depth--;
+    return join(p, N_NOT, 0, line, a, NULL, out);
+}
+
+static int parse_and(struct parser *p, struct node **out) {
+    if (parse_not(p, out))
+        return -EINVAL;
+    while (parser_is_name(p, "and")) {
+        uint32_t line = p->tok++->line;
+        struct node *b;
+
+        if (parse_not(p, &b) || join(p, N_AND, 0, line, *out, b, out))
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_or(struct parser *p, struct node **out) {
+    if (parse_and(p, out))
+        return -EINVAL;
+    while (parser_is_name(p, "or")) {
+        uint32_t line = p->tok++->line;
+        struct node *b;
+
+        if (parse_and(p, &b) || join(p, N_OR, 0, line, *out, b, out))
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_condition(struct parser *p, struct node **out) {
+    if (parse_or(p, out))
+        return -EINVAL;
+    while (parser_is_name(p, "if")) {
+        struct node *n = parser_node(p, N_COND, p->tok++->line), *test, *other = NULL;
+
+        if (!n || parse_or(p, &test))
+            return -EINVAL;
+        p->conditional++;
+        if (parser_skip_name(p, "else") && (parser_enter(p) || parse_condition(p, &other)))
+            return -EINVAL;
+        p->depth -= other != NULL;
+        p->conditional--;
+        if (parser_raise(p, n, *out) || parser_raise(p, n, test) || parser_raise(p, n, other))
+            return -EINVAL;
+        n->sub.a = test;
+        n->sub.b = *out;
+        n->sub.c = other;
+        *out = n;
+    }
+    return 0;
+}
+
+static bool at_tuple_end(const struct parser *p, bool brackets) {
+    if (p->tok->type == T_BLOCK_END || p->tok->type == T_PRINT_END || p->tok->type == T_END)
+        return true;
+    return parser_is_op(p, ')') || (!brackets && parser_is_name(p, "in"));
+}
+
+static int parse_one(struct parser *p, unsigned how, struct node **out) {
+    return how & PARSE_NO_COND ? parse_or(p, out) : parse_condition(p, out);
+}
+
+/* Without brackets there must be at least one member. */
+static int parse_tuple(struct parser *p, unsigned how, bool brackets, struct node **out) {
+    struct node *tuple = parser_node(p, N_TUPLE, p->tok->line), **end;
+    bool comma = false;
+
+    if (!tuple)
+        return -EINVAL;
+    end = &tuple->list.first;
+    for (;;) {
+        if (tuple->list.n && !comma)
+            break;
+        if (at_tuple_end(p, brackets))
+            break;
+        if (parse_one(p, how, end) || parser_raise(p, tuple, *end))
+            return -EINVAL;
+        end = &(*end)->next;
+        tuple->list.n++;
+        comma = parser_skip_op(p, ',');
+        if (!comma && tuple->list.n == 1) {
+            *out = tuple->list.first;
+            return 0;
+        }
+    }
+    if (!tuple->list.n && !brackets)
+        return parser_unexpected(p, "an expression");
+    *out = tuple;
+    return 0;
+}
+
+int parse_expr(struct parser *p, unsigned how, struct node **out) {
+    if (parser_enter(p))
+        return -EINVAL;
+    int r = how & PARSE_TUPLE ? parse_tuple(p, how, false, out) : parse_one(p, how, out);
+
+    p->depth--;
+    return r;
+}
+
+static int comparison_here(const struct parser *p, size_t *n_tokens) {
+    static const struct {
+        uint16_t op;
+        uint8_t cmp;
+    } ops[] = {{LEX2('=', '='), CMP_EQ},
+               {LEX2('!', '='), CMP_NE},
+               {'<', CMP_LT},
+               {LEX2('<', '='), CMP_LE},
+               {'>', CMP_GT},
+               {LEX2('>', '='), CMP_GE}};
+
+    *n_tokens = 1;
+    for (size_t i = 0; i < ARRAY_SIZE(ops); i++) {
+        if (parser_is_op(p, ops[i].op))
+            return ops[i].cmp;
+    }
+    if (parser_is_name(p, "in"))
+        return CMP_IN;
+    *n_tokens = 2;
+    if (parser_is_name(p, "not") && p->tok[1].type == T_NAME && p->tok[1].len == 2 &&
+        memcmp(p->tok[1].s, "in", 2) == 0)
+        return CMP_NOT_IN;
+    return -1;
+}
+
+static const struct {
+    uint16_t token;
+    uint8_t op, level;
+} BINARY[] = {
+    {'+', OP_ADD, 1},
+    {'-', OP_SUB, 1},
+    {'*', OP_MUL, 2},
+    {'/', OP_DIV, 2},
+    {LEX2('/', '/'), OP_FLOORDIV, 2},
+    {'%', OP_MOD, 2},
+    {LEX2('*', '*'), OP_POW, 3},
+};
+
+static int binary_here(const struct parser *p, int level) {
+    for (size_t i = 0; i < ARRAY_SIZE(BINARY); i++) {
+        if (BINARY[i].level == level && parser_is_op(p, BINARY[i].token))
+            return BINARY[i].op;
+    }
+    return -1;
+}
+
+static int parse_concat(struct parser *p, struct node **out);
+
+/* Level 1: sums of concatenations; 2: products of powers; 3: powers of unary expressions. All of them
+ * group to the left, ** too. */
+static int parse_binary(struct parser *p, int level, struct node **out) {
+    for (struct node *left = NULL;; left = *out) {
+        int op = left ? binary_here(p, level) : 0;
+        uint32_t line = p->tok->line;
+
+        if (op < 0)
+            return 0;
+        p->tok += left != NULL;
+        int r = level == 1   ? parse_concat(p, out)
+                : level == 2 ? parse_binary(p, 3, out)
+                             : parse_unary(p, true, out);
+
+        if (r || (left && join(p, N_BINARY, (uint8_t)op, line, left, *out, out)))
+            return -EINVAL;
+    }
+}
+
+/* Parts of `a ~ b ~ c`. */
+static int parse_concat(struct parser *p, struct node **out) {
+    if (parse_binary(p, 2, out))
+        return -EINVAL;
+    if (!parser_is_op(p, '~'))
+        return 0;
+    struct node *n = parser_node(p, N_CONCAT, p->tok->line), *last = *out;
+
+    if (!n || parser_raise(p, n, last))
+        return -EINVAL;
+    n->list.first = last;
+    n->list.n = 1;
+    while (parser_skip_op(p, '~')) {
+        if (parse_binary(p, 2, &last->next) || parser_raise(p, n, last->next))
+            return -EINVAL;
+        last = last->next;
+        n->list.n++;
+    }
+    *out = n;
+    return 0;
+}
+
+static int parse_compare(struct parser *p, struct node **out) {
+    size_t n_tokens;
+    uint32_t line = p->tok->line;
+
+    if (parse_binary(p, 1, out))
+        return -EINVAL;
+    if (comparison_here(p, &n_tokens) < 0)
+        return 0;
+    struct node *n = parser_node(p, N_COMPARE, line), *last = *out;
+
+    if (!n || parser_raise(p, n, last))
+        return -EINVAL;
+    n->list.first = last;
+    n->list.n = 1;
+    for (int cmp; (cmp = comparison_here(p, &n_tokens)) >= 0; last = last->next) {
+        struct node *operand;
+
+        p->tok += n_tokens;
+        if (parse_binary(p, 1, &operand) || parser_raise(p, n, operand))
+            return -EINVAL;
+        /* The comparison is kept beside its right operand, so that one needs a node of its own. */
+        struct node *member = parser_node(p, N_COND, operand->line);
+
+        if (!member)
+            return -EINVAL;
+        member->op = (uint8_t)cmp;
+        member->sub.a = operand;
+        last->next = member;
+        n->list.n++;
+    }
+    *out = n;
+    return 0;
+}
+
+static int parse_unary(struct parser *p, bool filters, struct node **out) {
+    uint32_t line = p->tok->line;
+    bool minus = parser_is_op(p, '-');
+
+    if (minus || parser_is_op(p, '+')) {
+        struct node *a;
+
+        p->tok++;
+        if (parser_enter(p) || parse_unary(p, false, &a))
+            return -EINVAL;
+        p->depth--;
+        if (join(p, minus ? N_NEG : N_POS, 0, line, a, NULL, out))
+            return -EINVAL;
+    } else if (parse_primary(p, out)) {
+        return -EINVAL;
+    }
+    if (parse_postfix(p, *out, out))
+        return -EINVAL;
+    return filters ? parse_filters(p, *out, false, out) : 0;
+}
+
+/* Members of a list or dict up to @close. */
+static int parse_members(struct parser *p, uint16_t close, struct node *n) {
+    struct node **end = &n->list.first;
+
+    while (!parser_skip_op(p, close)) {
+        if (n->list.n && parser_expect_op(p, ','))
+            return -EINVAL;
+        if (parser_skip_op(p, close))
+            break;
+        if (parse_expr(p, 0, end) || parser_raise(p, n, *end))
+            return -EINVAL;
+        end = &(*end)->next;
+        if (close == '}') {
+            if (parser_expect_op(p, ':') || parse_expr(p, 0, end) || parser_raise(p, n, *end))
+                return -EINVAL;
+            end = &(*end)->next;
+        }
+        n->list.n++;
+    }
+    return 0;
+}
+
+static int parse_brackets(struct parser *p, struct node **out) {
+    uint32_t line = p->tok->line;
+
+    if (parser_skip_op(p, '(')) {
+        if (parser_enter(p) || parse_tuple(p, PARSE_TUPLE, true, out))
+            return -EINVAL;
+        p->depth--;
+        return parser_expect_op(p, ')');
+    }
+    bool list = parser_is_op(p, '[');
+
+    if (!list && !parser_is_op(p, '{'))
+        return parser_unexpected(p, "an expression");
+    p->tok++;
+    struct node *n = parser_node(p, list ? N_LIST : N_DICT, line);
+
+    if (!n || parse_members(p, list ? ']' : '}', n))
+        return -EINVAL;
+    *out = n;
+    return 0;
+}
+
+static int parse_name(struct parser *p, struct node *n) {
+    static const struct {
+        const char *name;
+        struct value v;
+    } constants[] = {
+        {"true", {.type = V_BOOL, .b = true}},
+        {"True", {.type = V_BOOL, .b = true}},
+        {"false", {.type = V_BOOL, .b = false}},
+        {"False", {.type = V_BOOL, .b = false}},
+        {"none", {.type = V_NONE}},
+        {"None", {.type = V_NONE}},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(constants); i++) {
+        if (parser_skip_name(p, constants[i].name)) {
+            n->constant = constants[i].v;
+            return 0;
+        }
+    }
+    const struct tstr *name;
+
+    n->type = N_NAME;
+    if (parser_expect_name(p, &name) || parser_symbol(p, name, true, &n->name.sym))
+        return -EINVAL;
+    n->name.name = name;
+    if (p->macro) {
+        p->macro->uses_caller |= tstr_is(name, "caller");
+        p->macro->uses_varargs |= tstr_is(name, "varargs");
+        p->macro->uses_kwargs |= tstr_is(name, "kwargs");
+    }
+    return 0;
+}
+
+/* Strings that follow each other are one. */
+static int parse_string(struct parser *p, struct node *n) {
+    const struct token *first = p->tok;
+    size_t len = 0, k = 0;
+
+    while (p->tok->type == T_STRING)
+        len += p->tok++->len;
+    char *s = arena_alloc(&p->t->arena, len + 1);
+
+    if (!s)
+        return parser_fail(p, "the template needs too much memory");
+    for (; first < p->tok; k += first++->len)
+        memcpy(s + k, first->s, first->len);
+    const struct tstr *str = parser_string(p, s, len);
+
+    n->constant = value_str(str);
+    return str ? 0 : -EINVAL;
+}
+
+static int parse_primary(struct parser *p, struct node **out) {
+    struct node *n;
+
+    if (p->tok->type == T_OP || p->tok->type < T_NAME || p->tok->type == T_END)
+        return parse_brackets(p, out);
+    n = parser_node(p, N_CONST, p->tok->line);
+    if (!n)
+        return -EINVAL;
+    *out = n;
+    switch (p->tok->type) {
+    case T_NAME:
+        return parse_name(p, n);
+    case T_STRING:
+        return parse_string(p, n);
+    case T_FLOAT:
+        n->constant = value_float(p->tok++->f);
+        return 0;
+    default:
+        n->constant = p->tok->i > INT64_MAX ? (struct value){.type = V_UINT, .u = p->tok->i}
+                                            : value_int((int64_t)p->tok->i);
+        p->tok++;
+        return 0;
+    }
+}
+
+/* The inside of `x[...]`: an index or a slice. */
+static int parse_subscript(struct parser *p, struct node *n) {
+    struct node *bound[3] = {NULL};
+    int k = 0;
+
+    for (;; k++) {
+        bool empty = parser_is_op(p, ':') || parser_is_op(p, ']');
+
+        if (!empty &&
+            (parse_expr(p, k ? 0 : PARSE_TUPLE, &bound[k]) || parser_raise(p, n, bound[k])))
+            return -EINVAL;
+        if (k == 2 || !parser_skip_op(p, ':'))
+            break;
+    }
+    if (k == 0 && !bound[0])
+        return parser_unexpected(p, "an index");
+    n->type = k ? N_SLICE : N_ITEM;
+    n->sub.b = bound[0];
+    n->sub.c = bound[1];
+    n->sub.d = bound[2];
+    return parser_expect_op(p, ']');
+}
+
+static int parse_kwarg(struct parser *p, struct node *n, struct node_kwarg ***end) {
+    struct node_kwarg *kw = arena_alloc(&p->t->arena, sizeof(*kw));
+
+    if (!kw)
+        return parser_fail(p, "the template needs too much memory");
+    if (parser_expect_name(p, &kw->name) || parser_expect_op(p, '=') ||
+        parse_expr(p, 0, &kw->value) || parser_raise(p, n, kw->value))
+        return -EINVAL;
+    **end = kw;
+    *end = &kw->next;
+    n->call.args.n_kw++;
+    return 0;
+}
+
+/* `(a, b=c, *d, **e)`; the bracket is the current token. */
+static int parse_args(struct parser *p, struct node *n) {
+    struct node_args *args = &n->call.args;
+    struct node **end = &args->pos;
+    struct node_kwarg **kw_end = &args->kw;
+
+    p->tok++;
+    for (bool first = true; !parser_skip_op(p, ')'); first = false) {
+        if (!first && parser_expect_op(p, ','))
+            return -EINVAL;
+        if (!first && parser_skip_op(p, ')'))
+            return 0;
+        bool star = parser_is_op(p, '*'), stars = parser_is_op(p, LEX2('*', '*'));
+        int r;
+
+        if (star || stars) {
+            struct node **to = star ? &args->star : &args->star_star;
+
+            p->tok++;
+            if (*to)
+                return parser_fail(p, "invalid syntax for a call");
+            r = parse_expr(p, 0, to) || parser_raise(p, n, *to);
+        } else if (p->tok->type == T_NAME && p->tok[1].type == T_OP && p->tok[1].op == '=') {
+            r = parse_kwarg(p, n, &kw_end);
+        } else {
+            if (args->kw || args->star || args->star_star)
+                return parser_fail(p, "a positional argument after a keyword");
+            r = parse_expr(p, 0, end) || parser_raise(p, n, *end);
+            if (!r)
+                end = &(*end)->next;
+            args->n_pos++;
+        }
+        if (r)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+static int parse_call(struct parser *p, struct node *fn, struct node **out) {
+    struct node *n = parser_node(p, N_CALL, p->tok->line);
+
+    if (!n || parser_raise(p, n, fn))
+        return -EINVAL;
+    n->call.obj = fn;
+    *out = n;
+    return parse_args(p, n);
+}
+
+static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
+    for (;; n = *out) {
+        struct node *obj = n;
+
+        *out = n;
+        if (parser_is_op(p, '(')) {
+            if (parse_call(p, obj, out))
+                return -EINVAL;
+            continue;
+        }
+        if (!parser_is_op(p, '.') && !parser_is_op(p, '['))
+            return 0;
+        *out = n = parser_node(p, N_ATTR, p->tok->line);
+        if (!n || parser_raise(p, n, obj))
+            return -EINVAL;
+        if (parser_skip_op(p, '[')) {
+            n->sub.a = obj;
+            if (parse_subscript(p, n))
+                return -EINVAL;
+        } else if ((++p->tok)->type == T_INT) { /* x.0 */
+            n->type = N_ITEM;
+            n->sub.a = obj;
+            if (parse_primary(p, &n->sub.b))
+                return -EINVAL;
+        } else {
+            n->attr.obj = obj;
+            if (parser_expect_name(p, &n->attr.name))
+                return -EINVAL;
+        }
+    }
+}
+
+/* `name.of.filter`, as one name. */
+static int parse_dotted(struct parser *p, const struct tstr **out) {
+    char name[128];
+    size_t n = 0;
+
+    do {
+        if (p->tok->type != T_NAME || p->tok->len + n + 1 >= sizeof(name))
+            return parser_unexpected(p, "a name");
+        if (n)
+            name[n++] = '.';
+        memcpy(name + n, p->tok->s, p->tok->len);
+        n += p->tok++->len;
+    } while (parser_skip_op(p, '.'));
+    char *s = arena_strndup(&p->t->arena, name, n);
+
+    *out = s ? parser_string(p, s, n) : NULL;
+    return *out ? 0 : parser_fail(p, "the template needs too much memory");
+}
+
+static int parse_filter(struct parser *p, struct node *obj, struct node **out) {
+    struct node *n = parser_node(p, N_FILTER, p->tok->line);
+
+    if (!n || parser_raise(p, n, obj) || parse_dotted(p, &n->call.name))
+        return -EINVAL;
+    n->call.obj = obj;
+    *out = n;
+    if (!p->conditional && !filter_find(n->call.name))
+        return parser_fail(p, "no filter named '%.*s'", (int)n->call.name->len, n->call.name->data);
+    return parser_is_op(p, '(') ? parse_args(p, n) : 0;
+}
+
+/* Whether a test's argument can begin here without brackets: `x is divisibleby 3`. */
+static bool starts_argument(const struct parser *p) {
+    if (p->tok->type == T_NAME)
+        return !parser_is_name(p, "else") && !parser_is_name(p, "or") && !parser_is_name(p, "and");
+    return (p->tok->type >= T_STRING && p->tok->type <= T_FLOAT) || parser_is_op(p, '[') ||
+           parser_is_op(p, '{');
+}
+
+static int parse_test(struct parser *p, struct node *obj, struct node **out) {
+    struct node *n = parser_node(p, N_TEST, p->tok++->line);
+
+    if (!n || parser_raise(p, n, obj))
+        return -EINVAL;
+    n->op = parser_skip_name(p, "not");
+    n->call.obj = obj;
+    *out = n;
+    if (parse_dotted(p, &n->call.name))
+        return -EINVAL;
+    if (!p->conditional && !test_find(n->call.name))
+        return parser_fail(p, "no test named '%.*s'", (int)n->call.name->len, n->call.name->data);
+    if (parser_is_op(p, '('))
+        return parse_args(p, n);
+    if (!starts_argument(p))
+        return 0;
+    if (parser_is_name(p, "is"))
+        return parser_fail(p, "tests with 'is' cannot be chained");
+    n->call.args.n_pos = 1;
+    if (parser_enter(p) || parse_primary(p, &n->call.args.pos) ||
+        parse_postfix(p, n->call.args.pos, &n->call.args.pos))
+        return -EINVAL;
+    p->depth--;
+    return parser_raise(p, n, n->call.args.pos);
+}
+
+int parse_filters(struct parser *p, struct node *obj, bool first, struct node **out) {
+    *out = obj;
+    for (;;) {
+        if (first || parser_skip_op(p, '|')) {
+            if (parse_filter(p, *out, out))
+                return -EINVAL;
+        } else if (*out && parser_is_name(p, "is")) {
+            if (parse_test(p, *out, out))
+                return -EINVAL;
+        } else if (*out && parser_is_op(p, '(')) {
+            if (parse_call(p, *out, out))
+                return -EINVAL;
+        } else {
+            return 0;
+        }
+        first = false;
+    }
+}
+
+static int parse_one_target(struct parser *p, bool attr, struct node **out) {
+    uint32_t line = p->tok->line;
+    const struct tstr *name;
+    struct node *n = parser_node(p, N_NAME, line);
+
+    if (!n || parser_expect_name(p, &name))
+        return -EINVAL;
+    static const char *const reserved[] = {"true", "True", "false", "False", "none", "None", "not",
+                                           "and",  "or",   "in",    "if",    "else", "is"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(reserved); i++) {
+        if (tstr_is(name, reserved[i]))
+            return parser_fail(p, "cannot assign to '%s'", reserved[i]);
+    }
+    bool with_attr = attr && parser_skip_op(p, '.');
+
+    if (parser_symbol(p, name, with_attr, &n->name.sym))
+        return -EINVAL;
+    n->name.name = name;
+    *out = n;
+    if (!with_attr)
+        return 0;
+    struct node *a = parser_node(p, N_SET_ATTR, line);
+
+    if (!a)
+        return -EINVAL;
+    a->attr.obj = n;
+    *out = a;
+    return parser_expect_name(p, &a->attr.name);
+}
+
+int parse_target(struct parser *p, bool attr, struct node **out) {
+    struct node *tuple = parser_node(p, N_TUPLE, p->tok->line), **end;
+    bool brackets = parser_skip_op(p, '(');
+
+    if (!tuple)
+        return -EINVAL;
+    end = &tuple->list.first;
+    do {
+        if (tuple->list.n && (brackets ? parser_is_op(p, ')') : at_tuple_end(p, false)))
+            break;
+        if (parse_one_target(p, attr, end))
+            return -EINVAL;
+        end = &(*end)->next;
+        tuple->list.n++;
+    } while (parser_skip_op(p, ','));
+    bool one = tuple->list.n == 1 && !(p->tok[-1].type == T_OP && p->tok[-1].op == ',');
+
+    *out = one ? tuple->list.first : tuple;
+    return brackets ? parser_expect_op(p, ')') : 0;
+}

@@ -1,0 +1,475 @@
+#include "text/template/parser.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int parser_fail(struct parser *p, const char *fmt, ...) {
+    char reason[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(reason, sizeof(reason), fmt, ap);
+    va_end(ap);
+    return lexer_fail(p->err, p->tok->line, "%s", reason);
+}
+
+int parser_unexpected(struct parser *p, const char *wanted) {
+    const struct token *t = p->tok;
+    int len = (int)MIN(t->len, (size_t)40);
+
+    switch (t->type) {
+    case T_END:
+        return parser_fail(p, "expected %s, got the end of the template", wanted);
+    case T_BLOCK_END:
+    case T_PRINT_END:
+        return parser_fail(p, "expected %s, got the end of the tag", wanted);
+    case T_NAME:
+    case T_STRING:
+        return parser_fail(p, "expected %s, got '%.*s'", wanted, len, t->s);
+    case T_OP:
+        return t->op > 0xff
+                   ? parser_fail(p, "expected %s, got '%c%c'", wanted, t->op >> 8, t->op & 0xff)
+                   : parser_fail(p, "expected %s, got '%c'", wanted, t->op);
+    default:
+        return parser_fail(p, "expected %s, got something else", wanted);
+    }
+}
+
+int parser_enter(struct parser *p) {
+    if (++p->depth > TEMPLATE_DEPTH)
+        return parser_fail(p, "expressions or blocks are nested too deep");
+    return 0;
+}
+
+struct node *parser_node(struct parser *p, uint8_t type, uint32_t line) {
+    struct node *n = arena_alloc(&p->t->arena, sizeof(*n));
+
+    if (!n) {
+        parser_fail(p, "the template needs too much memory");
+        return NULL;
+    }
+    n->type = type;
+    n->line = line;
+    return n;
+}
+
+int parser_raise(struct parser *p, struct node *n, const struct node *child) {
+    if (child && child->height >= n->height)
+        n->height = (uint16_t)(child->height + 1);
+    if (n->height > AST_HEIGHT_MAX)
+        return parser_fail(p, "the expression is too long");
+    return 0;
+}
+
+const struct tstr *parser_string(struct parser *p, const char *s, size_t len) {
+    struct tstr *str = arena_alloc(&p->t->arena, sizeof(*str));
+
+    if (!str) {
+        parser_fail(p, "the template needs too much memory");
+        return NULL;
+    }
+    *str = (struct tstr){.data = s, .len = len};
+    return str;
+}
+
+static struct symbol **bucket(const struct template *t, const char *s, size_t len) {
+    uint32_t h = 2166136261u;
+
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)s[i]) * 16777619u;
+    return (struct symbol **)&t->buckets[h % SYMBOL_BUCKETS];
+}
+
+int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number) {
+    struct template *t = p->t;
+    struct symbol **head = bucket(t, name->data, name->len), *s = *head;
+
+    while (s && !tstr_equal(s->name, name))
+        s = s->next;
+    if (!s) {
+        if (t->n_symbols == t->cap_symbols) {
+            uint32_t cap = t->cap_symbols ? t->cap_symbols * 2 : 64;
+            struct symbol **v = arena_alloc_array(&t->arena, cap, sizeof(*v));
+
+            if (!v)
+                return parser_fail(p, "the template needs too much memory");
+            if (t->n_symbols)
+                memcpy(v, t->symbols, t->n_symbols * sizeof(*v));
+            t->symbols = v;
+            t->cap_symbols = cap;
+        }
+        s = arena_alloc(&t->arena, sizeof(*s));
+        if (!s)
+            return parser_fail(p, "the template needs too much memory");
+        *s = (struct symbol){.name = name, .next = *head, .number = t->n_symbols};
+        *head = s;
+        t->symbols[t->n_symbols++] = s;
+    }
+    s->read |= read;
+    *number = s->number;
+    return 0;
+}
+
+bool template_uses(const struct template *t, const char *name) {
+    struct tstr key = {.data = name, .len = strlen(name)};
+    const struct symbol *s = *bucket(t, key.data, key.len);
+
+    while (s && !tstr_equal(s->name, &key))
+        s = s->next;
+    return s && s->read;
+}
+
+bool parser_is_op(const struct parser *p, uint16_t op) {
+    return p->tok->type == T_OP && p->tok->op == op;
+}
+
+bool parser_is_name(const struct parser *p, const char *name) {
+    return p->tok->type == T_NAME && strlen(name) == p->tok->len &&
+           memcmp(p->tok->s, name, p->tok->len) == 0;
+}
+
+bool parser_skip_op(struct parser *p, uint16_t op) {
+    bool is = parser_is_op(p, op);
+
+    p->tok += is;
+    return is;
+}
+
+bool parser_skip_name(struct parser *p, const char *name) {
+    bool is = parser_is_name(p, name);
+
+    p->tok += is;
+    return is;
+}
+
+int parser_expect_op(struct parser *p, uint16_t op) {
+    char wanted[8];
+
+    if (parser_skip_op(p, op))
+        return 0;
+    snprintf(wanted, sizeof(wanted), "'%c'", op);
+    return parser_unexpected(p, wanted);
+}
+
+int parser_expect_name(struct parser *p, const struct tstr **name) {
+    if (p->tok->type != T_NAME)
+        return parser_unexpected(p, "a name");
+    *name = parser_string(p, p->tok->s, p->tok->len);
+    p->tok++;
+    return *name ? 0 : -EINVAL;
+}
+
+static int parse_body(struct parser *p, const char *const *ends, struct node **out);
+
+static int end_tag(struct parser *p) {
+    if (p->tok->type != T_BLOCK_END)
+        return parser_unexpected(p, "the end of the tag");
+    p->tok++;
+    return 0;
+}
+
+/* The body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name is then
+ * the current token. */
+static int parse_block(struct parser *p, const char *const *ends, struct node **out) {
+    return end_tag(p) || parse_body(p, ends, out) ? -EINVAL : 0;
+}
+
+#define ENDS(...)                                                                                  \
+    (const char *const[]) {                                                                        \
+        __VA_ARGS__, NULL                                                                          \
+    }
+
+static int parse_if(struct parser *p, struct node *n) {
+    p->conditional++;
+    for (;;) {
+        n->type = N_IF;
+        if (parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->branch.test) ||
+            parse_block(p, ENDS("elif", "else", "endif"), &n->branch.body))
+            return -EINVAL;
+        if (!parser_is_name(p, "elif"))
+            break;
+        n->branch.elif = parser_node(p, N_IF, p->tok++->line);
+        n = n->branch.elif;
+        if (!n)
+            return -EINVAL;
+    }
+    if (parser_skip_name(p, "else") && parse_block(p, ENDS("endif"), &n->branch.orelse))
+        return -EINVAL;
+    p->conditional--;
+    p->tok++;
+    return 0;
+}
+
+static int parse_for(struct parser *p, struct node *n) {
+    n->type = N_FOR;
+    if (parse_target(p, false, &n->loop.target))
+        return -EINVAL;
+    if (!parser_skip_name(p, "in"))
+        return parser_unexpected(p, "'in'");
+    if (parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->loop.iter))
+        return -EINVAL;
+    if (parser_skip_name(p, "if") && parse_expr(p, 0, &n->loop.test))
+        return -EINVAL;
+    if (parser_is_name(p, "recursive"))
+        return parser_fail(p, "recursive loops are not supported");
+    p->loops++;
+    if (parse_block(p, ENDS("else", "endfor"), &n->loop.body))
+        return -EINVAL;
+    p->loops--;
+    if (parser_skip_name(p, "else") && parse_block(p, ENDS("endfor"), &n->loop.orelse))
+        return -EINVAL;
+    p->tok++;
+    return 0;
+}
+
+static int parse_set(struct parser *p, struct node *n) {
+    n->type = N_SET;
+    if (parse_target(p, true, &n->set.target))
+        return -EINVAL;
+    if (parser_skip_op(p, '='))
+        return parse_expr(p, PARSE_TUPLE, &n->set.value);
+    n->type = N_SET_BLOCK;
+    if (parse_filters(p, NULL, false, &n->set.filter) ||
+        parse_block(p, ENDS("endset"), &n->set.body))
+        return -EINVAL;
+    p->tok++;
+    return 0;
+}
+
+static int parse_params(struct parser *p, struct macro *m) {
+    struct param **end = &m->params;
+
+    if (parser_expect_op(p, '('))
+        return -EINVAL;
+    while (!parser_skip_op(p, ')')) {
+        if (m->n_params && parser_expect_op(p, ','))
+            return -EINVAL;
+        if (m->n_params && parser_skip_op(p, ')'))
+            break;
+        struct param *q = arena_alloc(&p->t->arena, sizeof(*q));
+
+        if (!q)
+            return parser_fail(p, "the template needs too much memory");
+        if (parser_expect_name(p, &q->name) || parser_symbol(p, q->name, false, &q->sym))
+            return -EINVAL;
+        if (parser_skip_op(p, '=')) {
+            if (parse_expr(p, 0, &q->def))
+                return -EINVAL;
+        } else if (m->n_params && end != &m->params && CONTAINER_OF(end, struct param, next)->def) {
+            return parser_fail(p, "a parameter without a default follows one with a default");
+        }
+        *end = q;
+        end = &q->next;
+        m->n_params++;
+    }
+    return 0;
+}
+
+/* The body of a macro or of a call block; loops around it do not count. */
+static int parse_macro_body(struct parser *p, struct macro *m, const char *end) {
+    struct macro *outer = p->macro;
+    uint32_t loops = p->loops;
+
+    p->macro = m;
+    p->loops = 0;
+    if (parse_block(p, ENDS(end), &m->body))
+        return -EINVAL;
+    p->macro = outer;
+    p->loops = loops;
+    p->tok++;
+    return 0;
+}
+
+static int parse_macro(struct parser *p, struct node *n) {
+    struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
+
+    if (!m)
+        return parser_fail(p, "the template needs too much memory");
+    n->type = N_MACRO;
+    n->macro.def = m;
+    if (parser_expect_name(p, &m->name) || parser_symbol(p, m->name, false, &m->sym) ||
+        parse_params(p, m))
+        return -EINVAL;
+    return parse_macro_body(p, m, "endmacro");
+}
+
+static int parse_call_block(struct parser *p, struct node *n) {
+    struct macro *m = arena_alloc(&p->t->arena, sizeof(*m));
+
+    if (!m)
+        return parser_fail(p, "the template needs too much memory");
+    n->type = N_CALL_BLOCK;
+    n->macro.def = m;
+    m->name = parser_string(p, "caller", 6);
+    if (!m->name || parser_symbol(p, m->name, false, &m->sym))
+        return -EINVAL;
+    if (parser_is_op(p, '(') && parse_params(p, m))
+        return -EINVAL;
+    if (parse_expr(p, 0, &n->macro.call))
+        return -EINVAL;
+    if (n->macro.call->type != N_CALL)
+        return parser_fail(p, "expected a call");
+    return parse_macro_body(p, m, "endcall");
+}
+
+static int parse_filter_block(struct parser *p, struct node *n) {
+    n->type = N_FILTER_BLOCK;
+    if (parse_filters(p, NULL, true, &n->set.filter) ||
+        parse_block(p, ENDS("endfilter"), &n->set.body))
+        return -EINVAL;
+    p->tok++;
+    return 0;
+}
+
+static int parse_with(struct parser *p, struct node *n) {
+    struct node **end = &n->set.value;
+
+    n->type = N_SCOPE;
+    while (p->tok->type != T_BLOCK_END) {
+        if (n->set.value && parser_expect_op(p, ','))
+            return -EINVAL;
+        struct node *s = parser_node(p, N_SET, p->tok->line);
+
+        if (!s || parse_target(p, false, &s->set.target) || parser_expect_op(p, '=') ||
+            parse_expr(p, 0, &s->set.value))
+            return -EINVAL;
+        *end = s;
+        end = &s->next;
+    }
+    if (parse_block(p, ENDS("endwith"), &n->set.body))
+        return -EINVAL;
+    p->tok++;
+    return 0;
+}
+
+/* Marks the text of a training mask: renders its body. */
+static int parse_generation(struct parser *p, struct node *n) {
+    n->type = N_SCOPE;
+    if (parse_block(p, ENDS("endgeneration"), &n->set.body))
+        return -EINVAL;
+    p->tok++;
+    return 0;
+}
+
+static int parse_break(struct parser *p, struct node *n) {
+    n->type = N_BREAK;
+    return p->loops ? 0 : parser_fail(p, "'break' outside of a loop");
+}
+
+static int parse_continue(struct parser *p, struct node *n) {
+    n->type = N_CONTINUE;
+    return p->loops ? 0 : parser_fail(p, "'continue' outside of a loop");
+}
+
+static const struct {
+    const char *name;
+    int (*parse)(struct parser *p, struct node *n);
+} STATEMENTS[] = {
+    {"if", parse_if},           {"for", parse_for},
+    {"set", parse_set},         {"macro", parse_macro},
+    {"call", parse_call_block}, {"filter", parse_filter_block},
+    {"with", parse_with},       {"generation", parse_generation},
+    {"break", parse_break},     {"continue", parse_continue},
+};
+
+static int parse_statement(struct parser *p, struct node **out) {
+    struct node *n = parser_node(p, N_TEXT, p->tok->line);
+
+    if (!n || parser_enter(p))
+        return -EINVAL;
+    *out = n;
+    for (size_t i = 0; i < ARRAY_SIZE(STATEMENTS); i++) {
+        if (parser_skip_name(p, STATEMENTS[i].name)) {
+            if (STATEMENTS[i].parse(p, n))
+                return -EINVAL;
+            p->depth--;
+            return end_tag(p);
+        }
+    }
+    if (p->tok->type == T_NAME)
+        return parser_fail(p, "unknown tag '%.*s'", (int)MIN(p->tok->len, (size_t)40), p->tok->s);
+    return parser_unexpected(p, "the name of a tag");
+}
+
+static bool at_end(const struct parser *p, const char *const *ends) {
+    for (; ends && *ends; ends++) {
+        if (parser_is_name(p, *ends))
+            return true;
+    }
+    return false;
+}
+
+static int parse_print(struct parser *p, struct node **out) {
+    struct node *n = parser_node(p, N_OUTPUT, p->tok->line);
+
+    if (!n || parse_expr(p, PARSE_TUPLE, &n->sub.a))
+        return -EINVAL;
+    if (p->tok->type != T_PRINT_END)
+        return parser_unexpected(p, "the end of the tag");
+    p->tok++;
+    *out = n;
+    return 0;
+}
+
+static int parse_text(struct parser *p, struct node **out) {
+    struct node *n = parser_node(p, N_TEXT, p->tok->line);
+    const struct tstr *s = n ? parser_string(p, p->tok->s, p->tok->len) : NULL;
+
+    if (!s)
+        return -EINVAL;
+    n->constant = value_str(s);
+    p->tok++;
+    *out = n;
+    return 0;
+}
+
+static int parse_body(struct parser *p, const char *const *ends, struct node **out) {
+    uint32_t begin = p->tok->line;
+
+    for (;; out = &(*out)->next) {
+        int r;
+
+        switch (p->tok->type) {
+        case T_TEXT:
+            r = parse_text(p, out);
+            break;
+        case T_PRINT_BEGIN:
+            p->tok++;
+            r = parse_print(p, out);
+            break;
+        case T_BLOCK_BEGIN:
+            p->tok++;
+            if (at_end(p, ends))
+                return 0;
+            r = parse_statement(p, out);
+            break;
+        default:
+            if (!ends)
+                return 0;
+            return parser_fail(p, "the block that begins at line %u is not closed", begin);
+        }
+        if (r)
+            return r;
+    }
+}
+
+int parser_parse(struct template *t, const char *source, size_t len, struct err *err) {
+    struct token_list tokens = {0};
+    struct parser p = {.t = t, .err = err};
+    static const struct tstr names[] = {{.data = "loop", .len = 4},
+                                        {.data = "caller", .len = 6},
+                                        {.data = "varargs", .len = 7},
+                                        {.data = "kwargs", .len = 6}};
+    uint32_t *numbers[] = {&t->sym_loop, &t->sym_caller, &t->sym_varargs, &t->sym_kwargs};
+    int r = lexer_run(source, len, &t->arena, &tokens, err);
+
+    p.tok = tokens.t;
+    for (size_t i = 0; !r && i < ARRAY_SIZE(numbers); i++)
+        r = parser_symbol(&p, &names[i], false, numbers[i]);
+    if (!r)
+        r = parse_body(&p, NULL, &t->body);
+    free(tokens.t);
+    return r;
+}

@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * parser - tokens to nodes. parser.c has the statements, parse_expr.c the expressions; both stop at the
+ * first error, which names its line.
+ */
+
+#include "text/template.h"
+#include "text/template/ast.h"
+#include "text/template/lexer.h"
+
+struct parser {
+    struct template *t;
+    const struct token *tok; /* the current one; the last is T_END */
+    struct err *err;
+    uint32_t depth;       /* of nested expressions and blocks */
+    uint32_t loops;       /* around this place, inside the macro */
+    uint32_t conditional; /* branches around: what is unknown there fails only when it is reached */
+    struct macro *macro;  /* the innermost, or NULL */
+};
+
+int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3);
+int parser_unexpected(struct parser *p, const char *wanted); /* "expected X, got Y" */
+int parser_enter(struct parser *p);                          /* one deeper; then depth-- */
+struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
+/* Raises the height of @n above that of @child (may be NULL). */
+int parser_raise(struct parser *p, struct node *n, const struct node *child);
+const struct tstr *parser_string(struct parser *p, const char *s, size_t len);
+int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number);
+
+bool parser_is_op(const struct parser *p, uint16_t op);
+bool parser_is_name(const struct parser *p, const char *name);
+bool parser_skip_op(struct parser *p, uint16_t op);
+bool parser_skip_name(struct parser *p, const char *name);
+int parser_expect_op(struct parser *p, uint16_t op);
+int parser_expect_name(struct parser *p, const struct tstr **name); /* any */
+
+/* Ways to read an expression. */
+enum {
+    PARSE_TUPLE = 1,   /* may be several with commas */
+    PARSE_NO_COND = 2, /* `if` belongs to what surrounds it */
+};
+int parse_expr(struct parser *p, unsigned how, struct node **out);
+/* A name, a namespace attribute (when @attr), or a tuple of them. */
+int parse_target(struct parser *p, bool attr, struct node **out);
+/* `a | b(c)`: filters after @obj (NULL: of a block); @first: the name comes without a bar. */
+int parse_filters(struct parser *p, struct node *obj, bool first, struct node **out);

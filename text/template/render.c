@@ -1,0 +1,284 @@
+/*
+ * The public calls: parsing into an immutable template, rendering with memory and fuel of its own. The
+ * variables are converted before the rendering begins, so that lists and dicts have an identity and can
+ * be changed by the template; their strings stay where the JSON document has them.
+ */
+
+#include "text/template/render.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "text/template.h"
+
+#define OUTPUT_MAX (16u << 20)
+#define AST_BYTES_MAX (256u << 20)
+#define RENDER_BYTES_MAX (64u << 20) /* and four times the output's limit */
+#define BYTES_PER_STEP 16
+
+int render_fail(struct render *rd, const char *fmt, ...) {
+    char reason[320];
+    va_list ap;
+
+    if (rd->failed)
+        return -EINVAL;
+    rd->failed = true;
+    va_start(ap, fmt);
+    vsnprintf(reason, sizeof(reason), fmt, ap);
+    va_end(ap);
+    return err_set(rd->err, 400, "messages", "chat template, line %u: %s", rd->line, reason);
+}
+
+/* raise_exception(): the template's own words; cut between two characters if they are too long. */
+int render_fail_exact(struct render *rd, const struct tstr *message) {
+    size_t len = MIN(message->len, sizeof(rd->err->message) - 1);
+
+    while (len < message->len && len && ((unsigned char)message->data[len] & 0xc0) == 0x80)
+        len--;
+    rd->failed = true;
+    return err_set(rd->err, 400, "messages", "%.*s", (int)len, message->data);
+}
+
+int render_charge(struct render *rd, uint64_t steps) {
+    if (steps > rd->fuel) {
+        rd->fuel = 0;
+        return render_fail(rd, "the template takes too many steps");
+    }
+    rd->fuel -= steps;
+    return 0;
+}
+
+int render_charge_bytes(struct render *rd, size_t bytes) {
+    return render_charge(rd, bytes / BYTES_PER_STEP);
+}
+
+void *render_alloc(struct render *rd, size_t n, size_t size) {
+    void *p = arena_alloc_array(&rd->arena, n, size);
+
+    if (!p)
+        render_fail(rd, "the template needs too much memory");
+    return p;
+}
+
+int render_enter(struct render *rd) {
+    if (rd->depth >= RENDER_DEPTH_MAX)
+        return render_fail(rd, "the template is nested too deep");
+    rd->depth++;
+    return 0;
+}
+
+int template_new(struct template **out, const char *source, size_t len, struct err *err) {
+    CLEANUP(template_freep) struct template *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        return -ENOMEM;
+    arena_init(&t->arena, AST_BYTES_MAX);
+    if (len > TEMPLATE_SOURCE_MAX)
+        return err_set(err, 400, "", "chat template: larger than %u bytes", TEMPLATE_SOURCE_MAX);
+    int r = parser_parse(t, source, len, err);
+
+    if (r)
+        return r;
+    *out = STEAL(t);
+    return 0;
+}
+
+struct template *template_free(struct template *t) {
+    if (t)
+        arena_deinit(&t->arena);
+    free(t);
+    return NULL;
+}
+
+static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out);
+
+static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
+                         struct value *out) {
+    struct seq *s = seq_new(rd, SEQ_LIST, (uint32_t)yyjson_arr_size(j));
+    yyjson_arr_iter it = yyjson_arr_iter_with(j);
+
+    if (!s)
+        return -1;
+    s->user = user;
+    for (yyjson_val *m; (m = yyjson_arr_iter_next(&it)); s->n++) {
+        if (convert(rd, m, user, depth, &s->v[s->n]))
+            return -1;
+    }
+    *out = value_seq(s);
+    return 0;
+}
+
+static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
+                          struct value *out) {
+    struct dict *d = dict_new(rd, (uint32_t)yyjson_obj_size(j));
+    yyjson_obj_iter it = yyjson_obj_iter_with(j);
+
+    if (!d)
+        return -1;
+    d->user = user;
+    for (yyjson_val *k; (k = yyjson_obj_iter_next(&it));) {
+        const struct tstr *key = tstr_new(rd, yyjson_get_str(k), yyjson_get_len(k), user);
+        struct value v;
+
+        if (!key || convert(rd, yyjson_obj_iter_get_val(k), user, depth, &v) ||
+            dict_set(rd, d, value_str(key), v))
+            return -1;
+    }
+    *out = value_dict(d);
+    return 0;
+}
+
+static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, struct value *out) {
+    if (depth >= VALUE_NESTING_MAX)
+        return render_fail(rd, "the variables are nested too deep");
+    switch (yyjson_get_type(j)) {
+    case YYJSON_TYPE_BOOL:
+        *out = value_bool(yyjson_get_bool(j));
+        return 0;
+    case YYJSON_TYPE_NUM:
+        if (yyjson_is_real(j))
+            *out = value_float(yyjson_get_real(j));
+        else if (yyjson_is_uint(j) && yyjson_get_uint(j) > INT64_MAX)
+            *out = (struct value){.type = V_UINT, .u = yyjson_get_uint(j)};
+        else
+            *out = value_int(yyjson_get_sint(j));
+        return 0;
+    case YYJSON_TYPE_STR: {
+        const struct tstr *s = tstr_new(rd, yyjson_get_str(j), yyjson_get_len(j), user);
+
+        *out = value_str(s);
+        return s ? 0 : -1;
+    }
+    case YYJSON_TYPE_ARR:
+        return convert_array(rd, j, user, depth + 1, out);
+    case YYJSON_TYPE_OBJ:
+        return convert_object(rd, j, user, depth + 1, out);
+    case YYJSON_TYPE_NONE:
+        return render_fail(rd, "a variable is missing");
+    default:
+        *out = value_none();
+        return 0;
+    }
+}
+
+int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out) {
+    return convert(rd, j, user, 0, out);
+}
+
+/* A role that is a plain word may be part of a special token ("<|user|>"), so it has no mark. */
+static int trust_roles(struct render *rd, struct value messages) {
+    if (!value_is_seq(messages, SEQ_LIST))
+        return 0;
+    for (uint32_t i = 0; i < messages.seq->n; i++) {
+        struct value m = messages.seq->v[i], role;
+        int r = m.type == V_DICT ? dict_get_str(rd, m.dict, TSTR_STATIC("role"), &role) : 0;
+        bool plain = r > 0 && role.type == V_STR && role.s->len <= 64;
+
+        for (size_t k = 0; plain && k < role.s->len; k++) {
+            char c = role.s->data[k];
+
+            plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '_' || c == '-';
+        }
+        if (r < 0)
+            return -1;
+        if (!plain)
+            continue;
+        const struct tstr *s = tstr_new(rd, role.s->data, role.s->len, false);
+
+        if (!s || dict_set(rd, m.dict, value_str(TSTR_STATIC("role")), value_str(s)))
+            return -1;
+    }
+    return 0;
+}
+
+static bool is_special_token(const struct tstr *name) {
+    static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (tstr_is(name, names[i]))
+            return true;
+    }
+    return false;
+}
+
+/* The variables that the template mentions. */
+static int load_globals(struct render *rd, yyjson_val *vars) {
+    rd->globals = render_alloc(rd, rd->t->n_symbols, sizeof(*rd->globals));
+    if (!rd->globals)
+        return -1;
+    for (uint32_t i = 0; i < rd->t->n_symbols; i++) {
+        const struct symbol *s = rd->t->symbols[i];
+        yyjson_val *j = yyjson_obj_getn(vars, s->name->data, s->name->len);
+
+        if (!j || !s->read)
+            continue;
+        if (convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]))
+            return -1;
+        if (tstr_is(s->name, "messages") && trust_roles(rd, rd->globals[i]))
+            return -1;
+    }
+    return 0;
+}
+
+/* Hands the text and its marks, joined where they touch, to the caller. */
+static int deliver(struct render *rd, const struct sink *k, size_t max, struct rendered *out) {
+    struct text_range *user = NULL;
+    size_t n = 0;
+
+    if (k->n_marks) {
+        user = calloc(k->n_marks, sizeof(*user));
+        if (!user)
+            return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < k->n_marks; i++) {
+        if (n && user[n - 1].end >= k->marks[i].begin)
+            user[n - 1].end = k->marks[i].end;
+        else
+            user[n++] = k->marks[i];
+    }
+    buf_init(&out->text, max);
+    int r = buf_add(&out->text, k->data, k->len);
+
+    if (r) {
+        free(user);
+        buf_deinit(&out->text);
+        return r;
+    }
+    out->user = user;
+    out->n_user = n;
+    return 0;
+}
+
+int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
+                    struct rendered *out, struct err *err) {
+    struct err unused;
+    size_t max = opts && opts->max_output ? opts->max_output : OUTPUT_MAX;
+    struct render rd = {.t = t,
+                        .fuel = opts && opts->fuel ? opts->fuel : TEMPLATE_FUEL,
+                        .now_unix = opts ? opts->now_unix : 0,
+                        .err = err ? err : &unused,
+                        .line = 1};
+
+    arena_init(&rd.arena, RENDER_BYTES_MAX + (max > SIZE_MAX / 8 ? SIZE_MAX / 2 : 4 * max));
+    rd.hash_seed = (uintptr_t)&rd ^ (uint64_t)(uintptr_t)vars << 20;
+    rd.out = sink_new(&rd);
+    rd.scope = scope_new(&rd, NULL);
+    int r = !rd.out || !rd.scope || load_globals(&rd, vars);
+
+    if (!r) {
+        rd.out->max = max;
+        r = eval_block(&rd, t->body);
+    }
+    r = r ? -EINVAL : deliver(&rd, rd.out, max, out);
+    arena_deinit(&rd.arena);
+    return r;
+}
+
+void rendered_deinit(struct rendered *r) {
+    buf_deinit(&r->text);
+    free(r->user);
+    *r = (struct rendered){0};
+}

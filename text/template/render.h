@@ -1,0 +1,144 @@
+#pragma once
+
+/*
+ * render - the state of one rendering: its memory, fuel, variables and scopes. Every failure fills the
+ * caller's err once, at the spot that knows, and unwinds with a negative return value.
+ */
+
+#include <yyjson.h>
+#include "base/arena.h"
+#include "base/err.h"
+#include "text/template/ast.h"
+#include "text/template/value.h"
+
+#define RENDER_DEPTH_MAX 1500u /* evaluations inside each other: bounds the C stack */
+
+struct binding {
+    uint32_t sym;
+    struct value v;
+};
+
+struct scope {
+    struct scope *up;
+    struct binding *b;
+    uint32_t n, cap;
+    bool kept; /* a macro remembers it: not to be reused */
+};
+
+struct loop {
+    struct value *items;
+    uint32_t n, i;
+    uint32_t depth;
+    struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
+};
+
+struct macro_value {
+    const struct macro *def;
+    struct scope *closure;
+};
+
+struct method_value {
+    const struct builtin *fn;
+    struct value self;
+};
+
+struct render {
+    const struct template *t;
+    struct arena arena;
+    uint64_t fuel;
+    uint32_t depth, macro_depth, loop_depth;
+    uint32_t line;
+    int64_t now_unix;
+    uint64_t hash_seed;
+    struct err *err;
+    bool failed;
+    struct value *globals; /* by symbol; V_MISSING: not among the variables */
+    struct scope *scope;
+    struct sink *out;
+    struct value filter_input; /* what a block's filter starts from */
+};
+
+struct named_value {
+    const struct tstr *name;
+    struct value v;
+};
+
+struct args {
+    struct value *pos;
+    uint32_t n_pos;
+    struct named_value *kw;
+    uint32_t n_kw;
+};
+
+#define CALL_ARGS_MAX 6
+
+/* What a built-in gets: @a holds the arguments in the order of its parameters, V_MISSING if not given. */
+struct call {
+    struct value self;
+    struct value a[CALL_ARGS_MAX];
+    const struct args *args; /* as written, for those with parameters "*" */
+};
+
+/* A filter, a test, a method or a global function. */
+struct builtin {
+    const char *name;
+    const char *params; /* names with a space between; "*": anything */
+    uint8_t required;   /* so many of them must be given */
+    int (*fn)(struct render *rd, const struct call *c, struct value *out);
+};
+
+int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
+int render_fail_exact(struct render *rd, const struct tstr *message);
+int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
+int render_charge(struct render *rd, uint64_t steps);
+int render_charge_bytes(struct render *rd, size_t bytes);
+void *render_alloc(struct render *rd, size_t n, size_t size); /* NULL: the error is set */
+int render_enter(
+    struct render *rd); /* one evaluation deeper; then render_leave() unless it failed */
+static inline void render_leave(struct render *rd) {
+    rd->depth--;
+}
+
+/* eval.c, eval_expr.c, operators.c, call.c */
+enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
+int eval_block(struct render *rd, const struct node *n);
+int eval_expr(struct render *rd, const struct node *n, struct value *out);
+int eval_assign(struct render *rd, const struct node *target, struct value v);
+int eval_capture(struct render *rd, const struct node *body, struct value *out);
+int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
+struct scope *scope_new(struct render *rd, struct scope *up);
+
+int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
+                    struct value *out);
+int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out);
+int operator_item(struct render *rd, struct value obj, struct value key, struct value *out);
+int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
+int operator_slice(struct render *rd, struct value obj, const struct value *bound /* of 3 */,
+                   struct value *out);
+int operator_escaped(struct render *rd, struct value v, const struct tstr **out);
+
+int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out);
+int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
+                 const struct args *args, struct value *out);
+int call_filter(struct render *rd, const struct tstr *name, struct value self,
+                const struct args *args, struct value *out);
+int call_test(struct render *rd, const struct tstr *name, struct value self,
+              const struct args *args, bool *out);
+
+/* Tables sorted by name. */
+const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name);
+const struct builtin *filter_find(const struct tstr *name);
+const struct builtin *test_find(const struct tstr *name);
+const struct builtin *global_find(const struct tstr *name);
+const struct builtin *method_find(struct value self, const struct tstr *name);
+const struct builtin *method_find_str(const struct tstr *name);
+
+/* format.c, tojson.c */
+int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
+int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
+int format_to_str(struct render *rd, struct value v, const struct tstr **out);
+void format_double(double d, char out[40]);
+int format_percent(struct render *rd, const struct tstr *fmt, struct value args, struct value *out);
+int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
+                  struct value *out);
+int tojson(struct render *rd, const struct call *c, struct value *out);

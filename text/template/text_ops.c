@@ -1,0 +1,232 @@
+/* Work on strings that filters and methods share. Everything keeps the users' marks. */
+
+#include <ctype.h>
+#include <string.h>
+#include <utf8proc.h>
+#include "text/template/builtin.h"
+
+#define WIDTH_MAX 100000
+
+int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out) {
+    *out = def;
+    if (v.type == V_MISSING || v.type == V_NONE)
+        return 0;
+    if (v.type == V_UNDEFINED)
+        return value_fail_undefined(rd, v);
+    if (!value_is_int(v) || v.type == V_UINT)
+        return render_fail(rd, "'%s' object cannot be interpreted as an integer",
+                           value_type_name(v));
+    *out = (int64_t)value_wide(v);
+    return 0;
+}
+
+int builtin_string(struct render *rd, struct value v, const struct tstr *def,
+                   const struct tstr **out) {
+    *out = v.type == V_STR ? v.s : def;
+    if (v.type == V_STR || v.type == V_MISSING || v.type == V_NONE)
+        return 0;
+    if (v.type == V_UNDEFINED)
+        return value_fail_undefined(rd, v);
+    return render_fail(rd, "a string is wanted, not '%s'", value_type_name(v));
+}
+
+static int finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
+    const struct tstr *s = sink_take(rd, k);
+
+    if (s && safe)
+        s = tstr_safe(rd, s, true);
+    *out = value_str(s);
+    return s ? 0 : -1;
+}
+
+static bool is_cased(uint32_t cp) {
+    if (cp < 0x80)
+        return isalpha((int)cp);
+    utf8proc_category_t c =
+        cp < 0x110000 ? utf8proc_category((utf8proc_int32_t)cp) : UTF8PROC_CATEGORY_CN;
+
+    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
+}
+
+static uint32_t change_case(uint32_t cp, bool upper) {
+    if (cp < 0x80)
+        return (uint32_t)(upper ? toupper((int)cp) : tolower((int)cp));
+    if (cp >= 0x110000)
+        return cp;
+    return (uint32_t)(upper ? utf8proc_toupper((utf8proc_int32_t)cp)
+                            : utf8proc_tolower((utf8proc_int32_t)cp));
+}
+
+int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out) {
+    struct sink *k = sink_new(rd);
+    bool inside = false; /* a word, or the string */
+    size_t w;
+
+    if (!k || sink_reserve(rd, k, s->len) || render_charge_bytes(rd, s->len * 4))
+        return -1;
+    for (size_t i = 0; i < s->len; i += w) {
+        uint32_t cp = tstr_decode(s->data, s->len, i, &w);
+        bool upper =
+            mode == CASE_UPPER || ((mode == CASE_TITLE || mode == CASE_CAPITALIZE) && !inside);
+
+        if (mode == CASE_SWAP)
+            upper = change_case(cp, false) == cp;
+        inside = mode == CASE_TITLE ? is_cased(cp) : true;
+        bool user = tstr_user_at(s, i);
+
+        if (cp == 0xdf && upper && (mode == CASE_UPPER || mode == CASE_SWAP)) {
+            if (sink_add(rd, k, "SS", 2, user))
+                return -1;
+        } else if (sink_add_cp(rd, k, change_case(cp, upper), user)) {
+            return -1;
+        }
+    }
+    return finish(rd, k, s->safe, out);
+}
+
+int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
+                 const struct tstr *to, int64_t count, struct value *out) {
+    struct sink *k = sink_new(rd);
+    size_t done = 0, w;
+
+    if (!k || render_charge_bytes(rd, s->len))
+        return -1;
+    for (size_t at = 0; count != 0; count--) {
+        at = from->len ? tstr_find(s, from, done, s->len) : at;
+        if (at == SIZE_MAX)
+            break;
+        if (render_charge(rd, 1) || sink_add_part(rd, k, s, done, at) || sink_add_str(rd, k, to))
+            return -1;
+        done = at + from->len;
+        if (!from->len) { /* between all characters */
+            if (at >= s->len)
+                break;
+            tstr_decode(s->data, s->len, at, &w);
+            at += w;
+        }
+    }
+    if (!k->len && !done) {
+        *out = value_str(s);
+        return 0;
+    }
+    if (sink_add_part(rd, k, s, done, s->len))
+        return -1;
+    return finish(rd, k, s->safe, out);
+}
+
+int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
+                char align, struct value *out) {
+    int64_t n = (int64_t)tstr_count(s), pad = MAX(MIN(width, WIDTH_MAX) - n, 0);
+    int64_t left = align == '>' ? pad : align == '<' ? 0 : pad / 2 + (pad & width & 1);
+    struct sink *k = sink_new(rd);
+
+    if (!k)
+        return -1;
+    for (int64_t i = 0; i < left; i++) {
+        if (sink_add_str(rd, k, fill))
+            return -1;
+    }
+    if (sink_add_str(rd, k, s))
+        return -1;
+    for (int64_t i = left; i < pad; i++) {
+        if (sink_add_str(rd, k, fill))
+            return -1;
+    }
+    return finish(rd, k, s->safe, out);
+}
+
+static bool is_one_of(const struct tstr *chars, const char *p, size_t w) {
+    struct tstr c = {.data = p, .len = w};
+
+    return tstr_find(chars, &c, 0, chars->len) != SIZE_MAX;
+}
+
+int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool left, bool right,
+               struct value *out) {
+    const struct tstr *set;
+    size_t begin = 0, end = s->len, w;
+
+    if (builtin_string(rd, chars, NULL, &set))
+        return -1;
+    if (!set)
+        tstr_trim(s, left, right, &begin, &end);
+    while (set && left && begin < end) {
+        tstr_decode(s->data, end, begin, &w);
+        if (!is_one_of(set, s->data + begin, w))
+            break;
+        begin += w;
+    }
+    while (set && right && end > begin) {
+        size_t last = end - 1;
+
+        while (last > begin && ((unsigned char)s->data[last] & 0xc0) == 0x80 && end - last < 4)
+            last--;
+        if (!is_one_of(set, s->data + last, end - last))
+            break;
+        end = last;
+    }
+    if (render_charge_bytes(rd, (s->len - (end - begin)) * (set ? set->len + 1 : 1)))
+        return -1;
+    const struct tstr *r = tstr_slice(rd, s, begin, end);
+
+    *out = value_str(r);
+    return r ? 0 : -1;
+}
+
+/* @strict: as str.join, which takes nothing but strings. */
+int text_join(struct render *rd, const struct tstr *sep, const struct value *v, uint32_t n,
+              bool strict, struct value *out) {
+    struct sink *k = sink_new(rd);
+
+    if (!k)
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (strict && v[i].type != V_STR)
+            return render_fail(rd, "sequence item %u: expected str instance, %s found", i,
+                               value_type_name(v[i]));
+        if (render_charge(rd, 1) || (i && sink_add_str(rd, k, sep)) || format_str(rd, k, v[i]))
+            return -1;
+    }
+    return finish(rd, k, false, out);
+}
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
+}
+
+bool text_to_int(const struct tstr *s, int base, wide *out) {
+    size_t i, end;
+    bool minus, any = false;
+    wide n = 0;
+
+    tstr_trim(s, true, true, &i, &end);
+    minus = i < end && s->data[i] == '-';
+    i += i < end && (s->data[i] == '-' || s->data[i] == '+');
+    if (base == 16 && i + 1 < end && s->data[i] == '0' && (s->data[i + 1] | 32) == 'x')
+        i += 2;
+    for (; i < end; i++) {
+        if (s->data[i] == '_' && any && i + 1 < end)
+            continue;
+        if (digit(s->data[i]) >= base || n > (wide)UINT64_MAX)
+            return false;
+        n = n * base + digit(s->data[i]);
+        any = true;
+    }
+    *out = minus ? -n : n;
+    return any;
+}
+
+bool text_to_double(const struct tstr *s, double *out) {
+    char text[128], *stop;
+    size_t begin, end;
+
+    tstr_trim(s, true, true, &begin, &end);
+    if (end - begin >= sizeof(text) || begin == end)
+        return false;
+    memcpy(text, s->data + begin, end - begin);
+    text[end - begin] = 0;
+    if (strpbrk(text, "xXpP(") || memchr(text, 0, end - begin))
+        return false;
+    *out = strtod(text, &stop);
+    return *stop == 0;
+}

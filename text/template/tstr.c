@@ -1,0 +1,373 @@
+#include "text/template/tstr.h"
+
+#include <stdint.h>
+#include <string.h>
+#include "text/template/render.h"
+
+const struct tstr *tstr_new(struct render *rd, const char *data, size_t len, bool user) {
+    struct {
+        struct tstr s;
+        struct text_range whole;
+    } *p = render_alloc(rd, 1, user && len ? sizeof(*p) : sizeof(struct tstr));
+
+    if (!p)
+        return NULL;
+    p->s = (struct tstr){.data = data, .len = len};
+    if (user && len) {
+        p->whole = (struct text_range){0, len};
+        p->s.marks = &p->whole;
+        p->s.n_marks = 1;
+    }
+    return &p->s;
+}
+
+/* First mark of @s that ends after @pos. */
+static uint32_t first_mark(const struct tstr *s, size_t pos) {
+    uint32_t lo = 0, hi = s->n_marks;
+
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if (s->marks[mid].end > pos)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+bool tstr_user_at(const struct tstr *s, size_t pos) {
+    uint32_t i = first_mark(s, pos);
+
+    return i < s->n_marks && s->marks[i].begin <= pos;
+}
+
+const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end) {
+    if (begin >= end)
+        begin = end;
+    if (begin == 0 && end == s->len)
+        return s;
+    uint32_t first = first_mark(s, begin), n = 0;
+
+    while (first + n < s->n_marks && s->marks[first + n].begin < end)
+        n++;
+    struct tstr *p = render_alloc(rd, 1, sizeof(*p) + n * sizeof(struct text_range));
+
+    if (!p || render_charge(rd, n))
+        return NULL;
+    struct text_range *marks = (struct text_range *)(p + 1);
+
+    for (uint32_t i = 0; i < n; i++) {
+        marks[i].begin = MAX(s->marks[first + i].begin, begin) - begin;
+        marks[i].end = MIN(s->marks[first + i].end, end) - begin;
+    }
+    *p = (struct tstr){.data = s->data + begin,
+                       .len = end - begin,
+                       .marks = n ? marks : NULL,
+                       .n_marks = n,
+                       .safe = s->safe};
+    return p;
+}
+
+const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe) {
+    if (s->safe == safe)
+        return s;
+    struct tstr *p = render_alloc(rd, 1, sizeof(*p));
+
+    if (p) {
+        *p = *s;
+        p->safe = safe;
+    }
+    return p;
+}
+
+static bool continues(const struct tstr *s) {
+    const struct sink *k = s->tail;
+
+    return k && k->data == s->data && k->len == s->len && k->n_marks == s->n_marks;
+}
+
+const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b) {
+    if (a->safe != b->safe) {
+        if (!a->safe)
+            a = tstr_escape(rd, a);
+        else
+            b = tstr_escape(rd, b);
+        if (!a || !b)
+            return NULL;
+    }
+    bool safe = a->safe && b->safe;
+    struct sink *k = a->tail;
+
+    if (!b->len && a->safe == safe)
+        return a;
+    if (!continues(a)) {
+        k = sink_new(rd);
+        if (!k || sink_reserve(rd, k, a->len + b->len) || sink_add_str(rd, k, a))
+            return NULL;
+    }
+    if (sink_add_str(rd, k, b))
+        return NULL;
+    const struct tstr *s = sink_take(rd, k);
+
+    return s && safe ? tstr_safe(rd, s, true) : s;
+}
+
+const struct tstr *tstr_escape(struct render *rd, const struct tstr *s) {
+    struct sink *k = sink_new(rd);
+    size_t done = 0;
+
+    if (!k || sink_reserve(rd, k, s->len))
+        return NULL;
+    for (size_t i = 0; i < s->len; i++) {
+        const char *to;
+
+        switch (s->data[i]) {
+        case '&':
+            to = "&amp;";
+            break;
+        case '<':
+            to = "&lt;";
+            break;
+        case '>':
+            to = "&gt;";
+            break;
+        case '\'':
+            to = "&#39;";
+            break;
+        case '"':
+            to = "&#34;";
+            break;
+        default:
+            continue;
+        }
+        if (sink_add_part(rd, k, s, done, i) || sink_add(rd, k, to, strlen(to), tstr_user_at(s, i)))
+            return NULL;
+        done = i + 1;
+    }
+    if (sink_add_part(rd, k, s, done, s->len))
+        return NULL;
+    const struct tstr *out = sink_take(rd, k);
+
+    return out ? tstr_safe(rd, out, true) : NULL;
+}
+
+bool tstr_equal(const struct tstr *a, const struct tstr *b) {
+    return a->len == b->len && (a->data == b->data || memcmp(a->data, b->data, a->len) == 0);
+}
+
+bool tstr_is(const struct tstr *s, const char *text) {
+    return strlen(text) == s->len && memcmp(s->data, text, s->len) == 0;
+}
+
+/* UTF-8 sorts as its code points do. */
+int tstr_compare(const struct tstr *a, const struct tstr *b) {
+    int c = memcmp(a->data, b->data, MIN(a->len, b->len));
+
+    return c ? c : (a->len > b->len) - (a->len < b->len);
+}
+
+static size_t sequence_length(unsigned char c) {
+    return c < 0x80                ? 1
+           : c >= 0xc2 && c < 0xe0 ? 2
+           : c >= 0xe0 && c < 0xf0 ? 3
+           : c >= 0xf0 && c < 0xf5 ? 4
+                                   : 0;
+}
+
+uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n) {
+    const unsigned char *p = (const unsigned char *)data + pos;
+    size_t want = sequence_length(p[0]);
+
+    *n = 1;
+    if (want == 1)
+        return p[0];
+    if (!want || want > len - pos)
+        return 0x110000u + p[0];
+    uint32_t cp = p[0] & (0xffu >> (want + 1));
+
+    for (size_t i = 1; i < want; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0x110000u + p[0];
+        cp = cp << 6 | (p[i] & 0x3fu);
+    }
+    *n = want;
+    return cp;
+}
+
+size_t tstr_encode(uint32_t cp, char out[4]) {
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xc0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3f));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xe0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
+        out[2] = (char)(0x80 | (cp & 0x3f));
+        return 3;
+    }
+    if (cp >= 0x110000) { /* an invalid byte */
+        out[0] = (char)(cp - 0x110000);
+        return 1;
+    }
+    out[0] = (char)(0xf0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
+    out[3] = (char)(0x80 | (cp & 0x3f));
+    return 4;
+}
+
+size_t tstr_count(const struct tstr *s) {
+    size_t n = 0, w;
+
+    for (size_t i = 0; i < s->len; i += w, n++)
+        tstr_decode(s->data, s->len, i, &w);
+    return n;
+}
+
+size_t tstr_offset(const struct tstr *s, size_t index) {
+    size_t i = 0, w;
+
+    for (; i < s->len && index; i += w, index--)
+        tstr_decode(s->data, s->len, i, &w);
+    return i;
+}
+
+bool tstr_is_space(uint32_t cp) {
+    return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20) || cp == 0x85 || cp == 0xa0 ||
+           cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202f || cp == 0x205f || cp == 0x3000;
+}
+
+void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end) {
+    size_t b = 0, e = s->len, w;
+
+    while (left && b < e && tstr_is_space(tstr_decode(s->data, s->len, b, &w)))
+        b += w;
+    while (right && e > b) {
+        size_t last = e - 1;
+
+        while (last > b && ((unsigned char)s->data[last] & 0xc0) == 0x80 && e - last < 4)
+            last--;
+        if (!tstr_is_space(tstr_decode(s->data, e, last, &w)) || last + w != e)
+            break;
+        e = last;
+    }
+    *begin = b;
+    *end = e;
+}
+
+size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to) {
+    if (from > to)
+        return SIZE_MAX;
+    const char *p = memmem(s->data + from, to - from, what->data, what->len);
+
+    return p ? (size_t)(p - s->data) : SIZE_MAX;
+}
+
+struct sink *sink_new(struct render *rd) {
+    return render_alloc(rd, 1, sizeof(struct sink));
+}
+
+int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
+    size_t need, cap;
+
+    if (size_add(k->len, extra, &need) || (k->max && need > k->max))
+        return render_fail(rd, "the text becomes too long");
+    if (need <= k->cap)
+        return 0;
+    if (size_add(need, need / 2 + 32, &cap))
+        return render_fail(rd, "the text becomes too long");
+    char *p = render_alloc(rd, cap, 1);
+
+    if (!p || render_charge_bytes(rd, k->len))
+        return -1;
+    if (k->len)
+        memcpy(p, k->data, k->len);
+    k->data = p;
+    k->cap = cap;
+    return 0;
+}
+
+static int add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
+    if (k->n_marks && k->marks[k->n_marks - 1].end >= begin) {
+        k->marks[k->n_marks - 1].end = end;
+        return 0;
+    }
+    if (k->n_marks == k->cap_marks) {
+        uint32_t cap = k->cap_marks ? k->cap_marks * 2 : 4;
+        struct text_range *p = render_alloc(rd, cap, sizeof(*p));
+
+        if (!p)
+            return -1;
+        if (k->n_marks)
+            memcpy(p, k->marks, k->n_marks * sizeof(*p));
+        k->marks = p;
+        k->cap_marks = cap;
+    }
+    k->marks[k->n_marks++] = (struct text_range){begin, end};
+    return 0;
+}
+
+int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bool user) {
+    if (!len)
+        return 0;
+    if (sink_reserve(rd, k, len) || render_charge_bytes(rd, len))
+        return -1;
+    if ((user || k->all_user) && add_mark(rd, k, k->len, k->len + len))
+        return -1;
+    memcpy(k->data + k->len, data, len);
+    k->len += len;
+    return 0;
+}
+
+int sink_add_text(struct render *rd, struct sink *k, const char *text) {
+    return sink_add(rd, k, text, strlen(text), false);
+}
+
+int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
+                  size_t end) {
+    if (begin >= end)
+        return 0;
+    if (sink_reserve(rd, k, end - begin) || render_charge_bytes(rd, end - begin))
+        return -1;
+    size_t at = k->len;
+
+    for (uint32_t i = first_mark(s, begin); i < s->n_marks && s->marks[i].begin < end; i++) {
+        size_t from = MAX(s->marks[i].begin, begin), to = MIN(s->marks[i].end, end);
+
+        if (add_mark(rd, k, at + from - begin, at + to - begin))
+            return -1;
+    }
+    if (k->all_user && add_mark(rd, k, at, at + end - begin))
+        return -1;
+    memcpy(k->data + at, s->data + begin, end - begin);
+    k->len += end - begin;
+    return 0;
+}
+
+int sink_add_str(struct render *rd, struct sink *k, const struct tstr *s) {
+    return sink_add_part(rd, k, s, 0, s->len);
+}
+
+int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
+    char bytes[4];
+
+    return sink_add(rd, k, bytes, tstr_encode(cp, bytes), user);
+}
+
+const struct tstr *sink_take(struct render *rd, struct sink *k) {
+    struct tstr *s = render_alloc(rd, 1, sizeof(*s));
+
+    if (s)
+        *s = (struct tstr){
+            .data = k->data, .len = k->len, .marks = k->marks, .n_marks = k->n_marks, .tail = k};
+    if (s && !s->data)
+        s->data = "";
+    return s;
+}

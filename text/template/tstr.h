@@ -1,0 +1,77 @@
+#pragma once
+
+/*
+ * tstr - strings that remember which of their bytes came from a user. A string never changes and may
+ * share its bytes with others. A sink builds strings; the string that it gives away can be continued
+ * in place as long as nothing else was appended since, so that a template which collects its output
+ * with `ns.text = ns.text + part` needs linear time and memory.
+ *
+ * Marks are sorted and disjoint. The last one may reach beyond the end of the string (the bytes were
+ * continued by another string): readers clip it.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/util.h"
+#include "text/tokenizer.h"
+
+struct render;
+struct sink;
+
+struct tstr {
+    const char *data;
+    size_t len;
+    const struct text_range *marks;
+    uint32_t n_marks;
+    bool safe;         /* Markup: `+` escapes the other side */
+    struct sink *tail; /* may be continued there */
+};
+
+struct sink {
+    char *data;
+    size_t len, cap, max; /* max: of len; 0: none */
+    struct text_range *marks;
+    uint32_t n_marks, cap_marks;
+    uint32_t all_user; /* > 0: everything added is the user's */
+};
+
+/* A string literal of this program, for as long as the block; TSTR_STATIC: for ever. */
+#define TSTR(text) (&(const struct tstr){.data = (text), .len = sizeof(text) - 1})
+#define TSTR_STATIC(text)                                                                          \
+    __extension__({                                                                                \
+        static const struct tstr s_ = {.data = (text), .len = sizeof(text) - 1};                   \
+        &s_;                                                                                       \
+    })
+
+/* All return NULL, or a negative error, with the render's error set, when a limit is reached. */
+const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
+                            bool user); /* borrows */
+const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end);
+const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b);
+const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
+const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp; &lt; ... */
+
+bool tstr_equal(const struct tstr *a, const struct tstr *b);
+bool tstr_is(const struct tstr *s, const char *text);
+int tstr_compare(const struct tstr *a, const struct tstr *b);
+bool tstr_user_at(const struct tstr *s, size_t pos);
+
+size_t tstr_count(const struct tstr *s);                /* code points */
+size_t tstr_offset(const struct tstr *s, size_t index); /* byte of code point @index, at most len */
+/* Decodes the code point at @pos (an invalid byte: itself + 0x110000) and its length in bytes. */
+uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n);
+size_t tstr_encode(uint32_t cp, char out[4]);
+bool tstr_is_space(uint32_t cp); /* what Python strips and splits at */
+void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end);
+/* First place of @what in bytes [from, to): its byte, or SIZE_MAX. */
+size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
+
+struct sink *sink_new(struct render *rd);
+int sink_reserve(struct render *rd, struct sink *k, size_t extra);
+int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bool user);
+int sink_add_text(struct render *rd, struct sink *k, const char *text); /* NUL-terminated, ours */
+int sink_add_str(struct render *rd, struct sink *k, const struct tstr *s);
+int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
+                  size_t end);
+int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user);
+const struct tstr *sink_take(struct render *rd, struct sink *k);

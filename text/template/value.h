@@ -1,0 +1,145 @@
+#pragma once
+
+/*
+ * value - what a template computes with: Python's None, bool, int, float, str, list, tuple and dict as
+ * far as templates can see them, the undefined value, and things that can be called. Objects live in
+ * the arena of one render; strings never change, lists, dicts and namespaces do and are shared.
+ *
+ * Integers have 64 bits (V_INT, V_UINT for what lies above INT64_MAX); what does not fit is an error.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "text/template/tstr.h"
+
+struct render;
+
+__extension__ typedef __int128 wide; /* holds any V_INT and V_UINT and what one operation makes */
+
+enum value_type {
+    V_MISSING, /* an argument that was not given */
+    V_UNDEFINED,
+    V_NONE,
+    V_BOOL,
+    V_INT,
+    V_UINT,
+    V_FLOAT,
+    V_STR,
+    V_SEQ,
+    V_DICT,
+    V_NAMESPACE,
+    V_LOOP,
+    V_MACRO,
+    V_FUNCTION,
+    V_METHOD,
+};
+
+struct value {
+    uint8_t type;
+    uint8_t of; /* V_UNDEFINED: type of the object that lacks it; V_MISSING: a plain name */
+    union {
+        bool b;
+        int64_t i;
+        uint64_t u;
+        double f;
+        const struct tstr *s; /* V_STR; V_UNDEFINED: the name that was looked for or NULL */
+        struct seq *seq;
+        struct dict *dict; /* V_DICT, V_NAMESPACE */
+        struct loop *loop;
+        const struct macro_value *macro;
+        const struct builtin *fn;
+        const struct method_value *method;
+    };
+};
+
+enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
+
+struct seq {
+    struct value *v;
+    uint32_t n, cap;
+    uint8_t kind;
+    bool user; /* as a whole from a variable */
+};
+
+struct dict_entry {
+    struct value key, value;
+    uint64_t hash; /* valid when the dict has an index */
+};
+
+struct dict {
+    struct dict_entry *e; /* in the order of insertion */
+    uint32_t n, cap;
+    uint32_t *index; /* open addressing, entry number + 1; NULL while the dict is small */
+    uint32_t n_index;
+    bool user;
+};
+
+#define VALUE_NESTING_MAX 200u /* of lists and dicts in each other */
+
+static inline struct value value_none(void) {
+    return (struct value){.type = V_NONE};
+}
+static inline struct value value_bool(bool b) {
+    return (struct value){.type = V_BOOL, .b = b};
+}
+static inline struct value value_int(int64_t i) {
+    return (struct value){.type = V_INT, .i = i};
+}
+static inline struct value value_float(double f) {
+    return (struct value){.type = V_FLOAT, .f = f};
+}
+static inline struct value value_str(const struct tstr *s) {
+    return (struct value){.type = V_STR, .s = s};
+}
+static inline struct value value_seq(struct seq *s) {
+    return (struct value){.type = V_SEQ, .seq = s};
+}
+static inline struct value value_dict(struct dict *d) {
+    return (struct value){.type = V_DICT, .dict = d};
+}
+static inline struct value value_undefined(const struct tstr *name, uint8_t of) {
+    return (struct value){.type = V_UNDEFINED, .of = of, .s = name};
+}
+static inline bool value_is_int(struct value v) {
+    return v.type == V_INT || v.type == V_UINT || v.type == V_BOOL;
+}
+static inline bool value_is_number(struct value v) {
+    return value_is_int(v) || v.type == V_FLOAT;
+}
+static inline bool value_is_seq(struct value v, uint8_t kind) {
+    return v.type == V_SEQ && v.seq->kind == kind;
+}
+
+wide value_wide(struct value v); /* of a value_is_int() */
+int value_from_wide(struct render *rd, wide w, struct value *out);
+double value_double(struct value v);         /* of a value_is_number() */
+const char *value_type_name(struct value v); /* as Python says it: "str", "NoneType" */
+bool value_truth(struct value v);
+
+/* All that can fail return 0 or a negative error with the render's error set. */
+int value_equal(struct render *rd, struct value a, struct value b, bool *out);
+int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out);
+int value_hash(struct render *rd, struct value v, uint64_t *out);
+int value_contains(struct render *rd, struct value in, struct value what, bool *out);
+/* The elements of anything that can be iterated; a generator is used up. */
+int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n);
+int value_length(struct render *rd, struct value v, int64_t *out);
+/* An undefined value where a defined one is needed: sets the error. */
+int value_fail_undefined(struct render *rd, struct value v);
+
+struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap); /* NULL: failed */
+int seq_add(struct render *rd, struct seq *s, struct value v);
+int value_pair(struct render *rd, struct value a, struct value b, struct value *out); /* a tuple */
+
+/* Sorts @n values by @keys (may be @v itself) in place, stably. */
+int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t n, bool reverse);
+
+struct dict *dict_new(struct render *rd, uint32_t cap);
+int dict_set(struct render *rd, struct dict *d, struct value key, struct value v);
+/* 1: found, *out set (it may be NULL); 0: not there; negative: failed */
+int dict_get(struct render *rd, const struct dict *d, struct value key, struct value *out);
+int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key,
+                 struct value *out);
+int dict_remove(struct render *rd, struct dict *d, struct value key,
+                struct value *out);                                      /* as get */
+struct dict_entry *dict_sorted(struct render *rd, const struct dict *d); /* a copy, by key */
