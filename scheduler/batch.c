@@ -117,7 +117,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows) {
                                             .pos0 = pos0,
                                             .n_prompt = r->n_prompt,
                                             .feed = fed ? (int32_t)r->want : -1};
-    *it = (struct batch_item){.request = r, .epoch = r->epoch, .pos0 = pos0, .n_rows = n_rows};
+    *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows};
     add_wants(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
@@ -139,7 +139,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     assert(res->n_outs == t->b.n_wants);
     for (uint32_t k = 0; k < n_lp; k++)
         request_add_prompt_lp(r, lp_pos + k, out[k].logprob);
-    if (r->epoch == it->epoch)
+    if (r->seq)
         kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows);
     if (!it->samples)
         return FINISH_NONE;

@@ -11,7 +11,7 @@
 /* A request's share of the step, as it was at the launch. */
 struct batch_item {
     struct request *request;
-    uint32_t epoch, pos0, n_rows, want0, n_wants;
+    uint32_t pos0, n_rows, want0, n_wants;
     bool samples; /* the last want is its next token */
 };
 
@@ -38,6 +38,6 @@ void batch_begin(struct batch *t, uint64_t step);
  * that comes of them as pending. A pending sample of step - 1 is fed on the device. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows);
 
-/* Takes item @i's results to its request, which still runs or waits: commits what was computed, unless its
- * pages are others by now, and adds the sample. As request_add(); FINISH_NONE without a sample. */
+/* Takes item @i's results to its request, which still runs or waits: commits what was computed, unless it
+ * has given its pages back meanwhile, and adds the sample. As request_add(); FINISH_NONE without a sample. */
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

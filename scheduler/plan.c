@@ -219,7 +219,7 @@ static uint32_t full_need(const struct plan *p, uint32_t i) {
 
         if (j >= p->n_running && !o->admitted)
             continue;
-        if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone)
+        if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone && !o->stalled)
             shared = MAX(shared, MIN(common_pages(o, r), r->n_share / p->page_tokens));
     }
     return plan_pages(p, r->n_target) - shared + r->n_idle;

@@ -68,7 +68,6 @@ struct request {
     /* Where it is computed; pages only while it runs. */
     struct kv_seq *seq;
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
-    uint32_t epoch;                       /* of its pages: older steps wrote to others */
     uint32_t n_flights;                   /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
     uint32_t seen_hit; /* of the last look into the pager while waiting, at step seen_step */

@@ -6,7 +6,8 @@
  * pending (request.n_pending). A request that N turns out to have ended still has a row in N + 1; it is
  * discarded, and the pages that it wrote are given out at the earliest to step N + 2, which the engine
  * runs after N + 1. Likewise a request that yields while N has it: the sample of N is right and is
- * taken, but what N computed lies in pages that are no longer its own (request.epoch).
+ * taken, but what N computed lies in pages that are no longer its own. It gets no new ones before N is
+ * taken back.
  */
 
 #include <assert.h>
@@ -131,7 +132,6 @@ static void gather(struct sched *s) {
 static void preempt(struct sched *s, struct request *r) {
     r->seq = kv_seq_free(r->seq);
     r->n_computed = 0;
-    r->epoch++;
     r->n_preempted++;
     r->n_bypassed = 0;
     r->seen_step = 0;

@@ -376,6 +376,20 @@ Test(plan, alone_in_the_pool_the_estimate_does_not_count) {
     cr_expect_eq(r->n_rows, 100);
 }
 
+Test(plan, idle_pages_that_are_found_are_no_longer_free) {
+    static struct fixture f;
+
+    setup(&f, 1, 0.01);
+    f.p.n_available = 5;
+    struct plan_req *r = add_waiting(&f, 160, 160);
+    r->n_share = 144;
+    r->n_hit = 64;
+    r->n_idle = 4;
+    plan_step(&f.p);
+    cr_expect(r->admitted);
+    cr_expect_eq(r->n_rows, 16);
+}
+
 Test(plan, a_follower_waits_for_its_leader) {
     static struct fixture f;
 

@@ -84,6 +84,24 @@ static struct tokenizer *make_tokenizer(void) {
 
 /* ---- life ---- */
 
+/* Who must be alone is under way with nobody else. */
+static void check_suspects(const struct sim *s) {
+    for (uint32_t i = 0; i < s->suspects.n; i++) {
+        const struct sim_client *c = &s->client[s->suspects.ids[i] - 1];
+
+        if (c->m.n_faults >= 2)
+            for (uint32_t k = 0; k < s->suspects.n; k++)
+                NEED(s, c, s->suspects.ids[k] == c->m.id);
+    }
+}
+
+static int64_t watch(struct clock *c) {
+    struct sim *s = CONTAINER_OF(c, struct sim, watch);
+
+    check_suspects(s);
+    return clock_now(&s->clock.clock);
+}
+
 static void new_worker(struct sim *s) {
     const struct sim_opts *o = &s->opts;
     struct telltale t = {
@@ -117,7 +135,7 @@ static void new_worker(struct sim *s) {
     }
     telltale_set(&t);
     NEED(s, NULL, engine_new(&s->engine, &e, &err) == 0);
-    NEED(s, NULL, sched_new(&s->sched, &o->sched, s->engine, &s->clock.clock) == 0);
+    NEED(s, NULL, sched_new(&s->sched, &o->sched, s->engine, &s->watch) == 0);
 }
 
 static void set_default(uint32_t *v, uint32_t value) {
@@ -144,6 +162,7 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     o->sched.tokenizer = s->tokenizer;
     o->sched.suspects = &s->suspects;
     clock_virtual_init(&s->clock, 1000000000);
+    s->watch.now_ns = watch;
     buf_init(&s->events, 64u << 20);
     s->client = calloc(SIM_CLIENTS, sizeof(*s->client));
     NEED(s, NULL, s->client);
@@ -443,7 +462,7 @@ void sim_restart(struct sim *s) {
 
 /* ---- random scenarios ---- */
 
-static void random_opts(struct rng *r, struct sim_opts *o) {
+static void random_opts(struct rng *r, struct sim_opts *o, bool hungry) {
     static const uint32_t pages[] = {4, 8, 16, 32};
 
     *o = (struct sim_opts){
@@ -461,7 +480,7 @@ static void random_opts(struct rng *r, struct sim_opts *o) {
         .row_ns = 10000 + rng_below(r, 1000000),
         .key_ns = rng_below(r, 2000),
     };
-    o->n_pages = (100 + rng_below(r, 400)) / o->page_tokens + 1;
+    o->n_pages = (hungry ? 40 + rng_below(r, 200) : 100 + rng_below(r, 400)) / o->page_tokens + 1;
     o->max_context = 60 + rng_below(r, 300);
     if (rng_below(r, 6) == 0)
         o->fail_launch = 1 + rng_below(r, 60);
@@ -478,6 +497,7 @@ static void random_client(struct sim *s, struct rng *r, bool hungry) {
     uint32_t n_prompt = 1 + rng_below(r, rng_below(r, 20) ? 90 : 300);
     uint32_t max_new = 1 + rng_below(r, rng_below(r, 4) ? 30 : 150);
     if (hungry)
+        n_prompt = 1 + n_prompt / 3,
         max_new = s->n_clients < 6 ? 1 + s->n_clients % 2 : 20 + rng_below(r, 150);
     struct sim_client *c =
         sim_client(s, n_prompt, rng_below(r, 3), rng_below(r, n_prompt + 20), max_new);
@@ -524,9 +544,9 @@ void sim_random(uint64_t seed, struct sim_total *total) {
     struct sim_opts o;
     struct sim s;
     bool hungry = rng_below(&r, 2) == 0;
-    uint32_t n_clients = 1 + rng_below(&r, hungry ? 40 : 24);
+    uint32_t n_clients = 1 + rng_below(&r, hungry ? 50 : 24);
 
-    random_opts(&r, &o);
+    random_opts(&r, &o, hungry);
     sim_init(&s, &o);
     for (uint32_t i = 0; i < 20000; i++) {
         disturb(&s, &r, n_clients, hungry);

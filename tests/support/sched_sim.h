@@ -50,6 +50,7 @@ struct sim_client {
 struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
+    struct clock watch; /* what the scheduler asks; looks at the suspects each time */
     struct engine *engine;
     struct sched *sched;
     struct tokenizer *tokenizer;
