@@ -118,3 +118,75 @@ bool cli_flush(void) {
     cli_fail("writing the output failed: %s", strerror(errno));
     return false;
 }
+
+static bool set_option(const struct cli_option *o, const char *value) {
+    switch (o->kind) {
+    case CLI_TEXT:
+        *(const char **)o->out = value;
+        return true;
+    case CLI_U32:
+        return cli_u32(value, (uint32_t)o->min, (uint32_t)o->max, o->out);
+    case CLI_U64:
+        return cli_u64(value, (uint64_t)o->min, o->max >= 0x1p64 ? UINT64_MAX : (uint64_t)o->max,
+                       o->out);
+    case CLI_DOUBLE:
+        return cli_double(value, o->min, o->max, o->out);
+    case CLI_TRUE:
+    case CLI_FALSE:
+        *(bool *)o->out = o->kind == CLI_TRUE;
+        return true;
+    }
+    return false;
+}
+
+/* The option that @arg begins with, and where its value follows a "="; NULL: there is none. */
+static const struct cli_option *find_option(const struct cli_option *options, size_t n,
+                                            const char *arg, const char **value) {
+    bool is_long = arg[1] == '-';
+    const char *name = arg + 1 + is_long, *end = is_long ? strchrnul(name, '=') : name + 1;
+
+    *value = *end == '=' ? end + 1 : *end ? end : NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(options[i].name);
+
+        if ((len > 1) == is_long && len == (size_t)(end - name) &&
+            memcmp(options[i].name, name, len) == 0)
+            return &options[i];
+    }
+    return NULL;
+}
+
+int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
+              int *n_args) {
+    bool only_args = false;
+
+    *n_args = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i], *value;
+
+        if (only_args || arg[0] != '-' || !arg[1]) {
+            argv[++*n_args] = argv[i];
+            continue;
+        }
+        if (strcmp(arg, "--") == 0) {
+            only_args = true;
+            continue;
+        }
+        if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+            fputs(usage, stdout);
+            return cli_flush() ? CLI_OK : CLI_FAILED;
+        }
+        const struct cli_option *o = find_option(options, n, arg, &value);
+        if (!o)
+            return cli_usage("unknown option %s", arg);
+        bool takes_value = o->kind != CLI_TRUE && o->kind != CLI_FALSE;
+        if (takes_value && !value && i + 1 < argc)
+            value = argv[++i];
+        if (takes_value != (value != NULL))
+            return cli_usage("option %s %s", arg, takes_value ? "needs a value" : "takes no value");
+        if (!set_option(o, value))
+            return cli_usage("option %s: \"%s\" is not a number from %g to %g", o->name, value,
+                             o->min, o->max);
+    }
+    return -1;
+}

@@ -28,3 +28,19 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 
 /* Flushes stdout: false (after saying so) when what was printed did not arrive. */
 bool cli_flush(void);
+
+enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
+
+/* An option "--name VALUE" or "--name=VALUE"; a name of one letter is "-n VALUE". CLI_TRUE and CLI_FALSE take
+ * no value. */
+struct cli_option {
+    const char *name;
+    enum cli_kind kind;
+    void *out; /* const char *, uint32_t, uint64_t, double, bool */
+    double min, max;
+};
+
+/* Reads the options of @argv (argv[0]: the command) into their places; other arguments are moved to argv[1]
+ * to argv[*n_args]. Returns -1 to go on, else the exit code: after --help (prints @usage) or a mistake. */
+int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
+              int *n_args);

@@ -3,7 +3,6 @@
  * escaped before it is printed.
  */
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +10,9 @@
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"
+
+static const char usage[] = "usage: weft-gguf info [--json] FILE\n"
+                            "Prints metadata, tensors and sizes.\n";
 
 #define SHOW_CHARS 72u /* of a string, in the table */
 #define SHOW_ITEMS 6u  /* of an array */
@@ -291,32 +293,23 @@ static int print_json(const struct gguf *g, const char *path) {
 }
 
 int gguf_cmd_info(int argc, char **argv) {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {0}};
+    bool json = false;
+    const struct cli_option options[] = {{"json", CLI_TRUE, &json, 0, 0}};
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
-    bool json = false;
-    int c;
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (c == 'h') {
-            puts("usage: weft-gguf info [--json] FILE\nPrints metadata, tensors and sizes.");
-            return cli_flush() ? CLI_OK : CLI_FAILED;
-        }
-        if (c != 'j')
-            return cli_usage("unknown option \"%s\"", argv[optind - 1]);
-        json = true;
-    }
-    if (optind + 1 != argc)
+    if (code >= 0)
+        return code;
+    if (n_args != 1)
         return cli_usage("info needs one FILE");
-    int r = gguf_open(&g, argv[optind], &err);
+    int r = gguf_open(&g, argv[1], &err);
     if (r < 0)
-        return cli_fail_err(argv[optind], &err, r);
-    int code = CLI_OK;
+        return cli_fail_err(argv[1], &err, r);
+    code = CLI_OK;
     if (json)
-        code = print_json(g, argv[optind]);
+        code = print_json(g, argv[1]);
     else
-        print_table(g, argv[optind]);
+        print_table(g, argv[1]);
     return cli_flush() ? code : CLI_FAILED;
 }

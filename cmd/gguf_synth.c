@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -252,60 +251,22 @@ static int synth(const struct options *o, const struct synth_shape *s, const str
 
 /* -1: the options are fine; else the exit code. */
 static int parse(struct options *o, int argc, char **argv) {
-    enum { ARCH = 256, SHAPE, FORMAT, SEED, VOCAB, N_VOCAB, SPLIT };
-    static const struct option options[] = {
-        {"arch", required_argument, NULL, ARCH},
-        {"shape", required_argument, NULL, SHAPE},
-        {"format", required_argument, NULL, FORMAT},
-        {"seed", required_argument, NULL, SEED},
-        {"vocab", required_argument, NULL, VOCAB},
-        {"n-vocab", required_argument, NULL, N_VOCAB},
-        {"split", required_argument, NULL, SPLIT},
-        {"output", required_argument, NULL, 'o'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+    const struct cli_option options[] = {
+        {"arch", CLI_TEXT, &o->arch, 0, 0},
+        {"shape", CLI_TEXT, &o->shape, 0, 0},
+        {"format", CLI_TEXT, &o->format, 0, 0},
+        {"seed", CLI_U64, &o->seed, 0, 0x1p64},
+        {"vocab", CLI_TEXT, &o->vocab, 0, 0},
+        {"n-vocab", CLI_U32, &o->n_vocab, SYNTH_VOCAB_MIN, SYNTH_VOCAB_MAX},
+        {"split", CLI_U32, &o->n_shards, 1, SHARDS_MAX},
+        {"o", CLI_TEXT, &o->out, 0, 0},
     };
-    bool fine = true;
-    int c, index = 0;
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
-    opterr = 0;
-    while (fine && (c = getopt_long(argc, argv, "ho:", options, &index)) != -1) {
-        switch (c) {
-        case ARCH:
-            o->arch = optarg;
-            break;
-        case SHAPE:
-            o->shape = optarg;
-            break;
-        case FORMAT:
-            o->format = optarg;
-            break;
-        case VOCAB:
-            o->vocab = optarg;
-            break;
-        case 'o':
-            o->out = optarg;
-            break;
-        case SEED:
-            fine = cli_u64(optarg, 0, UINT64_MAX, &o->seed);
-            break;
-        case N_VOCAB:
-            fine = cli_u32(optarg, SYNTH_VOCAB_MIN, SYNTH_VOCAB_MAX, &o->n_vocab);
-            break;
-        case SPLIT:
-            fine = cli_u32(optarg, 1, SHARDS_MAX, &o->n_shards);
-            break;
-        case 'h':
-            fputs(usage, stdout);
-            return cli_flush() ? CLI_OK : CLI_FAILED;
-        default:
-            return cli_usage("unknown option or missing value: \"%s\"", argv[optind - 1]);
-        }
-    }
-    if (!fine)
-        return cli_usage("--%s: not a number in its range: \"%s\"", options[index].name, optarg);
-    if (optind < argc)
-        return cli_usage("unexpected argument \"%s\"", argv[optind]);
+    if (code >= 0)
+        return code;
+    if (n_args)
+        return cli_usage("unexpected argument \"%s\"", argv[1]);
     if (!o->shape || !o->format || !o->out)
         return cli_usage("--shape, --format and -o are needed");
     if (o->vocab && o->n_vocab)

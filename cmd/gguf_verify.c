@@ -4,13 +4,15 @@
  * rest of a block is integers).
  */
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
 #include "base/gguf.h"
+
+static const char usage[] = "usage: weft-gguf verify FILE\n"
+                            "Prints one line, ok, or on stderr what is wrong and where.\n";
 
 /* Where the half floats of a block lie; second 0: there is one. */
 static const struct {
@@ -52,33 +54,27 @@ static int64_t check_tensor(const struct tensor *t) {
 }
 
 int gguf_cmd_verify(int argc, char **argv) {
-    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
-    int c;
+    int n_args, code = cli_parse(argc, argv, NULL, 0, usage, &n_args);
 
-    opterr = 0;
-    while ((c = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (c != 'h')
-            return cli_usage("unknown option \"%s\"", argv[optind - 1]);
-        puts("usage: weft-gguf verify FILE\nPrints \"ok\" or, on stderr, what is wrong and where.");
-        return cli_flush() ? CLI_OK : CLI_FAILED;
-    }
-    if (optind + 1 != argc)
+    if (code >= 0)
+        return code;
+    if (n_args != 1)
         return cli_usage("verify needs one FILE");
-    int r = gguf_open(&g, argv[optind], &err);
+    int r = gguf_open(&g, argv[1], &err);
     if (r < 0)
-        return cli_fail_err(argv[optind], &err, r);
+        return cli_fail_err(argv[1], &err, r);
     for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
         const struct tensor *t = gguf_tensor(g, i);
         int64_t bad = check_tensor(t);
 
         if (bad >= 0)
             return cli_fail("%s: tensor %s (%s): not finite at offset %" PRIu64 " of file %u of %u",
-                            argv[optind], t->name, t->format->name, t->file_offset + (uint64_t)bad,
+                            argv[1], t->name, t->format->name, t->file_offset + (uint64_t)bad,
                             t->shard + 1u, gguf_n_shards(g));
     }
-    printf("%s: ok, %" PRIu64 " tensors, %" PRIu64 " bytes\n", argv[optind], gguf_n_tensors(g),
+    printf("%s: ok, %" PRIu64 " tensors, %" PRIu64 " bytes\n", argv[1], gguf_n_tensors(g),
            gguf_bytes(g));
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }

@@ -1,5 +1,5 @@
 /*
- * weft-gguf - looks into model files, checks them, makes synthetic ones.
+ * weft-gguf - looks into model files, checks them, makes synthetic ones, uses their vocabularies.
  */
 
 #include <stdio.h>
@@ -15,6 +15,8 @@ static const struct {
     {"info", gguf_cmd_info, "metadata, tensors and sizes of a file"},
     {"verify", gguf_cmd_verify, "check a file: structure and finite weights"},
     {"synth", gguf_cmd_synth, "write a model with random weights"},
+    {"tokenize", gguf_cmd_tokenize, "token ids of a text"},
+    {"detokenize", gguf_cmd_detokenize, "text of token ids"},
 };
 
 static void print_usage(FILE *f) {

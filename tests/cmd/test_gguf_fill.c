@@ -1,5 +1,4 @@
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <string.h>
 #include "cmd/gguf_fill.h"

@@ -196,6 +196,48 @@ def test_verify_names_the_place_of_what_is_wrong():
     assert "offset" in err and err.count("\n") == 1, err
 
 
+def ids(model, text, *flags):
+    return json.loads(run("tokenize", model, *flags, stdin=text)[0])
+
+
+def test_tokenize_and_detokenize_agree_with_other_implementations():
+    vocab = DATA / "vocab"
+    if not vocab.exists():
+        raise Skip("no ../shared/data")
+    for name in ("qwen2", "llama-spm"):
+        model = vocab / f"ggml-vocab-{name}.gguf"
+        texts = pathlib.Path(str(model) + ".inp").read_bytes().split(b"\n__ggml_vocab_test__\n")
+        lines = pathlib.Path(str(model) + ".out").read_text().splitlines()
+        for text, line in list(zip(texts, lines))[::6]:
+            want = [int(x) for x in line.split()]
+            assert ids(model, text) == want, (name, text)
+            if name == "qwen2":
+                assert run("detokenize", model, stdin=json.dumps(want).encode())[0] == text
+    model = vocab / "ggml-vocab-qwen2.gguf"
+    assert ids(model, b"<|im_end|>", "--special") == [151645] and len(ids(model, b"<|im_end|>")) > 1
+    assert run("detokenize", model, "--special", stdin=b"[151645]")[0] == b"<|im_end|>"
+    assert run("detokenize", model, stdin=b"[151645]")[0] == b""
+    assert ids(vocab / "ggml-vocab-llama-spm.gguf", b"a", "--bos")[0] == 1
+
+
+def test_the_generated_vocabulary_spells_every_text():
+    model = synth("v.gguf", "--arch", "qwen3", "--shape", SMALL, "--n-vocab", 5000, "--format", "Q4_0")
+    for text in ("the answer of the function", "Grüße, 世界 \U0001f600\n\tx = 3;", " zqxj  0123", ""):
+        got = ids(model, text.encode())
+        assert run("detokenize", model, stdin=json.dumps(got).encode())[0].decode() == text
+    assert len(ids(model, b"the answer of the user")) < 10
+    got = ids(model, b"<|im_start|>user\n<|im_end|>", "--special")
+    meta = info(model)["metadata"]
+    assert got[0] == meta["tokenizer.ggml.tokens"].index("<|im_start|>") and got[-1] == meta["tokenizer.ggml.eos_token_id"]
+
+
+def test_bad_token_lists_fail_with_one_line():
+    model = synth("v.gguf", "--shape", SMALL, "--format", "Q4_0")
+    for text in (b"", b"{}", b"[1, -1]", b"[300]", b"[1.5]", b'["a"]', b"[1"):
+        out, err = run("detokenize", model, stdin=text, code=1)
+        assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (text, err)
+
+
 def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
     shape = ("synth", "--shape", SMALL)
     for args in (
@@ -211,13 +253,14 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         ("synth", "--shape", "tiny,n_head=3", "--format", "Q4_0", "-o", path("x")),
         ("synth", "--shape", "tiny,n_layer=0", "--format", "Q4_0", "-o", path("x")),
         ("synth", "--shape", "tiny,colour=3", "--format", "Q4_0", "-o", path("x")),
+        ("tokenize",), ("tokenize", "a", "b"), ("detokenize",), ("tokenize", "a", "--nonsense"),
     ):
         out, err = run(*args, code=64)
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
     assert run(code=64)[1].startswith("usage: ")
     os.symlink("/dev/full", path("full"))  # not the device itself: a bug could replace it
     for args in (
-        ("info", path("absent")), ("verify", path("absent")), ("info", "/dev/null"),
+        ("info", path("absent")), ("verify", path("absent")), ("tokenize", path("absent")), ("info", "/dev/null"),
         (*shape, "--format", "Q4_0", "-o", "/absent/x"), (*shape, "--format", "Q4_0", "-o", path("full")),
         (*shape, "--format", "Q4_0", "--vocab", path("absent"), "-o", path("x")),
     ):
@@ -225,7 +268,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
     assert not [f for f in os.listdir(FOLDER.name) if f.endswith(".part")]
     assert not os.path.exists(path("x")) and os.path.islink(path("full"))
-    for command in ("info", "verify", "synth"):
+    for command in ("info", "verify", "synth", "tokenize", "detokenize"):
         assert run(command, "--help")[0].startswith(b"usage: weft-gguf " + command.encode())
 
 

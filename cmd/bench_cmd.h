@@ -1,0 +1,10 @@
+#pragma once
+
+/*
+ * bench_cmd - the commands of weft-bench. Each takes the arguments from its own name on and returns an exit
+ * code of cli.h.
+ */
+
+int bench_cmd_engine(int argc, char **argv);
+int bench_cmd_serve(int argc, char **argv);
+int bench_cmd_identity(int argc, char **argv);

@@ -1,0 +1,348 @@
+#include "cmd/bench_http.h"
+
+#include <assert.h>
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <yyjson.h>
+#include "cmd/bench_sse.h"
+
+#define REPLY_MAX ((size_t)64 << 20) /* bytes of a response that is not streamed */
+
+struct http_transfer {
+    struct bench_request *q;
+    CURL *easy;
+    struct sse sse;
+    struct buf reply;    /* when it is no event stream */
+    bool known, events;  /* whether it is one */
+    bool finished, done; /* finish_reason came; [DONE] came */
+    char curl_error[CURL_ERROR_SIZE];
+    struct http_transfer *next, *prev;
+};
+
+struct bench_http {
+    CURLM *multi;
+    struct curl_slist *headers;
+    char *base, *post_url;
+    double timeout_s;
+    uint32_t n_running;
+    struct http_transfer *running;
+};
+
+const char *outcome_name(enum outcome o) {
+    static const char *const names[] = {
+        [OUTCOME_OK] = "ok",         [OUTCOME_REJECTED] = "rejected", [OUTCOME_HTTP] = "http",
+        [OUTCOME_STREAM] = "stream", [OUTCOME_PROTOCOL] = "protocol", [OUTCOME_NETWORK] = "network",
+    };
+
+    return names[o];
+}
+
+int64_t bench_now_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void bench_request_init(struct bench_request *q) {
+    *q = (struct bench_request){.prompt_tokens = -1, .cached_tokens = -1, .output_tokens = -1};
+    buf_init(&q->body, (size_t)64 << 20);
+    buf_init(&q->text, (size_t)64 << 20);
+}
+
+void bench_request_deinit(struct bench_request *q) {
+    assert(!q->transfer);
+    buf_deinit(&q->body);
+    buf_deinit(&q->text);
+    samples_deinit(&q->gaps);
+}
+
+static void fail(struct bench_request *q, enum outcome o, const char *why) {
+    if (q->outcome != OUTCOME_OK)
+        return; /* the first reason counts */
+    q->outcome = o;
+    openai_copy_text(q->error, sizeof(q->error), why);
+}
+
+static void take_part(struct http_transfer *t, const struct openai_part *part) {
+    struct bench_request *q = t->q;
+
+    t->finished |= part->finished;
+    if (part->prompt_tokens >= 0)
+        q->prompt_tokens = part->prompt_tokens;
+    if (part->cached_tokens >= 0)
+        q->cached_tokens = part->cached_tokens;
+    if (part->output_tokens >= 0)
+        q->output_tokens = part->output_tokens;
+    if (part->error[0])
+        fail(q, OUTCOME_STREAM, part->error);
+}
+
+static int take_event(void *ctx, const char *data, size_t len) {
+    struct http_transfer *t = ctx;
+    struct bench_request *q = t->q;
+    int64_t now = bench_now_ns();
+    struct openai_part part;
+
+    if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
+        t->done = true;
+        return 0;
+    }
+    int r = openai_parse(data, len, &q->text, &part);
+    if (r == -EBADMSG) {
+        fail(q, OUTCOME_PROTOCOL, "an event is not a JSON object");
+        return 0;
+    }
+    if (r < 0)
+        return r;
+    take_part(t, &part);
+    if (part.n_text) {
+        q->n_pieces++;
+        if (!q->first_ns)
+            q->first_ns = now;
+        else
+            r = samples_add(&q->gaps, (double)(now - q->last_ns) * 1e-9);
+        q->last_ns = now;
+    }
+    if (!q->keep_text)
+        buf_clear(&q->text);
+    return r;
+}
+
+static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
+    struct http_transfer *t = ctx;
+    int r;
+
+    if (!t->known) {
+        const char *type = NULL;
+        long status = 0;
+
+        curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+        curl_easy_getinfo(t->easy, CURLINFO_CONTENT_TYPE, &type);
+        t->events = status == 200 && type && strncasecmp(type, "text/event-stream", 17) == 0;
+        t->known = true;
+    }
+    r = t->events ? sse_feed(&t->sse, data, size * n, take_event, t)
+                  : buf_add(&t->reply, data, size * n);
+    if (r < 0)
+        fail(t->q, OUTCOME_PROTOCOL, strerror(-r));
+    return r < 0 ? 0 : size * n;
+}
+
+static void finish_reply(struct http_transfer *t) {
+    struct bench_request *q = t->q;
+    struct openai_part part = {.error = ""};
+    bool json = openai_parse(t->reply.len ? t->reply.data : "", t->reply.len, &q->text, &part) == 0;
+
+    if (q->status == 200) {
+        if (!json)
+            fail(q, OUTCOME_PROTOCOL, "the response is not a JSON object");
+        else if (q->stream)
+            fail(q, OUTCOME_PROTOCOL, "a stream was asked for, the response is none");
+        else
+            take_part(t, &part);
+    } else {
+        char text[200];
+
+        snprintf(text, sizeof(text), "HTTP %d%s%s", q->status, part.error[0] ? ": " : "",
+                 part.error);
+        fail(q, q->status == 429 || q->status == 503 ? OUTCOME_REJECTED : OUTCOME_HTTP, text);
+    }
+}
+
+/* The transfer is over: what became of the request? */
+static void judge(struct http_transfer *t, CURLcode code) {
+    struct bench_request *q = t->q;
+    curl_off_t retry_s = 0;
+    long status = 0;
+
+    curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &retry_s);
+    q->status = (int)status;
+    q->retry_s = (double)retry_s;
+    q->end_ns = bench_now_ns();
+    if (code != CURLE_OK && !t->done) {
+        fail(q, status == 200 ? OUTCOME_STREAM : OUTCOME_NETWORK,
+             t->curl_error[0] ? t->curl_error : curl_easy_strerror(code));
+    } else if (!t->events) {
+        finish_reply(t);
+    } else if (!t->done || !t->finished) {
+        fail(q, OUTCOME_STREAM, t->done ? "no finish_reason came" : "the stream ended early");
+    }
+}
+
+static void end_transfer(struct bench_http *h, struct http_transfer *t) {
+    curl_multi_remove_handle(h->multi, t->easy);
+    curl_easy_cleanup(t->easy);
+    if (t->prev)
+        t->prev->next = t->next;
+    else
+        h->running = t->next;
+    if (t->next)
+        t->next->prev = t->prev;
+    h->n_running--;
+    t->q->transfer = NULL;
+    sse_deinit(&t->sse);
+    buf_deinit(&t->reply);
+    free(t);
+}
+
+int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err) {
+    CLEANUP(bench_http_freep) struct bench_http *h = calloc(1, sizeof(*h));
+    size_t len = strlen(o->url);
+    int r;
+
+    if (!h)
+        return -ENOMEM;
+    if (strncmp(o->url, "http://", 7) != 0 && strncmp(o->url, "https://", 8) != 0)
+        return err_set(err, 0, NULL, "%s is not an http:// or https:// URL", o->url);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    while (len && o->url[len - 1] == '/')
+        len--;
+    if (len > 3 && memcmp(o->url + len - 3, "/v1", 3) == 0)
+        len -= 3;
+    r = asprintf(&h->base, "%.*s/v1", (int)len, o->url);
+    if (r >= 0)
+        r = asprintf(&h->post_url, "%s/%scompletions", h->base, o->chat ? "chat/" : "");
+    if (r < 0)
+        return -ENOMEM;
+    h->timeout_s = o->timeout_s;
+    h->headers = curl_slist_append(h->headers, "Content-Type: application/json");
+    h->headers = curl_slist_append(h->headers, "Expect:");
+    if (o->api_key) {
+        CLEANUP(freep) char *key = NULL;
+
+        if (asprintf(&key, "Authorization: Bearer %s", o->api_key) < 0)
+            return -ENOMEM;
+        h->headers = curl_slist_append(h->headers, key);
+    }
+    h->multi = curl_multi_init();
+    if (!h->multi || !h->headers)
+        return -ENOMEM;
+    curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, 16384L);
+    *out = STEAL(h);
+    return 0;
+}
+
+struct bench_http *bench_http_free(struct bench_http *h) {
+    if (!h)
+        return NULL;
+    while (h->running)
+        end_transfer(h, h->running);
+    curl_multi_cleanup(h->multi);
+    curl_slist_free_all(h->headers);
+    free(h->base);
+    free(h->post_url);
+    free(h);
+    return NULL;
+}
+
+static CURL *easy_new(const struct bench_http *h, const char *url) {
+    CURL *e = curl_easy_init();
+
+    if (!e)
+        return NULL;
+    curl_easy_setopt(e, CURLOPT_URL, url);
+    curl_easy_setopt(e, CURLOPT_HTTPHEADER, h->headers);
+    curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(e, CURLOPT_PROXY, ""); /* a proxy would be measured too */
+    curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)(h->timeout_s * 1000));
+    curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, 10000L);
+    return e;
+}
+
+int bench_http_start(struct bench_http *h, struct bench_request *q) {
+    struct http_transfer *t = calloc(1, sizeof(*t));
+
+    if (!t)
+        return -ENOMEM;
+    t->easy = easy_new(h, h->post_url);
+    if (!t->easy) {
+        free(t);
+        return -ENOMEM;
+    }
+    t->q = q;
+    sse_init(&t->sse);
+    buf_init(&t->reply, REPLY_MAX);
+    curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, q->body.data);
+    curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body.len);
+    curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_write);
+    curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
+    curl_easy_setopt(t->easy, CURLOPT_ERRORBUFFER, t->curl_error);
+    t->next = h->running;
+    if (t->next)
+        t->next->prev = t;
+    h->running = t;
+    h->n_running++;
+    q->transfer = t;
+    return curl_multi_add_handle(h->multi, t->easy) == CURLM_OK ? 0 : -EIO;
+}
+
+int bench_http_run(struct bench_http *h, int timeout_ms) {
+    int n_alive, left;
+    CURLMsg *msg;
+
+    if (curl_multi_perform(h->multi, &n_alive) != CURLM_OK)
+        return -EIO;
+    bool any = false;
+    while ((msg = curl_multi_info_read(h->multi, &left))) {
+        struct http_transfer *t;
+        CURLcode code = msg->data.result;
+
+        curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t);
+        struct bench_request *q = t->q;
+        judge(t, code);
+        end_transfer(h, t);
+        q->done(q); /* may start others */
+        any = true;
+    }
+    if (any)
+        return 0; /* what done started must be sent before waiting */
+    return curl_multi_poll(h->multi, NULL, 0, timeout_ms, NULL) == CURLM_OK ? 0 : -EIO;
+}
+
+uint32_t bench_http_n_running(const struct bench_http *h) {
+    return h->n_running;
+}
+
+static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
+    return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
+}
+
+int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
+    char url[1024], why[CURL_ERROR_SIZE] = "";
+    struct buf reply;
+    long status = 0;
+    int r = 0;
+
+    snprintf(url, sizeof(url), "%s/models", h->base);
+    CURL *e = easy_new(h, url);
+    if (!e)
+        return -ENOMEM;
+    buf_init(&reply, REPLY_MAX);
+    curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_write_plain);
+    curl_easy_setopt(e, CURLOPT_WRITEDATA, &reply);
+    curl_easy_setopt(e, CURLOPT_ERRORBUFFER, why);
+    CURLcode code = curl_easy_perform(e);
+    curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_cleanup(e);
+    if (code != CURLE_OK || status != 200) {
+        r = err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
+    } else {
+        yyjson_doc *doc = yyjson_read(reply.data, reply.len, 0);
+        yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
+        const char *id = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
+
+        if (id)
+            snprintf(out, 256, "%s", id);
+        else
+            r = err_set(err, 0, NULL, "%s lists no model", url);
+        yyjson_doc_free(doc);
+    }
+    buf_deinit(&reply);
+    return r;
+}

@@ -1,0 +1,72 @@
+#pragma once
+
+/*
+ * bench_http - many requests to an OpenAI-compatible server at once, from one thread (libcurl's multi
+ * interface), each with the times at which its pieces arrived.
+ */
+
+#include <stdbool.h>
+#include "base/buf.h"
+#include "base/err.h"
+#include "cmd/bench_stats.h"
+
+enum outcome {
+    OUTCOME_OK,
+    OUTCOME_REJECTED, /* 429 or 503: the server says that it has too much to do */
+    OUTCOME_HTTP,     /* another status than 200 */
+    OUTCOME_STREAM,   /* an error event, or the stream ended before the answer did */
+    OUTCOME_PROTOCOL, /* what came is not what the API promises */
+    OUTCOME_NETWORK,  /* no connection, reset, timeout */
+    OUTCOMES
+};
+
+const char *outcome_name(enum outcome o);
+
+struct bench_http;
+
+struct bench_request {
+    /* Set by the caller, who keeps the memory until @done. */
+    struct buf body;
+    bool stream, keep_text;
+    int64_t due_ns; /* when it should have been sent: where its times count from */
+    void (*done)(struct bench_request *q);
+    void *ctx;
+
+    /* Valid in @done. */
+    enum outcome outcome;
+    int status;       /* HTTP; 0: none came */
+    char error[200];  /* why, when the outcome is not OUTCOME_OK */
+    double retry_s;   /* of Retry-After, 0: none */
+    int64_t first_ns; /* when the first text came, 0: none did; not streamed: 0 */
+    int64_t last_ns, end_ns;
+    struct samples gaps; /* seconds between pieces of text */
+    uint64_t n_pieces;
+    int64_t prompt_tokens, cached_tokens, output_tokens; /* of usage; -1: the server did not say */
+    struct buf text;                                     /* when keep_text */
+
+    struct http_transfer *transfer; /* private */
+};
+
+void bench_request_init(struct bench_request *q);
+void bench_request_deinit(struct bench_request *q); /* not while it runs */
+
+struct bench_http_opts {
+    const char *url;     /* http://host:port, with or without /v1 */
+    const char *api_key; /* NULL: none */
+    bool chat;           /* chat/completions, else completions */
+    double timeout_s;    /* of a request */
+};
+
+int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err);
+struct bench_http *bench_http_free(struct bench_http *h); /* ends what still runs, without done */
+DEFINE_FREEP(struct bench_http, bench_http)
+
+int bench_http_start(struct bench_http *h, struct bench_request *q);
+/* Waits until something happens, at most @timeout_ms, and calls done for what is complete. */
+int bench_http_run(struct bench_http *h, int timeout_ms);
+uint32_t bench_http_n_running(const struct bench_http *h);
+
+/* The id of the first model that GET /v1/models lists. */
+int bench_http_model(struct bench_http *h, char out[256], struct err *err);
+
+int64_t bench_now_ns(void);

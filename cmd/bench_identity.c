@@ -1,0 +1,250 @@
+/*
+ * weft-bench identity - does a server give the same greedy text whatever else it does? Every prompt is asked
+ * alone first; then all together, among neighbours that come and go with other prompts, lengths and
+ * temperatures. A server whose arithmetic depends on the batch gives other texts.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "cmd/bench_cmd.h"
+#include "cmd/bench_json.h"
+#include "cmd/bench_target.h"
+
+static const char usage[] =
+    "usage: weft-bench identity --url URL [options]\n"
+    "Prints the share of requests whose greedy text is the same alone and under load.\n"
+    "  --prompts K           (16)\n"
+    "  --rounds R            how often all are asked together (1)\n"
+    "  --noise N             other requests that run all the time (8)\n"
+    "  --prompt-tokens DIST  (8-256)\n"
+    "  --output-tokens N     (64)\n"
+    "  --strict              exit with 1 when one differs or fails\n"
+    "  --json FILE           the result as JSON (-: stdout)\n" TARGET_USAGE;
+
+struct probe {
+    struct bench_request q;
+    struct identity *owner;
+    char *alone; /* the text that it should be */
+    size_t n_alone;
+    bool running;
+};
+
+struct identity {
+    struct bench_target target;
+    const char *prompt_text, *json;
+    struct dist prompt;
+    uint32_t n_prompts, n_rounds, n_noise, n_output;
+    bool strict;
+
+    struct bench_http *http;
+    struct probe *probe; /* [n_prompts], then [n_noise] of the neighbours */
+    uint64_t n_noise_started;
+    uint32_t n_open; /* probes of this round that are not answered */
+    uint64_t n_same, n_different, n_failed, n_empty;
+    size_t first_difference; /* smallest offset at which a text differed */
+    char first_error[200];
+};
+
+/* @number: of the conversation; the same number gives the same request. */
+static int send(struct probe *p, uint64_t number, double temperature, uint32_t n_output,
+                void (*done)(struct bench_request *)) {
+    struct identity *id = p->owner;
+    struct load_opts o = id->target.load;
+    struct session session;
+    int r;
+
+    o.temperature = temperature;
+    o.stream = false;
+    bench_request_init(&p->q);
+    p->q.keep_text = true;
+    p->q.done = done;
+    p->q.ctx = p;
+    r = session_init(&session, &o, number);
+    if (r == 0)
+        r = session_ask(&session, &o, dist_draw(&id->prompt, &session.rng), n_output, &p->q.body);
+    session_deinit(&session);
+    if (r == 0)
+        r = bench_http_start(id->http, &p->q);
+    p->running = true;
+    return r;
+}
+
+static void forget(struct probe *p) {
+    bench_request_deinit(&p->q);
+    p->running = false;
+}
+
+static void on_alone(struct bench_request *q) {
+    struct probe *p = q->ctx;
+
+    if (q->outcome == OUTCOME_OK) {
+        p->n_alone = q->text.len;
+        p->alone = STEAL(q->text.data);
+        p->owner->n_empty += p->n_alone == 0;
+        q->text = (struct buf){.max = q->text.max};
+    } else {
+        snprintf(p->owner->first_error, sizeof(p->owner->first_error), "%s", q->error);
+    }
+    forget(p);
+}
+
+static void on_together(struct bench_request *q) {
+    struct probe *p = q->ctx;
+    struct identity *id = p->owner;
+    size_t i = 0;
+
+    id->n_open--;
+    if (q->outcome != OUTCOME_OK) {
+        id->n_failed++;
+        if (!id->first_error[0])
+            snprintf(id->first_error, sizeof(id->first_error), "%s", q->error);
+    } else if (q->text.len == p->n_alone &&
+               (!p->n_alone || memcmp(q->text.data, p->alone, p->n_alone) == 0)) {
+        id->n_same++;
+    } else {
+        while (i < q->text.len && i < p->n_alone && q->text.data[i] == p->alone[i])
+            i++;
+        id->first_difference = id->n_different++ ? MIN(i, id->first_difference) : i;
+    }
+    forget(p);
+}
+
+static void on_noise(struct bench_request *q) {
+    forget(q->ctx);
+}
+
+static int run_alone(struct identity *id) {
+    for (uint32_t i = 0; i < id->n_prompts; i++) {
+        int r = send(&id->probe[i], i, 0, id->n_output, on_alone);
+
+        while (r == 0 && bench_http_n_running(id->http))
+            r = bench_http_run(id->http, 1000);
+        if (r < 0)
+            return cli_fail("%s: %s", id->target.url, strerror(-r));
+        if (!id->probe[i].alone && id->first_error[0])
+            return cli_fail("prompt %u alone: %s", i, id->first_error);
+    }
+    return CLI_OK;
+}
+
+/* Neighbours never repeat and have all lengths, so the batch around a probe changes all the time. */
+static int keep_noise(struct identity *id) {
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < id->n_noise; i++) {
+        struct probe *p = &id->probe[id->n_prompts + i];
+        uint64_t n = id->n_noise_started;
+
+        if (p->running)
+            continue;
+        id->n_noise_started++;
+        r = send(p, (1ull << 32) + n, n % 2 ? 1 : 0, 1 + (uint32_t)(n * 37 % (2 * id->n_output)),
+                 on_noise);
+    }
+    return r;
+}
+
+static int run_together(struct identity *id) {
+    int r = 0;
+
+    for (uint32_t round = 0; r == 0 && round < id->n_rounds; round++) {
+        r = keep_noise(id);
+        for (uint32_t i = 0; r == 0 && i < id->n_prompts; i++) {
+            id->n_open++;
+            r = send(&id->probe[i], i, 0, id->n_output, on_together);
+        }
+        while (r == 0 && id->n_open) {
+            r = bench_http_run(id->http, 1000);
+            if (r == 0)
+                r = keep_noise(id);
+        }
+    }
+    return r < 0 ? cli_fail("%s: %s", id->target.url, strerror(-r)) : CLI_OK;
+}
+
+static int report(struct identity *id) {
+    uint64_t n = id->n_same + id->n_different + id->n_failed;
+    bool perfect = id->n_same == n;
+    FILE *f = id->json && strcmp(id->json, "-") == 0 ? stderr : stdout;
+    int code = CLI_OK;
+
+    fprintf(f, "same text alone and under load: %.2f %% (%llu of %llu, %llu failed)\n",
+            100.0 * (double)id->n_same / (double)MAX(n, (uint64_t)1),
+            (unsigned long long)id->n_same, (unsigned long long)n,
+            (unsigned long long)id->n_failed);
+    if (id->n_different)
+        fprintf(f, "earliest difference at byte %zu\n", id->first_difference);
+    if (id->n_failed)
+        fprintf(f, "first error: %s\n", id->first_error);
+    if (id->n_empty)
+        fprintf(f, "%llu texts are empty and prove nothing\n", (unsigned long long)id->n_empty);
+    if (id->json) {
+        yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+        yyjson_mut_val *root = yyjson_mut_obj(d);
+
+        yyjson_mut_doc_set_root(d, root);
+        yyjson_mut_obj_add_str(d, root, "benchmark", "identity");
+        bench_target_json(&id->target, d, yyjson_mut_obj_add_obj(d, root, "config"));
+        yyjson_mut_obj_add_uint(d, root, "prompts", id->n_prompts);
+        yyjson_mut_obj_add_uint(d, root, "rounds", id->n_rounds);
+        yyjson_mut_obj_add_uint(d, root, "noise", id->n_noise);
+        yyjson_mut_obj_add_uint(d, root, "same", id->n_same);
+        yyjson_mut_obj_add_uint(d, root, "different", id->n_different);
+        yyjson_mut_obj_add_uint(d, root, "failed", id->n_failed);
+        yyjson_mut_obj_add_uint(d, root, "empty", id->n_empty);
+        yyjson_mut_obj_add_real(d, root, "share", n ? (double)id->n_same / (double)n : 0);
+        code = bench_json_write(d, id->json);
+    }
+    if (!cli_flush() || code != CLI_OK)
+        return CLI_FAILED;
+    return id->strict && (!perfect || id->n_empty) ? CLI_FAILED : CLI_OK;
+}
+
+static int measure(struct identity *id) {
+    int code = bench_target_open(&id->target, &id->http);
+
+    if (code != CLI_OK)
+        return code;
+    id->probe = calloc(id->n_prompts + id->n_noise, sizeof(*id->probe));
+    if (!id->probe)
+        return cli_fail("out of memory");
+    for (uint32_t i = 0; i < id->n_prompts + id->n_noise; i++)
+        id->probe[i].owner = id;
+    code = run_alone(id);
+    if (code == CLI_OK)
+        code = run_together(id);
+    id->http = bench_http_free(id->http); /* ends the neighbours */
+    for (uint32_t i = 0; i < id->n_prompts + id->n_noise; i++) {
+        if (id->probe[i].running)
+            forget(&id->probe[i]);
+        free(id->probe[i].alone);
+    }
+    free(id->probe);
+    return code == CLI_OK ? report(id) : code;
+}
+
+int bench_cmd_identity(int argc, char **argv) {
+    struct identity id = {
+        .prompt_text = "8-256", .n_prompts = 16, .n_rounds = 1, .n_noise = 8, .n_output = 64};
+    const struct cli_option options[] = {
+        {"prompts", CLI_U32, &id.n_prompts, 1, 4096},
+        {"rounds", CLI_U32, &id.n_rounds, 1, 1e6},
+        {"noise", CLI_U32, &id.n_noise, 0, 4096},
+        {"prompt-tokens", CLI_TEXT, &id.prompt_text, 0, 0},
+        {"output-tokens", CLI_U32, &id.n_output, 1, LENGTH_MAX},
+        {"strict", CLI_TRUE, &id.strict, 0, 0},
+        {"json", CLI_TEXT, &id.json, 0, 0},
+    };
+    struct err err = {0};
+
+    bench_target_init(&id.target);
+    int code = bench_target_parse(&id.target, argc, argv, options, ARRAY_SIZE(options), usage);
+    if (code >= 0)
+        return code;
+    if (dist_parse(&id.prompt, id.prompt_text, &err) < 0)
+        return cli_usage("--prompt-tokens: %s", err.message);
+    code = measure(&id);
+    bench_http_freep(&id.http);
+    return code;
+}

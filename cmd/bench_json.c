@@ -1,0 +1,33 @@
+#include "cmd/bench_json.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "cmd/cli.h"
+
+void bench_json_summary(yyjson_mut_doc *d, yyjson_mut_val *root, const char *key,
+                        const struct summary *s, double scale) {
+    yyjson_mut_val *v = yyjson_mut_obj_add_obj(d, root, key);
+
+    yyjson_mut_obj_add_uint(d, v, "n", s->n);
+    yyjson_mut_obj_add_real(d, v, "mean", s->mean * scale);
+    yyjson_mut_obj_add_real(d, v, "sd", s->sd * scale);
+    yyjson_mut_obj_add_real(d, v, "min", s->min * scale);
+    yyjson_mut_obj_add_real(d, v, "p50", s->p50 * scale);
+    yyjson_mut_obj_add_real(d, v, "p90", s->p90 * scale);
+    yyjson_mut_obj_add_real(d, v, "p99", s->p99 * scale);
+    yyjson_mut_obj_add_real(d, v, "max", s->max * scale);
+}
+
+int bench_json_write(yyjson_mut_doc *d, const char *path) {
+    CLEANUP(freep)
+    char *text = yyjson_mut_write(
+        d, YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_INF_AND_NAN_AS_NULL, NULL);
+    FILE *f = strcmp(path, "-") == 0 ? stdout : fopen(path, "w");
+    bool fine = text && f && fprintf(f, "%s\n", text) > 0;
+
+    yyjson_mut_doc_free(d);
+    if (f && f != stdout)
+        fine = fclose(f) == 0 && fine;
+    return fine ? CLI_OK : cli_fail("%s: %s", path, strerror(errno));
+}

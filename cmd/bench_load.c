@@ -1,0 +1,113 @@
+#include "cmd/bench_load.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SAID_MAX ((size_t)48 << 20)
+
+/* Short words that are a token each, with their space, in the usual vocabularies. */
+static const char *const words[] = {
+    "the",   "of",    "and", "to",   "in",   "is",    "that",  "for", "it",    "as",    "was",
+    "with",  "be",    "by",  "on",   "not",  "he",    "this",  "are", "or",    "his",   "from",
+    "at",    "which", "but", "have", "an",   "had",   "they",  "you", "were",  "their", "one",
+    "all",   "we",    "can", "her",  "has",  "there", "been",  "if",  "more",  "when",  "will",
+    "would", "who",   "so",  "no",   "she",  "other", "its",   "may", "these", "what",  "them",
+    "than",  "some",  "him", "time", "into", "only",  "could", "new", "then",
+};
+
+int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r) {
+    uint32_t n = (uint32_t)MAX(1.0, round(n_tokens * o->words_per_token));
+    int e = 0;
+
+    for (uint32_t i = 0; e == 0 && i < n; i++) {
+        if (i)
+            e = buf_add_char(b, ' ');
+        if (e == 0)
+            e = buf_add_str(b, words[rng_below(r, ARRAY_SIZE(words))]);
+    }
+    return e;
+}
+
+int load_json_string(struct buf *b, const char *text, size_t len) {
+    int r = buf_add_char(b, '"');
+
+    for (size_t i = 0; r == 0 && i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+
+        if (c < 0x20)
+            r = buf_printf(b, "\\u%04x", c);
+        else if (c == '"' || c == '\\')
+            r = buf_printf(b, "\\%c", c);
+        else
+            r = buf_add_char(b, (char)c);
+    }
+    return r < 0 ? r : buf_add_char(b, '"');
+}
+
+static int say(struct session *s, const struct load_opts *o, const char *role, const char *text,
+               size_t len) {
+    int r;
+
+    if (!o->chat)
+        return buf_add(&s->said, text, len);
+    r = buf_printf(&s->said, "%s{\"role\": \"%s\", \"content\": ", s->said.len ? ", " : "", role);
+    if (r == 0)
+        r = load_json_string(&s->said, text, len);
+    return r < 0 ? r : buf_add_char(&s->said, '}');
+}
+
+static int say_words(struct session *s, const struct load_opts *o, const char *role,
+                     uint32_t n_tokens, struct rng *rng) {
+    struct buf text;
+
+    buf_init(&text, SAID_MAX);
+    int r = load_words(&text, o, n_tokens, rng);
+    if (r == 0 && !o->chat)
+        r = buf_add_char(&text, ' ');
+    if (r == 0)
+        r = say(s, o, role, text.data, text.len);
+    buf_deinit(&text);
+    return r;
+}
+
+int session_init(struct session *s, const struct load_opts *o, uint64_t number) {
+    struct rng shared = {o->seed ^ 0x736861726564u}, mix = {o->seed};
+
+    *s = (struct session){.rng = {rng_next(&mix) ^ (number * 0xD1342543DE82EF95u)}};
+    buf_init(&s->said, SAID_MAX);
+    return o->shared_prefix ? say_words(s, o, "system", o->shared_prefix, &shared) : 0;
+}
+
+void session_deinit(struct session *s) {
+    buf_deinit(&s->said);
+}
+
+int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens, uint32_t n_output,
+                struct buf *body) {
+    int r = say_words(s, o, "user", n_tokens, &s->rng);
+
+    s->turn++;
+    buf_clear(body);
+    if (r == 0)
+        r = buf_add_str(body, "{\"model\": ");
+    if (r == 0)
+        r = load_json_string(body, o->model, strlen(o->model));
+    if (r == 0)
+        r = buf_add_str(body, o->chat ? ", \"messages\": [" : ", \"prompt\": ");
+    if (r == 0)
+        r = o->chat ? buf_add(body, s->said.data, s->said.len)
+                    : load_json_string(body, s->said.data, s->said.len);
+    if (r == 0)
+        r = buf_printf(body, "%s, \"max_tokens\": %u, \"temperature\": %g, \"seed\": %u",
+                       o->chat ? "]" : "", n_output, o->temperature,
+                       (unsigned)(rng_next(&s->rng) >> 33));
+    if (r == 0 && o->ignore_eos)
+        r = buf_add_str(body, ", \"ignore_eos\": true");
+    if (r == 0 && o->stream)
+        r = buf_add_str(body, ", \"stream\": true, \"stream_options\": {\"include_usage\": true}");
+    return r < 0 ? r : buf_add_char(body, '}');
+}
+
+int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len) {
+    return say(s, o, "assistant", text, len);
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+/*
+ * bench_result - what a load test measured, added up request by request; printed as a table and as JSON.
+ *
+ *   ttft   from when the request was due to its first text
+ *   itl    between consecutive pieces of text, all requests together
+ *   tpot   (last text - first text) / (output tokens - 1), one value a request
+ *   e2e    from when the request was due to its end
+ *   gap    the largest inter-token gap, one value a request
+ *
+ * A request of an open-loop test is due at its arrival time, also when it was sent later: a slow server
+ * cannot hide its queue in the client.
+ */
+
+#include <stdio.h>
+#include <yyjson.h>
+#include "cmd/bench_http.h"
+#include "cmd/bench_stats.h"
+
+struct bench_result {
+    uint64_t n[OUTCOMES]; /* requests by outcome */
+    uint64_t n_good;      /* within both objectives */
+    uint64_t n_guessed;   /* requests without usage: pieces are counted as tokens */
+    uint64_t prompt_tokens, cached_tokens, output_tokens;
+    struct samples ttft, itl, tpot, e2e, gap; /* seconds */
+    int64_t start_ns, end_ns;
+    char first_error[200];
+    double slo_ttft_s, slo_itl_s; /* 0: no objective */
+};
+
+void bench_result_deinit(struct bench_result *r);
+int bench_result_add(struct bench_result *r, const struct bench_request *q);
+uint64_t bench_result_n_done(const struct bench_result *r);
+double bench_result_seconds(const struct bench_result *r);
+
+/* Both sort the samples. */
+void bench_result_print(struct bench_result *r, FILE *f);
+void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val *root);

@@ -1,0 +1,150 @@
+#include "cmd/bench_sse.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+
+void sse_init(struct sse *s) {
+    *s = (struct sse){0};
+    buf_init(&s->line, SSE_EVENT_MAX);
+    buf_init(&s->data, SSE_EVENT_MAX);
+}
+
+void sse_deinit(struct sse *s) {
+    buf_deinit(&s->line);
+    buf_deinit(&s->data);
+}
+
+/* A line is whole. Fields other than data (event, id, retry) and comments say nothing that is measured. */
+static int end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
+    const char *p = s->line.data;
+    size_t len = s->line.len;
+    int r = 0;
+
+    if (len == 0) {
+        if (s->has_data)
+            r = event(ctx, s->data.len ? s->data.data : "", s->data.len);
+        buf_clear(&s->data);
+        s->has_data = false;
+        return r;
+    }
+    if (len >= 5 && memcmp(p, "data:", 5) == 0) {
+        size_t skip = len > 5 && p[5] == ' ' ? 6 : 5;
+
+        if (s->has_data)
+            r = buf_add_char(&s->data, '\n');
+        if (r == 0)
+            r = buf_add(&s->data, p + skip, len - skip);
+        s->has_data = true;
+    }
+    buf_clear(&s->line);
+    return r;
+}
+
+int sse_feed(struct sse *s, const char *bytes, size_t n,
+             int (*event)(void *ctx, const char *data, size_t len), void *ctx) {
+    const char *end = bytes + n;
+    int r = 0;
+
+    while (r == 0 && bytes < end) {
+        const char *p = bytes;
+
+        if (*p == '\n' && s->after_cr) {
+            s->after_cr = false;
+            bytes++;
+            continue;
+        }
+        s->after_cr = false;
+        while (p < end && *p != '\n' && *p != '\r')
+            p++;
+        r = buf_add(&s->line, bytes, (size_t)(p - bytes));
+        if (r == 0 && p < end) {
+            s->after_cr = *p == '\r';
+            r = end_line(s, event, ctx);
+            p++;
+        }
+        bytes = p;
+    }
+    return r;
+}
+
+static int64_t number(yyjson_val *object, const char *key) {
+    yyjson_val *v = yyjson_obj_get(object, key);
+
+    return yyjson_is_int(v) ? yyjson_get_sint(v) : -1;
+}
+
+static int add_text(struct buf *text, yyjson_val *v) {
+    return yyjson_is_str(v) ? buf_add(text, yyjson_get_str(v), yyjson_get_len(v)) : 0;
+}
+
+/* @message: a delta or a message. */
+static int add_message(struct buf *text, yyjson_val *message) {
+    static const char *const keys[] = {"reasoning_content", "reasoning", "content"};
+    yyjson_val *call;
+    size_t i, n;
+    int r = 0;
+
+    for (size_t k = 0; r == 0 && k < ARRAY_SIZE(keys); k++)
+        r = add_text(text, yyjson_obj_get(message, keys[k]));
+    yyjson_arr_foreach(yyjson_obj_get(message, "tool_calls"), i, n, call) {
+        yyjson_val *function = yyjson_obj_get(call, "function");
+
+        if (r == 0)
+            r = add_text(text, yyjson_obj_get(function, "name"));
+        if (r == 0)
+            r = add_text(text, yyjson_obj_get(function, "arguments"));
+    }
+    return r;
+}
+
+void openai_copy_text(char *out, size_t size, const char *text) {
+    size_t len = strlen(text);
+
+    if (len >= size) {
+        len = size - 1;
+        while (len && ((unsigned char)text[len] & 0xC0) == 0x80)
+            len--; /* not in the middle of a character */
+    }
+    for (size_t i = 0; i < len; i++)
+        out[i] = (unsigned char)text[i] < 0x20 || text[i] == 0x7F ? ' ' : text[i];
+    out[len] = 0;
+}
+
+static void get_error(yyjson_val *error, struct openai_part *out) {
+    const char *message = yyjson_is_str(error) ? yyjson_get_str(error)
+                                               : yyjson_get_str(yyjson_obj_get(error, "message"));
+
+    openai_copy_text(out->error, sizeof(out->error),
+                     message && *message ? message : "error without a message");
+}
+
+int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out) {
+    yyjson_doc *doc = yyjson_read(json, len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *usage, *error, *choice;
+    size_t i, n, before = text->len;
+    int r = yyjson_is_obj(root) ? 0 : -EBADMSG;
+
+    *out = (struct openai_part){.prompt_tokens = -1, .cached_tokens = -1, .output_tokens = -1};
+    yyjson_arr_foreach(yyjson_obj_get(root, "choices"), i, n, choice) {
+        yyjson_val *message = yyjson_obj_get(choice, "delta");
+
+        if (!message)
+            message = yyjson_obj_get(choice, "message");
+        if (r == 0)
+            r = message ? add_message(text, message)
+                        : add_text(text, yyjson_obj_get(choice, "text"));
+        out->finished |= yyjson_is_str(yyjson_obj_get(choice, "finish_reason"));
+    }
+    usage = yyjson_obj_get(root, "usage");
+    out->prompt_tokens = number(usage, "prompt_tokens");
+    out->output_tokens = number(usage, "completion_tokens");
+    out->cached_tokens = number(yyjson_obj_get(usage, "prompt_tokens_details"), "cached_tokens");
+    error = yyjson_obj_get(root, "error");
+    if (error && !yyjson_is_null(error))
+        get_error(error, out);
+    out->n_text = text->len - before;
+    yyjson_doc_free(doc);
+    return r;
+}

@@ -1,0 +1,40 @@
+#pragma once
+
+/*
+ * bench_sse - what a server sends: server-sent events out of chunks cut anywhere, and what an OpenAI chunk
+ * or response says.
+ */
+
+#include <stdbool.h>
+#include "base/buf.h"
+
+#define SSE_EVENT_MAX ((size_t)16 << 20) /* bytes of one event */
+
+struct sse {
+    struct buf line, data;
+    bool after_cr; /* a LF now belongs to the CR before */
+    bool has_data;
+};
+
+void sse_init(struct sse *s);
+void sse_deinit(struct sse *s);
+
+/* Calls @event with the data of each event that @bytes complete. Returns 0, -ENOMEM, -EMSGSIZE, or what
+ * @event returned when it was not 0. */
+int sse_feed(struct sse *s, const char *bytes, size_t n,
+             int (*event)(void *ctx, const char *data, size_t len), void *ctx);
+
+/* One chunk of a stream, or a whole response. Numbers are -1 when absent. */
+struct openai_part {
+    size_t n_text; /* bytes of text added to the buffer */
+    bool finished; /* a finish_reason came */
+    int64_t prompt_tokens, cached_tokens, output_tokens;
+    char error[160]; /* the server's error message, else "" */
+};
+
+/* Parses @json: text of all choices (content, reasoning, text, names and arguments of tool calls) is added to
+ * @text. Returns 0, -ENOMEM, -EMSGSIZE or -EBADMSG: not JSON or not an object. */
+int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out);
+
+/* Copies UTF-8 that is to be printed: cut at @size between characters, control characters as spaces. */
+void openai_copy_text(char *out, size_t size, const char *text);

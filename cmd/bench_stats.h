@@ -1,0 +1,46 @@
+#pragma once
+
+/*
+ * bench_stats - samples and what is said of them; distributions of lengths.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+#include "base/rng.h"
+
+struct samples {
+    double *v;
+    size_t n, cap;
+};
+
+struct summary {
+    size_t n;
+    double mean, sd, min, p50, p90, p99, max; /* all 0 when n is 0; sd: of a sample (n - 1) */
+};
+
+void samples_deinit(struct samples *s); /* accepts a zeroed one */
+int samples_add(struct samples *s, double v);
+int samples_add_all(struct samples *s, const struct samples *from);
+
+/* The quantile @q in [0, 1] of @n > 0 sorted values, interpolated between the two neighbours of
+ * position q (n - 1), as numpy's default does. */
+double stats_quantile(const double *sorted, size_t n, double q);
+/* Sorts the samples. */
+struct summary samples_summary(struct samples *s);
+
+/* A distribution of lengths: "N", "A-B" (uniform), "A,B,C" (each as likely), "exp:MEAN",
+ * "lognormal:MEDIAN:SIGMA". Draws lie in [1, LENGTH_MAX]. */
+#define LENGTH_MAX 1000000u
+#define DIST_CHOICES 16u
+
+struct dist {
+    enum { DIST_FIXED, DIST_UNIFORM, DIST_CHOICE, DIST_EXP, DIST_LOGNORMAL } kind;
+    double a, b;
+    uint32_t n, choice[DIST_CHOICES];
+};
+
+int dist_parse(struct dist *d, const char *text, struct err *err);
+uint32_t dist_draw(const struct dist *d, struct rng *r);
+
+/* An exponentially distributed time of mean 1. */
+double stats_exponential(struct rng *r);

@@ -1,0 +1,38 @@
+#pragma once
+
+/*
+ * bench_target - the server under test: the options that name it, its model, and how many words of the load
+ * make a token in its vocabulary.
+ */
+
+#include <yyjson.h>
+#include "cmd/bench_http.h"
+#include "cmd/bench_load.h"
+#include "cmd/cli.h"
+
+#define TARGET_USAGE                                                                               \
+    "the server:\n"                                                                                \
+    "  --url URL             http://host:port, with or without /v1\n"                              \
+    "  --model NAME          default: the first that /v1/models lists\n"                           \
+    "  --api-key K           default: the environment's OPENAI_API_KEY\n"                          \
+    "  --endpoint E          chat or completions (chat)\n"                                         \
+    "  --no-ignore-eos       do not send ignore_eos, which is no field of OpenAI's\n"              \
+    "  --temperature T       (0)\n"                                                                \
+    "  --seed N              of the load (1)\n"                                                    \
+    "  --timeout S           of a request (600)\n"                                                 \
+    "  --words-per-token X   default: two requests find out\n"
+
+struct bench_target {
+    const char *url, *api_key, *endpoint, *model_option;
+    double timeout_s;
+    char model[256];
+    struct load_opts load;
+};
+
+void bench_target_init(struct bench_target *t);
+/* cli_parse() over @options and the target's own. */
+int bench_target_parse(struct bench_target *t, int argc, char **argv,
+                       const struct cli_option *options, size_t n, const char *usage);
+/* Finds out the model and words_per_token. CLI_OK or the exit code of a failure. */
+int bench_target_open(struct bench_target *t, struct bench_http **out);
+void bench_target_json(const struct bench_target *t, yyjson_mut_doc *d, yyjson_mut_val *config);

@@ -1,0 +1,209 @@
+"""weft-bench serve and identity against a server whose answers and delays are known. Times are only ever bounded from
+below: a sleep never ends early."""
+import json
+import os
+import subprocess
+import tempfile
+
+from fake_openai import FakeServer
+from weftd import main, program
+
+FOLDER = tempfile.TemporaryDirectory(prefix="weft-bench-")
+
+
+class Server(FakeServer):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+def run(*args, code=0, env=None):
+    p = subprocess.run([program("weft-bench"), *map(str, args)], capture_output=True, timeout=100, text=True,
+                       env={**os.environ, "OPENAI_API_KEY": "", **(env or {})})
+    assert p.returncode == code, (args, p.returncode, p.stdout, p.stderr)
+    return p.stdout, p.stderr
+
+
+def serve(server, *args, code=0, words=0.5):
+    file = os.path.join(FOLDER.name, "result.json")
+    if os.path.exists(file):
+        os.unlink(file)
+    out, _ = run("serve", "--url", server.url, "--words-per-token", words, "--json", file, *args, code=code)
+    with open(file) as f:
+        return json.load(f), out
+
+
+def test_counts_tokens_and_bounds_times_from_below():
+    with Server() as s:
+        s.first_s, s.gap_s = 0.03, 0.01
+        d, out = serve(s, "--clients", 4, "--requests", 12, "--prompt-tokens", 20, "--output-tokens", 6)
+        assert len(s.requests) == 12 and s.max_active == 4
+        assert d["requests"] == {"ok": 12, "rejected": 0, "http": 0, "stream": 0, "protocol": 0, "network": 0}
+        assert d["output_tokens"] == 72 and d["prompt_tokens"] == 12 * 25 and d["cached_tokens"] == 36
+        assert d["ttft_ms"]["n"] == 12 and d["ttft_ms"]["min"] >= 30
+        assert d["itl_ms"]["n"] == 60 and d["itl_ms"]["mean"] >= 9.9
+        assert d["e2e_ms"]["min"] >= 80 and d["largest_gap_ms"]["min"] >= 10 and d["tpot_ms"]["min"] >= 9.9
+        for key in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "largest_gap_ms"):
+            m = d[key]
+            assert m["min"] <= m["p50"] <= m["p90"] <= m["p99"] <= m["max"] and m["min"] <= m["mean"] <= m["max"], (key, m)
+        assert d["seconds"] >= 0.24 and abs(d["output_tokens_per_s"] - 72 / d["seconds"]) < 1e-6
+        assert d["largest_gap_ms"]["max"] == d["itl_ms"]["max"]
+        assert "12 ok in" in out and "time to first token" in out
+        for r in s.requests:
+            assert r["model"] == "fake-model" and r["max_tokens"] == 6 and r["ignore_eos"] is True and r["stream"]
+            assert len(s.prompt_words(r)) == 10 and r["temperature"] == 0
+        assert len({json.dumps(r["messages"]) for r in s.requests}) == 12
+
+
+def test_chunks_split_anywhere_change_nothing():
+    for line_end in ("\n", "\r\n", "\r"):
+        for split in (1, 7):
+            with Server() as s:
+                s.split, s.line_end = split, line_end
+                d, _ = serve(s, "--clients", 2, "--requests", 4, "--prompt-tokens", 8, "--output-tokens", 20)
+                assert d["requests"]["ok"] == 4 and d["output_tokens"] == 80 and d["itl_ms"]["n"] == 76, d
+
+
+def test_every_kind_of_error_is_counted_and_the_rest_goes_on():
+    with Server() as s:
+        s.plan = {1: "429", 2: "503", 3: "500", 4: "cut", 5: "error", 6: "garbage", 7: "json"}
+        d, out = serve(s, "--clients", 3, "--requests", 14, "--output-tokens", 5)
+        assert d["requests"] == {"ok": 7, "rejected": 2, "http": 1, "stream": 2, "protocol": 2, "network": 0}, d
+        assert d["output_tokens"] == 35 and d["ttft_ms"]["n"] == 7
+        assert "as planned" in d["first_error"] and "\n" not in d["first_error"] and "2 rejected" in out
+    out, err = run("serve", "--url", "http://127.0.0.1:1", "--model", "m", "--words-per-token", 1, "--clients", 1,
+                   "--requests", 2, code=1)
+    assert "2 network" in out and "no request succeeded" in err
+    _, err = run("serve", "--url", "http://127.0.0.1:1", "--clients", 1, code=1)
+    assert err.startswith("weft-bench: ") and err.count("\n") == 1, err
+
+
+def test_goodput_counts_what_meets_both_objectives():
+    with Server() as s:
+        s.first_s, s.gap_s = 0.02, 0.005
+        for ttft, itl, good in ((60000, 60000, 6), (10, 60000, 0), (60000, 2, 0)):
+            d, _ = serve(s, "--clients", 2, "--requests", 6, "--output-tokens", 4, "--slo-ttft", ttft, "--slo-itl", itl)
+            assert d["good_requests"] == good and abs(d["goodput_requests_per_s"] - good / d["seconds"]) < 1e-6, d
+        d, _ = serve(s, "--clients", 2, "--requests", 2, "--output-tokens", 4)
+        assert "good_requests" not in d
+
+
+def test_turns_carry_the_conversation_and_sessions_share_a_prefix():
+    with Server() as s:
+        serve(s, "--clients", 2, "--requests", 6, "--turns", 3, "--shared-prefix", 40, "--prompt-tokens", 10, "--output-tokens", 4)
+        assert len(s.requests) == 6
+        assert len({r["messages"][0]["content"] for r in s.requests}) == 1
+        assert s.requests[0]["messages"][0]["role"] == "system" and len(s.requests[0]["messages"][0]["content"].split()) == 20
+        lengths = sorted(len(r["messages"]) for r in s.requests)
+        assert lengths == [2, 2, 4, 4, 6, 6], lengths
+        for r in s.requests:
+            assert [m["role"] for m in r["messages"]] == (["system"] + ["user", "assistant"] * 3)[: len(r["messages"])]
+            if len(r["messages"]) > 2:
+                before = next(q for q in s.requests if q["messages"] == r["messages"][:-2])
+                assert r["messages"][-2]["content"] == "".join(s.pieces(before))
+        s.requests.clear()
+        serve(s, "--clients", 1, "--requests", 2, "--turns", 2, "--endpoint", "completions", "--prompt-tokens", 10, "--output-tokens", 4)
+        first, second = (r["prompt"] for r in s.requests)
+        assert second.startswith(first + "".join(s.pieces(s.requests[0])))
+
+
+def test_the_load_is_a_function_of_the_seed():
+    def bodies(seed):
+        with Server() as s:
+            serve(s, "--clients", 1, "--requests", 5, "--prompt-tokens", "5-50", "--output-tokens", "exp:6", "--seed", seed)
+            return [{k: v for k, v in r.items() if k not in ("started", "auth")} for r in s.requests]
+
+    a = bodies(3)
+    assert a == bodies(3) and a != bodies(4)
+    assert len({len(FakeServer.prompt_words(r)) for r in a}) > 1 and len({r["max_tokens"] for r in a}) > 1
+
+
+def test_open_loop_sends_at_the_rate_and_counts_from_the_arrival():
+    with Server() as s:
+        s.first_s = 0.1
+        d, _ = serve(s, "--rate", 50, "--requests", 20, "--output-tokens", 2)
+        assert d["requests"]["ok"] == 20 and s.max_active > 1 and d["ttft_ms"]["min"] >= 100
+        starts = [r["started"] for r in s.requests]
+        assert len(starts) == 20 and d["config"]["loop"] == "open"
+    with Server() as s:
+        d, _ = serve(s, "--clients", 2, "--duration", 0.3, "--output-tokens", 1)
+        assert d["requests"]["ok"] == len(s.requests) > 2 and d["seconds"] >= 0.2
+
+
+def test_rejected_agents_wait_before_they_ask_again():
+    with Server() as s:
+        s.plan = {0: "429"}
+        d, _ = serve(s, "--clients", 1, "--requests", 2, "--output-tokens", 1)
+        assert d["requests"]["rejected"] == 1 and s.requests[1]["started"] - s.requests[0]["started"] >= 1
+
+
+def test_words_per_token_is_found_out_and_missing_usage_is_said():
+    with Server() as s:
+        file = os.path.join(FOLDER.name, "r.json")
+        run("serve", "--url", s.url + "/v1/", "--clients", 1, "--requests", 1, "--prompt-tokens", 100, "--json", file)
+        d = json.load(open(file))
+        assert d["config"]["words_per_token"] == 0.5 and d["prompt_tokens"] == 105
+        s.usage = False
+        s.requests.clear()
+        out, err = run("serve", "--url", s.url, "--clients", 1, "--requests", 1, "--output-tokens", 9, "--json", "-")
+        d = json.loads(out)
+        assert d["output_tokens"] == 9 and d["output_tokens_counted_as_pieces"] and "does not count" in err
+
+
+def test_options_reach_the_server():
+    with Server() as s:
+        d, _ = serve(s, "--clients", 1, "--requests", 1, "--api-key", "sk-1", "--no-ignore-eos", "--temperature", 0.5,
+                     "--no-stream", "--model", 'a "name"', "--output-tokens", 3)
+        r = s.requests[0]
+        assert r["auth"] == "Bearer sk-1" and "ignore_eos" not in r and r["temperature"] == 0.5
+        assert "stream" not in r and r["model"] == 'a "name"'
+        assert d["requests"]["ok"] == 1 and d["ttft_ms"]["n"] == 0 and d["e2e_ms"]["n"] == 1 and d["output_tokens"] == 3
+
+
+def identity(server, *args, code=0):
+    file = os.path.join(FOLDER.name, "identity.json")
+    out, err = run("identity", "--url", server.url, "--prompts", 6, "--noise", 3, "--output-tokens", 8, "--json", file,
+                   *args, code=code)
+    return json.load(open(file)), out
+
+
+def test_identity_tells_a_steady_server_from_one_that_drifts():
+    with Server() as s:
+        s.first_s = 0.01
+        d, out = identity(s, "--rounds", 2, "--strict")
+        assert (d["same"], d["different"], d["failed"], d["share"]) == (12, 0, 0, 1.0) and "100.00 %" in out
+        assert s.max_active == 9
+        greedy = [r for r in s.requests if r["temperature"] == 0 and r["max_tokens"] == 8]
+        assert len(greedy) >= 18
+        s.drift = True
+        d, out = identity(s)
+        assert d["different"] >= 5 and d["share"] < 0.2 and "earliest difference at byte" in out
+        identity(s, "--strict", code=1)
+    with Server() as s:
+        s.first_s, s.limit = 0.02, 5
+        d, _ = identity(s)
+        assert d["failed"] > 0 and d["same"] + d["failed"] == 6
+        identity(s, "--strict", code=1)
+
+
+def test_bad_arguments_exit_64_with_one_line():
+    url = ("--url", "http://127.0.0.1:1")
+    for args in (
+        ("nonsense",), ("serve",), ("serve", *url), ("serve", *url, "--clients", "0"), ("serve", *url, "--clients", "x"),
+        ("serve", *url, "--clients", "1", "--rate", "1"), ("serve", *url, "--clients", "1", "extra"),
+        ("serve", *url, "--clients", "1", "--prompt-tokens", "9-3"), ("serve", *url, "--clients", "1", "--output-tokens", "exp"),
+        ("serve", *url, "--clients", "1", "--endpoint", "x"), ("serve", *url, "--clients", "1", "--nonsense"),
+        ("serve", *url, "--clients", "1", "--no-stream", "--slo-ttft", "3"), ("serve", *url, "--clients"),
+        ("serve", *url, "--clients", "1", "--stream=3"), ("identity",), ("identity", *url, "--prompts", "0"),
+    ):
+        out, err = run(*args, code=64)
+        assert not out and err.startswith("weft-bench: ") and err.count("\n") == 1, (args, err)
+    assert run("serve", "--url", "ftp://x", "--clients", 1, code=1)[1].count("\n") == 1
+    assert run(code=64)[1].startswith("usage: ")
+    for command in ("serve", "identity"):
+        assert run(command, "--help")[0].startswith("usage: weft-bench " + command)
+
+
+main(globals())
