@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <yyjson.h>
 #include "cmd/bench_sse.h"
 
@@ -38,13 +37,6 @@ const char *outcome_name(enum outcome o) {
     };
 
     return names[o];
-}
-
-int64_t bench_now_ns(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 void bench_request_init(struct bench_request *q) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "cmd/bench_clock.h"
 #include "cmd/bench_stats.h"
 
 enum outcome {
@@ -68,5 +69,3 @@ uint32_t bench_http_n_running(const struct bench_http *h);
 
 /* The id of the first model that GET /v1/models lists. */
 int bench_http_model(struct bench_http *h, char out[256], struct err *err);
-
-int64_t bench_now_ns(void);

@@ -12,6 +12,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
+    {"engine", bench_cmd_engine, "prefill and decode without a server"},
 #ifdef HAVE_CURL
     {"serve", bench_cmd_serve, "an OpenAI-compatible server under load: latencies and throughput"},
     {"identity", bench_cmd_identity, "how many answers are the same alone and under load"},

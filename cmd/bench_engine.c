@@ -1,0 +1,398 @@
+/*
+ * weft-bench engine - how fast a model is computed, without scheduler and HTTP, in the manner of llama-bench.
+ *
+ *   prefill   a prompt of -p tokens into an empty context
+ *   decode    -n tokens, one at a time, for each of B sequences in one batch, after -d tokens of context
+ *   replay    recorded prompts and outputs; the recorded token follows whatever was sampled, but everything
+ *             is computed: the rates of real text, and how often greedy sampling agrees with the record
+ *
+ * Decoding reads every weight once a step. The rate of those bytes is set beside the rate at which memory can
+ * be read at all, measured before and after with as many threads (the faster of the two counts).
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "cmd/bench_bandwidth.h"
+#include "cmd/bench_clock.h"
+#include "cmd/bench_cmd.h"
+#include "cmd/bench_json.h"
+#include "cmd/bench_replay.h"
+#include "cmd/bench_run.h"
+#include "cmd/cli.h"
+
+#define BATCHES_MAX 16u
+#define BATCH_MAX 1024u
+#define RESULTS_MAX (BATCHES_MAX + 2)
+
+static const char usage[] =
+    "usage: weft-bench engine --model FILE [options]\n"
+    "Measures prefill and decode without a server.\n"
+    "  --threads N        0: all cores (0)\n"
+    "  --backend B        reference, cpu, cuda or auto (auto)\n"
+    "  --isa I            of the cpu backend: auto, generic, avx2, avx512 (auto)\n"
+    "  --kv T             f16 or q8_0 (f16)\n"
+    "  -p N               tokens of the prompt; 0: no prefill (512)\n"
+    "  -n N               tokens to decode; 0: no decode (128)\n"
+    "  -d N               tokens of context before them (0)\n"
+    "  --batch B,B,...    sequences decoded together (1)\n"
+    "  --rows N           rows of a prefill step (512)\n"
+    "  --reps R           (5)\n"
+    "  --replay FILE      compute recorded requests instead, the first --batch of them at a time\n"
+    "  --no-bandwidth     do not measure how fast memory is read\n"
+    "  --json FILE        the result as JSON (-: stdout)\n";
+
+struct result {
+    const char *test;
+    uint32_t n_seqs, n_tokens, depth;
+    struct samples rate; /* tokens per second, all sequences together */
+};
+
+struct bench {
+    const char *model, *backend, *isa, *kv, *batch_text, *replay_path, *json;
+    uint32_t n_threads, n_prompt, n_decode, depth, rows, reps;
+    uint32_t batch[BATCHES_MAX], n_batches;
+    bool bandwidth;
+
+    struct run run;
+    struct replay replay;
+    uint64_t n_agree, n_replayed;
+    double read_rate; /* bytes per second; 0: not measured */
+    struct result result[RESULTS_MAX];
+    uint32_t n_results;
+};
+
+static double seconds_since(int64_t start) {
+    return (double)(bench_now_ns() - start) * 1e-9;
+}
+
+static struct result *new_result(struct bench *b, const char *test, uint32_t n_seqs,
+                                 uint32_t n_tokens, uint32_t depth) {
+    struct result *r = &b->result[b->n_results++];
+
+    *r = (struct result){.test = test, .n_seqs = n_seqs, .n_tokens = n_tokens, .depth = depth};
+    fprintf(stderr, "%s, %u tokens, %u sequence%s\n", test, n_tokens, n_seqs,
+            n_seqs == 1 ? "" : "s");
+    return r;
+}
+
+static int32_t *random_tokens(const struct bench *b, uint32_t n) {
+    int32_t *t = calloc(MAX(n, 1u), sizeof(*t));
+    struct rng rng = {1};
+
+    for (uint32_t i = 0; t && i < n; i++)
+        t[i] = (int32_t)rng_below(&rng, b->run.info->n_vocab);
+    return t;
+}
+
+static int measure_prefill(struct bench *b) {
+    CLEANUP(freep) int32_t *tokens = random_tokens(b, b->n_prompt);
+    struct result *res = new_result(b, "prefill", 1, b->n_prompt, 0);
+
+    if (!tokens)
+        return -ENOMEM;
+    int r = run_prefill(&b->run, 0, 0, tokens, MIN(b->n_prompt, b->rows), NULL); /* warm up */
+    for (uint32_t i = 0; r == 0 && i < b->reps; i++) {
+        int64_t start = bench_now_ns();
+
+        r = run_prefill(&b->run, 0, 0, tokens, b->n_prompt, NULL);
+        if (r == 0)
+            r = samples_add(&res->rate, b->n_prompt / seconds_since(start));
+    }
+    return r;
+}
+
+static int measure_decode(struct bench *b, uint32_t n_seqs) {
+    CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
+    struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);
+    int r = tokens ? 0 : -ENOMEM;
+
+    for (uint32_t s = 0; r == 0 && s < n_seqs; s++)
+        r = run_prefill(&b->run, s, 0, tokens, b->depth, NULL);
+    if (r == 0) /* warm up */
+        r = run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens);
+    for (uint32_t i = 0; r == 0 && i < b->reps; i++) {
+        int64_t start = bench_now_ns();
+
+        r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens);
+        if (r == 0)
+            r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start));
+    }
+    return r;
+}
+
+/* Decodes requests [begin, begin + n) together; each leaves when its record ends. */
+static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *prefill_s,
+                        double *decode_s) {
+    uint32_t slot[BATCH_MAX], pos[BATCH_MAX], live = n;
+    int32_t next[BATCH_MAX], token[BATCH_MAX];
+    int r = 0;
+
+    int64_t start = bench_now_ns();
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        const struct replay_request *q = &b->replay.request[begin + i];
+
+        slot[i] = i;
+        pos[i] = q->n_prompt;
+        r = run_prefill(&b->run, i, 0, q->token.id, q->n_prompt, &next[i]);
+    }
+    *prefill_s += seconds_since(start);
+    start = bench_now_ns();
+    while (r == 0 && live) {
+        uint32_t kept = 0;
+
+        for (uint32_t i = 0; i < live; i++) { /* next[i] was sampled for position pos[i] */
+            const struct replay_request *q = &b->replay.request[begin + slot[i]];
+
+            b->n_agree += next[i] == q->token.id[pos[i]];
+            b->n_replayed++;
+            if (pos[i] + 1 == q->token.n)
+                continue;
+            slot[kept] = slot[i];
+            pos[kept] = pos[i];
+            token[kept++] = q->token.id[pos[i]];
+        }
+        live = kept;
+        if (live)
+            r = run_decode(&b->run, live, slot, pos, token, next);
+        for (uint32_t i = 0; i < live; i++)
+            pos[i]++;
+    }
+    *decode_s += seconds_since(start);
+    return r;
+}
+
+static int measure_replay(struct bench *b) {
+    uint32_t group = MIN(b->batch[0], b->replay.n), n_prompt = 0, n_output = 0;
+    int r = 0;
+
+    for (uint32_t i = 0; i < b->replay.n; i++) {
+        n_prompt += b->replay.request[i].n_prompt;
+        n_output += (uint32_t)b->replay.request[i].token.n - b->replay.request[i].n_prompt;
+    }
+    struct result *prefill = new_result(b, "replay prefill", 1, n_prompt, 0);
+    struct result *decode = new_result(b, "replay decode", group, n_output, 0);
+    for (uint32_t rep = 0; r == 0 && rep < b->reps; rep++) {
+        double prefill_s = 0, decode_s = 0;
+
+        for (uint32_t at = 0; r == 0 && at < b->replay.n; at += group)
+            r = replay_group(b, at, MIN(group, b->replay.n - at), &prefill_s, &decode_s);
+        if (r == 0)
+            r = samples_add(&prefill->rate, n_prompt / prefill_s);
+        /* The first output token of a request comes from its prefill. */
+        if (r == 0 && n_output > b->replay.n)
+            r = samples_add(&decode->rate, (n_output - b->replay.n) / decode_s);
+    }
+    return r;
+}
+
+static int measure_all(struct bench *b) {
+    int r = 0;
+
+    if (b->replay_path)
+        return measure_replay(b);
+    if (b->n_prompt)
+        r = measure_prefill(b);
+    for (uint32_t i = 0; r == 0 && b->n_decode && i < b->n_batches; i++)
+        r = measure_decode(b, b->batch[i]);
+    return r;
+}
+
+static int measure_bandwidth(struct bench *b) {
+    double rate = 0;
+    int r = 0;
+
+    if (b->bandwidth)
+        r = bandwidth_measure(b->run.info->n_threads, bandwidth_buffer(), 1, &rate);
+    b->read_rate = MAX(b->read_rate, rate);
+    return r;
+}
+
+/* Steps read the weights, not tokens: a batch of B reads them once for B tokens. */
+static bool is_decode(const struct result *r) {
+    return strstr(r->test, "decode") != NULL;
+}
+
+static double bytes_per_s(const struct bench *b, const struct result *r, double rate) {
+    return (double)b->run.bytes_per_token * rate / r->n_seqs;
+}
+
+static void print(struct bench *b, FILE *f) {
+    const struct engine_info *i = b->run.info;
+
+    fprintf(f, "model      %s (%s, %.2f M parameters, %.2f MiB of weights)\n",
+            i->name[0] ? i->name : b->model, i->arch, (double)i->n_params * 1e-6,
+            (double)i->weight_bytes / 0x1p20);
+    fprintf(f, "backend    %s %s, %u threads\n", i->backend, i->isa ? i->isa : "", i->n_threads);
+    if (b->read_rate > 0)
+        fprintf(f, "memory     %.1f GB/s read by %u threads\n", b->read_rate * 1e-9, i->n_threads);
+    fprintf(f, "\n%-15s %5s %7s %7s  %18s  %9s %8s\n", "test", "seqs", "tokens", "depth",
+            "tokens/s", "GB/s", "of limit");
+    for (uint32_t k = 0; k < b->n_results; k++) {
+        struct result *r = &b->result[k];
+        struct summary s = samples_summary(&r->rate);
+
+        if (!s.n)
+            continue;
+        fprintf(f, "%-15s %5u %7u %7u  %10.2f ± %5.2f", r->test, r->n_seqs, r->n_tokens, r->depth,
+                s.mean, s.sd);
+        if (is_decode(r))
+            fprintf(f, "  %9.2f", bytes_per_s(b, r, s.mean) * 1e-9);
+        if (is_decode(r) && b->read_rate > 0)
+            fprintf(f, " %6.1f %%", 100 * bytes_per_s(b, r, s.mean) / b->read_rate);
+        fputc('\n', f);
+    }
+    if (b->n_replayed)
+        fprintf(f, "\ngreedy sampling agrees with %" PRIu64 " of %" PRIu64 " recorded tokens\n",
+                b->n_agree, b->n_replayed);
+}
+
+static int write_json(struct bench *b) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d), *list, *v;
+    const struct engine_info *i = b->run.info;
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "benchmark", "engine");
+    yyjson_mut_obj_add_str(d, root, "model", b->model);
+    yyjson_mut_obj_add_str(d, root, "arch", i->arch);
+    yyjson_mut_obj_add_str(d, root, "backend", i->backend);
+    yyjson_mut_obj_add_str(d, root, "isa", i->isa ? i->isa : "");
+    yyjson_mut_obj_add_uint(d, root, "threads", i->n_threads);
+    yyjson_mut_obj_add_uint(d, root, "n_params", i->n_params);
+    yyjson_mut_obj_add_uint(d, root, "weight_bytes", i->weight_bytes);
+    yyjson_mut_obj_add_uint(d, root, "bytes_per_step", b->run.bytes_per_token);
+    if (b->read_rate > 0)
+        yyjson_mut_obj_add_real(d, root, "read_gb_per_s", b->read_rate * 1e-9);
+    list = yyjson_mut_obj_add_arr(d, root, "results");
+    for (uint32_t k = 0; k < b->n_results; k++) {
+        struct result *r = &b->result[k];
+        struct summary s = samples_summary(&r->rate);
+
+        v = yyjson_mut_arr_add_obj(d, list);
+        yyjson_mut_obj_add_str(d, v, "test", r->test);
+        yyjson_mut_obj_add_uint(d, v, "seqs", r->n_seqs);
+        yyjson_mut_obj_add_uint(d, v, "tokens", r->n_tokens);
+        yyjson_mut_obj_add_uint(d, v, "depth", r->depth);
+        bench_json_summary(d, v, "tokens_per_s", &s, 1);
+        if (is_decode(r))
+            yyjson_mut_obj_add_real(d, v, "gb_per_s", bytes_per_s(b, r, s.mean) * 1e-9);
+        if (is_decode(r) && b->read_rate > 0)
+            yyjson_mut_obj_add_real(d, v, "share_of_limit",
+                                    bytes_per_s(b, r, s.mean) / b->read_rate);
+    }
+    if (b->n_replayed) {
+        yyjson_mut_obj_add_uint(d, root, "replayed_tokens", b->n_replayed);
+        yyjson_mut_obj_add_uint(d, root, "greedy_agrees", b->n_agree);
+    }
+    return bench_json_write(d, b->json);
+}
+
+static int parse_batches(struct bench *b) {
+    CLEANUP(freep) char *copy = strdup(b->batch_text);
+    char *rest = copy, *part;
+
+    while (copy && (part = strsep(&rest, ",")))
+        if (b->n_batches == BATCHES_MAX || !cli_u32(part, 1, BATCH_MAX, &b->batch[b->n_batches++]))
+            return cli_usage("--batch: \"%s\" is not a list of at most %u numbers from 1 to %u",
+                             b->batch_text, BATCHES_MAX, BATCH_MAX);
+    return copy ? -1 : cli_fail("out of memory");
+}
+
+/* The longest sequence and the widest batch decide how much memory the engine takes. */
+static int open_engine(struct bench *b, struct err *err) {
+    struct run_opts o = {
+        .model = b->model,
+        .backend = b->backend,
+        .isa = b->isa,
+        .n_threads = b->n_threads,
+        .kv_type = strcmp(b->kv, "f16") == 0 ? ENGINE_KV_F16 : ENGINE_KV_Q8_0,
+        .max_rows = b->rows,
+        .max_seqs = 1,
+        .max_tokens = MAX(b->n_prompt, b->depth + b->n_decode),
+    };
+
+    for (uint32_t i = 0; i < b->n_batches; i++)
+        o.max_seqs = MAX(o.max_seqs, b->batch[i]);
+    if (b->replay_path) {
+        CLEANUP(gguf_freep) struct gguf *g = NULL;
+        int r = gguf_open(&g, b->model, err);
+
+        if (r == 0)
+            r = replay_read(&b->replay, b->replay_path, g, err);
+        if (r < 0)
+            return r;
+        o.max_seqs = MIN(b->batch[0], b->replay.n);
+        o.max_tokens = b->replay.longest;
+    }
+    return run_open(&b->run, &o, err);
+}
+
+static int measure(struct bench *b) {
+    struct err err = {0};
+    int code = CLI_OK, r = open_engine(b, &err);
+
+    if (r < 0)
+        return cli_fail_err(b->replay_path ? b->replay_path : b->model, &err, r);
+    r = measure_bandwidth(b);
+    if (r == 0)
+        r = measure_all(b);
+    if (r == 0)
+        r = measure_bandwidth(b);
+    if (r < 0)
+        return cli_fail("%s: %s", b->model, strerror(-r));
+    print(b, b->json && strcmp(b->json, "-") == 0 ? stderr : stdout);
+    if (b->json)
+        code = write_json(b);
+    return cli_flush() ? code : CLI_FAILED;
+}
+
+int bench_cmd_engine(int argc, char **argv) {
+    struct bench b = {
+        .backend = "auto",
+        .isa = "auto",
+        .kv = "f16",
+        .batch_text = "1",
+        .n_prompt = 512,
+        .n_decode = 128,
+        .rows = 512,
+        .reps = 5,
+        .bandwidth = true,
+    };
+    const struct cli_option options[] = {
+        {"model", CLI_TEXT, &b.model, 0, 0},
+        {"threads", CLI_U32, &b.n_threads, 0, 1024},
+        {"backend", CLI_TEXT, &b.backend, 0, 0},
+        {"isa", CLI_TEXT, &b.isa, 0, 0},
+        {"kv", CLI_TEXT, &b.kv, 0, 0},
+        {"p", CLI_U32, &b.n_prompt, 0, 1 << 24},
+        {"n", CLI_U32, &b.n_decode, 0, 1 << 24},
+        {"d", CLI_U32, &b.depth, 0, 1 << 24},
+        {"batch", CLI_TEXT, &b.batch_text, 0, 0},
+        {"rows", CLI_U32, &b.rows, 1, 65536},
+        {"reps", CLI_U32, &b.reps, 1, 100000},
+        {"replay", CLI_TEXT, &b.replay_path, 0, 0},
+        {"no-bandwidth", CLI_FALSE, &b.bandwidth, 0, 0},
+        {"json", CLI_TEXT, &b.json, 0, 0},
+    };
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
+
+    if (code < 0 && n_args)
+        code = cli_usage("unexpected argument \"%s\"", argv[1]);
+    if (code < 0 && !b.model)
+        code = cli_usage("--model is needed");
+    if (code < 0 && strcmp(b.kv, "f16") != 0 && strcmp(b.kv, "q8_0") != 0)
+        code = cli_usage("--kv is f16 or q8_0");
+    if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)
+        code = cli_usage("-p 0 and -n 0 leave nothing to measure");
+    if (code < 0)
+        code = parse_batches(&b);
+    if (code < 0)
+        code = measure(&b);
+    run_close(&b.run);
+    replay_deinit(&b.replay);
+    for (uint32_t i = 0; i < b.n_results; i++)
+        samples_deinit(&b.result[i].rate);
+    return code;
+}

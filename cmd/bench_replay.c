@@ -1,0 +1,108 @@
+#include "cmd/bench_replay.h"
+
+#include <errno.h>
+#include <string.h>
+#include <yyjson.h>
+#include "cmd/cli.h"
+
+struct reader {
+    const struct gguf *model;
+    struct tokenizer *tokenizer; /* made when text comes */
+    uint32_t n_vocab;
+    struct err *err;
+};
+
+static int add_text(struct reader *r, yyjson_val *v, unsigned flags, struct tokens *out) {
+    int e = r->tokenizer ? 0 : tokenizer_new(&r->tokenizer, r->model, r->err);
+
+    if (e == 0)
+        e = tokenizer_encode(r->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
+                             flags | TOKENIZE_SPECIAL, NULL, 0, out);
+    return e;
+}
+
+/* Adds the tokens of @v: text or ids. */
+static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_val *v,
+                    unsigned flags, struct tokens *out) {
+    yyjson_val *id;
+    size_t i, n, before = out->n;
+    int e = 0;
+
+    if (yyjson_is_str(v))
+        e = add_text(r, v, flags, out);
+    else if (!yyjson_is_arr(v))
+        return err_set(r->err, 0, NULL, "request %u: %s is neither text nor an array of token ids",
+                       number, name);
+    yyjson_arr_foreach(v, i, n, id) {
+        if (e == 0 && (!yyjson_is_uint(id) || yyjson_get_uint(id) >= r->n_vocab))
+            return err_set(r->err, 0, NULL, "request %u: %s[%zu] is not a token id below %u",
+                           number, name, i, r->n_vocab);
+        if (e == 0)
+            e = tokens_add(out, (int32_t)yyjson_get_uint(id));
+    }
+    if (e == 0 && out->n == before)
+        return err_set(r->err, 0, NULL, "request %u: %s is empty", number, name);
+    return e;
+}
+
+static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
+    struct replay_request *q = &out->request[out->n++];
+
+    q->token = (struct tokens){.max = REPLAY_TOKENS_MAX};
+    int e = add_part(r, out->n, "prompt", yyjson_obj_get(v, "prompt"), TOKENIZE_BOS, &q->token);
+    q->n_prompt = (uint32_t)q->token.n;
+    if (e == 0)
+        e = add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token);
+    out->longest = MAX(out->longest, (uint32_t)q->token.n);
+    return e;
+}
+
+static int read_requests(struct reader *r, struct replay *out, yyjson_val *root) {
+    yyjson_val *list = yyjson_obj_get(root, "requests"), *v;
+    size_t i, n = list ? yyjson_arr_size(list) : 1;
+    int e = 0;
+
+    if (!yyjson_is_obj(root) || n == 0)
+        return err_set(r->err, 0, NULL, "no requests in it");
+    if (n > REPLAY_REQUESTS_MAX)
+        return err_set(r->err, 0, NULL, "%zu requests, at most %u", n, REPLAY_REQUESTS_MAX);
+    out->request = calloc(n, sizeof(*out->request));
+    if (!out->request)
+        return -ENOMEM;
+    if (!list)
+        return read_request(r, out, root);
+    yyjson_arr_foreach(list, i, n, v) {
+        if (e == 0)
+            e = read_request(r, out, v);
+    }
+    return e;
+}
+
+int replay_read(struct replay *out, const char *path, const struct gguf *model, struct err *err) {
+    const struct tensor *embd = gguf_find(model, "token_embd.weight");
+    struct reader r = {.model = model, .n_vocab = embd ? (uint32_t)embd->ne[1] : 0, .err = err};
+    CLEANUP(freep) char *text = NULL;
+    struct replay replay = {0};
+    size_t len;
+    int e = cli_read_file(path, (size_t)1 << 30, &text, &len);
+
+    if (e < 0)
+        return e;
+    yyjson_doc *doc = yyjson_read(text, len, 0);
+    e = doc ? read_requests(&r, &replay, yyjson_doc_get_root(doc))
+            : err_set(err, 0, NULL, "not JSON");
+    yyjson_doc_free(doc);
+    tokenizer_free(r.tokenizer);
+    if (e < 0)
+        replay_deinit(&replay);
+    else
+        *out = replay;
+    return e;
+}
+
+void replay_deinit(struct replay *r) {
+    for (uint32_t i = 0; i < r->n; i++)
+        tokens_deinit(&r->request[i].token);
+    free(r->request);
+    *r = (struct replay){0};
+}

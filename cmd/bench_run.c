@@ -1,0 +1,175 @@
+#include "cmd/bench_run.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#define PAGE_TOKENS 32u
+
+static const struct engine_param greedy = {.top_p = 1, .repetition = 1};
+
+static int alloc_batch(struct run_batch *b, const struct run *r) {
+    const struct run_opts *o = &r->opts;
+
+    b->token = calloc(o->max_rows, sizeof(*b->token));
+    b->seq = calloc(o->max_seqs, sizeof(*b->seq));
+    b->want = calloc(o->max_seqs, sizeof(*b->want));
+    b->start = calloc(o->max_seqs + 1, sizeof(*b->start));
+    b->page = calloc((size_t)o->max_seqs * r->pages_per_seq, sizeof(*b->page));
+    return b->token && b->seq && b->want && b->start && b->page ? 0 : -ENOMEM;
+}
+
+static void free_batch(struct run_batch *b) {
+    free(b->token);
+    free(b->seq);
+    free(b->want);
+    free(b->start);
+    free(b->page);
+}
+
+/* Without tied embeddings a token reads one row of them, not the table. */
+static uint64_t count_bytes(const struct run *r) {
+    const struct tensor *embd = gguf_find(r->file, "token_embd.weight");
+    bool tied = !gguf_find(r->file, "output.weight");
+
+    return r->info->weight_bytes - (embd && !tied ? embd->n_bytes - embd->row_bytes : 0);
+}
+
+int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
+    *r = (struct run){.opts = *opts};
+    r->opts.max_rows = MAX(r->opts.max_rows, r->opts.max_seqs);
+    r->pages_per_seq = (opts->max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    int e = gguf_open(&r->file, opts->model, err);
+    if (e < 0)
+        return e;
+    const struct engine_opts o = {
+        .file = r->file,
+        .backend = opts->backend,
+        .isa = opts->isa,
+        .n_threads = opts->n_threads,
+        .n_pages = opts->max_seqs * r->pages_per_seq,
+        .page_tokens = PAGE_TOKENS,
+        .max_context = opts->max_tokens,
+        .max_rows = r->opts.max_rows,
+        .max_seqs = opts->max_seqs,
+        .max_wants = opts->max_seqs,
+        .kv_type = opts->kv_type,
+    };
+    e = engine_new(&r->engine, &o, err);
+    for (int i = 0; e == 0 && i < 2; i++)
+        e = alloc_batch(&r->batch[i], r);
+    if (e < 0) {
+        run_close(r);
+        return e;
+    }
+    r->info = engine_info(r->engine);
+    r->bytes_per_token = count_bytes(r);
+    return 0;
+}
+
+void run_close(struct run *r) {
+    engine_free(r->engine);
+    gguf_free(r->file);
+    for (int i = 0; i < 2; i++)
+        free_batch(&r->batch[i]);
+    *r = (struct run){0};
+}
+
+static struct run_batch *begin(struct run *r) {
+    struct run_batch *b = &r->batch[(r->step + 1) % 2];
+
+    b->b = (struct engine_batch){
+        .step = r->step + 1,
+        .n_params = 1,
+        .token = b->token,
+        .seq = b->seq,
+        .want = b->want,
+        .param = &greedy,
+        .table = {[KV_GLOBAL] = {b->start, b->page}},
+    };
+    return b;
+}
+
+/* Adds rows [pos0, pos0 + n) of a slot; the last row's next token is wanted when @want. */
+static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0,
+                const int32_t *tokens, uint32_t n, int32_t feed, bool want) {
+    uint32_t i = b->b.n_seqs++, row0 = b->b.n_rows;
+    uint32_t n_pages = (pos0 + n + PAGE_TOKENS - 1) / PAGE_TOKENS, first = b->start[i];
+
+    assert(i < r->opts.max_seqs && row0 + n <= r->opts.max_rows && n_pages <= r->pages_per_seq);
+    b->seq[i] = (struct engine_seq){.row0 = row0, .n_rows = n, .pos0 = pos0, .feed = feed};
+    for (uint32_t k = 0; k < n; k++)
+        b->token[row0 + k] = tokens ? tokens[k] : 0;
+    for (uint32_t k = 0; k < n_pages; k++)
+        b->page[first + k] = slot * r->pages_per_seq + k;
+    b->start[i + 1] = first + n_pages;
+    b->b.n_rows += n;
+    if (want)
+        b->want[b->b.n_wants++] =
+            (struct engine_want){.row = row0 + n - 1, .out_pos = pos0 + n, .what = WANT_SAMPLE};
+}
+
+static int launch(struct run *r, struct run_batch *b) {
+    int e = engine_launch(r->engine, &b->b);
+
+    r->step++;
+    return e < 0 ? e : engine_seal(r->engine, r->step);
+}
+
+int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
+                int32_t *next) {
+    struct engine_result result;
+
+    for (uint32_t at = 0; at < n;) {
+        struct run_batch *b = begin(r);
+        uint32_t rows = MIN(n - at, r->opts.max_rows);
+
+        add(r, b, slot, pos0 + at, tokens + at, rows, -1, at + rows == n);
+        int e = launch(r, b);
+        if (e == 0)
+            e = engine_wait(r->engine, r->step, &result);
+        if (e < 0)
+            return e;
+        at += rows;
+    }
+    if (next && n)
+        *next = result.out[0].token;
+    return 0;
+}
+
+int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
+               const int32_t *tokens, int32_t *next) {
+    struct run_batch *b = begin(r);
+    struct engine_result result;
+
+    for (uint32_t i = 0; i < n; i++)
+        add(r, b, slots[i], pos[i], &tokens[i], 1, -1, true);
+    int e = launch(r, b);
+    if (e == 0)
+        e = engine_wait(r->engine, r->step, &result);
+    for (uint32_t i = 0; e == 0 && i < n; i++)
+        next[i] = result.out[i].token;
+    return e;
+}
+
+/* Step k + 1 is launched before step k is waited for; its rows are fed on the device. */
+int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
+                 const int32_t *first) {
+    uint32_t depth = r->info->depth, launched = 0;
+    struct engine_result result;
+    int e = 0;
+
+    for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {
+        while (e == 0 && launched < n_tokens && launched < waited + depth) {
+            struct run_batch *b = begin(r);
+
+            for (uint32_t i = 0; i < n_seqs; i++)
+                add(r, b, i, pos0 + launched, launched ? NULL : &first[i], 1,
+                    launched ? (int32_t)i : -1, true);
+            e = launch(r, b);
+            launched++;
+        }
+        if (e == 0)
+            e = engine_wait(r->engine, r->step - (launched - waited - 1), &result);
+    }
+    return e;
+}

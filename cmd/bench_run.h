@@ -1,0 +1,53 @@
+#pragma once
+
+/*
+ * bench_run - drives engine.h directly: sequences in fixed slots, each with its own pages, greedy sampling, no
+ * scheduler and no HTTP.
+ */
+
+#include "engine/engine.h"
+
+struct run_opts {
+    const char *model, *backend, *isa;
+    uint32_t n_threads;
+    enum engine_kv_type kv_type;
+    uint32_t max_rows;   /* of a step: how a prompt is cut */
+    uint32_t max_seqs;   /* slots */
+    uint32_t max_tokens; /* of a sequence */
+};
+
+struct run_batch {
+    struct engine_batch b;
+    int32_t *token;
+    struct engine_seq *seq;
+    struct engine_want *want;
+    uint32_t *start, *page;
+};
+
+struct run {
+    struct gguf *file;
+    struct engine *engine;
+    const struct engine_info *info;
+    struct run_opts opts;
+    uint32_t pages_per_seq;
+    uint64_t step;             /* launched */
+    uint64_t bytes_per_token;  /* of weights that a decoded token reads */
+    struct run_batch batch[2]; /* of step s: [s % 2] */
+};
+
+int run_open(struct run *r, const struct run_opts *opts, struct err *err);
+void run_close(struct run *r); /* accepts a zeroed one */
+
+/* Computes @n tokens of slot @slot from position @pos0 on, in steps of max_rows. *next (may be NULL) is the
+ * token that follows them. 0 or -EIO. */
+int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
+                int32_t *next);
+
+/* One token of each of @n slots: @tokens[i] at @pos[i] of slot @slots[i]. @next[i] is what follows it. */
+int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
+               const int32_t *tokens, int32_t *next);
+
+/* @n_tokens greedy tokens of each of slots 0 to @n_seqs - 1 from position @pos0 on, each beginning with
+ * @first[i]. Steps overlap as far as the engine allows. */
+int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
+                 const int32_t *first);

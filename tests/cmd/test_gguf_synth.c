@@ -1,0 +1,102 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "cmd/cli.h"
+#include "cmd/gguf_cmd.h"
+#include "tests/support/engine_driver.h"
+#include "engine/backend.h"
+
+enum { N_PROMPT = 24, N_ROWS = 8, N_VOCAB = 512 };
+
+struct seen {
+    uint32_t n;
+    int32_t top[N_ROWS + 1];
+    double worst_spread,
+        best_spread; /* smallest and largest standard deviation of the logits of a row */
+};
+
+static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct seen *seen = ctx;
+    double mean = 0, square = 0;
+
+    cr_assert(logits != NULL);
+    for (int i = 0; i < N_VOCAB; i++) {
+        cr_assert(isfinite(logits[i]));
+        mean += (double)logits[i] / N_VOCAB;
+    }
+    for (int i = 0; i < N_VOCAB; i++)
+        square += ((double)logits[i] - mean) * ((double)logits[i] - mean) / N_VOCAB;
+    seen->worst_spread = fmin(seen->worst_spread, sqrt(square));
+    seen->best_spread = fmax(seen->best_spread, sqrt(square));
+    seen->top[seen->n++ % N_ROWS] = out->token;
+}
+
+/* The last rows of a prompt of random tokens. */
+static void check_model(const char *arch, const char *format) {
+    char path[64];
+    char *const argv[] = {"synth",        "--arch", (char *)arch, "--shape", "tiny",
+                          "--n-vocab",    "512",    "--seed",     "3",       "--format",
+                          (char *)format, "-o",     (char *)path};
+    struct seen seen = {.worst_spread = INFINITY};
+    struct driver_opts opts = {.path = path, .on_out = look, .ctx = &seen};
+    int32_t prompt[N_PROMPT];
+    struct rng rng = {11};
+    struct driver d;
+    struct err err = {0};
+    uint32_t n_distinct = 0;
+
+    snprintf(path, sizeof(path), "/tmp/weft-synth-%d.gguf", getpid());
+
+    cr_assert(gguf_cmd_synth((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
+    cr_assert(driver_open(&d, &opts, &err) == 0, "%s %s: %s", arch, format, err.message);
+    for (int i = 0; i < N_PROMPT; i++)
+        prompt[i] = (int32_t)rng_below(&rng, N_VOCAB);
+    struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 1, NULL);
+    struct driver_part part = {s, N_PROMPT - N_ROWS};
+    driver_step(&d, &part, 1);
+    s->every_row = true;
+    part.n_rows = N_ROWS;
+    driver_step(&d, &part, 1);
+    cr_assert(seen.n == N_ROWS, "%u rows", seen.n);
+    for (int i = 0; i < N_ROWS; i++) {
+        bool again = false;
+
+        for (int j = 0; j < i; j++)
+            again |= seen.top[i] == seen.top[j];
+        n_distinct += !again;
+    }
+    /* About 3: clear winners, few near ties; and the winner depends on what came before. */
+    cr_expect(seen.worst_spread > 1.5 && seen.best_spread < 6, "%s %s: logits spread %g to %g",
+              arch, format, seen.worst_spread, seen.best_spread);
+    cr_expect(n_distinct >= 4, "%s %s: %u different tokens of %d", arch, format, n_distinct,
+              N_ROWS);
+    driver_drop(&d, s);
+    driver_close(&d);
+    unlink(path);
+}
+
+static void check_formats(const char *arch) {
+    static const char *const formats[] = {
+        "F32",  "F16",  "BF16", "Q4_0", "Q4_1",   "Q5_0",   "Q5_1",    "Q8_0",   "Q2_K",
+        "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS", "Q4_K_M", "Q5_K_M",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        check_model(arch, formats[i]);
+}
+
+Test(gguf_synth, llama_models_of_every_format_give_sane_logits) {
+    check_formats("llama");
+}
+
+Test(gguf_synth, qwen2_models_of_every_format_give_sane_logits) {
+    check_formats("qwen2");
+}
+
+Test(gguf_synth, qwen3_models_of_every_format_give_sane_logits) {
+    check_formats("qwen3");
+}

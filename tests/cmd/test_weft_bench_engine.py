@@ -1,0 +1,119 @@
+"""weft-bench engine on small synthetic models: what it measures is counted, not timed."""
+import json
+import os
+import subprocess
+import tempfile
+
+from weftd import main, program
+
+FOLDER = tempfile.TemporaryDirectory(prefix="weft-bench-")
+
+
+def path(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def run(*args, code=0):
+    p = subprocess.run([program("weft-bench"), "engine", *map(str, args)], capture_output=True, timeout=100, text=True)
+    assert p.returncode == code, (args, p.returncode, p.stdout, p.stderr)
+    return p.stdout, p.stderr
+
+
+def model(arch="qwen3", shape="tiny"):
+    file = path(f"{arch}.gguf")
+    if not os.path.exists(file):
+        subprocess.run([program("weft-gguf"), "synth", "--arch", arch, "--shape", shape, "--n-vocab", "512",
+                        "--format", "Q4_0", "-o", file], check=True)
+    return file
+
+
+def measure(*args):
+    run("--backend", "reference", "--no-bandwidth", "--json", path("r.json"), *args)
+    with open(path("r.json")) as f:
+        return json.load(f)
+
+
+def test_every_wanted_test_is_run_and_reported():
+    d = measure("--model", model(), "-p", 40, "-n", 5, "-d", 33, "--batch", "1,3", "--reps", 2, "--rows", 16)
+    assert [(r["test"], r["seqs"], r["tokens"], r["depth"]) for r in d["results"]] == [
+        ("prefill", 1, 40, 0), ("decode", 1, 5, 33), ("decode", 3, 5, 33)]
+    for r in d["results"]:
+        assert r["tokens_per_s"]["n"] == 2 and r["tokens_per_s"]["min"] > 0
+    single = d["results"][1]
+    assert abs(single["gb_per_s"] - d["bytes_per_step"] * single["tokens_per_s"]["mean"] * 1e-9) < 1e-6
+    assert "share_of_limit" not in single
+    assert [r["test"] for r in measure("--model", model(), "-p", 0, "-n", 3)["results"]] == ["decode"]
+    assert [r["test"] for r in measure("--model", model(), "-p", 9, "-n", 0)["results"]] == ["prefill"]
+
+
+def test_a_step_reads_all_weights_but_an_embedding_table_of_its_own():
+    d = measure("--model", model("llama"), "-p", 4, "-n", 0, "--reps", 1)
+    assert d["weight_bytes"] - d["bytes_per_step"] == 512 * 256 // 32 * 18 - 256 // 32 * 18
+    tied = path("tied.gguf")
+    subprocess.run([program("weft-gguf"), "synth", "--shape", "tiny,tied=1", "--format", "Q8_0", "-o", tied], check=True)
+    d = measure("--model", tied, "-p", 4, "-n", 0, "--reps", 1)
+    assert d["weight_bytes"] == d["bytes_per_step"]
+
+
+def test_memory_is_measured_and_decode_set_beside_it():
+    out, _ = run("--model", model(), "--backend", "reference", "-p", 0, "-n", 2, "--reps", 1, "--json", path("m.json"))
+    d = json.load(open(path("m.json")))
+    r = d["results"][0]
+    assert d["read_gb_per_s"] > 0 and abs(r["share_of_limit"] - r["gb_per_s"] / d["read_gb_per_s"]) < 1e-6
+    assert "GB/s read by" in out and "of limit" in out
+
+
+def write(name, value):
+    with open(path(name), "w") as f:
+        json.dump(value, f)
+    return path(name)
+
+
+def replay(value, *args):
+    return measure("--model", model(), "--replay", write("t.json", value), "--reps", 1, *args)
+
+
+def test_replay_forces_the_record_and_counts_agreement():
+    prompt = [5, 9, 300, 17, 42, 8]
+    # All 512 single continuations in one transcript, 64 at a time: exactly one of them is the greedy token.
+    d = replay({"requests": [{"prompt": prompt, "output": [t]} for t in range(512)]}, "--batch", 64)
+    assert d["replayed_tokens"] == 512 and d["greedy_agrees"] == 1
+    low, high = 0, 512
+    while high - low > 1:
+        middle = (low + high) // 2
+        part = replay({"requests": [{"prompt": prompt, "output": [t]} for t in range(low, middle)]}, "--batch", 64)
+        low, high = (low, middle) if part["greedy_agrees"] else (middle, high)
+    first = low
+    # The second token after the greedy one, and after another: the record decides what is computed.
+    other = (first + 1) % 512
+    for begin in (first, other):
+        d = replay({"requests": [{"prompt": prompt, "output": [begin, t]} for t in range(512)]}, "--batch", 64)
+        assert d["replayed_tokens"] == 1024 and d["greedy_agrees"] == (513 if begin == first else 1)
+    tests = [(r["test"], r["seqs"], r["tokens"]) for r in d["results"]]
+    assert tests == [("replay prefill", 1, 512 * 6), ("replay decode", 64, 1024)], tests
+
+
+def test_replay_takes_text_and_requests_of_many_lengths():
+    d = replay({"requests": [{"prompt": "the answer " * n, "output": " of" * (9 - n)} for n in range(1, 9)]}, "--batch", 3)
+    assert d["replayed_tokens"] == d["results"][1]["tokens"] == 36 and d["results"][1]["seqs"] == 3
+
+
+def test_bad_transcripts_and_arguments_are_refused():
+    for value in ([], {}, {"requests": []}, {"prompt": [1]}, {"prompt": [1], "output": []}, {"prompt": [512], "output": [1]},
+                  {"prompt": [-1], "output": [1]}, {"prompt": [1.5], "output": [1]}, {"prompt": 3, "output": [1]},
+                  {"requests": [{"prompt": [1], "output": [1]}, 7]}):
+        _, err = run("--model", model(), "--replay", write("t.json", value), "--backend", "reference", code=1)
+        assert err.startswith("weft-bench: ") and err.count("\n") == 1, (value, err)
+    for args in ((), ("--model",), ("--model", "x", "--batch", "0"), ("--model", "x", "--batch", "1,x"),
+                 ("--model", "x", "--kv", "f8"), ("--model", "x", "-p", "0", "-n", "0"), ("--model", "x", "y"),
+                 ("--model", "x", "--reps", "0")):
+        _, err = run(*args, code=64)
+        assert err.startswith("weft-bench: ") and err.count("\n") == 1, (args, err)
+    for args in (("--model", path("absent")), ("--model", model(), "--backend", "abacus"),
+                 ("--model", model(), "-p", 100000), ("--model", model(), "--replay", path("absent"))):
+        _, err = run(*args, code=1)
+        assert err.startswith("weft-bench: ") and err.count("\n") == 1, (args, err)
+    assert run("--help")[0].startswith("usage: weft-bench engine")
+
+
+main(globals())
