@@ -10,3 +10,4 @@ int gguf_cmd_verify(int argc, char **argv);
 int gguf_cmd_synth(int argc, char **argv);
 int gguf_cmd_tokenize(int argc, char **argv);
 int gguf_cmd_detokenize(int argc, char **argv);
+int gguf_cmd_render(int argc, char **argv);

@@ -17,6 +17,7 @@ static const struct {
     {"synth", gguf_cmd_synth, "write a model with random weights"},
     {"tokenize", gguf_cmd_tokenize, "token ids of a text"},
     {"detokenize", gguf_cmd_detokenize, "text of token ids"},
+    {"render", gguf_cmd_render, "the prompt that a conversation becomes"},
 };
 
 static void print_usage(FILE *f) {

@@ -238,6 +238,74 @@ def test_bad_token_lists_fail_with_one_line():
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (text, err)
 
 
+def conversation(value):
+    file = path("conversation.json")
+    pathlib.Path(file).write_text(json.dumps(value))
+    return file
+
+
+def test_render_gives_the_bytes_of_the_reference_environment():
+    folder = DATA / "templates"
+    if not folder.exists():
+        raise Skip("no ../shared/data")
+    c = json.loads((folder / "conversations.json").read_text())
+    n_texts = n_errors = 0
+    for name in ("Qwen-Qwen3-0.6B", "meta-llama-Llama-3.1-8B-Instruct", "TinyLlama-1.1B-Chat"):
+        tokens = dict(c["special_tokens"]["default"])
+        tokens.update(next((v for k, v in c["special_tokens"].items() if k in name), {}))
+        expected = json.loads((folder / "expected" / f"{name}.json").read_text())
+        for case, variables in c["cases"].items():
+            want = expected[case].get("relaxed", expected[case])
+            file = conversation({**tokens, **variables, "now": c["now"]})
+            if "text" in want:
+                out, err = run("render", "--template", folder / f"{name}.jinja", file)
+                assert out.decode() == want["text"] and not err, (name, case)
+                n_texts += 1
+            else:
+                out, err = run("render", "--template", folder / f"{name}.jinja", file, code=1)
+                assert not out and err.count("\n") == 1, (name, case, err)
+                assert want["kind"] != "raised" or " ".join(want["error"].split()) in " ".join(err.split()), (want, err)
+                n_errors += 1
+    assert n_texts > 60 and n_errors > 0, (n_texts, n_errors)
+
+
+def test_render_takes_template_and_tokens_of_the_model():
+    model = synth("r.gguf", "--arch", "qwen3", "--shape", SMALL, "--format", "Q4_0")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1, "é"]}}}
+    messages = [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "3"},
+    ]
+    out = run("render", model, conversation({"messages": messages[:2], "add_generation_prompt": True}))[0].decode()
+    assert out == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    ), out
+    out = run("render", model, conversation({"messages": messages, "tools": [tool]}))[0].decode()
+    assert out.startswith("<|im_start|>system\nBe brief.\n\nYou can call") and out.count("Be brief.") == 1
+    assert json.dumps(tool) in out
+    assert '<tool_call>\n{"name": "f", "arguments": {"x": [1, "é"]}}\n</tool_call><|im_end|>' in out
+    assert out.endswith("<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n")
+    probe = path("probe.jinja")
+    pathlib.Path(probe).write_text("{{ eos_token }}|{{ x }}|{{ strftime_now('%d.%m.%Y %H') }}")
+    file = conversation({"eos_token": "E", "kwargs": {"x": 7}, "now": "2024-02-29T23:59:58"})
+    assert run("render", "--template", probe, file)[0] == b"E|7|29.02.2024 23"
+    assert run("render", "--template", probe, "-", stdin=b'{"eos_token": "S"}')[0].startswith(b"S||2")
+    for value in ([], 3, {"now": "yesterday"}, {"now": 5}):
+        out, err = run("render", "--template", probe, conversation(value), code=1)
+        assert not out and err.count("\n") == 1, err
+    pathlib.Path(probe).write_text("{% if %}")
+    assert "line" in run("render", "--template", probe, file, code=1)[1]
+    assert run("render", synth_vocab_only(), file, code=1)[1].count("\n") == 1
+
+
+def synth_vocab_only():
+    """A file without tensors and without a template."""
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
+    pathlib.Path(path("empty.gguf")).write_bytes(data)
+    return path("empty.gguf")
+
+
 def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
     shape = ("synth", "--shape", SMALL)
     for args in (
@@ -254,6 +322,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         ("synth", "--shape", "tiny,n_layer=0", "--format", "Q4_0", "-o", path("x")),
         ("synth", "--shape", "tiny,colour=3", "--format", "Q4_0", "-o", path("x")),
         ("tokenize",), ("tokenize", "a", "b"), ("detokenize",), ("tokenize", "a", "--nonsense"),
+        ("render",), ("render", "a"), ("render", "--template", "a"), ("render", "--template", "a", "b", "c"),
     ):
         out, err = run(*args, code=64)
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
@@ -268,7 +337,7 @@ def test_bad_arguments_exit_64_and_failures_exit_1_with_one_line():
         assert not out and err.startswith("weft-gguf: ") and err.count("\n") == 1, (args, err)
     assert not [f for f in os.listdir(FOLDER.name) if f.endswith(".part")]
     assert not os.path.exists(path("x")) and os.path.islink(path("full"))
-    for command in ("info", "verify", "synth", "tokenize", "detokenize"):
+    for command in ("info", "verify", "synth", "tokenize", "detokenize", "render"):
         assert run(command, "--help")[0].startswith(b"usage: weft-gguf " + command.encode())
 
 
