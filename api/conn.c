@@ -33,7 +33,8 @@ static bool is_reading(const struct conn *c) {
 static void on_timer(uv_timer_t *t);
 
 static void arm(struct conn *c, uint64_t ms) {
-    uv_timer_start(&c->timer, on_timer, ms, 0);
+    if (!c->broken)
+        uv_timer_start(&c->timer, on_timer, ms, 0);
 }
 
 /* ---- end ---- */
@@ -94,9 +95,15 @@ void conn_flush(struct conn *c) {
     if (uv_write(&c->write, &c->h.stream, &b, 1, on_written) < 0) {
         c->writing = false;
         buf_clear(&c->flying);
-        c->close_after = true;
-        conn_close(c);
+        conn_break(c);
     }
+}
+
+void conn_break(struct conn *c) {
+    if (c->state == CONN_CLOSED)
+        return;
+    c->broken = c->close_after = c->discard = true;
+    uv_timer_start(&c->timer, on_timer, 0, 0);
 }
 
 int conn_send(struct conn *c, const void *data, size_t len) {
@@ -178,7 +185,8 @@ void conn_call_done(struct conn *c) {
     c->call = NULL;
     if (c->state == CONN_CLOSED)
         return;
-    uv_timer_stop(&c->timer);
+    if (!c->broken)
+        uv_timer_stop(&c->timer);
     c->blocked_ns = 0;
     reset_http(c);
     conn_flush(c);
@@ -390,6 +398,10 @@ static void on_flush_timer(struct conn *c) {
 static void on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
+    if (c->broken) {
+        conn_close(c);
+        return;
+    }
     switch (c->state) {
     case CONN_HEAD:
     case CONN_BODY:
@@ -412,11 +424,16 @@ static void on_timer(uv_timer_t *t) {
 
 /* ---- beginning ---- */
 
-void conn_shut(struct conn *c) {
-    if (c->call)
+void conn_abort(struct conn *c, const struct err *err) {
+    if (c->state == CONN_CALL && c->call) {
         c->close_after = true;
-    else
+        call_fail(c->call, err);
+    } else if (c->call) {
+        answer_early(c, err);
+    } else {
         close_when_sent(c);
+    }
+    conn_flush(c);
 }
 
 /* One connection too many: an answer, as far as the socket takes it at once. */

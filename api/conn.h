@@ -53,7 +53,7 @@ struct conn {
     int64_t blocked_ns; /* since when the call has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
-    bool writing, parsing, close_after, discard, eof;
+    bool writing, parsing, close_after, discard, eof, broken;
 };
 
 /* Takes the next connection of @listener. */
@@ -63,6 +63,7 @@ void conn_accept(struct api *a, uv_stream_t *listener, bool local);
 int conn_send(struct conn *c, const void *data, size_t len);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
+void conn_break(struct conn *c); /* it cannot go on: closed soon, not inside this call */
 /* Whether the call should hold back: stream_buffer_bytes are unsent. Once it has answered true it calls
  * the call's drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
@@ -71,5 +72,6 @@ void conn_call_done(struct conn *c); /* c->call has ended */
 /* The stream's silence is counted from here; a comment is sent after keepalive_ms of it. */
 void conn_start_keepalive(struct conn *c);
 
-void conn_shut(struct conn *c);  /* no more requests: close when the answer is sent */
+/* The service stops: a call is failed with @err, the connection closed when that is sent. */
+void conn_abort(struct conn *c, const struct err *err);
 void conn_close(struct conn *c); /* at once */

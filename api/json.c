@@ -34,6 +34,10 @@ void json_close(struct json *j, char bracket) {
 
 void json_key(struct json *j, const char *key) {
     json_cstring(j, key);
+    json_colon(j);
+}
+
+void json_colon(struct json *j) {
     put(j, ":", 1);
     j->comma = false;
 }

@@ -1,38 +1,73 @@
+#include <stdio.h>
 #include <string.h>
+#include "api/answer.h"
 #include "api/private.h"
 
+/* What comes from daemon/: the worker's events and life, and what the admin socket asks. */
+
 void api_on_event(struct api *a, const struct event *e) {
-    (void)a;
-    (void)e;
+    gen_on_event(a, e);
 }
 
 void api_on_stats(struct api *a, const struct msg_stats *s) {
-    (void)a;
-    (void)s;
+    a->metrics.worker = *s;
+    a->metrics.has_worker = true;
 }
 
 void api_worker_down(struct api *a) {
     a->worker_up = false;
+    a->metrics.has_worker = false;
+    a->metrics.n_workers_lost++;
+    memset(&a->metrics.worker, 0, sizeof(a->metrics.worker));
+    gen_worker_down(a);
 }
 
 void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
-    (void)n_faults;
     a->worker_up = true;
+    gen_worker_up(a, n_faults);
 }
 
 void api_stats(const struct api *a, struct api_stats *out) {
     *out = a->stats;
+    out->n_running = a->admit.n_running;
+    out->n_queued = a->admit.n_queued;
+}
+
+static const char *state_of(const struct gen *g) {
+    return g->state == GEN_RUNNING && g->first_step_ns ? "running" : "queued";
 }
 
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max) {
-    (void)a;
-    (void)out;
-    (void)max;
-    return 0;
+    int64_t now = clock_now(a->clock);
+    uint32_t n = 0;
+
+    for (const struct list *l = a->gens.next; l != &a->gens && n < max; l = l->next) {
+        const struct gen *g = LIST_ENTRY(l, struct gen, link);
+        const struct answer *w = g->owner;
+
+        if (g->state == GEN_DONE || !w->call)
+            continue;
+        struct api_request_info *i = &out[n++];
+        *i = (struct api_request_info){
+            .id = g->m.id,
+            .endpoint = w->call->route->path,
+            .state = state_of(g),
+            .n_prompt = g->n_prompt,
+            .n_output = g->n_out,
+            .n_cached = g->n_cached,
+            .max_new = g->m.max_new,
+            .age_ms = (now - g->m.arrived_ns) / 1000000,
+        };
+        snprintf(i->request_id, sizeof(i->request_id), "%s", w->call->id);
+    }
+    return n;
 }
 
 bool api_cancel(struct api *a, uint64_t id) {
-    (void)a;
-    (void)id;
-    return false;
+    struct gen *g = gen_find(a, id);
+
+    if (!g || g->state == GEN_DONE)
+        return false;
+    gen_fail(g, 503, "cancelled", "The generation was cancelled by the operator.");
+    return true;
 }

@@ -19,8 +19,6 @@
 #define API_RETRY_MS 2000         /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
 
-struct gen;
-
 struct api {
     uv_loop_t *loop;
     struct api_opts opts;

@@ -116,9 +116,8 @@ static void finish(struct call *c, int status, const char *type, const void *dat
                    const char *more) {
     send_head(c, status, type, (ssize_t)len, more);
     if (c->conn && !c->head_only && conn_send(c->conn, data, len) < 0)
-        conn_close(c->conn); /* ends the call */
-    else
-        call_end(c);
+        conn_break(c->conn);
+    call_end(c);
 }
 
 void respond(struct call *c, int status, const char *type, const void *data, size_t len) {
@@ -205,7 +204,8 @@ static int send_piece(struct call *c, const char *before, const void *data, size
 }
 
 void respond_event(struct call *c, const char *json, size_t len) {
-    send_piece(c, "data: ", json, len, "\n\n");
+    if (send_piece(c, "data: ", json, len, "\n\n") < 0 && c->conn)
+        conn_break(c->conn);
 }
 
 void respond_comment(struct call *c) {

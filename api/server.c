@@ -174,6 +174,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)
         return -errno;
     a->next_gen = 1;
+    metrics_init(&a->metrics);
+    admit_init(a);
     auth_init(&a->auth, opts->api_keys_file);
     *out = STEAL(a);
     return 0;
@@ -206,14 +208,9 @@ void api_close(struct api *a) {
     api_drain(a);
     a->closing = true;
     err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
-    LIST_FOREACH(node, &a->conns) {
-        struct conn *c = LIST_ENTRY(node, struct conn, link);
-
-        conn_shut(c);
-        if (c->call)
-            call_fail(c->call, &err);
-        conn_flush(c);
-    }
+    LIST_FOREACH(node, &a->conns)
+    conn_abort(LIST_ENTRY(node, struct conn, link), &err);
+    admit_close(a);
 }
 
 bool api_busy(const struct api *a) {

@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "tiny.h"
 
 #define PATIENCE 20000 /* turns without news before a test gives up */
 
@@ -41,8 +42,10 @@ void world_init(struct world *w) {
     w->model = (struct api_model){
         .id = "tiny",
         .aliases = aliases,
+        .tokenizer = tiny_tokenizer(),
+        .template = tiny_template(),
         .max_context = 512,
-        .n_vocab = 300,
+        .n_vocab = TINY_VOCAB + 1,
         .page_tokens = 16,
         .n_pages = 64,
         .created_unix = 1700000000,
@@ -89,6 +92,8 @@ void world_stop(struct world *w) {
     cr_expect_eq(uv_loop_close(&w->loop), 0, "handles are left open");
     cr_expect_neq(access(w->path, F_OK), 0, "the socket file is left");
     api_free(w->api);
+    tokenizer_free((struct tokenizer *)(uintptr_t)w->model.tokenizer);
+    template_free((struct template *)(uintptr_t)w->model.template);
     fake_deinit(&w->port);
 }
 

@@ -1,0 +1,521 @@
+#include "api/answer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/conn.h"
+#include "api/private.h"
+#include "api/respond.h"
+
+#define ANSWER_MAX API_SEND_MAX
+
+static void free_answer(struct answer *a) {
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        gen_free(a->choices[i].gen);
+    work_deinit(&a->work);
+    free(a->choices);
+    free(a);
+}
+
+static struct answer *of_work(struct work *w) {
+    return CONTAINER_OF(w, struct answer, work);
+}
+
+/* ---- figures ---- */
+
+struct usage {
+    uint32_t prompt, cached, output;
+};
+
+/* A prompt counts once, however many choices it has. */
+static struct usage usage_of(const struct answer *a) {
+    struct usage u = {0};
+
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        const struct gen *g = a->choices[i].gen;
+
+        u.output += g->n_out;
+        u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
+        u.cached += g->m.choice == 0 ? g->n_cached : 0;
+    }
+    return u;
+}
+
+static void put_usage(struct json *j, const struct answer *a) {
+    struct usage u = usage_of(a);
+
+    json_open(j, '{');
+    json_put_int(j, "prompt_tokens", u.prompt);
+    json_put_int(j, "completion_tokens", u.output);
+    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
+    json_key(j, "prompt_tokens_details");
+    json_open(j, '{');
+    json_put_int(j, "cached_tokens", u.cached);
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+/* Takes the answer from its call, with everything that the log line says of it. */
+static struct call *detach(struct answer *a) {
+    struct call *c = a->call;
+    struct usage u = usage_of(a);
+
+    c->n_prompt = u.prompt;
+    c->n_cached = u.cached;
+    c->n_output = u.output;
+    c->api->stats.n_prompt_tokens += u.prompt;
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        const struct gen *g = a->choices[i].gen;
+
+        c->n_resumed += g->n_lives > 1 ? g->n_lives - 1 : 0;
+        c->finish = gen_finish_name(g);
+        if (g->state != GEN_DONE || g->finish == FINISH_ERROR)
+            c->finish = "-";
+        if (g->first_step_ns && !c->queue_ns)
+            c->queue_ns = g->first_step_ns - c->started_ns;
+        if (g->first_token_ns && !c->ttft_ns)
+            c->ttft_ns = g->first_token_ns - c->started_ns;
+        if (g->state != GEN_WAITING)
+            metrics_gen_done(&c->api->metrics, g, c, a->work.r.n);
+        if (g->done_ns && g->first_step_ns)
+            admit_took(c->api, g->done_ns - g->first_step_ns);
+    }
+    a->call = NULL;
+    c->ops = NULL;
+    admit_cancel(c->api, &a->waiter);
+    return c;
+}
+
+/* ---- writing ---- */
+
+static void begin(struct json *j, struct buf *b, const struct answer *a, const char *object) {
+    json_begin(j, b);
+    json_open(j, '{');
+    json_put_string(j, "id", a->id);
+    json_put_string(j, "object", object);
+    json_put_int(j, "created", a->created);
+    json_put_string(j, "model", a->work.api->model->id);
+    json_key(j, "choices");
+    json_open(j, '[');
+}
+
+static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
+    json_key(j, key);
+    json_open(j, '[');
+    for (uint32_t i = 0; i < n; i++)
+        json_int(j, ids[i]);
+    json_close(j, ']');
+}
+
+/* Our extensions: the tokens themselves and the digests of their logits. */
+static void put_extras(struct json *j, const struct answer *a, const struct piece *p) {
+    const struct gen *g = p->choice->gen;
+    char hex[20];
+
+    if (a->work.r.return_token_ids) {
+        if (p->first)
+            put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
+        put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
+    }
+    if (!a->work.r.digests)
+        return;
+    json_key(j, "digests");
+    json_open(j, '[');
+    for (uint32_t i = p->from; i < p->to; i++) {
+        snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)g->digests[i]);
+        json_cstring(j, hex);
+    }
+    json_close(j, ']');
+}
+
+static bool has_text_token(const struct piece *p) {
+    for (uint32_t i = p->from; i < p->to; i++)
+        if (gen_is_text(p->choice->gen, i))
+            return true;
+    return false;
+}
+
+static void put_choice(struct json *j, const struct answer *a, const struct piece *p, bool stream) {
+    json_open(j, '{');
+    json_put_int(j, "index", p->index);
+    a->form->content(j, a, p, stream);
+    json_key(j, "logprobs");
+    if (a->work.r.logprobs && (!stream || has_text_token(p)))
+        a->form->logprobs(j, a, p);
+    else
+        json_null(j);
+    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
+    put_extras(j, a, p);
+    json_close(j, '}');
+}
+
+const char *answer_token(const struct answer *a, int32_t id, size_t *len) {
+    *len = 0;
+    return id < 0 ? "" : tokenizer_piece(a->work.api->model->tokenizer, id, true, len);
+}
+
+static void send_chunk(struct answer *a, struct json *j, bool usage) {
+    const struct request *r = &a->work.r;
+
+    json_close(j, ']');
+    if (r->include_usage || r->continuous_usage) {
+        json_key(j, "usage");
+        if (usage || r->continuous_usage)
+            put_usage(j, a);
+        else
+            json_null(j);
+    }
+    json_close(j, '}');
+    if (j->error < 0)
+        conn_break(a->call->conn);
+    else
+        respond_event(a->call, j->out->data, j->out->len);
+}
+
+static void send_piece(struct answer *a, const struct piece *p) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
+    struct json j;
+
+    begin(&j, &b, a, a->form->chunk_object);
+    put_choice(&j, a, p, true);
+    send_chunk(a, &j, false);
+}
+
+/* ---- streams ---- */
+
+static uint64_t count_chars(const char *s, size_t len) {
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* Output tokens up to which the text that is ready reaches. */
+static uint32_t ready_tokens(const struct choice *c) {
+    const struct gen *g = c->gen;
+    uint32_t n = c->n_sent;
+
+    while (n < g->n_out &&
+           (g->text_end[n] <= g->ready || (g->stopped && (n ? g->text_end[n - 1] : 0) < g->ready)))
+        n++;
+    return n;
+}
+
+static void advance(struct choice *c, uint32_t to) {
+    const struct gen *g = c->gen;
+    size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
+
+    if (to > c->n_sent && g->logprobs)
+        c->n_chars += count_chars(g->text.data + from, g->text_end[to - 1] - from);
+    c->n_sent = to;
+}
+
+/* What is new of choice @i: its text, and its end. */
+static void send_choice(struct answer *a, uint32_t i) {
+    struct choice *c = &a->choices[i];
+    const struct gen *g = c->gen;
+
+    if (g->ready > c->text_sent) {
+        struct piece p = {c,
+                          i,
+                          c->n_sent,
+                          ready_tokens(c),
+                          g->text.data + c->text_sent,
+                          g->ready - c->text_sent,
+                          c->text_sent == 0 && !a->form->has_role,
+                          false};
+
+        send_piece(a, &p);
+        advance(c, p.to);
+        c->text_sent = g->ready;
+    }
+    if (g->state == GEN_DONE && !c->finish_sent) {
+        struct piece p = {
+            c, i, c->n_sent, g->n_out, "", 0, c->text_sent == 0 && !a->form->has_role, true};
+
+        send_piece(a, &p);
+        advance(c, p.to);
+        c->finish_sent = true;
+    }
+}
+
+static void send_head(struct answer *a) {
+    respond_stream(a->call);
+    a->head_sent = true;
+    for (uint32_t i = 0; i < a->n_choices && a->form->has_role; i++) {
+        struct piece p = {&a->choices[i], i, 0, 0, "", 0, true, false};
+
+        send_piece(a, &p);
+    }
+}
+
+static void end_stream(struct answer *a) {
+    if (a->work.r.include_usage) {
+        CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
+        struct json j;
+
+        begin(&j, &b, a, a->form->chunk_object);
+        send_chunk(a, &j, true);
+    }
+    struct call *c = detach(a);
+    free_answer(a);
+    respond_stream_end(c);
+}
+
+static void stream(struct answer *a) {
+    struct conn *conn = a->call->conn;
+    bool all = true;
+
+    if (!a->head_sent)
+        send_head(a);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        if (conn_is_full(conn))
+            return; /* drained() comes back */
+        send_choice(a, i);
+        all &= a->choices[i].finish_sent;
+    }
+    if (all) {
+        end_stream(a);
+        return;
+    }
+    conn_flush(conn);
+    conn_start_keepalive(conn);
+}
+
+/* ---- whole answers ---- */
+
+static void send_whole(struct answer *a) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
+    struct json j;
+
+    begin(&j, &b, a, a->form->object);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        struct gen *g = a->choices[i].gen;
+        struct piece p = {&a->choices[i], i,    0,   g->n_out, g->text.data ? g->text.data : "",
+                          g->ready,       true, true};
+
+        put_choice(&j, a, &p, false);
+    }
+    json_close(&j, ']');
+    json_key(&j, "usage");
+    put_usage(&j, a);
+    json_close(&j, '}');
+    struct call *c = detach(a);
+    free_answer(a);
+    respond_buf(c, 200, &b, j.error);
+}
+
+/* ---- progress ---- */
+
+static void fail(struct answer *a, const struct err *err) {
+    bool head_sent = a->head_sent;
+    struct err e = *err;
+    struct call *c = detach(a);
+
+    if (!a->work.running)
+        free_answer(a);
+    if (head_sent)
+        respond_stream_error(c, &e);
+    else
+        respond_error(c, &e);
+}
+
+static void on_fail(struct call *c, const struct err *err) {
+    fail(c->state, err);
+}
+
+/* One generation has something new: what of the answer can be sent now? */
+static void proceed(struct answer *a) {
+    bool all_accepted = true, all_done = true;
+
+    if (!a->call)
+        return;
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        const struct gen *g = a->choices[i].gen;
+
+        if (g->state == GEN_DONE && g->finish == FINISH_ERROR) {
+            a->call->retry_ms = g->retry_ms;
+            fail(a, &g->err);
+            return;
+        }
+        all_accepted &= g->accepted;
+        all_done &= g->state == GEN_DONE;
+    }
+    if (a->work.r.stream ? all_accepted || all_done : all_done)
+        (a->work.r.stream ? stream : send_whole)(a);
+}
+
+static void on_changed(struct gen *g) {
+    proceed(g->owner);
+}
+
+static void on_drained(struct call *c) {
+    struct answer *a = c->state;
+
+    if (a->head_sent)
+        proceed(a);
+}
+
+static void on_gone(struct call *c) {
+    struct answer *a = c->state;
+
+    detach(a);
+    if (!a->work.running)
+        free_answer(a);
+    call_end(c);
+}
+
+static const struct call_ops ops = {on_gone, on_drained, on_fail};
+
+/* ---- beginning ---- */
+
+static void on_admitted(struct waiter *w) {
+    struct answer *a = CONTAINER_OF(w, struct answer, waiter);
+
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        gen_start(a->choices[i].gen);
+}
+
+static void on_expired(struct waiter *w) {
+    struct err err;
+
+    err_set_code(&err, 503, "queue_timeout", NULL, "The request has waited longer than it may.");
+    fail(CONTAINER_OF(w, struct answer, waiter), &err);
+}
+
+/* What a prompt of @n tokens leaves for the output, or context_length_exceeded. */
+static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct err *err) {
+    const struct request *r = &a->work.r;
+    const struct api *api = a->work.api;
+    uint32_t context = api->model->max_context;
+    uint32_t given = r->max_new                ? r->max_new
+                     : a->form->default_tokens ? a->form->default_tokens
+                                               : api->opts.default_max_tokens;
+    const char *field = r->messages ? "messages" : "prompt";
+
+    if (n == 0)
+        return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
+    if (n >= context)
+        return err_set_code(err, 400, "context_length_exceeded", field,
+                            "This model's maximum context length is %u tokens. However, your %s "
+                            "resulted in %zu tokens. Please reduce the length of the %s.",
+                            context, field, n, field);
+    *max_new = context - (uint32_t)n;
+    if (given && given < *max_new)
+        *max_new = given;
+    return 0;
+}
+
+static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_t seed) {
+    struct call *c = a->call;
+    struct api *api = c->api;
+    const struct request *r = &a->work.r;
+
+    g->owner = a;
+    g->changed = on_changed;
+    g->m.group = group;
+    g->m.seed = seed;
+    g->m.program = c->program;
+    g->m.tenant = c->tenant;
+    g->m.arrived_ns = c->started_ns;
+    if (api->opts.request_timeout_ms)
+        g->m.deadline_ns = c->started_ns + (int64_t)api->opts.request_timeout_ms * 1000000;
+    auth_share_key(&api->auth, api->secret, c->tenant, r->cache_salt.data, r->cache_salt.len,
+                   g->m.share_key);
+}
+
+/* Tokens are there: one generation for each prompt and choice. */
+static int create_gens(struct answer *a, struct err *err) {
+    const struct request *r = &a->work.r;
+    struct api *api = a->work.api;
+    uint64_t seed = r->has_seed ? r->seed : rng_next(&api->rng);
+
+    a->choices = calloc((size_t)a->work.n_prompts * r->n, sizeof(*a->choices));
+    if (!a->choices)
+        return -ENOMEM;
+    for (uint32_t p = 0; p < a->work.n_prompts; p++) {
+        const struct tokens *t = &a->work.prompts[p].tokens;
+        uint64_t group = api->next_gen;
+        uint32_t max_new = 0;
+        int result = room_for(a, t->n, &max_new, err);
+
+        for (uint32_t i = 0; i < r->n && result == 0; i++) {
+            struct gen *g = NULL;
+
+            result = gen_new(&g, api, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
+            if (result == 0) {
+                a->choices[a->n_choices++].gen = g;
+                fill_submit(a, g, group, seed);
+            }
+        }
+        if (result < 0)
+            return result;
+    }
+    return 0;
+}
+
+/* The earliest moment after which nobody waits for the answer any more. */
+static int64_t deadline_of(const struct call *c) {
+    int64_t ms = c->api->opts.request_timeout_ms;
+
+    if (c->timeout_ms && (!ms || c->timeout_ms < ms))
+        ms = c->timeout_ms;
+    return ms ? c->started_ns + ms * 1000000 : 0;
+}
+
+static void on_prepared(struct work *w) {
+    struct answer *a = of_work(w);
+    struct err err = {0};
+
+    if (!a->call) { /* the client left meanwhile */
+        free_answer(a);
+        return;
+    }
+    int r = w->result;
+    if (r < 0)
+        err = w->err;
+    else if ((r = create_gens(a, &err)) == 0) {
+        a->waiter.n = a->n_choices;
+        a->waiter.deadline_ns = deadline_of(a->call);
+        r = admit_enter(a->work.api, &a->waiter, &a->call->retry_ms, &err);
+    }
+    if (r == 0)
+        return;
+    if (!err.status)
+        err_set_code(&err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
+                     "The request could not be served.");
+    fail(a, &err);
+}
+
+void answer_serve(struct call *c, struct http *h, const struct answer_form *form) {
+    struct answer *a = calloc(1, sizeof(*a));
+    struct err err = {0};
+
+    if (!a) {
+        respond_errno(c, -ENOMEM);
+        return;
+    }
+    int r = work_init(&a->work, c->api, form->kind, h->body.data, h->body.len, &err);
+    if (r < 0) {
+        free(a);
+        if (err.status)
+            respond_error(c, &err);
+        else
+            respond_errno(c, r);
+        return;
+    }
+    a->form = form;
+    a->call = c;
+    a->created = time(NULL);
+    list_init(&a->waiter.link);
+    a->waiter.admitted = on_admitted;
+    a->waiter.expired = on_expired;
+    snprintf(a->id, sizeof(a->id), "%s%016llx%08llx", form->id_prefix,
+             (unsigned long long)rng_next(&c->api->rng),
+             (unsigned long long)rng_next(&c->api->rng) >> 32);
+    c->ops = &ops;
+    c->state = a;
+    work_start(&a->work, on_prepared);
+}

@@ -1,0 +1,63 @@
+#pragma once
+
+/*
+ * answer - a request for generations and the answer made of them, whole or as a stream. chat.c and
+ * completions.c give it its form; everything else is the same for both: admission, one generation for
+ * each prompt and choice, the head only when the worker has accepted all, errors, usage, order.
+ *
+ * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for each
+ * choice, the usage if asked for, [DONE]. Output is pulled: when the client is slow nothing is written
+ * and tokens wait in their generation.
+ */
+
+#include "api/admit.h"
+#include "api/call.h"
+#include "api/gen.h"
+#include "api/json.h"
+#include "api/work.h"
+
+struct choice {
+    struct gen *gen;
+    size_t text_sent;
+    uint32_t n_sent;  /* output tokens */
+    uint64_t n_chars; /* of the text before token n_sent, for text_offset */
+    bool finish_sent;
+};
+
+/* A piece of one choice: its text [text, text + len) and output tokens [from, to). */
+struct piece {
+    struct choice *choice;
+    uint32_t index, from, to;
+    const char *text;
+    size_t len;
+    bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
+};
+
+struct answer;
+
+struct answer_form {
+    enum request_kind kind;
+    const char *id_prefix, *object, *chunk_object;
+    bool has_role;           /* the first piece of each choice is empty */
+    uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
+    /* Writes the members of a choice between index and logprobs, and logprobs' value. */
+    void (*content)(struct json *j, const struct answer *a, const struct piece *p, bool stream);
+    void (*logprobs)(struct json *j, const struct answer *a, const struct piece *p);
+};
+
+struct answer {
+    const struct answer_form *form;
+    struct call *call; /* NULL: the client is gone, or was answered */
+    struct work work;
+    struct waiter waiter;
+    struct choice *choices;
+    uint32_t n_choices;
+    char id[48];
+    int64_t created;
+    bool head_sent, busy;
+};
+
+void answer_serve(struct call *c, struct http *h, const struct answer_form *form);
+
+/* For the forms: text and bytes of a token in logprobs. */
+const char *answer_token(const struct answer *a, int32_t id, size_t *len);

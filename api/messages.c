@@ -1,0 +1,289 @@
+#include "api/messages.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct build {
+    yyjson_mut_doc *doc;
+    struct err *err;
+    size_t i; /* the message being built */
+};
+
+/* "messages[i]" and a place inside it. */
+static int refuse(const struct build *b, const char *place, const char *must) {
+    char param[96];
+
+    snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i, place);
+    return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
+}
+
+static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
+    return yyjson_mut_strncpy(b->doc, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static int put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
+}
+
+/* The text of one part of a content array. */
+static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+    char place[40];
+
+    snprintf(place, sizeof(place), ".content[%zu]%s", at, yyjson_is_obj(part) ? ".type" : "");
+    if (!yyjson_is_str(type))
+        return refuse(b, place, "must be a part with a type");
+    bool is_text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "input_text") ||
+                   yyjson_equals_str(type, "output_text");
+    if (!is_text && !yyjson_equals_str(type, "refusal"))
+        return refuse(b, place, "is not supported: only parts of the type \"text\" are");
+    *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
+    snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
+    return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
+}
+
+/* Parts become one string, a line each. */
+static int join_parts(struct build *b, yyjson_val *parts, yyjson_mut_val **out) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    size_t i, n;
+    yyjson_val *part, *s = NULL;
+
+    yyjson_arr_foreach(parts, i, n, part) {
+        int r = part_text(b, i, part, &s);
+
+        if (r < 0)
+            return r;
+        if ((i && buf_add_char(&text, '\n') < 0) ||
+            buf_add(&text, yyjson_get_str(s), yyjson_get_len(s)) < 0)
+            return -ENOMEM;
+    }
+    *out = yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
+    return *out ? 0 : -ENOMEM;
+}
+
+static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, bool may_miss) {
+    yyjson_val *v = yyjson_obj_get(m, "content");
+    yyjson_mut_val *text = NULL;
+    int r = 0;
+
+    if (yyjson_is_str(v))
+        text = text_of(b, v);
+    else if (yyjson_is_arr(v))
+        r = join_parts(b, v, &text);
+    else if ((!v || yyjson_is_null(v)) && may_miss)
+        text = yyjson_mut_strcpy(b->doc, "");
+    else
+        return refuse(b, ".content", "must be a string or an array of parts");
+    return r < 0 ? r : put(b, to, "content", text);
+}
+
+/* Templates print a call's arguments as JSON: they want the object, clients send its text. */
+static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+    yyjson_doc *doc = s ? yyjson_read(s, yyjson_get_len(v), 0) : NULL;
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    yyjson_mut_val *out =
+        yyjson_is_obj(root) ? yyjson_val_mut_copy(b->doc, root) : yyjson_val_mut_copy(b->doc, v);
+
+    yyjson_doc_free(doc);
+    return out;
+}
+
+static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
+    yyjson_val *f = yyjson_obj_get(call, "function"), *id = yyjson_obj_get(call, "id");
+    yyjson_val *name = yyjson_obj_get(f, "name"), *args = yyjson_obj_get(f, "arguments");
+    char place[40];
+
+    snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
+    if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
+        return refuse(b, place, "must be a function call with name and arguments");
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
+    yyjson_mut_val *function = yyjson_mut_obj(b->doc);
+    int r = yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0;
+    if (r == 0)
+        r = put(b, o, "type", yyjson_mut_strcpy(b->doc, "function"));
+    if (r == 0)
+        r = put(b, function, "name", text_of(b, name));
+    if (r == 0)
+        r = put(b, function, "arguments", args ? arguments_of(b, args) : yyjson_mut_obj(b->doc));
+    return r < 0 ? r : put(b, o, "function", function);
+}
+
+static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, bool *has_calls) {
+    yyjson_val *v = yyjson_obj_get(m, "tool_calls"), *call;
+    yyjson_mut_val *calls;
+    size_t i, n;
+
+    *has_calls = false;
+    if (!v || yyjson_is_null(v))
+        return 0;
+    if (!yyjson_is_arr(v))
+        return refuse(b, ".tool_calls", "must be an array");
+    if (!(calls = yyjson_mut_arr(b->doc)))
+        return -ENOMEM;
+    yyjson_arr_foreach(v, i, n, call) {
+        int r = put_call(b, call, i, calls);
+
+        if (r < 0)
+            return r;
+    }
+    *has_calls = n > 0;
+    return n ? put(b, to, "tool_calls", calls) : 0;
+}
+
+/* A field that is a string or absent. @as: its name for the template. */
+static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
+                      const char *as) {
+    yyjson_val *v = yyjson_obj_get(m, key);
+    char place[40];
+
+    if (!v || yyjson_is_null(v))
+        return 0;
+    snprintf(place, sizeof(place), ".%s", key);
+    if (!yyjson_is_str(v))
+        return refuse(b, place, "must be a string");
+    return put(b, to, as, text_of(b, v));
+}
+
+/* "developer" is what newer clients call the system prompt; templates do not know it. */
+static const char *role_of(yyjson_val *v) {
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
+
+    if (yyjson_equals_str(v, "developer"))
+        return "system";
+    for (size_t i = 0; i < ARRAY_SIZE(roles); i++)
+        if (yyjson_equals_str(v, roles[i]))
+            return roles[i];
+    return NULL;
+}
+
+static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
+    const char *role = role_of(yyjson_obj_get(m, "role"));
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    bool has_calls, assistant = role && strcmp(role, "assistant") == 0;
+
+    if (!to)
+        return -ENOMEM;
+    if (!yyjson_is_obj(m))
+        return refuse(b, "", "must be an object");
+    if (!role)
+        return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
+    int r = put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+    if (r == 0)
+        r = put_content(b, m, to, assistant);
+    if (r == 0)
+        r = put_calls(b, m, to, &has_calls);
+    if (r == 0)
+        r = put_string(b, m, to, "name", "name");
+    if (r == 0)
+        r = put_string(b, m, to, "tool_call_id", "tool_call_id");
+    if (r == 0)
+        r = put_string(b, m, to,
+                       yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
+                       "reasoning_content");
+    return r;
+}
+
+static int put_messages(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+    yyjson_val *m;
+    size_t n;
+
+    if (!list)
+        return -ENOMEM;
+    yyjson_arr_foreach(r->messages, b->i, n, m) {
+        int result = put_message(b, m, list);
+
+        if (result < 0)
+            return result;
+    }
+    return put(b, root, "messages", list);
+}
+
+/* Functions only: a tool of another type is for another service. */
+static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+    yyjson_val *tool;
+    size_t i, n, kept = 0;
+    char param[40];
+
+    yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
+        yyjson_val *type = yyjson_obj_get(tool, "type"), *f = yyjson_obj_get(tool, "function");
+        yyjson_val *name = yyjson_obj_get(f, "name");
+
+        if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
+            continue;
+        snprintf(param, sizeof(param), "tools[%zu].function.name", i);
+        if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+            return err_set_code(b->err, 400, "invalid_value", param,
+                                "%s must be a string of 1 to 256 bytes.", param);
+        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(b->doc, tool)))
+            return -ENOMEM;
+        kept++;
+    }
+    return put(b, root, "tools", kept ? list : yyjson_mut_null(b->doc));
+}
+
+static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
+                     const struct tokenizer *t, int32_t id) {
+    struct gguf_str s = {"", 0};
+
+    if (id >= 0)
+        s = tokenizer_text(t, id);
+    return put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
+}
+
+/* The client's own variables come first: what the service sets cannot be replaced by them. */
+static int put_kwargs(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_val *key, *value;
+    size_t i, n;
+    int result = 0;
+
+    if (r->reasoning_effort)
+        result = put(b, root, "reasoning_effort", yyjson_val_mut_copy(b->doc, r->reasoning_effort));
+    yyjson_obj_foreach(r->kwargs, i, n, key, value) {
+        if (result == 0 &&
+            !yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value)))
+            result = -ENOMEM;
+    }
+    return result;
+}
+
+static int put_all(struct build *b, const struct request *r, const struct api_model *model,
+                   yyjson_mut_val *root) {
+    const struct tokenizer *t = model->tokenizer;
+    int result = put_kwargs(b, r, root);
+
+    if (result == 0)
+        result = put_messages(b, r, root);
+    if (result == 0)
+        result = put_tools(b, r, root);
+    if (result == 0)
+        result = put(b, root, "documents", yyjson_mut_null(b->doc));
+    if (result == 0)
+        result = put(b, root, "add_generation_prompt",
+                     yyjson_mut_bool(b->doc, !r->no_generation_prompt));
+    if (result == 0)
+        result = put_token(b, root, "bos_token", t, tokenizer_bos(t));
+    if (result == 0)
+        result = put_token(b, root, "eos_token", t, tokenizer_eos(t));
+    return result;
+}
+
+int messages_vars(const struct request *r, const struct api_model *model, yyjson_doc **out,
+                  struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
+    struct build b = {.doc = doc, .err = err};
+    int result = root ? put_all(&b, r, model, root) : -ENOMEM;
+
+    if (result == 0) {
+        yyjson_mut_doc_set_root(doc, root);
+        *out = yyjson_mut_doc_imut_copy(doc, NULL);
+        result = *out ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    return result;
+}

@@ -1,0 +1,226 @@
+#include "api/metrics.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/call.h"
+#include "api/gen.h"
+#include "api/private.h"
+#include "api/respond.h"
+
+#define END -1.0
+#define TEXT_MAX (1u << 20)
+
+static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,   .75, 1,
+                                     2.5,  5,    7.5, 10,  20,  40,  80,  160, 640, 2560, END};
+static const double between_bounds[] = {.001, .0025, .005, .01, .025, .05, .075, .1,
+                                        .15,  .2,    .3,   .4,  .5,   .75, 1,    2.5,
+                                        5,    7.5,   10,   20,  40,   80,  END};
+static const double e2e_bounds[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,   20,
+                                    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680, END};
+static const double token_bounds[] = {1,     2,      5,      10,     20,   50,    100,
+                                      200,   500,    1000,   2000,   5000, 10000, 20000,
+                                      50000, 100000, 200000, 500000, END};
+static const double n_bounds[] = {1, 2, 5, 10, 20, END};
+
+void metrics_init(struct metrics *m) {
+    memset(m, 0, sizeof(*m));
+    m->ttft.bounds = ttft_bounds;
+    m->between.bounds = m->per_token.bounds = between_bounds;
+    m->e2e.bounds = m->queue.bounds = m->prefill.bounds = m->decode.bounds = m->inference.bounds =
+        e2e_bounds;
+    m->prompt_tokens.bounds = m->output_tokens.bounds = m->max_tokens.bounds = token_bounds;
+    m->n.bounds = n_bounds;
+}
+
+static void observe(struct histogram *h, double v, uint32_t times) {
+    uint32_t i = 0;
+
+    while (h->bounds[i] >= 0 && v > h->bounds[i])
+        i++;
+    h->count[i] += times;
+    h->n += times;
+    h->sum += v * times;
+}
+
+/* From @from to @to, both in ns, when both are known. */
+static void observe_span(struct histogram *h, int64_t from, int64_t to) {
+    if (from && to)
+        observe(h, (double)MAX(to - from, 0) / 1e9, 1);
+}
+
+void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
+    observe(&m->between, (double)ns / 1e9 / n, n);
+}
+
+void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call *c, uint32_t n) {
+    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+
+    m->success[g->finish == FINISH_STOP ? 0 : g->finish == FINISH_LENGTH ? 1 : 2]++;
+    observe_span(&m->queue, c->started_ns, g->first_step_ns);
+    observe_span(&m->ttft, c->started_ns, g->first_token_ns);
+    if (!ok)
+        return;
+    observe_span(&m->prefill, g->first_step_ns, g->first_token_ns);
+    observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
+    observe_span(&m->inference, g->first_step_ns, g->done_ns);
+    observe_span(&m->e2e, c->started_ns, g->done_ns);
+    if (g->n_out > 1)
+        observe(&m->per_token,
+                (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_out - 1), 1);
+    observe(&m->prompt_tokens, g->n_prompt, 1);
+    observe(&m->output_tokens, g->n_out, 1);
+    observe(&m->max_tokens, g->m.max_new, 1);
+    if (g->m.choice == 0)
+        observe(&m->n, n, 1);
+}
+
+/* ---- text ---- */
+
+struct page {
+    struct buf *out;
+    char labels[300]; /* model_name="x",engine="0" */
+    int error;
+};
+
+static void put(struct page *p, const char *fmt, ...) PRINTF(2, 3);
+static void put(struct page *p, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (p->error == 0)
+        p->error = buf_vprintf(p->out, fmt, ap);
+    va_end(ap);
+}
+
+static void head(struct page *p, const char *name, const char *type, const char *help) {
+    put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void single(struct page *p, const char *name, const char *type, const char *help, double v) {
+    head(p, name, type, help);
+    put(p, "%s{%s} %.17g\n", name, p->labels, v);
+}
+
+static void counter(struct page *p, const char *name, const char *help, uint64_t v) {
+    single(p, name, "counter", help, (double)v);
+}
+
+static void gauge(struct page *p, const char *name, const char *help, double v) {
+    single(p, name, "gauge", help, v);
+}
+
+static void histogram(struct page *p, const char *name, const char *help,
+                      const struct histogram *h) {
+    uint64_t sum = 0;
+
+    head(p, name, "histogram", help);
+    for (uint32_t i = 0; h->bounds[i] >= 0; i++) {
+        sum += h->count[i];
+        put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, p->labels, h->bounds[i],
+            (unsigned long long)sum);
+    }
+    put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, p->labels,
+        (unsigned long long)h->n, name, p->labels, h->sum, name, p->labels,
+        (unsigned long long)h->n);
+}
+
+/* A label value: quotes, backslashes and newlines escaped. */
+static void set_labels(struct page *p, const char *model) {
+    size_t n = (size_t)snprintf(p->labels, sizeof(p->labels), "model_name=\"");
+
+    for (; *model && n + 24 < sizeof(p->labels); model++) {
+        if (*model == '"' || *model == '\\')
+            p->labels[n++] = '\\';
+        p->labels[n++] = *model == '\n' ? ' ' : *model;
+    }
+    snprintf(p->labels + n, sizeof(p->labels) - n, "\",engine=\"0\"");
+}
+
+static void put_load(struct page *p, const struct api *a) {
+    const struct msg_stats *w = &a->metrics.worker;
+    uint32_t running =
+        a->metrics.has_worker ? MIN(w->n_running, a->admit.n_running) : a->admit.n_running;
+    uint32_t waiting = a->admit.n_queued + a->admit.n_running - running;
+    double usage = w->n_pages ? (double)w->n_used / w->n_pages : 0;
+
+    gauge(p, "vllm:num_requests_running", "Generations in the running batch.", running);
+    gauge(p, "vllm:num_requests_waiting", "Generations that wait to be run.", waiting);
+    gauge(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", usage);
+    gauge(p, "vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, for older readers.", usage);
+    head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
+    put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->labels,
+        a->model->page_tokens, a->model->n_pages);
+    counter(p, "vllm:num_preemptions_total", "Generations preempted.", w->n_preemptions);
+    counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up.", w->n_lookup_tokens);
+    counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found.", w->n_hit_tokens);
+    counter(p, "vllm:gpu_prefix_cache_queries_total", "As above, for older readers.",
+            w->n_lookup_tokens);
+    counter(p, "vllm:gpu_prefix_cache_hits_total", "As above, for older readers.", w->n_hit_tokens);
+}
+
+static void put_requests(struct page *p, const struct api *a) {
+    static const char *const reasons[] = {"stop", "length", "abort"};
+    const struct metrics *m = &a->metrics;
+
+    counter(p, "vllm:prompt_tokens_total", "Prompt tokens.", a->stats.n_prompt_tokens);
+    counter(p, "vllm:generation_tokens_total", "Output tokens.", a->stats.n_output_tokens);
+    head(p, "vllm:request_success_total", "counter", "Generations that ended, by reason.");
+    for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
+        put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
+            reasons[i], (unsigned long long)m->success[i]);
+    histogram(p, "vllm:time_to_first_token_seconds", "Receipt to first token.", &m->ttft);
+    histogram(p, "vllm:inter_token_latency_seconds", "Between tokens.", &m->between);
+    histogram(p, "vllm:request_time_per_output_token_seconds", "Mean of a generation.",
+              &m->per_token);
+    histogram(p, "vllm:e2e_request_latency_seconds", "Receipt to last token.", &m->e2e);
+    histogram(p, "vllm:request_queue_time_seconds", "Receipt to first step.", &m->queue);
+    histogram(p, "vllm:request_prefill_time_seconds", "First step to first token.", &m->prefill);
+    histogram(p, "vllm:request_decode_time_seconds", "First to last token.", &m->decode);
+    histogram(p, "vllm:request_inference_time_seconds", "First step to last token.", &m->inference);
+    histogram(p, "vllm:request_prompt_tokens", "Prompt tokens of a generation.", &m->prompt_tokens);
+    histogram(p, "vllm:request_generation_tokens", "Output tokens of a generation.",
+              &m->output_tokens);
+    histogram(p, "vllm:request_params_max_tokens", "max_tokens after clamping.", &m->max_tokens);
+    histogram(p, "vllm:request_params_n", "n of a request.", &m->n);
+}
+
+static void put_own(struct page *p, const struct api *a) {
+    const struct api_stats *s = &a->stats;
+    const struct msg_stats *w = &a->metrics.worker;
+
+    gauge(p, "weft_connections", "Open client connections.", s->n_connections);
+    gauge(p, "weft_serving", "1 while new requests are served.",
+          server_health(a) == API_SERVING ? 1 : 0);
+    counter(p, "weft_http_requests_total", "Requests answered.", s->n_requests);
+    counter(p, "weft_http_client_errors_total", "Answers 4xx.", s->n_client_errors);
+    counter(p, "weft_http_server_errors_total", "Answers 5xx.", s->n_server_errors);
+    counter(p, "weft_http_rejected_total", "Answers 429 and 503.", s->n_rejected);
+    counter(p, "weft_http_cancelled_total", "Requests whose client left.", s->n_cancelled);
+    counter(p, "weft_resumed_total", "Generations resumed by a new worker.", s->n_resumed);
+    counter(p, "weft_workers_lost_total", "Workers that died.", a->metrics.n_workers_lost);
+    counter(p, "weft_steps_total", "Steps of the worker.", w->n_steps);
+    counter(p, "weft_pages_evicted_total", "Cached pages evicted.", w->n_evicted);
+    gauge(p, "weft_pages_cached", "Pages that hold idle prefixes.", w->n_cached);
+    gauge(p, "weft_pages_free", "Free pages.", w->n_free);
+    gauge(p, "weft_last_step_seconds", "Time of the last step.", w->last_step_us / 1e6);
+    gauge(p, "weft_last_step_rows", "Tokens computed in the last step.", w->last_rows);
+    gauge(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
+          a->metrics.has_worker ? (double)(clock_now(a->clock) - w->at_ns) / 1e9 : -1);
+}
+
+void metrics_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = TEXT_MAX};
+    struct page p = {.out = &b};
+
+    (void)h;
+    set_labels(&p, c->api->model->id);
+    put_load(&p, c->api);
+    put_requests(&p, c->api);
+    put_own(&p, c->api);
+    if (p.error < 0)
+        respond_errno(c, p.error);
+    else
+        respond(c, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+}

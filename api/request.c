@@ -1,0 +1,540 @@
+#include "api/request.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/json.h"
+#include "api/models.h"
+#include "api/private.h"
+#include "text/stops.h"
+
+#define ARENA_MAX (256u << 20)
+
+#define CHAT REQUEST_CHAT
+#define TEXT REQUEST_COMPLETION
+#define BOTH (REQUEST_CHAT | REQUEST_COMPLETION)
+#define RENDERED (REQUEST_CHAT | REQUEST_TOKENIZE)
+#define ANY 0xFF
+
+struct field {
+    const char *name;
+    uint8_t kinds;
+    int (*parse)(struct request *r, const struct api *a, const struct field *f, yyjson_val *v,
+                 struct err *err);
+    size_t at;      /* of the member that is set */
+    double lo, hi;  /* integers; unsupported: lo is the value that changes nothing */
+    const char *is; /* what a value must be, for messages */
+};
+
+#define PARSER(name)                                                                               \
+    static int name(struct request *r, const struct api *a, const struct field *f, yyjson_val *v,  \
+                    struct err *err)
+
+static int refuse(const struct field *f, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);
+}
+
+static void *member(struct request *r, const struct field *f) {
+    return (char *)r + f->at;
+}
+
+PARSER(parse_bool) {
+    bool b = yyjson_get_bool(v);
+
+    (void)a;
+    if (!yyjson_is_bool(v))
+        return refuse(f, err);
+    memcpy(member(r, f), &b, sizeof(b));
+    return 0;
+}
+
+/* A flag whose member means the opposite. */
+PARSER(parse_not) {
+    bool b = !yyjson_get_bool(v);
+
+    (void)a;
+    if (!yyjson_is_bool(v))
+        return refuse(f, err);
+    memcpy(member(r, f), &b, sizeof(b));
+    return 0;
+}
+
+/* A whole number in [lo, hi]. */
+static int whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
+    double d = yyjson_get_num(v);
+
+    if (!yyjson_is_num(v))
+        return refuse(f, err);
+    if (!(d >= f->lo && d <= f->hi))
+        return err_set_code(err, 400, "invalid_value", f->name, "%s must be between %.0f and %.0f.",
+                            f->name, f->lo, f->hi);
+    if (d != floor(d))
+        return refuse(f, err);
+    *out = (int64_t)d;
+    return 0;
+}
+
+PARSER(parse_uint) {
+    int64_t i;
+    int r_ = whole(f, v, &i, err);
+
+    (void)a;
+    if (r_ < 0)
+        return r_;
+    uint32_t u = (uint32_t)i;
+    memcpy(member(r, f), &u, sizeof(u));
+    return 0;
+}
+
+PARSER(parse_n) {
+    struct field limited = *f;
+
+    limited.hi = a->opts.max_n;
+    return parse_uint(r, a, &limited, v, err);
+}
+
+PARSER(parse_priority) {
+    int64_t i;
+    int r_ = whole(f, v, &i, err);
+
+    (void)a;
+    r->priority = r_ < 0 ? 0 : (int16_t)i;
+    return r_;
+}
+
+/* Any 64-bit integer, exactly. */
+PARSER(parse_seed) {
+    (void)a;
+    if (!yyjson_is_int(v))
+        return refuse(f, err);
+    r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
+    r->has_seed = true;
+    return 0;
+}
+
+PARSER(parse_string) {
+    struct str s = {yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+
+    (void)a;
+    if (!yyjson_is_str(v) || s.len > f->hi)
+        return refuse(f, err);
+    memcpy(member(r, f), &s, sizeof(s));
+    return 0;
+}
+
+PARSER(parse_array) {
+    (void)a;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
+        return refuse(f, err);
+    memcpy(member(r, f), &v, sizeof(v));
+    return 0;
+}
+
+PARSER(parse_value) {
+    (void)a;
+    (void)err;
+    memcpy(member(r, f), &v, sizeof(v));
+    return 0;
+}
+
+PARSER(parse_model) {
+    (void)r;
+    if (!yyjson_is_str(v))
+        return refuse(f, err);
+    if (!models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
+        return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
+    return 0;
+}
+
+PARSER(parse_sampling) {
+    const struct param *p = params_find(f->name);
+
+    (void)a;
+    if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
+        return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
+                            p->type == PARAM_BOOL ? "a boolean" : "a number");
+    return params_set(&r->sampling, p,
+                      p->type == PARAM_BOOL ? yyjson_get_bool(v) : yyjson_get_num(v), err);
+}
+
+static int add_stop(struct request *r, const struct field *f, yyjson_val *v, struct err *err) {
+    struct str s = {yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+
+    if (!yyjson_is_str(v) || s.len == 0 || s.len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
+        return refuse(f, err);
+    r->stops[r->n_stops++] = s;
+    return 0;
+}
+
+PARSER(parse_stop) {
+    size_t i, n;
+    yyjson_val *item;
+
+    (void)a;
+    if (!yyjson_is_arr(v))
+        return add_stop(r, f, v, err);
+    yyjson_arr_foreach(v, i, n, item) {
+        int r_ = add_stop(r, f, item, err);
+
+        if (r_ < 0)
+            return r_;
+    }
+    return 0;
+}
+
+static bool is_id(const struct api *a, yyjson_val *v) {
+    return yyjson_is_uint(v) && yyjson_get_uint(v) < a->model->n_vocab;
+}
+
+int request_ids(struct request *r, const struct api *a, yyjson_val *array, const char *param,
+                int32_t **out, uint32_t *n, struct err *err) {
+    size_t i, size;
+    yyjson_val *v;
+    int32_t *ids = arena_alloc_array(&r->arena, yyjson_arr_size(array) + 1, sizeof(*ids));
+
+    if (!ids)
+        return -ENOMEM;
+    yyjson_arr_foreach(array, i, size, v) {
+        if (!is_id(a, v))
+            return err_set_code(err, 400, "invalid_value", param,
+                                "%s must hold token ids from 0 to %u; entry %zu is none.", param,
+                                a->model->n_vocab - 1, i);
+        ids[i] = (int32_t)yyjson_get_uint(v);
+    }
+    if (yyjson_arr_size(array) == 0)
+        return err_set_code(err, 400, "invalid_value", param, "%s must not be empty.", param);
+    *out = ids;
+    *n = (uint32_t)yyjson_arr_size(array);
+    return 0;
+}
+
+PARSER(parse_stop_ids) {
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
+        return refuse(f, err);
+    return yyjson_arr_size(v) ? request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
+                              : 0;
+}
+
+PARSER(parse_bias) {
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
+        return refuse(f, err);
+    r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
+    if (!r->bias)
+        return -ENOMEM;
+    yyjson_obj_foreach(v, i, n, key, value) {
+        const char *text = yyjson_get_str(key);
+        char *end;
+        unsigned long long id = strtoull(text, &end, 10);
+        double b = yyjson_get_num(value);
+
+        if (*text < '0' || *text > '9' || *end || id >= a->model->n_vocab ||
+            !yyjson_is_num(value) || !(b >= -100 && b <= 100))
+            return refuse(f, err);
+        r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
+    }
+    return 0;
+}
+
+/* Chat: a flag, with the number in top_logprobs. Completions: the number itself. */
+PARSER(parse_logprobs) {
+    if (r->kind == REQUEST_CHAT)
+        return parse_bool(r, a, f, v, err);
+    struct field number = *f;
+    number.at = offsetof(struct request, n_top);
+    number.is = "an integer";
+    r->logprobs = true;
+    return parse_uint(r, a, &number, v, err);
+}
+
+PARSER(parse_stream_options) {
+    static const struct field inner[] = {
+        {"stream_options.include_usage", BOTH, parse_bool, offsetof(struct request, include_usage),
+         0, 0, "a boolean"},
+        {"stream_options.continuous_usage_stats", BOTH, parse_bool,
+         offsetof(struct request, continuous_usage), 0, 0, "a boolean"},
+    };
+
+    if (!yyjson_is_obj(v))
+        return refuse(f, err);
+    for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
+        yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
+        int r_ = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
+
+        if (r_ < 0)
+            return r_;
+    }
+    return 0;
+}
+
+PARSER(parse_digest) {
+    int r_ = parse_bool(r, a, f, v, err);
+
+    if (r_ == 0 && r->digests && !a->opts.digests)
+        return err_set_code(err, 400, "unsupported_parameter", f->name,
+                            "%s needs the service's option logits-digest.", f->name);
+    return r_;
+}
+
+/* ---- what is not supported ---- */
+
+static int unsupported(const char *name, struct err *err) {
+    return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported here.", name);
+}
+
+/* Refused unless the value changes nothing: false, empty, or the number @lo. */
+PARSER(parse_unsupported) {
+    (void)r;
+    (void)a;
+    if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
+        (yyjson_is_ctn(v) && !unsafe_yyjson_get_len(v)) ||
+        (yyjson_is_str(v) && yyjson_get_len(v) == 0) ||
+        (yyjson_is_num(v) && yyjson_get_num(v) == f->lo))
+        return 0;
+    return unsupported(f->name, err);
+}
+
+PARSER(parse_best_of) {
+    int64_t n;
+    int r_ = whole(f, v, &n, err);
+
+    (void)r;
+    (void)a;
+    return r_ < 0 ? r_ : n > 1 ? unsupported(f->name, err) : 0;
+}
+
+PARSER(parse_tool_choice) {
+    (void)a;
+    if (yyjson_equals_str(v, "auto"))
+        return 0;
+    if (yyjson_equals_str(v, "none"))
+        return r->no_tools = true, 0;
+    if (yyjson_equals_str(v, "required") || yyjson_is_obj(v))
+        return err_set_code(err, 400, "unsupported_parameter", f->name,
+                            "%s: only \"auto\" and \"none\" are supported here.", f->name);
+    return refuse(f, err);
+}
+
+PARSER(parse_format) {
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    (void)r;
+    (void)a;
+    if (yyjson_equals_str(type, "text"))
+        return 0;
+    if (yyjson_equals_str(type, "json_object") || yyjson_equals_str(type, "json_schema"))
+        return err_set_code(err, 400, "unsupported_parameter", "response_format.type",
+                            "response_format: only the type \"text\" is supported here.");
+    return refuse(f, err);
+}
+
+PARSER(parse_modalities) {
+    size_t i, n;
+    yyjson_val *item;
+
+    (void)r;
+    (void)a;
+    if (!yyjson_is_arr(v))
+        return refuse(f, err);
+    yyjson_arr_foreach(v, i, n, item) {
+        if (!yyjson_equals_str(item, "text"))
+            return unsupported(f->name, err);
+    }
+    return 0;
+}
+
+/* Only scalars, and nothing that the service itself passes to the template. */
+PARSER(parse_kwargs) {
+    static const char *const reserved[] = {
+        "messages",  "tools",     "add_generation_prompt", "bos_token", "eos_token", "pad_token",
+        "unk_token", "documents",
+    };
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    (void)a;
+    if (!yyjson_is_obj(v))
+        return refuse(f, err);
+    yyjson_obj_foreach(v, i, n, key, value) {
+        bool bad = yyjson_is_ctn(value);
+
+        for (size_t k = 0; k < ARRAY_SIZE(reserved); k++)
+            bad |= yyjson_equals_str(key, reserved[k]);
+        if (bad)
+            return refuse(f, err);
+    }
+    r->kwargs = v;
+    return 0;
+}
+
+#define AT(member) offsetof(struct request, member)
+#define FLAG(name, kinds, member)                                                                  \
+    { name, kinds, parse_bool, AT(member), 0, 0, "a boolean" }
+#define SAMPLING(name)                                                                             \
+    { name, BOTH, parse_sampling, 0, 0, 0, NULL }
+#define UNSUPPORTED(name, neutral)                                                                 \
+    { name, BOTH, parse_unsupported, 0, neutral, 0, NULL }
+
+static const struct field fields[] = {
+    {"model", ANY, parse_model, 0, 0, 0, "a string"},
+    {"messages", RENDERED, parse_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
+     "an array of at least one message"},
+    {"prompt", TEXT | REQUEST_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
+    {"tokens", REQUEST_DETOKENIZE, parse_array, AT(tokens), 0, 1e9, "an array of token ids"},
+    FLAG("stream", BOTH, stream),
+    {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
+    {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
+    {"max_tokens", BOTH, parse_uint, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"max_completion_tokens", CHAT, parse_uint, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"stop", BOTH, parse_stop, 0, 0, 0,
+     "a string of 1 to 256 bytes or an array of at most 16 of them"},
+    {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},
+    {"logprobs", BOTH, parse_logprobs, AT(logprobs), 0, SUBMIT_TOP_MAX, "a boolean"},
+    {"top_logprobs", CHAT, parse_uint, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
+    {"logit_bias", BOTH, parse_bias, 0, 0, 0,
+     "an object of at most 1024 token ids with a number from -100 to 100 each"},
+    {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
+    {"priority", BOTH, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
+    {"cache_salt", BOTH, parse_string, AT(cache_salt), 0, 1024, "a string of at most 1024 bytes"},
+    {"prompt_cache_key", BOTH, parse_string, AT(session), 0, 1024,
+     "a string of at most 1024 bytes"},
+    {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
+     "an array of at most 1024 tools"},
+    {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, "\"auto\" or \"none\""},
+    {"response_format", BOTH, parse_format, 0, 0, 0, "an object with the type \"text\""},
+    {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
+    {"reasoning_effort", CHAT, parse_value, AT(reasoning_effort), 0, 0, NULL},
+    {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
+     "an object of plain values that the service does not set itself"},
+    {"add_generation_prompt", RENDERED, parse_not, AT(no_generation_prompt), 0, 0, "a boolean"},
+    {"add_special_tokens", TEXT | REQUEST_TOKENIZE, parse_not, AT(no_special_tokens), 0, 0,
+     "a boolean"},
+    {"skip_special_tokens", BOTH, parse_not, AT(keep_special), 0, 0, "a boolean"},
+    FLAG("include_stop_str_in_output", BOTH, include_stop),
+    FLAG("return_token_ids", BOTH, return_token_ids),
+    FLAG("return_token_strs", REQUEST_TOKENIZE, token_strings),
+    {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
+    SAMPLING("temperature"),
+    SAMPLING("top_p"),
+    SAMPLING("min_p"),
+    SAMPLING("top_k"),
+    SAMPLING("repetition_penalty"),
+    SAMPLING("presence_penalty"),
+    SAMPLING("frequency_penalty"),
+    SAMPLING("min_tokens"),
+    SAMPLING("ignore_eos"),
+    {"best_of", TEXT, parse_best_of, 0, 1, 128, "an integer"},
+    UNSUPPORTED("echo", 0),
+    UNSUPPORTED("suffix", 0),
+    UNSUPPORTED("functions", 0),
+    UNSUPPORTED("function_call", 0),
+    UNSUPPORTED("audio", 0),
+    UNSUPPORTED("web_search_options", -1),
+    UNSUPPORTED("documents", 0),
+    UNSUPPORTED("chat_template", 0),
+    UNSUPPORTED("continue_final_message", 0),
+    UNSUPPORTED("prompt_logprobs", -1),
+    UNSUPPORTED("truncate_prompt_tokens", -2),
+    UNSUPPORTED("use_beam_search", 0),
+    UNSUPPORTED("bad_words", 0),
+    UNSUPPORTED("allowed_token_ids", 0),
+    UNSUPPORTED("thinking_token_budget", -1),
+    UNSUPPORTED("guided_json", 0),
+    UNSUPPORTED("guided_regex", 0),
+    UNSUPPORTED("guided_choice", 0),
+    UNSUPPORTED("guided_grammar", 0),
+    UNSUPPORTED("structured_outputs", 0),
+    UNSUPPORTED("grammar", 0),
+    UNSUPPORTED("json_schema", 0),
+    UNSUPPORTED("typical_p", 1),
+    UNSUPPORTED("mirostat", 0),
+    UNSUPPORTED("dry_multiplier", 0),
+    UNSUPPORTED("xtc_probability", 0),
+    UNSUPPORTED("top_n_sigma", -1),
+    UNSUPPORTED("dynatemp_range", 0),
+};
+
+/* Rules between fields, and what must be there. */
+static int check(struct request *r, bool has_stream_options, struct err *err) {
+    if (r->kind == REQUEST_CHAT && !r->messages)
+        return err_set_code(err, 400, "missing_required_parameter", "messages",
+                            "Missing required parameter: messages.");
+    if (r->kind == REQUEST_COMPLETION && !r->prompt)
+        return err_set_code(err, 400, "missing_required_parameter", "prompt",
+                            "Missing required parameter: prompt.");
+    if (r->kind == REQUEST_DETOKENIZE && !r->tokens)
+        return err_set_code(err, 400, "missing_required_parameter", "tokens",
+                            "Missing required parameter: tokens.");
+    if (r->kind == REQUEST_TOKENIZE && !r->messages == !r->prompt)
+        return err_set_code(err, 400, "missing_required_parameter", "prompt",
+                            "Either prompt or messages is needed.");
+    if (has_stream_options && !r->stream)
+        return err_set_code(err, 400, "invalid_value", "stream_options",
+                            "stream_options may only be given with stream.");
+    if (r->n_top && !r->logprobs)
+        return err_set_code(err, 400, "invalid_value", "top_logprobs",
+                            "top_logprobs needs logprobs to be true.");
+    return 0;
+}
+
+static const struct field *find(const char *name, enum request_kind kind, size_t *index) {
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        if (strcmp(fields[i].name, name) == 0) {
+            *index = i;
+            return fields[i].kinds & kind ? &fields[i] : NULL;
+        }
+    }
+    return NULL;
+}
+
+static int parse_fields(struct request *r, const struct api *a, struct err *err) {
+    bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
+    uint32_t max_completion = 0;
+    size_t i, n, at = 0;
+    yyjson_val *key, *value;
+
+    yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
+        const struct field *f = find(yyjson_get_str(key), r->kind, &at);
+
+        if (!f)
+            continue;
+        if (seen[at])
+            return err_set_code(err, 400, "duplicate_key", f->name, "%s is given twice.", f->name);
+        seen[at] = true;
+        if (yyjson_is_null(value))
+            continue;
+        int r_ = f->parse(r, a, f, value, err);
+        if (r_ < 0)
+            return r_;
+        if (strcmp(f->name, "max_completion_tokens") == 0)
+            max_completion = r->max_new;
+        has_stream_options |= strcmp(f->name, "stream_options") == 0;
+    }
+    r->max_new = max_completion ? max_completion : r->max_new;
+    return check(r, has_stream_options, err);
+}
+
+int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
+                  size_t len, struct err *err) {
+    memset(r, 0, sizeof(*r));
+    r->kind = kind;
+    r->n = 1;
+    params_init(&r->sampling);
+    arena_init(&r->arena, ARENA_MAX);
+    int result = json_read(&r->doc, body, len, err);
+    if (result == 0)
+        result = parse_fields(r, a, err);
+    if (result < 0)
+        request_deinit(r);
+    return result;
+}
+
+void request_deinit(struct request *r) {
+    if (r->doc)
+        yyjson_doc_free(r->doc);
+    r->doc = NULL;
+    arena_deinit(&r->arena);
+}

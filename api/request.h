@@ -1,0 +1,58 @@
+#pragma once
+
+/*
+ * request - the body of a request as values: which fields an endpoint knows, their types and ranges. A
+ * field that is not known is ignored (agents send their providers' extras); a known one with a bad
+ * value, or one that would change the output and is not supported, is a 400 that names it. null is
+ * as good as absent.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <yyjson.h>
+#include "base/arena.h"
+#include "base/err.h"
+#include "proto/messages.h"
+
+struct api;
+
+#define REQUEST_BIAS_MAX 1024u
+#define REQUEST_STOP_IDS_MAX 128u
+#define REQUEST_PROMPTS_MAX 128u
+#define REQUEST_MESSAGES_MAX 100000u
+#define REQUEST_TOOLS_MAX 1024u
+
+enum request_kind {
+    REQUEST_CHAT = 1,
+    REQUEST_COMPLETION = 2,
+    REQUEST_TOKENIZE = 4,
+    REQUEST_DETOKENIZE = 8,
+};
+
+struct request {
+    enum request_kind kind;
+    yyjson_doc *doc; /* the body; the values below lie in it */
+    struct arena arena;
+    struct sampling sampling;
+    bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
+    bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
+    bool has_seed, no_tools;
+    uint32_t n, n_top, max_new; /* max_new 0: not given */
+    int16_t priority;
+    uint64_t seed;
+    uint32_t n_stops, n_stop_ids, n_bias;
+    struct str stops[SUBMIT_STOPS_MAX];
+    int32_t *stop_ids;
+    struct submit_bias *bias;
+    struct str cache_salt, session; /* session: prompt_cache_key or user */
+    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
+};
+
+/* Parses @body for endpoint @kind. The body may be freed afterwards. */
+int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
+                  size_t len, struct err *err);
+void request_deinit(struct request *r); /* accepts a zeroed one */
+
+/* An array of token ids: 0, -ENOMEM, or a 400 naming @param. At least one id. */
+int request_ids(struct request *r, const struct api *a, yyjson_val *array, const char *param,
+                int32_t **out, uint32_t *n, struct err *err);

@@ -1,0 +1,180 @@
+#include <errno.h>
+#include <string.h>
+#include "api/call.h"
+#include "api/json.h"
+#include "api/private.h"
+#include "api/respond.h"
+#include "api/work.h"
+
+/*
+ * Text to tokens and back, for debugging and for routers that hash prompts: what the generating
+ * endpoints would do, without generating.
+ */
+
+struct lookup {
+    struct work work;
+    struct call *call; /* NULL: the client is gone */
+    void (*write)(struct json *j, const struct lookup *l);
+};
+
+static void free_lookup(struct lookup *l) {
+    work_deinit(&l->work);
+    free(l);
+}
+
+static void put_ids(struct json *j, const struct tokens *t) {
+    json_open(j, '[');
+    for (size_t i = 0; i < t->n; i++)
+        json_int(j, t->id[i]);
+    json_close(j, ']');
+}
+
+/* vLLM's answer of /tokenize. */
+static void write_tokens(struct json *j, const struct lookup *l) {
+    const struct tokens *t = &l->work.prompts[0].tokens;
+    const struct api_model *m = l->work.api->model;
+
+    json_open(j, '{');
+    json_put_int(j, "count", (int64_t)t->n);
+    json_put_int(j, "max_model_len", m->max_context);
+    json_key(j, "tokens");
+    put_ids(j, t);
+    json_key(j, "token_strs");
+    if (l->work.r.token_strings) {
+        json_open(j, '[');
+        for (size_t i = 0; i < t->n; i++) {
+            struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
+
+            json_string(j, s.data, s.len);
+        }
+        json_close(j, ']');
+    } else {
+        json_null(j);
+    }
+    json_close(j, '}');
+}
+
+/* The prompts as the model would see them; routers read token_ids. */
+static void write_prompts(struct json *j, const struct lookup *l) {
+    const struct work *w = &l->work;
+
+    json_open(j, '{');
+    json_put_string(j, "object", "render");
+    json_put_string(j, "model", w->api->model->id);
+    json_key(j, "token_ids");
+    put_ids(j, &w->prompts[0].tokens);
+    json_key(j, "prompts");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < w->n_prompts; i++) {
+        const struct prompt *p = &w->prompts[i];
+
+        json_open(j, '{');
+        json_key(j, "text");
+        if (p->text)
+            json_string(j, p->text, p->len);
+        else
+            json_null(j);
+        json_key(j, "token_ids");
+        put_ids(j, &p->tokens);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+static void on_prepared(struct work *w) {
+    struct lookup *l = CONTAINER_OF(w, struct lookup, work);
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct call *c = l->call;
+    struct err err = w->err;
+    struct json j;
+    int r = w->result;
+
+    if (!c) {
+        free_lookup(l);
+        return;
+    }
+    json_begin(&j, &b);
+    if (r == 0)
+        l->write(&j, l);
+    c->ops = NULL;
+    free_lookup(l);
+    if (r < 0 && err.status)
+        respond_error(c, &err);
+    else
+        respond_buf(c, 200, &b, r < 0 ? r : j.error);
+}
+
+static void on_gone(struct call *c) {
+    struct lookup *l = c->state;
+
+    l->call = NULL; /* on_prepared() frees it */
+    call_end(c);
+}
+
+static void on_fail(struct call *c, const struct err *err) {
+    struct lookup *l = c->state;
+
+    l->call = NULL;
+    respond_error(c, err);
+}
+
+static void serve(struct call *c, struct http *h, enum request_kind kind,
+                  void (*write)(struct json *j, const struct lookup *l)) {
+    static const struct call_ops ops = {on_gone, NULL, on_fail};
+    struct lookup *l = calloc(1, sizeof(*l));
+    struct err err = {0};
+    int r = l ? work_init(&l->work, c->api, kind, h->body.data, h->body.len, &err) : -ENOMEM;
+
+    if (r < 0) {
+        free(l);
+        if (err.status)
+            respond_error(c, &err);
+        else
+            respond_errno(c, r);
+        return;
+    }
+    l->call = c;
+    l->write = write;
+    c->ops = &ops;
+    c->state = l;
+    work_start(&l->work, on_prepared);
+}
+
+void tokenize_serve(struct call *c, struct http *h) {
+    serve(c, h, REQUEST_TOKENIZE, write_tokens);
+}
+
+void chat_render_serve(struct call *c, struct http *h) {
+    serve(c, h, REQUEST_CHAT, write_prompts);
+}
+
+void completions_render_serve(struct call *c, struct http *h) {
+    serve(c, h, REQUEST_COMPLETION, write_prompts);
+}
+
+void detokenize_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf text = {.max = API_SEND_MAX}, b = {.max = API_SEND_MAX};
+    struct request q = {0};
+    struct err err = {0};
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+    struct json j;
+    int r = request_parse(&q, c->api, REQUEST_DETOKENIZE, h->body.data, h->body.len, &err);
+
+    if (r == 0 && yyjson_arr_size(q.tokens))
+        r = request_ids(&q, c->api, q.tokens, "tokens", &ids, &n, &err);
+    if (r == 0)
+        r = tokenizer_decode(c->api->model->tokenizer, ids, n, true, &text);
+    request_deinit(&q);
+    if (r < 0 && err.status) {
+        respond_error(c, &err);
+        return;
+    }
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_key(&j, "prompt");
+    json_string(&j, text.data ? text.data : "", text.len);
+    json_close(&j, '}');
+    respond_buf(c, 200, &b, r < 0 ? r : j.error);
+}

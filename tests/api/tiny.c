@@ -1,0 +1,73 @@
+#include "tiny.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "tests/support/gguf_writer.h"
+
+/* Byte-level vocabularies write a byte as a printable character: itself, or the next from U+0100 on. */
+static void write_char(char out[4], int byte) {
+    static int next;
+    bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+
+    if (byte == 0)
+        next = 0;
+    unsigned c = printable ? (unsigned)byte : 256u + (unsigned)next++;
+    if (c < 128)
+        sprintf(out, "%c", (char)c);
+    else
+        sprintf(out, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 63)));
+}
+
+struct tokenizer *tiny_tokenizer(void) {
+    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+    static const char *const merges[] = {"a b"};
+    struct gguf_writer w;
+    char text[256][4], path[64];
+    const char *tokens[TINY_VOCAB + 1];
+    int32_t types[TINY_VOCAB + 1];
+    struct tokenizer *t = NULL;
+    struct gguf *g = NULL;
+    struct err err = {0};
+
+    for (int i = 0; i < TINY_VOCAB; i++) {
+        if (i < 256)
+            write_char(text[i], i);
+        tokens[i] = i < 256 ? text[i] : special[i - 256];
+        types[i] = i < 256 ? 1 : 3;
+    }
+    tokens[TINY_VOCAB] = "ab"; /* the one merge */
+    types[TINY_VOCAB] = 1;
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "llama");
+    gw_string(&w, "tokenizer.ggml.model", "gpt2");
+    gw_string(&w, "tokenizer.ggml.pre", "gpt-2");
+    gw_strings(&w, "tokenizer.ggml.tokens", TINY_VOCAB + 1, tokens);
+    gw_array(&w, "tokenizer.ggml.token_type", GGUF_I32, TINY_VOCAB + 1, types, sizeof(types));
+    gw_strings(&w, "tokenizer.ggml.merges", 1, merges);
+    gw_u32(&w, "tokenizer.ggml.eos_token_id", TINY_END);
+    gw_finish(&w);
+    snprintf(path, sizeof(path), "/tmp/weft-test-tiny-%d.gguf", getpid());
+    gw_save(&w, path);
+    gw_deinit(&w);
+    cr_assert_eq(gguf_open(&g, path, &err), 0, "%s", err.message);
+    unlink(path);
+    cr_assert_eq(tokenizer_new(&t, g, &err), 0, "%s", err.message);
+    gguf_free(g);
+    return t;
+}
+
+struct template *tiny_template(void) {
+    static const char source[] =
+        "{%- for m in messages -%}{%- if m.role == 'function' -%}"
+        "{{ raise_exception('no functions here') }}{%- endif -%}"
+        "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}"
+        "{%- if tools -%}{{ '[' + (tools | length | string) + ']' }}{%- endif -%}"
+        "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}";
+    struct template *t = NULL;
+    struct err err = {0};
+
+    cr_assert_eq(template_new(&t, source, sizeof(source) - 1, &err), 0, "%s", err.message);
+    return t;
+}

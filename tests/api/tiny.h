@@ -1,0 +1,14 @@
+#pragma once
+
+/*
+ * tiny - a vocabulary in which the id of a byte is the byte, and after the 256 bytes come special
+ * tokens; and a chat template in ChatML.
+ */
+
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+enum { TINY_START = 256, TINY_END, TINY_EOT, TINY_VOCAB };
+
+struct tokenizer *tiny_tokenizer(void); /* the caller frees */
+struct template *tiny_template(void);
