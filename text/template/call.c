@@ -160,7 +160,6 @@ static int bind_rest(struct render *rd, const struct macro *def, const struct ar
 static int call_macro(struct render *rd, const struct macro_value *m, const struct args *args,
                       struct value *out) {
     struct scope *outer = rd->scope, *scope = scope_new(rd, m->closure);
-    uint32_t loops = rd->loop_depth;
 
     if (!scope)
         return -1;
@@ -168,13 +167,11 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
         return render_fail(rd, "macro calls are nested too deep");
     rd->macro_depth++;
     rd->scope = scope;
-    rd->loop_depth = 0;
     if (bind_rest(rd, m->def, args, scope) || bind_params(rd, m->def, args, scope) ||
         eval_capture(rd, m->def->body, out))
         return -1;
     rd->macro_depth--;
     rd->scope = outer;
-    rd->loop_depth = loops;
     return 0;
 }
 

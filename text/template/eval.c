@@ -176,13 +176,8 @@ static int run_loop(struct render *rd, const struct node *n) {
         return -1;
     if (n->loop.test && filter_items(rd, n, &loop->items, &loop->n))
         return -1;
-    if (loop->n) {
-        loop->depth = ++rd->loop_depth;
-        int r = turns(rd, n, loop);
-
-        rd->loop_depth--;
-        return r;
-    }
+    if (loop->n)
+        return turns(rd, n, loop);
     struct scope *outer = rd->scope;
 
     if (!n->loop.orelse)

@@ -19,7 +19,7 @@ static int as_text(struct render *rd, struct value v, const struct tstr **out) {
 CASE_FILTER(filter_upper, CASE_UPPER)
 CASE_FILTER(filter_lower, CASE_LOWER)
 CASE_FILTER(filter_capitalize, CASE_CAPITALIZE)
-CASE_FILTER(filter_title, CASE_TITLE)
+CASE_FILTER(filter_title, CASE_WORDS)
 
 static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;

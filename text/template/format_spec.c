@@ -130,9 +130,9 @@ static int add_text(struct render *rd, struct sink *k, const struct tstr *s,
 static int read_number(const char *s, size_t len, size_t *i) {
     int n = 0;
 
-    while (*i < len && s[*i] >= '0' && s[*i] <= '9')
-        n = MIN(n * 10 + (s[(*i)++] - '0'), WIDTH_MAX);
-    return n;
+    for (; *i < len && s[*i] >= '0' && s[*i] <= '9'; ++*i)
+        n = n < WIDTH_MAX ? n * 10 + (s[*i] - '0') : n;
+    return MIN(n, WIDTH_MAX);
 }
 
 /* One % conversion behind the percent sign at *i. */

@@ -301,9 +301,9 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     else if (tstr_is(name, "revindex0"))
         *out = value_int(n - i - 1);
     else if (tstr_is(name, "depth"))
-        *out = value_int(l->depth);
+        *out = value_int(1); /* counts recursive loops only */
     else if (tstr_is(name, "depth0"))
-        *out = value_int(l->depth - 1);
+        *out = value_int(0);
     else if (tstr_is(name, "previtem"))
         *out = i > 0 ? l->items[i - 1] : value_undefined(name, V_LOOP);
     else if (tstr_is(name, "nextitem"))

@@ -206,6 +206,8 @@ static int parse_for(struct parser *p, struct node *n) {
     n->type = N_FOR;
     if (parse_target(p, false, &n->loop.target))
         return -EINVAL;
+    if (n->loop.target->type == N_NAME && tstr_is(n->loop.target->name.name, "loop"))
+        return parser_fail(p, "cannot assign to 'loop' as the target of a loop");
     if (!parser_skip_name(p, "in"))
         return parser_unexpected(p, "'in'");
     if (parse_expr(p, PARSE_TUPLE | PARSE_NO_COND, &n->loop.iter))

@@ -28,7 +28,6 @@ struct scope {
 struct loop {
     struct value *items;
     uint32_t n, i;
-    uint32_t depth;
     struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
 };
 
@@ -46,7 +45,7 @@ struct render {
     const struct template *t;
     struct arena arena;
     uint64_t fuel;
-    uint32_t depth, macro_depth, loop_depth;
+    uint32_t depth, macro_depth;
     uint32_t line;
     int64_t now_unix;
     uint64_t hash_seed;

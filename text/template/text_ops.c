@@ -48,38 +48,58 @@ static bool is_cased(uint32_t cp) {
     return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
 }
 
-static uint32_t change_case(uint32_t cp, bool upper) {
+enum { TO_LOWER, TO_UPPER, TO_TITLE };
+
+static uint32_t change_case(uint32_t cp, int to) {
     if (cp < 0x80)
-        return (uint32_t)(upper ? toupper((int)cp) : tolower((int)cp));
+        return (uint32_t)(to == TO_LOWER ? tolower((int)cp) : toupper((int)cp));
     if (cp >= 0x110000)
         return cp;
-    return (uint32_t)(upper ? utf8proc_toupper((utf8proc_int32_t)cp)
-                            : utf8proc_tolower((utf8proc_int32_t)cp));
+    return (uint32_t)(to == TO_LOWER   ? utf8proc_tolower((utf8proc_int32_t)cp)
+                      : to == TO_UPPER ? utf8proc_toupper((utf8proc_int32_t)cp)
+                                       : utf8proc_totitle((utf8proc_int32_t)cp));
 }
 
+static bool separates(uint32_t cp) {
+    return tstr_is_space(cp) || cp == '-' || cp == '(' || cp == '{' || cp == '[' || cp == '<';
+}
+
+/* To which case @cp goes; *inside: of a word, or behind the first character. */
+static int case_of(uint32_t cp, enum case_mode mode, bool *inside) {
+    bool first = !*inside;
+
+    *inside = mode == CASE_TITLE ? is_cased(cp) : mode == CASE_WORDS ? !separates(cp) : true;
+    switch (mode) {
+    case CASE_UPPER:
+        return TO_UPPER;
+    case CASE_LOWER:
+        return TO_LOWER;
+    case CASE_SWAP:
+        return change_case(cp, TO_LOWER) == cp ? TO_UPPER : TO_LOWER;
+    default:
+        return !first ? TO_LOWER : mode == CASE_WORDS ? TO_UPPER : TO_TITLE;
+    }
+}
+
+/* One code point to one; of those that become several, only the German sharp s. */
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out) {
     struct sink *k = sink_new(rd);
-    bool inside = false; /* a word, or the string */
+    bool inside = false;
     size_t w;
 
     if (!k || sink_reserve(rd, k, s->len) || render_charge_bytes(rd, s->len * 4))
         return -1;
     for (size_t i = 0; i < s->len; i += w) {
         uint32_t cp = tstr_decode(s->data, s->len, i, &w);
-        bool upper =
-            mode == CASE_UPPER || ((mode == CASE_TITLE || mode == CASE_CAPITALIZE) && !inside);
-
-        if (mode == CASE_SWAP)
-            upper = change_case(cp, false) == cp;
-        inside = mode == CASE_TITLE ? is_cased(cp) : true;
+        int to = case_of(cp, mode, &inside), r;
         bool user = tstr_user_at(s, i);
 
-        if (cp == 0xdf && upper && (mode == CASE_UPPER || mode == CASE_SWAP)) {
-            if (sink_add(rd, k, "SS", 2, user))
-                return -1;
-        } else if (sink_add_cp(rd, k, change_case(cp, upper), user)) {
+        if (cp == 0xdf && to != TO_LOWER)
+            r = sink_add(rd, k, to == TO_UPPER ? "SS" : "Ss", 2, user);
+        else
+            r = sink_add_cp(rd, k, change_case(cp, to), user);
+        if (r)
             return -1;
-        }
     }
     return finish(rd, k, s->safe, out);
 }
