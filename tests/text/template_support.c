@@ -1,7 +1,20 @@
 #include "tests/text/template_support.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
+
+const char TEMPLATE_VARS[] =
+    "{\"s\": \"Hello World\", \"u\": \"héllo wörld ß\", \"ml\": \"a\\n\\n  b\\nc\\n\", "
+    "\"l\": [3, 1, 2], \"d\": {\"b\": 1, \"a\": [1, 2.5, null, true, \"x'y\"]}, "
+    "\"n\": null, \"t\": true, \"f\": 2.5, \"i\": 7, \"ms\": [{\"role\": \"user\", "
+    "\"content\": \"hi\", \"k\": {\"z\": 1}}, {\"role\": \"assistant\", \"content\": \"yo\", "
+    "\"k\": {\"z\": 2}}, {\"role\": \"user\", \"content\": \"x\"}], "
+    "\"big\": 18446744073709551615, \"e\": \"\", \"sp\": \"  pad  \", "
+    "\"html\": \"<a href=\\\"x\\\">&'</a>\", \"many\": {\"0\": 0, \"1\": 1, \"2\": 2, "
+    "\"3\": 3, \"4\": 4, \"5\": 5, \"6\": 6, \"7\": 7, \"8\": 8, \"9\": 9, \"10\": 10, "
+    "\"11\": 11, \"12\": 12, \"13\": 13, \"14\": 14, \"15\": 15, \"16\": 16, \"17\": 17, "
+    "\"18\": 18, \"19\": 19}}";
 
 char *template_text(const char *source, const char *vars, const struct template_opts *opts,
                     struct err *err) {
@@ -9,13 +22,15 @@ char *template_text(const char *source, const char *vars, const struct template_
     struct rendered out = {0};
     char *text = NULL;
 
+    static const struct template_opts usual = {.now_unix = 1768469213}; /* 2026-01-15 09:26:53 */
+
     *err = (struct err){0};
     if (template_new(&t, source, strlen(source), err))
         return NULL;
     yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
 
     cr_assert(doc, "variables are not JSON: %s", vars);
-    if (template_render(t, yyjson_doc_get_root(doc), opts, &out, err) == 0) {
+    if (template_render(t, yyjson_doc_get_root(doc), opts ? opts : &usual, &out, err) == 0) {
         text = strndup(out.text.data ? out.text.data : "", out.text.len);
         rendered_deinit(&out);
     }
@@ -42,4 +57,16 @@ void expect_error(const char *source, const char *vars, const char *part) {
     else
         cr_expect(strstr(err.message, part), "%s: got \"%s\", want \"%s\"", source, err.message,
                   part);
+}
+
+void expect_rows(const char *wrap, const struct template_row *rows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        char source[1024];
+
+        snprintf(source, sizeof(source), wrap, rows[i].source);
+        if (rows[i].want)
+            expect_text(source, TEMPLATE_VARS, rows[i].want);
+        else
+            expect_error(source, TEMPLATE_VARS, "");
+    }
 }

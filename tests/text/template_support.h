@@ -11,3 +11,13 @@ char *template_text(const char *source, const char *vars, const struct template_
 void expect_text(const char *source, const char *vars, const char *want);
 /* Fails the test unless it is an error that contains @part. */
 void expect_error(const char *source, const char *vars, const char *part);
+
+/* Variables of every kind: see template_support.c. */
+extern const char TEMPLATE_VARS[];
+
+struct template_row {
+    const char *source, *want; /* want NULL: any error */
+};
+
+/* Expects each row's source, put into @wrap (which has one %s), to render with TEMPLATE_VARS as wanted. */
+void expect_rows(const char *wrap, const struct template_row *rows, size_t n);
