@@ -269,7 +269,8 @@ static void check_ways(const struct model_row *m, const char *path, const struct
     trace_way(m, path, &alone, param, 11 + sampling, &expect);
     for (uint32_t p = m->n_prompt; p < m->n_prompt + OUTPUTS; p++)
         n_different += expect.at[p].token != expect.at[p - 1].token;
-    cr_expect(n_different > 2, "%s: the text is too plain for a test", name);
+    /* A greedy text may well repeat itself. */
+    cr_expect(n_different > 2 || param->temperature == 0, "%s: too plain for a test", name);
     for (size_t w = 0; w < n; w++) {
         if (list[w].isa && !can_run(m->backend, list[w].isa, path))
             continue;
