@@ -13,26 +13,32 @@ void backend_build_id(uint8_t out[20]) {
     memcpy(out, id, MIN(sizeof(id) - 1, 20u));
 }
 
-/* weft-cuda.so as installed, or in the build folder of the program that runs. */
+/* The directory of the program that runs, or "". */
+static void program_dir(char *out, size_t size) {
+    ssize_t n = readlink("/proc/self/exe", out, size - 1);
+
+    out[MAX(n, 0)] = 0;
+    char *slash = strrchr(out, '/');
+    *(slash ? slash : out) = 0;
+}
+
+/* weft-cuda.so as installed, beside the program, or where the build of the program puts it. */
 static void *open_library(char *why, size_t size) {
+    static const char *const places[] = {"", "/engine/cuda"};
     char dir[256], path[320];
-    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
     void *lib = dlopen(WEFT_BACKEND_DIR "/weft-cuda.so", RTLD_NOW | RTLD_LOCAL);
 
-    if (lib)
-        return lib;
-    snprintf(why, size, "%s", dlerror());
-    dir[MAX(n, 0)] = 0;
-    char *slash = strrchr(dir, '/');
-    if (!slash)
-        return NULL;
-    *slash = 0;
-    snprintf(path, sizeof(path), "%s/engine/cuda/weft-cuda.so", dir);
-    if (access(path, R_OK) < 0)
-        return NULL;
-    lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!lib)
         snprintf(why, size, "%s", dlerror());
+    program_dir(dir, sizeof(dir));
+    for (size_t i = 0; i < ARRAY_SIZE(places) && !lib && dir[0]; i++) {
+        snprintf(path, sizeof(path), "%s%s/weft-cuda.so", dir, places[i]);
+        if (access(path, R_OK) < 0)
+            continue;
+        lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!lib)
+            snprintf(why, size, "%s", dlerror());
+    }
     return lib;
 }
 

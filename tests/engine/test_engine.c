@@ -4,6 +4,7 @@
 #include <criterion/new/assert.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "engine/backend.h"
@@ -215,7 +216,7 @@ static struct driver *open_driver(const char *backend, struct driver *d) {
     char path[64];
 
     if (!backend_find(backend, &err)) {
-        cr_log_warn("%s", err.message);
+        printf("# %s\n", err.message);
         return NULL;
     }
     tiny_model_temp(&t, path);

@@ -1,0 +1,190 @@
+/*
+ * A weft-cuda.so without a GPU: the reference backend behind the rules of a device. It is called at launch and at
+ * seal, takes fed tokens from its own samples, and hands out the results of a step when they are waited for, which
+ * may be after the next step was computed. FAKE_CUDA in the environment breaks it: "abi", "build", "probe",
+ * "open", "begin", "sample" or "end" (the last three in step 3).
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "engine/backend.h"
+
+struct be {
+    struct be *real;
+    uint32_t max_rows, max_wants;
+    struct step *step[2]; /* of step s: [s % 2] */
+    int32_t *sampled;     /* of the last step */
+};
+
+struct step {
+    struct be *be;
+    struct step *real;
+    uint64_t number;
+    struct engine_batch batch;
+    int32_t *token;
+    struct engine_out *out;
+    uint32_t n_outs;
+};
+
+extern struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
+
+static bool broken(const char *what) {
+    const char *s = getenv("FAKE_CUDA");
+
+    return s && strcmp(s, what) == 0;
+}
+
+static int probe(struct err *err) {
+    return broken("probe") ? err_set(err, 0, NULL, "the fake has no device") : 0;
+}
+
+static struct be *close_be(struct be *b) {
+    if (!b)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        free(b->step[i]->token);
+        free(b->step[i]->out);
+        free(b->step[i]);
+    }
+    backend_reference.close(b->real);
+    free(b->sampled);
+    free(b);
+    return NULL;
+}
+
+static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+    struct be *b = calloc(1, sizeof(*b));
+
+    if (broken("open")) {
+        free(b);
+        return err_set(err, 0, NULL, "the fake does not open");
+    }
+    b->max_wants = o->engine->max_wants;
+    b->sampled = calloc(o->engine->max_wants, sizeof(*b->sampled));
+    for (int i = 0; i < 2; i++) {
+        b->step[i] = calloc(1, sizeof(*b->step[i]));
+        b->step[i]->be = b;
+        b->step[i]->token = calloc(o->engine->max_rows, sizeof(int32_t));
+        b->step[i]->out = calloc(o->engine->max_wants, sizeof(struct engine_out));
+    }
+    *out = b;
+    return backend_reference.open(&b->real, o, err);
+}
+
+static const char *isa(const struct be *b) {
+    return "fake";
+}
+
+static uint32_t n_threads(const struct be *b) {
+    return 0;
+}
+
+static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+                struct err *err) {
+    return backend_reference.load(b->real, t, rank, out, err);
+}
+
+static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    struct step *s = b->step[batch->step % 2];
+
+    if (broken("begin") && batch->step == 3)
+        return -EIO;
+    s->number = batch->step;
+    s->batch = *batch;
+    if (batch->n_rows > 0)
+        memcpy(s->token, batch->token, batch->n_rows * sizeof(*s->token));
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        if (batch->seq[i].feed >= 0)
+            s->token[batch->seq[i].row0] = b->sampled[batch->seq[i].feed];
+    s->batch.token = s->token;
+    s->n_outs = 0;
+    *out = s;
+    return backend_reference.begin(b->real, &s->batch, &s->real);
+}
+
+/* Everything is computed here: what follows only looks at the results. */
+static int sample(struct step *s) {
+    struct engine_result r;
+
+    if (broken("sample") && s->number == 3)
+        return -EIO;
+    backend_reference.sample(s->real);
+    backend_reference.end(s->real, &r);
+    s->n_outs = r.n_outs;
+    for (uint32_t i = 0; i < r.n_outs; i++) {
+        s->out[i] = r.out[i];
+        s->be->sampled[i] = r.out[i].token;
+    }
+    return 0;
+}
+
+static int end(struct step *s, struct engine_result *out) {
+    if (broken("end") && s->number == 3)
+        return -EIO;
+    *out = (struct engine_result){s->number, s->n_outs, s->out};
+    return 0;
+}
+
+static int embed(struct step *s, struct act x, const struct weights *w) {
+    return backend_reference.embed(s->real, x, w);
+}
+
+static int qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+               const struct kv_layer *kv) {
+    return backend_reference.qkv(s->real, q, x, w, kv);
+}
+
+static int attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+                  const struct attn *a) {
+    return backend_reference.attend(s->real, o, q, kv, a);
+}
+
+static int proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+    return backend_reference.proj(s->real, x, in, w);
+}
+
+static int gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+    return backend_reference.gate_up(s->real, h, x, w);
+}
+
+static int logits(struct step *s, struct act x, const struct weights *w) {
+    return backend_reference.logits(s->real, x, w);
+}
+
+static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
+    return backend_reference.mask(s->real, want, bits);
+}
+
+static int copy(struct be *b, const struct engine_copy *c) {
+    return backend_reference.copy(b->real, c);
+}
+
+struct be_ops weft_backend_cuda = {
+    .name = "cuda",
+    .depth = 2,
+    .device = true,
+    .probe = probe,
+    .open = open_be,
+    .close = close_be,
+    .isa = isa,
+    .n_threads = n_threads,
+    .load = load,
+    .begin = begin,
+    .embed = embed,
+    .qkv = qkv,
+    .attend = attend,
+    .proj = proj,
+    .gate_up = gate_up,
+    .logits = logits,
+    .mask = mask,
+    .sample = sample,
+    .end = end,
+    .copy = copy,
+};
+
+__attribute__((constructor)) static void set_up(void) {
+    weft_backend_cuda.abi = BACKEND_ABI + broken("abi");
+    backend_build_id(weft_backend_cuda.build_id);
+    weft_backend_cuda.build_id[0] ^= broken("build");
+}
