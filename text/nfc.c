@@ -113,8 +113,10 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
             return r;
         n = utf8proc_decompose_char((utf8proc_int32_t)cp, s->cp + s->n, DECOMPOSED_MAX,
                                     UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
-        if (n < 0 || n > DECOMPOSED_MAX)
-            return -EINVAL;
+        if (n < 1 || n > DECOMPOSED_MAX) {
+            s->cp[s->n] = (int32_t)cp; /* no Unicode that we know */
+            n = 1;
+        }
         s->n += (size_t)n;
     }
     order(s);

@@ -44,6 +44,21 @@ static void find_replacement(struct tokenizer *t) {
         t->replacement = (uint32_t)t->special.unk;
 }
 
+/* Words of KIND_BYTES are raw text, those of the others have their spaces marked, like the tokens. What has
+ * no token at all is dropped without a bound. */
+static void find_longest(struct tokenizer *t) {
+    const struct vocab *v = &t->vocab;
+    const uint32_t *at = t->kind == KIND_BYTES ? v->piece_at : v->text_at;
+
+    t->longest = 4; /* of a character that becomes one replacement */
+    for (uint32_t id = 0; id < v->n; id++) {
+        if (vocab_is_mergeable(v, id))
+            t->longest = MAX(t->longest, at[id + 1] - at[id]);
+    }
+    if (t->replacement == TOKEN_NONE)
+        t->longest = 0;
+}
+
 /* The bytes that stand before a space mark in some token: elsewhere words end before space marks. */
 static void find_glued(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
@@ -100,6 +115,7 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
     if (r < 0)
         return r;
     find_replacement(t);
+    find_longest(t);
     *out = STEAL(t);
     return 0;
 }

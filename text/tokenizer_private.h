@@ -174,6 +174,7 @@ struct tokenizer {
     bool space_prefix;
     bool glued[256]; /* no word ends between such a byte and a space mark */
     uint32_t byte_token[256];
+    uint32_t longest;     /* bytes of a word that one token can stand for; 0: no bound */
     uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
 };
 

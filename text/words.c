@@ -108,11 +108,21 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
     return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
 }
 
+/* Whether @len bytes are certain to pass the limit of tokens: then the work, and the memory of some 40
+ * bytes per byte of a long word, are not spent. */
+static bool too_long(const struct words *w, size_t len) {
+    const struct tokens *out = w->out;
+
+    return out->max && w->t->longest && len / w->t->longest > out->max - MIN(out->n, out->max);
+}
+
 static int merge_word(struct words *w, const char *s, size_t len) {
     const struct tokenizer *t = w->t;
     uint32_t whole = whole_word(t, s, len);
     int r;
 
+    if (too_long(w, len))
+        return -EMSGSIZE;
     if (whole != TOKEN_NONE)
         return tokens_add(w->out, (int32_t)whole);
     r = t->kind == KIND_BYTES ? split_bytes(w, s, len) : split_chars(w, s, len);
