@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "engine/build_id.h"
 
 void backend_build_id(uint8_t out[20]) {
-    static const char id[] = WEFT_BUILD;
+    static const uint8_t id[20] = {ENGINE_BUILD_ID};
 
-    memset(out, 0, 20);
-    memcpy(out, id, MIN(sizeof(id) - 1, 20u));
+    memcpy(out, id, sizeof(id));
 }
 
 /* The directory of the program that runs, or "". */

@@ -134,7 +134,8 @@ struct be_ops {
 /* weft-cuda.so exports its table under this name. */
 #define BACKEND_CUDA_SYMBOL "weft_backend_cuda"
 
-/* What be_ops.build_id of a table from a library must be. */
+/* What be_ops.build_id of a table from a library must be: a digest of this header and those that come
+ * with it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
 
 extern const struct be_ops backend_reference;
