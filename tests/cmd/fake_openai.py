@@ -37,7 +37,12 @@ class FakeServer:
         self.loop.run_forever()
 
     def stop(self):
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        def end():
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.loop.call_soon(self.loop.stop)
+
+        self.loop.call_soon_threadsafe(end)
         self.thread.join()
 
     async def serve(self, reader, writer):

@@ -39,7 +39,7 @@ def test_counts_tokens_and_bounds_times_from_below():
     with Server() as s:
         s.first_s, s.gap_s = 0.03, 0.01
         d, out = serve(s, "--clients", 4, "--requests", 12, "--prompt-tokens", 20, "--output-tokens", 6)
-        assert len(s.requests) == 12 and s.max_active == 4
+        assert len(s.requests) == 12 and 1 < s.max_active <= 4
         assert d["requests"] == {"ok": 12, "rejected": 0, "http": 0, "stream": 0, "protocol": 0, "network": 0}
         assert d["output_tokens"] == 72 and d["prompt_tokens"] == 12 * 25 and d["cached_tokens"] == 36
         assert d["ttft_ms"]["n"] == 12 and d["ttft_ms"]["min"] >= 30
@@ -92,12 +92,12 @@ def test_goodput_counts_what_meets_both_objectives():
 
 def test_turns_carry_the_conversation_and_sessions_share_a_prefix():
     with Server() as s:
-        serve(s, "--clients", 2, "--requests", 6, "--turns", 3, "--shared-prefix", 40, "--prompt-tokens", 10, "--output-tokens", 4)
+        serve(s, "--clients", 1, "--requests", 6, "--turns", 3, "--shared-prefix", 40, "--prompt-tokens", 10, "--output-tokens", 4)
         assert len(s.requests) == 6
         assert len({r["messages"][0]["content"] for r in s.requests}) == 1
         assert s.requests[0]["messages"][0]["role"] == "system" and len(s.requests[0]["messages"][0]["content"].split()) == 20
-        lengths = sorted(len(r["messages"]) for r in s.requests)
-        assert lengths == [2, 2, 4, 4, 6, 6], lengths
+        lengths = [len(r["messages"]) for r in s.requests]
+        assert lengths == [2, 4, 6, 2, 4, 6], lengths
         for r in s.requests:
             assert [m["role"] for m in r["messages"]] == (["system"] + ["user", "assistant"] * 3)[: len(r["messages"])]
             if len(r["messages"]) > 2:
@@ -171,10 +171,10 @@ def identity(server, *args, code=0):
 
 def test_identity_tells_a_steady_server_from_one_that_drifts():
     with Server() as s:
-        s.first_s = 0.01
+        s.first_s = 0.05
         d, out = identity(s, "--rounds", 2, "--strict")
         assert (d["same"], d["different"], d["failed"], d["share"]) == (12, 0, 0, 1.0) and "100.00 %" in out
-        assert s.max_active == 9
+        assert 6 < s.max_active <= 9
         greedy = [r for r in s.requests if r["temperature"] == 0 and r["max_tokens"] == 8]
         assert len(greedy) >= 18
         s.drift = True
@@ -182,7 +182,7 @@ def test_identity_tells_a_steady_server_from_one_that_drifts():
         assert d["different"] >= 5 and d["share"] < 0.2 and "earliest difference at byte" in out
         identity(s, "--strict", code=1)
     with Server() as s:
-        s.first_s, s.limit = 0.02, 5
+        s.first_s, s.limit = 0.1, 5
         d, _ = identity(s)
         assert d["failed"] > 0 and d["same"] + d["failed"] == 6
         identity(s, "--strict", code=1)
