@@ -125,11 +125,15 @@ static void random_word(struct rng *r, char *s, size_t len) {
 }
 
 static void compare(const struct tiny *t, const struct tokenizer *tok, const char *s, size_t len,
-                    const struct pieces *p, bool bytes) {
-    struct tokens got = expect_encode(tok, s, len, 0);
+                    const struct pieces *p, bool bytes, bool spaces) {
+    char text[WORD_MAX];
+    struct tokens got;
     int32_t want[WORD_MAX];
     size_t n = 0;
 
+    for (size_t i = 0; i < len; i++)
+        text[i] = (char)(spaces && s[i] == 'd' ? ' ' : s[i]);
+    got = expect_encode(tok, text, len, 0);
     for (size_t i = 0; i < p->n; i++) {
         int id = find(t, s + p->begin[i], p->begin[i + 1] - p->begin[i]);
         char fallback[8];
@@ -203,57 +207,90 @@ Test(text_merges, bpe_is_the_naive_algorithm) {
             random_word(&r, s, len);
             start_pieces(&p, len);
             naive_bpe(&t, s, &p);
-            compare(&t, tok, s, len, &p, false);
+            compare(&t, tok, s, len, &p, false, false);
         }
+    }
+}
+
+/* A random vocabulary of at most @joins longer tokens. */
+static void random_scores(struct tiny *t, struct rng *r, uint32_t joins) {
+    *t = (struct tiny){0};
+    add_token(t, "<unk>", 0, TOKEN_UNKNOWN);
+    for (int i = 0; i < LETTERS; i++) {
+        char byte[8];
+
+        snprintf(byte, sizeof(byte), "<0x%02X>", 'a' + i);
+        add_token(t, byte, 0, TOKEN_BYTE);
+    }
+    /* Special tokens with texts that merging must not make. */
+    add_token(t, "ab", 9, TOKEN_CONTROL);
+    add_token(t, "ca", 9, TOKEN_USER);
+    /* One letter has no token of its own, but takes part in merging. */
+    for (int i = 1; i < LETTERS; i++)
+        add_token(t, (char[]){(char)('a' + i), 0}, -100, TOKEN_NORMAL);
+    add_token(t, "ad", -1, TOKEN_NORMAL);
+    for (uint32_t i = 0; i < joins; i++) {
+        char made[64];
+
+        /* Few different scores: ties. */
+        if (join(t, r, 5, made, 0) && find(t, made, strlen(made)) < 0)
+            add_token(t, made, (float)(int)rng_below(r, 6) - 3, TOKEN_NORMAL);
+    }
+}
+
+/* The same vocabulary with U+2581 for d. */
+static void mark_spaces(struct tiny *t) {
+    for (uint32_t i = 0; i < t->n; i++) {
+        char *s = t->text[i], *d;
+
+        while ((d = strchr(s, 'd'))) {
+            memmove(d + 3, d + 1, strlen(d));
+            memcpy(d, SPACE_MARK, 3);
+        }
+    }
+}
+
+/* With @spaces, the letter d is a space: words are cut, except where a token reaches across. */
+static void check_scores(struct rng *r, uint32_t joins, bool spaces) {
+    static struct tiny t, written;
+    struct gguf_writer w;
+    char s[WORD_MAX + 1];
+    struct pieces p;
+
+    random_scores(&t, r, joins);
+    written = t;
+    for (uint32_t i = 0; i < t.n; i++)
+        written.tokens[i] = written.text[i];
+    if (spaces)
+        mark_spaces(&written);
+    gw_init(&w);
+    put_tokens(&w, &written, "llama");
+    gw_array(&w, "tokenizer.ggml.scores", GGUF_F32, t.n, t.score, t.n * 4);
+    gw_bool(&w, "tokenizer.ggml.add_space_prefix", 0);
+    CLEANUP(tokenizer_freep) struct tokenizer *tok = load(&w);
+
+    for (int i = 0; i < 60; i++) {
+        size_t len = random_len(r);
+
+        random_word(r, s, len);
+        start_pieces(&p, len);
+        naive_scores(&t, s, &p);
+        compare(&t, tok, s, len, &p, true, spaces);
     }
 }
 
 Test(text_merges, sentencepiece_is_the_naive_algorithm) {
     struct rng r = {7};
 
-    for (int round = 0; round < 60; round++) {
-        static struct tiny t;
-        struct gguf_writer w;
-        char s[WORD_MAX + 1];
-        struct pieces p;
+    for (int round = 0; round < 60; round++)
+        check_scores(&r, 60, false);
+}
 
-        t = (struct tiny){0};
-        add_token(&t, "<unk>", 0, TOKEN_UNKNOWN);
-        for (int i = 0; i < LETTERS; i++) {
-            char byte[8];
+Test(text_merges, sentencepiece_words_end_where_no_token_reaches_across) {
+    struct rng r = {13};
 
-            snprintf(byte, sizeof(byte), "<0x%02X>", 'a' + i);
-            add_token(&t, byte, 0, TOKEN_BYTE);
-        }
-        /* Special tokens with texts that merging must not make. */
-        add_token(&t, "ab", 9, TOKEN_CONTROL);
-        add_token(&t, "ca", 9, TOKEN_USER);
-        /* One letter has no token of its own, but takes part in merging. */
-        for (int i = 1; i < LETTERS; i++)
-            add_token(&t, (char[]){(char)('a' + i), 0}, -100, TOKEN_NORMAL);
-        add_token(&t, "ad", -1, TOKEN_NORMAL);
-        for (int i = 0; i < 60; i++) {
-            char made[64];
-
-            /* Few different scores: ties. */
-            if (join(&t, &r, 5, made, 0) && find(&t, made, strlen(made)) < 0)
-                add_token(&t, made, (float)(int)rng_below(&r, 6) - 3, TOKEN_NORMAL);
-        }
-        gw_init(&w);
-        put_tokens(&w, &t, "llama");
-        gw_array(&w, "tokenizer.ggml.scores", GGUF_F32, t.n, t.score, t.n * 4);
-        gw_bool(&w, "tokenizer.ggml.add_space_prefix", 0);
-        CLEANUP(tokenizer_freep) struct tokenizer *tok = load(&w);
-
-        for (int i = 0; i < 60; i++) {
-            size_t len = random_len(&r);
-
-            random_word(&r, s, len);
-            start_pieces(&p, len);
-            naive_scores(&t, s, &p);
-            compare(&t, tok, s, len, &p, true);
-        }
-    }
+    for (uint32_t round = 0; round < 120; round++)
+        check_scores(&r, round % 60, true);
 }
 
 /* The table of pairs grows as it is filled, and the first rank of a pair counts. */
