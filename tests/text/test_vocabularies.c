@@ -15,7 +15,7 @@
 static const char separator[] = "\n__ggml_vocab_test__\n";
 
 struct name {
-    char text[16];
+    char text[24];
 };
 
 static struct name all[] = {{"gpt-2"},     {"llama-bpe"}, {"qwen2"},  {"qwen35"},
@@ -181,4 +181,57 @@ ParameterizedTest(struct name *name, text_vocabularies, extra_texts) {
         yyjson_doc_free(doc);
     }
     cr_assert_geq(n, 80);
+}
+
+static struct name models[] = {{"minimind2-small-q8_0"}, {"stories15M-q8_0"}, {"stories260K-f32"}};
+
+/* A prompt's ids, and the text of what the model answered: pieces one by one, as a stream gives them. */
+static void check_case(const struct tokenizer *t, yyjson_val *c) {
+    static int32_t want[4096];
+    yyjson_val *prompt = yyjson_obj_get(c, "rendered"), *greedy = yyjson_obj_get(c, "greedy");
+    yyjson_val *text = yyjson_obj_get(c, "text");
+    size_t n = read_ids(yyjson_obj_get(c, "prompt_ids"), want, ARRAY_SIZE(want));
+    struct tokens got;
+    struct buf b;
+
+    if (!prompt)
+        prompt = yyjson_obj_get(c, "prompt_text");
+    cr_assert_not_null(prompt);
+    got = expect_encode(t, yyjson_get_str(prompt), yyjson_get_len(prompt),
+                        TOKENIZE_BOS | TOKENIZE_SPECIAL);
+    expect_ids(&got, want, n, yyjson_get_str(prompt));
+    tokens_deinit(&got);
+    buf_init(&b, 1 << 20);
+    for (size_t i = 0; i < yyjson_arr_size(greedy); i++) {
+        size_t len;
+        int32_t id = yyjson_get_int(yyjson_obj_get(yyjson_arr_get(greedy, i), "id"));
+        const char *piece = tokenizer_piece(t, id, false, &len);
+
+        cr_assert_eq(buf_add(&b, piece, len), 0);
+    }
+    cr_assert_eq(b.len, yyjson_get_len(text));
+    cr_assert(b.len == 0 || memcmp(b.data, yyjson_get_str(text), b.len) == 0);
+    buf_deinit(&b);
+}
+
+ParameterizedTestParameters(text_vocabularies, prompts_and_answers_of_models) {
+    return cr_make_param_array(struct name, models, ARRAY_SIZE(models));
+}
+
+ParameterizedTest(struct name *name, text_vocabularies, prompts_and_answers_of_models) {
+    char file[64];
+    size_t len;
+
+    snprintf(file, sizeof(file), "%s.gguf", name->text);
+    CLEANUP(tokenizer_freep) struct tokenizer *t = expect_tokenizer(expect_data("models", file));
+
+    snprintf(file, sizeof(file), "%s.golden.json", name->text);
+    CLEANUP(freep) char *json = expect_read(expect_data("models", file), &len);
+    yyjson_doc *doc = yyjson_read(json, len, 0);
+    yyjson_val *cases = yyjson_obj_get(yyjson_doc_get_root(doc), "cases");
+
+    cr_assert_geq(yyjson_arr_size(cases), 10);
+    for (size_t i = 0; i < yyjson_arr_size(cases); i++)
+        check_case(t, yyjson_arr_get(cases, i));
+    yyjson_doc_free(doc);
 }
