@@ -220,6 +220,7 @@ static int idle_timeout_ms(struct worker *w) {
 }
 
 static int serve(struct worker *w) {
+    w->stats_stale = true;
     for (;;) {
         int r = drain(w);
 
