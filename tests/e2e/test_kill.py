@@ -3,9 +3,9 @@ same logits, and nothing twice."""
 import random
 import time
 
-from weftd import Weftd, main, parallel, random_tokens
+from weftd import BACKEND, Weftd, main, parallel, random_tokens
 
-FLAGS = ("--logits-digest", "yes", "--max-context", "2048", "--kv-pages", "512", "--backend", "cpu", "--threads", "2")
+FLAGS = ("--logits-digest", "yes", "--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = 100
 N_TOKENS = 120
 REQUESTS = [

@@ -1,4 +1,5 @@
 """weftd as a service: signals, exit codes, socket activation, readiness and watchdog, the admin socket."""
+import http.client
 import json
 import os
 import pathlib
@@ -9,7 +10,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Skip, Weftd, main, parallel, program, random_tokens, tiny_model
+from weftd import BACKEND, Skip, Weftd, main, parallel, program, random_tokens, tiny_model
 
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -169,11 +170,9 @@ class Manager:
         a, b = os.dup(self.http.fileno()), os.dup(self.admin.fileno())
 
         def child():  # between fork and exec
-            high = [os.dup(a) + 0, os.dup(b) + 0]
+            high = [os.dup(a), os.dup(b)]  # both may stand where the other one has to go
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
-            os.set_inheritable(3, True)
-            os.set_inheritable(4, True)
 
         env = {
             **os.environ,
@@ -182,7 +181,7 @@ class Manager:
             "NOTIFY_SOCKET": self.notify_path,
             "WATCHDOG_USEC": "400000",
         }
-        command = ["sh", "-c", 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"', program("weftd"), "--model", tiny_model(), *flags]
+        command = ["sh", "-c", 'export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"', program("weftd"), "--model", tiny_model(), "--backend", BACKEND, *flags]
         process = subprocess.Popen(command, env=env, preexec_fn=child, close_fds=False, stderr=subprocess.DEVNULL)
         os.close(a)
         os.close(b)
@@ -195,7 +194,7 @@ class Manager:
             time.sleep(0.01)
 
     def ask(self, path):
-        connection = __import__("http.client").client.HTTPConnection(*self.http.getsockname(), timeout=60)
+        connection = http.client.HTTPConnection(*self.http.getsockname(), timeout=60)
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()

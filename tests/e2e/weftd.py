@@ -20,6 +20,8 @@ import traceback
 BUILD = pathlib.Path(os.environ.get("WEFT_BUILD", "build")).resolve()
 DATA = pathlib.Path(os.environ.get("WEFT_DATA", "../shared/data")).resolve()
 START_S = 120
+# What the daemons compute with; "auto" is what users get.
+BACKEND = os.environ.get("WEFT_BACKEND", "cpu")
 
 
 class Skip(Exception):
@@ -66,6 +68,8 @@ class Weftd:
         self.log_path = os.path.join(self.folder.name, "log")
         self.port = None
         command = [program("weftd"), "--model", model or tiny_model(), "--admin-socket", self.admin]
+        if "--backend" not in flags:
+            command += ["--backend", BACKEND]
         if "--listen" not in flags:
             command += ["--listen", "127.0.0.1:0"]
         with open(self.log_path, "w") as log:
