@@ -44,7 +44,7 @@ static void print(const char *text, size_t len) {
 /* An answer as it came, or as @show makes it of the object in it. */
 static int answer(struct call *c, const char *path,
                   void (*show)(struct buf *out, yyjson_val *object)) {
-    CLEANUP(buf_deinit) struct buf text;
+    CLEANUP(buf_deinit) struct buf text = {0};
     struct err err = {0};
     yyjson_doc *doc = NULL;
     int r;
@@ -72,7 +72,7 @@ struct watch {
 };
 
 static bool print_line(void *ctx, const char *text, size_t len) {
-    CLEANUP(buf_deinit) struct buf out;
+    CLEANUP(buf_deinit) struct buf out = {0};
     struct watch *w = ctx;
     int64_t now = clock_now(clock_monotonic());
     yyjson_doc *doc = NULL;
@@ -121,7 +121,7 @@ static int run_requests(struct call *c) {
 }
 
 static int run_health(struct call *c) {
-    CLEANUP(buf_deinit) struct buf text;
+    CLEANUP(buf_deinit) struct buf text = {0};
     struct err err = {0};
 
     if (c->argc > 0)
@@ -145,7 +145,7 @@ static int run_health(struct call *c) {
 
 /* A POST without a body; says @done. */
 static int post(struct call *c, const char *path, const char *done) {
-    CLEANUP(buf_deinit) struct buf reply;
+    CLEANUP(buf_deinit) struct buf reply = {0};
     struct err err = {0};
 
     buf_init(&reply, CTL_REPLY_MAX);

@@ -69,6 +69,7 @@ static void list_seq_ops(const struct model *m, uint32_t i, struct op *op, uint3
     put(op, n, FREE, i, 0);
     if (s->n_pages * t == s->n_committed) {
         put(op, n, ATTACH, i, t);
+        put(op, n, ATTACH, i, max - 1); /* of a prompt, all but the last token */
         put(op, n, ATTACH, i, max);
     }
     if (room < max) {
