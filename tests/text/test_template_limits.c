@@ -322,7 +322,8 @@ static const char *const PIECES[] = {"{{",
 
 static size_t mutate(char *text, size_t len, size_t cap, uint32_t *rng) {
     for (uint32_t k = 1 + next(rng) % 4; k > 0 && len > 8; k--) {
-        size_t at = next(rng) % len, n = MIN(next(rng) % 24 + 1, len - at);
+        size_t at = next(rng) % len, n = next(rng) % 24 + 1;
+        n = MIN(n, len - at);
         const char *piece = PIECES[next(rng) % ARRAY_SIZE(PIECES)];
         size_t m = strlen(piece), from = next(rng) % (len - n + 1);
 
