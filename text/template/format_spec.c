@@ -157,6 +157,8 @@ static int percent_spec(struct render *rd, const struct tstr *fmt, size_t *i, st
     }
     if (*i >= fmt->len)
         return render_fail(rd, "incomplete format");
+    if (spec->width >= WIDTH_MAX || spec->precision >= WIDTH_MAX)
+        return render_fail(rd, "a width of %d or more in a format", WIDTH_MAX);
     spec->type = s[(*i)++];
     return 0;
 }
@@ -275,6 +277,8 @@ static int brace_spec(struct render *rd, const struct tstr *s, struct spec *spec
     }
     if (i < s->len)
         spec->type = s->data[i++];
+    if (spec->width >= WIDTH_MAX || spec->precision >= WIDTH_MAX)
+        return render_fail(rd, "a width of %d or more in a format", WIDTH_MAX);
     return i < s->len ? render_fail(rd, "invalid format specifier") : 0;
 }
 

@@ -145,6 +145,9 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
         else
             *out = value_int(yyjson_get_sint(j));
         return 0;
+    case YYJSON_TYPE_RAW: /* a number too large for 64 bits, where the reader keeps those */
+        *out = value_float(strtod(yyjson_get_raw(j), NULL));
+        return 0;
     case YYJSON_TYPE_STR: {
         const struct tstr *s = tstr_new(rd, yyjson_get_str(j), yyjson_get_len(j), user);
 

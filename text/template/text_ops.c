@@ -5,7 +5,7 @@
 #include <utf8proc.h>
 #include "text/template/builtin.h"
 
-#define WIDTH_MAX 100000
+#define WIDTH_MAX 100000 /* characters of padding */
 
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out) {
     *out = def;
@@ -140,6 +140,8 @@ int text_center(struct render *rd, const struct tstr *s, int64_t width, const st
     int64_t left = align == '>' ? pad : align == '<' ? 0 : pad / 2 + (pad & width & 1);
     struct sink *k = sink_new(rd);
 
+    if (width > WIDTH_MAX)
+        return render_fail(rd, "a width of more than %d", WIDTH_MAX);
     if (!k)
         return -1;
     for (int64_t i = 0; i < left; i++) {
