@@ -141,6 +141,12 @@ Test(template_limits, growing_text_ends_at_a_limit) {
     }
 }
 
+Test(template_limits, widths_have_a_limit) {
+    expect_error("{{ 'a'|center(1000000) }}", "{}", "width");
+    expect_error("{{ '%1000000d' % 1 }}", "{}", "width");
+    expect_error("{{ '{:1000000}'.format(1) }}", "{}", "width");
+}
+
 Test(template_limits, objects_that_hold_themselves_are_errors) {
     expect_error("{% set _ = l.append(l) %}{{ l|tojson }}", TEMPLATE_VARS, "nested");
     expect_error("{% set _ = l.append(l) %}{{ l }}", TEMPLATE_VARS, "nested");

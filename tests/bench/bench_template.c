@@ -1,0 +1,133 @@
+/*
+ * bench_template [-n MESSAGES] TEMPLATE.jinja...: the time to parse each template and to render a conversation
+ * of 50 messages with two tools (median of several runs), the bytes of the text and the steps it takes.
+ */
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "text/template.h"
+
+#define RUNS 101
+
+static double now(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static const char TOOLS[] = "[{\"type\": \"function\", \"function\": {\"name\": \"search_files\", "
+                            "\"description\": \"Find lines.\", "
+                            "\"parameters\": {\"type\": \"object\", \"properties\": {\"pattern\": "
+                            "{\"type\": \"string\", \"description\": "
+                            "\"Regular expression\"}, \"paths\": {\"type\": \"array\", \"items\": "
+                            "{\"type\": \"string\"}, \"description\": "
+                            "\"Where to look\"}}, \"required\": [\"pattern\"]}}}, {\"type\": "
+                            "\"function\", \"function\": {\"name\": "
+                            "\"read_file\", \"description\": \"Read a file.\", \"parameters\": "
+                            "{\"type\": \"object\", \"properties\": "
+                            "{\"path\": {\"type\": \"string\", \"description\": \"Its path\"}}, "
+                            "\"required\": [\"path\"]}}}]";
+
+static const char SENTENCE[] =
+    "The scheduler plans a step, the engine runs it, and \"nothing\" is lost. ";
+
+static yyjson_doc *make_vars(int n_messages) {
+    struct buf b;
+
+    buf_init(&b, 1u << 28);
+    buf_printf(&b,
+               "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"add_generation_prompt\": true, "
+               "\"tools\": %s, \"messages\": [",
+               TOOLS);
+    for (int i = 0; i < n_messages; i++) {
+        buf_printf(&b, "%s{\"role\": \"%s\", \"content\": \"", i ? "," : "",
+                   i % 2 ? "assistant" : "user");
+        for (int k = 0; k < 8; k++) {
+            for (const char *p = SENTENCE; *p; p++)
+                buf_printf(&b, *p == '"' ? "\\%c" : "%c", *p);
+        }
+        buf_add_str(&b, "\"}");
+    }
+    buf_add_str(&b, "]}");
+    yyjson_doc *doc = b.data ? yyjson_read(b.data, b.len, 0) : NULL;
+
+    buf_deinit(&b);
+    return doc;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The smallest fuel with which the rendering succeeds. */
+static uint64_t count_steps(const struct template *t, yyjson_val *vars) {
+    uint64_t lo = 0, hi = 1ull << 32;
+
+    while (hi - lo > 1) {
+        struct template_opts opts = {.fuel = lo + (hi - lo) / 2};
+        struct rendered r = {0};
+        struct err err;
+
+        if (template_render(t, vars, &opts, &r, &err) == 0)
+            hi = opts.fuel;
+        else
+            lo = opts.fuel;
+        rendered_deinit(&r);
+    }
+    return hi;
+}
+
+static void measure(const char *name, const char *source, size_t len, yyjson_val *vars) {
+    struct template_opts opts = {.fuel = 1ull << 40};
+    CLEANUP(template_freep) struct template *t = NULL;
+    struct err err = {0};
+    double t0 = now(), parse, times[RUNS];
+    size_t bytes = 0;
+
+    if (template_new(&t, source, len, &err)) {
+        printf("%-44.44s %s\n", name, err.message);
+        return;
+    }
+    parse = now() - t0;
+    for (int i = 0; i < RUNS; i++) {
+        struct rendered r = {0};
+
+        t0 = now();
+        if (template_render(t, vars, &opts, &r, &err)) {
+            printf("%-44.44s %.60s\n", name, err.message);
+            return;
+        }
+        times[i] = now() - t0;
+        bytes = r.text.len;
+        rendered_deinit(&r);
+    }
+    qsort(times, RUNS, sizeof(times[0]), by_size);
+    printf("%-44.44s parse %6.1f us, render %7.1f us, %7zu bytes, %8llu steps\n", name, parse * 1e6,
+           times[RUNS / 2] * 1e6, bytes, (unsigned long long)count_steps(t, vars));
+}
+
+int main(int argc, char **argv) {
+    int first = argc > 2 && strcmp(argv[1], "-n") == 0 ? 3 : 1;
+    yyjson_doc *vars = make_vars(first == 3 ? atoi(argv[2]) : 50);
+
+    for (int i = first; i < argc && vars; i++) {
+        CLEANUP(freep) char *source = malloc(1 << 20);
+        const char *name = strrchr(argv[i], '/');
+        FILE *f = fopen(argv[i], "rb");
+
+        if (!f || !source) {
+            fprintf(stderr, "%s cannot be read\n", argv[i]);
+            return 1;
+        }
+        size_t len = fread(source, 1, 1 << 20, f);
+
+        fclose(f);
+        measure(name ? name + 1 : argv[i], source, len, yyjson_doc_get_root(vars));
+    }
+    yyjson_doc_free(vars);
+    return 0;
+}
