@@ -8,7 +8,10 @@
 #include "kvpager/private.h"
 
 static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
-    fprintf(stderr, "kv_pager_check: invariant %d broken: %s (page %u)\n", invariant, what, page);
+    fprintf(stderr, "kv_pager_check: invariant %d broken: %s", invariant, what);
+    if (page != NO_PAGE)
+        fprintf(stderr, " (page %u)", page);
+    fputc('\n', stderr);
     abort();
 }
 

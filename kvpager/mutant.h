@@ -16,6 +16,10 @@ enum {
     MUTANT_NO_PARENT,        /* a page's key and comparison ignore what precedes it */
     MUTANT_FULL_HALFWAY,     /* growing takes what is left before it answers KV_FULL */
     MUTANT_LRU_BACKWARDS,    /* the most recently used page is evicted first */
+    MUTANT_CHILD_FORGOTTEN,  /* a parent does not learn that a child was evicted */
+    MUTANT_LENGTH_STAYS,     /* truncating gives pages back, but the length committed stays */
+    MUTANT_NO_DEDUPLICATION, /* an equal page is published a second time */
+    MUTANT_SEES_TOO_FAR,     /* a lookup takes a page that ends one token after what was asked */
     MUTANT_COUNT,
 };
 

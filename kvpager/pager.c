@@ -275,7 +275,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     if (n_tokens < before)
         return before;
     assert(tokens_agree(s, tokens));
-    while (n_tokens - s->n_committed >= t) {
+    while (n_tokens - s->n_committed + MUTANT(SEES_TOO_FAR) >= t) {
         struct page *page = walk_down(p, &w, tokens + s->n_committed);
 
         if (!page)
@@ -327,7 +327,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
 
     assert(page->state == PAGE_OWNED);
     equal = walk_down(p, &w, tokens);
-    if (equal) {
+    if (equal && !MUTANT(NO_DEDUPLICATION)) {
         hold(p, equal);
         s->page[i] = w.page;
         release(p, page);
@@ -362,7 +362,8 @@ void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens) {
     assert(n_tokens % t == 0 || n_tokens / t >= s->n_published);
     drop_pages(s, pages_for(s->pager, n_tokens));
     s->n_published = MIN(s->n_published, s->n_pages);
-    s->n_committed = MIN(s->n_committed, n_tokens);
+    if (!MUTANT(LENGTH_STAYS))
+        s->n_committed = MIN(s->n_committed, n_tokens);
 }
 
 uint32_t kv_seq_committed(const struct kv_seq *s) {

@@ -106,7 +106,7 @@ void prefix_remove(struct prefix *x, struct page *page) {
         at = &x->pool->page[*at].next;
     }
     *at = page->next;
-    if (page->parent != NO_PAGE) {
+    if (page->parent != NO_PAGE && !MUTANT(CHILD_FORGOTTEN)) {
         assert(x->pool->page[page->parent].n_children > 0);
         x->pool->page[page->parent].n_children--;
     }
