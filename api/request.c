@@ -154,8 +154,11 @@ PARSER(parse_sampling) {
     if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
         return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
                             p->type == PARAM_BOOL ? "a boolean" : "a number");
-    return params_set(&r->sampling, p,
-                      p->type == PARAM_BOOL ? yyjson_get_bool(v) : yyjson_get_num(v), err);
+    double value = p->type == PARAM_BOOL ? yyjson_get_bool(v) : yyjson_get_num(v);
+    if (params_set(&r->sampling, p, value, err) == 0)
+        return 0;
+    struct err e = *err;
+    return err_set_code(err, 400, "invalid_value", f->name, "%s.", e.message);
 }
 
 static int add_stop(struct request *r, const struct field *f, yyjson_val *v, struct err *err) {

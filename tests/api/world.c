@@ -4,7 +4,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +23,7 @@ void world_init(struct world *w) {
     static const char *const aliases[] = {"alias", NULL};
 
     memset(w, 0, sizeof(*w));
+    signal(SIGPIPE, SIG_IGN); /* as the daemon does */
     log_init(getenv("WEFT_TEST_LOG") ? WLOG_DEBUG : WLOG_ERROR, "test");
     w->opts = (struct api_opts){
         .max_connections = 64,
@@ -103,6 +106,9 @@ static int connect_to(const struct sockaddr *sa, socklen_t len) {
     cr_assert_geq(fd, 0);
     cr_assert_eq(connect(fd, sa, len), 0, "%s", strerror(errno));
     fcntl(fd, F_SETFL, O_NONBLOCK);
+    int one = 1;
+    if (sa->sa_family == AF_INET)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     return fd;
 }
 
@@ -125,10 +131,11 @@ void world_drop(struct world *w, int fd) {
     world_turns(w, 4);
 }
 
-static void pause_for(int fd, short what) {
-    struct pollfd p = {.fd = fd, .events = what};
+/* Sleeps a little once many turns have brought nothing. */
+static void pause_for(int fd, int *n_idle) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
 
-    poll(&p, 1, 1);
+    poll(&p, 1, ++*n_idle > 30);
 }
 
 void world_send(struct world *w, int fd, const char *data, size_t len) {
@@ -167,6 +174,7 @@ void world_post(struct world *w, int fd, const char *path, const char *body) {
 
 /* Adds what has arrived; false when the server closed. */
 static bool take(struct world *w, int fd, struct buf *out) {
+    static int n_idle;
     char chunk[16384];
     ssize_t n = recv(fd, chunk, sizeof(chunk), 0);
 
@@ -176,7 +184,9 @@ static bool take(struct world *w, int fd, struct buf *out) {
         return false;
     world_turn(w);
     if (n < 0)
-        pause_for(fd, POLLIN);
+        pause_for(fd, &n_idle);
+    else
+        n_idle = 0;
     return true;
 }
 

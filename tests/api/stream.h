@@ -1,0 +1,28 @@
+#pragma once
+
+/* stream - the requests and chunks that the tests of generating endpoints share. */
+
+#include "world.h"
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define HI_TOKENS 21 /* <im_start>user\nhi<im_end>\n<im_start>assistant\n */
+
+#define CHUNK(choice)                                                                              \
+    "data: {\"id\":\"X\",\"object\":\"chat.completion.chunk\",\"created\":X,\"model\":\"tiny\","   \
+    "\"choices\":[" choice "]}\n\n"
+#define ROLE                                                                                       \
+    CHUNK("{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"    \
+          "\"finish_reason\":null}")
+#define DELTA(text)                                                                                \
+    CHUNK("{\"index\":0,\"delta\":{\"content\":\"" text "\"},\"logprobs\":null,"                   \
+          "\"finish_reason\":null}")
+#define FINISH(why)                                                                                \
+    CHUNK("{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" why "\"}")
+#define DONE "data: [DONE]\n\n"
+
+/* Replaces what differs from run to run: ids and times. */
+void reply_normalise(struct buf *b);
+/* Status and normalised body; frees it. */
+void reply_expect(struct reply *r, int status, const char *want);

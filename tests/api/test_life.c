@@ -1,0 +1,473 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "tiny.h"
+#include "stream.h"
+
+static void started(struct world *w) {
+    world_init(w);
+    world_start(w);
+}
+
+/* ---- acceptance and errors ---- */
+
+Test(accept, nothing_is_said_before_the_worker_accepts) {
+    struct world w;
+    struct reply r;
+    char c;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true,\"n\":2}");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 2);
+    fake_accept(&w.port, 0);
+    world_turns(&w, 5);
+    cr_expect_lt(read(fd, &c, 1), 0);
+    fake_reject(&w.port, 1, 400, "too large");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "too large"));
+    cr_expect(w.port.r[0].cancelled, "the sibling goes too");
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(accept, a_failure_in_a_stream_is_an_error_event) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "ab");
+    fake_fail(&w.port, 0, 500, "numbers went wrong");
+    world_receive(&w, fd, &r);
+    reply_expect(
+        &r, 200,
+        ROLE DELTA("ab") "data: {\"error\":{\"message\":\"numbers went wrong\",\"type\":"
+                         "\"server_error\",\"param\":null,\"code\":\"engine_error\"}}\n\n");
+    world_post(&w, fd, CHAT, "{" HI "}"); /* the connection lives on */
+    world_turns(&w, 5);
+    fake_accept(&w.port, 1);
+    fake_finish(&w.port, 1, FINISH_DEADLINE);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 504);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(accept, a_busy_channel_is_tried_again) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    w.port.n_again = 3;
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_eq(w.port.n_again, 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(cancel, a_client_that_leaves_ends_its_generations) {
+    struct world w;
+
+    started(&w);
+    int fd[3];
+    for (int i = 0; i < 3; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], CHAT, i == 2 ? "{" HI "}" : "{" HI ",\"stream\":true,\"n\":2}");
+        world_turns(&w, 5);
+    }
+    cr_assert_eq(w.port.n, 5);
+    fake_accept(&w.port, 0);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 0, "abc");
+    world_drop(&w, fd[0]);
+    cr_expect(w.port.r[0].cancelled && w.port.r[1].cancelled);
+    cr_expect(!w.port.r[2].cancelled);
+    world_drop(&w, fd[1]);
+    world_drop(&w, fd[2]);
+    cr_expect(w.port.r[2].cancelled && w.port.r[4].cancelled);
+    fake_tokens(&w.port, 0, "late"); /* events that crossed the cancel */
+    fake_finish(&w.port, 0, FINISH_CANCELLED);
+    world_stop(&w);
+}
+
+Test(cancel, a_reader_that_does_not_read_is_cancelled_and_others_are_not) {
+    struct world w;
+    struct reply r;
+    char text[2001];
+
+    world_init(&w);
+    w.opts.stream_buffer_bytes = 4096;
+    w.opts.stall_timeout_ms = 60;
+    w.model.max_context = 4000000;
+    world_start(&w);
+    memset(text, 'a', 2000);
+    text[2000] = 0;
+    int slow = world_connect_unix(&w), fast = world_connect(&w);
+    world_post(&w, slow, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    world_post(&w, fast, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_accept(&w.port, 1);
+    for (int i = 0; i < 20000 && !w.port.r[0].cancelled; i++) {
+        fake_tokens(&w.port, 0, text);
+        world_turn(&w);
+        if (i > 300)
+            usleep(1000);
+    }
+    cr_expect(w.port.r[0].cancelled);
+    fake_tokens(&w.port, 1, "fine");
+    fake_finish(&w.port, 1, FINISH_STOP);
+    world_receive(&w, fast, &r);
+    reply_expect(&r, 200, ROLE DELTA("fine") FINISH("stop") DONE);
+    world_drop(&w, slow);
+    world_drop(&w, fast);
+    world_stop(&w);
+}
+
+Test(cancel, a_slow_reader_gets_everything_if_it_reads_in_time) {
+    struct world w;
+    struct reply r;
+    char text[2001];
+
+    world_init(&w);
+    w.opts.stream_buffer_bytes = 4096;
+    w.model.max_context = 4000000;
+    world_start(&w);
+    memset(text, 'a', 2000);
+    text[2000] = 0;
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    for (int i = 0; i < 500; i++) {
+        fake_tokens(&w.port, 0, text);
+        world_turn(&w);
+    }
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_turns(&w, 20);
+    world_receive(&w, fd, &r);
+    size_t n = 0;
+    for (size_t i = 0; i < r.body.len; i++)
+        n += r.body.data[i] == 'a' && (r.body.data[i + 1] == 'a' || r.body.data[i + 1] == '"') &&
+             (r.body.data[i - 1] == 'a' || r.body.data[i - 1] == '"');
+    cr_expect_eq(n, 500 * 2000, "%zu", n);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(stream, silence_is_filled_with_comments) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    world_init(&w);
+    w.opts.keepalive_ms = 10;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    world_read_until(&w, fd, &b, ": keep-alive\n\n");
+    buf_clear(&b);
+    world_read_until(&w, fd, &b, ": keep-alive\n\n");
+    fake_tokens(&w.port, 0, "x");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect(world_read_until(&w, fd, &b, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- admission ---- */
+
+Test(admit, beyond_the_queue_is_429_with_a_time) {
+    struct world w;
+    struct reply r;
+    char v[64];
+    int fd[4];
+
+    world_init(&w);
+    w.opts.max_running = 2;
+    w.opts.max_queued = 1;
+    world_start(&w);
+    for (int i = 0; i < 4; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], CHAT, "{" HI "}");
+        world_turns(&w, 5);
+    }
+    cr_expect_eq(w.port.n, 2);
+    world_receive(&w, fd[3], &r);
+    cr_expect_eq(r.status, 429);
+    cr_expect_geq(atoi(reply_header(&r, "retry-after", v, sizeof(v))), 1);
+    cr_expect_geq(atoi(reply_header(&r, "retry-after-ms", v, sizeof(v))), 500);
+    cr_expect(strstr(r.body.data, "try again in "));
+    cr_expect(strstr(r.body.data, "\"type\":\"rate_limit_error\",\"param\":null,"
+                                  "\"code\":\"rate_limit_exceeded\""));
+    reply_deinit(&r);
+    fake_accept(&w.port, 0);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect_eq(w.port.n, 3, "the waiting one follows");
+    w.port.script = "x";
+    for (int i = 0; i < 3; i++) {
+        world_receive(&w, fd[i], &r);
+        cr_expect_eq(r.status, 200);
+        reply_deinit(&r);
+    }
+    for (int i = 0; i < 4; i++)
+        world_drop(&w, fd[i]);
+    world_stop(&w);
+}
+
+Test(admit, who_waits_longer_than_its_client_is_told) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_running = 1;
+    world_start(&w);
+    int fd = world_connect(&w), late = world_connect(&w), gone = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    world_say(&w, late,
+              "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nx-stainless-read-timeout: 1\r\n"
+              "Content-Length: %zu\r\n\r\n{" HI "}",
+              strlen("{" HI "}"));
+    world_turns(&w, 5);
+    world_post(&w, gone, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    world_drop(&w, gone);
+    world_receive(&w, late, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "queue_timeout"), "%s", r.body.data);
+    reply_deinit(&r);
+    struct api_stats s;
+    api_stats(w.api, &s);
+    cr_expect_eq(s.n_running, 1);
+    cr_expect_eq(s.n_queued, 0);
+    world_drop(&w, fd);
+    world_drop(&w, late);
+    world_stop(&w);
+}
+
+/* ---- the worker comes and goes ---- */
+
+static uint32_t n_faults;
+
+static uint32_t faults_of(struct api_port *p, uint64_t id) {
+    (void)p;
+    (void)id;
+    return n_faults;
+}
+
+Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true,\"logprobs\":true,\"seed\":3}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "ab\xE2\x82");
+    api_worker_down(w.api);
+    world_turns(&w, 5);
+    fake_tokens(&w.port, 0, "stray"); /* of the dead worker: not heard */
+    n_faults = 1;
+    api_worker_up(w.api, faults_of);
+    cr_assert_eq(w.port.n, 1);
+    const struct submit *m = &w.port.r[0].m;
+    cr_expect_eq(w.port.r[0].n_submits, 2);
+    cr_expect_eq(m->n_tokens, HI_TOKENS + 4);
+    cr_expect_eq(m->n_prompt, HI_TOKENS);
+    cr_expect_eq(m->n_faults, 1);
+    cr_expect_eq(m->seed, 3);
+    cr_expect_eq(m->tokens[HI_TOKENS + 3], 0x82);
+    fake_accept(&w.port, 0);
+    fake_tokens_from(&w.port, 0, 2, "\xE2\x82\xAC"); /* overlaps what is known */
+    fake_tokens_from(&w.port, 0, 0, "ab\xE2\x82\xAC");
+    fake_tokens_from(&w.port, 0, 5, "d");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    const char *order[] = {"\"content\":\"ab\"", "\"content\":\"\xE2\x82\xAC\"",
+                           "\"content\":\"d\"", "\"finish_reason\":\"stop\"", "[DONE]"};
+    const char *at = r.body.data;
+    for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
+        at = strstr(at, order[i]);
+        cr_assert(at, "%s is not in order: %s", order[i], r.body.data);
+    }
+    cr_expect(!strstr(r.body.data, "stray"));
+    reply_deinit(&r);
+    struct api_stats s;
+    api_stats(w.api, &s);
+    cr_expect_eq(s.n_resumed, 1);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(resume, requests_wait_for_a_worker_and_poison_is_removed) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w), next = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    api_worker_down(w.api);
+    world_post(&w, next, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    cr_expect_eq(w.port.n, 1);
+    n_faults = 3;
+    api_worker_up(w.api, faults_of);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 500);
+    cr_expect(strstr(r.body.data, "\"code\":\"engine_fault\""), "%s", r.body.data);
+    cr_expect(strcasestr(r.head, "x-should-retry: false"));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_drop(&w, next);
+    world_stop(&w);
+}
+
+Test(resume, what_was_complete_is_not_run_again) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"max_tokens\":3}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "abc");
+    api_worker_down(w.api);
+    api_worker_up(w.api, NULL);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""), "%s", r.body.data);
+    cr_expect_eq(w.port.r[0].n_submits, 1);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(resume, a_worker_that_leaves_a_gap_fails_the_request) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens_from(&w.port, 0, 3, "abc");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 500);
+    cr_expect(w.port.r[0].cancelled);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- service life ---- */
+
+Test(life, streams_end_with_an_error_when_the_service_closes) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w), whole = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    world_post(&w, whole, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "ab");
+    cr_expect(api_busy(w.api));
+    api_drain(w.api);
+    api_set_health(w.api, API_SERVING); /* does not bring it back */
+    fake_tokens(&w.port, 0, "cd");
+    api_close(w.api);
+    world_receive(&w, fd, &r);
+    reply_normalise(&r.body);
+    cr_expect(strstr(r.body.data, DELTA("ab") DELTA("cd") "data: {\"error\":"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "shutting_down"));
+    reply_deinit(&r);
+    world_receive(&w, whole, &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    close(fd);
+    close(whole);
+    world_stop(&w);
+}
+
+Test(life, the_operator_sees_and_cancels) {
+    struct world w;
+    struct reply r;
+    struct api_request_info info[4];
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"n\":2}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "ab");
+    cr_assert_eq(api_requests(w.api, info, 4), 2);
+    cr_expect_str_eq(info[0].endpoint, CHAT);
+    cr_expect_str_eq(info[0].state, "running");
+    cr_expect_str_eq(info[1].state, "queued");
+    cr_expect_eq(info[0].n_output, 2);
+    cr_expect_eq(api_requests(w.api, info, 1), 1);
+    cr_expect(!api_cancel(w.api, 12345));
+    cr_expect(api_cancel(w.api, info[0].id));
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "\"code\":\"cancelled\""));
+    reply_deinit(&r);
+    cr_expect_eq(api_requests(w.api, info, 4), 0);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(life, figures_are_published) {
+    static const char *const needles[] = {
+        "vllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 0\n",
+        "vllm:num_requests_waiting{model_name=\"tiny\",engine=\"0\"} 0\n",
+        "vllm:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"} 0.25\n",
+        "vllm:cache_config_info{model_name=\"tiny\",engine=\"0\",block_size=\"16\","
+        "num_gpu_blocks=\"64\"} 1\n",
+        "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 21\n",
+        "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 2\n",
+        "vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"stop\"} 1\n",
+        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n",
+        "vllm:inter_token_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n",
+        "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",engine=\"0\",le=\"+Inf\"} 1\n",
+        "vllm:prefix_cache_hits_total{model_name=\"tiny\",engine=\"0\"} 7\n",
+        "weft_http_requests_total{model_name=\"tiny\",engine=\"0\"} 1\n",
+    };
+    struct world w;
+    struct reply r;
+    struct msg_stats s = {.n_pages = 64, .n_used = 16, .n_hit_tokens = 7};
+
+    started(&w);
+    w.port.script = "ab";
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    reply_deinit(&r);
+    api_on_stats(w.api, &s);
+    world_get(&w, "/metrics", &r);
+    cr_expect_eq(r.status, 200);
+    for (size_t i = 0; i < ARRAY_SIZE(needles); i++)
+        cr_expect(strstr(r.body.data, needles[i]), "%s is missing in %s", needles[i], r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}

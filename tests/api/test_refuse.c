@@ -1,0 +1,252 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "tiny.h"
+#include "stream.h"
+
+static void started(struct world *w) {
+    world_init(w);
+    world_start(w);
+}
+
+static void expect_error(struct world *w, const char *path, const char *body, int status,
+                         const char *param, const char *code) {
+    struct reply r;
+    char needle[200];
+
+    world_ask(w, path, body, &r);
+    cr_expect_eq(r.status, status, "%s: %d, not %d: %s", body, r.status, status, r.body.data);
+    snprintf(needle, sizeof(needle),
+             param ? "\"param\":\"%s\",\"code\":\"%s\"}}" : "\"param\":%s,\"code\":\"%s\"}}",
+             param ? param : "null", code);
+    cr_expect(r.body.data && strstr(r.body.data, needle), "%s: %s has no %s", body, r.body.data,
+              needle);
+    reply_deinit(&r);
+}
+
+/* ---- what is refused ---- */
+
+Test(refuse, every_bad_field_is_named) {
+    static const struct {
+        const char *path, *body;
+        int status;
+        const char *param, *code;
+    } table[] = {
+        {CHAT, "", 400, NULL, "invalid_json"},
+        {CHAT, "{", 400, NULL, "invalid_json"},
+        {CHAT, "[]", 400, NULL, "invalid_json"},
+        {CHAT, "{} x", 400, NULL, "invalid_json"},
+        {CHAT, "{\"a\":\"\xff\"}", 400, NULL, "invalid_json"},
+        {CHAT, "{\"a\":\"\\ud800\"}", 400, NULL, "invalid_json"},
+        {CHAT, "{\"n\":NaN}", 400, NULL, "invalid_json"},
+        {CHAT, "{}", 400, "messages", "missing_required_parameter"},
+        {CHAT, "{\"messages\":null}", 400, "messages", "missing_required_parameter"},
+        {CHAT, "{\"messages\":[]}", 400, "messages", "invalid_value"},
+        {CHAT, "{\"messages\":{}}", 400, "messages", "invalid_value"},
+        {CHAT, "{\"messages\":[1]}", 400, "messages[0]", "invalid_value"},
+        {CHAT, "{\"messages\":[{\"role\":\"x\",\"content\":\"\"}]}", 400, "messages[0].role",
+         "invalid_value"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\"}]}", 400, "messages[0].content", "invalid_value"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400,
+         "messages[0].content[0].type", "invalid_value"},
+        {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
+         400, "messages[0].content[0].text", "invalid_value"},
+        {CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+         "\"tool_calls\":[{}]}]}",
+         400, "messages[1].tool_calls[0]", "invalid_value"},
+        {CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"x\"}]}", 400, "messages",
+         "template_error"},
+        {CHAT, "{" HI ",\"model\":\"other\"}", 404, "model", "model_not_found"},
+        {CHAT, "{" HI ",\"model\":1}", 400, "model", "invalid_value"},
+        {CHAT, "{" HI ",\"n\":0}", 400, "n", "invalid_value"},
+        {CHAT, "{" HI ",\"n\":9}", 400, "n", "invalid_value"},
+        {CHAT, "{" HI ",\"n\":1,\"n\":2}", 400, "n", "duplicate_key"},
+        {CHAT, "{" HI ",\"n\":1.5}", 400, "n", "invalid_value"},
+        {CHAT, "{" HI ",\"n\":\"1\"}", 400, "n", "invalid_value"},
+        {CHAT, "{" HI ",\"max_tokens\":0}", 400, "max_tokens", "invalid_value"},
+        {CHAT, "{" HI ",\"max_tokens\":1e18}", 400, "max_tokens", "invalid_value"},
+        {CHAT, "{" HI ",\"max_completion_tokens\":true}", 400, "max_completion_tokens",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"stream\":1}", 400, "stream", "invalid_value"},
+        {CHAT, "{" HI ",\"stream_options\":{}}", 400, "stream_options", "invalid_value"},
+        {CHAT, "{" HI ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", 400,
+         "stream_options.include_usage", "invalid_value"},
+        {CHAT, "{" HI ",\"stop\":\"\"}", 400, "stop", "invalid_value"},
+        {CHAT, "{" HI ",\"stop\":[1]}", 400, "stop", "invalid_value"},
+        {CHAT,
+         "{" HI ",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\","
+         "\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]}",
+         400, "stop", "invalid_value"},
+        {CHAT, "{" HI ",\"stop_token_ids\":[260]}", 400, "stop_token_ids", "invalid_value"},
+        {CHAT, "{" HI ",\"top_logprobs\":2}", 400, "top_logprobs", "invalid_value"},
+        {CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":21}", 400, "top_logprobs",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"logprobs\":5}", 400, "logprobs", "invalid_value"},
+        {CHAT, "{" HI ",\"logit_bias\":{\"x\":1}}", 400, "logit_bias", "invalid_value"},
+        {CHAT, "{" HI ",\"logit_bias\":{\"260\":1}}", 400, "logit_bias", "invalid_value"},
+        {CHAT, "{" HI ",\"logit_bias\":{\"1\":101}}", 400, "logit_bias", "invalid_value"},
+        {CHAT, "{" HI ",\"seed\":1.5}", 400, "seed", "invalid_value"},
+        {CHAT, "{" HI ",\"temperature\":\"1\"}", 400, "temperature", "invalid_value"},
+        {CHAT, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400,
+         "response_format.type", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"response_format\":\"text\"}", 400, "response_format", "invalid_value"},
+        {CHAT, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice",
+         "unsupported_parameter"},
+        {CHAT, "{" HI ",\"tool_choice\":{\"type\":\"function\"}}", 400, "tool_choice",
+         "unsupported_parameter"},
+        {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function.name",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"functions\":[{}]}", 400, "functions", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"web_search_options\":{\"a\":1}}", 400, "web_search_options",
+         "unsupported_parameter"},
+        {CHAT, "{" HI ",\"guided_json\":{\"a\":1}}", 400, "guided_json", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"chat_template\":\"x\"}", 400, "chat_template", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"chat_template_kwargs\":{\"messages\":1}}", 400, "chat_template_kwargs",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"chat_template_kwargs\":{\"a\":[1]}}", 400, "chat_template_kwargs",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"modalities\":[\"audio\"]}", 400, "modalities", "unsupported_parameter"},
+        {TEXT, "{}", 400, "prompt", "missing_required_parameter"},
+        {TEXT, "{\"prompt\":\"\"}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[[]]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[1,\"a\"]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[\"a\",[1]]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[-1]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":[260]}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":7}", 400, "prompt", "invalid_value"},
+        {TEXT, "{\"prompt\":\"a\",\"echo\":true}", 400, "echo", "unsupported_parameter"},
+        {TEXT, "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "suffix", "unsupported_parameter"},
+        {TEXT, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of", "unsupported_parameter"},
+        {TEXT, "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs", "invalid_value"},
+        {TEXT, "{\"prompt\":\"a\",\"logprobs\":true}", 400, "logprobs", "invalid_value"},
+        {"/tokenize", "{}", 400, "prompt", "missing_required_parameter"},
+        {"/detokenize", "{\"tokens\":[1.5]}", 400, "tokens", "invalid_value"},
+        {"/detokenize", "{}", 400, "tokens", "missing_required_parameter"},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_error(&w, table[i].path, table[i].body, table[i].status, table[i].param,
+                     table[i].code);
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    world_stop(&w);
+}
+
+Test(refuse, every_sampling_parameter_is_held_to_its_range) {
+    struct world w;
+    char body[300];
+
+    started(&w);
+    for (uint32_t i = 0; i < params_count; i++) {
+        const struct param *p = &params_table[i];
+        static const char *const never[] = {"\"1\"", "[]", "{}", "1e999"};
+
+        for (size_t k = 0; k < ARRAY_SIZE(never); k++) {
+            struct reply r;
+
+            snprintf(body, sizeof(body), "{" HI ",\"%s\":%s}", p->name, never[k]);
+            world_ask(&w, CHAT, body, &r);
+            cr_expect_eq(r.status, 400, "%s: %d", body, r.status);
+            cr_expect(strstr(r.body.data, p->name) || strstr(r.body.data, "invalid_json"), "%s",
+                      r.body.data);
+            reply_deinit(&r);
+        }
+        if (p->type == PARAM_BOOL)
+            continue;
+        for (int above = 0; above < 2; above++) {
+            struct reply r;
+
+            snprintf(body, sizeof(body), "{" HI ",\"%s\":%.17g}", p->name,
+                     above ? p->max + 1 : p->min - 1);
+            world_ask(&w, CHAT, body, &r);
+            cr_expect_eq(r.status, 400, "%s: %d", body, r.status);
+            cr_expect(strstr(r.body.data, p->name), "%s", r.body.data);
+            reply_deinit(&r);
+        }
+    }
+    cr_expect_eq(w.port.n, 0);
+    w.port.script = "x";
+    for (uint32_t i = 0; i < params_count; i++) {
+        const struct param *p = &params_table[i];
+        struct reply r;
+
+        snprintf(body, sizeof(body),
+                 p->type == PARAM_BOOL ? "{" HI ",\"%s\":true}" : "{" HI ",\"%s\":%.17g}", p->name,
+                 p->max);
+        world_ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, 200, "%s: %d %s", body, r.status, r.body.data);
+        reply_deinit(&r);
+        cr_expect_eq(params_check(&w.port.r[i].m.sampling, NULL), 0);
+        struct sampling defaults;
+        params_init(&defaults);
+        cr_expect_neq(memcmp(&defaults, &w.port.r[i].m.sampling, sizeof(defaults)),
+                      p->max == p->initial ? 1 : 0, "%s", p->name);
+    }
+    world_stop(&w);
+}
+
+Test(refuse, a_prompt_that_does_not_fit_is_told_both_numbers) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    started(&w);
+    w.port.script = "x";
+    for (int n = 511; n <= 512; n++) {
+        buf_clear(&b);
+        buf_add_str(&b, "{\"prompt\":\"");
+        for (int i = 0; i < n; i++)
+            buf_add_char(&b, 'x');
+        buf_add_str(&b, "\",\"max_tokens\":1000}");
+        world_ask(&w, TEXT, b.data, &r);
+        cr_expect_eq(r.status, n == 511 ? 200 : 400);
+        if (n == 512)
+            cr_expect(
+                strstr(r.body.data, "512 tokens. However, your prompt resulted in 512 tokens") &&
+                    strstr(r.body.data, "\"code\":\"context_length_exceeded\""),
+                "%s", r.body.data);
+        else
+            cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""), "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    cr_expect_eq(w.port.r[0].m.max_new, 1);
+    world_stop(&w);
+}
+
+Test(refuse, what_is_unknown_or_changes_nothing_is_ignored) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, CHAT,
+              "{" HI ",\"unheard\":{\"a\":[1]},\"user\":\"u\",\"metadata\":{},\"store\":false,"
+              "\"n\":null,\"stop\":null,\"temperature\":null,\"tools\":[],\"tool_choice\":\"auto\","
+              "\"response_format\":{\"type\":\"text\"},\"functions\":null,\"typical_p\":1,"
+              "\"parallel_tool_calls\":true,\"service_tier\":\"auto\",\"logit_bias\":{},"
+              "\"modalities\":[\"text\"],\"prediction\":{\"type\":\"content\",\"content\":\"x\"},"
+              "\"reasoning_effort\":\"low\",\"echo\":false,\"best_of\":4}",
+              &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"best_of\":1,\"echo\":false,\"suffix\":null}", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(refuse, depth_is_bounded) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+    started(&w);
+    buf_add_str(&b, "{\"x\":");
+    for (int i = 0; i < 100000; i++)
+        buf_add_char(&b, '[');
+    expect_error(&w, CHAT, b.data, 400, NULL, "json_depth");
+    world_stop(&w);
+}
