@@ -1,6 +1,7 @@
 /*
- * bench_template [-n MESSAGES] TEMPLATE.jinja...: the time to parse each template and to render a conversation
- * of 50 messages with two tools (median of several runs), the bytes of the text and the steps it takes.
+ * bench_template [-n MESSAGES] TEMPLATE.jinja...: the time to parse each template and to render a
+ * conversation of 50 messages with two tools (median of several runs), the bytes of the text and
+ * the steps it takes.
  */
 
 #include <stdio.h>

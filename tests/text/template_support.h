@@ -19,5 +19,6 @@ struct template_row {
     const char *source, *want; /* want NULL: any error */
 };
 
-/* Expects each row's source, put into @wrap (which has one %s), to render with TEMPLATE_VARS as wanted. */
+/* Expects each row's source, put into @wrap (which has one %s), to render with TEMPLATE_VARS as
+ * wanted. */
 void expect_rows(const char *wrap, const struct template_row *rows, size_t n);

@@ -1,6 +1,7 @@
 /*
- * Filters, tests, methods and global functions. Every row is what the reference implementation (Jinja2 3.1 in
- * a sandbox that allows changes) renders for the same variables; NULL: it raises an error.
+ * Filters, tests, methods and global functions. Every row is what the reference implementation
+ * (Jinja2 3.1 in a sandbox that allows changes) renders for the same variables; NULL: it raises an
+ * error.
  */
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /*
  * Every template of the data set with every conversation, against the renderings of the reference
- * environment. What that has as an alternative for a forgiving environment ("relaxed") is what we do:
- * tools and documents are left out when a case has none.
+ * environment. What that has as an alternative for a forgiving environment ("relaxed") is what we
+ * do: tools and documents are left out when a case has none.
  */
 
 #include <criterion/criterion.h>

@@ -1,4 +1,5 @@
-/* Templates and variables that mean harm: each must end soon, with an error that says what and where. */
+/* Templates and variables that mean harm: each must end soon, with an error that says what and
+ * where. */
 
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* Which bytes of a rendering are the user's: rows of template, variables and the wanted text, in which
- * the user's bytes stand between « and ». */
+/* Which bytes of a rendering are the user's: rows of template, variables and the wanted text, in
+ * which the user's bytes stand between « and ». */
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -12,8 +12,8 @@ int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out);
 int builtin_string(struct render *rd, struct value v, const struct tstr *def,
                    const struct tstr **out);
 
-/* Words begin after anything but a letter (TITLE, the method) or after white space and brackets (WORDS,
- * the filter). */
+/* Words begin after anything but a letter (TITLE, the method) or after white space and brackets
+ * (WORDS, the filter). */
 enum case_mode { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_CAPITALIZE, CASE_SWAP };
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);
 int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,

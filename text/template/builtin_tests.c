@@ -1,4 +1,7 @@
-/* What stands behind `is`. */
+/*
+ * What stands behind `is`. An undefined value can be iterated and called as far as these tests are
+ * concerned: the reference's class has the methods, they fail only when they are used.
+ */
 
 #include <string.h>
 #include <utf8proc.h>
@@ -32,6 +35,7 @@ TEST(test_string, v.type == V_STR)
 TEST(test_true, v.type == V_BOOL && v.b)
 TEST(test_undefined, v.type == V_UNDEFINED)
 
+/* Python's `is`. Small equal values are usually one object there; here they always are. */
 static int same_object(struct value a, struct value b) {
     if (a.type != b.type)
         return false;
@@ -72,6 +76,7 @@ COMPARISON(test_gt, CMP_GT)
 COMPARISON(test_ge, CMP_GE)
 COMPARISON(test_in, CMP_IN)
 
+/* even, odd, divisibleby: whatever % says about the type. */
 static int remainder_is(struct render *rd, struct value v, struct value by, int64_t want,
                         struct value *out) {
     bool is;
@@ -123,6 +128,7 @@ static int test_upper(struct render *rd, const struct call *c, struct value *out
     return cased(rd, c->self, true, out);
 }
 
+/* Whether there is a filter of that name. */
 static int test_filter(struct render *rd, const struct call *c, struct value *out) {
     *out = value_bool(c->self.type == V_STR && filter_find(c->self.s));
     return 0;

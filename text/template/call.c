@@ -1,4 +1,13 @@
-/* Calls: binding of arguments to the parameters of built-ins and macros, and the global functions. */
+/*
+ * Calls: binding of arguments to the parameters of built-ins and macros, and the global functions.
+ *
+ * A built-in says what it takes in one string of names ("width first blank"); its arguments are
+ * sorted into an array in that order, positional or by keyword, and the function only sees the
+ * array. Those that take anything ("*") read the arguments as they were written.
+ *
+ * A macro's body runs in a scope whose parent is the scope where the macro was made, not the
+ * caller's. Its result is the text that it wrote.
+ */
 
 #include <string.h>
 #include <time.h>
@@ -19,6 +28,7 @@ static int param_number(const char *params, const struct tstr *name) {
     return -1;
 }
 
+/* Names are separated by single blanks. */
 static uint32_t count_params(const char *params) {
     uint32_t n = *params != 0;
 
@@ -57,6 +67,8 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
     return b->fn(rd, &c, out);
 }
 
+/* Filters and tests are looked up when they are reached: the name may stand in a branch that
+ * never is. */
 static int call_any(struct render *rd, const char *kind, const struct builtin *b,
                     const struct tstr *name, struct value self, const struct args *args,
                     struct value *out) {
@@ -81,6 +93,7 @@ int call_test(struct render *rd, const struct tstr *name, struct value self,
     return 0;
 }
 
+/* The first keyword argument @name, or NULL. */
 static const struct named_value *take_kwarg(const struct args *args, const struct tstr *name) {
     for (uint32_t i = 0; i < args->n_kw; i++) {
         if (tstr_equal(args->kw[i].name, name))
@@ -89,6 +102,7 @@ static const struct named_value *take_kwarg(const struct args *args, const struc
     return NULL;
 }
 
+/* Defaults are evaluated in the macro's own scope, so that they see the parameters before them. */
 static int bind_params(struct render *rd, const struct macro *def, const struct args *args,
                        struct scope *scope) {
     uint32_t i = 0;
@@ -157,6 +171,7 @@ static int bind_rest(struct render *rd, const struct macro *def, const struct ar
     return 0;
 }
 
+/* On failure nothing is put back: the render is over. */
 static int call_macro(struct render *rd, const struct macro_value *m, const struct args *args,
                       struct value *out) {
     struct scope *outer = rd->scope, *scope = scope_new(rd, m->closure);
@@ -190,6 +205,7 @@ int call_value(struct render *rd, struct value fn, const struct args *args, stru
     }
 }
 
+/* dict() and namespace(): a dict or pairs, then keywords. */
 static int fill_dict(struct render *rd, const struct args *args, struct value *out) {
     struct dict *d = dict_new(rd, args->n_kw);
     struct value *items;
@@ -235,6 +251,7 @@ static int global_namespace(struct render *rd, const struct call *c, struct valu
     return 0;
 }
 
+/* Ends the rendering with the template's own message. */
 static int global_raise(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
@@ -243,6 +260,7 @@ static int global_raise(struct render *rd, const struct call *c, struct value *o
     return render_fail_exact(rd, s);
 }
 
+/* Made at once; the limit keeps that cheap. */
 static int global_range(struct render *rd, const struct call *c, struct value *out) {
     wide v[3] = {0, 0, 1};
     const struct value *a = c->a;
@@ -274,6 +292,7 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
+/* In UTC: a server's time zone is nobody's business. */
 static int global_strftime_now(struct render *rd, const struct call *c, struct value *out) {
     char fmt[256], *text = render_alloc(rd, 2048, 1);
     time_t now = (time_t)rd->now_unix;
@@ -303,6 +322,7 @@ static const struct builtin GLOBALS[] = {
     {"strftime_now", "format", 1, global_strftime_now},
 };
 
+/* Binary search; NULL when there is none. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name) {
     size_t lo = 0, hi = n;
 

@@ -1,7 +1,7 @@
 /*
- * Dictionaries keep the order of insertion. Small ones are searched from the front; above a few entries
- * an open-addressing index of entry numbers is kept. Keys come from clients: the hash is seeded per
- * render and every probe costs fuel.
+ * Dictionaries keep the order of insertion. Small ones are searched from the front; above a few
+ * entries an open-addressing index of entry numbers is kept. Keys come from clients: the hash is
+ * seeded per render and every probe costs fuel.
  */
 
 #include <string.h>
@@ -30,6 +30,7 @@ static uint64_t hash_bytes(const char *p, size_t len, uint64_t seed) {
     return mix(h ^ w);
 }
 
+/* Numbers that are equal have one hash: 1, 1.0 and True are the same key. */
 static uint64_t hash_number(struct value v, uint64_t seed) {
     double f = value_double(v);
     uint64_t bits;
@@ -42,6 +43,7 @@ static uint64_t hash_number(struct value v, uint64_t seed) {
     return mix(seed ^ bits);
 }
 
+/* Lists and dicts change, so they have none. */
 int value_hash(struct render *rd, struct value v, uint64_t *out) {
     uint64_t h = rd->hash_seed;
 
@@ -147,6 +149,7 @@ static void put_index(struct dict *d, uint32_t i) {
     d->index[slot] = i + 1;
 }
 
+/* Twice as many slots as entries have room: probing stays short. */
 static int build_index(struct render *rd, struct dict *d) {
     uint32_t n = 32;
 
@@ -182,6 +185,7 @@ static int grow(struct render *rd, struct dict *d) {
     return d->index ? build_index(rd, d) : 0;
 }
 
+/* A string needs no hash while there is no index; other keys are checked by hashing them. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v) {
     uint64_t hash = 0;
     uint32_t at;
@@ -224,6 +228,7 @@ int dict_get_str(struct render *rd, const struct dict *d, const struct tstr *key
     return dict_get(rd, d, value_str(key), out);
 }
 
+/* Later entries move up: rare, and charged. */
 int dict_remove(struct render *rd, struct dict *d, struct value key, struct value *out) {
     uint64_t hash = 0;
     uint32_t at;

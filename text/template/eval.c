@@ -1,12 +1,14 @@
 /*
- * Statements. Scopes follow the language: loops, macros, set and filter blocks open one, `if` does not;
- * an assignment is made in the innermost scope, and every turn of a loop begins with an empty one.
+ * Statements. Scopes follow the language: loops, macros, set and filter blocks open one, `if` does
+ * not; an assignment is made in the innermost scope, and every turn of a loop begins with an empty
+ * one.
  */
 
 #include "text/template/render.h"
 
 #include <string.h>
 
+/* Scopes are small: a search from the front beats any index. */
 static struct binding *find(struct scope *s, uint32_t sym) {
     for (uint32_t i = 0; i < s->n; i++) {
         if (s->b[i].sym == sym)
@@ -23,6 +25,7 @@ struct scope *scope_new(struct render *rd, struct scope *up) {
     return s;
 }
 
+/* Rebinds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
     struct binding *b = find(s, sym);
 
@@ -45,6 +48,7 @@ int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) 
     return 0;
 }
 
+/* `{% set ns.x = ... %}`: the one way to change something from inside a loop. */
 static int assign_attr(struct render *rd, const struct node *target, struct value v) {
     struct value ns;
 
@@ -55,6 +59,7 @@ static int assign_attr(struct render *rd, const struct node *target, struct valu
     return dict_set(rd, ns.dict, value_str(target->attr.name), v);
 }
 
+/* Unpacks like Python: the number of values must be exact, nested targets are possible. */
 int eval_assign(struct render *rd, const struct node *target, struct value v) {
     struct value *items;
     uint32_t n;
@@ -100,6 +105,7 @@ int eval_capture(struct render *rd, const struct node *body, struct value *out) 
     return 0;
 }
 
+/* What an expression gives is written as its str(); strings, nearly all, without a detour. */
 static int print(struct render *rd, const struct node *n) {
     struct value v;
 
@@ -108,6 +114,7 @@ static int print(struct render *rd, const struct node *n) {
     return v.type == V_STR ? sink_add_str(rd, rd->out, v.s) : format_str(rd, rd->out, v);
 }
 
+/* Walks the chain instead of recursing, so that thousands of elif are as flat as they look. */
 static int branch(struct render *rd, const struct node *n) {
     const struct node *orelse = NULL;
 
@@ -147,6 +154,8 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
     return 0;
 }
 
+/* The scope of a turn is used again for the next, unless a macro made in it may outlive the turn.
+ * `break` ends in 0: it is nobody else's. */
 static int turns(struct render *rd, const struct node *n, struct loop *loop) {
     struct scope *outer = rd->scope, *scope = NULL;
     int r = 0;
@@ -167,6 +176,7 @@ static int turns(struct render *rd, const struct node *n, struct loop *loop) {
     return MIN(r, 0);
 }
 
+/* The elements are taken once, before the first turn; the loop's own length never changes. */
 static int run_loop(struct render *rd, const struct node *n) {
     struct value over;
     struct loop *loop = render_alloc(rd, 1, sizeof(*loop));
@@ -189,6 +199,8 @@ static int run_loop(struct render *rd, const struct node *n) {
     return r;
 }
 
+/* Runs the filter chain of a block on *v: its innermost filter takes filter_input for its
+ * operand. */
 static int apply_filter(struct render *rd, const struct node *filter, struct value *v) {
     struct value outer = rd->filter_input;
 
@@ -201,6 +213,8 @@ static int apply_filter(struct render *rd, const struct node *filter, struct val
     return r;
 }
 
+/* A break inside a set block leaves the loop around it and drops the text: positive answers
+ * pass. */
 static int set(struct render *rd, const struct node *n) {
     struct value v;
     int r = n->type == N_SET ? eval_expr(rd, n->set.value, &v) : eval_capture(rd, n->set.body, &v);
@@ -241,6 +255,7 @@ static int scope_block(struct render *rd, const struct node *n) {
     return r;
 }
 
+/* Every scope that the macro can see is kept from being used again. */
 static int make_macro(struct render *rd, const struct macro *def, struct value *out) {
     struct macro_value *m = render_alloc(rd, 1, sizeof(*m));
 
@@ -304,6 +319,7 @@ static int statement(struct render *rd, const struct node *n) {
     }
 }
 
+/* Statements in order up to a failure (negative) or a break or continue (positive). */
 int eval_block(struct render *rd, const struct node *n) {
     int r = 0;
 

@@ -1,7 +1,18 @@
+/*
+ * Expressions, by recursion over the tree: one function per kind of node, found in a table. The
+ * recursion is bounded twice, by the height of the tree (checked when it was parsed) and by
+ * RENDER_DEPTH_MAX, which also counts macros calling macros. Every node costs a step; what is
+ * proportional to text or to the length of a list is charged where the work is done.
+ *
+ * The line of an error is that of the innermost node that does something; it is set again after the
+ * operands were evaluated, since a macro among them has lines of its own.
+ */
+
 #include "text/template/render.h"
 
 #include <string.h>
 
+/* Scopes from the inside out, then the request's variables, then the global functions. */
 static int lookup(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
@@ -23,6 +34,7 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     return 0;
 }
 
+/* Literals make a new object each time: templates append to them. */
 static int make_seq(struct render *rd, const struct node *n, struct value *out) {
     struct seq *s = seq_new(rd, n->type == N_LIST ? SEQ_LIST : SEQ_TUPLE, n->list.n);
 
@@ -53,6 +65,7 @@ static int make_dict(struct render *rd, const struct node *n, struct value *out)
     return 0;
 }
 
+/* `~` takes anything and, unlike +, never escapes. */
 static int concat(struct render *rd, const struct node *n, struct value *out) {
     const struct tstr *sum = NULL;
 
@@ -89,6 +102,7 @@ static int compare(struct render *rd, const struct node *n, struct value *out) {
     return 0;
 }
 
+/* `and` and `or` give one of their operands, not a bool. */
 static int logic(struct render *rd, const struct node *n, struct value *out) {
     if (eval_expr(rd, n->sub.a, out))
         return -1;
@@ -97,6 +111,7 @@ static int logic(struct render *rd, const struct node *n, struct value *out) {
     return eval_expr(rd, n->sub.b, out);
 }
 
+/* Without an else the result is undefined, which prints as nothing. */
 static int condition(struct render *rd, const struct node *n, struct value *out) {
     struct value test;
 
@@ -211,6 +226,7 @@ static int eval_stars(struct render *rd, const struct node_args *a, struct args 
     return 0;
 }
 
+/* Positional arguments, then keywords, both in the order in which they are written. */
 static int eval_args(struct render *rd, const struct node_args *a, struct args *args) {
     *args = (struct args){0};
     args->pos = render_alloc(rd, a->n_pos, sizeof(*args->pos));
@@ -254,6 +270,7 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
                   : call_value(rd, f, &args, out);
 }
 
+/* A filter of a block has no operand of its own. */
 static int filter(struct render *rd, const struct node *n, struct value *out) {
     struct value self = rd->filter_input;
     struct args args;

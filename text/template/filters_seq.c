@@ -1,4 +1,8 @@
-/* Filters on lists, dicts and whatever can be iterated. */
+/*
+ * Filters on lists, dicts and whatever can be iterated. What the reference computes lazily (map,
+ * select, items, ...) is computed at once here, but keeps the nature of a generator: it has no
+ * length, no items, is always true, and is used up by the first who iterates it.
+ */
 
 #include <string.h>
 #include "text/template/builtin.h"
@@ -27,6 +31,7 @@ static int items_or_none(struct render *rd, const struct call *c, struct value *
     return value_truth(c->self) ? items_of(rd, c, v, n) : 0;
 }
 
+/* With a true second argument also for what is false: '', None, 0. */
 static int filter_default(struct render *rd, const struct call *c, struct value *out) {
     bool use = c->self.type == V_UNDEFINED || (value_truth(c->a[1]) && !value_truth(c->self));
 
@@ -100,6 +105,7 @@ static int filter_last(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
+/* Takes anything, unlike str.join(). */
 static int filter_join(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *parts;
     const struct tstr *sep;
@@ -118,6 +124,7 @@ static int filter_join(struct render *rd, const struct call *c, struct value *ou
     return text_join(rd, sep, parts, n, false, out);
 }
 
+/* Pairs of a dict; of what is undefined, none. */
 static int filter_items(struct render *rd, const struct call *c, struct value *out) {
     const struct dict *d = c->self.dict;
     struct seq *s;
@@ -144,6 +151,7 @@ static int filter_list(struct render *rd, const struct call *c, struct value *ou
     return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out);
 }
 
+/* A string gives a string. */
 static int filter_reverse(struct render *rd, const struct call *c, struct value *out) {
     const struct value bound[3] = {value_none(), value_none(), value_int(-1)};
     struct value *items;
@@ -176,6 +184,7 @@ static int keys_of(struct render *rd, const struct value *items, uint32_t n, str
     return keys ? 0 : -1;
 }
 
+/* Stable; text without regard to case unless asked otherwise. */
 static int filter_sort(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     uint32_t n;
@@ -201,6 +210,7 @@ static int filter_dictsort(struct render *rd, const struct call *c, struct value
     return value_sort(rd, pairs.seq->v, keys, pairs.seq->n, value_truth(c->a[2]));
 }
 
+/* The first of the smallest or largest; of nothing, undefined. */
 static int extreme(struct render *rd, const struct call *c, bool largest, struct value *out) {
     struct value *items, *keys;
     uint32_t n, best = 0;
@@ -228,6 +238,7 @@ static int filter_max(struct render *rd, const struct call *c, struct value *out
     return extreme(rd, c, true, out);
 }
 
+/* Starts at 0, so that it adds numbers, or lists with start=[]. */
 static int filter_sum(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, v;
     uint32_t n;
@@ -244,6 +255,7 @@ static int filter_sum(struct render *rd, const struct call *c, struct value *out
     return 0;
 }
 
+/* The first of equal ones stays. */
 static int filter_unique(struct render *rd, const struct call *c, struct value *out) {
     struct value *items, *keys;
     struct dict *seen = dict_new(rd, 0);
@@ -351,6 +363,7 @@ static int filter_rejectattr(struct render *rd, const struct call *c, struct val
     return choose(rd, c, true, false, out);
 }
 
+/* Unlike x.y and x['y'] it never finds an item. */
 static int filter_attr(struct render *rd, const struct call *c, struct value *out) {
     if (c->a[0].type != V_STR)
         return render_fail(rd, "attr wants the name of an attribute");

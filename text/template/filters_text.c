@@ -1,4 +1,5 @@
-/* Filters on strings and numbers. What is not a string is taken as its str(), as the language does. */
+/* Filters on strings and numbers. What is not a string is taken as its str(), as the language
+ * does. */
 
 #include <math.h>
 #include <string.h>
@@ -37,6 +38,7 @@ static int filter_replace(struct render *rd, const struct call *c, struct value 
     return text_replace(rd, s, from, to, count, out);
 }
 
+/* 80 columns unless said otherwise. */
 static int filter_center(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
     int64_t width;
@@ -51,6 +53,7 @@ static int filter_string(struct render *rd, const struct call *c, struct value *
     return as_text(rd, c->self, &out->s);
 }
 
+/* Only `+` looks at it: there is no automatic escaping. */
 static int filter_safe(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
@@ -69,7 +72,8 @@ static int filter_escape(struct render *rd, const struct call *c, struct value *
     return 0;
 }
 
-/* Lines as str.splitlines() cuts them: the end of the line that begins at @pos, without its mark. */
+/* Lines as str.splitlines() cuts them: the end of the line that begins at @pos, without its
+ * mark. */
 static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
     size_t w;
 
@@ -88,6 +92,7 @@ static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
     return s->len;
 }
 
+/* The first line is left alone, and empty ones too, unless asked otherwise. */
 static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
     static const char blanks[] = "                                                                ";
     const struct tstr *s, *in;
@@ -125,6 +130,7 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
     return out->s ? 0 : -1;
 }
 
+/* Cuts at the last blank, with some leeway in which nothing is cut. */
 static int filter_truncate(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s, *end;
     int64_t length, leeway;
@@ -199,6 +205,7 @@ static int filter_urlencode(struct render *rd, const struct call *c, struct valu
     return out->s ? 0 : -1;
 }
 
+/* The printf way; str.format() is a method. */
 static int filter_format(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
     struct seq *tuple = seq_new(rd, SEQ_TUPLE, c->args->n_pos);
@@ -215,6 +222,7 @@ static int filter_format(struct render *rd, const struct call *c, struct value *
     return format_percent(rd, s, d->n ? value_dict(d) : value_seq(tuple), out);
 }
 
+/* What does not spell a number is the default, 0. */
 static int filter_int(struct render *rd, const struct call *c, struct value *out) {
     struct value v = c->self;
     int64_t base;
@@ -254,6 +262,7 @@ static int filter_float(struct render *rd, const struct call *c, struct value *o
     return 0;
 }
 
+/* True is 1. */
 static int filter_abs(struct render *rd, const struct call *c, struct value *out) {
     struct value v = c->self;
 

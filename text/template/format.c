@@ -40,6 +40,7 @@ static int add_int(struct render *rd, struct sink *k, struct value v) {
     return sink_add_text(rd, k, text);
 }
 
+/* What repr() leaves as it is: everything but controls, formats, separators and the unassigned. */
 static bool printable(uint32_t cp) {
     if (cp < 0x7f)
         return cp >= 0x20;
@@ -74,6 +75,7 @@ static int add_escape(struct render *rd, struct sink *k, uint32_t cp, bool user)
     return sink_add(rd, k, text, strlen(text), user);
 }
 
+/* Python prefers single quotes, unless that alone would need escapes. */
 static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
     bool doubled = memchr(s->data, '\'', s->len) && !memchr(s->data, '"', s->len);
     const char *quote = doubled ? "\"" : "'";
@@ -104,6 +106,7 @@ static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
     return sink_add_text(rd, k, "}");
 }
 
+/* The bounds are read back from the elements. */
 static int repr_range(struct render *rd, struct sink *k, const struct seq *s) {
     char text[100];
     long long first = s->n ? s->v[0].i : 0, step = s->n > 1 ? s->v[1].i - first : 1;
@@ -138,6 +141,7 @@ static int repr_namespace(struct render *rd, struct sink *k, const struct dict *
     return sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">");
 }
 
+/* all_user: brackets and commas of what a user sent are the user's too. */
 static int repr_container(struct render *rd, struct sink *k, struct value v) {
     bool user = v.type == V_SEQ ? v.seq->user : v.dict->user;
 
@@ -191,12 +195,14 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
     }
 }
 
+/* Differs from repr() in strings, and in undefined, which is empty. */
 int format_str(struct render *rd, struct sink *k, struct value v) {
     if (v.type == V_UNDEFINED)
         return 0;
     return v.type == V_STR ? sink_add_str(rd, k, v.s) : format_repr(rd, k, v);
 }
 
+/* A string is returned as it is. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out) {
     if (v.type == V_STR) {
         *out = v.s;

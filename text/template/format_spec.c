@@ -18,6 +18,7 @@ struct spec {
 
 #define WIDTH_MAX 10000
 
+/* Width counts code points. */
 static int add_padded(struct render *rd, struct sink *k, const struct tstr *s,
                       const struct spec *spec, char align) {
     size_t n = tstr_count(s), pad = (size_t)spec->width > n ? (size_t)spec->width - n : 0;
@@ -36,6 +37,7 @@ static int add_padded(struct render *rd, struct sink *k, const struct tstr *s,
     return 0;
 }
 
+/* Puts commas into the integer part; the caller's array has room. */
 static void group_thousands(char *text) {
     size_t len = strlen(text), begin = text[0] == '-' || text[0] == '+' || text[0] == ' ';
     size_t end = begin + strspn(text + begin, "0123456789");
@@ -98,6 +100,7 @@ static int number_text(struct render *rd, struct value v, const struct spec *spe
     return 0;
 }
 
+/* Zeros go between sign and digits. */
 static int add_number(struct render *rd, struct sink *k, struct value v, const struct spec *spec) {
     char text[500];
     size_t sign, len;
@@ -127,6 +130,7 @@ static int add_text(struct render *rd, struct sink *k, const struct tstr *s,
     return !s || add_padded(rd, k, s, spec, spec->align ? spec->align : align);
 }
 
+/* Stops growing at the limit, which the caller refuses. */
 static int read_number(const char *s, size_t len, size_t *i) {
     int n = 0;
 
@@ -163,6 +167,7 @@ static int percent_spec(struct render *rd, const struct tstr *fmt, size_t *i, st
     return 0;
 }
 
+/* %s takes anything; the others want a number. */
 static int percent_value(struct render *rd, struct sink *k, struct value v, struct spec *spec) {
     const struct tstr *s;
 
@@ -282,6 +287,7 @@ static int brace_spec(struct render *rd, const struct tstr *s, struct spec *spec
     return i < s->len ? render_fail(rd, "invalid format specifier") : 0;
 }
 
+/* Numbers go right, everything else left. A bool without a type is text, as in Python. */
 static int brace_value(struct render *rd, struct sink *k, struct value v, const struct tstr *fmt,
                        char conversion) {
     struct spec spec;
@@ -353,6 +359,7 @@ static int brace_field(struct render *rd, const struct tstr *name, const struct 
     return 0;
 }
 
+/* name!conversion:specification */
 static int brace_one(struct render *rd, struct sink *k, const struct tstr *field,
                      const struct args *args, uint32_t *next) {
     size_t colon = 0;

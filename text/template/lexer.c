@@ -1,3 +1,16 @@
+/*
+ * The source is cut into text and tags; tags into tokens. A tag that begins with `{%-` takes the
+ * white space before it, one that ends with `-%}` the white space behind it. Beyond that the
+ * environment's settings apply, as transformers has them:
+ *
+ *   trim_blocks    one newline directly behind a block tag or a comment goes, unless the tag ends
+ *                  with `+%}`
+ *   lstrip_blocks  blanks between the beginning of a line and a block tag or a comment go, unless
+ *                  the tag begins with `{%+`; `{{ }}` is never touched
+ *
+ * Inside of brackets `}}` and `%}` are two operators, so that `{{ {'a': {}} }}` needs no blank.
+ */
+
 #include "text/template/lexer.h"
 
 #include <ctype.h>
@@ -27,6 +40,7 @@ int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) {
     return err_set(err, 400, "", "chat template, line %u: %s", line, reason);
 }
 
+/* The list is not in the arena: it is thrown away after parsing. */
 static struct token *push(struct lexer *lx, uint8_t type) {
     struct token_list *l = lx->out;
 
@@ -55,6 +69,7 @@ static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len
     return 0;
 }
 
+/* Moves on and counts lines. */
 static void advance(struct lexer *lx, size_t to) {
     for (; lx->pos < to; lx->pos++)
         lx->line += lx->src[lx->pos] == '\n';
@@ -74,8 +89,8 @@ static size_t skip_space(const struct lexer *lx, size_t pos) {
     return pos;
 }
 
-/* Where a tag ends that begins with its end mark @end at @pos (perhaps after a sign), with the white
- * space that it eats: 0 when there is none. */
+/* Where a tag ends that begins with its end mark @end at @pos (perhaps after a sign), with the
+ * white space that it eats: 0 when there is none. */
 static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool trim, bool plus) {
     if (lx->src[pos] == '-' && at(lx, pos + 1, end))
         return skip_space(lx, pos + 3);
@@ -86,6 +101,7 @@ static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool 
     return pos + 2 + (trim && at(lx, pos + 2, "\n"));
 }
 
+/* Leaves a tag; T_TEXT: one that has no token (comments, raw). */
 static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
     if (type != T_TEXT && !push(lx, type))
         return -EINVAL;
@@ -123,6 +139,7 @@ static int add_text(struct lexer *lx, size_t end, char sign, bool lstrip) {
     return 0;
 }
 
+/* Everything up to `{% endraw %}` is text. */
 static int lex_raw(struct lexer *lx, size_t body) {
     uint32_t line = lx->line;
 
@@ -149,6 +166,7 @@ static int lex_raw(struct lexer *lx, size_t body) {
     return lexer_fail(lx->err, line, "the raw block is not closed");
 }
 
+/* Comments do not nest, and end at the first `#}` even inside of quotes. */
 static int lex_comment(struct lexer *lx) {
     const char *p = memmem(lx->src + lx->pos, lx->len - lx->pos, "#}", 2);
 
@@ -163,6 +181,7 @@ static int lex_comment(struct lexer *lx) {
 
 static const char OPERATORS2[][3] = {"//", "**", "==", "!=", ">=", "<="};
 
+/* @open holds the brackets that wait for their partner. */
 static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     char c = lx->src[lx->pos];
     uint16_t op = 0;
@@ -192,6 +211,7 @@ static int lex_operator(struct lexer *lx, char *open, size_t *n_open) {
     return 0;
 }
 
+/* Bytes above ASCII are taken for letters. */
 static bool is_name(char c) {
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
@@ -203,6 +223,7 @@ static int hex_digit(char c) {
                                   : 99;
 }
 
+/* Decimal, 0x, 0o, 0b, with underscores. */
 static int lex_integer(struct lexer *lx) {
     char kind = lx->src[lx->pos] == '0' && lx->pos + 1 < lx->len
                     ? (char)tolower((unsigned char)lx->src[lx->pos + 1])
@@ -241,6 +262,7 @@ static bool digit_at(const struct lexer *lx, size_t p) {
     return p < lx->len && isdigit((unsigned char)lx->src[p]);
 }
 
+/* A point needs a digit behind it: `1.real` is an attribute. */
 static int lex_number(struct lexer *lx) {
     const struct token *last = &lx->out->t[lx->out->n - 1];
     bool after_dot = last->type == T_OP && last->op == '.'; /* x.0.1: two subscripts */
@@ -289,8 +311,8 @@ static bool hex_escape(const char *p, const char *end, size_t n, uint32_t *cp) {
     return *cp < 0x110000 && (*cp < 0xd800 || *cp > 0xdfff);
 }
 
-/* One escape at @p (behind the backslash), as Python's string literals have them: bytes written to @o.
- * *used: bytes read, 0 when malformed. */
+/* One escape at @p (behind the backslash), as Python's string literals have them: bytes written
+ * to @o. *used: bytes read, 0 when malformed. */
 static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
     static const char names[] = "abfnrtv\\'\"", bytes[] = "\a\b\f\n\r\t\v\\'\"";
     const char *known = memchr(names, *p, sizeof(names) - 1);
@@ -319,6 +341,7 @@ static size_t unescape(const char *p, const char *end, char *o, size_t *used) {
     return 2;
 }
 
+/* The decoded bytes are never more than the written ones. */
 static int lex_string(struct lexer *lx) {
     char quote = lx->src[lx->pos];
     size_t end = lx->pos + 1;
@@ -359,6 +382,7 @@ static int lex_name(struct lexer *lx) {
     return push_string(lx, T_NAME, lx->src + begin, lx->pos - begin);
 }
 
+/* The tokens of a tag up to its end mark. */
 static int lex_code(struct lexer *lx, bool block) {
     char open[TEMPLATE_DEPTH];
     size_t n_open = 0;

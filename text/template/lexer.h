@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * lexer - a template's source as tokens. White space is settled here: `-` at a tag, trim_blocks (the
- * newline after a block tag or a comment goes) and lstrip_blocks (blanks before one go).
+ * lexer - a template's source as tokens. White space is settled here: `-` at a tag, trim_blocks
+ * (the newline after a block tag or a comment goes) and lstrip_blocks (blanks before one go).
  */
 
 #include "base/arena.h"

@@ -1,6 +1,6 @@
 /*
- * Methods of lists, dicts and loops. Methods that change their object work: the values belong to this
- * render, so nobody else sees it.
+ * Methods of lists, dicts and loops. Methods that change their object work: the values belong to
+ * this render, so nobody else sees it.
  */
 
 #include <string.h>
@@ -11,6 +11,7 @@ static int dict_get_method(struct render *rd, const struct call *c, struct value
     return MIN(dict_get(rd, c->self.dict, c->a[0], out), 0);
 }
 
+/* A copy, where Python has a view: templates iterate it at once. */
 static int dict_view(struct render *rd, const struct dict *d, uint8_t kind, struct value *out) {
     struct seq *s = seq_new(rd, kind, d->n);
 
@@ -110,6 +111,7 @@ static int list_append(struct render *rd, const struct call *c, struct value *ou
     return seq_add(rd, c->self.seq, c->a[0]);
 }
 
+/* @items stays valid when the list extends itself: it grows into a new array or behind them. */
 static int list_extend(struct render *rd, const struct call *c, struct value *out) {
     struct value *items;
     uint32_t n;
@@ -124,6 +126,7 @@ static int list_extend(struct render *rd, const struct call *c, struct value *ou
     return 0;
 }
 
+/* Positions outside of the list are its ends. */
 static int list_insert(struct render *rd, const struct call *c, struct value *out) {
     struct seq *s = c->self.seq;
     int64_t at;
@@ -237,6 +240,7 @@ static int list_sort(struct render *rd, const struct call *c, struct value *out)
     return value_sort(rd, s->v, s->v, s->n, value_truth(c->a[0]));
 }
 
+/* One argument after the other, from turn to turn. */
 static int loop_cycle(struct render *rd, const struct call *c, struct value *out) {
     if (!c->args->n_pos)
         return render_fail(rd, "no items for cycling given");
@@ -244,6 +248,7 @@ static int loop_cycle(struct render *rd, const struct call *c, struct value *out
     return 0;
 }
 
+/* Whether the arguments differ from those of the turn before; true in the first. */
 static int loop_changed(struct render *rd, const struct call *c, struct value *out) {
     struct loop *l = c->self.loop;
     struct seq *now = seq_new(rd, SEQ_TUPLE, c->args->n_pos);

@@ -1,4 +1,8 @@
-/* Methods of strings. */
+/*
+ * Methods of strings. Positions and widths count code points, searching works on bytes: UTF-8 finds
+ * no match that begins inside of a character. Python's other methods are in the table so that they
+ * are known to exist.
+ */
 
 #include <ctype.h>
 #include <string.h>
@@ -55,6 +59,7 @@ static int split_words(struct render *rd, const struct tstr *s, int64_t max, str
     }
 }
 
+/* @max < 0: everywhere. */
 static int split_at(struct render *rd, const struct tstr *s, const struct tstr *sep, int64_t max,
                     struct seq *list) {
     size_t begin = 0, at;
@@ -101,6 +106,7 @@ static int charge_backwards(struct render *rd, const struct tstr *s, const struc
     return render_charge(rd, steps / 16);
 }
 
+/* Collected from the end, then turned around. */
 static int str_rsplit(struct render *rd, const struct call *c, struct value *out) {
     struct seq *list = seq_new(rd, SEQ_LIST, 0);
     const struct tstr *s = c->self.s, *sep;
@@ -159,6 +165,7 @@ static int str_splitlines(struct render *rd, const struct call *c, struct value 
     return begin < s->len ? add_slice(rd, list, s, begin, s->len) : 0;
 }
 
+/* Without the separator: the whole first (last: at the end), and two empty strings. */
 static int partition(struct render *rd, const struct call *c, bool last, struct value *out) {
     const struct tstr *s = c->self.s, *sep;
     struct seq *t = seq_new(rd, SEQ_TUPLE, 3);
@@ -205,6 +212,7 @@ static int window(struct render *rd, const struct call *c, size_t *from, size_t 
     return render_charge_bytes(rd, s->len);
 }
 
+/* startswith() and endswith(), with a string or a tuple of them. */
 static int affix(struct render *rd, const struct call *c, bool end, struct value *out) {
     struct value one = c->a[0], *v = &one;
     uint32_t n = 1;
@@ -273,6 +281,7 @@ static int str_replace(struct render *rd, const struct call *c, struct value *ou
     return text_replace(rd, c->self.s, from, to, count, out);
 }
 
+/* Unlike the filter: all must be strings. */
 static int str_join(struct render *rd, const struct call *c, struct value *out) {
     struct value *items;
     uint32_t n;
@@ -323,6 +332,7 @@ static int str_rindex(struct render *rd, const struct call *c, struct value *out
     return find(rd, c, true, true, out);
 }
 
+/* Without overlap. The empty string is between all characters and at both ends. */
 static int str_count(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s, *what;
     size_t from, to, at;
@@ -366,6 +376,7 @@ static int str_rjust(struct render *rd, const struct call *c, struct value *out)
     return padded(rd, c, '>', out);
 }
 
+/* The sign stays in front. */
 static int str_zfill(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s = c->self.s, *sign, *rest;
     bool has_sign = s->len && (s->data[0] == '-' || s->data[0] == '+');
@@ -400,6 +411,7 @@ static utf8proc_category_t category(uint32_t cp) {
     return cp < 0x110000 ? utf8proc_category((utf8proc_int32_t)cp) : UTF8PROC_CATEGORY_CN;
 }
 
+/* Python's isdigit() also has the superscripts. */
 static bool is_digit(uint32_t cp) {
     return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9;
 }

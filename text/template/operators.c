@@ -1,9 +1,11 @@
-/* Operators, subscripts and attributes, with Python's arithmetic and the language's lookup rules. */
+/* Operators, subscripts and attributes, with Python's arithmetic and the language's lookup
+ * rules. */
 
 #include <math.h>
 #include <string.h>
 #include "text/template/render.h"
 
+/* Python's wording: people search for it. */
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
@@ -17,6 +19,7 @@ static int64_t wrap_index(int64_t i, int64_t n) {
     return i < 0 ? i + n : i;
 }
 
+/* Text is reserved first, so that a huge factor fails before the first copy. */
 static int repeat(struct render *rd, struct value a, struct value times, struct value *out) {
     wide n = MAX(value_wide(times), (wide)0);
 
@@ -50,6 +53,7 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
     return 0;
 }
 
+/* `+` makes a new list, as in Python; it is the user's when a part is. */
 static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
                      struct value *out) {
     struct seq *s = seq_new(rd, a->kind, a->n + b->n);
@@ -66,6 +70,7 @@ static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b
     return 0;
 }
 
+/* By repeated multiplication: 64 factors at most matter, save for the bases that never grow. */
 static int power(struct render *rd, wide base, wide exponent, struct value *out) {
     wide result = 1;
 
@@ -85,6 +90,7 @@ static int power(struct render *rd, wide base, wide exponent, struct value *out)
     return value_from_wide(rd, result, out);
 }
 
+/* Operands have at most 64 bits, so sums fit into 128; // and % round down, not toward zero. */
 static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct value *out) {
     wide q;
 
@@ -114,6 +120,7 @@ static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct valu
     return value_from_wide(rd, op == OP_FLOORDIV ? q : a - q * b, out);
 }
 
+/* fmod() has the sign of the dividend, Python's % that of the divisor. */
 static int float_op(struct render *rd, uint8_t op, double a, double b, struct value *out) {
     double f, m;
 
@@ -146,6 +153,7 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
     return 0;
 }
 
+/* An undefined operand is named before the types are complained about, as the reference does. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out) {
     if (a.type == V_UNDEFINED || (b.type == V_UNDEFINED && a.type != V_STR))
@@ -210,6 +218,7 @@ int operator_compare(struct render *rd, uint8_t op, struct value a, struct value
     return r;
 }
 
+/* Remembers what was missing from what, for the error if the value is used. */
 static int undefined_item(struct render *rd, struct value obj, struct value key,
                           struct value *out) {
     const struct tstr *name = NULL;
@@ -222,6 +231,7 @@ static int undefined_item(struct render *rd, struct value obj, struct value key,
     return 0;
 }
 
+/* Strings are indexed by code points. */
 static int str_item(struct render *rd, const struct tstr *s, int64_t i, struct value *out) {
     int64_t n = (int64_t)tstr_count(s);
     size_t w;
@@ -253,6 +263,8 @@ static int bind_method(struct render *rd, const struct builtin *fn, struct value
     return 0;
 }
 
+/* x[key]: an item first, then an attribute of that name; what is missing is undefined, not an
+ * error. */
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out) {
     if (obj.type == V_UNDEFINED)
         return value_fail_undefined(rd, obj);
@@ -283,6 +295,7 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
     return undefined_item(rd, obj, key, out);
 }
 
+/* 1: found. Outside of the loop's range (previtem of the first) the value is undefined. */
 static int loop_attr(const struct loop *l, const struct tstr *name, struct value *out) {
     int64_t i = l->i, n = l->n;
 
@@ -313,6 +326,7 @@ static int loop_attr(const struct loop *l, const struct tstr *name, struct value
     return 1;
 }
 
+/* x.name: a method first, then an item: `d.items` is the method even if d has a key "items". */
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out) {
     const struct builtin *m = method_find(obj, name);
     int r = 0;
@@ -366,6 +380,7 @@ static int slice_range(struct render *rd, const struct value *bound, int64_t n, 
     return 0;
 }
 
+/* A slice is a new list. */
 static int slice_seq(struct render *rd, const struct seq *from, const struct value *bound,
                      struct value *out) {
     int64_t start, step, count;
@@ -398,6 +413,7 @@ static size_t *offsets(struct render *rd, const struct tstr *s, size_t n) {
     return at;
 }
 
+/* With step 1 the bytes are shared; otherwise one character after the other is copied. */
 static int slice_str(struct render *rd, const struct tstr *s, const struct value *bound,
                      struct value *out) {
     int64_t n = (int64_t)tstr_count(s), start, step, count;

@@ -1,7 +1,20 @@
 /*
  * Expressions, from the loosest operator to the tightest:
- *   a if c else b · or · and · not · comparisons, in · + - · ~ · * / // % · ** · unary - + · .x [x] (x) | is
- * as the language has them: a filter binds tighter than any operator, a unary minus tighter than **.
+ *
+ *   a if c else b
+ *   or, and, not
+ *   == != < <= > >= in, not in
+ *   + -
+ *   ~
+ *   * / // %
+ *   **
+ *   unary - +
+ *   .x [x] (x), then | and is
+ *
+ * A filter binds tighter than any operator: 1 + x|length is 1 + (x|length), and a unary minus
+ * tighter than **. All binary operators group to the left, ** too. Every node knows the height of
+ * the tree below it, since a long chain of operators is a deep tree although nothing in it is
+ * nested.
  */
 
 #include <errno.h>
@@ -66,6 +79,7 @@ static int parse_or(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* Groups to the right: a if b else (c if d else e). */
 static int parse_condition(struct parser *p, struct node **out) {
     if (parse_or(p, out))
         return -EINVAL;
@@ -89,6 +103,7 @@ static int parse_condition(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* A comma may be the last token of a tuple, in front of one of these. */
 static bool at_tuple_end(const struct parser *p, bool brackets) {
     if (p->tok->type == T_BLOCK_END || p->tok->type == T_PRINT_END || p->tok->type == T_END)
         return true;
@@ -137,6 +152,7 @@ int parse_expr(struct parser *p, unsigned how, struct node **out) {
     return r;
 }
 
+/* The comparison that begins here and how many tokens it is, or -1. */
 static int comparison_here(const struct parser *p, size_t *n_tokens) {
     static const struct {
         uint16_t op;
@@ -175,6 +191,7 @@ static const struct {
     {LEX2('*', '*'), OP_POW, 3},
 };
 
+/* The operator of @level here, or -1. */
 static int binary_here(const struct parser *p, int level) {
     for (size_t i = 0; i < ARRAY_SIZE(BINARY); i++) {
         if (BINARY[i].level == level && parser_is_op(p, BINARY[i].token))
@@ -185,8 +202,8 @@ static int binary_here(const struct parser *p, int level) {
 
 static int parse_concat(struct parser *p, struct node **out);
 
-/* Level 1: sums of concatenations; 2: products of powers; 3: powers of unary expressions. All of them
- * group to the left, ** too. */
+/* Level 1: sums of concatenations; 2: products of powers; 3: powers of unary expressions. All of
+ * them group to the left, ** too. */
 static int parse_binary(struct parser *p, int level, struct node **out) {
     for (struct node *left = NULL;; left = *out) {
         int op = left ? binary_here(p, level) : 0;
@@ -226,6 +243,7 @@ static int parse_concat(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* a < b < c is one node: b is evaluated once. */
 static int parse_compare(struct parser *p, struct node **out) {
     size_t n_tokens;
     uint32_t line = p->tok->line;
@@ -260,6 +278,7 @@ static int parse_compare(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* The operand of a minus takes subscripts and calls but no filter: -x|abs is (-x)|abs. */
 static int parse_unary(struct parser *p, bool filters, struct node **out) {
     uint32_t line = p->tok->line;
     bool minus = parser_is_op(p, '-');
@@ -303,6 +322,7 @@ static int parse_members(struct parser *p, uint16_t close, struct node *n) {
     return 0;
 }
 
+/* ( ) groups or makes a tuple, [ ] a list, { } a dict. */
 static int parse_brackets(struct parser *p, struct node **out) {
     uint32_t line = p->tok->line;
 
@@ -325,6 +345,7 @@ static int parse_brackets(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* A macro's use of caller, varargs and kwargs decides what it accepts. */
 static int parse_name(struct parser *p, struct node *n) {
     static const struct {
         const char *name;
@@ -487,6 +508,7 @@ static int parse_call(struct parser *p, struct node *fn, struct node **out) {
     return parse_args(p, n);
 }
 
+/* .name .0 [index] (arguments), any number of them. */
 static int parse_postfix(struct parser *p, struct node *n, struct node **out) {
     for (;; n = *out) {
         struct node *obj = n;
@@ -558,6 +580,7 @@ static bool starts_argument(const struct parser *p) {
            parser_is_op(p, '{');
 }
 
+/* `is not name(arguments)`, or one argument without brackets. */
 static int parse_test(struct parser *p, struct node *obj, struct node **out) {
     struct node *n = parser_node(p, N_TEST, p->tok++->line);
 
@@ -603,6 +626,7 @@ int parse_filters(struct parser *p, struct node *obj, bool first, struct node **
     }
 }
 
+/* ns.attr only where a namespace may be assigned to: it reads ns. */
 static int parse_one_target(struct parser *p, bool attr, struct node **out) {
     uint32_t line = p->tok->line;
     const struct tstr *name;

@@ -1,3 +1,12 @@
+/*
+ * Statements. Each has a function in the table STATEMENTS that is called behind the tag's name and
+ * leaves the current token at the end of its last tag. Bodies end at a tag of the caller's choice,
+ * which is found before the table is asked; so `endif` in the wrong place is simply an unknown tag.
+ *
+ * Names become numbers here. Whether a name is ever read as a variable is remembered: only those
+ * are looked up among a request's variables, and template_uses() asks for the same.
+ */
+
 #include "text/template/parser.h"
 
 #include <errno.h>
@@ -15,6 +24,7 @@ int parser_fail(struct parser *p, const char *fmt, ...) {
     return lexer_fail(p->err, p->tok->line, "%s", reason);
 }
 
+/* Says what stands where @wanted should. */
 int parser_unexpected(struct parser *p, const char *wanted) {
     const struct token *t = p->tok;
     int len = (int)MIN(t->len, (size_t)40);
@@ -37,6 +47,7 @@ int parser_unexpected(struct parser *p, const char *wanted) {
     }
 }
 
+/* The parser recurses only where the source nests, so this bounds its stack too. */
 int parser_enter(struct parser *p) {
     if (++p->depth > TEMPLATE_DEPTH)
         return parser_fail(p, "expressions or blocks are nested too deep");
@@ -74,6 +85,7 @@ const struct tstr *parser_string(struct parser *p, const char *s, size_t len) {
     return str;
 }
 
+/* FNV-1a. The template is the operator's: nobody chooses names to collide. */
 static struct symbol **bucket(const struct template *t, const char *s, size_t len) {
     uint32_t h = 2166136261u;
 
@@ -170,8 +182,8 @@ static int end_tag(struct parser *p) {
     return 0;
 }
 
-/* The body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name is then
- * the current token. */
+/* The body of a block: what follows the tag up to one of @ends (NULL-terminated), whose name is
+ * then the current token. */
 static int parse_block(struct parser *p, const char *const *ends, struct node **out) {
     return end_tag(p) || parse_body(p, ends, out) ? -EINVAL : 0;
 }
@@ -181,6 +193,7 @@ static int parse_block(struct parser *p, const char *const *ends, struct node **
         __VA_ARGS__, NULL                                                                          \
     }
 
+/* Filters and tests inside may be unknown: the branch may never be taken. */
 static int parse_if(struct parser *p, struct node *n) {
     p->conditional++;
     for (;;) {
@@ -202,6 +215,7 @@ static int parse_if(struct parser *p, struct node *n) {
     return 0;
 }
 
+/* `x in a if b`: the iterable ends before an `if`, which is the loop's condition. */
 static int parse_for(struct parser *p, struct node *n) {
     n->type = N_FOR;
     if (parse_target(p, false, &n->loop.target))
@@ -226,6 +240,7 @@ static int parse_for(struct parser *p, struct node *n) {
     return 0;
 }
 
+/* With `=` a value, without it a block, perhaps filtered. */
 static int parse_set(struct parser *p, struct node *n) {
     n->type = N_SET;
     if (parse_target(p, true, &n->set.target))
@@ -325,6 +340,7 @@ static int parse_filter_block(struct parser *p, struct node *n) {
     return 0;
 }
 
+/* `{% with a = 1, b = 2 %}` */
 static int parse_with(struct parser *p, struct node *n) {
     struct node **end = &n->set.value;
 
@@ -376,6 +392,7 @@ static const struct {
     {"break", parse_break},     {"continue", parse_continue},
 };
 
+/* Behind `{%`. */
 static int parse_statement(struct parser *p, struct node **out) {
     struct node *n = parser_node(p, N_TEXT, p->tok->line);
 
@@ -427,6 +444,7 @@ static int parse_text(struct parser *p, struct node **out) {
     return 0;
 }
 
+/* Without @ends: the whole template. The last token is T_END, so nothing reads beyond it. */
 static int parse_body(struct parser *p, const char *const *ends, struct node **out) {
     uint32_t begin = p->tok->line;
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * parser - tokens to nodes. parser.c has the statements, parse_expr.c the expressions; both stop at the
- * first error, which names its line.
+ * parser - tokens to nodes. parser.c has the statements, parse_expr.c the expressions; both stop at
+ * the first error, which names its line.
  */
 
 #include "text/template.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * render - the state of one rendering: its memory, fuel, variables and scopes. Every failure fills the
- * caller's err once, at the spot that knows, and unwinds with a negative return value.
+ * render - the state of one rendering: its memory, fuel, variables and scopes. Every failure fills
+ * the caller's err once, at the spot that knows, and unwinds with a negative return value.
  */
 
 #include <yyjson.h>
@@ -71,7 +71,8 @@ struct args {
 
 #define CALL_ARGS_MAX 6
 
-/* What a built-in gets: @a holds the arguments in the order of its parameters, V_MISSING if not given. */
+/* What a built-in gets: @a holds the arguments in the order of its parameters, V_MISSING if not
+ * given. */
 struct call {
     struct value self;
     struct value a[CALL_ARGS_MAX];

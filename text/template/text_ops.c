@@ -30,6 +30,7 @@ int builtin_string(struct render *rd, struct value v, const struct tstr *def,
     return render_fail(rd, "a string is wanted, not '%s'", value_type_name(v));
 }
 
+/* The result of an operation on a safe string is safe. */
 static int finish(struct render *rd, struct sink *k, bool safe, struct value *out) {
     const struct tstr *s = sink_take(rd, k);
 
@@ -104,6 +105,7 @@ int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, stru
     return finish(rd, k, s->safe, out);
 }
 
+/* @count < 0: all. An empty @from stands before every character and at the end. */
 int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
                  const struct tstr *to, int64_t count, struct value *out) {
     struct sink *k = sink_new(rd);
@@ -134,6 +136,7 @@ int text_replace(struct render *rd, const struct tstr *s, const struct tstr *fro
     return finish(rd, k, s->safe, out);
 }
 
+/* Where the padding is odd, Python puts the larger part left if the width is odd too. */
 int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
                 char align, struct value *out) {
     int64_t n = (int64_t)tstr_count(s), pad = MAX(MIN(width, WIDTH_MAX) - n, 0);
@@ -157,6 +160,7 @@ int text_center(struct render *rd, const struct tstr *s, int64_t width, const st
     return finish(rd, k, s->safe, out);
 }
 
+/* @chars is a set of characters. */
 static bool is_one_of(const struct tstr *chars, const char *p, size_t w) {
     struct tstr c = {.data = p, .len = w};
 
@@ -216,6 +220,7 @@ static int digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : isalpha((unsigned char)c) ? tolower(c) - 'a' + 10 : 99;
 }
 
+/* White space around and single underscores inside are allowed, as in int(). */
 bool text_to_int(const struct tstr *s, int base, wide *out) {
     size_t i, end;
     bool minus, any = false;
@@ -238,6 +243,7 @@ bool text_to_int(const struct tstr *s, int base, wide *out) {
     return any;
 }
 
+/* Decimal only: strtod() also knows hexadecimal. */
 bool text_to_double(const struct tstr *s, double *out) {
     char text[128], *stop;
     size_t begin, end;

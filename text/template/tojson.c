@@ -1,6 +1,7 @@
 /*
- * json.dumps(ensure_ascii=False) as the reference environment's tojson filter has it: ", " and ": ", no HTML
- * escaping, keys in their order. What came as a whole from a variable is marked as a whole.
+ * json.dumps(ensure_ascii=False) as the reference environment's tojson filter has it: ", " and ":
+ * ", no HTML escaping, keys in their order. What came as a whole from a variable is marked as a
+ * whole.
  */
 
 #include <math.h>
@@ -30,6 +31,7 @@ static int add_json_escape(struct writer *w, uint32_t cp, bool user) {
     return sink_add(w->rd, w->k, text, strlen(text), user);
 }
 
+/* Runs without escapes are copied with their marks. */
 static int write_string(struct writer *w, const struct tstr *s) {
     size_t done = 0, n;
 
@@ -51,6 +53,7 @@ static int write_string(struct writer *w, const struct tstr *s) {
     return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"");
 }
 
+/* Python writes NaN and Infinity, which is not JSON; so do we. */
 static int write_number(struct writer *w, struct value v) {
     char text[40];
 
@@ -64,6 +67,7 @@ static int write_number(struct writer *w, struct value v) {
     return sink_add_text(w->rd, w->k, text);
 }
 
+/* Only with an indent. */
 static int new_line(struct writer *w, uint32_t depth) {
     if (!w->pretty)
         return 0;
@@ -78,6 +82,7 @@ static int new_line(struct writer *w, uint32_t depth) {
 
 static int write_value(struct writer *w, struct value v, uint32_t depth);
 
+/* Tuples are arrays; generators too, other than in json.dumps. */
 static int write_array(struct writer *w, struct value v, uint32_t depth) {
     struct value *items;
     uint32_t n;
@@ -98,6 +103,7 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
     return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]");
 }
 
+/* JSON has only strings for keys: numbers, bools and None are spelled. */
 static int write_key(struct writer *w, struct value key) {
     const struct tstr *s;
     struct writer plain = *w;

@@ -1,3 +1,15 @@
+/*
+ * Strings and sinks.
+ *
+ * Concatenation is what templates do most, often as `ns.text = ns.text + part` over a whole
+ * conversation. A string that came out of a sink remembers it (tail). If it is still the whole of
+ * what the sink holds, the next part is appended in place: the new string has the same first byte
+ * and is longer, the old one is unchanged, since it knows its own length. If something else was
+ * appended meanwhile, or the sink has moved to a larger block, the bytes are copied. Marks are
+ * shared in the same way; the last one may have grown beyond the older string's end, which is why
+ * readers clip.
+ */
+
 #include "text/template/tstr.h"
 
 #include <stdint.h>
@@ -42,6 +54,7 @@ bool tstr_user_at(const struct tstr *s, size_t pos) {
     return i < s->n_marks && s->marks[i].begin <= pos;
 }
 
+/* Shares the bytes; only the marks of the part are copied. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end) {
     if (begin >= end)
         begin = end;
@@ -81,12 +94,14 @@ const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe)
     return p;
 }
 
+/* Whether @s is all that its sink holds, so that it can grow in place. */
 static bool continues(const struct tstr *s) {
     const struct sink *k = s->tail;
 
     return k && k->data == s->data && k->len == s->len && k->n_marks == s->n_marks;
 }
 
+/* A safe and a plain string: the plain one is escaped, the sum is safe. */
 const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b) {
     if (a->safe != b->safe) {
         if (!a->safe)
@@ -167,6 +182,7 @@ int tstr_compare(const struct tstr *a, const struct tstr *b) {
     return c ? c : (a->len > b->len) - (a->len < b->len);
 }
 
+/* By the first byte; 0: no UTF-8 begins so. */
 static size_t sequence_length(unsigned char c) {
     return c < 0x80                ? 1
            : c >= 0xc2 && c < 0xe0 ? 2
@@ -274,6 +290,7 @@ struct sink *sink_new(struct render *rd) {
     return render_alloc(rd, 1, sizeof(struct sink));
 }
 
+/* Grows by half, which bounds what growing leaves behind in the arena to twice the result. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
     size_t need, cap;
 
@@ -294,6 +311,7 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
     return 0;
 }
 
+/* Ranges that touch become one. */
 static int add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
     if (k->n_marks && k->marks[k->n_marks - 1].end >= begin) {
         k->marks[k->n_marks - 1].end = end;
@@ -330,6 +348,7 @@ int sink_add_text(struct render *rd, struct sink *k, const char *text) {
     return sink_add(rd, k, text, strlen(text), false);
 }
 
+/* Copies bytes and their marks, shifted to their new place. */
 int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
                   size_t end) {
     if (begin >= end)
@@ -361,6 +380,7 @@ int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
     return sink_add(rd, k, bytes, tstr_encode(cp, bytes), user);
 }
 
+/* The sink may be continued, by the string or directly. */
 const struct tstr *sink_take(struct render *rd, struct sink *k) {
     struct tstr *s = render_alloc(rd, 1, sizeof(*s));
 

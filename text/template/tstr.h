@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * tstr - strings that remember which of their bytes came from a user. A string never changes and may
- * share its bytes with others. A sink builds strings; the string that it gives away can be continued
- * in place as long as nothing else was appended since, so that a template which collects its output
- * with `ns.text = ns.text + part` needs linear time and memory.
+ * tstr - strings that remember which of their bytes came from a user. A string never changes and
+ * may share its bytes with others. A sink builds strings; the string that it gives away can be
+ * continued in place as long as nothing else was appended since, so that a template which collects
+ * its output with `ns.text = ns.text + part` needs linear time and memory.
  *
- * Marks are sorted and disjoint. The last one may reach beyond the end of the string (the bytes were
- * continued by another string): readers clip it.
+ * Marks are sorted and disjoint. The last one may reach beyond the end of the string (the bytes
+ * were continued by another string): readers clip it.
  */
 
 #include <stdbool.h>

@@ -46,6 +46,7 @@ const char *value_type_name(struct value v) {
     return v.type == V_SEQ ? seq[v.seq->kind] : names[v.type];
 }
 
+/* A generator is true even when it is empty, as in Python. */
 bool value_truth(struct value v) {
     switch (v.type) {
     case V_MISSING:
@@ -124,12 +125,14 @@ static int equal_dicts(struct render *rd, const struct dict *a, const struct dic
     return 0;
 }
 
+/* True == 1 == 1.0. Large integers are compared exactly with each other, as doubles with floats. */
 static bool equal_numbers(struct value a, struct value b) {
     if (a.type != V_FLOAT && b.type != V_FLOAT)
         return value_wide(a) == value_wide(b);
     return value_double(a) == value_double(b);
 }
 
+/* Never fails for types: what cannot be equal is different. Depth and fuel can run out. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     *out = false;
     if (render_charge(rd, 1))
@@ -164,6 +167,7 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
     }
 }
 
+/* The first elements that differ decide, then the length. */
 static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b, const char *op,
                      bool *out) {
     for (uint32_t i = 0; i < MIN(a->n, b->n); i++) {
@@ -178,6 +182,7 @@ static int less_seqs(struct render *rd, const struct seq *a, const struct seq *b
     return 0;
 }
 
+/* @op is only for the message. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out) {
     if (render_charge(rd, 1))
         return -1;
@@ -207,6 +212,7 @@ int value_less(struct render *rd, struct value a, struct value b, const char *op
                        value_type_name(a), value_type_name(b));
 }
 
+/* Part of a string, key of a dict, element of anything else. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out) {
     struct value *items;
     uint32_t n;
@@ -236,6 +242,7 @@ int value_contains(struct render *rd, struct value in, struct value what, bool *
     return 0;
 }
 
+/* One string for each code point. */
 static int chars(struct render *rd, const struct tstr *s, struct value **items, uint32_t *n) {
     size_t count = tstr_count(s), w, k = 0;
     struct value *v = render_alloc(rd, count, sizeof(*v));
@@ -255,6 +262,7 @@ static int chars(struct render *rd, const struct tstr *s, struct value **items, 
     return 0;
 }
 
+/* What is undefined is empty; None is an error, which is the most frequent one in templates. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n) {
     *items = NULL;
     *n = 0;
@@ -322,6 +330,7 @@ struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap) {
     return s;
 }
 
+/* A list that is being iterated may grow: the iteration keeps the old array. */
 int seq_add(struct render *rd, struct seq *s, struct value v) {
     if (s->n >= s->cap) {
         uint32_t cap = MAX(s->n * 2, 4u);
@@ -354,7 +363,8 @@ struct pair {
     struct value v, key;
 };
 
-/* Merge sort: stable, and every comparison may fail or cost. A reversed sort keeps the order of equals. */
+/* Merge sort: stable, and every comparison may fail or cost. A reversed sort keeps the order of
+ * equals. */
 static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint32_t n,
                       bool reverse) {
     uint32_t half = n / 2, i = 0, j = half, k = 0;

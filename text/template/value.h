@@ -1,11 +1,13 @@
 #pragma once
 
 /*
- * value - what a template computes with: Python's None, bool, int, float, str, list, tuple and dict as
- * far as templates can see them, the undefined value, and things that can be called. Objects live in
- * the arena of one render; strings never change, lists, dicts and namespaces do and are shared.
+ * value - what a template computes with: Python's None, bool, int, float, str, list, tuple and dict
+ * as far as templates can see them, the undefined value, and things that can be called. Objects
+ * live in the arena of one render; strings never change, lists, dicts and namespaces do and are
+ * shared.
  *
- * Integers have 64 bits (V_INT, V_UINT for what lies above INT64_MAX); what does not fit is an error.
+ * Integers have 64 bits (V_INT, V_UINT for what lies above INT64_MAX); what does not fit is an
+ * error.
  */
 
 #include <stdbool.h>
