@@ -17,6 +17,12 @@
 #include "base/log.h"
 #include "tiny.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#else
+#define __lsan_do_recoverable_leak_check() 0
+#endif
+
 #define PATIENCE 20000 /* turns without news before a test gives up */
 
 void world_init(struct world *w) {
@@ -98,6 +104,9 @@ void world_stop(struct world *w) {
     tokenizer_free((struct tokenizer *)(uintptr_t)w->model.tokenizer);
     template_free((struct template *)(uintptr_t)w->model.template);
     fake_deinit(&w->port);
+    w->api = NULL;
+    memset(&w->model, 0, sizeof(w->model));
+    cr_expect_eq(__lsan_do_recoverable_leak_check(), 0, "memory leaks");
 }
 
 static int connect_to(const struct sockaddr *sa, socklen_t len) {
