@@ -67,6 +67,7 @@ class Weftd:
         self.admin = os.path.join(self.folder.name, "admin.sock")
         self.log_path = os.path.join(self.folder.name, "log")
         self.port = None
+        self.killed = None  # pid of the worker that was killed last
         command = [program("weftd"), "--model", model or tiny_model(), "--admin-socket", self.admin]
         if "--backend" not in flags:
             command += ["--backend", BACKEND]
@@ -171,13 +172,13 @@ class Weftd:
         return self.request("GET", "/health")[0]
 
     def kill_worker(self):
+        """Whether there was one that had not been killed before."""
         pid = self.worker_pid()
-        if pid:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return False
-        return bool(pid)
+        if not pid or pid == self.killed:
+            return False
+        os.kill(pid, signal.SIGKILL)
+        self.killed = pid
+        return True
 
     def wait_health(self, status, limit_s=30):
         end = time.monotonic() + limit_s
