@@ -57,6 +57,7 @@ def test_streams_survive_a_hundred_kills_with_the_same_bits():
             kills += results.pop()
             for i, (got, want) in enumerate(zip(results, should)):
                 assert got == want, f"request {i} differs after kill {kills}: {got} instead of {want}"
+        d.wait_health(200)
         worker = d.stats()["worker"]
         assert worker["deaths"] == kills, (worker, kills)
         assert d.stats()["front"]["resumed"] > N_KILLS / 4, d.stats()
