@@ -219,11 +219,15 @@ int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, str
     return 0;
 }
 
+void bench_http_stop(struct bench_http *h) {
+    while (h->running)
+        end_transfer(h, h->running);
+}
+
 struct bench_http *bench_http_free(struct bench_http *h) {
     if (!h)
         return NULL;
-    while (h->running)
-        end_transfer(h, h->running);
+    bench_http_stop(h);
     curl_multi_cleanup(h->multi);
     curl_slist_free_all(h->headers);
     free(h->base);
@@ -271,7 +275,10 @@ int bench_http_start(struct bench_http *h, struct bench_request *q) {
     h->running = t;
     h->n_running++;
     q->transfer = t;
-    return curl_multi_add_handle(h->multi, t->easy) == CURLM_OK ? 0 : -EIO;
+    if (curl_multi_add_handle(h->multi, t->easy) == CURLM_OK)
+        return 0;
+    end_transfer(h, t);
+    return -EIO;
 }
 
 int bench_http_run(struct bench_http *h, int timeout_ms) {

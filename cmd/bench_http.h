@@ -63,6 +63,7 @@ struct bench_http *bench_http_free(struct bench_http *h); /* ends what still run
 DEFINE_FREEP(struct bench_http, bench_http)
 
 int bench_http_start(struct bench_http *h, struct bench_request *q);
+void bench_http_stop(struct bench_http *h); /* ends all that runs, without done */
 /* Waits until something happens, at most @timeout_ms, and calls done for what is complete. */
 int bench_http_run(struct bench_http *h, int timeout_ms);
 uint32_t bench_http_n_running(const struct bench_http *h);

@@ -76,8 +76,8 @@ static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n
         code = cli_fail("%s: %s: %s", t->url, outcome_name(q.outcome), q.error);
     *n_tokens = q.prompt_tokens;
     session_deinit(&session);
-    if (!q.transfer)
-        bench_request_deinit(&q);
+    bench_http_stop(h); /* after an error; q ends here */
+    bench_request_deinit(&q);
     return code;
 }
 
