@@ -111,11 +111,11 @@ static int measure_decode(struct bench *b, uint32_t n_seqs) {
     for (uint32_t s = 0; r == 0 && s < n_seqs; s++)
         r = run_prefill(&b->run, s, 0, tokens, b->depth, NULL);
     if (r == 0) /* warm up */
-        r = run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens);
+        r = run_generate(&b->run, n_seqs, b->depth, MIN(b->n_decode, 4u), tokens, NULL);
     for (uint32_t i = 0; r == 0 && i < b->reps; i++) {
         int64_t start = bench_now_ns();
 
-        r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens);
+        r = run_generate(&b->run, n_seqs, b->depth, b->n_decode, tokens, NULL);
         if (r == 0)
             r = samples_add(&res->rate, (double)b->n_decode * n_seqs / seconds_since(start));
     }

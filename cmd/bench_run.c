@@ -55,6 +55,9 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
         .kv_type = opts->kv_type,
     };
     e = engine_new(&r->engine, &o, err);
+    r->n_prompt = calloc(opts->max_seqs, sizeof(*r->n_prompt));
+    if (e == 0 && !r->n_prompt)
+        e = -ENOMEM;
     for (int i = 0; e == 0 && i < 2; i++)
         e = alloc_batch(&r->batch[i], r);
     if (e < 0) {
@@ -69,6 +72,7 @@ int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
 void run_close(struct run *r) {
     engine_free(r->engine);
     gguf_free(r->file);
+    free(r->n_prompt);
     for (int i = 0; i < 2; i++)
         free_batch(&r->batch[i]);
     *r = (struct run){0};
@@ -96,7 +100,8 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
     uint32_t n_pages = (pos0 + n + PAGE_TOKENS - 1) / PAGE_TOKENS, first = b->start[i];
 
     assert(i < r->opts.max_seqs && row0 + n <= r->opts.max_rows && n_pages <= r->pages_per_seq);
-    b->seq[i] = (struct engine_seq){.row0 = row0, .n_rows = n, .pos0 = pos0, .feed = feed};
+    b->seq[i] = (struct engine_seq){
+        .row0 = row0, .n_rows = n, .pos0 = pos0, .n_prompt = r->n_prompt[slot], .feed = feed};
     for (uint32_t k = 0; k < n; k++)
         b->token[row0 + k] = tokens ? tokens[k] : 0;
     for (uint32_t k = 0; k < n_pages; k++)
@@ -104,8 +109,8 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
     b->start[i + 1] = first + n_pages;
     b->b.n_rows += n;
     if (want)
-        b->want[b->b.n_wants++] =
-            (struct engine_want){.row = row0 + n - 1, .out_pos = pos0 + n, .what = WANT_SAMPLE};
+        b->want[b->b.n_wants++] = (struct engine_want){
+            .row = row0 + n - 1, .out_pos = pos0 + n - r->n_prompt[slot], .what = WANT_SAMPLE};
 }
 
 static int launch(struct run *r, struct run_batch *b) {
@@ -119,6 +124,7 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
                 int32_t *next) {
     struct engine_result result;
 
+    r->n_prompt[slot] = pos0 + n;
     for (uint32_t at = 0; at < n;) {
         struct run_batch *b = begin(r);
         uint32_t rows = MIN(n - at, r->opts.max_rows);
@@ -153,11 +159,13 @@ int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t 
 
 /* Step k + 1 is launched before step k is waited for; its rows are fed on the device. */
 int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
-                 const int32_t *first) {
+                 const int32_t *first, int32_t *last) {
     uint32_t depth = r->info->depth, launched = 0;
     struct engine_result result;
     int e = 0;
 
+    for (uint32_t i = 0; i < n_seqs; i++)
+        r->n_prompt[i] = MAX(pos0, 1u); /* without a context the first token is one */
     for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {
         while (e == 0 && launched < n_tokens && launched < waited + depth) {
             struct run_batch *b = begin(r);
@@ -171,5 +179,7 @@ int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_token
         if (e == 0)
             e = engine_wait(r->engine, r->step - (launched - waited - 1), &result);
     }
+    for (uint32_t i = 0; e == 0 && last && n_tokens && i < n_seqs; i++)
+        last[i] = result.out[i].token;
     return e;
 }

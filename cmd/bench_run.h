@@ -30,6 +30,7 @@ struct run {
     const struct engine_info *info;
     struct run_opts opts;
     uint32_t pages_per_seq;
+    uint32_t *n_prompt;        /* [max_seqs] tokens of the slot that are its prompt */
     uint64_t step;             /* launched */
     uint64_t bytes_per_token;  /* of weights that a decoded token reads */
     struct run_batch batch[2]; /* of step s: [s % 2] */
@@ -38,8 +39,8 @@ struct run {
 int run_open(struct run *r, const struct run_opts *opts, struct err *err);
 void run_close(struct run *r); /* accepts a zeroed one */
 
-/* Computes @n tokens of slot @slot from position @pos0 on, in steps of max_rows. *next (may be NULL) is the
- * token that follows them. 0 or -EIO. */
+/* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they are the last of the
+ * prompt. *next (may be NULL) is the token that follows them. 0 or -EIO. */
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
                 int32_t *next);
 
@@ -48,6 +49,7 @@ int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t 
                const int32_t *tokens, int32_t *next);
 
 /* @n_tokens greedy tokens of each of slots 0 to @n_seqs - 1 from position @pos0 on, each beginning with
- * @first[i]. Steps overlap as far as the engine allows. */
+ * @first[i]; @last[i] (NULL: not wanted) is the one that follows them. Steps overlap as far as the engine
+ * allows. */
 int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
-                 const int32_t *first);
+                 const int32_t *first, int32_t *last);

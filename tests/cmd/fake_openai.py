@@ -18,8 +18,9 @@ class FakeServer:
         self.split = 0  # > 0: the body is sent in chunks of 1 to this many bytes
         self.line_end = "\n"
         self.usage = True
-        self.drift = False
-        self.plan = {}  # number of the request (from 0): "429", "503", "500", "cut", "error", "garbage", "json"
+        self.drift = False  # answers under load differ
+        self.longer = False  # or go on where they ended
+        self.plan = {}  # number of the request (from 0): "429", "503", "500", "cut", "error", "garbage", "json", "endless"
         self.limit = None  # more requests at once than this: 429
         self.requests = []  # bodies, with "started" and "auth"
         self.n_active = self.max_active = 0
@@ -92,7 +93,8 @@ class FakeServer:
         prompt = json.dumps(body.get("messages") or body["prompt"])
         salt = "+" if self.drift and self.n_active > 1 else str(body["seed"]) if body["temperature"] else ""
         r = random.Random(hashlib.sha256((prompt + salt).encode()).digest())
-        return [r.choice(['é"', "\\n\n", "tok", "\U0001f600", "}{"]) + str(r.randrange(10)) for _ in range(body["max_tokens"])]
+        n = body["max_tokens"] + (1 if self.longer and self.n_active > 1 else 0)
+        return [r.choice(['é"', "\\n\n", "tok", "\U0001f600", "}{"]) + str(r.randrange(10)) for _ in range(n)]
 
     async def complete(self, writer, body, headers, chat):
         fate = self.plan.get(len(self.requests))
@@ -148,7 +150,8 @@ class FakeServer:
                 await send("data: {not json\n\n")
             await send("event: x\nid: 7\n" + chunk(piece))
         else:
-            await send(chunk("", "length"))
+            if fate != "endless":
+                await send(chunk("", "length"))
         if usage:
             await send("data:" + json.dumps({"choices": [], "usage": usage}) + "\n\n")
         await send("data: [DONE]\n\n")

@@ -68,9 +68,9 @@ def test_chunks_split_anywhere_change_nothing():
 
 def test_every_kind_of_error_is_counted_and_the_rest_goes_on():
     with Server() as s:
-        s.plan = {1: "429", 2: "503", 3: "500", 4: "cut", 5: "error", 6: "garbage", 7: "json"}
-        d, out = serve(s, "--clients", 3, "--requests", 14, "--output-tokens", 5)
-        assert d["requests"] == {"ok": 7, "rejected": 2, "http": 1, "stream": 2, "protocol": 2, "network": 0}, d
+        s.plan = {1: "429", 2: "503", 3: "500", 4: "cut", 5: "error", 6: "garbage", 7: "json", 8: "endless"}
+        d, out = serve(s, "--clients", 3, "--requests", 15, "--output-tokens", 5)
+        assert d["requests"] == {"ok": 7, "rejected": 2, "http": 1, "stream": 3, "protocol": 2, "network": 0}, d
         assert d["output_tokens"] == 35 and d["ttft_ms"]["n"] == 7
         assert "as planned" in d["first_error"] and "\n" not in d["first_error"] and "2 rejected" in out
     out, err = run("serve", "--url", "http://127.0.0.1:1", "--model", "m", "--words-per-token", 1, "--clients", 1,
@@ -181,6 +181,9 @@ def test_identity_tells_a_steady_server_from_one_that_drifts():
         d, out = identity(s)
         assert d["different"] >= 5 and d["share"] < 0.2 and "earliest difference at byte" in out
         identity(s, "--strict", code=1)
+        s.drift, s.longer = False, True
+        d, _ = identity(s)
+        assert d["different"] >= 5, d
     with Server() as s:
         s.first_s, s.limit = 0.1, 5
         d, _ = identity(s)

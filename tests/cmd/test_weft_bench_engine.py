@@ -69,32 +69,55 @@ def write(name, value):
     return path(name)
 
 
+def small_model():
+    """So small that many short replays are quick; 272 tokens."""
+    file = path("small.gguf")
+    if not os.path.exists(file):
+        shape = "n_layer=2,n_embd=64,n_head=2,n_kv=1,head_dim=32,n_ff=64,n_vocab=272"
+        subprocess.run([program("weft-gguf"), "synth", "--shape", shape, "--format", "Q8_0", "-o", file], check=True)
+    return file
+
+
 def replay(value, *args):
-    return measure("--model", model(), "--replay", write("t.json", value), "--reps", 1, *args)
+    return measure("--model", small_model(), "--replay", write("t.json", value), "--reps", 1, *args)
+
+
+def greedy(prompt, before):
+    """The token that greedy sampling puts after @prompt and the forced output @before: the one on which the record and
+    the engine agree. Halves the candidates again and again, 64 in a batch."""
+    def agreeing(low, high):
+        d = replay({"requests": [{"prompt": prompt, "output": [*before, t]} for t in range(low, high)]}, "--batch", 64)
+        assert d["replayed_tokens"] == (high - low) * (len(before) + 1)
+        return d["greedy_agrees"]
+
+    low, high = 0, 272
+    inner = (agreeing(0, 272) - 1) // 272  # tokens of @before that agree, in each request
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if agreeing(low, middle) > inner * (middle - low) else (middle, high)
+    return low
 
 
 def test_replay_forces_the_record_and_counts_agreement():
-    prompt = [5, 9, 300, 17, 42, 8]
-    # All 512 single continuations in one transcript, 64 at a time: exactly one of them is the greedy token.
-    d = replay({"requests": [{"prompt": prompt, "output": [t]} for t in range(512)]}, "--batch", 64)
-    assert d["replayed_tokens"] == 512 and d["greedy_agrees"] == 1
-    low, high = 0, 512
-    while high - low > 1:
-        middle = (low + high) // 2
-        part = replay({"requests": [{"prompt": prompt, "output": [t]} for t in range(low, middle)]}, "--batch", 64)
-        low, high = (low, middle) if part["greedy_agrees"] else (middle, high)
-    first = low
-    # The second token after the greedy one, and after another: the record decides what is computed.
-    other = (first + 1) % 512
+    prompt = [5, 9, 200, 17, 42, 8]
+    first = greedy(prompt, [])
+    other = (first + 1) % 272
+    # What follows a forced token is what follows it as part of the prompt, whether it was the greedy one or not.
+    after = {}
     for begin in (first, other):
-        d = replay({"requests": [{"prompt": prompt, "output": [begin, t]} for t in range(512)]}, "--batch", 64)
-        assert d["replayed_tokens"] == 1024 and d["greedy_agrees"] == (513 if begin == first else 1)
+        after[begin] = greedy(prompt, [begin])
+        assert after[begin] == greedy([*prompt, begin], [])
+    assert after[first] != after[other], "this model cannot tell the two apart: take another"
+    d = replay({"prompt": prompt, "output": [first, after[first]]})
+    assert (d["replayed_tokens"], d["greedy_agrees"]) == (2, 2)
+    d = replay({"prompt": prompt, "output": [other, after[other]]})
+    assert (d["replayed_tokens"], d["greedy_agrees"]) == (2, 1)
     tests = [(r["test"], r["seqs"], r["tokens"]) for r in d["results"]]
-    assert tests == [("replay prefill", 1, 512 * 6), ("replay decode", 64, 1024)], tests
+    assert tests == [("replay prefill", 1, 6), ("replay decode", 1, 2)], tests
 
 
 def test_replay_takes_text_and_requests_of_many_lengths():
-    d = replay({"requests": [{"prompt": "the answer " * n, "output": " of" * (9 - n)} for n in range(1, 9)]}, "--batch", 3)
+    d = replay({"requests": [{"prompt": "the answer " * n, "output": " the" * (9 - n)} for n in range(1, 9)]}, "--batch", 3)
     assert d["replayed_tokens"] == d["results"][1]["tokens"] == 36 and d["results"][1]["seqs"] == 3
 
 

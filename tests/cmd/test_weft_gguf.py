@@ -286,6 +286,11 @@ def test_render_takes_template_and_tokens_of_the_model():
     assert json.dumps(tool) in out
     assert '<tool_call>\n{"name": "f", "arguments": {"x": [1, "é"]}}\n</tool_call><|im_end|>' in out
     assert out.endswith("<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n")
+    vocab = DATA / "vocab/ggml-vocab-phi-3.gguf"  # its template begins with bos_token
+    if vocab.exists():
+        hi = {"messages": messages[1:2]}
+        assert run("render", vocab, conversation(hi))[0].startswith(b"<s><|user|>")
+        assert run("render", vocab, conversation({**hi, "bos_token": "B"}))[0].startswith(b"B<|user|>")
     probe = path("probe.jinja")
     pathlib.Path(probe).write_text("{{ eos_token }}|{{ x }}|{{ strftime_now('%d.%m.%Y %H') }}")
     file = conversation({"eos_token": "E", "kwargs": {"x": 7}, "now": "2024-02-29T23:59:58"})
