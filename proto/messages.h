@@ -124,7 +124,8 @@ struct event {
     const float *logprobs;       /* [n_tokens] or NULL */
     const struct event_top *top; /* [n_tokens][n_top] or NULL */
     const uint64_t *digests;     /* [n_tokens] or NULL */
-    uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS */
+    uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
+    /* prompt's tokens 1 .. n_prompt - 1, in this order */
     const float *prompt_lp;
     struct str text; /* why, for REJECTED and FINISH_ERROR */
 };

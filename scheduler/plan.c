@@ -32,6 +32,8 @@
 #define ALONE_TURNS 4 /* one step in so many is for those that must be alone */
 #define SLOWER_NUM 5  /* while decode alone takes too long, prefill may make it */
 #define SLOWER_DEN 4  /* 5/4 as long */
+#define FULL_NUM 31   /* a step is full when 31/32 of its time are given out */
+#define FULL_DEN 32
 
 const char *plan_verdict_name(enum plan_verdict v) {
     static const char *const name[PLAN_VERDICTS] = {
@@ -150,11 +152,12 @@ static void plan_decodes(struct work *w) {
 
 /* ---- sharing ---- */
 
-static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b) {
-    uint32_t lo = 0, hi = MIN(a->n_hashes, b->n_hashes);
+/* The pages that @a and @b have in common, if more than @lo; else @lo. */
+static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b, uint32_t lo) {
+    uint32_t hi = MIN(a->n_hashes, b->n_hashes);
 
-    if (hi == 0 || a->hash[0] != b->hash[0])
-        return 0;
+    if (lo >= hi || a->hash[lo] != b->hash[lo])
+        return lo;
     while (lo < hi) { /* the first lo pages agree, page hi and later ones do not */
         uint32_t mid = lo + (hi - lo) / 2;
 
@@ -196,8 +199,7 @@ static bool follows(const struct plan *p, uint32_t i) {
 
 /* ---- step 3 ---- */
 
-/* Pages that the running ones will still want. */
-static uint64_t promised(const struct plan *p) {
+uint64_t plan_promised(const struct plan *p) {
     uint64_t n = 0;
 
     for (uint32_t i = 0; i < p->n_running; i++) {
@@ -212,17 +214,17 @@ static uint64_t promised(const struct plan *p) {
  * a running request is going to compute are not counted: it will find them. */
 static uint32_t full_need(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
-    uint32_t shared = r->n_hit / p->page_tokens;
+    uint32_t shared = r->n_hit / p->page_tokens, most = r->n_share / p->page_tokens;
 
-    for (uint32_t j = 0; j < i; j++) {
+    for (uint32_t j = 0; j < i && shared < most; j++) {
         const struct plan_req *o = &p->req[j];
 
         if (j >= p->n_running && !o->admitted)
             continue;
         if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone && !o->stalled)
-            shared = MAX(shared, MIN(common_pages(o, r), r->n_share / p->page_tokens));
+            shared = common_pages(o, r, shared);
     }
-    return plan_pages(p, r->n_target) - shared + r->n_idle;
+    return plan_pages(p, r->n_target) - MIN(shared, most) + r->n_idle;
 }
 
 static void admit(struct work *w, uint32_t i) {
@@ -243,7 +245,7 @@ static void admit(struct work *w, uint32_t i) {
 static void plan_admissions(struct work *w) {
     struct plan *p = w->p;
     uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
-    int64_t room = (int64_t)p->n_available - (int64_t)promised(p);
+    int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
 
     for (uint32_t i = p->n_running; i < n; i++) {
         struct plan_req *r = &p->req[i];
@@ -361,6 +363,14 @@ static void force_chunks(struct work *w, const uint32_t *list, uint32_t n) {
     }
 }
 
+/* Whether the smallest chunk of @r ends by @until: cheaper to ask than extend(). */
+static bool may_fit(const struct work *w, const struct plan_req *r, int64_t until) {
+    struct cost_shape s = w->shape;
+
+    cost_add(&s, r->n_computed, MIN(lag(r), PLAN_MIN_CHUNK));
+    return cost_bound_ns(w->p->cost, &s) <= until;
+}
+
 /* @list in order of standing. */
 static void share_time(struct work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
@@ -375,13 +385,18 @@ static void share_time(struct work *w, uint32_t *list, uint32_t n) {
         int64_t until = now + MAX(half - now, 0) / (n - k);
         uint32_t rows = rows_half / (n - k);
 
+        if (!may_fit(w, r, until))
+            continue;
         extend(w, r, until, MAX(rows, MIN(PLAN_MIN_CHUNK, rows_half)));
         rows_half -= r->n_rows;
         now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
     }
     extend(w, first, w->limit_ns, UINT32_MAX);
-    for (uint32_t k = 1; k < n && w->rows < w->max_rows; k++)
+    for (uint32_t k = 1; k < n && w->rows < w->max_rows; k++) {
+        if (cost_bound_ns(p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
+            break;
         extend(w, &p->req[list[k]], w->limit_ns, UINT32_MAX);
+    }
 }
 
 static void plan_prefills(struct work *w) {

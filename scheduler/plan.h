@@ -81,6 +81,9 @@ struct plan {
  * next plan has rows. */
 void plan_step(struct plan *p);
 
+/* Pages that the running ones are expected to take until they end. */
+uint64_t plan_promised(const struct plan *p);
+
 /* Pages that hold @n_tokens. */
 static inline uint32_t plan_pages(const struct plan *p, uint32_t n_tokens) {
     return n_tokens / p->page_tokens + (n_tokens % p->page_tokens != 0);

@@ -70,7 +70,8 @@ static int init_plan(struct sched *s) {
         .max_bypass = s->opts.max_bypass,
         .force_chunk = s->opts.force_chunk,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
-        .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000,
+        /* What arrives now is seen when the steps under way have ended. */
+        .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
         .cost = &s->cost,
     };
     return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;

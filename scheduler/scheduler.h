@@ -43,7 +43,7 @@ struct sched *sched_free(struct sched *s);
 DEFINE_FREEP(struct sched, sched)
 
 /* Copies what it keeps of @m. A request that can never run gets its REJECTED event (or FINISH_ERROR)
- * with the next sched_events(); the return value is 0 or -ENOMEM. */
+ * with the next sched_events(); the return value is 0, -ENOMEM, or -EPROTO: the id is in use. */
 int sched_submit(struct sched *s, const struct submit *m);
 void sched_cancel(struct sched *s,
                   uint64_t id); /* unknown ids are ignored: the finish crossed it */

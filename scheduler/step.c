@@ -62,13 +62,12 @@ static void describe(const struct sched *s, const struct request *r, struct plan
 }
 
 /* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long prompt
- * that waits for room is not looked up in every step: what it found last time says that it cannot fit. */
-static void look_up(struct sched *s, struct request *r, struct plan_req *q) {
-    uint32_t available = kv_pager_available(s->pager);
-    uint32_t need = plan_pages(&s->plan, q->n_tokens) - r->seen_hit / s->rules.page_tokens;
+ * that waits for @room is not looked up in every step: what it found last time says that it cannot fit. */
+static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
+    uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->rules.page_tokens;
     struct kv_match m;
 
-    if (r->seen_step > 0 && need > available && s->n_launched - r->seen_step < LOOK_AGAIN) {
+    if (r->seen_step > 0 && need > room && s->n_launched < r->seen_step + LOOK_AGAIN) {
         q->n_hit = r->seen_hit;
         q->unfit = true;
         return;
@@ -97,33 +96,49 @@ static void count_sole_pages(struct sched *s) {
         p->req[i].n_sole = kv_seq_sole(s->planned[i]->seq);
 }
 
-static void gather(struct sched *s) {
+static void gather_running(struct sched *s) {
     struct plan *p = &s->plan;
-    uint32_t n = 0;
 
+    p->n_running = 0;
     LIST_FOREACH(node, &s->running) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
             attach(s, r);
-        s->planned[n] = r;
-        describe(s, r, &p->req[n++]);
+        s->planned[p->n_running] = r;
+        describe(s, r, &p->req[p->n_running++]);
     }
-    p->n_running = n;
-    LIST_FOREACH(node, &s->waiting) {
-        if (n == p->n_running + SCHED_CANDIDATES)
-            break;
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+}
 
+static void gather_waiting(struct sched *s) {
+    struct plan *p = &s->plan;
+    uint64_t promised = plan_promised(p), room = 0;
+
+    if (p->n_running == 0)
+        room = UINT64_MAX; /* whoever is the first fits */
+    else if (promised < p->n_available)
+        room = p->n_available - promised;
+    p->n_waiting = 0;
+    LIST_FOREACH(node, &s->waiting) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        uint32_t i = p->n_running + p->n_waiting;
+
+        if (p->n_running == p->max_seqs || p->n_waiting == SCHED_CANDIDATES)
+            break;
         if (r->n_flights > 0) /* it has just yielded, its sample is still to come */
             continue;
-        s->planned[n] = r;
-        describe(s, r, &p->req[n]);
-        look_up(s, r, &p->req[n++]);
+        s->planned[i] = r;
+        describe(s, r, &p->req[i]);
+        look_up(s, r, &p->req[i], room);
+        p->n_waiting++;
     }
-    p->n_waiting = n - p->n_running;
-    p->n_available = kv_pager_available(s->pager);
-    p->turn = s->n_launched;
+}
+
+static void gather(struct sched *s) {
+    gather_running(s);
+    s->plan.n_available = kv_pager_available(s->pager);
+    s->plan.turn = s->n_launched;
+    gather_waiting(s);
     count_sole_pages(s);
 }
 
