@@ -203,7 +203,7 @@ static int measure_bandwidth(struct bench *b) {
     double rate = 0;
     int r = 0;
 
-    if (b->bandwidth)
+    if (b->bandwidth && strcmp(b->run.info->backend, "cuda") != 0) /* host memory limits hosts */
         r = bandwidth_measure(b->run.info->n_threads, bandwidth_buffer(), 1, &rate);
     b->read_rate = MAX(b->read_rate, rate);
     return r;
