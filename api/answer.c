@@ -393,7 +393,7 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
     uint32_t given = r->max_new                ? r->max_new
                      : a->form->default_tokens ? a->form->default_tokens
                                                : api->opts.default_max_tokens;
-    const char *field = r->messages ? "messages" : "prompt";
+    const char *field = a->work.chat ? "messages" : "prompt";
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
@@ -417,7 +417,10 @@ static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_
     g->changed = on_changed;
     g->m.group = group;
     g->m.seed = seed;
-    g->m.program = c->program;
+    g->m.program = c->program         ? c->program
+                   : r->cache_key.len ? call_hash(r->cache_key.data)
+                   : r->user.len      ? call_hash(r->user.data)
+                                      : 0;
     g->m.tenant = c->tenant;
     g->m.arrived_ns = c->started_ns;
     if (api->opts.request_timeout_ms)
@@ -477,6 +480,7 @@ static void on_prepared(struct work *w) {
     if (r < 0)
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {
+        work_trim(w);
         a->waiter.n = a->n_choices;
         a->waiter.deadline_ns = deadline_of(a->call);
         r = admit_enter(a->work.api, &a->waiter, &a->call->retry_ms, &err);
@@ -489,21 +493,11 @@ static void on_prepared(struct work *w) {
     fail(a, &err);
 }
 
-void answer_serve(struct call *c, struct http *h, const struct answer_form *form) {
+void answer_serve(struct call *c, const struct answer_form *form) {
     struct answer *a = calloc(1, sizeof(*a));
-    struct err err = {0};
 
     if (!a) {
         respond_errno(c, -ENOMEM);
-        return;
-    }
-    int r = work_init(&a->work, c->api, form->kind, h->body.data, h->body.len, &err);
-    if (r < 0) {
-        free(a);
-        if (err.status)
-            respond_error(c, &err);
-        else
-            respond_errno(c, r);
         return;
     }
     a->form = form;
@@ -517,5 +511,5 @@ void answer_serve(struct call *c, struct http *h, const struct answer_form *form
              (unsigned long long)rng_next(&c->api->rng) >> 32);
     c->ops = &ops;
     c->state = a;
-    work_start(&a->work, on_prepared);
+    work_start(&a->work, c, form->kind, on_prepared);
 }

@@ -54,10 +54,10 @@ struct answer {
     uint32_t n_choices;
     char id[48];
     int64_t created;
-    bool head_sent, busy;
+    bool head_sent;
 };
 
-void answer_serve(struct call *c, struct http *h, const struct answer_form *form);
+void answer_serve(struct call *c, const struct answer_form *form);
 
 /* For the forms: text and bytes of a token in logprobs. */
 const char *answer_token(const struct answer *a, int32_t id, size_t *len);

@@ -41,7 +41,7 @@ static int64_t number_of(const char *s, int64_t max) {
 }
 
 /* FNV-1a: a name for accounting, not a secret. */
-static uint64_t hash_text(const char *s) {
+uint64_t call_hash(const char *s) {
     uint64_t v = 0xCBF29CE484222325u;
 
     for (; s && *s; s++)
@@ -70,7 +70,7 @@ struct call *call_new(struct api *a, struct conn *conn) {
                  (unsigned long long)rng_next(&a->rng) >> 32);
     c->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     c->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    c->program = hash_text(session_of(h));
+    c->program = call_hash(session_of(h));
     a->n_calls++;
     return c;
 }

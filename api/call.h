@@ -46,6 +46,7 @@ struct call {
     uint32_t n_prompt, n_cached, n_output, n_resumed; /* for the log line */
     int64_t queue_ns, ttft_ns;
     const char *finish;
+    char code[48]; /* of the error that was the answer, or "" */
 };
 
 /* Reads what every route needs from the header block. NULL: out of memory. */
@@ -53,6 +54,8 @@ struct call *call_new(struct api *a, struct conn *conn);
 /* The answer is complete (or there is nobody to answer): writes the log line, gives the connection back
  * and frees @c. */
 void call_end(struct call *c);
+/* A name of a session as a number; 0 for NULL. */
+uint64_t call_hash(const char *s);
 /* The client left. */
 void call_gone(struct call *c);
 /* Fails a call that has not ended: an error answer, or an error event in a stream. */

@@ -9,6 +9,7 @@
 #include "api/respond.h"
 
 #define KEEP_SENDING (64u << 10)  /* unsent bytes above which the next request waits */
+#define TCP_PROBE_S 60            /* a silent peer is probed: it may be gone without a word */
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
 
 static void set_state(struct conn *c, enum conn_state next) {
@@ -61,6 +62,15 @@ static void charge_body(struct conn *c) {
 static void reset_http(struct conn *c) {
     http_reset(&c->http);
     charge_body(c);
+}
+
+size_t conn_take_body(struct conn *c, struct buf *out) {
+    size_t n = c->n_body_charged;
+
+    *out = c->http.body;
+    buf_init(&c->http.body, c->limits.body);
+    c->n_body_charged = 0;
+    return n;
 }
 
 void conn_close(struct conn *c) {
@@ -132,7 +142,7 @@ static void after_flush(struct conn *c) {
         return;
     }
     set_state(c, CONN_LINGER);
-    arm(c, API_LINGER_MS);
+    arm(c, c->api->closing ? API_LINGER_MS / 5 : API_LINGER_MS);
 }
 
 static void on_written(uv_write_t *w, int status) {
@@ -444,8 +454,9 @@ static void turn_away(struct conn *c) {
     char text[512];
     int n = snprintf(text, sizeof(text),
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%s",
-                     sizeof(body) - 1, body);
+                     "Content-Length: %zu\r\nRetry-After: 1\r\nX-Request-Id: req_%016llx\r\n"
+                     "Connection: close\r\n\r\n%s",
+                     sizeof(body) - 1, (unsigned long long)rng_next(&c->api->rng), body);
 
     c->api->stats.n_rejected++;
     c->discard = c->close_after = true;
@@ -492,7 +503,9 @@ void conn_accept(struct api *a, uv_stream_t *listener, bool local) {
         conn_close(c);
         return;
     }
-    if (!local)
+    if (!local) {
         uv_tcp_nodelay(&c->h.tcp, 1);
+        uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
+    }
     start(c);
 }

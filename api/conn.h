@@ -69,6 +69,8 @@ void conn_break(struct conn *c); /* it cannot go on: closed soon, not inside thi
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
 void conn_call_done(struct conn *c); /* c->call has ended */
+/* Moves the request's body to @out, with its part of api.body_bytes, which is returned. */
+size_t conn_take_body(struct conn *c, struct buf *out);
 /* The stream's silence is counted from here; a comment is sent after keepalive_ms of it. */
 void conn_start_keepalive(struct conn *c);
 

@@ -121,18 +121,25 @@ static void put_text(struct json *j, const char *s) {
     put(j, s, strlen(s));
 }
 
-void json_int(struct json *j, int64_t v) {
+static void put_decimal(struct json *j, uint64_t v, bool negative) {
     char text[24];
+    size_t at = sizeof(text);
 
-    snprintf(text, sizeof(text), "%lld", (long long)v);
-    put_text(j, text);
+    do
+        text[--at] = (char)('0' + v % 10);
+    while (v /= 10);
+    if (negative)
+        text[--at] = '-';
+    separate(j);
+    put(j, text + at, sizeof(text) - at);
+}
+
+void json_int(struct json *j, int64_t v) {
+    put_decimal(j, v < 0 ? -(uint64_t)v : (uint64_t)v, v < 0);
 }
 
 void json_uint(struct json *j, uint64_t v) {
-    char text[24];
-
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
-    put_text(j, text);
+    put_decimal(j, v, false);
 }
 
 void json_double(struct json *j, double v) {

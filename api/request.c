@@ -113,14 +113,25 @@ PARSER(parse_seed) {
     return 0;
 }
 
+/* A copy that outlives the body. */
+static int copy_string(struct request *r, yyjson_val *v, struct str *out) {
+    size_t len = yyjson_get_len(v);
+    const char *s = arena_strndup(&r->arena, yyjson_get_str(v), len);
+
+    *out = (struct str){s, (uint32_t)len};
+    return s ? 0 : -ENOMEM;
+}
+
 PARSER(parse_string) {
-    struct str s = {yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+    struct str s;
 
     (void)a;
-    if (!yyjson_is_str(v) || s.len > f->hi)
+    if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
         return refuse(f, err);
-    memcpy(member(r, f), &s, sizeof(s));
-    return 0;
+    int r_ = copy_string(r, v, &s);
+    if (r_ == 0)
+        memcpy(member(r, f), &s, sizeof(s));
+    return r_;
 }
 
 PARSER(parse_array) {
@@ -162,12 +173,11 @@ PARSER(parse_sampling) {
 }
 
 static int add_stop(struct request *r, const struct field *f, yyjson_val *v, struct err *err) {
-    struct str s = {yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+    size_t len = yyjson_get_len(v);
 
-    if (!yyjson_is_str(v) || s.len == 0 || s.len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
+    if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
         return refuse(f, err);
-    r->stops[r->n_stops++] = s;
-    return 0;
+    return copy_string(r, v, &r->stops[r->n_stops++]);
 }
 
 PARSER(parse_stop) {
@@ -402,8 +412,9 @@ static const struct field fields[] = {
     {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
     {"priority", BOTH, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
     {"cache_salt", BOTH, parse_string, AT(cache_salt), 0, 1024, "a string of at most 1024 bytes"},
-    {"prompt_cache_key", BOTH, parse_string, AT(session), 0, 1024,
-     "a string of at most 1024 bytes"},
+    {"prompt_cache_key", BOTH, parse_string, AT(cache_key), 0, 4096,
+     "a string of at most 4096 bytes"},
+    {"user", BOTH, parse_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
     {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, "\"auto\" or \"none\""},
@@ -535,9 +546,14 @@ int request_parse(struct request *r, const struct api *a, enum request_kind kind
     return result;
 }
 
-void request_deinit(struct request *r) {
+void request_drop_body(struct request *r) {
     if (r->doc)
         yyjson_doc_free(r->doc);
     r->doc = NULL;
+    r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = NULL;
+}
+
+void request_deinit(struct request *r) {
+    request_drop_body(r);
     arena_deinit(&r->arena);
 }

@@ -31,8 +31,8 @@ enum request_kind {
 
 struct request {
     enum request_kind kind;
-    yyjson_doc *doc; /* the body; the values below lie in it */
-    struct arena arena;
+    yyjson_doc *doc;    /* the body */
+    struct arena arena; /* what is kept when the body is not */
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
@@ -44,14 +44,17 @@ struct request {
     struct str stops[SUBMIT_STOPS_MAX];
     int32_t *stop_ids;
     struct submit_bias *bias;
-    struct str cache_salt, session; /* session: prompt_cache_key or user */
+    struct str cache_salt, cache_key, user;
+    /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
 };
 
-/* Parses @body for endpoint @kind. The body may be freed afterwards. */
+/* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */
 int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
                   size_t len, struct err *err);
 void request_deinit(struct request *r); /* accepts a zeroed one */
+/* Frees the parsed body, which can be large, once its prompts are tokens. */
+void request_drop_body(struct request *r);
 
 /* An array of token ids: 0, -ENOMEM, or a 400 naming @param. At least one id. */
 int request_ids(struct request *r, const struct api *a, yyjson_val *array, const char *param,

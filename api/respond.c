@@ -131,11 +131,16 @@ void respond_buf(struct call *c, int status, const struct buf *b, int error) {
         respond(c, status, RESPOND_JSON, b->data, b->len);
 }
 
-int respond_error_json(struct buf *out, const struct err *err) {
+static const char *code_of(const struct err *err) {
+    return *err->code ? err->code : statuses[find(err->status)].code;
+}
+
+/* Appends {"error":{...}}, all four members always. */
+static int put_error(struct call *c, struct buf *out, const struct err *err) {
     size_t i = find(err->status);
-    const char *code = *err->code ? err->code : statuses[i].code;
     struct json j;
 
+    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
     json_begin(&j, out);
     json_open(&j, '{');
     json_key(&j, "error");
@@ -143,7 +148,7 @@ int respond_error_json(struct buf *out, const struct err *err) {
     json_put_string(&j, "message", err->message);
     json_put_string(&j, "type", statuses[i].type);
     json_put_string(&j, "param", *err->param ? err->param : NULL);
-    json_put_string(&j, "code", code);
+    json_put_string(&j, "code", code_of(err));
     json_close(&j, '}');
     json_close(&j, '}');
     return j.error;
@@ -160,7 +165,7 @@ void respond_error(struct call *c, const struct err *err) {
         snprintf(more, sizeof(more), "Allow: %s\r\n", c->arg ? c->arg : "GET, HEAD, POST");
     else if (strcmp(err->code, "engine_fault") == 0)
         snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
-    if (respond_error_json(&b, err) < 0)
+    if (put_error(c, &b, err) < 0)
         buf_clear(&b);
     finish(c, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
 }
@@ -223,7 +228,7 @@ static void end_stream(struct call *c) {
 void respond_stream_error(struct call *c, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (respond_error_json(&b, err) == 0)
+    if (put_error(c, &b, err) == 0)
         respond_event(c, b.data, b.len);
     if (c->status == 200)
         c->status = statuses[find(err->status)].status; /* for the log: the head said 200 */

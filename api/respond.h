@@ -26,6 +26,3 @@ void respond_comment(struct call *c);
 void respond_stream_error(struct call *c,
                           const struct err *err); /* the error event; ends the call */
 void respond_stream_end(struct call *c);          /* data: [DONE] */
-
-/* Appends {"error":{...}} to @out. */
-int respond_error_json(struct buf *out, const struct err *err);

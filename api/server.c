@@ -231,9 +231,10 @@ void server_log_call(const struct call *c) {
 
     log_event(c->status >= 500 ? WLOG_WARN : WLOG_INFO, "request",
               "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
-              "queue_ms=%lld ttft_ms=%lld total_ms=%lld resumed=%u retries=%u",
+              "queue_ms=%lld ttft_ms=%lld total_ms=%lld resumed=%u retries=%u error=%s",
               c->id, c->method, c->route ? c->route->path : "-", c->status, c->stream, c->n_prompt,
               c->n_cached, c->n_output, c->finish ? c->finish : "-",
               (long long)c->queue_ns / 1000000, (long long)c->ttft_ns / 1000000,
-              (long long)(now - c->started_ns) / 1000000, c->n_resumed, c->retries);
+              (long long)(now - c->started_ns) / 1000000, c->n_resumed, c->retries,
+              *c->code ? c->code : "-");
 }

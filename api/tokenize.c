@@ -82,6 +82,15 @@ static void write_prompts(struct json *j, const struct lookup *l) {
     json_close(j, '}');
 }
 
+static void write_text(struct json *j, const struct lookup *l) {
+    const struct buf *text = &l->work.text;
+
+    json_open(j, '{');
+    json_key(j, "prompt");
+    json_string(j, text->data ? text->data : "", text->len);
+    json_close(j, '}');
+}
+
 static void on_prepared(struct work *w) {
     struct lookup *l = CONTAINER_OF(w, struct lookup, work);
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
@@ -119,62 +128,38 @@ static void on_fail(struct call *c, const struct err *err) {
     respond_error(c, err);
 }
 
-static void serve(struct call *c, struct http *h, enum request_kind kind,
+static void serve(struct call *c, enum request_kind kind,
                   void (*write)(struct json *j, const struct lookup *l)) {
     static const struct call_ops ops = {on_gone, NULL, on_fail};
     struct lookup *l = calloc(1, sizeof(*l));
-    struct err err = {0};
-    int r = l ? work_init(&l->work, c->api, kind, h->body.data, h->body.len, &err) : -ENOMEM;
 
-    if (r < 0) {
-        free(l);
-        if (err.status)
-            respond_error(c, &err);
-        else
-            respond_errno(c, r);
+    if (!l) {
+        respond_errno(c, -ENOMEM);
         return;
     }
     l->call = c;
     l->write = write;
     c->ops = &ops;
     c->state = l;
-    work_start(&l->work, on_prepared);
+    work_start(&l->work, c, kind, on_prepared);
 }
 
 void tokenize_serve(struct call *c, struct http *h) {
-    serve(c, h, REQUEST_TOKENIZE, write_tokens);
+    (void)h;
+    serve(c, REQUEST_TOKENIZE, write_tokens);
 }
 
 void chat_render_serve(struct call *c, struct http *h) {
-    serve(c, h, REQUEST_CHAT, write_prompts);
+    (void)h;
+    serve(c, REQUEST_CHAT, write_prompts);
 }
 
 void completions_render_serve(struct call *c, struct http *h) {
-    serve(c, h, REQUEST_COMPLETION, write_prompts);
+    (void)h;
+    serve(c, REQUEST_COMPLETION, write_prompts);
 }
 
 void detokenize_serve(struct call *c, struct http *h) {
-    CLEANUP(buf_deinit) struct buf text = {.max = API_SEND_MAX}, b = {.max = API_SEND_MAX};
-    struct request q = {0};
-    struct err err = {0};
-    int32_t *ids = NULL;
-    uint32_t n = 0;
-    struct json j;
-    int r = request_parse(&q, c->api, REQUEST_DETOKENIZE, h->body.data, h->body.len, &err);
-
-    if (r == 0 && yyjson_arr_size(q.tokens))
-        r = request_ids(&q, c->api, q.tokens, "tokens", &ids, &n, &err);
-    if (r == 0)
-        r = tokenizer_decode(c->api->model->tokenizer, ids, n, true, &text);
-    request_deinit(&q);
-    if (r < 0 && err.status) {
-        respond_error(c, &err);
-        return;
-    }
-    json_begin(&j, &b);
-    json_open(&j, '{');
-    json_key(&j, "prompt");
-    json_string(&j, text.data ? text.data : "", text.len);
-    json_close(&j, '}');
-    respond_buf(c, 200, &b, r < 0 ? r : j.error);
+    (void)h;
+    serve(c, REQUEST_DETOKENIZE, write_text);
 }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/call.h"
+#include "api/conn.h"
 #include "api/messages.h"
 #include "api/private.h"
 
@@ -66,37 +68,30 @@ static int find_prompts(struct work *w, struct err *err) {
     return 0;
 }
 
-int work_init(struct work *w, struct api *a, enum request_kind kind, const char *body, size_t len,
-              struct err *err) {
-    memset(w, 0, sizeof(*w));
-    w->api = a;
-    int r = request_parse(&w->r, a, kind, body, len, err);
-    if (r < 0)
-        return r;
-    if (w->r.messages) {
-        w->n_prompts = 1;
-        w->prompts = arena_alloc(&w->r.arena, sizeof(*w->prompts));
-        r = w->prompts ? 0 : -ENOMEM;
-        if (!a->model->template)
-            r = err_set_code(err, 400, "no_chat_template", "messages",
-                             "This model has no chat template: use /v1/completions.");
-    } else if (w->r.prompt) {
-        r = find_prompts(w, err);
-    }
-    /* Far more than fits is not tokenised to its end. */
-    w->max_tokens = kind & (REQUEST_CHAT | REQUEST_COMPLETION)
-                        ? MIN(a->model->max_context, 1u << 28) * 2 + 65536
-                        : 0;
-    if (r < 0)
-        work_deinit(w);
-    return r;
+static int find_chat(struct work *w, struct err *err) {
+    w->chat = true;
+    w->prompts = arena_alloc(&w->r.arena, sizeof(*w->prompts));
+    if (!w->prompts)
+        return -ENOMEM;
+    w->n_prompts = 1;
+    if (!w->api->model->template)
+        return err_set_code(err, 400, "no_chat_template", "messages",
+                            "This model has no chat template: use /v1/completions.");
+    return 0;
 }
 
-void work_deinit(struct work *w) {
-    for (uint32_t i = 0; i < w->n_prompts && w->prompts; i++)
+void work_trim(struct work *w) {
+    for (uint32_t i = 0; i < w->n_prompts; i++)
         tokens_deinit(&w->prompts[i].tokens);
     w->n_prompts = 0;
     rendered_deinit(&w->rendered);
+    memset(&w->rendered, 0, sizeof(w->rendered));
+    buf_deinit(&w->text);
+    request_drop_body(&w->r);
+}
+
+void work_deinit(struct work *w) {
+    work_trim(w);
     request_deinit(&w->r);
 }
 
@@ -132,23 +127,45 @@ static int render(struct work *w) {
 static int tokenise(struct work *w, struct prompt *p) {
     unsigned flags = TOKENIZE_SPECIAL;
 
-    if (!w->r.messages && !w->r.no_special_tokens)
+    if (!w->chat && !w->r.no_special_tokens)
         flags |= TOKENIZE_BOS;
     p->tokens.max = w->max_tokens;
     int r = tokenizer_encode(w->api->model->tokenizer, p->text, p->len, flags, p->user, p->n_user,
                              &p->tokens);
     if (r == -EMSGSIZE)
         return err_set_code(&w->err, 400, "context_length_exceeded",
-                            w->r.messages ? "messages" : "prompt",
+                            w->chat ? "messages" : "prompt",
                             "The prompt has more than %u tokens, far more than the model's maximum "
                             "context length.",
                             w->max_tokens);
     return r;
 }
 
-static int run(struct work *w) {
-    int r = w->r.messages ? render(w) : 0;
+static int detokenise(struct work *w) {
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+    int r = 0;
 
+    buf_init(&w->text, API_SEND_MAX);
+    if (yyjson_arr_size(w->r.tokens) > w->max_tokens)
+        return err_set_code(&w->err, 400, "invalid_value", "tokens",
+                            "tokens must have at most %u entries.", w->max_tokens);
+    if (yyjson_arr_size(w->r.tokens))
+        r = request_ids(&w->r, w->api, w->r.tokens, "tokens", &ids, &n, &w->err);
+    return r < 0 ? r : tokenizer_decode(w->api->model->tokenizer, ids, n, true, &w->text);
+}
+
+static int run(struct work *w) {
+    int r = request_parse(&w->r, w->api, w->kind, w->body.data, w->body.len, &w->err);
+
+    buf_deinit(&w->body);
+    if (r < 0)
+        return r;
+    if (w->kind == REQUEST_DETOKENIZE)
+        return detokenise(w);
+    r = w->r.messages ? find_chat(w, &w->err) : find_prompts(w, &w->err);
+    if (r == 0 && w->chat)
+        r = render(w);
     for (uint32_t i = 0; i < w->n_prompts && r == 0; i++)
         if (w->prompts[i].text)
             r = tokenise(w, &w->prompts[i]);
@@ -161,21 +178,29 @@ static void on_work(uv_work_t *uv) {
     w->result = run(w);
 }
 
-static void on_done(uv_work_t *uv, int status) {
-    struct work *w = CONTAINER_OF(uv, struct work, uv);
-
-    (void)status;
+static void finish(struct work *w) {
+    w->api->body_bytes -= w->n_charged;
+    w->n_charged = 0;
     w->running = false;
     w->done(w);
 }
 
-void work_start(struct work *w, void (*done)(struct work *w)) {
+static void on_done(uv_work_t *uv, int status) {
+    (void)status;
+    finish(CONTAINER_OF(uv, struct work, uv));
+}
+
+void work_start(struct work *w, struct call *c, enum request_kind kind,
+                void (*done)(struct work *w)) {
+    w->api = c->api;
+    w->kind = kind;
     w->done = done;
     w->running = true;
-    if (yyjson_doc_get_read_size(w->r.doc) > INLINE_MAX &&
-        uv_queue_work(w->api->loop, &w->uv, on_work, on_done) == 0)
+    w->n_charged = conn_take_body(c->conn, &w->body);
+    /* What is far more than fits is not tokenised to its end. */
+    w->max_tokens = MIN(c->api->model->max_context, 1u << 28) * 2 + 65536;
+    if (w->body.len > INLINE_MAX && uv_queue_work(w->api->loop, &w->uv, on_work, on_done) == 0)
         return;
     w->result = run(w);
-    w->running = false;
-    done(w);
+    finish(w);
 }

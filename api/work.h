@@ -1,15 +1,17 @@
 #pragma once
 
 /*
- * work - a request's prompts on their way to token ids: rendered by the chat template, tokenised. Small
- * ones at once, long ones on libuv's thread pool, since both take time that other clients should not
- * wait for. While `running` the request must stay; the loop's thread does not touch it.
+ * work - a request's body on its way to token ids: parsed, rendered by the chat template, tokenised.
+ * Small ones at once, large ones on libuv's thread pool, since all of it takes time that other clients
+ * should not wait for. While `running` the work must stay; the loop's thread does not touch it.
  */
 
 #include <uv.h>
 #include "api/request.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
+
+struct call;
 
 struct prompt {
     const char *text; /* NULL: given as ids */
@@ -22,19 +24,25 @@ struct prompt {
 struct work {
     uv_work_t uv;
     struct api *api;
+    enum request_kind kind;
+    struct buf body;
+    size_t n_charged; /* of api.body_bytes */
     struct request r;
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in r.arena */
     uint32_t n_prompts, max_tokens;
+    bool chat;       /* the prompt is made of messages */
+    struct buf text; /* REQUEST_DETOKENIZE */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
     bool running;
     void (*done)(struct work *w);
 };
 
-/* Parses the body and finds its prompts. Errors as request_parse(). */
-int work_init(struct work *w, struct api *a, enum request_kind kind, const char *body, size_t len,
-              struct err *err);
+/* Takes the body of @c's request and calls @done on the loop's thread, at once or later. @w is zeroed;
+ * it may be freed in @done. */
+void work_start(struct work *w, struct call *c, enum request_kind kind,
+                void (*done)(struct work *w));
+/* Frees texts and tokens; parameters and stop strings stay. */
+void work_trim(struct work *w);
 void work_deinit(struct work *w);
-/* Calls @done on the loop's thread, at once or later. */
-void work_start(struct work *w, void (*done)(struct work *w));
