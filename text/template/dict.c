@@ -75,7 +75,6 @@ int value_hash(struct render *rd, struct value v, uint64_t *out) {
         *out = h;
         return 0;
     case V_DICT:
-    case V_NAMESPACE:
         break;
     case V_UNDEFINED:
     case V_NONE:

@@ -10,6 +10,17 @@ static int as_text(struct render *rd, struct value v, const struct tstr **out) {
     return format_to_str(rd, v, out);
 }
 
+/* For the few filters that want a string indeed. */
+static int the_string(struct render *rd, const struct call *c, const char *name,
+                      const struct tstr **out) {
+    if (c->self.type == V_UNDEFINED)
+        return value_fail_undefined(rd, c->self);
+    if (c->self.type != V_STR)
+        return render_fail(rd, "%s wants a string, not '%s'", name, value_type_name(c->self));
+    *out = c->self.s;
+    return 0;
+}
+
 #define CASE_FILTER(name, mode)                                                                    \
     static int name(struct render *rd, const struct call *c, struct value *out) {                  \
         const struct tstr *s;                                                                      \
@@ -95,12 +106,12 @@ static size_t line_end(const struct tstr *s, size_t pos, size_t *next) {
 /* The first line is left alone, and empty ones too, unless asked otherwise. */
 static int filter_indent(struct render *rd, const struct call *c, struct value *out) {
     static const char blanks[] = "                                                                ";
-    const struct tstr *s, *in;
+    const struct tstr *s = NULL, *in;
     struct sink *k = sink_new(rd);
     bool first = value_truth(c->a[1]), blank = value_truth(c->a[2]);
     int64_t width;
 
-    if (!k || as_text(rd, c->self, &s) || render_charge_bytes(rd, s->len))
+    if (!k || the_string(rd, c, "indent", &s) || render_charge_bytes(rd, s->len))
         return -1;
     if (c->a[0].type == V_STR) {
         in = c->a[0].s;
@@ -126,17 +137,20 @@ static int filter_indent(struct render *rd, const struct call *c, struct value *
                 return -1;
         }
     }
-    *out = value_str(sink_take(rd, k));
-    return out->s ? 0 : -1;
+    in = sink_take(rd, k);
+    if (in)
+        in = tstr_safe(rd, in, s->safe);
+    *out = value_str(in);
+    return in ? 0 : -1;
 }
 
 /* Cuts at the last blank, with some leeway in which nothing is cut. */
 static int filter_truncate(struct render *rd, const struct call *c, struct value *out) {
-    const struct tstr *s, *end;
+    const struct tstr *s = NULL, *end;
     int64_t length, leeway;
     bool kill = value_truth(c->a[1]);
 
-    if (as_text(rd, c->self, &s) || builtin_int(rd, c->a[0], 255, &length) ||
+    if (the_string(rd, c, "truncate", &s) || builtin_int(rd, c->a[0], 255, &length) ||
         builtin_string(rd, c->a[2], TSTR_STATIC("..."), &end) ||
         builtin_int(rd, c->a[3], 5, &leeway))
         return -1;
@@ -186,10 +200,10 @@ static int filter_wordcount(struct render *rd, const struct call *c, struct valu
 
 static int filter_urlencode(struct render *rd, const struct call *c, struct value *out) {
     static const char hex[] = "0123456789ABCDEF", plain[] = "_.-~/";
-    const struct tstr *s;
+    const struct tstr *s = NULL;
     struct sink *k = sink_new(rd);
 
-    if (!k || as_text(rd, c->self, &s))
+    if (!k || the_string(rd, c, "urlencode", &s))
         return -1;
     for (size_t i = 0; i < s->len; i++) {
         unsigned char b = (unsigned char)s->data[i];
@@ -304,8 +318,9 @@ static int filter_round(struct render *rd, const struct call *c, struct value *o
         f = nearbyint(f * scale) / scale;
     }
     /* An int stays one. */
-    *out = c->self.type != V_FLOAT && tstr_is(method, "common") && precision >= 0 ? c->self
-                                                                                  : value_float(f);
+    if (c->self.type != V_FLOAT && tstr_is(method, "common") && precision >= 0)
+        return value_from_wide(rd, value_wide(c->self), out);
+    *out = value_float(f);
     return 0;
 }
 

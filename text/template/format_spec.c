@@ -243,7 +243,11 @@ int format_percent(struct render *rd, const struct tstr *fmt, struct value args,
         if (spec.type == '%' ? sink_add_text(rd, k, "%") : percent_value(rd, k, v, &spec))
             return -1;
     }
-    if (args.type != V_DICT && next < (value_is_seq(args, SEQ_TUPLE) ? args.seq->n : 1))
+    /* What has items by key or number may be left over, but for tuples: Python takes it for a dict. */
+    bool mapping = args.type == V_DICT || args.type == V_UNDEFINED ||
+                   value_is_seq(args, SEQ_LIST) || value_is_seq(args, SEQ_RANGE);
+
+    if (!mapping && next < (value_is_seq(args, SEQ_TUPLE) ? args.seq->n : 1))
         return render_fail(rd, "not all arguments converted during string formatting");
     if (sink_add_part(rd, k, fmt, done, fmt->len))
         return -1;

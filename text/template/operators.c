@@ -145,9 +145,12 @@ static int float_op(struct render *rd, uint8_t op, double a, double b, struct va
         m = fmod(a, b);
         if (m != 0 && (m < 0) != (b < 0))
             m += b;
-        f = op == OP_DIV   ? a / b
-            : op == OP_MOD ? (m == 0 ? copysign(0, b) : m)
-                           : floor((a - m) / b + 0.5);
+        if (op == OP_DIV)
+            f = a / b;
+        else if (op == OP_MOD)
+            f = m == 0 ? copysign(0, b) : m;
+        else
+            f = a == m ? copysign(0, a / b) : floor((a - m) / b + 0.5);
     }
     *out = value_float(f);
     return 0;

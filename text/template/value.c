@@ -78,14 +78,11 @@ int value_fail_undefined(struct render *rd, struct value v) {
         return render_fail(rd, "the value is undefined");
     if (v.of == V_MISSING)
         return render_fail(rd, "'%.*s' is undefined", len, name);
-    struct value of = {.type = v.of};
-    const char *type = v.of == V_SEQ    ? "list object"
-                       : v.of == V_DICT ? "dict object"
-                       : v.of == V_STR  ? "str object"
-                       : v.of == V_NONE ? "None"
-                                        : value_type_name(of);
+    if (v.of == V_NONE)
+        return render_fail(rd, "'None' has no attribute '%.*s'", len, name);
+    const char *type = v.of == V_SEQ ? "list" : value_type_name((struct value){.type = v.of});
 
-    return render_fail(rd, "'%s' has no attribute '%.*s'", type, len, name);
+    return render_fail(rd, "'%s object' has no attribute '%.*s'", type, len, name);
 }
 
 static int equal_seqs(struct render *rd, const struct seq *a, const struct seq *b, bool *out) {
@@ -377,8 +374,12 @@ static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint3
     while (i < half && j < n) {
         bool second;
 
-        if (reverse ? value_less(rd, p[i].key, p[j].key, "<", &second)
-                    : value_less(rd, p[j].key, p[i].key, "<", &second))
+        struct value first = reverse ? p[i].key : p[j].key, other = reverse ? p[j].key : p[i].key;
+
+        /* Missing attributes are equal to each other, though nothing may be compared with them. */
+        if (first.type == V_UNDEFINED && other.type == V_UNDEFINED)
+            second = false;
+        else if (value_less(rd, first, other, "<", &second))
             return -1;
         tmp[k++] = second ? p[j++] : p[i++];
     }
