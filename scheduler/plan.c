@@ -35,15 +35,6 @@
 #define FULL_NUM 31   /* a step is full when 31/32 of its time are given out */
 #define FULL_DEN 32
 
-const char *plan_verdict_name(enum plan_verdict v) {
-    static const char *const name[PLAN_VERDICTS] = {
-        "unseen",     "run",       "last",      "follow",     "wait_time", "wait_rows",
-        "wait_pages", "wait_seqs", "wait_turn", "wait_alone", "yield",
-    };
-
-    return (unsigned)v < PLAN_VERDICTS ? name[v] : "?";
-}
-
 /* Working state of one plan. */
 struct work {
     struct plan *p;

@@ -26,10 +26,7 @@ enum plan_verdict {
     PLAN_WAIT_TURN,  /* waiting: one before it was overtaken often enough */
     PLAN_WAIT_ALONE, /* a request that must be alone runs, or it is one and others do */
     PLAN_YIELD,      /* running: gives its pages back and waits again */
-    PLAN_VERDICTS,
 };
-
-const char *plan_verdict_name(enum plan_verdict v);
 
 struct plan_req {
     /* In. Tokens and positions count what is under way in steps that were launched. */
