@@ -136,7 +136,7 @@ struct symbol {
     bool read; /* as a variable */
 };
 
-#define SYMBOL_BUCKETS 256
+#define SYMBOL_BUCKETS 4096
 
 struct template {
     struct arena arena;

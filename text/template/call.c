@@ -143,7 +143,8 @@ static int bind_rest(struct render *rd, const struct macro *def, const struct ar
     struct dict *kwargs = dict_new(rd, args->n_kw);
     struct value caller = value_undefined(TSTR_STATIC("caller"), V_MISSING);
 
-    if (!varargs || !kwargs)
+    if (!varargs || !kwargs ||
+        render_charge(rd, (uint64_t)(args->n_kw + 1) * (def->n_params + 1) / 8))
         return -1;
     if (extra && !def->uses_varargs)
         return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",

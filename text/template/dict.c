@@ -101,7 +101,7 @@ struct dict *dict_new(struct render *rd, uint32_t cap) {
 static int same_key(struct render *rd, struct value a, struct value b, bool *out) {
     if (a.type == V_STR && b.type == V_STR) {
         *out = tstr_equal(a.s, b.s);
-        return 0;
+        return a.s->len == b.s->len ? render_charge_bytes(rd, a.s->len) : 0;
     }
     return value_equal(rd, a, b, out);
 }

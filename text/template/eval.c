@@ -29,6 +29,8 @@ struct scope *scope_new(struct render *rd, struct scope *up) {
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
     struct binding *b = find(s, sym);
 
+    if (render_charge(rd, s->n / 16))
+        return -1;
     if (b) {
         b->v = v;
         return 0;

@@ -17,6 +17,8 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
     uint32_t sym = n->name.sym;
 
     for (const struct scope *s = rd->scope; s; s = s->up) {
+        if (render_charge(rd, s->n / 16))
+            return -1;
         for (uint32_t i = 0; i < s->n; i++) {
             if (s->b[i].sym == sym) {
                 *out = s->b[i].v;

@@ -1,33 +1,66 @@
 /* Python's str() and repr() of values. */
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "text/template/render.h"
 
-/* The shortest digits that read back as @d, in Python's layout: 1.0, 1e-05, 1e+16. */
+/* Adds one to the last digit of "1.234e5": false when it overflows. */
+static bool next_digits(char *digits) {
+    for (char *p = strchr(digits, 'e') - 1; p >= digits; p--) {
+        if (*p >= '0' && *p < '9') {
+            ++*p;
+            return true;
+        }
+        if (*p == '9')
+            *p = '0';
+        else if (*p != '.')
+            return false;
+    }
+    return false;
+}
+
+/*
+ * The fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most 15 is found
+ * with 15, whose zeros the caller drops. Below a power of two the numbers lie twice as close as above,
+ * so there the decimal that reads back need not be the nearest one, but may be the next above it.
+ */
+static int shortest_digits(double d, char digits[32]) {
+    int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;
+    bool power = fabs(frexp(d, &exponent)) == 0.5;
+
+    for (;; precision++) {
+        snprintf(digits, 32, "%.*e", precision, d);
+        if (strtod(digits, NULL) == d || precision == 16)
+            return precision;
+        if (power && next_digits(digits) && strtod(digits, NULL) == d)
+            return precision;
+    }
+}
+
+/* In Python's layout: 1.0, 1e-05, 1e+16. */
 void format_double(double d, char out[40]) {
     char digits[32];
-    int precision = 0;
 
     if (!isfinite(d)) {
         strcpy(out, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
         return;
     }
-    do
-        snprintf(digits, sizeof(digits), "%.*e", precision, d);
-    while (strtod(digits, NULL) != d && ++precision < 17);
-    int exponent = atoi(strchr(digits, 'e') + 1);
+    int precision = shortest_digits(d, digits);
+    char *e = strchr(digits, 'e');
+    int exponent = atoi(e + 1);
 
-    if (exponent < -4 || exponent >= 16) {
-        char *e = strchr(digits, 'e');
-
+    for (; precision > 0 && e[-1] == '0'; precision--)
+        e--;
+    if (e[-1] == '.')
+        e--;
+    if (exponent < -4 || exponent >= 16)
         snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
                  abs(exponent));
-    } else {
+    else
         snprintf(out, 40, "%.*f", MAX(precision - exponent, 1), d);
-    }
 }
 
 static int add_int(struct render *rd, struct sink *k, struct value v) {
@@ -172,7 +205,7 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
         return add_int(rd, k, v);
     case V_FLOAT:
         format_double(v.f, text);
-        return sink_add_text(rd, k, text);
+        return render_charge(rd, FLOAT_STEPS) || sink_add_text(rd, k, text);
     case V_STR:
         return repr_str(rd, k, v.s);
     case V_SEQ:

@@ -337,6 +337,8 @@ static int brace_field(struct render *rd, const struct tstr *name, const struct 
 
         while (k < args->n_kw && !tstr_equal(args->kw[k].name, &first))
             k++;
+        if (render_charge(rd, k / 8))
+            return -1;
         if (k == args->n_kw)
             return render_fail(rd, "format() lacks the argument '%.*s'", (int)MIN(n, (size_t)80),
                                first.data);

@@ -233,6 +233,8 @@ static int affix(struct render *rd, const struct call *c, bool end, struct value
                                end ? "endswith" : "startswith", value_type_name(v[i]));
         size_t len = v[i].s->len;
 
+        if (render_charge_bytes(rd, len))
+            return -1;
         if (from <= to && len <= to - from &&
             memcmp(c->self.s->data + (end ? to - len : from), v[i].s->data, len) == 0)
             *out = value_bool(true);

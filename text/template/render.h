@@ -137,6 +137,7 @@ const struct builtin *method_find_str(const struct tstr *name);
 int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
 int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out);
+#define FLOAT_STEPS 10 /* what it costs to write one */
 void format_double(double d, char out[40]);
 int format_percent(struct render *rd, const struct tstr *fmt, struct value args, struct value *out);
 int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,

@@ -160,10 +160,12 @@ int text_center(struct render *rd, const struct tstr *s, int64_t width, const st
     return finish(rd, k, s->safe, out);
 }
 
-/* @chars is a set of characters. */
-static bool is_one_of(const struct tstr *chars, const char *p, size_t w) {
+/* @chars is a set of characters. 1, 0 or a failure: a set may be long. */
+static int is_one_of(struct render *rd, const struct tstr *chars, const char *p, size_t w) {
     struct tstr c = {.data = p, .len = w};
 
+    if (render_charge(rd, 1 + chars->len / 64))
+        return -1;
     return tstr_find(chars, &c, 0, chars->len) != SIZE_MAX;
 }
 
@@ -171,6 +173,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
                struct value *out) {
     const struct tstr *set;
     size_t begin = 0, end = s->len, w;
+    int r = 1;
 
     if (builtin_string(rd, chars, NULL, &set))
         return -1;
@@ -178,25 +181,27 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
         tstr_trim(s, left, right, &begin, &end);
     while (set && left && begin < end) {
         tstr_decode(s->data, end, begin, &w);
-        if (!is_one_of(set, s->data + begin, w))
+        r = is_one_of(rd, set, s->data + begin, w);
+        if (r <= 0)
             break;
         begin += w;
     }
-    while (set && right && end > begin) {
+    while (set && right && r >= 0 && end > begin) {
         size_t last = end - 1;
 
         while (last > begin && ((unsigned char)s->data[last] & 0xc0) == 0x80 && end - last < 4)
             last--;
-        if (!is_one_of(set, s->data + last, end - last))
+        r = is_one_of(rd, set, s->data + last, end - last);
+        if (r <= 0)
             break;
         end = last;
     }
-    if (render_charge_bytes(rd, (s->len - (end - begin)) * (set ? set->len + 1 : 1)))
+    if (r < 0 || render_charge_bytes(rd, s->len - (end - begin)))
         return -1;
-    const struct tstr *r = tstr_slice(rd, s, begin, end);
+    const struct tstr *part = tstr_slice(rd, s, begin, end);
 
-    *out = value_str(r);
-    return r ? 0 : -1;
+    *out = value_str(part);
+    return part ? 0 : -1;
 }
 
 /* @strict: as str.join, which takes nothing but strings. */

@@ -64,7 +64,7 @@ static int write_number(struct writer *w, struct value v) {
     if (isinf(v.f))
         return sink_add_text(w->rd, w->k, v.f > 0 ? "Infinity" : "-Infinity");
     format_double(v.f, text);
-    return sink_add_text(w->rd, w->k, text);
+    return render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text);
 }
 
 /* Only with an indent. */

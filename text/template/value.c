@@ -147,7 +147,7 @@ int value_equal(struct render *rd, struct value a, struct value b, bool *out) {
         return 0;
     case V_STR:
         *out = tstr_equal(a.s, b.s);
-        return render_charge_bytes(rd, *out ? a.s->len : 0);
+        return render_charge_bytes(rd, a.s->len == b.s->len ? a.s->len : 0);
     case V_SEQ:
     case V_DICT: {
         if (render_enter(rd))
