@@ -91,6 +91,12 @@ Test(template_limits, endless_work_runs_out_of_steps) {
         "{% set r = range(99999)|list %}{% for a in r %}{{ 5.5 in r }}{% endfor %}",
         "{% macro m() %}{% for x in range(9999) %}{{ m() }}{% endfor %}{% endmacro %}{{ m() }}",
         "{% set r = range(50000)|list %}{% for a in r %}{% set _ = r.insert(0, a) %}{% endfor %}",
+        "{{ ('a' * 4000000).strip('b' * 4000000 + 'a') }}",
+        "{{ ('a' * 4000000).rstrip('b' * 4000000 + 'a') }}",
+        "{% set x = 'a' * 4000000 %}{{ x.startswith((x ~ 'b',) * 10 + (x,) * 100000) }}",
+        "{% set x = 'a' * 999999 %}{{ (x ~ 'b') in [x ~ 'c'] * 1000000 }}",
+        "{% set x = 'a' * 999999 %}{% set d = {x ~ 'b': 1} %}{% for i in range(99999) %}{{ d[x ~ "
+        "'c'] }}{% endfor %}",
         "{% for a in range(100000) %}{{ (ms * 99)|tojson|length }}{% endfor %}",
         "{% set x = 'a ' * 1000000 %}{% for i in range(10000) %}{{ x.split()|length }}{% endfor %}",
     };
