@@ -1,0 +1,294 @@
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/*
+ * Attention over pages. The reduction tree of a query is fixed: tiles of 32 keys inside chunks of 256 on
+ * absolute positions, the chunks merged left to right (attention.c has what happens inside a tile). Work is cut by
+ * (rows of a sequence, kv head); when that gives too few items for the threads, every chunk becomes an
+ * item, and a second round merges what the chunks left behind, in the same order. The heads that
+ * share a kv head, and neighbouring rows of a prompt, go through the pages together.
+ */
+
+enum { SPLIT_BELOW = 4, TILE_KEYS = 32 };
+
+struct run {
+    struct step *step;
+    const float *q;
+    float *o;
+    size_t stride; /* of q and o, floats a row */
+    uint32_t layer, group;
+    float scale;
+    uint32_t n_chunks; /* per item when split, else 0 */
+    _Atomic uint32_t next;
+};
+
+struct item { /* queries of one kv head: rows x group, row by row */
+    const struct run *run;
+    struct be *be;
+    uint32_t row0, n_rows, pos0, head, n_queries;
+};
+
+static size_t padded(const struct be *b) {
+    return round_up(b->shape.head_dim, LANES);
+}
+
+static void state_clear(struct attn_state *s, size_t width) {
+    s->m = -INFINITY;
+    memset(s->l, 0, sizeof(s->l));
+    memset(s->o, 0, width * sizeof(float));
+}
+
+static void state_copy(struct attn_state *to, const struct attn_state *from, size_t width) {
+    to->m = from->m;
+    memcpy(to->l, from->l, sizeof(to->l));
+    memcpy(to->o, from->o, width * sizeof(float));
+}
+
+/* Where 16 keys from position @pos (a multiple of 16) are. */
+static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t, int g) {
+    const struct be *b = it->be;
+    const struct kv_view *v = &b->view;
+    const uint8_t *layer = b->kv + host_page(&it->run->step->host, it->row0, pos) * b->page_bytes +
+                           it->run->layer * b->layer_bytes;
+    uint32_t slot = pos % v->page_tokens;
+    const uint8_t *head = layer + b->shape.n_head_kv * v->k_head + it->head * v->v_head;
+    size_t value = v->q8 ? v->head_dim : (size_t)v->head_dim * 2;
+
+    t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
+    t->v[g] = head + slot * value;
+    t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
+}
+
+static void gather_queries(const struct item *it, float *q) {
+    const struct run *r = it->run;
+    uint32_t hd = it->be->shape.head_dim;
+
+    for (uint32_t i = 0; i < it->n_queries; i++) {
+        const float *src = r->q + (it->row0 + i / r->group) * r->stride +
+                           (size_t)(it->head * r->group + i % r->group) * hd;
+
+        for (uint32_t d = 0; d < hd; d++)
+            q[d * it->n_queries + i] = src[d] * r->scale;
+    }
+}
+
+/* Keys of the tile at @at that query @i sees: up to its own position. */
+static uint32_t visible(const struct item *it, uint32_t i, uint32_t at) {
+    uint32_t pos = it->pos0 + i / it->run->group;
+
+    return pos < at ? 0 : MIN(pos - at + 1, TILE_KEYS);
+}
+
+static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
+    uint32_t n = it->n_queries, most = visible(it, n - 1, at);
+    struct attn_tile t;
+
+    find_group(it, at, &t, 0);
+    if (most > LANES) {
+        find_group(it, at + LANES, &t, 1);
+    } else { /* not read from, but loaded */
+        t.k[1] = t.k[0];
+        t.v[1] = t.v[0];
+        t.v_scale[1] = t.v_scale[0];
+    }
+    for (uint32_t i = 0, take; i < n; i += take) {
+        struct attn_state *state[4];
+
+        t.n = visible(it, i, at);
+        take = 1;
+        while (take < 4 && i + take < n && visible(it, i + take, at) == t.n)
+            take++;
+        if (t.n == 0)
+            continue;
+        for (uint32_t j = 0; j < take; j++)
+            state[j] = &states[i + j];
+        it->be->kernels->attend(&it->be->view, &t, q + i, n, take, state);
+    }
+}
+
+/* All keys of a chunk, into cleared states. */
+static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
+                     struct attn_state *states) {
+    uint32_t last = it->pos0 + it->n_rows - 1, end = MIN((chunk + 1) * ATTEND_CHUNK, last + 1);
+
+    for (uint32_t i = 0; i < it->n_queries; i++)
+        state_clear(&states[i], padded(it->be));
+    for (uint32_t at = chunk * ATTEND_CHUNK; at < end; at += TILE_KEYS)
+        do_tile(it, at, q, states);
+}
+
+static void finish(const struct item *it, const struct attn_state *states) {
+    const struct run *r = it->run;
+    uint32_t hd = it->be->shape.head_dim;
+
+    for (uint32_t i = 0; i < it->n_queries; i++)
+        it->be->kernels->attend_finish(&states[i],
+                                       r->o + (it->row0 + i / r->group) * r->stride +
+                                           (size_t)(it->head * r->group + i % r->group) * hd,
+                                       hd);
+}
+
+static struct item make_item(const struct run *r, uint32_t i) {
+    struct be *b = r->step->be;
+    const struct attend_block *block = &b->attend_blocks[i / b->shape.n_head_kv];
+
+    return (struct item){
+        .run = r,
+        .be = b,
+        .row0 = block->row0,
+        .n_rows = block->n_rows,
+        .pos0 = r->step->host.row_pos[block->row0],
+        .head = i % b->shape.n_head_kv,
+        .n_queries = block->n_rows * r->group,
+    };
+}
+
+static void do_whole(const struct item *it, struct attend_scratch *s) {
+    uint32_t last = (it->pos0 + it->n_rows - 1) / ATTEND_CHUNK;
+    const struct be *b = it->be;
+
+    gather_queries(it, s->q);
+    do_chunk(it, 0, s->q, s->total);
+    for (uint32_t c = 1; c <= last; c++) {
+        do_chunk(it, c, s->q, s->chunk);
+        for (uint32_t i = 0; i < it->n_queries; i++)
+            if (visible(it, i, c * ATTEND_CHUNK))
+                b->kernels->attend_merge(&s->total[i], &s->chunk[i], b->shape.head_dim);
+    }
+    finish(it, s->total);
+}
+
+static void do_items(void *ctx, uint32_t thread) {
+    struct run *r = ctx;
+    struct be *b = r->step->be;
+    uint32_t n = r->step->n_blocks * b->shape.n_head_kv, i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
+        struct item it = make_item(r, i);
+
+        do_whole(&it, &b->attend[thread]);
+    }
+}
+
+static void do_split_items(void *ctx, uint32_t thread) {
+    struct run *r = ctx;
+    struct be *b = r->step->be;
+    uint32_t n = r->step->n_blocks * b->shape.n_head_kv * r->n_chunks, i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
+        struct item it = make_item(r, i / r->n_chunks);
+
+        if (it.pos0 / ATTEND_CHUNK < i % r->n_chunks)
+            continue;
+        gather_queries(&it, b->attend[thread].q);
+        do_chunk(&it, i % r->n_chunks, b->attend[thread].q, &b->partial[i * r->group]);
+    }
+}
+
+static void merge_items(void *ctx, uint32_t thread) {
+    struct run *r = ctx;
+    struct be *b = r->step->be;
+    uint32_t n = r->step->n_blocks * b->shape.n_head_kv, i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < n) {
+        struct item it = make_item(r, i);
+        struct attn_state *total = b->attend[thread].total;
+
+        for (uint32_t c = 0; c <= it.pos0 / ATTEND_CHUNK; c++)
+            for (uint32_t g = 0; g < r->group; g++) {
+                const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
+
+                if (c == 0)
+                    state_copy(&total[g], part, padded(b));
+                else
+                    b->kernels->attend_merge(&total[g], part, b->shape.head_dim);
+            }
+        finish(&it, total);
+    }
+}
+
+void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a) {
+    struct be *b = s->be;
+    uint32_t n_items = s->n_blocks * b->shape.n_head_kv, last = 0;
+    struct run r = {
+        .step = s,
+        .q = b->act[ACT_Q],
+        .o = b->act[ACT_O],
+        .stride = b->act_width[ACT_Q],
+        .layer = kv->layer,
+        .group = b->shape.n_head / b->shape.n_head_kv,
+        .scale = a->scale,
+    };
+
+    for (uint32_t i = 0; i < s->n_blocks; i++)
+        last = MAX(last, s->host.row_pos[b->attend_blocks[i].row0] / ATTEND_CHUNK);
+    if (s->block_rows > 1 || last == 0 || pool_n_threads(b->pool) == 1 ||
+        n_items >= SPLIT_BELOW * pool_n_threads(b->pool)) {
+        pool_run(b->pool, do_items, &r);
+        return;
+    }
+    r.n_chunks = last + 1;
+    assert(n_items * r.n_chunks * r.group <= b->n_partial);
+    pool_run(b->pool, do_split_items, &r);
+    atomic_store(&r.next, 0);
+    pool_run(b->pool, merge_items, &r);
+}
+
+void attend_begin(struct step *s) {
+    const struct engine_batch *batch = s->host.batch;
+    uint32_t group = s->be->shape.n_head / s->be->shape.n_head_kv;
+    uint32_t n = s->n_rows > 4 * pool_n_threads(s->be->pool) ? MAX(ATTEND_QUERIES / group, 1) : 1;
+
+    s->n_blocks = 0;
+    s->block_rows = n;
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        for (uint32_t r = 0; r < batch->seq[i].n_rows; r += n)
+            s->be->attend_blocks[s->n_blocks++] = (struct attend_block){
+                .row0 = batch->seq[i].row0 + r,
+                .n_rows = MIN(n, batch->seq[i].n_rows - r),
+            };
+}
+
+int attend_open(struct be *b, uint32_t max_context) {
+    uint32_t n_threads = pool_n_threads(b->pool), group = b->shape.n_head / b->shape.n_head_kv;
+    uint32_t n_queries = MAX(ATTEND_QUERIES, group);
+    size_t width = padded(b), per_thread = n_queries * (width + 2 * width);
+
+    b->max_chunks = (max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
+    b->n_partial = n_threads > 1 ? SPLIT_BELOW * n_threads * group * b->max_chunks : 0;
+    b->attend_blocks = calloc(b->max_rows, sizeof(*b->attend_blocks));
+    b->attend = calloc(n_threads, sizeof(*b->attend));
+    b->partial = calloc(b->n_partial + 2u * n_threads * n_queries, sizeof(*b->partial));
+    b->attend_memory = be_map((n_threads * per_thread + b->n_partial * width) * sizeof(float));
+    if (!b->attend_blocks || !b->attend || !b->partial || !b->attend_memory)
+        return -ENOMEM;
+    float *memory = b->attend_memory;
+    struct attn_state *state = b->partial;
+    for (uint32_t i = 0; i < b->n_partial; i++, memory += width)
+        (state++)->o = memory;
+    for (uint32_t t = 0; t < n_threads; t++) {
+        b->attend[t] = (struct attend_scratch){.total = state, .chunk = state + n_queries};
+        for (uint32_t i = 0; i < 2 * n_queries; i++, memory += width)
+            (state++)->o = memory;
+        b->attend[t].q = memory;
+        memory += n_queries * width;
+    }
+    return 0;
+}
+
+void attend_close(struct be *b) {
+    uint32_t n_threads = b->pool ? pool_n_threads(b->pool) : 0;
+    uint32_t n_queries =
+        b->shape.n_head_kv ? MAX(ATTEND_QUERIES, b->shape.n_head / b->shape.n_head_kv) : 0;
+    size_t floats = (n_threads * n_queries * 3ul + b->n_partial) * padded(b);
+
+    free(b->attend_blocks);
+    free(b->attend);
+    free(b->partial);
+    be_unmap(b->attend_memory, floats * sizeof(float));
+}

@@ -1,0 +1,226 @@
+#include "engine/cpu/kernels.h"
+
+#include <float.h>
+
+/*
+ * Attention of up to four queries to a tile of 32 keys. Keys lie transposed in their page (16 keys a
+ * group: dimension 0 of all 16, dimension 1, ...), so a lane is a key and a score needs no folding; values lie
+ * as they are, so a lane is a dimension. For every query, with m, l[16] and o so far:
+ *
+ *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
+ *             q8: that a block of 32 d, added up by fma with the block's scale
+ *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
+ *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
+ *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the scale)
+ *
+ * Keys from t->n on are not visible: their score is -inf whatever the page holds there, and their values
+ * are not touched. So one query has the same bits whoever it is computed with.
+ */
+
+#define MAX_QUERIES 4
+
+INLINE vf load_k(bool q8, const uint8_t *group, uint32_t d) {
+    return q8 ? vf_of_i(vi_load_i8(group + (size_t)d * LANES))
+              : vf_load_half(group + (size_t)d * LANES * 2);
+}
+
+INLINE void dot_block(bool q8, const struct attn_tile *t, const float *q, uint32_t stride, int n,
+                      uint32_t d0, uint32_t d1, vf s[MAX_QUERIES][2]) {
+    vf odd[MAX_QUERIES][2];
+    uint32_t d = d0;
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        s[c][0] = s[c][1] = odd[c][0] = odd[c][1] = vf_zero();
+    for (; d + 2 <= d1; d += 2) {
+        vf a0 = load_k(q8, t->k[0], d), a1 = load_k(q8, t->k[1], d);
+        vf b0 = load_k(q8, t->k[0], d + 1), b1 = load_k(q8, t->k[1], d + 1);
+        const float *x = q + (size_t)d * stride;
+
+        UNROLL
+        for (int c = 0; c < n; c++) {
+            s[c][0] = vf_fma(vf_set1(x[c]), a0, s[c][0]);
+            s[c][1] = vf_fma(vf_set1(x[c]), a1, s[c][1]);
+            odd[c][0] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b0, odd[c][0]);
+            odd[c][1] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b1, odd[c][1]);
+        }
+    }
+    if (d < d1) {
+        UNROLL
+        for (int c = 0; c < n; c++)
+            for (int g = 0; g < 2; g++)
+                s[c][g] = vf_fma(vf_set1(q[(size_t)d * stride + (uint32_t)c]),
+                                 load_k(q8, t->k[g], d), s[c][g]);
+    }
+    UNROLL
+    for (int c = 0; c < n; c++)
+        for (int g = 0; g < 2; g++)
+            s[c][g] = vf_add(s[c][g], odd[c][g]);
+}
+
+INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, const float *q,
+                   uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
+    if (!q8) {
+        dot_block(false, t, q, stride, n, 0, v->head_dim, s);
+        return;
+    }
+    UNROLL
+    for (int c = 0; c < n; c++)
+        s[c][0] = s[c][1] = vf_zero();
+    for (uint32_t b = 0; b < v->head_dim / 32; b++) {
+        vf part[MAX_QUERIES][2];
+
+        dot_block(true, t, q, stride, n, 32 * b, 32 * b + 32, part);
+        for (int g = 0; g < 2; g++) {
+            vf scale = vf_load_half(t->k[g] + (size_t)LANES * v->head_dim + (size_t)b * LANES * 2);
+            UNROLL
+            for (int c = 0; c < n; c++)
+                s[c][g] = vf_fma(scale, part[c][g], s[c][g]);
+        }
+    }
+}
+
+/* The softmax part for one query: p[32], and returns the factor of what came before. */
+INLINE float weigh(vf s0, vf s1, uint32_t n_keys, struct attn_state *st, float *p) {
+    vf lowest = vf_set1(-INFINITY);
+
+    if (n_keys < 32) {
+        s0 = vf_keep_first(s0, n_keys < LANES ? n_keys : LANES, lowest);
+        s1 = vf_keep_first(s1, n_keys < LANES ? 0 : n_keys - LANES, lowest);
+    }
+    float tile_max = vf_reduce_max(vf_max(s0, s1)), m = st->m > tile_max ? st->m : tile_max;
+    float before = mx_expf(st->m - m);
+    vf p0 = vf_exp(vf_sub(s0, vf_set1(m))), p1 = vf_exp(vf_sub(s1, vf_set1(m)));
+
+    st->m = m;
+    vf_store(p, p0);
+    vf_store(p + LANES, p1);
+    vf_store(st->l, vf_add(vf_fma(vf_load(st->l), vf_set1(before), p0), p1));
+    return before;
+}
+
+/* Dimension @d .. of key @j, 16 x @n_vec of them. */
+INLINE vf load_v(const struct kv_view *v, bool q8, const struct attn_tile *t, uint32_t j,
+                 uint32_t d) {
+    const uint8_t *row = t->v[j / LANES];
+    size_t at = (size_t)(j % LANES) * v->head_dim + d;
+
+    return q8 ? vf_of_i(vi_load_i8(row + at)) : vf_load_half(row + 2 * at);
+}
+
+INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile *t, int n,
+                       int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
+                       struct attn_state *const *st) {
+    vf o[MAX_QUERIES][4];
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        UNROLL
+    for (int i = 0; i < n_vec; i++)
+        o[c][i] = vf_mul(vf_load(st[c]->o + d + LANES * i), vf_set1(before[c]));
+    for (uint32_t j = 0; j < t->n; j++) {
+        vf x[4], scale[4];
+
+        UNROLL
+        for (int i = 0; i < n_vec; i++) {
+            x[i] = load_v(v, q8, t, j, d + LANES * (uint32_t)i);
+            if (q8) {
+                uint16_t h;
+
+                memcpy(&h,
+                       t->v_scale[j / LANES] +
+                           ((j % LANES) * (v->head_dim / 32) + (d + LANES * (uint32_t)i) / 32) * 2,
+                       2);
+                scale[i] = vf_set1(mx_half_to_float(h));
+            }
+        }
+        UNROLL
+        for (int c = 0; c < n; c++)
+            UNROLL
+        for (int i = 0; i < n_vec; i++) {
+            vf w = vf_set1(p[c][j]);
+
+            o[c][i] = vf_fma(q8 ? vf_mul(w, scale[i]) : w, x[i], o[c][i]);
+        }
+    }
+    UNROLL
+    for (int c = 0; c < n; c++)
+        UNROLL
+    for (int i = 0; i < n_vec; i++)
+        vf_store(st[c]->o + d + LANES * i, o[c][i]);
+}
+
+/* A head whose width is not a multiple of 16: the last dimensions. */
+static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, uint32_t d,
+                     float p[MAX_QUERIES][32], const float *before, struct attn_state *const *st) {
+    for (int c = 0; c < n; c++)
+        for (uint32_t i = d; i < v->head_dim; i++) {
+            float o = st[c]->o[i] * before[c];
+
+            for (uint32_t j = 0; j < t->n; j++) {
+                uint16_t h;
+
+                memcpy(&h, t->v[j / LANES] + ((j % LANES) * v->head_dim + i) * 2, 2);
+                o = fmaf(p[c][j], mx_half_to_float(h), o);
+            }
+            st[c]->o[i] = o;
+        }
+}
+
+INLINE void attend_n(const struct kv_view *v, bool q8, const struct attn_tile *t, const float *q,
+                     uint32_t stride, int n, struct attn_state *const *st) {
+    float p[MAX_QUERIES][32], before[MAX_QUERIES];
+    vf s[MAX_QUERIES][2];
+    uint32_t d = 0;
+
+    scores(v, q8, t, q, stride, n, s);
+    for (int c = 0; c < n; c++)
+        before[c] = weigh(s[c][0], s[c][1], t->n, st[c], p[c]);
+    for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
+        add_values(v, q8, t, n, 4, d, p, before, st);
+    for (; d + LANES <= v->head_dim; d += LANES)
+        add_values(v, q8, t, n, 1, d, p, before, st);
+    if (d < v->head_dim)
+        add_tail(v, t, n, d, p, before, st);
+}
+
+void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
+                      uint32_t stride, uint32_t n, struct attn_state *const *state) {
+#define CASE(n_queries)                                                                            \
+    do {                                                                                           \
+        if (v->q8)                                                                                 \
+            attend_n(v, true, t, q, stride, n_queries, state);                                     \
+        else                                                                                       \
+            attend_n(v, false, t, q, stride, n_queries, state);                                    \
+    } while (0)
+#ifdef VEC_PLAIN
+    CASE((int)n);
+#else
+    if (n == 1)
+        CASE(1);
+    else if (n == 2)
+        CASE(2);
+    else if (n == 3)
+        CASE(3);
+    else
+        CASE(4);
+#endif
+}
+
+/* M = max(a.m, b.m); everything of a times exp(a.m - M), of b times exp(b.m - M), added by fma. */
+void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim) {
+    float m = a->m > b->m ? a->m : b->m, ca = mx_expf(a->m - m), cb = mx_expf(b->m - m);
+
+    a->m = m;
+    for (uint32_t i = 0; i < LANES; i++)
+        a->l[i] = fmaf(b->l[i], cb, a->l[i] * ca);
+    for (uint32_t i = 0; i < head_dim; i++)
+        a->o[i] = fmaf(b->o[i], cb, a->o[i] * ca);
+}
+
+void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim) {
+    float inverse = 1.0f / vf_reduce_add(vf_load(a->l));
+
+    for (uint32_t i = 0; i < head_dim; i++)
+        out[i] = a->o[i] * inverse;
+}

@@ -1,0 +1,313 @@
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "engine/quant.h"
+
+enum { HUGE = 2 << 20, BLOCK = 64 << 20 };
+
+void *be_map(size_t size) {
+    size_t whole;
+
+    if (size_add(size, 2 * HUGE, &whole))
+        return NULL;
+    whole = round_up(size, HUGE) + HUGE;
+    uint8_t *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t skip = round_up((uintptr_t)p, HUGE) - (uintptr_t)p;
+    if (skip)
+        munmap(p, skip);
+    if (skip < HUGE)
+        munmap(p + skip + whole - HUGE, HUGE - skip);
+    madvise(p + skip, whole - HUGE, MADV_HUGEPAGE); /* fails where there are none */
+    return p + skip;
+}
+
+void be_unmap(void *p, size_t size) {
+    if (p)
+        munmap(p, round_up(size, HUGE));
+}
+
+/* Weight memory, aligned to 64. */
+static void *take(struct be *b, size_t size) {
+    struct block *k = b->blocks;
+
+    size = round_up(size, 64);
+    if (!k || k->size - k->used < size) {
+        k = malloc(sizeof(*k));
+        if (!k)
+            return NULL;
+        *k = (struct block){.next = b->blocks, .size = round_up(MAX(size, BLOCK), HUGE)};
+        k->base = be_map(k->size);
+        if (!k->base) {
+            free(k);
+            return NULL;
+        }
+        b->blocks = k;
+    }
+    k->used += size;
+    return k->base + k->used - size;
+}
+
+/* A tensor of one dimension as floats; NULL stays NULL. */
+static int take_vector(struct be *b, const struct tensor *t, size_t room, float **out) {
+    if (!t)
+        return 0;
+    float *v = take(b, MAX(t->ne[0], room) * sizeof(float));
+
+    if (!v)
+        return -ENOMEM;
+    quant_decode_row(t, 0, v);
+    *out = v;
+    return 0;
+}
+
+struct pack_run {
+    const struct mat *m;
+    const struct tensor *t;
+    _Atomic uint32_t next;
+};
+
+static void pack_panels(void *ctx, uint32_t thread) {
+    struct pack_run *r = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < r->m->n_panels)
+        panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
+}
+
+/* Room for the tiles of the widest input of each kind. */
+static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
+    uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
+    size_t size = acts_bytes(kind, n_in, n);
+
+    if (size <= b->acts_size[kind])
+        return 0;
+    be_unmap(b->acts[kind], b->acts_size[kind]);
+    b->acts[kind] = be_map(size);
+    b->acts_size[kind] = b->acts[kind] ? size : 0;
+    return b->acts[kind] ? 0 : -ENOMEM;
+}
+
+static int load_mat(struct be *b, struct weights *w, const struct op_tensors *t, uint32_t i,
+                    struct err *err) {
+    struct mat *m = &w->m[i];
+    int r = panel_plan(m, t->w[i], err);
+
+    if (r)
+        return r;
+    m->data = take(b, m->n_panels * m->panel_bytes);
+    if (!m->data)
+        return -ENOMEM;
+    r = take_vector(b, t->bias[i], m->n_out, &w->bias[i]);
+    if (r)
+        return r;
+    m->bias = w->bias[i];
+    struct pack_run run = {.m = m, .t = t->w[i]};
+    pool_run(b->pool, pack_panels, &run);
+    w->n_mats = i + 1;
+    w->acts |= 1u << panel_infos[m->format].acts;
+    return grow_acts(b, panel_infos[m->format].acts, m->n_in);
+}
+
+static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+                struct err *err) {
+    struct weights *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return -ENOMEM;
+    w->next = b->weights; /* close() frees it, whatever happens now */
+    b->weights = w;
+    w->layer = t->layer;
+    if (t->kind == OP_EMBED) {
+        w->embed = t->w[0];
+        *out = w;
+        return 0;
+    }
+    int r = take_vector(b, t->norm, 0, &w->norm);
+    r = r ? r : take_vector(b, t->q_norm, 0, &w->q_norm);
+    r = r ? r : take_vector(b, t->k_norm, 0, &w->k_norm);
+    for (uint32_t i = 0; i < 3 && t->w[i] && !r; i++)
+        r = load_mat(b, w, t, i, err);
+    if (r == -ENOMEM)
+        err_set(err, 0, NULL, "not enough memory for the weights of layer %u", t->layer);
+    if (r)
+        return r;
+    *out = w;
+    return 0;
+}
+
+/* How a layer's page is laid out: the keys of every kv head, then the values. */
+static int plan_pages(struct be *b, const struct engine_opts *e, struct err *err) {
+    uint32_t hd = b->shape.head_dim, pt = e->page_tokens;
+
+    b->view = (struct kv_view){
+        .q8 = e->kv_type == ENGINE_KV_Q8_0,
+        .head_dim = hd,
+        .page_tokens = pt,
+    };
+    if (b->view.q8 && hd % 32)
+        return err_set(err, 0, "kv_type", "q8_0 pages need a head width that is a multiple of 32");
+    assert(pt % LANES == 0);
+    size_t key = b->view.q8 ? (size_t)hd / 32 * 34 : (size_t)hd * 2;
+    b->view.k_group = LANES * key;
+    b->view.k_head = b->view.v_head = pt * key;
+    b->layer_bytes = 2 * b->shape.n_head_kv * pt * key;
+    b->page_bytes = b->layer_bytes * b->shape.n_layer;
+    return 0;
+}
+
+static int allocate(struct be *b, const struct be_opts *o) {
+    const struct model_shape *m = &b->shape;
+    uint32_t n_threads = pool_n_threads(b->pool);
+    size_t kv_width = (size_t)m->n_head_kv * m->head_dim;
+    const size_t width[ACT_ROLES] = {
+        [ACT_X] = m->n_embd,
+        [ACT_Q] = (size_t)m->n_head * m->head_dim,
+        [ACT_O] = (size_t)m->n_head * m->head_dim,
+        [ACT_H] = m->n_ff,
+    };
+    bool ok = true;
+
+    for (int i = 0; i < ACT_ROLES; i++) {
+        b->act_width[i] = width[i];
+        b->act[i] = be_map(b->max_rows * width[i] * sizeof(float));
+        b->row_width = MAX(b->row_width, round_up(width[i], LANES));
+        ok = ok && b->act[i];
+    }
+    b->k = be_map(b->max_rows * kv_width * sizeof(float));
+    b->v = be_map(b->max_rows * kv_width * sizeof(float));
+    b->rope = calloc(b->max_rows, m->n_rot * sizeof(float));
+    b->logits = be_map((size_t)b->max_wants * m->n_vocab * sizeof(float));
+    b->row = calloc(n_threads, b->row_width * sizeof(float));
+    b->scratch = aligned_alloc(64, n_threads * sizeof(*b->scratch));
+    b->samplers = calloc(n_threads, sizeof(*b->samplers));
+    b->n_pages = o->n_pages;
+    b->kv_bytes = o->n_pages * b->page_bytes;
+    b->kv = be_map(b->kv_bytes);
+    ok = ok && b->k && b->v && b->rope && b->logits && b->row && b->scratch && b->samplers && b->kv;
+    for (uint32_t i = 0; i < n_threads && ok; i++)
+        ok = sampler_init(&b->samplers[i], m->n_vocab) == 0;
+    return ok ? 0 : -ENOMEM;
+}
+
+static struct be *close_backend(struct be *b) {
+    if (!b)
+        return NULL;
+    size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
+
+    attend_close(b);
+    for (int i = 0; i < ACT_ROLES; i++)
+        be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
+    for (int i = 0; i < ACTS_KINDS; i++)
+        be_unmap(b->acts[i], b->acts_size[i]);
+    be_unmap(b->k, b->max_rows * kv_width * sizeof(float));
+    be_unmap(b->v, b->max_rows * kv_width * sizeof(float));
+    be_unmap(b->logits, (size_t)b->max_wants * b->shape.n_vocab * sizeof(float));
+    be_unmap(b->kv, b->kv_bytes);
+    free(b->rope);
+    free(b->row);
+    free(b->scratch);
+    for (uint32_t i = 0; b->samplers && i < pool_n_threads(b->pool); i++)
+        sampler_deinit(&b->samplers[i]);
+    free(b->samplers);
+    for (struct block *k = b->blocks, *next; k; k = next) {
+        next = k->next;
+        be_unmap(k->base, k->size);
+        free(k);
+    }
+    for (struct weights *w = b->weights, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+    host_step_deinit(&b->step.host);
+    pool_free(b->pool);
+    free(b);
+    return NULL;
+}
+
+static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
+    int r;
+
+    b->kernels = isa_find(o->engine->isa, err);
+    if (!b->kernels)
+        return -EINVAL;
+    r = plan_pages(b, o->engine, err);
+    if (r)
+        return r;
+    r = pool_new(&b->pool, o->engine->n_threads);
+    if (r)
+        return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
+    r = host_step_init(&b->step.host, o);
+    r = r ? r : allocate(b, o);
+    r = r ? r : attend_open(b, o->engine->max_context);
+    if (r)
+        err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
+                o->n_pages, b->max_rows);
+    return r;
+}
+
+static int open_backend(struct be **out, const struct be_opts *o, struct err *err) {
+    struct be *b = calloc(1, sizeof(*b));
+
+    if (!b)
+        return -ENOMEM;
+    b->shape = *o->shape;
+    b->max_rows = o->engine->max_rows;
+    b->max_wants = o->engine->max_wants;
+    b->step.be = b;
+    int r = open_parts(b, o, err);
+    if (r) {
+        close_backend(b);
+        return r;
+    }
+    assert(b->page_bytes == o->page_bytes);
+    *out = b;
+    return 0;
+}
+
+static const char *isa(const struct be *b) {
+    return b->kernels->name;
+}
+
+static uint32_t n_threads(const struct be *b) {
+    return pool_n_threads(b->pool);
+}
+
+static int copy_page(struct be *b, const struct engine_copy *c) {
+    assert(c->dir == COPY_D2D && c->cls == KV_GLOBAL && c->src < b->n_pages && c->dst < b->n_pages);
+    memmove(b->kv + c->dst * b->page_bytes, b->kv + c->src * b->page_bytes, b->page_bytes);
+    return 0;
+}
+
+static const float *peek(const struct be *b, uint32_t want) {
+    assert(want < b->max_wants);
+    return b->logits + (size_t)want * b->shape.n_vocab;
+}
+
+const struct be_ops backend_cpu = {
+    .abi = BACKEND_ABI,
+    .name = "cpu",
+    .depth = 1,
+    .open = open_backend,
+    .close = close_backend,
+    .isa = isa,
+    .n_threads = n_threads,
+    .load = load,
+    .begin = ops_begin,
+    .embed = ops_embed,
+    .qkv = ops_qkv,
+    .attend = ops_attend,
+    .proj = ops_proj,
+    .gate_up = ops_gate_up,
+    .logits = ops_logits,
+    .mask = ops_mask,
+    .sample = ops_sample,
+    .end = ops_end,
+    .copy = copy_page,
+    .peek = peek,
+};

@@ -1,0 +1,215 @@
+#pragma once
+
+/*
+ * cpu - the fast host backend, its parts and what they hand each other. Private to engine/cpu.
+ *
+ *   backend.c   the op table: buffers, steps, which phase runs where
+ *   isa.c       which instruction set this machine runs
+ *   pool.c      the threads: fork-join inside one op
+ *   panel.c     weights repacked into panels of 16 output rows
+ *   matmul.c    panels x activations, cut into work items
+ *   attend.c    attention over pages, cut into work items
+ *
+ * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c. docs/cpu-kernels.md has
+ * the layouts and the order of operations that defines the bits of a result.
+ */
+
+#include "engine/backend.h"
+
+enum { LANES = 16, TILE_MAX = 8 };
+
+/* How a matrix wants its activations (acts.c). Per row, for every block of values:
+ *   ACTS_K   256: int8, scale, sums of 16 and 32      K-quants, IQ4_XS
+ *   ACTS_KT  the same, the int8 of each 32 transposed as 8 x 4 instead of 4 x 8: IQ2_XXS
+ *   ACTS_B   32: int8, scale, sum
+ *   ACTS_F   float */
+enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_F, ACTS_KINDS };
+
+enum panel_format {
+    PANEL_F32,
+    PANEL_F16,
+    PANEL_BF16,
+    PANEL_Q4K,
+    PANEL_Q5K,
+    PANEL_Q6K, /* and Q3_K */
+    PANEL_Q2K,
+    PANEL_IQ4XS,
+    PANEL_IQ2XXS,
+    PANEL_Q8, /* Q8_0 and Q5_0 */
+    PANEL_Q4, /* Q4_0 */
+    PANEL_IQ4NL,
+    PANEL_Q4M, /* Q4_1: with minimums */
+    PANEL_Q8M, /* Q5_1 */
+    PANEL_FORMATS
+};
+
+struct panel_info {
+    enum acts_kind acts;
+    uint16_t block;                   /* values of a row that share a scale */
+    uint16_t quant_bytes, meta_bytes; /* of 16 rows of a block */
+};
+
+extern const struct panel_info panel_infos[PANEL_FORMATS];
+
+/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel holds the quants of
+ * all its blocks, then their scales. */
+struct mat {
+    enum panel_format format;
+    uint32_t n_out, n_in, n_blocks, n_panels;
+    size_t panel_bytes;
+    uint8_t *data; /* aligned to 64 */
+    const float *bias;
+};
+
+static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
+    return m->data + i * m->panel_bytes;
+}
+
+/* Chooses the layout: fills all but data and bias. 0, or -EINVAL with @err for a format that has no
+ * panels. */
+int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
+/* Repacks 16 rows of @t; lossless. */
+void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
+
+/* Activations of a tile of n columns (rows of the batch; n is 1, 2, 4 or 8), interleaved so that a kernel
+ * reads them with one pointer. Offsets in units of n x 4 bytes, inside a block: */
+enum {
+    /* ACTS_K, ACTS_KT */
+    AK_Q = 0,             /* 64 x four int8 */
+    AK_NEG32_SUM16 = 64,  /* 16 x int32: -32 times the sum of 16 values */
+    AK_NEG128_SUM32 = 80, /* 8 x int32 */
+    AK_PAIRS32 = 88,      /* 4 x two int16: sums of 32 */
+    AK_PAIRS16 = 92,      /* 8 x two int16: sums of 16 */
+    AK_SCALE = 100,       /* float */
+    AK_UNITS = 101,
+    /* ACTS_B */
+    AB_Q = 0,        /* 8 x four int8 */
+    AB_NEG8_SUM = 8, /* int32 */
+    AB_NEG128_SUM = 9,
+    AB_SUM = 10, /* float */
+    AB_SCALE = 11,
+    AB_UNITS = 12,
+};
+
+/* Bytes of @n columns of @n_in activations. */
+static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) {
+    size_t units = kind == ACTS_F   ? n_in
+                   : kind == ACTS_B ? (size_t)n_in / 32 * AB_UNITS
+                                    : (size_t)n_in / 256 * AK_UNITS;
+    return units * n * 4;
+}
+
+/* Columns that a tile of @n columns is stored with. */
+static inline uint32_t tile_width(uint32_t n) {
+    return n > 4 ? 8 : n > 2 ? 4 : n;
+}
+
+struct kv_view { /* where the keys and values of a layer's kv head are inside a page */
+    bool q8;
+    uint32_t head_dim, page_tokens;
+    size_t k_group; /* bytes of 16 keys */
+    size_t k_head, v_head;
+};
+
+/* What the queries of one kernel call have so far: maximum, 16 partial sums, weighted values. */
+struct attn_state {
+    float m, l[LANES];
+    float *o; /* [head_dim rounded up to 16] */
+};
+
+/* 32 keys as two groups of 16. */
+struct attn_tile {
+    const uint8_t *k[2];
+    const uint8_t *v[2];       /* of the group's first key */
+    const uint8_t *v_scale[2]; /* q8 */
+    uint32_t n;                /* keys that are visible, 1..32 */
+};
+
+/* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the blocks
+ * [b0, b1); for ACTS_F over everything, and acc is overwritten. */
+struct gemm {
+    void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
+                uint32_t b0, uint32_t b1, float *acc);
+    /* The quants of a stretch of blocks as bytes (16 x block a block), and the product with them for
+     * full tiles: worth while when many tiles meet the same panel. NULL: the format is not unpacked. */
+    void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+                   uint8_t *out);
+    void (*run_unpacked)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                         const uint8_t *acts, uint32_t b0, uint32_t b1, float *acc);
+};
+
+/* The code of one instruction set. */
+struct cpu_kernels {
+    const char *name;
+
+    /* Stores row @x as column @col of a tile of width @n. */
+    void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
+                                   uint32_t col);
+    const struct gemm *gemm_k, *gemm_b, *gemm_f; /* [PANEL_FORMATS], by kind of activations */
+
+    /* y = x / rms(x) * w */
+    void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
+    void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
+    /* h = silu(g) u */
+    void (*silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+    /* Writes the key and value of a position into its page: @slot is the position inside the page. */
+    void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
+                     const float *k, const float *val);
+
+    /* Takes the keys of a tile in, for @n (1..4) queries that see the same of them. @q, times the scale of
+     * the scores: dimension d of query c at d * stride + c. */
+    void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
+                   uint32_t stride, uint32_t n, struct attn_state *const *state);
+    /* Adds the later part @b of the keys to @a. */
+    void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
+    void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
+};
+
+static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
+    enum acts_kind kind = panel_infos[format].acts;
+
+    return &(kind == ACTS_F ? k->gemm_f : kind == ACTS_B ? k->gemm_b : k->gemm_k)[format];
+}
+
+extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512;
+
+/* Called by every thread of a pool; @thread is 0 in the caller. */
+typedef void (*pool_fn)(void *ctx, uint32_t thread);
+
+struct pool;
+int pool_new(struct pool **out, uint32_t n_threads); /* 0: as many as this process may use */
+struct pool *pool_free(struct pool *p);
+uint32_t pool_n_threads(const struct pool *p);
+/* Runs @fn in all threads and returns when all have. What was written before is seen by all, what they
+ * wrote is seen after. */
+void pool_run(struct pool *p, pool_fn fn, void *ctx);
+
+/* One or more products of the same activations, cut into items that the threads take. */
+enum matmul_mode {
+    MATMUL_STORE, /* out[i] = m[i] a + bias */
+    MATMUL_ADD,   /* out[0] += m[0] a + bias */
+    MATMUL_SILU,  /* out[0] = silu(m[0] a + bias) * (m[1] a + bias) */
+};
+
+enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */
+
+struct matmul_scratch { /* one a thread */
+    float acc[2][MATMUL_ROWS * LANES] __attribute__((aligned(64)));
+    uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
+};
+
+struct matmul {
+    const struct cpu_kernels *kernels;
+    enum matmul_mode mode;
+    uint32_t n_mats, n_rows;
+    const struct mat *m[3];
+    float *out[3];
+    size_t out_stride[3];            /* floats */
+    const uint8_t *acts[ACTS_KINDS]; /* tiles of 8 rows; those that m[] wants */
+    struct matmul_scratch *scratch;
+};
+
+void matmul_run(struct pool *p, struct matmul *mm);
+
+/* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */
+const struct cpu_kernels *isa_find(const char *name, struct err *err);

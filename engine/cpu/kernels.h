@@ -1,0 +1,25 @@
+#pragma once
+
+/* What the files that are compiled once an instruction set define, to be put together in kernels.c. */
+
+#include "engine/cpu/vec.h"
+
+void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
+void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
+                             uint32_t col);
+void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
+void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
+
+extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL_FORMATS],
+    CPU_NAME(gemm_f)[PANEL_FORMATS];
+
+void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
+void CPU_NAME(rows_rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
+void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+
+void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
+                        const float *k, const float *val);
+void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
+                      uint32_t stride, uint32_t n, struct attn_state *const *state);
+void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
+void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);

@@ -1,0 +1,266 @@
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/quant.h"
+
+/*
+ * The ops of a step, each a few forks of the pool: the input rows normed and rounded (prepare), the product
+ * (matmul.c), what follows row by row.
+ */
+
+/* What is done row by row. */
+struct rows {
+    struct step *step;
+    const struct weights *w;
+    const struct kv_layer *kv;
+    const float *in;
+    size_t in_stride;
+    uint32_t n, n_in;
+    bool wanted; /* row i is that of want i */
+    _Atomic uint32_t next;
+};
+
+typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
+
+struct row_run {
+    struct rows *rows;
+    row_fn fn;
+};
+
+static void do_rows(void *ctx, uint32_t thread) {
+    const struct row_run *run = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&run->rows->next, 1)) < run->rows->n)
+        run->fn(run->rows, i, thread);
+}
+
+/* One or two rows are done before the other threads would have heard of them. */
+static void each_row(struct rows *r, row_fn fn) {
+    struct row_run run = {r, fn};
+
+    atomic_store(&r->next, 0);
+    if (r->n <= 2)
+        do_rows(&run, 0);
+    else
+        pool_run(r->step->be->pool, do_rows, &run);
+}
+
+static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct model_shape *shape = &r->step->be->shape;
+    uint32_t half = shape->n_rot / 2;
+    float *cs = r->step->be->rope + (size_t)row * shape->n_rot;
+
+    for (uint32_t i = 0; i < half; i++) {
+        double s, c;
+
+        mx_sincos((double)r->step->host.row_pos[row] * shape->rope_freq[i], &s, &c);
+        cs[i] = (float)c * shape->rope_mscale;
+        cs[half + i] = (float)s * shape->rope_mscale;
+    }
+}
+
+int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    struct step *s = &b->step;
+    struct rows r = {.step = s, .n = batch->n_rows};
+
+    assert(batch->n_rows <= b->max_rows && batch->n_wants <= b->max_wants);
+    host_step_begin(&s->host, batch);
+    s->n_rows = batch->n_rows;
+    s->n_wants = batch->n_wants;
+    attend_begin(s);
+    each_row(&r, fill_rope);
+    *out = s;
+    return 0;
+}
+
+static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
+    return b->act[role] + row * b->act_width[role];
+}
+
+static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct engine_batch *batch = r->step->host.batch;
+    float *x = act_row(r->step->be, ACT_X, row);
+    int32_t token = batch->token[row];
+    uint32_t n = r->step->be->shape.n_embd;
+
+    if (token >= 0)
+        quant_decode_row(r->w->embed, (uint32_t)token, x);
+    else
+        memcpy(x, batch->embeds + (size_t)~token * n, n * sizeof(float));
+}
+
+int ops_embed(struct step *s, struct act x, const struct weights *w) {
+    struct rows r = {.step = s, .w = w, .n = s->n_rows};
+
+    assert(x.role == ACT_X);
+    each_row(&r, embed_row);
+    return 0;
+}
+
+/* Norms a row, when the op has a norm, and stores it in every form that its matrices want. */
+static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    struct be *b = r->step->be;
+    uint32_t from = r->wanted ? r->step->host.batch->want[row].row : row;
+    const float *x = r->in + from * r->in_stride;
+    uint32_t tile = row / TILE_MAX, width = tile_width(MIN(r->n - tile * TILE_MAX, TILE_MAX));
+
+    if (r->w->norm) {
+        float *y = b->row + thread * b->row_width;
+
+        b->kernels->norm(x, r->w->norm, y, r->n_in, b->shape.rms_eps);
+        x = y;
+    }
+    for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
+        if (r->w->acts & 1u << kind)
+            b->kernels->acts_store[kind](x, r->n_in,
+                                         b->acts[kind] + tile * acts_bytes(kind, r->n_in, TILE_MAX),
+                                         width, row % TILE_MAX);
+}
+
+static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w,
+                             bool wanted) {
+    struct be *b = s->be;
+    struct rows r = {
+        .step = s,
+        .w = w,
+        .in = b->act[in],
+        .in_stride = b->act_width[in],
+        .n = wanted ? s->n_wants : s->n_rows,
+        .n_in = w->m[0].n_in,
+        .wanted = wanted,
+    };
+    struct matmul mm = {
+        .kernels = b->kernels,
+        .n_mats = w->n_mats,
+        .n_rows = r.n,
+        .scratch = b->scratch,
+    };
+
+    assert(b->act_width[in] == r.n_in);
+    each_row(&r, prepare_row);
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        mm.m[i] = &w->m[i];
+    for (uint32_t i = 0; i < ACTS_KINDS; i++)
+        mm.acts[i] = b->acts[i];
+    return mm;
+}
+
+/* Per head: norm, rotation. */
+static void finish_heads(const struct be *b, float *x, uint32_t n_heads, const float *norm,
+                         const float *cs) {
+    for (uint32_t h = 0; h < n_heads; h++, x += b->shape.head_dim) {
+        if (norm)
+            b->kernels->norm(x, norm, x, b->shape.head_dim, b->shape.rms_eps);
+        b->kernels->rope(x, cs, b->shape.n_rot, b->shape.rope);
+    }
+}
+
+static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    const struct model_shape *m = &b->shape;
+    const struct kv_view *view = &b->view;
+    const float *cs = b->rope + (size_t)row * m->n_rot;
+    size_t kv_width = (size_t)m->n_head_kv * m->head_dim;
+    float *k = b->k + row * kv_width, *v = b->v + row * kv_width;
+    uint32_t pos = r->step->host.row_pos[row], page = host_page(&r->step->host, row, pos);
+    uint8_t *layer = b->kv + page * b->page_bytes + r->kv->layer * b->layer_bytes;
+    uint8_t *values = layer + m->n_head_kv * view->k_head;
+
+    assert(page < b->n_pages);
+    finish_heads(b, act_row(b, ACT_Q, row), m->n_head, r->w->q_norm, cs);
+    finish_heads(b, k, m->n_head_kv, r->w->k_norm, cs);
+    for (uint32_t h = 0; h < m->n_head_kv; h++)
+        b->kernels->kv_write(view, layer + h * view->k_head, values + h * view->v_head,
+                             pos % view->page_tokens, k + h * m->head_dim, v + h * m->head_dim);
+}
+
+int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+            const struct kv_layer *kv) {
+    struct be *b = s->be;
+    size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
+    struct matmul mm = prepare(s, x.role, w, false);
+    struct rows r = {.step = s, .w = w, .kv = kv, .n = s->n_rows};
+
+    assert(q.role == ACT_Q && kv->cls == KV_GLOBAL);
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->act[ACT_Q];
+    mm.out[1] = b->k;
+    mm.out[2] = b->v;
+    mm.out_stride[0] = b->act_width[ACT_Q];
+    mm.out_stride[1] = mm.out_stride[2] = kv_width;
+    matmul_run(b->pool, &mm);
+    each_row(&r, finish_qkv_row);
+    return 0;
+}
+
+int ops_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+               const struct attn *a) {
+    assert(o.role == ACT_O && q.role == ACT_Q);
+    assert(a->softcap == 0 && a->window == 0 && !a->sinks);
+    attend_run(s, kv, a);
+    return 0;
+}
+
+int ops_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+    struct matmul mm = prepare(s, in.role, w, false);
+
+    mm.mode = MATMUL_ADD;
+    mm.out[0] = s->be->act[x.role];
+    mm.out_stride[0] = s->be->act_width[x.role];
+    matmul_run(s->be->pool, &mm);
+    return 0;
+}
+
+int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+    struct matmul mm = prepare(s, x.role, w, false);
+
+    mm.mode = MATMUL_SILU;
+    mm.out[0] = s->be->act[h.role];
+    mm.out_stride[0] = s->be->act_width[h.role];
+    matmul_run(s->be->pool, &mm);
+    return 0;
+}
+
+int ops_logits(struct step *s, struct act x, const struct weights *w) {
+    if (s->n_wants == 0)
+        return 0;
+    struct matmul mm = prepare(s, x.role, w, true);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = s->be->logits;
+    mm.out_stride[0] = s->be->shape.n_vocab;
+    matmul_run(s->be->pool, &mm);
+    return 0;
+}
+
+int ops_mask(struct step *s, uint32_t want, const uint32_t *bits) {
+    host_step_mask(&s->host, want, bits);
+    return 0;
+}
+
+static void sample_want(const struct rows *r, uint32_t want, uint32_t thread) {
+    struct be *b = r->step->be;
+
+    host_step_sample(&r->step->host, want, b->logits + (size_t)want * b->shape.n_vocab,
+                     &b->samplers[thread]);
+}
+
+int ops_sample(struct step *s) {
+    struct row_run run = {&(struct rows){.step = s, .n = s->n_wants}, sample_want};
+
+    if (s->n_wants == 1)
+        do_rows(&run, 0);
+    else
+        pool_run(s->be->pool, do_rows, &run);
+    return 0;
+}
+
+int ops_end(struct step *s, struct engine_result *out) {
+    host_step_end(&s->host, out);
+    return 0;
+}

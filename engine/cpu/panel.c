@@ -1,0 +1,280 @@
+#include "engine/cpu/cpu.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/quant.h"
+
+/*
+ * A panel is what 16 consecutive rows become. The unit of its quants is the group: 4 consecutive values
+ * of each of the 16 rows, 64 bytes as one number a byte, row r in bytes 4r .. 4r+3: one multiply-add
+ * of bytes gives every lane the next 4 products of its own row. Narrower numbers share bytes between
+ * groups of the same block, so that shift and mask give whole groups:
+ *
+ *   4 bits   byte i of vector v:  group 2v | group 2v+1 << 4
+ *   2 bits   byte i of vector v:  group 4v | 4v+1 << 2 | 4v+2 << 4 | 4v+3 << 6
+ *   1 bit    byte i of vector v:  group 8v+j in bit j
+ *
+ * Per format, one block (quants; scales, each 16 lanes):
+ *
+ *   Q4K      4 bits; int8 scale[8], uint8 minimum pair[4], half d, half dmin
+ *   Q5K      4 bits, 1 bit; as Q4K
+ *   Q6K      4 bits, 2 bits, of value + 32; int8 scale[16], half d
+ *   Q2K      2 bits; int8 scale[16], uint8 minimum pair[8], half d, half dmin
+ *   IQ4XS    4 bits; int8 scale[8], half d
+ *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half d / 8
+ *   Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
+ *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
+ *   F32, F16, BF16  value k of the 16 rows; nothing
+ *
+ * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is kept apart
+ * as a factor of the kernel.
+ */
+const struct panel_info panel_infos[PANEL_FORMATS] = {
+    [PANEL_F32] = {ACTS_F, 1, 64, 0},           [PANEL_F16] = {ACTS_F, 1, 32, 0},
+    [PANEL_BF16] = {ACTS_F, 1, 32, 0},          [PANEL_Q4K] = {ACTS_K, 256, 2048, 320},
+    [PANEL_Q5K] = {ACTS_K, 256, 2560, 320},     [PANEL_Q6K] = {ACTS_K, 256, 3072, 288},
+    [PANEL_Q2K] = {ACTS_K, 256, 1024, 576},     [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160},
+    [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160}, [PANEL_Q8] = {ACTS_B, 32, 512, 32},
+    [PANEL_Q4] = {ACTS_B, 32, 256, 32},         [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32},
+    [PANEL_Q4M] = {ACTS_B, 32, 256, 64},        [PANEL_Q8M] = {ACTS_B, 32, 512, 64},
+};
+
+static uint16_t get_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
+    meta[2 * lane] = (uint8_t)half;
+    meta[2 * lane + 1] = (uint8_t)(half >> 8);
+}
+
+/* The three ways to store value @k (inside the block) of row @lane. */
+static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
+    q[k / 4 * 64 + lane * 4 + k % 4] = (uint8_t)v;
+}
+
+static void put4(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
+    q[k / 8 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (4 * (k / 4 % 2)));
+}
+
+static void put2(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
+    q[k / 16 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (2 * (k / 4 % 4)));
+}
+
+static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
+    q[k / 32 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (k / 4 % 8));
+}
+
+/* Minimum @s of 16 lanes: two of a lane side by side. */
+static void put_min(uint8_t *pairs, uint32_t lane, uint32_t s, uint32_t v) {
+    pairs[s / 2 * 32 + lane * 2 + s % 2] = (uint8_t)v;
+}
+
+/* Q4_K and Q5_K (@high: where the fifth bits are). */
+static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, uint32_t lane,
+                     uint8_t *q, uint8_t *meta) {
+    for (uint32_t s = 0; s < 8; s++) {
+        uint8_t scale, min;
+
+        quant_k4_scale(p + 4, s, &scale, &min);
+        meta[16 * s + lane] = scale;
+        put_min(meta + 128, lane, s, min);
+        for (uint32_t l = 0; l < 32; l++) {
+            put4(q, lane, 32 * s + l, (qs[32 * (s / 2) + l] >> (4 * (s % 2))) & 15);
+            if (high)
+                put1(q + 2048, lane, 32 * s + l, (high[l] >> s) & 1);
+        }
+    }
+    put_half(meta + 256, lane, get_u16(p));
+    put_half(meta + 288, lane, get_u16(p + 2));
+}
+
+static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    pack_k45(p, NULL, p + 16, lane, q, meta);
+}
+
+static void pack_q5k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    pack_k45(p, p + 16, p + 48, lane, q, meta);
+}
+
+static void put_q6k(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
+    put4(q, lane, k, v & 15);
+    put2(q + 2048, lane, k, v >> 4);
+}
+
+static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t half = i / 128, quarter = i / 32 % 4, l = i % 32;
+        uint32_t low = p[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
+        uint32_t high = p[128 + 32 * half + l] >> (2 * quarter);
+
+        put_q6k(q, lane, i, (low & 15) | (high & 3) << 4);
+    }
+    for (uint32_t s = 0; s < 16; s++)
+        meta[16 * s + lane] = p[192 + s];
+    put_half(meta + 256, lane, get_u16(p + 208));
+}
+
+static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t half = i / 128, pair = i / 32 % 4, l = i % 32;
+        uint32_t v = 32u + ((p[32 + 32 * half + l] >> (2 * pair)) & 3);
+
+        put_q6k(q, lane, i, v - ((p[l] >> (4 * half + pair)) & 1 ? 0 : 4));
+    }
+    for (uint32_t s = 0; s < 16; s++)
+        meta[16 * s + lane] = (uint8_t)quant_q3k_scale(p + 96, s);
+    put_half(meta + 256, lane, get_u16(p + 108));
+}
+
+static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i++)
+        put2(q, lane, i, (p[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3);
+    for (uint32_t s = 0; s < 16; s++) {
+        meta[16 * s + lane] = p[s] & 15;
+        put_min(meta + 256, lane, s, p[s] >> 4);
+    }
+    put_half(meta + 512, lane, get_u16(p + 80));
+    put_half(meta + 544, lane, get_u16(p + 82));
+}
+
+static void pack_iq4xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t b = 0; b < 8; b++) {
+        int low = (p[4 + b / 2] >> (4 * (b % 2))) & 15, high = (get_u16(p + 2) >> (2 * b)) & 3;
+
+        meta[16 * b + lane] = (uint8_t)((low | high << 4) - 32);
+        for (uint32_t j = 0; j < 16; j++) {
+            put4(q, lane, 32 * b + j, p[8 + 16 * b + j] & 15);
+            put4(q, lane, 32 * b + 16 + j, p[8 + 16 * b + j] >> 4);
+        }
+    }
+    put_half(meta + 128, lane, get_u16(p));
+}
+
+static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t b = 0; b < 8; b++) {
+        const uint8_t *index = p + 2 + 8 * b;
+        uint32_t a = get_u16(index + 4) | (uint32_t)get_u16(index + 6) << 16;
+
+        for (uint32_t l = 0; l < 4; l++) {
+            q[128 * b + 4 * lane + l] = index[l];
+            q[128 * b + 64 + 4 * lane + l] = quant_iq2_signs((a >> (7 * l)) & 127);
+        }
+        meta[16 * b + lane] = (uint8_t)(2 * (a >> 28) + 1);
+    }
+    put_half(meta + 128, lane, get_u16(p));
+}
+
+static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i++)
+        put8(q, lane, i, p[2 + i] ^ 0x80u);
+    put_half(meta, lane, get_u16(p));
+}
+
+/* Value @i of the 16 bytes of nibbles of the 32-blocks. */
+static uint32_t nibble(const uint8_t *qs, uint32_t i) {
+    return i < 16 ? qs[i] & 15u : (uint32_t)qs[i - 16] >> 4;
+}
+
+static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t v = nibble(p + 6, i) | ((p[2 + i / 8] >> (i % 8)) & 1u) << 4;
+
+        put8(q, lane, i, v + 112); /* - 16 + 128 */
+    }
+    put_half(meta, lane, get_u16(p));
+}
+
+static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i++)
+        put8(q, lane, i, nibble(p + 8, i) | ((p[4 + i / 8] >> (i % 8)) & 1u) << 4);
+    put_half(meta, lane, get_u16(p));
+    put_half(meta + 32, lane, get_u16(p + 2));
+}
+
+/* Q4_0 and IQ4_NL. */
+static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i++)
+        put4(q, lane, i, nibble(p + 2, i));
+    put_half(meta, lane, get_u16(p));
+}
+
+static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i++)
+        put4(q, lane, i, nibble(p + 4, i));
+    put_half(meta, lane, get_u16(p));
+    put_half(meta + 32, lane, get_u16(p + 2));
+}
+
+static void pack_f32(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    memcpy(q + 4 * lane, p, 4);
+}
+
+static void pack_f16(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    memcpy(q + 2 * lane, p, 2);
+}
+
+/* Adds one block of the file as row @lane of a zeroed block of a panel. */
+typedef void (*pack_fn)(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta);
+
+static const struct {
+    enum tensor_type type;
+    enum panel_format format;
+    pack_fn pack;
+} sources[] = {
+    {TENSOR_F32, PANEL_F32, pack_f32},       {TENSOR_F16, PANEL_F16, pack_f16},
+    {TENSOR_BF16, PANEL_BF16, pack_f16},     {TENSOR_Q4_0, PANEL_Q4, pack_q4_0},
+    {TENSOR_Q4_1, PANEL_Q4M, pack_q4_1},     {TENSOR_Q5_0, PANEL_Q8, pack_q5_0},
+    {TENSOR_Q5_1, PANEL_Q8M, pack_q5_1},     {TENSOR_Q8_0, PANEL_Q8, pack_q8_0},
+    {TENSOR_Q2_K, PANEL_Q2K, pack_q2k},      {TENSOR_Q3_K, PANEL_Q6K, pack_q3k},
+    {TENSOR_Q4_K, PANEL_Q4K, pack_q4k},      {TENSOR_Q5_K, PANEL_Q5K, pack_q5k},
+    {TENSOR_Q6_K, PANEL_Q6K, pack_q6k},      {TENSOR_IQ2_XXS, PANEL_IQ2XXS, pack_iq2xxs},
+    {TENSOR_IQ4_NL, PANEL_IQ4NL, pack_q4_0}, {TENSOR_IQ4_XS, PANEL_IQ4XS, pack_iq4xs},
+};
+
+static size_t find_source(const struct tensor_format *f) {
+    size_t i = 0;
+
+    while (i < ARRAY_SIZE(sources) && sources[i].type != f->type)
+        i++;
+    return i;
+}
+
+int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
+    size_t i = find_source(t->format);
+
+    if (i == ARRAY_SIZE(sources))
+        return err_set(err, 0, NULL, "tensor %s: the cpu backend has no panels for %s", t->name,
+                       t->format->name);
+    const struct panel_info *info = &panel_infos[sources[i].format];
+    assert(t->ne[0] % info->block == 0 && t->ne[0] <= UINT32_MAX && t->ne[1] <= UINT32_MAX - LANES);
+    *m = (struct mat){
+        .format = sources[i].format,
+        .n_in = (uint32_t)t->ne[0],
+        .n_out = (uint32_t)t->ne[1],
+        .n_blocks = (uint32_t)t->ne[0] / info->block,
+        .n_panels = (uint32_t)(round_up(t->ne[1], LANES) / LANES),
+    };
+    m->panel_bytes =
+        round_up((size_t)m->n_blocks * (uint32_t)(info->quant_bytes + info->meta_bytes), 64);
+    return 0;
+}
+
+void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
+    const struct panel_info *info = &panel_infos[m->format];
+    uint8_t *meta = out + (size_t)m->n_blocks * info->quant_bytes;
+    pack_fn pack = sources[find_source(t->format)].pack;
+
+    memset(out, 0, m->panel_bytes);
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        uint32_t row = panel * LANES + lane;
+
+        if (row >= m->n_out)
+            break;
+        const uint8_t *p = t->data + row * t->row_bytes;
+        for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes)
+            pack(p, lane, out + (size_t)b * info->quant_bytes, meta + (size_t)b * info->meta_bytes);
+    }
+}

@@ -1,0 +1,121 @@
+#include "engine/cpu/kernels.h"
+
+/* What is done to one row: norm, rotation, the FFN's activation, the write into a page. */
+
+/* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
+void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps) {
+    uint32_t whole = n / LANES * LANES;
+    vf sum = vf_zero();
+    float tail[LANES] = {0};
+
+    for (uint32_t i = 0; i < whole; i += LANES) {
+        vf v = vf_load(x + i);
+
+        sum = vf_fma(v, v, sum);
+    }
+    if (n > whole) {
+        memcpy(tail, x + whole, (n - whole) * sizeof(float));
+        sum = vf_fma(vf_load(tail), vf_load(tail), sum);
+    }
+    float scale = 1.0f / sqrtf(vf_reduce_add(sum) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * scale * w[i];
+}
+
+/* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */
+INLINE void turn(float *a, float *b, float c, float s) {
+    float x = *a, y = *b;
+
+    *a = fmaf(x, c, -(y * s));
+    *b = fmaf(x, s, y * c);
+}
+
+void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n_rot,
+                         enum rope_type type) {
+    uint32_t half = n_rot / 2;
+
+    if (type == ROPE_NORM)
+        for (uint32_t i = 0; i < half; i++)
+            turn(&x[2 * i], &x[2 * i + 1], cs[i], cs[half + i]);
+    else
+        for (uint32_t i = 0; i < half; i++)
+            turn(&x[i], &x[half + i], cs[i], cs[half + i]);
+}
+
+INLINE vf silu_mul(vf g, vf u) {
+    vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
+
+    return vf_mul(vf_div(g, sigmoid), u);
+}
+
+void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n) {
+    uint32_t i = 0;
+    float tail[2][LANES] = {{0}};
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(h + i, silu_mul(vf_load(g + i), vf_load(u + i)));
+    if (i < n) {
+        memcpy(tail[0], g + i, (n - i) * sizeof(float));
+        memcpy(tail[1], u + i, (n - i) * sizeof(float));
+        vf_store(tail[0], silu_mul(vf_load(tail[0]), vf_load(tail[1])));
+        memcpy(h + i, tail[0], (n - i) * sizeof(float));
+    }
+}
+
+/* 32 values as int8 with a half as scale. */
+static uint16_t quantize32(const float *x, int8_t *q) {
+    vf most = vf_max(vf_abs(vf_load(x)), vf_abs(vf_load(x + LANES)));
+    uint16_t d = mx_float_to_half(vf_reduce_max(most) / 127.0f);
+    float scale = mx_half_to_float(d);
+    vf inverse = vf_set1(scale > 0.0f ? 1.0f / scale : 0.0f), limit = vf_set1(127.0f);
+
+    for (int i = 0; i < 32; i += LANES) {
+        vf v = vf_max(vf_min(vf_mul(vf_load(x + i), inverse), limit), vf_neg(limit));
+
+        vf_store_i8(q + i, vf_round(v));
+    }
+    return d;
+}
+
+static void write_q8(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
+                     const float *k, const float *val) {
+    uint32_t lane = slot % LANES, hd = v->head_dim;
+    uint8_t *k_scale = k_group + (size_t)LANES * hd;
+    uint8_t *v_scale = v_head + (size_t)v->page_tokens * hd + (size_t)slot * (hd / 32) * 2;
+
+    for (uint32_t b = 0; b < hd / 32; b++) {
+        int8_t q[32];
+        uint16_t d = quantize32(k + 32 * b, q);
+
+        memcpy(k_scale + (b * LANES + lane) * 2, &d, 2);
+        for (uint32_t i = 0; i < 32; i++)
+            k_group[(32 * b + i) * LANES + lane] = (uint8_t)q[i];
+        d = quantize32(val + 32 * b, q);
+        memcpy(v_scale + 2 * b, &d, 2);
+        memcpy(v_head + (size_t)slot * hd + 32 * b, q, 32);
+    }
+}
+
+void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
+                        const float *k, const float *val) {
+    uint8_t *k_group = k_head + slot / LANES * v->k_group;
+    uint32_t hd = v->head_dim;
+
+    if (v->q8) {
+        write_q8(v, k_group, v_head, slot, k, val);
+        return;
+    }
+    for (uint32_t d = 0; d < hd; d += LANES) {
+        uint32_t n = hd - d < LANES ? hd - d : LANES;
+        float part[2][LANES] = {{0}};
+        uint16_t half[2][LANES];
+
+        memcpy(part[0], k + d, n * sizeof(float));
+        memcpy(part[1], val + d, n * sizeof(float));
+        vf_store_half(half[0], vf_load(part[0]));
+        vf_store_half(half[1], vf_load(part[1]));
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(k_group + ((d + i) * LANES + slot % LANES) * 2, &half[0][i], 2);
+        memcpy(v_head + ((size_t)slot * hd + d) * 2, half[1], 2 * n);
+    }
+}

@@ -1,0 +1,96 @@
+#pragma once
+
+/* The backend's state, shared by backend.c (open, load), ops.c (the step) and attend.c. */
+
+#include "engine/cpu/cpu.h"
+#include "engine/host.h"
+
+/* Memory of the weights: big blocks in huge pages where the system gives them. */
+struct block {
+    struct block *next;
+    uint8_t *base;
+    size_t size, used;
+};
+
+struct weights {
+    struct weights *next;
+    uint32_t layer, n_mats;
+    struct mat m[3];
+    float *norm, *q_norm, *k_norm, *bias[3]; /* NULL: none */
+    uint32_t acts;                           /* bit per enum acts_kind that m[] wants */
+    const struct tensor *embed;              /* read where it lies in the file */
+};
+
+/* Consecutive rows of one sequence that go through the pages together. */
+struct attend_block {
+    uint32_t row0, n_rows;
+};
+
+struct attend_scratch { /* one a thread */
+    float *q;           /* [head_dim][queries] */
+    struct attn_state *total, *chunk;
+};
+
+struct step {
+    struct host_step host;
+    struct be *be;
+    uint32_t n_rows, n_wants;
+    uint32_t n_blocks, block_rows; /* attend_block */
+};
+
+struct be {
+    const struct cpu_kernels *kernels;
+    struct pool *pool;
+    struct model_shape shape;
+    uint32_t max_rows, max_wants;
+    struct block *blocks;
+    struct weights *weights;
+    struct step step;
+
+    float *act[ACT_ROLES]; /* [max_rows][act_width] */
+    size_t act_width[ACT_ROLES];
+    float *k, *v;  /* [max_rows][n_head_kv * head_dim], before they are in the pages */
+    float *rope;   /* [max_rows][n_rot]: cosines, sines */
+    float *logits; /* [max_wants][n_vocab] */
+    float *row;    /* [threads][row_width]: a normed row */
+    size_t row_width;
+    uint8_t *acts[ACTS_KINDS]; /* tiles */
+    size_t acts_size[ACTS_KINDS];
+    struct matmul_scratch *scratch; /* [threads] */
+    struct sampler *samplers;       /* [threads] */
+
+    struct kv_view view;
+    uint8_t *kv;
+    size_t kv_bytes, page_bytes, layer_bytes;
+    uint32_t n_pages;
+    struct attend_block *attend_blocks; /* [max_rows] */
+    struct attend_scratch *attend;      /* [threads] */
+    struct attn_state *partial;         /* [n_partial] of long contexts */
+    float *attend_memory;
+    uint32_t n_partial, max_chunks;
+};
+
+enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
+
+int attend_open(struct be *b, uint32_t max_context);
+void attend_close(struct be *b);
+/* Cuts the rows of the batch. */
+void attend_begin(struct step *s);
+void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a);
+
+/* Zeroed memory in huge pages where possible; NULL. */
+void *be_map(size_t size);
+void be_unmap(void *p, size_t size);
+
+int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
+int ops_embed(struct step *s, struct act x, const struct weights *w);
+int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+            const struct kv_layer *kv);
+int ops_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+               const struct attn *a);
+int ops_proj(struct step *s, struct act x, struct act in, const struct weights *w);
+int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
+int ops_logits(struct step *s, struct act x, const struct weights *w);
+int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
+int ops_sample(struct step *s);
+int ops_end(struct step *s, struct engine_result *out);

@@ -1,0 +1,97 @@
+#pragma once
+
+/*
+ * vec - the vectors that the kernels are written in: 16 lanes, a lane for each row of a panel (or key,
+ * or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2 or neither being defined; every function
+ * here is either an exact integer operation or the same IEEE operation in each lane, so the copies agree
+ * bit for bit.
+ *
+ *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
+ *
+ * vb shifts may move bits between the two bytes of a pair: mask after shifting. vf_reduce_*() fold
+ * halves: lane i with i + 8, then 4, 2, 1.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/cpu.h"
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+#if defined CPU_AVX512
+#include "engine/cpu/vec_avx512.h"
+#define CPU_NAME(name) name##_avx512
+#define CPU_ISA "avx512"
+#elif defined CPU_AVX2
+#include "engine/cpu/vec_avx2.h"
+#define CPU_NAME(name) name##_avx2
+#define CPU_ISA "avx2"
+#else
+#include "engine/cpu/vec_generic.h"
+#define VEC_PLAIN
+#define CPU_NAME(name) name##_generic
+#define CPU_ISA "generic"
+#endif
+
+/* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width of a tile:
+ * FOR_WIDTH calls the one for (columns, width of the tile, first column). Not so in plain C, where it would
+ * only cost compile time. */
+#ifdef VEC_PLAIN
+#define UNROLL
+#define FOR_WIDTH(n, call) call((int)(n), (int)(n), 0)
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#define FOR_WIDTH(n, call)                                                                         \
+    do {                                                                                           \
+        if ((n) == 1) {                                                                            \
+            call(1, 1, 0);                                                                         \
+        } else if ((n) == 2) {                                                                     \
+            call(2, 2, 0);                                                                         \
+        } else if ((n) == 4) {                                                                     \
+            call(4, 4, 0);                                                                         \
+        } else if (VEC_TILE == 8) {                                                                \
+            call(VEC_TILE, 8, 0);                                                                  \
+        } else {                                                                                   \
+            call(4, 8, 0);                                                                         \
+            call(4, 8, 4);                                                                         \
+        }                                                                                          \
+    } while (0)
+#endif
+
+#ifndef CPU_AVX512
+INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < 8; j++) {
+            uint8_t v = table[j][index[i]];
+
+            out[64 * j + i] = (sign[i] >> j) & 1 ? (uint8_t)-v : v;
+        }
+}
+#endif
+
+/* The nearest integer of |x| < 2^22, ties to even. */
+INLINE vf vf_round(vf x) {
+    vf magic = vf_set1(12582912.0f);
+
+    return vf_sub(vf_add(x, magic), magic);
+}
+
+/* mx_expf() in every lane; 0 for what is not a number. */
+INLINE vf vf_exp(vf x) {
+    vf lowest = vf_set1(-87.0f), y = vf_min(vf_max(x, lowest), vf_set1(88.0f));
+    vf magic = vf_set1(12582912.0f);
+    vf n = vf_sub(vf_fma(y, vf_set1(1.44269504088896341f), magic), magic);
+    vf r = vf_fma(n, vf_set1(-0.693359375f), y);
+
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    vf p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+    return vf_keep_above(vf_mul(p, vf_exp2i(n)), x, lowest);
+}

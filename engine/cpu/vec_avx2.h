@@ -1,0 +1,148 @@
+#pragma once
+
+/* The vectors of vec.h on AVX2, FMA and F16C: pairs of registers, rows 0-7 in the first. */
+
+#include <immintrin.h>
+
+#define VEC_TILE 4
+
+typedef struct {
+    __m256i a, b;
+} vi;
+typedef struct {
+    __m256 a, b;
+} vf;
+typedef vi vb;
+
+#define I INLINE
+/* clang-format off */
+I vi vi_zero(void) { return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+I vi vi_set1(int32_t x) { __m256i v = _mm256_set1_epi32(x); return (vi){v, v}; }
+I vi vi_add(vi x, vi y) { return (vi){_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+I vi vi_mul(vi x, vi y) { return (vi){_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
+I vi vi_load_i8(const void *p) {
+    __m128i v = _mm_loadu_si128(p);
+    return (vi){_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))};
+}
+I vi vi_load_pairs(const void *p) {
+    return (vi){_mm256_cvtepu8_epi16(_mm_loadu_si128(p)),
+                _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+I vi vi_dot_pairs(vi acc, vi w, int32_t a) {
+    __m256i x = _mm256_set1_epi32(a);
+    return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, x)),
+                _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, x))};
+}
+/* Weights up to 63: two products fit 16 bits. */
+I vi vi_dot6(vi acc, vb w, int32_t a) {
+    __m256i x = _mm256_set1_epi32(a), ones = _mm256_set1_epi16(1);
+    return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(w.a, x), ones)),
+                _mm256_add_epi32(acc.b, _mm256_madd_epi16(_mm256_maddubs_epi16(w.b, x), ones))};
+}
+I __m256i dot8_half(__m256i acc, __m256i w, __m256i x) {
+    __m256i s = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+    __m256i p = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(x, s));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+}
+/* Weights with 128 added. 16 bits hold two products of signed bytes, not of unsigned ones: so this
+ * multiplies w - 128, and what vi_dot8_init() takes off elsewhere is not there to be taken off. */
+I vi vi_dot8(vi acc, vb w, int32_t a) {
+    __m256i x = _mm256_set1_epi32(a);
+    return (vi){dot8_half(acc.a, w.a, x), dot8_half(acc.b, w.b, x)};
+}
+I vi vi_dot8_init(int32_t neg128_sum) { (void)neg128_sum; return vi_zero(); }
+
+#define VF2(name, f) I vf name(vf x, vf y) { return (vf){f(x.a, y.a), f(x.b, y.b)}; }
+VF2(vf_add, _mm256_add_ps)
+VF2(vf_sub, _mm256_sub_ps)
+VF2(vf_mul, _mm256_mul_ps)
+VF2(vf_div, _mm256_div_ps)
+VF2(vf_max, _mm256_max_ps)
+VF2(vf_min, _mm256_min_ps)
+#undef VF2
+I vf vf_zero(void) { return (vf){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+I vf vf_set1(float x) { __m256 v = _mm256_set1_ps(x); return (vf){v, v}; }
+I vf vf_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+I void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+I vf vf_load_half(const void *p) {
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+I void vf_store_half(uint16_t *p, vf x) {
+    _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+I __m256 bf16_half(const void *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
+I vf vf_load_bf16(const void *p) {
+    return (vf){bf16_half(p), bf16_half((const __m128i *)p + 1)};
+}
+I vf vf_of_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+I vf vf_fma(vf x, vf y, vf z) {
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+I vf vf_abs(vf x) {
+    __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MAX));
+    return (vf){_mm256_and_ps(x.a, m), _mm256_and_ps(x.b, m)};
+}
+I vf vf_neg(vf x) {
+    __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MIN));
+    return (vf){_mm256_xor_ps(x.a, m), _mm256_xor_ps(x.b, m)};
+}
+I vf vf_keep_first(vf x, uint32_t n, vf other) {
+    __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), limit = _mm256_set1_epi32((int)n);
+    __m256i j = _mm256_add_epi32(i, _mm256_set1_epi32(8));
+    return (vf){
+        _mm256_blendv_ps(other.a, x.a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, i))),
+        _mm256_blendv_ps(other.b, x.b, _mm256_castsi256_ps(_mm256_cmpgt_epi32(limit, j)))};
+}
+I vf vf_keep_above(vf a, vf x, vf limit) { /* a where x > limit, else 0 */
+    return (vf){_mm256_and_ps(a.a, _mm256_cmp_ps(x.a, limit.a, _CMP_GT_OQ)),
+                _mm256_and_ps(a.b, _mm256_cmp_ps(x.b, limit.b, _CMP_GT_OQ))};
+}
+I __m256 exp2i_half(__m256 n) {
+    __m256i i = _mm256_add_epi32(_mm256_cvttps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+I vf vf_exp2i(vf n) { return (vf){exp2i_half(n.a), exp2i_half(n.b)}; }
+I void vf_store_i8(int8_t *p, vf x) { /* integers in -127..127 */
+    __m256i v = _mm256_packs_epi32(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+    v = _mm256_permute4x64_epi64(v, 0xD8);
+    _mm_storeu_si128((void *)p,
+                     _mm_packs_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)));
+}
+I float vf_reduce_add(vf x) {
+    __m256 b = _mm256_add_ps(x.a, x.b);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+I float vf_reduce_max(vf x) {
+    __m256 b = _mm256_max_ps(x.a, x.b);
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+I vb vb_load(const void *p) {
+    return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)};
+}
+I void vb_store(void *p, vb x) {
+    _mm256_storeu_si256(p, x.a);
+    _mm256_storeu_si256((__m256i *)p + 1, x.b);
+}
+I vb vb_set1(uint8_t x) { __m256i v = _mm256_set1_epi8((char)x); return (vb){v, v}; }
+I vb vb_and(vb x, vb y) { return (vb){_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+I vb vb_or(vb x, vb y) { return (vb){_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+I vb vb_shr(vb x, int n) { return (vb){_mm256_srli_epi16(x.a, n), _mm256_srli_epi16(x.b, n)}; }
+I vb vb_shl(vb x, int n) { return (vb){_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)}; }
+I vb vb_table(const uint8_t table[16]) {
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+    return (vb){t, t};
+}
+I vb vb_lookup(vb t, vb x) {
+    return (vb){_mm256_shuffle_epi8(t.a, x.a), _mm256_shuffle_epi8(t.b, x.b)};
+}
+/* clang-format on */
+#undef I
