@@ -271,8 +271,10 @@ static void stream(struct answer *a) {
     if (!a->head_sent)
         send_head(a);
     for (uint32_t i = 0; i < a->n_choices; i++) {
-        if (conn_is_full(conn))
-            return; /* drained() comes back */
+        if (conn_is_full(conn)) {
+            conn_flush(conn); /* drained() comes back */
+            return;
+        }
         send_choice(a, i);
         all &= a->choices[i].finish_sent;
     }

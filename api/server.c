@@ -228,8 +228,12 @@ enum api_health server_health(const struct api *a) {
 
 void server_log_call(const struct call *c) {
     int64_t now = clock_now(c->api->clock);
+    bool probe = c->route && c->route->open; /* balancers ask many times a second */
 
-    log_event(c->status >= 500 ? WLOG_WARN : WLOG_INFO, "request",
+    log_event(probe              ? WLOG_DEBUG
+              : c->status >= 500 ? WLOG_WARN
+                                 : WLOG_INFO,
+              "request",
               "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
               "queue_ms=%lld ttft_ms=%lld total_ms=%lld resumed=%u retries=%u error=%s",
               c->id, c->method, c->route ? c->route->path : "-", c->status, c->stream, c->n_prompt,

@@ -21,6 +21,8 @@ static int submit(struct api_port *p, const struct submit *m) {
     struct fake_port *f = of(p);
     struct fake_request *r = fake_find(f, m->id);
 
+    if (f->refuse_with)
+        return f->refuse_with;
     if (f->n_again) {
         f->n_again--;
         return -EAGAIN;

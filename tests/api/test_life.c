@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -469,6 +470,120 @@ Test(life, figures_are_published) {
     cr_expect_eq(r.status, 200);
     for (size_t i = 0; i < ARRAY_SIZE(needles); i++)
         cr_expect(strstr(r.body.data, needles[i]), "%s is missing in %s", needles[i], r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* ---- times and sizes ---- */
+
+Test(admit, a_request_larger_than_the_limit_runs_alone) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_running = 2;
+    w.opts.max_queued = 8;
+    world_start(&w);
+    int fd = world_connect(&w), next = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"n\":5}");
+    world_turns(&w, 5);
+    cr_expect_eq(w.port.n, 5);
+    world_post(&w, next, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    cr_expect_eq(w.port.n, 5);
+    w.port.script = "x";
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_receive(&w, next, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_drop(&w, next);
+    world_stop(&w);
+}
+
+Test(life, a_request_ends_at_its_deadline_even_without_a_worker) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.request_timeout_ms = 60;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    cr_expect_eq(w.port.r[0].m.deadline_ns - w.port.r[0].m.arrived_ns, 60000000);
+    api_worker_down(w.api);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 504);
+    cr_expect(strstr(r.body.data, "\"type\":\"timeout_error\""));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(life, a_request_that_the_channel_cannot_take_fails_alone) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.refuse_with = -EMSGSIZE;
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 500);
+    cr_expect(strstr(r.body.data, "internal_error"));
+    reply_deinit(&r);
+    w.port.refuse_with = 0;
+    w.port.script = "x";
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(life, sessions_are_told_by_header_key_or_user) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, CHAT, "{" HI ",\"prompt_cache_key\":\"k\",\"user\":\"u\"}", &r);
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI ",\"user\":\"k\"}", &r);
+    reply_deinit(&r);
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nX-Session-Id: k\r\n"
+              "Content-Length: %zu\r\n\r\n{" HI ",\"user\":\"u\"}",
+              strlen("{" HI ",\"user\":\"u\"}"));
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    reply_deinit(&r);
+    cr_expect_neq(w.port.r[0].m.program, 0);
+    cr_expect_eq(w.port.r[0].m.program, w.port.r[1].m.program);
+    cr_expect_eq(w.port.r[0].m.program, w.port.r[2].m.program);
+    cr_expect_eq(w.port.r[3].m.program, 0);
+    world_stop(&w);
+}
+
+Test(life, a_model_without_a_template_only_completes) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    template_free((struct template *)(uintptr_t)w.model.template);
+    w.model.template = NULL;
+    world_start(&w);
+    w.port.script = "x";
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "no_chat_template"));
+    reply_deinit(&r);
+    world_ask(&w, TEXT, "{\"prompt\":\"a\"}", &r);
+    cr_expect_eq(r.status, 200);
     reply_deinit(&r);
     world_stop(&w);
 }
