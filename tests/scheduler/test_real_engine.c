@@ -62,7 +62,8 @@ static void listen(struct sched *s, struct heard *all) {
         while (msg_events_next(&at, &e) == 0) {
             struct heard *h = &all[e.id - 1];
 
-            cr_assert_eq(e.from, e.kind == EVENT_ACCEPTED ? 0 : h->n, "kind %u, request %lu, from %u, has %u", e.kind, e.id, e.from, h->n);
+            cr_assert_eq(e.from, e.kind == EVENT_ACCEPTED ? 0 : h->n,
+                         "kind %u, request %lu, from %u, has %u", e.kind, e.id, e.from, h->n);
             for (uint32_t k = 0; k < e.n_tokens; k++) {
                 h->token[h->n] = e.tokens[k];
                 h->digest[h->n++] = e.digests[k];
