@@ -82,23 +82,24 @@ Test(template_limits, endless_work_runs_out_of_steps) {
         "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}{% "
         "endfor %}{% endfor %}",
         "{% set r = range(99999)|list %}{% for a in r %}{{ r == (r + []) }}{% endfor %}",
-        "{% set x = 'a' * 4000000 %}{% for a in range(100000) %}{% if 'b' in x %}{% endif %}{% "
-        "endfor %}",
-        "{% set x = 'a' * 4000000 %}{% for a in range(100000) %}{% if x.endswith('b') and "
+        "{% set x = ('a' * 2000) * 2000 %}{% for a in range(100000) %}{% if 'b' in x %}{% endif "
+        "%}{% endfor %}",
+        "{% set x = ('a' * 2000) * 2000 %}{% for a in range(100000) %}{% if x.endswith('b') and "
         "x.upper() %}{% endif %}{% if x|length %}{% endif %}{% endfor %}",
-        "{% set x = 'ab' * 2000000 %}{% for a in range(1000) %}{{ x.rfind('a' * 100000 + 'b') }}{% "
-        "endfor %}",
+        "{% set x = ('ab' * 2000) * 1000 %}{% for a in range(1000) %}{{ x.rfind(('a' * 1000) * 100 "
+        "+ 'b') }}{% endfor %}",
         "{% set r = range(99999)|list %}{% for a in r %}{{ 5.5 in r }}{% endfor %}",
         "{% macro m() %}{% for x in range(9999) %}{{ m() }}{% endfor %}{% endmacro %}{{ m() }}",
         "{% set r = range(50000)|list %}{% for a in r %}{% set _ = r.insert(0, a) %}{% endfor %}",
-        "{{ ('a' * 4000000).strip('b' * 4000000 + 'a') }}",
-        "{{ ('a' * 4000000).rstrip('b' * 4000000 + 'a') }}",
-        "{% set x = 'a' * 4000000 %}{{ x.startswith((x ~ 'b',) * 10 + (x,) * 100000) }}",
-        "{% set x = 'a' * 999999 %}{{ (x ~ 'b') in [x ~ 'c'] * 1000000 }}",
-        "{% set x = 'a' * 999999 %}{% set d = {x ~ 'b': 1} %}{% for i in range(99999) %}{{ d[x ~ "
-        "'c'] }}{% endfor %}",
+        "{{ (('a' * 2000) * 2000).strip(('b' * 2000) * 2000 + 'a') }}",
+        "{{ (('a' * 2000) * 2000).rstrip(('b' * 2000) * 2000 + 'a') }}",
+        "{% set x = ('a' * 2000) * 2000 %}{{ x.startswith((x ~ 'b',) * 10 + (x,) * 100000) }}",
+        "{% set x = ('a' * 1000) * 999 %}{{ (x ~ 'b') in [x ~ 'c'] * 1000000 }}",
+        "{% set x = ('a' * 1000) * 999 %}{% set d = {x ~ 'b': 1} %}{% for i in range(99999) %}{{ "
+        "d[x ~ 'c'] }}{% endfor %}",
         "{% for a in range(100000) %}{{ (ms * 99)|tojson|length }}{% endfor %}",
-        "{% set x = 'a ' * 1000000 %}{% for i in range(10000) %}{{ x.split()|length }}{% endfor %}",
+        "{% set x = ('a ' * 1000) * 1000 %}{% for i in range(10000) %}{{ x.split()|length }}{% "
+        "endfor %}",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(bombs); i++) {
