@@ -3,9 +3,11 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -19,10 +21,20 @@ static enum log_level max_level = WLOG_INFO;
 static const char *process_name = "weft";
 static int journal_fd = -1;
 
+/* A terminal started by a service inherits the variable too: it must name what stderr is now. */
+static bool stderr_is_journal(void) {
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long dev, ino;
+    struct stat st;
+
+    return stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 &&
+           fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
 static int open_journal(void) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
 
-    if (!getenv("JOURNAL_STREAM"))
+    if (!stderr_is_journal())
         return -1;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
@@ -77,7 +89,8 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
         n += (size_t)sprintf(out + n, "WEFT_");
         for (const char *p = pairs; p < eq; p++)
             out[n++] = isalnum((unsigned char)*p) ? (char)toupper((unsigned char)*p) : '_';
-        n += (size_t)sprintf(out + n, "%.*s\n", (int)(end - eq), eq);
+        int quoted = eq[1] == '"' && end > eq + 2;
+        n += (size_t)sprintf(out + n, "=%.*s\n", (int)(end - eq) - 1 - 2 * quoted, eq + 1 + quoted);
         pairs = end + strspn(end, " ");
     }
     return n;
