@@ -10,7 +10,8 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69 }; /* exit codes; 69 is EX_UNAVAILABLE */
+/* Exit codes; the larger ones are EX_UNAVAILABLE and EX_NOPERM. */
+enum { CTL_OK = 0, CTL_REFUSED = 1, CTL_UNREACHABLE = 69, CTL_DENIED = 77 };
 
 #define CTL_REPLY_MAX (16u << 20)
 

@@ -96,6 +96,13 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &os);
     switch (code) {
     case CURLE_COULDNT_CONNECT:
+        if (os == EACCES) {
+            err_set(err, 0, NULL,
+                    "%s: permission denied: only root and members of the socket's group may "
+                    "connect",
+                    c->socket);
+            return CTL_DENIED;
+        }
         err_set(err, 0, NULL, "no daemon answers on %s: %s", c->socket,
                 os ? strerror((int)os) : "cannot connect");
         break;

@@ -18,7 +18,7 @@ static const char help[] =
     "  top [SECONDS]              a screen of all this\n"
     "The socket is PATH, else $WEFT_ADMIN, else /run/weft-admin.sock, /run/weft/admin.sock or\n"
     "./build/admin.sock. --json prints what the daemon said, unchanged. Exit codes: 0; 1 refused;\n"
-    "64 wrong usage; 69 no daemon answers.\n";
+    "64 wrong usage; 69 no daemon answers; 77 not allowed.\n";
 
 struct call {
     struct ctl *ctl;
