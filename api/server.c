@@ -13,7 +13,7 @@
 #include "api/respond.h"
 #include "base/log.h"
 
-#define BACKLOG 1024
+#define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
 
 struct listener {
     struct list link; /* api.listeners */
@@ -77,7 +77,8 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
         return 0;
     *l->path = 0; /* not ours */
     close_listener(l);
-    return err_set(err, 0, "listen", "listen: %.200s: %s", what, uv_strerror(r));
+    err_set(err, 0, "listen", "listen: %.200s: %s", what, uv_strerror(r));
+    return r;
 }
 
 int api_listen_tcp(struct api *a, const char *host, int port, int *bound_port, struct err *err) {
