@@ -16,6 +16,7 @@
 #define QUEUE_MAX (64u << 20)
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 5000
+#define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
 enum workers_state { WORKERS_DOWN, WORKERS_LOADING, WORKERS_SERVING, WORKERS_STOPPED };
@@ -270,6 +271,17 @@ static void on_process_closed(uv_handle_t *h) {
         schedule_restart(w);
 }
 
+/* A model that cannot be loaded is not tried for ever. */
+static void give_up(struct workers *w, int signal) {
+    if (*w->refusal) {
+        w->opts.on_refused(w->opts.ctx, w->refusal, -EINVAL);
+    } else if (w->n_deaths == LOAD_TRIES) {
+        snprintf(w->refusal, sizeof(w->refusal), "the worker died %d times while loading it%s",
+                 LOAD_TRIES, signal == SIGKILL ? " (killed: is there enough memory?)" : "");
+        w->opts.on_refused(w->opts.ctx, w->refusal, -EAGAIN);
+    }
+}
+
 static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     struct chan_frame f;
@@ -291,15 +303,16 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
             api_worker_down(w->api);
     }
     uv_close((uv_handle_t *)p, on_process_closed);
-    if (w->state == WORKERS_DOWN && !w->served && *w->refusal)
-        w->opts.on_refused(w->opts.ctx, w->refusal);
+    if (w->state == WORKERS_DOWN && !w->served)
+        give_up(w, signal);
 }
 
 static int spawn(struct workers *w) {
     uint32_t n_shards = gguf_n_shards(w->opts.file);
     uv_stdio_container_t stdio[WORKER_FD_MODEL + 256];
-    char exe[32], shards[16];
-    char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL}, *env[] = {NULL};
+    char exe[32], shards[16], journal[64];
+    char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
+    char *env[] = {getenv("JOURNAL_STREAM") ? journal : NULL, NULL}; /* base/log.c reads it */
     uv_process_options_t o = {.exit_cb = on_process_exit,
                               .file = exe,
                               .args = args,
@@ -314,6 +327,8 @@ static int spawn(struct workers *w) {
         return -errno;
     snprintf(exe, sizeof(exe), "/proc/self/fd/%d", w->exe_fd);
     snprintf(shards, sizeof(shards), "%u", n_shards);
+    if (*env)
+        snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%s", getenv("JOURNAL_STREAM"));
     for (int i = 0; i < 3; i++)
         stdio[i] =
             (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};

@@ -29,8 +29,8 @@ struct workers_opts {
     void *ctx;
     /* The first time: the model is served from now on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* The worker refused to serve before it ever did: @why is its reason. */
-    void (*on_refused)(void *ctx, const char *why);
+    /* No worker ever served: one gave the reason @why (-EINVAL), or several died without one (-EAGAIN). */
+    void (*on_refused)(void *ctx, const char *why, int error);
 };
 
 struct workers_stats {
