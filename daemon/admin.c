@@ -421,37 +421,58 @@ static int start_listening(struct listener *l, struct err *err) {
 
     if (r == 0 && uv_fileno((uv_handle_t *)&l->pipe, &fd) == 0)
         l->group = group_of(fd);
-    return r < 0 ? err_set(err, 0, "admin-socket", "admin-socket: %s", uv_strerror(r)) : 0;
+    if (r < 0)
+        err_set(err, 0, "admin-socket", "admin-socket: %s", uv_strerror(r));
+    return r;
 }
 
 /* A socket file that nobody listens on is left from a daemon that was killed. */
 static void remove_stale(const char *path) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    struct stat st;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     snprintf(at.sun_path, sizeof(at.sun_path), "%s", path);
-    if (fd >= 0 && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
-        connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0 && errno == ECONNREFUSED)
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0 && errno == ECONNREFUSED)
         unlink(path);
     if (fd >= 0)
         close(fd);
 }
 
+/* libuv says "permission denied" for a folder that does not exist. */
+static int refuse_path(const char *path, int r, struct err *err) {
+    char folder[sizeof(((struct listener *)0)->path)];
+    struct stat st;
+
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        *slash = 0;
+    bool absent = r == UV_EACCES && slash && *folder && stat(folder, &st) < 0 && errno == ENOENT;
+    err_set(err, 0, "admin-socket", "admin-socket: %s: %s", path,
+            absent ? "no such folder" : uv_strerror(r));
+    return r;
+}
+
 int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
     struct listener *l;
+    struct stat st;
 
     if (strlen(path) >= sizeof(l->path))
         return err_set(err, 0, "admin-socket", "admin-socket: the path is longer than %zu bytes",
                        sizeof(l->path) - 1);
     if (!(l = add_listener(a)))
         return err_set(err, 0, "admin-socket", "admin-socket: too many");
-    remove_stale(path);
+    bool exists = lstat(path, &st) == 0;
+    if (exists && !S_ISSOCK(st.st_mode))
+        return err_set(err, 0, "admin-socket", "admin-socket: %s: exists and is not a socket",
+                       path);
+    if (exists)
+        remove_stale(path);
     mode_t mask = umask(0117); /* 0660 */
     int r = uv_pipe_bind(&l->pipe, path);
     umask(mask);
     if (r < 0)
-        return err_set(err, 0, "admin-socket", "admin-socket: %s: %s", path, uv_strerror(r));
+        return refuse_path(path, r, err);
     snprintf(l->path, sizeof(l->path), "%s", path);
     return start_listening(l, err);
 }
@@ -460,9 +481,10 @@ int admin_listen_fd(struct admin *a, int fd, struct err *err) {
     struct listener *l = add_listener(a);
     int r = l ? uv_pipe_open(&l->pipe, fd) : UV_EMFILE;
 
-    if (r < 0)
-        return err_set(err, 0, "admin-socket", "admin-socket: inherited socket: %s",
-                       uv_strerror(r));
+    if (r < 0) {
+        err_set(err, 0, "admin-socket", "admin-socket: inherited socket: %s", uv_strerror(r));
+        return r;
+    }
     return start_listening(l, err);
 }
 

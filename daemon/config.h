@@ -13,6 +13,7 @@
 
 #define CONFIG_LIST_MAX 16
 #define EXIT_CONFIG 78 /* EX_CONFIG: systemd does not restart on it */
+#define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
 
 struct config {
     /* model */

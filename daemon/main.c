@@ -41,6 +41,8 @@ struct front {
     uv_timer_t drain;
     int64_t drain_ends_ns;
     char url[300];
+    int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
+    uint32_t n_inherited;
     bool draining, closing, was_ready;
     int exit_code;
 };
@@ -49,10 +51,20 @@ static struct front *the_front(uv_handle_t *h) {
     return h->loop->data;
 }
 
-/* One line for a refusal, whatever went wrong. */
+/* What may have passed when the service manager tries again. */
+static bool is_temporary(int r) {
+    static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, EMFILE, ENFILE, EAGAIN, EIO};
+
+    for (size_t i = 0; i < ARRAY_SIZE(codes); i++)
+        if (r == -codes[i])
+            return true;
+    return false;
+}
+
+/* One line for a refusal, whatever went wrong. Returns the exit code. */
 static int fail(const struct err *err, int r) {
     fprintf(stderr, "weftd: %s\n", *err->message ? err->message : strerror(-r));
-    return EXIT_CONFIG;
+    return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
 }
 
 /* ---- stopping ---- */
@@ -160,7 +172,8 @@ static void on_hup(uv_signal_t *s, int signum) {
     struct err err = {0};
 
     (void)signum;
-    service_reloading();
+    if (f->was_ready && !f->draining)
+        service_reloading();
     if (config_init(&next) < 0 || config_read_args(&next, f->argc, f->argv, &err) < 0 ||
         config_check(&next, &err) < 0) {
         log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
@@ -171,7 +184,8 @@ static void on_hup(uv_signal_t *s, int signum) {
             log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
     }
     config_deinit(&next);
-    service_ready();
+    if (f->was_ready && !f->draining)
+        service_ready();
 }
 
 /* ---- starting ---- */
@@ -179,24 +193,37 @@ static void on_hup(uv_signal_t *s, int signum) {
 /* The worker serves: fill in what only it knows, say so. */
 static void on_ready(void *ctx, const struct msg_ready *m) {
     struct front *f = ctx;
+    struct err err = {0};
     char status[400];
 
     f->model.max_context = m->max_context;
     f->model.n_pages = m->n_pages;
     f->model.page_tokens = m->page_tokens;
+    if (f->draining)
+        return;
+    for (uint32_t i = 0; i < f->n_inherited; i++) {
+        int r = api_listen_fd(f->api, f->inherited[i], &err);
+
+        if (r < 0) {
+            f->exit_code = fail(&err, r);
+            start_drain(f);
+            return;
+        }
+    }
     f->was_ready = true;
-    api_set_health(f->api, f->draining ? API_DRAINING : API_SERVING);
+    api_set_health(f->api, API_SERVING);
     snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
     service_status(status);
     service_ready();
     fprintf(stderr, "ready %s\n", f->url);
 }
 
-static void on_refused(void *ctx, const char *why) {
+static void on_refused(void *ctx, const char *why, int r) {
     struct front *f = ctx;
+    struct err err;
 
-    fprintf(stderr, "weftd: %s\n", why);
-    f->exit_code = EXIT_CONFIG;
+    err_set(&err, 0, "model", "%.150s: %.240s", f->config.model, why);
+    f->exit_code = fail(&err, r);
     close_all(f);
 }
 
@@ -256,8 +283,10 @@ static int open_model(struct front *f, struct err *err) {
     if (r < 0) {
         struct err e = *err;
 
-        return err_set(err, 0, "model", "%.150s: %.240s", f->config.model,
-                       *e.message ? e.message : strerror(-r));
+        if (strncmp(e.message, f->config.model, strlen(f->config.model)) != 0)
+            err_set(err, 0, "model", "%.150s: %.240s", f->config.model,
+                    *e.message ? e.message : strerror(-r));
+        return r;
     }
     f->model_name =
         *f->config.model_name ? strdup(f->config.model_name) : name_of_file(f->config.model);
@@ -329,23 +358,25 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
     return r;
 }
 
-/* Inherited sockets replace the configured addresses. */
+/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the model is
+ * served (on_ready()): clients that come earlier wait in the socket's queue, also across a restart. */
 static int open_listeners(struct front *f, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
-    int n = service_inherited(fds), n_http = 0, r = 0;
+    int n = service_inherited(fds), r = 0;
 
     if (n < 0)
         return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
     for (int i = 0; i < n && r == 0; i++) {
-        n_http += !fds[i].admin;
-        r = fds[i].admin ? admin_listen_fd(f->admin, fds[i].fd, err)
-                         : api_listen_fd(f->api, fds[i].fd, err);
+        if (fds[i].admin)
+            r = admin_listen_fd(f->admin, fds[i].fd, err);
+        else
+            f->inherited[f->n_inherited++] = fds[i].fd;
     }
-    if (n_http)
-        snprintf(f->url, sizeof(f->url), "socket activation");
-    for (char **l = f->config.listen; !n_http && *l && r == 0; l++)
+    if (f->n_inherited)
+        snprintf(f->url, sizeof(f->url), "inherited sockets");
+    for (char **l = f->config.listen; !f->n_inherited && *l && r == 0; l++)
         r = listen_on(f, *l, err);
-    if (r == 0 && n == n_http && *f->config.admin_socket)
+    if (r == 0 && n == (int)f->n_inherited && *f->config.admin_socket)
         r = admin_listen_unix(f->admin, f->config.admin_socket, err);
     return r;
 }
