@@ -69,7 +69,7 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
     return (struct event){.id = f->r[i].id,
                           .kind = kind,
                           .from = f->r[i].n_sent,
-                          .n_cached = f->r[i].m.n_prompt / 2,
+                          .n_cached = f->n_cached ? f->n_cached : f->r[i].m.n_prompt / 2,
                           .first_step_ns = clock_now(f->clock)};
 }
 

@@ -26,8 +26,9 @@ struct fake_port {
     struct fake_request r[FAKE_MAX];
     uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
     const char *script;
-    bool hold;       /* the script waits */
-    int refuse_with; /* what submit() answers, when not 0 */
+    bool hold;         /* the script waits */
+    uint32_t n_cached; /* what events say, when not 0; else half the prompt */
+    int refuse_with;   /* what submit() answers, when not 0 */
 };
 
 void fake_init(struct fake_port *f, struct clock *clock);
