@@ -176,6 +176,9 @@ Test(chat, choices_are_told_apart) {
     cr_expect(strstr(r.body.data, "\"prompt_tokens\":2,\"completion_tokens\":8"), "%s",
               r.body.data);
     reply_deinit(&r);
+    world_ask(&w, TEXT, "{\"prompt\":[\"wxyz\",\"uv\"],\"n\":2,\"max_tokens\":2}", &r);
+    cr_expect(strstr(r.body.data, "\"cached_tokens\":3}"), "%s", r.body.data);
+    reply_deinit(&r);
     world_stop(&w);
 }
 
