@@ -64,7 +64,6 @@ static struct call *detach(struct answer *a) {
     c->n_prompt = u.prompt;
     c->n_cached = u.cached;
     c->n_output = u.output;
-    c->api->stats.n_prompt_tokens += u.prompt;
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct gen *g = a->choices[i].gen;
 

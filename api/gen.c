@@ -234,10 +234,13 @@ static void take_times(struct gen *g, uint32_t n_new) {
 
     if (!n_new)
         return;
-    if (!g->first_token_ns)
-        g->first_token_ns = now;
-    else
+    if (g->first_token_ns) {
         metrics_between_tokens(&g->api->metrics, now - g->last_token_ns, n_new);
+    } else {
+        g->first_token_ns = now;
+        metrics_first_token(&g->api->metrics, g);
+        g->api->stats.n_prompt_tokens += g->m.choice == 0 ? g->n_prompt : 0;
+    }
     g->last_token_ns = now;
     g->api->stats.n_output_tokens += n_new;
 }

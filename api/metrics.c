@@ -50,6 +50,12 @@ static void observe_span(struct histogram *h, int64_t from, int64_t to) {
         observe(h, (double)MAX(to - from, 0) / 1e9, 1);
 }
 
+void metrics_first_token(struct metrics *m, const struct gen *g) {
+    observe_span(&m->queue, g->m.arrived_ns, g->first_step_ns);
+    observe_span(&m->ttft, g->m.arrived_ns, g->first_token_ns);
+    observe_span(&m->prefill, g->first_step_ns, g->first_token_ns);
+}
+
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
     observe(&m->between, (double)ns / 1e9 / n, n);
 }
@@ -58,11 +64,10 @@ void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call 
     bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
 
     m->success[g->finish == FINISH_STOP ? 0 : g->finish == FINISH_LENGTH ? 1 : 2]++;
-    observe_span(&m->queue, c->started_ns, g->first_step_ns);
-    observe_span(&m->ttft, c->started_ns, g->first_token_ns);
+    m->n_drafted += g->n_drafted;
+    m->n_accepted += g->n_accepted;
     if (!ok)
         return;
-    observe_span(&m->prefill, g->first_step_ns, g->first_token_ns);
     observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
     observe_span(&m->inference, g->first_step_ns, g->done_ns);
     observe_span(&m->e2e, c->started_ns, g->done_ns);
@@ -170,6 +175,8 @@ static void put_requests(struct page *p, const struct api *a) {
     for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
         put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
             reasons[i], (unsigned long long)m->success[i]);
+    counter(p, "vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", m->n_drafted);
+    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens kept.", m->n_accepted);
     histogram(p, "vllm:time_to_first_token_seconds", "Receipt to first token.", &m->ttft);
     histogram(p, "vllm:inter_token_latency_seconds", "Between tokens.", &m->between);
     histogram(p, "vllm:request_time_per_output_token_seconds", "Mean of a generation.",

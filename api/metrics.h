@@ -25,6 +25,7 @@ struct metrics {
     struct histogram ttft, between, per_token, e2e, queue, prefill, decode, inference;
     struct histogram prompt_tokens, output_tokens, max_tokens, n;
     uint64_t success[3]; /* stop, length, abort */
+    uint64_t n_drafted, n_accepted;
     struct msg_stats worker;
     bool has_worker;
     uint64_t n_workers_lost;
@@ -34,6 +35,8 @@ struct gen;
 struct call;
 
 void metrics_init(struct metrics *m);
+/* A generation's first token has come. */
+void metrics_first_token(struct metrics *m, const struct gen *g);
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n);
 /* A generation has ended, in whatever way, @n of its request. */
 void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call *c, uint32_t n);

@@ -163,7 +163,7 @@ void respond_error(struct call *c, const struct err *err) {
         snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
     else if (status == 405)
         snprintf(more, sizeof(more), "Allow: %s\r\n", c->arg ? c->arg : "GET, HEAD, POST");
-    else if (strcmp(err->code, "engine_fault") == 0)
+    else if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
         snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
     if (put_error(c, &b, err) < 0)
         buf_clear(&b);
