@@ -1,0 +1,208 @@
+/*
+ * What a parser tells: text with the white space around markers taken off, and calls. White space at
+ * the end of a piece of text is held until it is clear whether text or a marker follows.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static void tell(struct toolcall_parser *p, const struct toolcall_event *e) {
+    if (p->error == 0)
+        p->error = p->sink(p->ctx, e);
+}
+
+static void tell_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
+    if (len)
+        tell(p, &(struct toolcall_event){.kind = reasoning ? TOOLCALL_REASONING : TOOLCALL_CONTENT,
+                                         .data = data,
+                                         .len = len});
+}
+
+void events_drop_space(struct toolcall_parser *p) {
+    p->n_space = 0;
+}
+
+void events_flush_space(struct toolcall_parser *p) {
+    tell_text(p, p->space_is_reasoning, p->space, p->n_space);
+    p->n_space = 0;
+}
+
+void events_segment(struct toolcall_parser *p) {
+    p->n_space = 0;
+    p->seen = false;
+    p->spaced = true;
+}
+
+static void hold_space(struct toolcall_parser *p, const char *data, size_t len) {
+    while (len) {
+        size_t n = MIN(len, sizeof(p->space) - p->n_space);
+
+        memcpy(p->space + p->n_space, data, n);
+        p->n_space += n;
+        data += n;
+        len -= n;
+        if (p->n_space == sizeof(p->space))
+            events_flush_space(p);
+    }
+}
+
+void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
+    size_t end = len;
+
+    while (p->spaced && len && is_space(*data)) {
+        data++;
+        end--;
+        len--;
+    }
+    while (end && is_space(data[end - 1]))
+        end--;
+    p->space_is_reasoning = reasoning;
+    if (end) {
+        events_flush_space(p);
+        tell_text(p, reasoning, data, end);
+        p->seen = true;
+        p->spaced = false;
+    }
+    hold_space(p, data + end, len - end);
+}
+
+/* ---- calls ---- */
+
+/* splitmix64: a good function of (seed, index, i), nothing more is needed of an id. */
+static uint64_t mix(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static void make_id(struct toolcall_parser *p) {
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    bool is_short = p->opts.format->short_ids;
+    uint64_t state = mix(p->opts.seed) ^ mix(p->n_calls + 1);
+    char *at = p->call.id + sprintf(p->call.id, "%s", is_short ? "" : "call_");
+
+    for (int i = is_short ? 9 : 24; i > 0; i--) {
+        state = mix(state);
+        *at++ = digits[state % 62];
+    }
+    *at = 0;
+}
+
+/* Makes sure that the call has an id that no other call of the message has. */
+static void settle_id(struct toolcall_parser *p) {
+    uint64_t hash = 0;
+
+    for (const char *c = p->call.id; *c; c++)
+        hash = mix(hash ^ (unsigned char)*c);
+    bool known = hash == 0;
+
+    for (uint32_t i = 0; i < p->n_calls && !known; i++)
+        known = p->ids[i] == hash;
+    if (known)
+        make_id(p);
+    p->ids[p->n_calls] = known ? 0 : hash;
+}
+
+void events_open(struct toolcall_parser *p) {
+    assert(!p->call.open);
+    p->call = (struct tc_call){.open = true};
+    buf_clear(&p->raw);
+    buf_clear(&p->args);
+}
+
+static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
+    if (len)
+        tell(p, &(struct toolcall_event){
+                    .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
+}
+
+/* From now on it is a call. */
+static void commit(struct toolcall_parser *p) {
+    assert(p->call.open && p->call.has_name && p->n_calls < TOOLCALL_CALLS_MAX);
+    p->call.committed = true;
+    events_drop_space(p);
+    settle_id(p);
+    tell(p, &(struct toolcall_event){.kind = TOOLCALL_BEGIN,
+                                     .index = p->n_calls++,
+                                     .id = p->call.id,
+                                     .name = p->call.name});
+    tell_args(p, p->args.data, p->args.len);
+    buf_clear(&p->args);
+    buf_clear(&p->raw);
+}
+
+void events_name(struct toolcall_parser *p) {
+    struct tc_call *c = &p->call;
+
+    c->has_name = true;
+    if (!c->name[0] || (p->opts.format->only_known && !value_knows(p->opts.tools, c->name)))
+        c->broken = true;
+    else if (!p->opts.whole_calls && p->args.len)
+        commit(p); /* the arguments came first */
+}
+
+void events_args(struct toolcall_parser *p, const char *data, size_t len) {
+    struct tc_call *c = &p->call;
+
+    if (!c->open || c->broken || !len || p->error)
+        return;
+    c->has_args = true;
+    if (c->committed) {
+        tell_args(p, data, len);
+        buf_clear(&p->raw);
+        return;
+    }
+    p->error = buf_add(&p->args, data, len);
+    if (!p->opts.whole_calls && c->has_name)
+        commit(p);
+}
+
+void events_out(struct toolcall_parser *p) {
+    events_args(p, p->out.data, p->out.len);
+    buf_clear(&p->out);
+}
+
+static void end(struct toolcall_parser *p, bool complete) {
+    tell(p, &(struct toolcall_event){
+                .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
+    p->call = (struct tc_call){0};
+    events_segment(p);
+}
+
+void events_end(struct toolcall_parser *p) {
+    struct tc_call *c = &p->call;
+
+    if (!c->open)
+        return;
+    if (!c->has_name || c->broken) {
+        c->broken = true;
+        return;
+    }
+    if (c->n_params)
+        events_args(p, "}", 1);
+    else if (!c->has_args)
+        events_args(p, "{}", 2);
+    if (!c->committed)
+        commit(p);
+    end(p, true);
+}
+
+/* What is open is no call, or, once it was told, no whole one. */
+void events_break(struct toolcall_parser *p) {
+    if (!p->call.open)
+        return;
+    if (p->call.committed)
+        end(p, false);
+    p->call = (struct tc_call){0};
+    events_text(p, p->back == TC_REASON, p->raw.data, p->raw.len);
+    buf_clear(&p->raw);
+    buf_clear(&p->args);
+}

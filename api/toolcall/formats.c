@@ -1,0 +1,87 @@
+/*
+ * The table of formats, and how one is chosen: by the markers that a template's source contains. The
+ * first row whose markers are all there wins, so a row comes before those whose markers it contains.
+ */
+
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+static const struct toolcall_format *const formats[] = {
+    &format_harmony,      &format_deepseek_dsml, &format_deepseek_v3, &format_deepseek_v31,
+    &format_kimi_k2,      &format_kimi_k3,       &format_hunyuan,     &format_glm,
+    &format_minimax_m2,   &format_gemma,         &format_seed,        &format_qwen_coder,
+    &format_mistral_args, &format_mistral_json,  &format_command_r7b, &format_command_r,
+    &format_apertus,      &format_nemotron,      &format_apriel,      &format_minimax_m1,
+    &format_solar,        &format_gigachat,      &format_minicpm,     &format_functionary,
+    &format_firefunction, &format_hermes,        &format_llama,       &format_lfm,
+    &format_generic,
+};
+
+/* Detected by the closing marker; the first row that is there wins. */
+static const struct toolcall_reasoning reasonings[] = {
+    {"seed", "<seed:think>", "</seed:think>", true},
+    {"hunyuan", "<think:opensource>", "</think:opensource>", true},
+    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", true},
+    {"gemma4", "<|channel>thought", "<channel|>", true},
+    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true},
+    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true},
+    {"solar", "<|think|>", "<|end|>", true},
+    {"mistral", "[THINK]", "[/THINK]", true},
+    {"think", "<think>", "</think>", true},
+    {"thinking", "<thinking>", "</thinking>", false},
+};
+
+const struct toolcall_format *toolcall_at(size_t i) {
+    return i < ARRAY_SIZE(formats) ? formats[i] : NULL;
+}
+
+static bool contains(const char *source, size_t len, const char *part) {
+    return memmem(source, len, part, strlen(part));
+}
+
+const struct toolcall_format *toolcall_detect(const char *source, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
+        const struct toolcall_format *f = formats[i];
+        bool all = f->detect[0];
+
+        for (size_t k = 0; k < ARRAY_SIZE(f->detect) && f->detect[k]; k++)
+            all = all && contains(source, len, f->detect[k]);
+        if (all)
+            return f;
+    }
+    return NULL;
+}
+
+const struct toolcall_format *toolcall_find(const char *name) {
+    for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
+        if (strcmp(formats[i]->name, name) == 0)
+            return formats[i];
+    return NULL;
+}
+
+const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len) {
+    for (size_t i = 0; i < ARRAY_SIZE(reasonings); i++) {
+        const struct toolcall_reasoning *r = &reasonings[i];
+
+        /* Kimi K3 builds its tags, and some templates only take reasoning out. */
+        if (contains(source, len, r->close) ||
+            (strcmp(r->name, "kimi-k3") == 0 && contains(source, len, "<|open|>")))
+            return strcmp(r->name, "solar") != 0 || contains(source, len, r->open) ? r : NULL;
+    }
+    return NULL;
+}
+
+const struct toolcall_reasoning *toolcall_find_reasoning(const char *name) {
+    for (size_t i = 0; i < ARRAY_SIZE(reasonings); i++)
+        if (strcmp(reasonings[i].name, name) == 0)
+            return &reasonings[i];
+    return NULL;
+}
+
+bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len) {
+    size_t n = r ? strlen(r->open) : 0;
+
+    while (len && strchr(" \n\t\r", prompt[len - 1]) && prompt[len - 1])
+        len--;
+    return n && len >= n && memcmp(prompt + len - n, r->open, n) == 0;
+}

@@ -1,0 +1,81 @@
+/*
+ * GLM 4.5 to 4.7, Ling 3, Laguna, Spark:
+ *      <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>
+ * The line breaks may be missing. Hunyuan 3 marks every tag with a suffix, ends the name with
+ * a separator and puts all calls between <tool_calls..> tags.
+ */
+
+#include "api/toolcall/parser.h"
+
+enum { OPENED = TC_FIRST, NAME, PARAM, KEY, TO_VALUE, VALUE, NEXT };
+
+static const char *const follow[] = {"<arg_key>", "</tool_call>", NULL};
+
+static const struct tc_state states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_call>", NAME, TC_OPEN})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [NAME] = {.kind = TC_NAME,
+              TC_EDGES({"<arg_key>", PARAM, TC_CALL | TC_PEEK},
+                       {"</tool_call>", PARAM, TC_CALL | TC_PEEK})},
+    [PARAM] = {.kind = TC_EXPECT,
+               .other = TC_FAIL,
+               TC_EDGES({"<arg_key>", KEY, 0}, {"</tool_call>", TC_CONTENT, TC_END})},
+    [KEY] = {.kind = TC_KEY, TC_EDGES({"</arg_key>", TO_VALUE, 0})},
+    [TO_VALUE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<arg_value>", VALUE, 0})},
+    [VALUE] = {.kind = TC_VALUE, .follow = follow, TC_EDGES({"</arg_value>", PARAM, 0})},
+};
+
+#define X ":opensource>"
+
+static const char *const hunyuan_follow[] = {"<arg_key" X, "</tool_call" X, NULL};
+
+static const struct tc_state hunyuan_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT,
+                    TC_EDGES({"<tool_calls" X, OPENED, TC_OPEN}, {"<tool_call" X, NAME, TC_OPEN})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<tool_call" X, NAME, 0})},
+    [NAME] = {.kind = TC_NAME, TC_EDGES({"<tool_sep" X, PARAM, TC_CALL})},
+    [PARAM] = {.kind = TC_EXPECT,
+               .other = TC_FAIL,
+               TC_EDGES({"<arg_key" X, KEY, 0}, {"</tool_call" X, NEXT, TC_END})},
+    [KEY] = {.kind = TC_KEY, TC_EDGES({"</arg_key" X, TO_VALUE, 0})},
+    [TO_VALUE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"<arg_value" X, VALUE, 0})},
+    [VALUE] = {.kind = TC_VALUE, .follow = hunyuan_follow, TC_EDGES({"</arg_value" X, PARAM, 0})},
+    [NEXT] = {.kind = TC_EXPECT,
+              .other = TC_CONTENT,
+              TC_EDGES({"<tool_call" X, NAME, TC_OPEN}, {"</tool_calls" X, TC_CONTENT, 0})},
+};
+
+const struct toolcall_format format_glm = {
+    .name = "glm",
+    .detect = {"<tool_call>", "<arg_key>"},
+    .triggers = {"<tool_call>"},
+    .needs_special = true,
+    .shape = {.args = ARGS_TAGGED,
+              .separator = "\n",
+              .call_begin = "<tool_call>",
+              .name_end = "\n",
+              .call_end = "</tool_call>",
+              .key_begin = "<arg_key>",
+              .key_end = "</arg_key>\n<arg_value>",
+              .value_end = "</arg_value>\n"},
+    .states = states,
+};
+
+const struct toolcall_format format_hunyuan = {
+    .name = "hunyuan",
+    .detect = {"<tool_sep", "<arg_key", "opensource"},
+    .triggers = {"<tool_calls" X, "<tool_call" X},
+    .needs_special = true,
+    .shape = {.args = ARGS_TAGGED,
+              .section_begin = "<tool_calls" X "\n",
+              .section_end = "\n</tool_calls" X,
+              .separator = "\n",
+              .call_begin = "<tool_call" X,
+              .name_end = "<tool_sep" X "\n",
+              .call_end = "</tool_call" X,
+              .key_begin = "<arg_key" X,
+              .key_end = "</arg_key" X "\n<arg_value" X,
+              .value_end = "</arg_value" X "\n"},
+    .states = hunyuan_states,
+};

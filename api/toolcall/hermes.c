@@ -1,0 +1,98 @@
+/*
+ * Hermes: <tool_call>{"name": .., "arguments": {..}}</tool_call>, one pair of tags for each call. Hermes 2
+ * and 3, Qwen 2.5 and 3, Granite 4, Reka and many fine-tunes. Also what we ask of models whose template
+ * knows no tools (`generic`).
+ */
+
+#include <errno.h>
+#include <string.h>
+#include "api/json.h"
+#include "api/toolcall/parser.h"
+
+enum { OPENED = TC_FIRST, OBJECT, CLOSE };
+
+static const struct tc_state states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_call>", OPENED, TC_OPEN})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
+    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"</tool_call>", TC_CONTENT, 0})},
+};
+
+#define SHAPE                                                                                      \
+    {                                                                                              \
+        .args = ARGS_JSON, .separator = "\n", .call_begin = "<tool_call>\n{\"name\": \"",          \
+        .name_end = "\", \"arguments\": ", .call_end = "}\n</tool_call>"                           \
+    }
+
+const struct toolcall_format format_hermes = {
+    .name = "hermes",
+    .detect = {"<tool_call>"},
+    .triggers = {"<tool_call>"},
+    .needs_special = true,
+    .shape = SHAPE,
+    .states = states,
+};
+
+const struct toolcall_format format_generic = {
+    .name = "generic",
+    .triggers = {"<tool_call>"},
+    .shape = SHAPE,
+    .states = states,
+};
+
+static const char intro[] =
+    "You may call functions to help with the user's request. The functions, one JSON object per "
+    "line:\n";
+static const char outro[] =
+    "\nTo call a function, write a JSON object with its name and arguments between tags, exactly "
+    "like this:\n"
+    "<tool_call>\n{\"name\": \"FUNCTION\", \"arguments\": {\"PARAMETER\": \"VALUE\"}}\n"
+    "</tool_call>\n"
+    "Write one such block for each call and nothing after the last one. The results come in the "
+    "next message. If no function is needed, answer directly.";
+
+int toolcall_describe(struct buf *out, yyjson_val *tools) {
+    int r = buf_add_str(out, intro);
+    size_t i, n;
+    yyjson_val *tool;
+
+    yyjson_arr_foreach(tools, i, n, tool) {
+        yyjson_val *f = yyjson_obj_get(tool, "function");
+        size_t len;
+        char *text = yyjson_val_write(f ? f : tool, 0, &len);
+
+        if (!text)
+            return -ENOMEM;
+        if (r == 0)
+            r = buf_add(out, text, len);
+        if (r == 0)
+            r = buf_add_char(out, '\n');
+        free(text);
+    }
+    return r < 0 ? r : buf_add_str(out, outro);
+}
+
+int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len) {
+    struct json j;
+    int r = buf_add_str(out, "<tool_call>\n{\"name\": ");
+
+    if (r < 0)
+        return r;
+    json_begin(&j, out);
+    json_cstring(&j, name);
+    r = j.error;
+    if (r == 0)
+        r = buf_add_str(out, ", \"arguments\": ");
+    if (r == 0)
+        r = args_len ? buf_add(out, args, args_len) : buf_add_str(out, "{}");
+    return r < 0 ? r : buf_add_str(out, "}\n</tool_call>\n");
+}
+
+int toolcall_write_result(struct buf *out, const char *name, const char *result, size_t len) {
+    int r = buf_printf(out, "<tool_response>\n%s%s", name ? name : "", name ? ": " : "");
+
+    if (r == 0)
+        r = buf_add(out, result, len);
+    return r < 0 ? r : buf_add_str(out, "\n</tool_response>\n");
+}

@@ -1,0 +1,163 @@
+/*
+ * Formats that are a JSON list of call objects between two markers. They differ in the markers, and in
+ * whether the markers are special tokens.
+ *      command-r    Action:\n```json\n[{"tool_name": .., "parameters": {..}}]```
+ *      command-r7b  <|START_ACTION|>[{"tool_call_id": "0", "tool_name": .., "parameters": ..}]<|END_ACTION|>
+ *      apertus      <|tools_prefix|>[{"NAME": {..}}]<|tools_suffix|>
+ *      nemotron     <TOOLCALL>[..]</TOOLCALL>
+ *      apriel       <tool_calls>[..]</tool_calls>
+ *      firefunction functools[..]
+ * GigaChat writes one object as a message of its own: function call<|role_sep|>\n{..}.
+ */
+
+#include "api/toolcall/parser.h"
+
+enum { OPENED = TC_FIRST, ITEM, OBJECT, NEXT, MORE, CLOSE, FENCE };
+
+/* After the opening marker: a list of objects, or one object, and the closing marker. */
+#define LIST(object_kind, close)                                                                   \
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},                                            \
+    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"[", ITEM, 0}, {"{", OBJECT, 0})},  \
+    [ITEM] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},                    \
+    [OBJECT] = {.kind = (object_kind), .next = NEXT, .act = TC_END},                               \
+    [NEXT] = {.kind = TC_EXPECT, .other = CLOSE, TC_EDGES({",", MORE, TC_OPEN}, {"]", CLOSE, 0})}, \
+    [MORE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},                    \
+    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({close, TC_CONTENT, 0})}
+
+#define LIST_SHAPE(open, close)                                                                    \
+    {                                                                                              \
+        .args = ARGS_JSON, .section_begin = (open), .section_end = (close), .separator = ", ",     \
+        .call_begin = "{\"name\": \"", .name_end = "\", \"arguments\": ", .call_end = "}"          \
+    }
+
+static const struct tc_state command_r_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"Action:", FENCE, TC_OPEN})},
+    [FENCE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"```json", OPENED, 0})},
+    LIST(TC_OBJECT, "```"),
+};
+
+const struct toolcall_format format_command_r = {
+    .name = "command-r",
+    .detect = {"Action:", "```json", "tool_name"},
+    .triggers = {"Action:"},
+    .shape = {.args = ARGS_JSON,
+              .section_begin = "Action:\n```json\n[",
+              .section_end = "]```",
+              .separator = ", ",
+              .call_begin = "{\"tool_name\": \"",
+              .name_end = "\", \"parameters\": ",
+              .call_end = "}"},
+    .states = command_r_states,
+};
+
+static const struct tc_state command_r7b_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT,
+                    TC_EDGES({"<|START_ACTION|>", OPENED, TC_OPEN},
+                             {"<|START_RESPONSE|>", TC_CONTENT, 0},
+                             {"<|END_RESPONSE|>", TC_CONTENT, 0})},
+    LIST(TC_OBJECT, "<|END_ACTION|>"),
+};
+
+const struct toolcall_format format_command_r7b = {
+    .name = "command-r7b",
+    .detect = {"<|START_ACTION|>"},
+    .triggers = {"<|START_ACTION|>"},
+    .needs_special = true,
+    .ends_reasoning = true,
+    .shape = {.args = ARGS_JSON,
+              .section_begin = "<|START_ACTION|>[\n    ",
+              .section_end = "\n]<|END_ACTION|>",
+              .separator = ",\n    ",
+              .call_begin = "{\"tool_call_id\": \"{index}\", \"tool_name\": \"",
+              .name_end = "\", \"parameters\": ",
+              .call_end = "}"},
+    .states = command_r7b_states,
+};
+
+static const struct tc_state apertus_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tools_prefix|>", OPENED, TC_OPEN})},
+    LIST(TC_NAMED, "<|tools_suffix|>"),
+};
+
+const struct toolcall_format format_apertus = {
+    .name = "apertus",
+    .detect = {"<|tools_prefix|>"},
+    .triggers = {"<|tools_prefix|>"},
+    .needs_special = true,
+    .shape = {.args = ARGS_JSON,
+              .section_begin = "<|tools_prefix|>[",
+              .section_end = "]<|tools_suffix|>",
+              .separator = ", ",
+              .call_begin = "{\"",
+              .name_end = "\": ",
+              .call_end = "}"},
+    .states = apertus_states,
+};
+
+static const struct tc_state nemotron_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<TOOLCALL>", OPENED, TC_OPEN})},
+    LIST(TC_OBJECT, "</TOOLCALL>"),
+};
+
+const struct toolcall_format format_nemotron = {
+    .name = "nemotron",
+    .detect = {"<TOOLCALL>"},
+    .triggers = {"<TOOLCALL>"},
+    .shape = LIST_SHAPE("<TOOLCALL>[", "]</TOOLCALL>"),
+    .states = nemotron_states,
+};
+
+static const struct tc_state apriel_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<tool_calls>", OPENED, TC_OPEN})},
+    LIST(TC_OBJECT, "</tool_calls>"),
+};
+
+const struct toolcall_format format_apriel = {
+    .name = "apriel",
+    .detect = {"<tool_calls>["},
+    .triggers = {"<tool_calls>"},
+    .needs_special = true,
+    .shape = LIST_SHAPE("<tool_calls>[", "]</tool_calls>"),
+    .states = apriel_states,
+};
+
+static const struct tc_state firefunction_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"functools", OPENED, TC_OPEN | TC_START})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"[", ITEM, 0})},
+    [ITEM] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [OBJECT] = {.kind = TC_OBJECT, .next = NEXT, .act = TC_END},
+    [NEXT] = {.kind = TC_EXPECT,
+              .other = TC_CONTENT,
+              TC_EDGES({",", MORE, TC_OPEN}, {"]", TC_CONTENT, 0})},
+    [MORE] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+};
+
+const struct toolcall_format format_firefunction = {
+    .name = "firefunction",
+    .detect = {"functools["},
+    .triggers = {"functools["},
+    .shape = LIST_SHAPE(" functools[", "]"),
+    .states = firefunction_states,
+};
+
+static const struct tc_state gigachat_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT,
+                    TC_EDGES({"<|message_sep|>\n\nfunction call<|role_sep|>\n", OPENED, TC_OPEN},
+                             {"function call<|role_sep|>\n", OPENED, TC_OPEN | TC_START})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT, .other = TC_FAIL, TC_EDGES({"{", OBJECT, 0})},
+    [OBJECT] = {.kind = TC_OBJECT, .next = TC_CONTENT, .act = TC_END},
+};
+
+const struct toolcall_format format_gigachat = {
+    .name = "gigachat",
+    .detect = {"function call<|role_sep|>"},
+    .triggers = {"<|message_sep|>\n\nfunction call<|role_sep|>\n"},
+    .needs_special = true,
+    .shape = {.args = ARGS_JSON,
+              .call_begin = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"",
+              .name_end = "\", \"arguments\": ",
+              .call_end = "}"},
+    .states = gigachat_states,
+};

@@ -1,0 +1,270 @@
+/*
+ * A call as a JSON object: {"name": .., "arguments": ..}. The members come in any order; arguments that
+ * come before the name are held. "parameters" is as good as "arguments", and an OpenAI-like
+ * {"type": "function", "function": {..}} is looked into. Arguments may be an object, null, or a string
+ * that holds an object. TC_NAMED is {NAME: arguments}.
+ */
+
+#include <errno.h>
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+enum {
+    WANT_KEY,
+    IN_KEY,
+    WANT_COLON,
+    WANT_VALUE,
+    IN_STRING, /* a name or an id */
+    IN_ARGS,
+    IN_ARGS_STRING,
+    IN_OTHER, /* any value that does not matter */
+    WANT_NEXT,
+};
+
+enum { KEY_OTHER, KEY_NAME, KEY_ARGS, KEY_ID, KEY_FUNCTION };
+
+static int key_of(const char *key) {
+    static const struct {
+        const char *text;
+        int key;
+    } keys[] = {
+        {"\"name\"", KEY_NAME},
+        {"\"tool_name\"", KEY_NAME},
+        {"\"arguments\"", KEY_ARGS},
+        {"\"parameters\"", KEY_ARGS},
+        {"\"id\"", KEY_ID},
+        {"\"function\"", KEY_FUNCTION},
+        {"\"type\"", KEY_OTHER},
+        {"\"tool_call_id\"", KEY_OTHER}, /* a number within the message: no id */
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (strcmp(keys[i].text, key) == 0)
+            return keys[i].key;
+    return -1;
+}
+
+/* Decodes the JSON string in `text` into @out. */
+static bool decode(struct toolcall_parser *p, char *out, size_t max) {
+    yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
+    yyjson_val *v = yyjson_doc_get_root(doc);
+    size_t len = yyjson_get_len(v);
+    bool fits = yyjson_is_str(v) && len && len <= max && !memchr(yyjson_get_str(v), 0, len);
+
+    if (fits)
+        memcpy(out, yyjson_get_str(v), len + 1);
+    yyjson_doc_free(doc);
+    return fits;
+}
+
+static int begin(struct toolcall_parser *p, uint8_t step) {
+    p->object.step = step;
+    p->n_text = 0;
+    buf_clear(&p->object.text);
+    scan_begin(&p->scan, SCAN_JSON);
+    return TC_MOVED;
+}
+
+/* Feeds the scanner at most @max bytes in all. *done: the value is complete. */
+static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, bool *done) {
+    size_t len, used;
+    const char *at = parser_at(p, &len);
+    bool args = out == &p->out;
+    /* The first byte of arguments commits the call; from there on nothing needs to be kept. */
+    bool one = args && p->call.has_name && !p->call.committed && !p->opts.whole_calls;
+
+    if (max != SIZE_MAX) {
+        len = MIN(len, max - p->n_text);
+        if (!len)
+            return TC_BROKEN;
+    }
+    int r = scan_feed(&p->scan, at, one ? 1 : len, &used, out);
+
+    if (r < 0)
+        return r;
+    if (!(args ? parser_pass(p, used) : parser_take(p, used))) {
+        buf_clear(&p->out);
+        return TC_BROKEN;
+    }
+    if (args)
+        events_out(p);
+    p->n_text += used;
+    *done = r == SCAN_DONE;
+    return r == SCAN_BAD ? TC_BROKEN : *done || used < len ? TC_MOVED : TC_MORE;
+}
+
+static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
+    struct tc_object *o = &p->object;
+
+    if (s->kind == TC_NAMED) {
+        if (p->call.has_name || !decode(p, p->call.name, TOOLCALL_NAME_MAX))
+            return TC_BROKEN;
+        o->key = KEY_ARGS;
+        events_name(p);
+    } else {
+        int key = key_of(o->text.data);
+
+        /* Where any object may be an answer, one more member is enough to know. */
+        if (key < 0 && p->opts.format->only_known)
+            return TC_BROKEN;
+        o->key = (uint8_t)MAX(key, KEY_OTHER);
+    }
+    o->step = WANT_COLON;
+    return TC_MOVED;
+}
+
+static int end_string(struct toolcall_parser *p) {
+    if (p->object.key == KEY_ID) {
+        if (!decode(p, p->call.id, TOOLCALL_ID_MAX))
+            p->call.id[0] = 0;
+    } else {
+        if (p->call.has_name || !decode(p, p->call.name, TOOLCALL_NAME_MAX))
+            return TC_BROKEN;
+        events_name(p);
+    }
+    p->object.step = WANT_NEXT;
+    return TC_MOVED;
+}
+
+/* Arguments that are a string: its text is read once more. */
+static int end_args_string(struct toolcall_parser *p) {
+    yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
+    const char *text = yyjson_get_str(yyjson_doc_get_root(doc));
+    size_t len = yyjson_get_len(yyjson_doc_get_root(doc)), used = 0;
+    int r = SCAN_BAD;
+
+    while (len && strchr(" \n\t\r", *text) && *text) {
+        text++;
+        len--;
+    }
+    scan_begin(&p->scan, SCAN_JSON);
+    if (len && *text == '{')
+        r = scan_feed(&p->scan, text, len, &used, &p->out);
+    else if (text && !len)
+        r = SCAN_DONE;
+    yyjson_doc_free(doc);
+    if (r < 0)
+        return r;
+    if (r != SCAN_DONE)
+        buf_clear(&p->out);
+    events_out(p);
+    p->object.step = WANT_NEXT;
+    return r == SCAN_DONE ? TC_MOVED : TC_BROKEN;
+}
+
+static int value_start(struct toolcall_parser *p, char c) {
+    struct tc_object *o = &p->object;
+
+    switch (o->key) {
+    case KEY_FUNCTION:
+        if (c != '{')
+            return begin(p, c == '"' && !p->call.has_name ? IN_STRING : IN_OTHER);
+        if (o->nested++ || !parser_take(p, 1))
+            return TC_BROKEN;
+        o->step = WANT_KEY;
+        return TC_MOVED;
+    case KEY_NAME:
+        return c == '"' ? begin(p, IN_STRING) : TC_BROKEN;
+    case KEY_ID:
+        return begin(p, c == '"' ? IN_STRING : IN_OTHER);
+    case KEY_ARGS:
+        if (o->has_args)
+            return TC_BROKEN;
+        o->has_args = true;
+        return c == '{'   ? begin(p, IN_ARGS)
+               : c == '"' ? begin(p, IN_ARGS_STRING)
+               : c == 'n' ? begin(p, IN_OTHER)
+                          : TC_BROKEN;
+    default:
+        return begin(p, IN_OTHER);
+    }
+}
+
+/* One byte between values. */
+static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char c) {
+    struct tc_object *o = &p->object;
+
+    if (o->step == WANT_KEY && c == '"')
+        return begin(p, IN_KEY);
+    if (o->step == WANT_VALUE)
+        return value_start(p, c);
+    /* A last brace that is missing is no reason to lose a call. */
+    if (o->step == WANT_NEXT && c != ',' && c != '}' && object_may_end(p)) {
+        parser_go(p, s->next, s->act);
+        return TC_MOVED;
+    }
+    if (!(o->step == WANT_COLON && c == ':') && !(o->step == WANT_NEXT && (c == ',' || c == '}')) &&
+        !(o->step == WANT_KEY && c == '}'))
+        return TC_BROKEN;
+    if (!parser_take(p, 1))
+        return TC_BROKEN;
+    if (c == ':') {
+        o->step = WANT_VALUE;
+    } else if (c == ',') {
+        o->step = WANT_KEY;
+    } else if (o->nested) {
+        o->nested--;
+        o->step = WANT_NEXT;
+    } else {
+        /* Where any object may be an answer, one without arguments is none. */
+        if (p->opts.format->only_known && !o->has_args)
+            return TC_BROKEN;
+        parser_go(p, s->next, s->act);
+    }
+    return TC_MOVED;
+}
+
+static int inside(struct toolcall_parser *p, const struct tc_state *s) {
+    struct tc_object *o = &p->object;
+    size_t max = o->step == IN_ARGS_STRING                   ? p->opts.max_held
+                 : o->step == IN_KEY || o->step == IN_STRING ? TC_KEY_MAX
+                                                             : SIZE_MAX;
+    struct buf *out = o->step == IN_ARGS ? &p->out : o->step == IN_OTHER ? NULL : &o->text;
+    bool done = false;
+    int r = scan_more(p, max, out, &done);
+
+    if (r != TC_MOVED || !done)
+        return r;
+    switch (o->step) {
+    case IN_KEY:
+        return end_key(p, s);
+    case IN_STRING:
+        return end_string(p);
+    case IN_ARGS_STRING:
+        return end_args_string(p);
+    default:
+        o->step = WANT_NEXT;
+        return TC_MOVED;
+    }
+}
+
+bool object_may_end(const struct toolcall_parser *p) {
+    const struct toolcall_format *f = p->opts.format;
+    uint8_t kind = f->states[p->state].kind;
+
+    return (kind == TC_OBJECT || kind == TC_NAMED) && p->entered && p->object.step == WANT_NEXT &&
+           p->object.has_args && p->call.has_name && !f->only_known;
+}
+
+int object_step(struct toolcall_parser *p, const struct tc_state *s) {
+    struct tc_object *o = &p->object;
+    size_t len, n = 0;
+
+    if (!p->entered) {
+        p->entered = true;
+        o->step = WANT_KEY;
+        o->nested = 0;
+        o->has_args = false;
+    }
+    if (o->step >= IN_STRING && o->step <= IN_OTHER)
+        return inside(p, s);
+    if (o->step == IN_KEY)
+        return inside(p, s);
+    const char *at = parser_at(p, &len);
+
+    while (n < len && strchr(" \n\t\r", at[n]) && at[n])
+        n++;
+    if (n)
+        return parser_take(p, n) ? TC_MOVED : TC_BROKEN;
+    return punctuation(p, s, *at);
+}

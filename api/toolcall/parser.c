@@ -1,0 +1,178 @@
+#include "api/toolcall/parser.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define SLICE 4096u /* of a feed that is looked at at once */
+
+static const struct tc_state text_only[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+};
+
+static const struct tc_state *states_of(const struct toolcall_parser *p) {
+    return p->opts.format ? p->opts.format->states : text_only;
+}
+
+int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts *opts) {
+    struct toolcall_parser *p = calloc(1, sizeof(*p));
+
+    if (!p)
+        return -ENOMEM;
+    p->opts = *opts;
+    if (!opts->max_calls || opts->max_calls > TOOLCALL_CALLS_MAX)
+        p->opts.max_calls = TOOLCALL_CALLS_MAX;
+    if (!opts->max_held)
+        p->opts.max_held = TOOLCALL_HELD_MAX;
+    if (!opts->max_whole)
+        p->opts.max_whole = TOOLCALL_WHOLE_MAX;
+    p->calls = opts->format && yyjson_arr_size(opts->tools) > 0;
+    if (opts->reasoning && !(opts->format && opts->format->has_reasoning)) {
+        p->reason_open = (struct tc_edge){opts->reasoning->open, TC_REASON, TC_START};
+        p->reason_close = (struct tc_edge){opts->reasoning->close, TC_CONTENT, 0};
+    }
+    size_t most = opts->whole_calls ? p->opts.max_whole : p->opts.max_held;
+
+    buf_init(&p->win, SIZE_MAX / 2);
+    buf_init(&p->out, SIZE_MAX / 2);
+    buf_init(&p->raw, most);
+    /* What is limited is what came in; escapes make it longer by at most six. */
+    buf_init(&p->args, 8 * most + SLICE);
+    buf_init(&p->object.text, 8 * p->opts.max_held + SLICE);
+    buf_init(&p->value.text, p->opts.max_held);
+    p->state = opts->in_reasoning && p->reason_close.text ? TC_REASON
+               : opts->format                             ? opts->format->start
+                                                          : TC_CONTENT;
+    p->spaced = p->state == TC_REASON;
+    *out = p;
+    return 0;
+}
+
+struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p) {
+    if (!p)
+        return NULL;
+    buf_deinit(&p->win);
+    buf_deinit(&p->out);
+    buf_deinit(&p->raw);
+    buf_deinit(&p->args);
+    buf_deinit(&p->object.text);
+    buf_deinit(&p->value.text);
+    free(p);
+    return NULL;
+}
+
+const char *parser_at(const struct toolcall_parser *p, size_t *len) {
+    *len = p->win.len - p->pos;
+    return p->win.data + p->pos;
+}
+
+/* Takes @n bytes of the window. Those of a call that have not been told yet, as arguments, are kept: it
+ * may turn out to be none. Past the limit exactly the bytes that fit are taken, so that where a feed
+ * ended does not show. */
+bool parser_take(struct toolcall_parser *p, size_t n) {
+    bool kept = p->call.open;
+    size_t fits = kept ? MIN(n, p->raw.max - p->raw.len) : n;
+
+    assert(n <= p->win.len - p->pos);
+    if (kept && p->error == 0)
+        p->error = buf_add(&p->raw, p->win.data + p->pos, fits);
+    p->pos += fits;
+    return fits == n;
+}
+
+/* Takes bytes that are told as arguments at once. */
+bool parser_pass(struct toolcall_parser *p, size_t n) {
+    if (!p->call.committed)
+        return parser_take(p, n);
+    p->pos += n;
+    return true;
+}
+
+/* On to @next, with what @act says. */
+void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
+    if (act & TC_CALL)
+        events_name(p);
+    if (act & (TC_STRING | TC_JSON)) {
+        p->value.forced_string = act & TC_STRING;
+        p->value.forced_json = act & TC_JSON;
+    }
+    if (act & TC_END)
+        events_end(p);
+    p->entered = false;
+    p->n_text = 0;
+    p->state = next;
+}
+
+/* What was read is no call. */
+static void fail(struct toolcall_parser *p) {
+    uint8_t back = p->call.open ? p->back : TC_CONTENT;
+
+    events_break(p);
+    parser_go(p, back, 0);
+}
+
+/* Everything in the window that can be decided. */
+static void run(struct toolcall_parser *p) {
+    unsigned idle = 0;
+
+    while (p->error == 0 && p->pos < p->win.len) {
+        size_t before = p->pos;
+        int r = states_step(p, &states_of(p)[p->state]);
+
+        if (r < 0) {
+            p->error = r;
+        } else if (r == TC_BROKEN || p->call.broken || p->state == TC_FAIL) {
+            fail(p);
+        } else if (r == TC_MORE) {
+            assert(!p->final || p->pos == p->win.len);
+            return;
+        }
+        idle = p->pos == before ? idle + 1 : 0;
+        assert(idle < 32); /* a table that runs in a circle */
+    }
+}
+
+int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
+                  void *ctx) {
+    p->sink = sink;
+    p->ctx = ctx;
+    assert(!p->final);
+    while (len && p->error == 0) {
+        size_t n = MIN(len, SLICE);
+        int r = buf_add(&p->win, data, n);
+
+        if (r < 0)
+            p->error = r;
+        run(p);
+        buf_consume(&p->win, p->pos);
+        p->pos = 0;
+        data += n;
+        len -= n;
+    }
+    return p->error;
+}
+
+int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx) {
+    p->sink = sink;
+    p->ctx = ctx;
+    p->final = true;
+    run(p);
+    if (p->error == 0 && p->call.open) {
+        if (object_may_end(p))
+            events_end(p);
+        else
+            events_break(p);
+    }
+    events_flush_space(p);
+    return p->error;
+}
+
+uint32_t toolcall_n_calls(const struct toolcall_parser *p) {
+    return p->n_calls;
+}
+
+size_t toolcall_held(const struct toolcall_parser *p) {
+    return p->win.cap + p->raw.cap + p->args.cap + p->out.cap + p->object.text.cap +
+           p->value.text.cap;
+}

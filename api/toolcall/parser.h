@@ -1,0 +1,179 @@
+#pragma once
+
+/*
+ * parser - the machine that runs a format's table of states.
+ *
+ * A format is an array of `struct tc_state`; a state says what kind of text is read there, and its edges
+ * say which literal ends it and what is next. State TC_CONTENT (0) is content and TC_REASON (1) is
+ * reasoning in every format; their edges are the format's triggers. Everything else is in between.
+ *
+ *      content ──edge with OPEN──> a call may be here: its bytes are kept in `raw`
+ *         ^                             │ EXPECT, NAME, KEY, ...      │ a literal that is not expected
+ *         │                             v                             v
+ *         │                       name known, first byte         raw is content after all
+ *         │                       of arguments: COMMITTED
+ *         └────────── END ──────────────┘ what breaks now ends the call as incomplete
+ *
+ * With whole_calls a call commits at its END.
+ *
+ * The window `win` holds the bytes that are not decided yet. A state looks at win[pos..]; what it cannot
+ * decide (the text may still become a literal) stays there for the next feed. A decision depends on
+ * the bytes alone, never on where a feed ended: so any split gives the same events.
+ */
+
+#include "api/toolcall.h"
+#include "api/toolcall/scan.h"
+
+#define TC_CONTENT 0
+#define TC_REASON 1
+#define TC_FIRST 2  /* of a format's own states */
+#define TC_FAIL 255 /* as a next state: this is no call */
+
+#define TC_SPACE_MAX 64u /* white space held until it is clear what it stands next to */
+#define TC_KEY_MAX 256u
+#define TC_SKIP_MAX 256u
+
+enum tc_kind {
+    TC_TEXT,      /* goes out as content or reasoning */
+    TC_EXPECT,    /* white space, then a literal; anything else: `other` */
+    TC_NAME,      /* a function's name, up to a literal */
+    TC_ID,        /* an id, up to a literal */
+    TC_KEY,       /* a parameter's name, up to a literal */
+    TC_SKIP,      /* dropped, up to a literal */
+    TC_VALUE,     /* a parameter's bare value, up to a literal */
+    TC_LITERAL,   /* a parameter's value as `mode` reads it */
+    TC_ARGUMENTS, /* all arguments: one object as `mode` reads it. None: `other` */
+    TC_OBJECT,    /* {"name": .., "arguments": ..}; the brace is read */
+    TC_NAMED,     /* {NAME: arguments}; the brace is read */
+};
+
+enum tc_act {
+    TC_OPEN = 1,         /* a call may begin with this literal */
+    TC_CALL = 2,         /* the name is complete */
+    TC_END = 4,          /* so is the call */
+    TC_PEEK = 8,         /* the literal is not taken */
+    TC_START = 16,       /* only where nothing but white space is before it */
+    TC_STRING = 32,      /* the value is a string, whatever the schema says */
+    TC_JSON = 64,        /* it is not */
+    TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
+};
+
+struct tc_edge {
+    const char *text;
+    uint8_t next;
+    uint16_t act;
+};
+
+struct tc_state {
+    uint8_t kind, mode; /* mode: enum scan_mode */
+    uint8_t next, other;
+    uint16_t act;   /* on the way to `next` */
+    bool reasoning; /* TEXT: which of the two */
+    const struct tc_edge *edges;
+    uint8_t n_edges;
+    const char *const *follow; /* VALUE: one of these comes after the literal, NULL-terminated */
+};
+
+#define TC_EDGES(...)                                                                              \
+    .edges = (const struct tc_edge[]){__VA_ARGS__},                                                \
+    .n_edges = sizeof((const struct tc_edge[]){__VA_ARGS__}) / sizeof(struct tc_edge)
+
+struct tc_call {
+    bool open, has_name, committed, has_args;
+    bool broken; /* found to be none while something else was done */
+    uint32_t n_params;
+    char name[TOOLCALL_NAME_MAX + 1], id[TOOLCALL_ID_MAX + 1];
+};
+
+/* TC_OBJECT's own states are in object.c. */
+struct tc_object {
+    uint8_t step, key, nested;
+    bool has_args;
+    struct buf text; /* a key, name or id as JSON, or arguments that are a string */
+};
+
+struct tc_value {
+    bool forced_string, forced_json; /* by the text itself */
+    bool string;                     /* goes out as it comes */
+    unsigned types;
+    struct buf text; /* anything else, until its end */
+};
+
+struct toolcall_parser {
+    struct toolcall_opts opts;
+    toolcall_sink sink;
+    void *ctx;
+    int error;
+    uint8_t state, back; /* back: the text state the current call was found in */
+    bool final, seen;    /* seen: text other than white space, since the start or the last call */
+    bool spaced;         /* white space at a segment's start is dropped: it follows a call */
+    bool entered;        /* the state has taken bytes */
+    bool calls;          /* any are looked for */
+    uint32_t n_calls;
+    struct tc_edge reason_open, reason_close;
+    struct buf win;
+    size_t pos;
+    char space[TC_SPACE_MAX];
+    size_t n_space;
+    bool space_is_reasoning;
+    struct buf raw;  /* of the open call: what has not been told */
+    struct buf args; /* before it is committed */
+    struct buf out;
+    struct tc_call call;
+    char key[TC_KEY_MAX + 1];
+    size_t n_text; /* bytes of name, id, key or string so far */
+    struct tc_object object;
+    struct tc_value value;
+    struct scan scan;
+    uint64_t ids[TOOLCALL_CALLS_MAX]; /* hashes of the models' own ids */
+};
+
+/* What a step did. Negative: an error. */
+enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
+
+/* parser.c */
+bool parser_take(struct toolcall_parser *p, size_t n); /* false: a limit is passed, it is no call */
+bool parser_pass(struct toolcall_parser *p, size_t n);
+void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
+const char *parser_at(const struct toolcall_parser *p, size_t *len);
+
+/* events.c: what goes out. */
+void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len);
+void events_drop_space(struct toolcall_parser *p);
+void events_flush_space(struct toolcall_parser *p);
+void events_segment(struct toolcall_parser *p); /* a marker: white space next to it is dropped */
+void events_open(struct toolcall_parser *p);
+void events_name(struct toolcall_parser *p);
+void events_args(struct toolcall_parser *p, const char *data, size_t len);
+void events_end(struct toolcall_parser *p);
+void events_break(struct toolcall_parser *p);
+void events_out(struct toolcall_parser *p); /* `out` goes to the arguments */
+
+/* states.c, object.c */
+int states_step(struct toolcall_parser *p, const struct tc_state *s);
+int object_step(struct toolcall_parser *p, const struct tc_state *s);
+bool object_may_end(const struct toolcall_parser *p); /* all that matters of an object is there */
+
+/* value.c */
+enum value_type {
+    VALUE_STRING = 1,
+    VALUE_NUMBER = 2,
+    VALUE_BOOLEAN = 4,
+    VALUE_NULL = 8,
+    VALUE_OBJECT = 16,
+    VALUE_ARRAY = 32,
+};
+bool value_knows(yyjson_val *tools, const char *name);
+unsigned value_types(yyjson_val *tools, const char *name, const char *key);
+void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
+void value_begin(struct toolcall_parser *p);
+void value_feed(struct toolcall_parser *p, const char *data, size_t len);
+void value_end(struct toolcall_parser *p);
+
+/* The formats' tables: see formats.c. */
+extern const struct toolcall_format format_hermes, format_generic, format_qwen_coder, format_seed,
+    format_llama, format_mistral_json, format_mistral_args, format_deepseek_v3, format_deepseek_v31,
+    format_deepseek_dsml, format_harmony, format_glm, format_hunyuan, format_kimi_k2,
+    format_kimi_k3, format_minimax_m1, format_minimax_m2, format_gemma, format_lfm,
+    format_command_r, format_command_r7b, format_apertus, format_nemotron, format_apriel,
+    format_functionary, format_firefunction, format_solar, format_gigachat, format_minicpm;

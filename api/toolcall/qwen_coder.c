@@ -1,0 +1,86 @@
+/*
+ * Qwen3-Coder, Qwen3.5, Nemotron 3, StepFun:
+ *      <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
+ * The models now and then leave the first tag out, or write a Hermes object. A value is closed only by a
+ * tag that is followed by another one, so that text about such tags can be a value. Seed-OSS writes
+ * the same with other tags around it and no line breaks in the parameters.
+ */
+
+#include "api/toolcall/parser.h"
+
+enum { OPENED = TC_FIRST, OBJECT, NAME, PARAM, KEY, VALUE, CLOSE };
+
+static const char *const follow[] = {"<parameter=", "</function>", "</tool_call>", NULL};
+static const char *const seed_follow[] = {"<parameter=", "</function>", "</seed:tool_call>", NULL};
+
+static const struct tc_state states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT,
+                    TC_EDGES({"<tool_call>", OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT,
+                .other = TC_FAIL,
+                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},
+    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
+    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},
+    [PARAM] = {.kind = TC_EXPECT,
+               .other = TC_FAIL,
+               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},
+                        {"</tool_call>", TC_CONTENT, TC_END})},
+    [KEY] = {.kind = TC_KEY, TC_EDGES({">\n", VALUE, 0}, {">", VALUE, 0})},
+    [VALUE] = {.kind = TC_VALUE,
+               .follow = follow,
+               TC_EDGES({"\n</parameter>", PARAM, 0}, {"</parameter>", PARAM, 0})},
+    [CLOSE] = {.kind = TC_EXPECT, .other = TC_CONTENT, TC_EDGES({"</tool_call>", TC_CONTENT, 0})},
+};
+
+static const struct tc_state seed_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT,
+                    TC_EDGES({"<seed:tool_call>", OPENED, TC_OPEN}, {"<function=", NAME, TC_OPEN})},
+    [TC_REASON] = {.kind = TC_TEXT, .reasoning = true},
+    [OPENED] = {.kind = TC_EXPECT,
+                .other = TC_FAIL,
+                TC_EDGES({"<function=", NAME, 0}, {"{", OBJECT, 0})},
+    [OBJECT] = {.kind = TC_OBJECT, .next = CLOSE, .act = TC_END},
+    [NAME] = {.kind = TC_NAME, TC_EDGES({">", PARAM, TC_CALL})},
+    [PARAM] = {.kind = TC_EXPECT,
+               .other = TC_FAIL,
+               TC_EDGES({"<parameter=", KEY, 0}, {"</function>", CLOSE, TC_END},
+                        {"</seed:tool_call>", TC_CONTENT, TC_END})},
+    [KEY] = {.kind = TC_KEY, TC_EDGES({">", VALUE, 0})},
+    [VALUE] = {.kind = TC_VALUE, .follow = seed_follow, TC_EDGES({"</parameter>", PARAM, 0})},
+    [CLOSE] = {.kind = TC_EXPECT,
+               .other = TC_CONTENT,
+               TC_EDGES({"</seed:tool_call>", TC_CONTENT, 0})},
+};
+
+const struct toolcall_format format_qwen_coder = {
+    .name = "qwen-coder",
+    .detect = {"<tool_call>", "<function=", "<parameter="},
+    .triggers = {"<tool_call>", "<function="},
+    .needs_special = true,
+    .shape = {.args = ARGS_TAGGED,
+              .separator = "\n",
+              .call_begin = "<tool_call>\n<function=",
+              .name_end = ">\n",
+              .call_end = "</function>\n</tool_call>",
+              .key_begin = "<parameter=",
+              .key_end = ">\n",
+              .value_end = "\n</parameter>\n"},
+    .states = states,
+};
+
+const struct toolcall_format format_seed = {
+    .name = "seed",
+    .detect = {"<seed:tool_call>", "<function=", "<parameter="},
+    .triggers = {"<seed:tool_call>", "<function="},
+    .needs_special = true,
+    .shape = {.args = ARGS_TAGGED,
+              .separator = "\n",
+              .call_begin = "<seed:tool_call>\n<function=",
+              .name_end = ">\n",
+              .call_end = "</function>\n</seed:tool_call>",
+              .key_begin = "<parameter=",
+              .key_end = ">",
+              .value_end = "</parameter>\n"},
+    .states = seed_states,
+};

@@ -1,0 +1,447 @@
+#include "api/toolcall/scan.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    WANT_VALUE,
+    WANT_FIRST, /* a value or the end of the list */
+    WANT_KEY,   /* a key or the end of the object */
+    WANT_COLON,
+    WANT_NEXT, /* a comma or a closing bracket */
+    IN_STRING,
+    IN_ESCAPE,
+    IN_HEX,
+    IN_OPEN, /* Gemma's quote */
+    IN_BARE, /* a key without quotes */
+    IN_WORD,
+    NUM_MINUS,
+    NUM_ZERO,
+    NUM_INT,
+    NUM_POINT,
+    NUM_FRACTION,
+    NUM_E,
+    NUM_SIGN,
+    NUM_EXPONENT,
+    AT_END,
+};
+
+static const char gemma_quote[] = "<|\"|>";
+
+void scan_begin(struct scan *s, enum scan_mode mode) {
+    *s = (struct scan){.mode = (uint8_t)mode, .state = WANT_VALUE};
+}
+
+static int put(struct buf *out, const char *data, size_t len) {
+    return out ? buf_add(out, data, len) : 0;
+}
+
+static int put_char(struct buf *out, char c) {
+    return put(out, &c, 1);
+}
+
+static int put_hex(struct buf *out, unsigned v) {
+    static const char hex[] = "0123456789abcdef";
+    char text[6] = {'\\', 'u', hex[v >> 12 & 15], hex[v >> 8 & 15], hex[v >> 4 & 15], hex[v & 15]};
+
+    return put(out, text, 6);
+}
+
+/* One byte of a string, escaped where JSON wants it. */
+static int put_byte(struct buf *out, char c) {
+    static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const char *at = c ? strchr(special, c) : NULL;
+
+    if (at) {
+        char text[2] = {'\\', letter[at - special]};
+
+        return put(out, text, 2);
+    }
+    return (unsigned char)c < 0x20 ? put_hex(out, (unsigned char)c) : put_char(out, c);
+}
+
+int scan_escape(struct buf *out, const char *data, size_t len) {
+    size_t from = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if ((unsigned char)data[i] >= 0x20 && data[i] != '"' && data[i] != '\\')
+            continue;
+        int r = put(out, data + from, i - from);
+
+        if (r == 0)
+            r = put_byte(out, data[i]);
+        if (r < 0)
+            return r;
+        from = i + 1;
+    }
+    return put(out, data + from, len - from);
+}
+
+static bool in_object(const struct scan *s) {
+    return s->depth && s->objects >> (s->depth - 1) & 1;
+}
+
+/* A value or a key is complete. */
+static int finish_value(struct scan *s) {
+    if (s->is_key) {
+        s->is_key = false;
+        s->state = WANT_COLON;
+        return SCAN_MORE;
+    }
+    s->state = s->depth ? WANT_NEXT : AT_END;
+    return s->depth ? SCAN_MORE : SCAN_DONE;
+}
+
+/* The comma before a value is written with the value, so that one before a bracket is not. */
+static int put_comma(struct scan *s, struct buf *out) {
+    int r = 0;
+
+    if (s->comma)
+        r = put_char(out, ',');
+    if (r == 0)
+        r = put(out, s->ws, s->n_ws);
+    s->comma = false;
+    s->n_ws = 0;
+    return r;
+}
+
+static int open_bracket(struct scan *s, char c, struct buf *out) {
+    if (s->depth == SCAN_DEPTH)
+        return SCAN_BAD;
+    s->objects &= ~((uint64_t)1 << s->depth);
+    s->objects |= (uint64_t)(c == '{') << s->depth++;
+    s->state = c == '{' ? WANT_KEY : WANT_FIRST;
+    return put_char(out, c);
+}
+
+static int close_bracket(struct scan *s, char c, struct buf *out) {
+    if (!s->depth || (c == '}') != in_object(s))
+        return SCAN_BAD;
+    s->comma = false;
+    s->n_ws = 0;
+    s->depth--;
+    int r = put_char(out, c);
+
+    return r < 0 ? r : finish_value(s);
+}
+
+static int open_string(struct scan *s, char c, struct buf *out) {
+    s->quote = c;
+    s->n_quote = 0;
+    s->high = 0;
+    s->state = IN_STRING;
+    return put_char(out, '"');
+}
+
+static int begin_key(struct scan *s, char c, struct buf *out) {
+    int r;
+
+    if (c == '}')
+        return close_bracket(s, c, out);
+    r = put_comma(s, out);
+    if (r < 0)
+        return r;
+    s->is_key = true;
+    if (c == '"' || (c == '\'' && s->mode == SCAN_PYTHON))
+        return open_string(s, c, out);
+    if (s->mode != SCAN_GEMMA || strchr("{}[],:", c))
+        return SCAN_BAD;
+    s->n_quote = 1;
+    s->state = c == '<' ? IN_OPEN : IN_BARE;
+    if (c == '<')
+        return 0;
+    r = put_char(out, '"');
+    return r < 0 ? r : put_byte(out, c);
+}
+
+static int begin_value(struct scan *s, char c, struct buf *out) {
+    int r;
+
+    if (c == ']' && s->state == WANT_FIRST)
+        return close_bracket(s, c, out);
+    r = put_comma(s, out);
+    if (r < 0)
+        return r;
+    if (c == '{' || c == '[')
+        return open_bracket(s, c, out);
+    if ((c == '"' && s->mode != SCAN_GEMMA) || (c == '\'' && s->mode == SCAN_PYTHON))
+        return open_string(s, c, out);
+    if (c == '<' && s->mode == SCAN_GEMMA) {
+        s->n_quote = 1;
+        s->state = IN_OPEN;
+        return 0;
+    }
+    if (c == '-' || (c >= '0' && c <= '9')) {
+        s->state = c == '-' ? NUM_MINUS : c == '0' ? NUM_ZERO : NUM_INT;
+        return put_char(out, c);
+    }
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+        s->state = IN_WORD;
+        s->word[0] = c;
+        s->n_word = 1;
+        return 0;
+    }
+    return SCAN_BAD;
+}
+
+/* ---- strings ---- */
+
+/* Half a surrogate pair that is followed by something else. */
+static int put_lone(struct scan *s, struct buf *out) {
+    int r = s->high ? put_hex(out, 0xFFFD) : 0;
+
+    s->high = 0;
+    return r;
+}
+
+static int close_string(struct scan *s, struct buf *out) {
+    int r = put_lone(s, out);
+
+    if (r == 0)
+        r = put_char(out, '"');
+    return r < 0 ? r : finish_value(s);
+}
+
+static int gemma_byte(struct scan *s, char c, struct buf *out) {
+    int r = 0;
+
+    if (c == gemma_quote[s->n_quote]) {
+        if (++s->n_quote < sizeof(gemma_quote) - 1)
+            return 0;
+        s->n_quote = 0;
+        return close_string(s, out);
+    }
+    for (size_t i = 0; i < s->n_quote && r == 0; i++)
+        r = put_byte(out, gemma_quote[i]);
+    s->n_quote = c == '<';
+    return r < 0 || c == '<' ? r : put_byte(out, c);
+}
+
+static int string_byte(struct scan *s, char c, struct buf *out) {
+    if (s->mode == SCAN_GEMMA && s->quote == '<')
+        return gemma_byte(s, c, out);
+    if (c == '\\') {
+        s->state = IN_ESCAPE;
+        return 0;
+    }
+    if (c == s->quote)
+        return close_string(s, out);
+    int r = put_lone(s, out);
+
+    return r < 0 ? r : put_byte(out, c);
+}
+
+static int escape_byte(struct scan *s, char c, struct buf *out) {
+    char text[2] = {'\\', c};
+    int r;
+
+    if (c == 'u' || (c == 'x' && s->mode == SCAN_PYTHON)) {
+        s->state = IN_HEX;
+        s->n_hex = c == 'u' ? 4 : 2;
+        s->hex = 0;
+        return 0;
+    }
+    s->state = IN_STRING;
+    r = put_lone(s, out);
+    if (r < 0)
+        return r;
+    if (strchr("\"\\/bfnrt", c) && c)
+        return put(out, text, 2);
+    if (c == '\'')
+        return put_char(out, c);
+    if (c == '\n' && s->mode == SCAN_PYTHON)
+        return 0;
+    r = put(out, "\\\\", 2); /* "\d" can only mean a backslash and a d */
+    return r < 0 ? r : put_byte(out, c);
+}
+
+static int hex_byte(struct scan *s, char c, struct buf *out) {
+    int v = c >= '0' && c <= '9'   ? c - '0'
+            : c >= 'a' && c <= 'f' ? c - 'a' + 10
+            : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                   : -1;
+    int r = 0;
+
+    if (v < 0)
+        return SCAN_BAD;
+    s->hex = (uint16_t)(s->hex << 4 | v);
+    if (--s->n_hex)
+        return 0;
+    s->state = IN_STRING;
+    if (s->hex >= 0xDC00 && s->hex < 0xE000 && s->high) {
+        r = put_hex(out, s->high);
+        s->high = 0;
+        return r < 0 ? r : put_hex(out, s->hex);
+    }
+    r = put_lone(s, out);
+    if (r < 0)
+        return r;
+    if (s->hex >= 0xD800 && s->hex < 0xDC00) {
+        s->high = s->hex;
+        return 0;
+    }
+    return put_hex(out, s->hex >= 0xDC00 && s->hex < 0xE000 ? 0xFFFD : s->hex);
+}
+
+static int open_gemma(struct scan *s, char c, struct buf *out) {
+    if (c != gemma_quote[s->n_quote])
+        return SCAN_BAD;
+    if (++s->n_quote < sizeof(gemma_quote) - 1)
+        return 0;
+    return open_string(s, '<', out);
+}
+
+static int bare_byte(struct scan *s, char c, struct buf *out) {
+    int r;
+
+    if (c != ':')
+        return (unsigned char)c < 0x20 || strchr("{}[],", c) ? SCAN_BAD : put_byte(out, c);
+    r = put_char(out, '"');
+    s->is_key = false;
+    s->state = WANT_VALUE;
+    return r < 0 ? r : put_char(out, ':');
+}
+
+/* ---- words and numbers: they end before a byte that is not theirs ---- */
+
+static int end_word(struct scan *s, struct buf *out) {
+    static const struct {
+        const char *text, *json;
+        bool python;
+    } words[] = {
+        {"true", "true", false}, {"false", "false", false}, {"null", "null", false},
+        {"True", "true", true},  {"False", "false", true},  {"None", "null", true},
+        {"none", "null", true},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+        if (strlen(words[i].text) != s->n_word || memcmp(words[i].text, s->word, s->n_word) != 0 ||
+            (words[i].python && s->mode == SCAN_JSON))
+            continue;
+        int r = put(out, words[i].json, strlen(words[i].json));
+
+        return r < 0 ? r : finish_value(s);
+    }
+    return SCAN_BAD;
+}
+
+/* The state after digit or sign @c of a number, or 0 when it does not go on with it. */
+static uint8_t next_number(uint8_t state, char c) {
+    bool digit = c >= '0' && c <= '9';
+
+    switch (state) {
+    case NUM_MINUS:
+        return !digit ? 0 : c == '0' ? NUM_ZERO : NUM_INT;
+    case NUM_ZERO:
+    case NUM_INT:
+        if (digit)
+            return state == NUM_INT ? NUM_INT : 0;
+        return c == '.' ? NUM_POINT : c == 'e' || c == 'E' ? NUM_E : 0;
+    case NUM_POINT:
+    case NUM_FRACTION:
+        if (digit)
+            return NUM_FRACTION;
+        return state == NUM_FRACTION && (c == 'e' || c == 'E') ? NUM_E : 0;
+    case NUM_E:
+        return c == '+' || c == '-' ? NUM_SIGN : digit ? NUM_EXPONENT : 0;
+    default:
+        return digit ? NUM_EXPONENT : 0;
+    }
+}
+
+static bool number_may_end(uint8_t state) {
+    return state == NUM_ZERO || state == NUM_INT || state == NUM_FRACTION || state == NUM_EXPONENT;
+}
+
+/* A byte of a word or number. *kept: it was not taken. */
+static int scalar_byte(struct scan *s, char c, struct buf *out, bool *kept) {
+    if (s->state == IN_WORD) {
+        if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+            if (s->n_word == sizeof(s->word))
+                return SCAN_BAD;
+            s->word[s->n_word++] = c;
+            return 0;
+        }
+        *kept = true;
+        return end_word(s, out);
+    }
+    uint8_t next = next_number(s->state, c);
+
+    if (next) {
+        s->state = next;
+        return put_char(out, c);
+    }
+    *kept = true;
+    return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
+}
+
+static int next_byte(struct scan *s, char c, struct buf *out) {
+    if (c == '}' || c == ']')
+        return close_bracket(s, c, out);
+    if (c != ',')
+        return SCAN_BAD;
+    s->comma = true;
+    /* In an object a bracket may follow, and a list takes one too: WANT_FIRST. */
+    s->state = in_object(s) ? WANT_KEY : WANT_FIRST;
+    return 0;
+}
+
+static int space(struct scan *s, char c, struct buf *out) {
+    if (!s->comma)
+        return put_char(out, c);
+    if (s->n_ws < sizeof(s->ws))
+        s->ws[s->n_ws++] = c;
+    return 0;
+}
+
+static int step(struct scan *s, char c, struct buf *out, bool *kept) {
+    if (s->state <= WANT_NEXT && (c == ' ' || c == '\n' || c == '\t' || c == '\r'))
+        return space(s, c, out);
+    switch (s->state) {
+    case WANT_VALUE:
+    case WANT_FIRST:
+        return begin_value(s, c, out);
+    case WANT_KEY:
+        return begin_key(s, c, out);
+    case WANT_COLON:
+        if (c != ':')
+            return SCAN_BAD;
+        s->state = WANT_VALUE;
+        return put_char(out, c);
+    case WANT_NEXT:
+        return next_byte(s, c, out);
+    case IN_STRING:
+        return string_byte(s, c, out);
+    case IN_ESCAPE:
+        return escape_byte(s, c, out);
+    case IN_HEX:
+        return hex_byte(s, c, out);
+    case IN_OPEN:
+        return open_gemma(s, c, out);
+    case IN_BARE:
+        return bare_byte(s, c, out);
+    default:
+        return scalar_byte(s, c, out, kept);
+    }
+}
+
+int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out) {
+    int r = SCAN_MORE;
+
+    assert(s->state != AT_END);
+    for (*used = 0; *used < len && r == SCAN_MORE;) {
+        bool kept = false;
+
+        r = step(s, data[*used], out, &kept);
+        *used += !kept && r != SCAN_BAD;
+    }
+    return r;
+}
+
+int scan_end(struct scan *s, struct buf *out) {
+    if (s->depth)
+        return SCAN_BAD;
+    if (s->state == IN_WORD)
+        return end_word(s, out);
+    return number_may_end(s->state) ? finish_value(s) : SCAN_BAD;
+}

@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * scan - takes in one value, a byte at a time, and writes it as JSON. It reads JSON, and two forms that
+ * are near to it: Python literals (single quotes, True, None) and the one of Gemma (<|"|> for quotes,
+ * bare keys). JSON comes out as it went in, apart from what models get wrong and what can only be meant
+ * in one way: line breaks and other control characters in strings, escapes that do not exist ("\d"),
+ * half surrogates, a comma before a closing bracket.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+#define SCAN_DEPTH 64u
+
+enum scan_mode { SCAN_JSON, SCAN_PYTHON, SCAN_GEMMA };
+enum scan_result { SCAN_MORE, SCAN_DONE, SCAN_BAD };
+
+struct scan {
+    uint8_t mode, state, depth, n_word, n_hex, n_quote, n_ws;
+    char quote;
+    bool comma, is_key, bare;
+    uint16_t hex, high;
+    uint64_t objects; /* bit i: level i is an object */
+    char word[6], ws[16];
+};
+
+void scan_begin(struct scan *s, enum scan_mode mode);
+/* Takes bytes up to the end of the value; *used says how many. @out may be NULL. -ENOMEM and -EMSGSIZE
+ * are @out's. */
+int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out);
+/* No more bytes: a number or a word may be complete. */
+int scan_end(struct scan *s, struct buf *out);
+/* The bytes of a string, escaped, without quotes. */
+int scan_escape(struct buf *out, const char *data, size_t len);

@@ -1,0 +1,330 @@
+/*
+ * One step of each kind of state. A step decides on the bytes at the window's start and takes them, or
+ * says TC_MORE. Bytes are always taken up to exactly where a decision falls.
+ */
+
+#include <assert.h>
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+enum match { NONE, PARTIAL, FULL };
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static enum match match_text(const struct toolcall_parser *p, const char *text, const char *at,
+                             size_t len) {
+    size_t n = strlen(text);
+
+    if (memcmp(text, at, MIN(n, len)) != 0)
+        return NONE;
+    return len >= n ? FULL : p->final ? NONE : PARTIAL;
+}
+
+/* After a closing literal: white space, then one of @follow. Text that ends there is fine. */
+static enum match match_follow(const struct toolcall_parser *p, const char *const *follow,
+                               const char *at, size_t len) {
+    size_t n = 0;
+    enum match best = NONE;
+
+    while (n < len && n < TC_SPACE_MAX && is_space(at[n]))
+        n++;
+    if (n == len)
+        return p->final ? FULL : PARTIAL;
+    for (; *follow && best != FULL; follow++)
+        best = MAX(best, match_text(p, *follow, at + n, len - n));
+    return best;
+}
+
+static bool may_open(const struct toolcall_parser *p) {
+    return p->calls && p->n_calls < p->opts.max_calls;
+}
+
+/* The first edge in the table's order that matches at @at, or may when there is more. */
+static enum match match_edges(const struct toolcall_parser *p, const struct tc_state *s,
+                              const char *at, size_t len, bool seen, unsigned need,
+                              const struct tc_edge **out) {
+    for (uint8_t i = 0; i < s->n_edges; i++) {
+        const struct tc_edge *e = &s->edges[i];
+
+        if (*e->text != *at || ((e->act & TC_START) && seen) || (e->act & need) != need ||
+            ((e->act & TC_OPEN) && !may_open(p)))
+            continue;
+        enum match m = match_text(p, e->text, at, len);
+
+        if (m == FULL && s->follow)
+            m = match_follow(p, s->follow, at + strlen(e->text), len - strlen(e->text));
+        if (m != NONE) {
+            *out = e;
+            return m;
+        }
+    }
+    return NONE;
+}
+
+static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const struct tc_edge *e) {
+    if (e->act & TC_OPEN) {
+        events_open(p);
+        p->back = s->kind == TC_TEXT ? p->state : TC_CONTENT;
+    }
+    if (!(e->act & TC_PEEK) && !parser_take(p, strlen(e->text)))
+        return TC_BROKEN;
+    if (s->kind == TC_TEXT && !(e->act & TC_OPEN) && e->next != p->state)
+        events_segment(p);
+    parser_go(p, e->next, e->act);
+    return TC_MOVED;
+}
+
+/* ---- text ---- */
+
+/* The markers that count in text: the format's, and those of reasoning. */
+static enum match match_marker(const struct toolcall_parser *p, const struct tc_state *s,
+                               const char *at, size_t len, bool seen, const struct tc_edge **out) {
+    const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
+                                : p->state == TC_REASON ? &p->reason_close
+                                                        : NULL;
+    enum match m = match_edges(p, s, at, len, seen, 0, out);
+
+    if (m == NONE && p->state == TC_REASON && p->opts.format && p->opts.format->ends_reasoning)
+        m = match_edges(p, &p->opts.format->states[TC_CONTENT], at, len, seen, TC_OPEN, out);
+    if (m == NONE && own && own->text && !((own->act & TC_START) && seen)) {
+        m = match_text(p, own->text, at, len);
+        *out = own;
+    }
+    return m;
+}
+
+static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
+    const struct tc_edge *e = NULL;
+    size_t len, i;
+    const char *at = parser_at(p, &len);
+    bool seen = p->seen;
+    enum match m = NONE;
+
+    assert(!p->call.open);
+    for (i = 0; i < len; i++) {
+        m = match_marker(p, s, at + i, len - i, seen, &e);
+        if (m != NONE)
+            break;
+        seen |= !is_space(at[i]);
+    }
+    if (i) {
+        events_text(p, s->reasoning, at, i);
+        parser_take(p, i);
+        return m == NONE ? TC_MORE : TC_MOVED;
+    }
+    return m == PARTIAL ? TC_MORE : take_edge(p, s, e);
+}
+
+/* ---- between the parts of a call ---- */
+
+/* Takes white space. TC_MOVED: there was some. */
+static int skip_space(struct toolcall_parser *p) {
+    size_t len, n = 0;
+    const char *at = parser_at(p, &len);
+
+    while (n < len && is_space(at[n]))
+        n++;
+    if (n && !parser_take(p, n))
+        return TC_BROKEN;
+    return n ? TC_MOVED : TC_MORE;
+}
+
+static int expect_step(struct toolcall_parser *p, const struct tc_state *s) {
+    const struct tc_edge *e;
+    int r = skip_space(p);
+
+    if (r != TC_MORE)
+        return r;
+    size_t len;
+    const char *at = parser_at(p, &len);
+    enum match m = match_edges(p, s, at, len, p->seen, 0, &e);
+
+    if (m == FULL)
+        return take_edge(p, s, e);
+    if (m == PARTIAL)
+        return TC_MORE;
+    parser_go(p, s->other, 0);
+    return TC_MOVED;
+}
+
+/* Bytes up to one of the state's literals; *edge is set when it is there. */
+static size_t find_edge(struct toolcall_parser *p, const struct tc_state *s, size_t max,
+                        const struct tc_edge **edge) {
+    size_t len, i;
+    const char *at = parser_at(p, &len);
+
+    *edge = NULL;
+    for (i = 0; i < len && i < max; i++) {
+        const struct tc_edge *e;
+        enum match m = match_edges(p, s, at + i, len - i, true, 0, &e);
+
+        if (m == FULL)
+            *edge = e;
+        if (m != NONE)
+            break;
+    }
+    return i;
+}
+
+static bool is_bad(const struct tc_state *s, char c) {
+    if (s->kind == TC_NAME)
+        return ((unsigned char)c < 0x20 && !is_space(c)) || strchr("<>{}()[]\"'`,;", c);
+    return (unsigned char)c < 0x20;
+}
+
+/* What was collected is complete: no white space around it, none inside a name. */
+static bool settle(struct toolcall_parser *p, const struct tc_state *s, char *text,
+                   const struct tc_edge *e) {
+    while (p->n_text && is_space(text[p->n_text - 1]))
+        p->n_text--;
+    text[p->n_text] = 0;
+    if (s->kind == TC_NAME)
+        return !strpbrk(text, " \n\t\r");
+    if (!(e->act & TC_NAME_IN_ID))
+        return true;
+    const char *name = strncmp(text, "functions.", 10) == 0 ? text + 10 : text;
+    size_t n = strcspn(name, ":");
+
+    if (n > TOOLCALL_NAME_MAX)
+        return false;
+    memcpy(p->call.name, name, n);
+    p->call.name[n] = 0;
+    if (!name[n])
+        text[0] = 0; /* without an index it is no id */
+    return true;
+}
+
+/* A name, an id or a key. */
+static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
+    char *text = s->kind == TC_NAME ? p->call.name : s->kind == TC_ID ? p->call.id : p->key;
+    size_t max = s->kind == TC_NAME ? TOOLCALL_NAME_MAX
+                 : s->kind == TC_ID ? TOOLCALL_ID_MAX
+                                    : TC_KEY_MAX;
+    const struct tc_edge *e;
+    size_t n = find_edge(p, s, SIZE_MAX, &e), i, len;
+    const char *at = parser_at(p, &len);
+
+    for (i = 0; i < n && p->n_text < max && !is_bad(s, at[i]); i++) {
+        if (p->n_text || !is_space(at[i]))
+            text[p->n_text++] = at[i];
+    }
+    if (!parser_take(p, i) || i < n)
+        return TC_BROKEN;
+    if (!e)
+        return TC_MORE;
+    return settle(p, s, text, e) ? take_edge(p, s, e) : TC_BROKEN;
+}
+
+static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
+    const struct tc_edge *e;
+    size_t n = find_edge(p, s, TC_SKIP_MAX - p->n_text, &e);
+
+    if (!parser_take(p, n))
+        return TC_BROKEN;
+    p->n_text += n;
+    if (e)
+        return take_edge(p, s, e);
+    return p->n_text == TC_SKIP_MAX ? TC_BROKEN : TC_MORE;
+}
+
+/* ---- arguments ---- */
+
+static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
+    const struct tc_edge *e;
+    size_t len;
+
+    if (!p->entered) {
+        p->entered = true;
+        value_begin(p);
+    }
+    bool held = !p->value.string;
+    size_t room = held ? p->value.text.max - p->value.text.len : SIZE_MAX;
+    const char *at = parser_at(p, &len);
+    size_t n = find_edge(p, s, room, &e);
+
+    if (!(held ? parser_take(p, n) : parser_pass(p, n)))
+        return TC_BROKEN;
+    value_feed(p, at, n);
+    if (!e)
+        return held && n == room ? TC_BROKEN : TC_MORE;
+    if (!parser_take(p, strlen(e->text)))
+        return TC_BROKEN;
+    value_end(p);
+    parser_go(p, e->next, e->act);
+    return TC_MOVED;
+}
+
+/* One value as the scanner reads it. */
+static int scan_step(struct toolcall_parser *p, const struct tc_state *s) {
+    size_t len, used;
+    const char *at = parser_at(p, &len);
+    /* The first byte commits the call; from there on nothing needs to be kept. */
+    bool one = !p->call.committed && !p->opts.whole_calls;
+    int r = scan_feed(&p->scan, at, one ? 1 : len, &used, &p->out);
+
+    if (r < 0)
+        return r;
+    if (!parser_pass(p, used)) {
+        buf_clear(&p->out);
+        return TC_BROKEN;
+    }
+    events_out(p);
+    if (r == SCAN_MORE)
+        return used < len ? TC_MOVED : TC_MORE;
+    if (r == SCAN_BAD)
+        return TC_BROKEN;
+    parser_go(p, s->next, s->act);
+    return TC_MOVED;
+}
+
+static int literal_step(struct toolcall_parser *p, const struct tc_state *s) {
+    if (!p->entered) {
+        p->entered = true;
+        value_key(p);
+        scan_begin(&p->scan, s->mode);
+    }
+    return scan_step(p, s);
+}
+
+static int arguments_step(struct toolcall_parser *p, const struct tc_state *s) {
+    size_t len;
+
+    if (!p->entered) {
+        int r = skip_space(p);
+
+        if (r != TC_MORE)
+            return r;
+        if (*parser_at(p, &len) != '{') {
+            parser_go(p, s->other, 0);
+            return TC_MOVED;
+        }
+        p->entered = true;
+        scan_begin(&p->scan, s->mode);
+    }
+    return scan_step(p, s);
+}
+
+int states_step(struct toolcall_parser *p, const struct tc_state *s) {
+    switch (s->kind) {
+    case TC_TEXT:
+        return text_step(p, s);
+    case TC_EXPECT:
+        return expect_step(p, s);
+    case TC_NAME:
+    case TC_ID:
+    case TC_KEY:
+        return collect_step(p, s);
+    case TC_SKIP:
+        return skip_step(p, s);
+    case TC_VALUE:
+        return value_step(p, s);
+    case TC_LITERAL:
+        return literal_step(p, s);
+    case TC_ARGUMENTS:
+        return arguments_step(p, s);
+    default:
+        return object_step(p, s);
+    }
+}

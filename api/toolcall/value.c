@@ -1,0 +1,185 @@
+/*
+ * Values that are not written as JSON: what they are is found in the tool's schema, or, where that says
+ * nothing, in their text. A string goes out as it comes; anything else is held until its end, since
+ * models also write Python's True or ['a'], or plain text where a number is wanted.
+ */
+
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+#define SCHEMA_DEPTH 8
+
+/* The tool of that name: {"function": {"name"..}}, or flat. */
+static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
+    size_t i, n;
+    yyjson_val *tool;
+
+    yyjson_arr_foreach(tools, i, n, tool) {
+        yyjson_val *f = yyjson_obj_get(tool, "function");
+
+        f = f ? f : tool;
+        const char *have = yyjson_get_str(yyjson_obj_get(f, "name"));
+
+        if (have && strcmp(have, name) == 0)
+            return f;
+    }
+    return NULL;
+}
+
+bool value_knows(yyjson_val *tools, const char *name) {
+    return find_tool(tools, name);
+}
+
+static unsigned named_type(const char *name) {
+    static const struct {
+        const char *name;
+        unsigned type;
+    } types[] = {
+        {"string", VALUE_STRING},   {"number", VALUE_NUMBER}, {"integer", VALUE_NUMBER},
+        {"boolean", VALUE_BOOLEAN}, {"null", VALUE_NULL},     {"object", VALUE_OBJECT},
+        {"array", VALUE_ARRAY},
+    };
+
+    for (size_t i = 0; name && i < ARRAY_SIZE(types); i++)
+        if (strcmp(types[i].name, name) == 0)
+            return types[i].type;
+    return 0;
+}
+
+static unsigned type_of(yyjson_val *v) {
+    return yyjson_is_str(v)    ? VALUE_STRING
+           : yyjson_is_num(v)  ? VALUE_NUMBER
+           : yyjson_is_bool(v) ? VALUE_BOOLEAN
+           : yyjson_is_null(v) ? VALUE_NULL
+           : yyjson_is_obj(v)  ? VALUE_OBJECT
+                               : VALUE_ARRAY;
+}
+
+/* What a schema allows; 0: it does not say (or says it in a way that is not looked into). */
+static unsigned schema_types(yyjson_val *schema, int depth) {
+    static const char *const unions[] = {"anyOf", "oneOf"};
+    yyjson_val *type = yyjson_obj_get(schema, "type"), *values = yyjson_obj_get(schema, "enum"), *v;
+    unsigned types = named_type(yyjson_get_str(type));
+    size_t i, n;
+
+    yyjson_arr_foreach(type, i, n, v) types |= named_type(yyjson_get_str(v));
+    if (types)
+        return types;
+    if ((v = yyjson_obj_get(schema, "const")))
+        return type_of(v);
+    yyjson_arr_foreach(values, i, n, v) types |= type_of(v);
+    for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH; k++) {
+        yyjson_arr_foreach(yyjson_obj_get(schema, unions[k]), i, n, v) {
+            unsigned one = schema_types(v, depth + 1);
+
+            if (!one)
+                return 0;
+            types |= one;
+        }
+    }
+    return types;
+}
+
+unsigned value_types(yyjson_val *tools, const char *name, const char *key) {
+    static const char *const places[] = {"parameters", "input_schema"};
+    yyjson_val *tool = find_tool(tools, name);
+
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        yyjson_val *props = yyjson_obj_get(yyjson_obj_get(tool, places[i]), "properties");
+        yyjson_val *schema = yyjson_obj_get(props, key);
+
+        if (schema)
+            return schema_types(schema, 0);
+    }
+    return 0;
+}
+
+static void note(struct toolcall_parser *p, int r) {
+    if (r < 0 && p->error == 0)
+        p->error = r;
+}
+
+void value_key(struct toolcall_parser *p) {
+    note(p, buf_add_str(&p->out, p->call.n_params++ ? ", \"" : "{\""));
+    note(p, scan_escape(&p->out, p->key, strlen(p->key)));
+    note(p, buf_add_str(&p->out, "\": "));
+    events_out(p);
+}
+
+void value_begin(struct toolcall_parser *p) {
+    struct tc_value *v = &p->value;
+
+    v->types = v->forced_string ? VALUE_STRING
+               : v->forced_json ? 0
+                                : value_types(p->opts.tools, p->call.name, p->key);
+    v->string = v->types == VALUE_STRING;
+    v->forced_string = v->forced_json = false;
+    buf_clear(&v->text);
+    value_key(p);
+    if (v->string)
+        events_args(p, "\"", 1);
+}
+
+void value_feed(struct toolcall_parser *p, const char *data, size_t len) {
+    if (!p->value.string) {
+        note(p, buf_add(&p->value.text, data, len));
+        return;
+    }
+    note(p, scan_escape(&p->out, data, len));
+    events_out(p);
+}
+
+/* Whether the whole text is one value as @mode reads it; `out` has it then as JSON. */
+static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *text, size_t len) {
+    struct scan s;
+    size_t used;
+
+    buf_clear(&p->out);
+    scan_begin(&s, mode);
+    int r = scan_feed(&s, text, len, &used, &p->out);
+
+    if (r == SCAN_MORE)
+        r = scan_end(&s, &p->out);
+    note(p, r);
+    return r == SCAN_DONE && used == len;
+}
+
+/* Whether a schema of these types takes the JSON text, or rather wants it as a string. */
+static bool suits(unsigned types, char first) {
+    unsigned type = first == '{'                   ? VALUE_OBJECT
+                    : first == '['                 ? VALUE_ARRAY
+                    : first == '"'                 ? VALUE_STRING
+                    : first == 't' || first == 'f' ? VALUE_BOOLEAN
+                    : first == 'n'                 ? VALUE_NULL
+                                                   : VALUE_NUMBER;
+
+    return !(types & VALUE_STRING) || (types & type);
+}
+
+void value_end(struct toolcall_parser *p) {
+    struct tc_value *v = &p->value;
+
+    if (v->string) {
+        events_args(p, "\"", 1);
+        return;
+    }
+    const char *text = v->text.len ? v->text.data : "";
+    size_t len = v->text.len;
+
+    while (len && strchr(" \n\t\r", text[len - 1]) && text[len - 1])
+        len--;
+    while (len && strchr(" \n\t\r", *text) && *text) {
+        text++;
+        len--;
+    }
+    bool json = len && (reads(p, SCAN_JSON, text, len) || reads(p, SCAN_PYTHON, text, len));
+
+    if (!json || !suits(v->types, p->out.data[0])) {
+        buf_clear(&p->out);
+        note(p, buf_add_char(&p->out, '"'));
+        note(p, scan_escape(&p->out, v->text.len ? v->text.data : "", v->text.len));
+        note(p, buf_add_char(&p->out, '"'));
+    }
+    events_out(p);
+    buf_clear(&v->text);
+}

@@ -1,0 +1,404 @@
+/*
+ * What models write, and what it means: for every format one call, two calls, text around them, no
+ * arguments, and ways in which it goes wrong. Ordinary C strings; a break in one is only for width.
+ */
+
+#include "tests/api/toolcall_support.h"
+
+#define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
+#define FIND "{\"pattern\": \"a|b\", \"paths\": [\"src/\", \"d e\"], \"max_results\": 5}"
+#define TWO "get_weather" PARIS "; search_files" FIND ";"
+
+/* DeepSeek's markers. */
+#define DS_BEGIN "<｜tool▁calls▁begin｜>"
+#define DS_END "<｜tool▁calls▁end｜>"
+#define DS_CALL "<｜tool▁call▁begin｜>"
+#define DS_CLOSE "<｜tool▁call▁end｜>"
+#define DS_SEP "<｜tool▁sep｜>"
+#define DSML "｜DSML｜"
+#define K2 "<|tool_calls_section_begin|>"
+#define K2_END "<|tool_calls_section_end|>"
+#define K2_CALL "<|tool_call_begin|>"
+#define K2_ARGS "<|tool_call_argument_begin|>"
+#define K2_CLOSE "<|tool_call_end|>"
+#define K3_ARG(k, t, v)                                                                            \
+    "<|open|>argument key=\"" k "\" type=\"" t "\"<|sep|>" v "<|close|>argument<|sep|>"
+
+#define CASE(f, r, i, ...)                                                                         \
+    { .format = (f), .reasoning = (r), .in = (i), .want = __VA_ARGS__ }
+
+const struct toolcall_case toolcall_cases[] = {
+    /* no format: text and reasoning */
+    CASE(NULL, NULL, "Hello\n  world \n", "C<Hello\n  world \n>"),
+    CASE(NULL, "think", "<think>\nhm\n</think>\n\nHello", "R<hm> C<Hello>"),
+    CASE(NULL, "think", "hm, so\n</think>\n\nHello ", "R<hm, so> C<Hello >", .in_reasoning = true),
+    CASE(NULL, "think", "  <think></think>Hello", "C<Hello>"),
+    CASE(NULL, "think", "Tags like <think> are </think> text",
+         "C<Tags like <think> are </think> text>"),
+    CASE(NULL, "think", "<think>never ends <thin", "R<never ends <thin>"),
+    CASE(NULL, "mistral", "[THINK]a [THINK] b[/THINK]c", "R<a [THINK] b> C<c>"),
+    CASE(NULL, "command-r7b", "<|START_THINKING|>a<|END_THINKING|>b", "R<a> C<b>"),
+    CASE(NULL, "gemma4", "<|channel>thought\nhm\n<channel|>Hello", "R<hm> C<Hello>"),
+
+    /* hermes */
+    CASE("hermes", "think",
+         "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": " PARIS "}\n</tool_call>",
+         "get_weather" PARIS ";"),
+    CASE("hermes", "think",
+         "<think>\nwhy\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", "
+         "\"arguments\": " PARIS
+         "}\n</tool_call>\n<tool_call>\n{\"name\": \"search_files\", \"arguments\": " FIND
+         "}\n</tool_call>\n\nDone. ",
+         "R<why> C<I look.> " TWO " C<Done. >"),
+    CASE("hermes", NULL,
+         "<tool_call>{\"arguments\": {\"a\": [1, {\"b\": null}]}, \"name\": \"f\"}</tool_call>",
+         "f{\"a\": [1, {\"b\": null}]};"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\"}</tool_call>", "ping{};"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\", \"arguments\": null}</tool_call>",
+         "ping{};"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"ping\", \"arguments\": {}}</tool_call>x",
+         "ping{}; C<x>"),
+    CASE("hermes", NULL,
+         "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"\\\\n\\\"}\"}</tool_call>",
+         "f{\"a\": \"\\n\"};"),
+    CASE("hermes", NULL,
+         "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+         "{\"a\": "
+         "1}}}"
+         "</tool_call>",
+         "f{\"a\": 1};"),
+    CASE("hermes", NULL,
+         "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"</tool_call> \\u00e9 é 日本 "
+         "\\ud83d\\ude00 "
+         "\\\"q\\\" \\\\ /\"}}</tool_call>",
+         "f{\"t\": \"</tool_call> \\u00e9 é 日本 \\ud83d\\ude00 \\\"q\\\" \\\\ /\"};"),
+    /* mended: a line break and a backslash in a string, a comma too many, half a pair, no last brace */
+    CASE("hermes", NULL,
+         "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"a\nb\\d\\ud800\", \"l\": [1, 2, ], "
+         "}}</tool_call>",
+         "f{\"t\": \"a\\nb\\\\d\\ufffd\", \"l\": [1, 2]};"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>!",
+         "f{\"a\": 1}; C<!>"),
+    /* not calls */
+    CASE("hermes", NULL, "a <tool_call> b", "C<a <tool_call> b>"),
+    CASE("hermes", NULL, "a\n<tool_call>\n[1]</tool_call>\n",
+         "C<a\n<tool_call>\n[1]</tool_call>\n>"),
+    CASE("hermes", NULL, "<tool_call>{\"nam\": 1}</tool_call>",
+         "C<<tool_call>{\"nam\": 1}</tool_call>>"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"\"}", "C<<tool_call>{\"name\": \"\"}>"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": 5}",
+         "C<<tool_call>{\"name\": \"f\", \"arguments\": 5}>"),
+    CASE("hermes", NULL, "<tool_call>x<tool_call>{\"name\": \"ping\"}</tool_call>",
+         "C<<tool_call>x> ping{};"),
+    /* breaks after it was told */
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>",
+         "f{\"a\": 1 ! C<2}}</tool_call>>",
+         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1 2}}</tool_call>>"),
+    CASE("hermes", NULL, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x", "f{\"a\": \"x!",
+         "C<<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"x>"),
+    CASE("hermes", "think", "<think>a <tool_call>{\"name\": \"ping\"}</tool_call></think>b",
+         "R<a <tool_call>{\"name\": \"ping\"}</tool_call>> C<b>"),
+
+    /* qwen-coder */
+    CASE("qwen-coder", "think",
+         "so\n</think>\n\nI "
+         "look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+         "<parameter=unit>\ncelsius\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+         "<function=search_files>\n<parameter=pattern>\na|b\n</parameter>\n<parameter=paths>\n"
+         "[\"src/\", \"d "
+         "e\"]\n</parameter>\n<parameter=max_results>\n5\n</parameter>\n</function>\n</tool_call>",
+         "R<so> C<I look.> " TWO, .in_reasoning = true),
+    CASE("qwen-coder", NULL, "<function=ping>\n</function>\n</tool_call>", "ping{};"),
+    CASE("qwen-coder", NULL, "<tool_call><function=ping></function></tool_call>!", "ping{}; C<!>"),
+    CASE("qwen-coder", NULL, "<tool_call>{\"name\": \"ping\"}</tool_call>", "ping{};"),
+    CASE("qwen-coder", NULL,
+         "<tool_call>\n<function=write>\n<parameter=text>\n\n  \"a\"\t\\ é\n</parameter> is a "
+         "tag\n\n</parameter>\n"
+         "<parameter=mode>\nnull\n</parameter>\n<parameter=flag>\nTrue\n</"
+         "parameter>\n<parameter=any>\n"
+         "{'a': None, 'b': [1.5e3, "
+         "\"x\"]}\n</parameter>\n<parameter=n>\ntwo\n</parameter>\n</function>\n</tool_call>",
+         "write{\"text\": \"\\n  \\\"a\\\"\\t\\\\ é\\n</parameter> is a tag\\n\", \"mode\": null, "
+         "\"flag\": true, "
+         "\"any\": {\"a\": null, \"b\": [1.5e3, \"x\"]}, \"n\": \"two\"};"),
+    CASE("qwen-coder", NULL,
+         "<tool_call>\n<function=write>\n<parameter=any>\n12 "
+         "apples\n</parameter>\n<parameter=mode>\n12\n"
+         "</parameter>\n<parameter=new>\n\n</parameter>\n</tool_call>",
+         "write{\"any\": \"12 apples\", \"mode\": \"12\", \"new\": \"\"};"),
+    CASE("qwen-coder", NULL, "<function=f>\nnonsense</function>",
+         "C<<function=f>\nnonsense</function>>"),
+    CASE("qwen-coder", NULL, "In C++, f<function=3> is", "C<In C++, f<function=3> is>"),
+    CASE("qwen-coder", NULL, "<function=f>\n<parameter=a>\n1\n</parameter>\nnonsense",
+         "f{\"a\": ! C<1\n</parameter>\nnonsense>",
+         "C<<function=f>\n<parameter=a>\n1\n</parameter>\nnonsense>"),
+    CASE("qwen-coder", NULL, "<function=write>\n<parameter=path>\nx\n</parameter>\n<parameter=bad",
+         "write{\"path\": \"x\"! C<<parameter=bad>"),
+    CASE(
+        "seed", "seed",
+        "<seed:think>hm</seed:think>\nI "
+        "look.\n\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris"
+        "</parameter>\n<parameter=unit>celsius</parameter>\n</function>\n</"
+        "seed:tool_call>\n<seed:tool_call>\n"
+        "<function=search_files>\n<parameter=pattern>a|b</parameter>\n<parameter=paths>['src/', 'd "
+        "e']</parameter>\n"
+        "<parameter=max_results>5</parameter>\n</function>\n</seed:tool_call>",
+        "R<hm> C<I look.> " TWO),
+
+    /* llama3 */
+    CASE("llama3", NULL, "{\"name\": \"get_weather\", \"parameters\": " PARIS "}",
+         "get_weather" PARIS ";"),
+    CASE("llama3", NULL,
+         "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": " PARIS
+         "}; {\"name\": \"search_files\", "
+         "\"parameters\": " FIND "}<|eom_id|>",
+         TWO),
+    CASE("llama3", NULL, "<|python_tag|>ping.call()", "ping{};"),
+    CASE("llama3", NULL, "<|python_tag|>get_weather.call(city=\"Paris\", unit='celsius')",
+         "get_weather" PARIS ";"),
+    CASE("llama3", NULL, "<|python_tag|>print(1)", "C<<|python_tag|>print(1)>"),
+    CASE("llama3", NULL, "{\"name\": \"Bob\", \"parameters\": {}}",
+         "C<{\"name\": \"Bob\", \"parameters\": {}}>"),
+    CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3}", "C<{\"name\": \"ping\", \"age\": 3}>"),
+    CASE("llama3", NULL, "{\"name\": \"ping\"}", "C<{\"name\": \"ping\"}>"),
+    CASE("llama3", NULL, "It is {\"name\": \"ping\", \"parameters\": {}}",
+         "C<It is {\"name\": \"ping\", \"parameters\": {}}>"),
+
+    /* mistral */
+    CASE("mistral-json", "mistral",
+         "[THINK]hm[/THINK]Look[TOOL_CALLS][{\"name\": \"get_weather\", \"arguments\": " PARIS
+         ", \"id\": \"call0a001\"}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
+         "R<hm> C<Look> " TWO),
+    CASE("mistral-args", NULL,
+         "[TOOL_CALLS]get_weather[CALL_ID]call0a001[ARGS]" PARIS
+         "[TOOL_CALLS]search_files[ARGS]" FIND,
+         TWO),
+    CASE("mistral-args", NULL, "[TOOL_CALLS] ping {}", "ping{};"),
+    CASE("mistral-args", NULL, "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}]!",
+         "ping{}; C<!>"),
+    CASE("mistral-json", NULL, "a [TOOL_CALLS] b", "C<a [TOOL_CALLS] b>"),
+    CASE("mistral-json", NULL, "[TOOL_CALLS][{\"name\": \"ping\"}, 5]", "ping{}; C<, 5]>"),
+    CASE("mistral-args", "mistral", "[THINK]hm [TOOL_CALLS]ping[ARGS]{}", "R<hm> ping{};"),
+
+    /* deepseek */
+    CASE("deepseek-v3", "think",
+         "hm</think>\n\nI look." DS_BEGIN DS_CALL "function" DS_SEP "get_weather\n```json\n" PARIS
+         "\n```" DS_CLOSE "\n" DS_CALL "function" DS_SEP "search_files\n```json\n" FIND
+         "\n```" DS_CLOSE DS_END,
+         "R<hm> C<I look.> " TWO, .in_reasoning = true),
+    CASE("deepseek-v3.1", "think",
+         "I look." DS_BEGIN DS_CALL "get_weather" DS_SEP PARIS DS_CLOSE DS_CALL
+         "search_files" DS_SEP FIND DS_CLOSE DS_END "x",
+         "C<I look.> " TWO " C<x>"),
+    CASE("deepseek-v3.1", NULL, DS_CALL "ping" DS_SEP DS_CLOSE DS_END, "ping{};"),
+    CASE("deepseek-v3.1", NULL, DS_BEGIN "x", "C<" DS_BEGIN "x>"),
+    CASE("deepseek-v3.1", "think", "hm " DS_BEGIN DS_CALL "ping" DS_SEP "{}" DS_CLOSE DS_END,
+         "R<hm> ping{};", .in_reasoning = true),
+    CASE("deepseek-v3.1", NULL, DS_BEGIN DS_CALL "ping" DS_SEP "{}" DS_CLOSE DS_CALL "b{",
+         "ping{}; C<" DS_CALL "b{>"),
+    CASE("deepseek-dsml", "think",
+         "hm</think>I look.\n\n<" DSML "tool_calls>\n<" DSML "invoke name=\"get_weather\">\n<" DSML
+         "parameter name=\"city\" string=\"true\">Paris</" DSML "parameter>\n<" DSML
+         "parameter name=\"unit\" string=\"true\">celsius</" DSML "parameter>\n</" DSML
+         "invoke>\n<" DSML "invoke name=\"search_files\">\n<" DSML
+         "parameter name=\"pattern\" string=\"true\">a|b</" DSML "parameter>\n<" DSML
+         "parameter name=\"paths\" string=\"false\">[\"src/\", \"d e\"]</" DSML "parameter>\n<" DSML
+         "parameter name=\"max_results\" string=\"false\">5</" DSML "parameter>\n</" DSML
+         "invoke>\n</" DSML "tool_calls>",
+         "R<hm> C<I look.> " TWO, .in_reasoning = true),
+    CASE("deepseek-dsml", NULL,
+         "<" DSML "function_calls><" DSML "invoke name=\"f\"><" DSML
+         "parameter name=\"a\" string=\"true\">5</" DSML "parameter></" DSML "invoke></" DSML
+         "function_calls>",
+         "f{\"a\": \"5\"};"),
+    CASE("deepseek-dsml", NULL, "<" DSML "tool_calls><b>", "C<<" DSML "tool_calls><b>>"),
+
+    /* harmony */
+    CASE("harmony", NULL,
+         "<|channel|>analysis<|message|>hm, "
+         "so<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+         "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>" PARIS
+         "<|call|>"
+         "<|start|>assistant<|channel|>commentary to=functions.search_files "
+         "<|constrain|>json<|message|>" FIND "<|call|>",
+         "R<hm, so> C<I look.> " TWO),
+    CASE("harmony", NULL, "<|channel|>final<|message|>Hello<|return|>", "C<Hello>"),
+    CASE("harmony", NULL,
+         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final "
+         "<|constrain|>json"
+         "<|message|>{\"a\": 1}",
+         "R<hm> C<{\"a\": 1}>"),
+    CASE("harmony", NULL, " to=functions.ping<|channel|>commentary<|message|>{}", "ping{};"),
+    CASE("harmony", NULL, "<|channel|>analysis to=python code<|message|>{\"x\": 1}<|call|>",
+         "python{\"x\": 1};"),
+    CASE("harmony", NULL, "Plain text", "C<Plain text>"),
+    CASE("harmony", NULL,
+         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>nonsense<|call|>",
+         "C<to=functions.f <|constrain|>json<|message|>nonsense>"),
+
+    /* glm, hunyuan */
+    CASE("glm", "think",
+         "\n<think>hm</think>\nI "
+         "look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+         "<arg_key>unit</arg_key>\n<arg_value>celsius</arg_value>\n</"
+         "tool_call>\n<tool_call>search_files<arg_key>pattern"
+         "</arg_key><arg_value>a|b</arg_value><arg_key>paths</arg_key><arg_value>[\"src/\", \"d "
+         "e\"]</arg_value>"
+         "<arg_key>max_results</arg_key><arg_value>5</arg_value></tool_call>",
+         "R<hm> C<I look.> " TWO),
+    CASE("glm", NULL, "<tool_call>ping</tool_call>", "ping{};"),
+    CASE("glm", NULL, "<tool_call>ping\n</tool_call>a", "ping{}; C<a>"),
+    CASE("glm", NULL, "<tool_call>two words</tool_call>", "C<<tool_call>two words</tool_call>>"),
+    CASE("glm", NULL, "<tool_call>{\"name\": 1}", "C<<tool_call>{\"name\": 1}>"),
+    CASE("hunyuan", "hunyuan",
+         "<think:opensource>hm</think:opensource>I "
+         "look.<tool_calls:opensource>\n<tool_call:opensource>get_weather"
+         "<tool_sep:opensource>\n<arg_key:opensource>city</"
+         "arg_key:opensource>\n<arg_value:opensource>Paris"
+         "</arg_value:opensource>\n<arg_key:opensource>unit</"
+         "arg_key:opensource>\n<arg_value:opensource>celsius"
+         "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+         "R<hm> C<I look.> get_weather" PARIS ";"),
+    CASE("hunyuan", NULL, "<tool_call:opensource>ping<tool_sep:opensource></tool_call:opensource>",
+         "ping{};"),
+
+    /* kimi */
+    CASE("kimi-k2", NULL,
+         "I look." K2 K2_CALL "functions.get_weather:0" K2_ARGS PARIS K2_CLOSE K2_CALL
+         "functions.search_files:1" K2_ARGS FIND K2_CLOSE K2_END,
+         "C<I look.> " TWO),
+    CASE("kimi-k2", "think", "hm" K2 K2_CALL " ping:0 " K2_ARGS K2_CLOSE K2_END " x",
+         "R<hm> ping{}; C<x>", .in_reasoning = true),
+    CASE("kimi-k2", NULL, K2 K2_CALL "functions.f:0" K2_ARGS "5",
+         "C<" K2 K2_CALL "functions.f:0" K2_ARGS "5>"),
+    CASE("kimi-k3", "kimi-k3",
+         "hm<|close|>think<|sep|><|open|>response<|sep|>I "
+         "look.<|close|>response<|sep|><|open|>tools<|sep|>"
+         "<|open|>call tool=\"get_weather\" index=\"1\"<|sep|>" K3_ARG("city", "string", "Paris")
+             K3_ARG("unit", "string",
+                    "celsius") "<|close|>call<|sep|><|open|>call tool=\"search_files\" "
+                               "index=\"2\"<|sep|>" K3_ARG("pattern", "string", "a|b")
+                                   K3_ARG("paths", "array", "[\"src/\", \"d e\"]") K3_ARG(
+                                       "max_results", "number",
+                                       "5") "<|close|>call<|sep|><|close|>tools<|sep|><|close|>"
+                                            "message<|sep|>",
+         "R<hm> C<I look.> " TWO, .in_reasoning = true),
+    CASE("kimi-k3", NULL,
+         "<|open|>tools<|sep|><|open|>call tool=\"ping\" index=\"1\"<|sep|><|close|>call<|sep|>",
+         "ping{};"),
+
+    /* minimax, minicpm */
+    CASE("minimax-m2", "think",
+         "hm\n</think>\n\nI look.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter "
+         "name=\"city\">Paris"
+         "</parameter>\n<parameter name=\"unit\">celsius</parameter>\n</invoke>\n<invoke "
+         "name=\"search_files\">\n"
+         "<parameter name=\"pattern\">a|b</parameter>\n<parameter name=\"paths\">[\"src/\", \"d "
+         "e\"]</parameter>\n"
+         "<parameter name=\"max_results\">5</parameter>\n</invoke>\n</minimax:tool_call>",
+         "R<hm> C<I look.> " TWO, .in_reasoning = true),
+    CASE("minimax-m2", NULL,
+         "<minimax:tool_call><invoke name=\"ping\"></invoke></minimax:tool_call>", "ping{};"),
+    CASE("minimax-m2", NULL, "<minimax:tool_call>hm", "C<<minimax:tool_call>hm>"),
+    CASE("minimax-m1", NULL,
+         "<tool_calls>\n{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}\n{\"name\": \"search_files\", "
+         "\"arguments\": " FIND "}\n</tool_calls>",
+         TWO),
+    CASE("minicpm", NULL,
+         "<function name=\"get_weather\"><param name=\"city\">Paris</param><param "
+         "name=\"unit\">celsius</param></function>\n"
+         "<function name=\"search_files\"><param name=\"pattern\"><![CDATA[a|b]]></param><param "
+         "name=\"paths\">['src/', 'd e']"
+         "</param><param name=\"max_results\">5</param></function>",
+         TWO),
+
+    /* gemma4 */
+    CASE(
+        "gemma4", "gemma4",
+        "<|channel>thought\nhm\n<channel|><|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>,unit:"
+        "<|"
+        "\"|>celsius<|\"|>}"
+        "<tool_call|><|tool_call>call:search_files{max_results:5,options:{context:None,ignore_case:"
+        "true},paths:[<|\"|>"
+        "src/<|\"|>],pattern:<|\"|>a\"\\d\n<|<|\"|>}<tool_call|>",
+        "R<hm> get_weather{\"city\":\"Paris\",\"unit\":\"celsius\"}; "
+        "search_files{\"max_results\":5,\"options\":{"
+        "\"context\":null,\"ignore_case\":true},\"paths\":[\"src/"
+        "\"],\"pattern\":\"a\\\"\\\\d\\n<|\"};"),
+    CASE("gemma4", NULL, "<|tool_call>call:ping{}<tool_call|>", "ping{};"),
+    CASE("gemma4", NULL, "<|tool_call>call:f{a:b}<tool_call|>", "f{\"a\":! C<}<tool_call|>>",
+         "C<<|tool_call>call:f{a:b}<tool_call|>>"),
+
+    /* lfm2 */
+    CASE("lfm2", NULL,
+         "<|tool_call_start|>[get_weather(city=\"Paris\", unit='celsius'), "
+         "search_files(pattern='a|b', "
+         "paths=['src/', \"d e\"],"
+         " max_results=5)]<|tool_call_end|>Done",
+         TWO " C<Done>"),
+    CASE("lfm2", NULL, "<|tool_call_start|>[ping()]<|tool_call_end|>", "ping{};"),
+    CASE(
+        "lfm2", NULL,
+        "<|tool_call_start|>[f(a='it\\'s \"x\" \\x41\\n', b=True, c={'k': None})]<|tool_call_end|>",
+        "f{\"a\": \"it's \\\"x\\\" \\u0041\\n\", \"b\": true, \"c\": {\"k\": null}};"),
+    CASE("lfm2", NULL, "<|tool_call_start|>print", "C<<|tool_call_start|>print>"),
+
+    /* lists */
+    CASE("command-r", NULL,
+         "Action:\n```json\n[\n    {\n        \"tool_name\": \"get_weather\",\n        "
+         "\"parameters\": " PARIS
+         "\n    },\n    {\"tool_name\": \"search_files\", \"parameters\": " FIND "}\n]```",
+         TWO),
+    CASE("command-r", NULL, "Action: none", "C<Action: none>"),
+    CASE("command-r7b", "command-r7b",
+         "<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", "
+         "\"tool_name\": "
+         "\"get_weather\", \"parameters\": " PARIS
+         "},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"search_files\", "
+         "\"parameters\": " FIND "}\n]<|END_ACTION|>",
+         "R<hm> " TWO),
+    CASE("command-r7b", NULL, "<|START_RESPONSE|>Hi<|END_RESPONSE|>", "C<Hi>"),
+    CASE("apertus", "apertus",
+         "<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{\"get_weather\": " PARIS
+         "}, {\"search_files\": " FIND "}]<|tools_suffix|>",
+         "R<hm> " TWO),
+    CASE("nemotron", "think",
+         "hm\n</think>\n\n<TOOLCALL>[{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}, {\"name\": \"search_files\", "
+         "\"arguments\": " FIND "}]</TOOLCALL>",
+         "R<hm> " TWO, .in_reasoning = true),
+    CASE("apriel", NULL,
+         "Look\n<tool_calls>[{\"name\": \"get_weather\", \"arguments\": " PARIS
+         ", \"id\": \"x\"}, {\"name\": "
+         "\"search_files\", \"arguments\": " FIND "}]</tool_calls>",
+         "C<Look> " TWO),
+    CASE("firefunction", NULL,
+         " functools[{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
+         TWO),
+    CASE("firefunction", NULL, "python has functools[1]", "C<python has functools[1]>"),
+    CASE("gigachat", NULL,
+         "Look<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", "
+         "\"arguments\": " PARIS "}",
+         "C<Look> get_weather" PARIS ";"),
+
+    /* functionary, solar, generic */
+    CASE("functionary", NULL,
+         "<function=get_weather>" PARIS "</function><function=search_files>" FIND
+         "</function><|eom_id|>",
+         TWO),
+    CASE("functionary", NULL, "<function=ping></function>", "ping{};"),
+    CASE("solar", "solar",
+         "<|think|>hm<|end|><|begin|>assistant<|content|>I "
+         "look.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>"
+         "a1<|tool_call:name|>get_weather<|tool_call:args|>" PARIS
+         "<|tool_call:end|><|tool_call:begin|>a2<|tool_call:name|>"
+         "search_files<|tool_call:args|>" FIND "<|tool_call:end|><|calls|>",
+         "R<hm> C<I look.> " TWO),
+    CASE("generic", NULL,
+         "Look\n\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>\n",
+         "C<Look> ping{};"),
+};
+
+const size_t n_toolcall_cases = sizeof(toolcall_cases) / sizeof(toolcall_cases[0]);
