@@ -173,15 +173,16 @@ static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512;
 
-/* Called by every thread of a pool; @thread is 0 in the caller. */
+/* Called by the caller (@thread 0) and by those threads that come in time: whoever is called takes items
+ * until none is left. */
 typedef void (*pool_fn)(void *ctx, uint32_t thread);
 
 struct pool;
 int pool_new(struct pool **out, uint32_t n_threads); /* 0: as many as this process may use */
 struct pool *pool_free(struct pool *p);
 uint32_t pool_n_threads(const struct pool *p);
-/* Runs @fn in all threads and returns when all have. What was written before is seen by all, what they
- * wrote is seen after. */
+/* Runs @fn in the caller and the threads that come in before it returns there; returns when all have. What was
+ * written before is seen by all, what they wrote is seen after. */
 void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* One or more products of the same activations, cut into items that the threads take. */

@@ -11,12 +11,18 @@
 #include <unistd.h>
 
 /*
- * Fork-join threads. A step has some hundred forks, microseconds apart, so that a sleeping thread would
+ * Fork-join threads. A step has some hundred rounds, microseconds apart, so that a sleeping thread would
  * come too late; but a server is idle most of the day, so that a spinning one would burn a core. Both sides
  * therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
  *
- *   caller: fn; pending = n - 1; round++ ---------> workers: see a new round, run fn, pending--
- *           runs fn itself; waits for pending == 0 <--------
+ * Work is handed out item by item inside a round, so a round needs nobody but the caller: it opens a gate,
+ * works, closes the gate when no item is left, and waits only for those who came in. A thread that
+ * sleeps, or whose core was taken away, costs its share of the work and never a pause of the others.
+ *
+ *   gate: | round number (32) | closed (1) | threads that came in (31) |
+ *   caller: fn; left = 0; gate = next round, open ------> workers: see it, gate++ unless closed,
+ *           runs fn itself; closes; waits until          run fn, left++
+ *           left == threads that came in <----------------
  *
  * Sleepers announce themselves before they look a last time (the futex compares), wakers change the
  * number before they look for sleepers: with sequentially consistent operations none is missed.
@@ -24,13 +30,16 @@
 
 enum { SPINS = 4000, THREADS_MAX = 1024 };
 
+#define CLOSED 0x80000000u
+
 struct pool {
-    _Atomic uint32_t round __attribute__((aligned(64)));
+    _Atomic uint64_t gate __attribute__((aligned(64)));
+    _Atomic uint32_t bell; /* the futex of workers: counts rounds */
     _Atomic uint32_t sleepers;
     _Atomic bool stop;
     pool_fn fn;
     void *ctx;
-    _Atomic uint32_t pending __attribute__((aligned(64)));
+    _Atomic uint32_t left __attribute__((aligned(64)));
     _Atomic bool caller_sleeps;
     uint32_t n_threads, n_started;
     struct worker {
@@ -56,68 +65,84 @@ static void relax(void) {
 #endif
 }
 
-/* Waits until the round is not @seen. */
-static uint32_t await_round(struct pool *p, uint32_t seen) {
-    uint32_t round;
+/* Waits until the bell has rung again since @seen. */
+static uint32_t await_bell(struct pool *p, uint32_t seen) {
+    uint32_t bell;
 
     for (uint32_t i = 0; i < SPINS; i++) {
-        round = atomic_load_explicit(&p->round, memory_order_acquire);
-        if (round != seen)
-            return round;
+        bell = atomic_load_explicit(&p->bell, memory_order_acquire);
+        if (bell != seen)
+            return bell;
         relax();
     }
     atomic_fetch_add(&p->sleepers, 1);
-    while ((round = atomic_load(&p->round)) == seen)
-        futex_wait(&p->round, seen);
+    while ((bell = atomic_load(&p->bell)) == seen)
+        futex_wait(&p->bell, seen);
     atomic_fetch_sub(&p->sleepers, 1);
-    return round;
+    return bell;
+}
+
+/* Into the round that is open now; false when none is. */
+static bool come_in(struct pool *p) {
+    uint64_t gate = atomic_load(&p->gate);
+
+    while (!(gate & CLOSED))
+        if (atomic_compare_exchange_weak(&p->gate, &gate, gate + 1))
+            return true;
+    return false;
 }
 
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    uint32_t round = 0;
+    uint32_t bell = 0;
 
     for (;;) {
-        round = await_round(p, round);
+        bell = await_bell(p, bell);
         if (atomic_load(&p->stop))
             return NULL;
+        if (!come_in(p))
+            continue;
         p->fn(p->ctx, w->index);
-        if (atomic_fetch_sub(&p->pending, 1) == 1 && atomic_load(&p->caller_sleeps))
-            futex_wake(&p->pending);
+        atomic_fetch_add(&p->left, 1);
+        if (atomic_load(&p->caller_sleeps))
+            futex_wake(&p->left);
     }
 }
 
-static void await_workers(struct pool *p) {
+static void await_workers(struct pool *p, uint32_t n) {
     uint32_t left;
 
     for (uint32_t i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&p->pending, memory_order_acquire) == 0)
+        if (atomic_load_explicit(&p->left, memory_order_acquire) == n)
             return;
         relax();
     }
     atomic_store(&p->caller_sleeps, true);
-    while ((left = atomic_load(&p->pending)) != 0)
-        futex_wait(&p->pending, left);
+    while ((left = atomic_load(&p->left)) != n)
+        futex_wait(&p->left, left);
     atomic_store(&p->caller_sleeps, false);
 }
 
-static void start_round(struct pool *p) {
-    atomic_fetch_add(&p->round, 1);
+static void ring(struct pool *p) {
+    atomic_fetch_add(&p->bell, 1);
     if (atomic_load(&p->sleepers) > 0)
-        futex_wake(&p->round);
+        futex_wake(&p->bell);
 }
 
 void pool_run(struct pool *p, pool_fn fn, void *ctx) {
-    if (p->n_threads > 1) {
-        p->fn = fn;
-        p->ctx = ctx;
-        atomic_store(&p->pending, p->n_threads - 1);
-        start_round(p);
+    if (p->n_threads == 1) {
+        fn(ctx, 0);
+        return;
     }
+    uint64_t round = (atomic_load(&p->gate) >> 32) + 1;
+    p->fn = fn;
+    p->ctx = ctx;
+    atomic_store(&p->left, 0);
+    atomic_store(&p->gate, round << 32);
+    ring(p);
     fn(ctx, 0);
-    if (p->n_threads > 1)
-        await_workers(p);
+    await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
 static uint32_t usable_cpus(void) {
@@ -132,7 +157,10 @@ int pool_new(struct pool **out, uint32_t n_threads) {
 
     if (!p)
         return -ENOMEM;
-    *p = (struct pool){.n_threads = MIN(n_threads ? n_threads : usable_cpus(), THREADS_MAX)};
+    *p = (struct pool){
+        .gate = CLOSED,
+        .n_threads = MIN(n_threads ? n_threads : usable_cpus(), THREADS_MAX),
+    };
     p->workers = calloc(p->n_threads, sizeof(*p->workers));
     if (!p->workers) {
         pool_free(p);
@@ -158,7 +186,7 @@ struct pool *pool_free(struct pool *p) {
     if (!p)
         return NULL;
     atomic_store(&p->stop, true);
-    start_round(p);
+    ring(p);
     for (uint32_t i = 1; i <= p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
     free(p->workers);
