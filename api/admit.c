@@ -4,6 +4,15 @@
 #include "api/gen.h"
 #include "api/private.h"
 
+/*
+ * First come first served is right here although the scheduler is fair between tenants: its fairness
+ * works on what it has been given, and max_running is meant to be well above what runs at once. The queue
+ * only absorbs bursts beyond that; its bound is what makes overload visible at once.
+ *
+ * One timer looks after all that nobody else would wake: submits the channel could not take, and
+ * deadlines of what waits. It runs only while there is such a thing: an idle daemon does not tick.
+ */
+
 #define TICK_MS 20
 #define RETRY_MIN_MS 500
 #define RETRY_MAX_MS 60000 /* what both SDKs still honour */

@@ -8,6 +8,23 @@
 #include "api/private.h"
 #include "api/respond.h"
 
+/*
+ * The life of an answer:
+ *
+ *      answer_serve ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
+ *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
+ *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
+ *
+ * It ends in exactly one of four ways, each of which takes the answer from its call with detach() and
+ * frees it before the call is told, because call_end() may start the connection's next request:
+ * end_stream, send_whole, fail (an error before or after the head) and on_gone (the client left). The one exception is work that still runs on the pool: then the answer
+ * stays without a call until on_prepared() finds it so.
+ *
+ * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was sent is
+ * kept as positions in text and tokens (struct choice), and the next turn sends from there. So a slow
+ * client costs its stream buffer and the tokens themselves, never a backlog of JSON.
+ */
+
 #define ANSWER_MAX API_SEND_MAX
 
 static void free_answer(struct answer *a) {
@@ -315,7 +332,7 @@ static void fail(struct answer *a, const struct err *err) {
     struct err e = *err;
     struct call *c = detach(a);
 
-    if (!a->work.running)
+    if (!work_abandon(&a->work))
         free_answer(a);
     if (head_sent)
         respond_stream_error(c, &e);
@@ -363,7 +380,7 @@ static void on_gone(struct call *c) {
     struct answer *a = c->state;
 
     detach(a);
-    if (!a->work.running)
+    if (!work_abandon(&a->work))
         free_answer(a);
     call_end(c);
 }

@@ -8,6 +8,12 @@
 #include "api/api.h"
 #include "api/http.h"
 
+/*
+ * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether or not
+ * an earlier one matched: the time tells how many keys there are, and nothing about them. On reload tenants
+ * keep their numbers by name, because live requests carry them.
+ */
+
 void auth_init(struct auth *a, const char *file) {
     memset(a, 0, sizeof(*a));
     a->file = file;

@@ -6,6 +6,11 @@
 #include "api/private.h"
 #include "api/respond.h"
 
+/*
+ * The session header becomes a number here, by a hash without a secret: it only tells the scheduler which
+ * requests belong to one program, and a client that forges it hurts nobody's share but its own tenant's.
+ */
+
 /* A client's own id is kept when it can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:");

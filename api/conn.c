@@ -8,6 +8,16 @@
 #include "api/private.h"
 #include "api/respond.h"
 
+/*
+ * Rules that keep this file small: the parser stops after the head and after the message and never calls
+ * into a route (http.h); one call at a time, so answers cannot overtake each other; conn_close() ends the
+ * call, and is never called inside the call's own functions: those use conn_break(), which closes from
+ * the timer. One timer serves all states, since each state waits for one thing.
+ *
+ * Writing: bytes collect in `out`; conn_flush() hands all of it to one uv_write() and collects anew. With
+ * many streams a step of the worker costs one write for each of them, however many events it brought.
+ */
+
 #define KEEP_SENDING (64u << 10)  /* unsent bytes above which the next request waits */
 #define TCP_PROBE_S 60            /* a silent peer is probed: it may be gone without a word */
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */

@@ -7,6 +7,18 @@
 #include "api/private.h"
 #include "api/request.h"
 
+/*
+ * Every way a generation can end passes through end(), which is idempotent, gives its place back, and then
+ * tells the owner. The owner frees it, and often its siblings, inside that call: whoever calls end() or
+ * anything that may reach it must not touch the generation, nor a saved "next" of a list of them,
+ * afterwards. Loops that end generations therefore only mark them (`doomed`) and let end_doomed() begin
+ * anew after each one.
+ *
+ * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events are
+ * taken from `n_out` on. What the client was told is a function of the tokens alone, so it does not
+ * matter which worker made them, as long as promise 1 holds.
+ */
+
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u
 

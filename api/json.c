@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/*
+ * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always leaves a
+ * value behind. Brackets are the caller's to balance; the tests parse everything that is sent.
+ */
+
 void json_begin(struct json *j, struct buf *out) {
     *j = (struct json){.out = out};
 }

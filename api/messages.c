@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/*
+ * Templates were written against what transformers passes them: plain dictionaries with string content,
+ * `tools` and `documents` present but None when there are none, arguments of calls as objects. Clients send
+ * what OpenAI's API takes. This file is the difference. Everything a client can influence is copied into
+ * the variables as it is, never spliced into text: the template language marks it as the user's.
+ */
+
 struct build {
     yyjson_mut_doc *doc;
     struct err *err;

@@ -9,6 +9,12 @@
 #include "api/private.h"
 #include "api/respond.h"
 
+/*
+ * A scrape formats what is already counted: routers ask every 50 ms and take figures older than 200 ms
+ * for an overload. Names and buckets are vLLM's because its dashboards and routers are the ones that
+ * exist; a bucket may be added, since histograms are summed by bucket, but none removed.
+ */
+
 #define END -1.0
 #define TEXT_MAX (1u << 20)
 

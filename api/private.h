@@ -32,6 +32,8 @@ struct api {
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
     uint32_t n_calls;                     /* requests whose answer is not complete */
+    struct list huge;                     /* work.link: large bodies that wait for a thread */
+    uint32_t n_huge;                      /* of them at work */
     size_t body_bytes;                    /* of all requests being read */
     uint64_t next_gen;
     struct api_stats stats;

@@ -9,6 +9,16 @@
 #include "api/private.h"
 #include "text/stops.h"
 
+/*
+ * One row per field: its name, the endpoints that know it, how it is read, where it goes and its range.
+ * Rows are looked up by name for each member of the body, so that the order of a body does not matter and
+ * a field that is given twice is noticed: whichever of the two were taken, some proxy before us may have
+ * judged the other.
+ *
+ * What is not supported is a row as well. Ignoring such a field would answer another question than the
+ * one that was asked, and the client could not tell.
+ */
+
 #define ARENA_MAX (256u << 20)
 
 #define CHAT REQUEST_CHAT
@@ -77,11 +87,11 @@ static int whole(const struct field *f, yyjson_val *v, int64_t *out, struct err 
 
 PARSER(parse_uint) {
     int64_t i;
-    int r_ = whole(f, v, &i, err);
+    int result = whole(f, v, &i, err);
 
     (void)a;
-    if (r_ < 0)
-        return r_;
+    if (result < 0)
+        return result;
     uint32_t u = (uint32_t)i;
     memcpy(member(r, f), &u, sizeof(u));
     return 0;
@@ -96,11 +106,11 @@ PARSER(parse_n) {
 
 PARSER(parse_priority) {
     int64_t i;
-    int r_ = whole(f, v, &i, err);
+    int result = whole(f, v, &i, err);
 
     (void)a;
-    r->priority = r_ < 0 ? 0 : (int16_t)i;
-    return r_;
+    r->priority = result < 0 ? 0 : (int16_t)i;
+    return result;
 }
 
 /* Any 64-bit integer, exactly. */
@@ -128,10 +138,10 @@ PARSER(parse_string) {
     (void)a;
     if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
         return refuse(f, err);
-    int r_ = copy_string(r, v, &s);
-    if (r_ == 0)
+    int result = copy_string(r, v, &s);
+    if (result == 0)
         memcpy(member(r, f), &s, sizeof(s));
-    return r_;
+    return result;
 }
 
 PARSER(parse_array) {
@@ -188,10 +198,10 @@ PARSER(parse_stop) {
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
     yyjson_arr_foreach(v, i, n, item) {
-        int r_ = add_stop(r, f, item, err);
+        int result = add_stop(r, f, item, err);
 
-        if (r_ < 0)
-            return r_;
+        if (result < 0)
+            return result;
     }
     return 0;
 }
@@ -275,21 +285,21 @@ PARSER(parse_stream_options) {
         return refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
-        int r_ = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
+        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
 
-        if (r_ < 0)
-            return r_;
+        if (result < 0)
+            return result;
     }
     return 0;
 }
 
 PARSER(parse_digest) {
-    int r_ = parse_bool(r, a, f, v, err);
+    int result = parse_bool(r, a, f, v, err);
 
-    if (r_ == 0 && r->digests && !a->opts.digests)
+    if (result == 0 && r->digests && !a->opts.digests)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
                             "%s needs the service's option logits-digest.", f->name);
-    return r_;
+    return result;
 }
 
 /* ---- what is not supported ---- */
@@ -312,11 +322,11 @@ PARSER(parse_unsupported) {
 
 PARSER(parse_best_of) {
     int64_t n;
-    int r_ = whole(f, v, &n, err);
+    int result = whole(f, v, &n, err);
 
     (void)r;
     (void)a;
-    return r_ < 0 ? r_ : n > 1 ? unsupported(f->name, err) : 0;
+    return result < 0 ? result : n > 1 ? unsupported(f->name, err) : 0;
 }
 
 PARSER(parse_tool_choice) {
@@ -520,9 +530,9 @@ static int parse_fields(struct request *r, const struct api *a, struct err *err)
         seen[at] = true;
         if (yyjson_is_null(value))
             continue;
-        int r_ = f->parse(r, a, f, value, err);
-        if (r_ < 0)
-            return r_;
+        int result = f->parse(r, a, f, value, err);
+        if (result < 0)
+            return result;
         if (strcmp(f->name, "max_completion_tokens") == 0)
             max_completion = r->max_new;
         has_stream_options |= strcmp(f->name, "stream_options") == 0;

@@ -8,6 +8,12 @@
 #include "api/json.h"
 #include "api/private.h"
 
+/*
+ * Each answer's head is made in one place (send_head), so that no path forgets its headers. An answer ends
+ * its call: after any of the functions that say so, the call must not be touched. A stream's pieces go out
+ * as one chunk each: size, data and line ends in one buffer, one write.
+ */
+
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
 

@@ -6,6 +6,13 @@
 #include "api/conn.h"
 #include "api/private.h"
 
+/*
+ * Every check that needs no body is made here, once, before the body is read, in an order that tells a
+ * stranger least: is this meant for us (Host, Origin), is there such a path and method, who asks, is the
+ * body one that we would read, is there a model to answer. Matching is exact on the decoded path; `.` and
+ * `..` mean nothing, so there is no second spelling of a route with other rules.
+ */
+
 static const struct route routes[] = {
     {"/health", HTTP_GET, true, false, health_serve},
     {"/ping", HTTP_GET, true, false, health_serve},

@@ -13,6 +13,15 @@
 #include "api/respond.h"
 #include "base/log.h"
 
+/*
+ * Listeners and the life of the whole: api_new, listen, serve, api_drain (no new connections, answers
+ * are complete and then close), api_close (everything ends with an error that says so), and when the loop
+ * has run out, api_free. Idle connections outlive api_drain(): closing them at once races with requests
+ * that are under way on them, so each is told `Connection: close` with its next answer instead.
+ *
+ * The only place in api/ that logs.
+ */
+
 #define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
 
 struct listener {
@@ -170,6 +179,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     list_init(&a->listeners);
     list_init(&a->conns);
     list_init(&a->gens);
+    list_init(&a->huge);
     for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
         list_init(&a->buckets[i]);
     if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)

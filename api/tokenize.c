@@ -118,6 +118,7 @@ static void on_gone(struct call *c) {
     struct lookup *l = c->state;
 
     l->call = NULL; /* on_prepared() frees it */
+    work_abandon(&l->work);
     call_end(c);
 }
 
@@ -125,6 +126,7 @@ static void on_fail(struct call *c, const struct err *err) {
     struct lookup *l = c->state;
 
     l->call = NULL;
+    work_abandon(&l->work);
     respond_error(c, err);
 }
 

@@ -9,7 +9,17 @@
 #include "api/messages.h"
 #include "api/private.h"
 
+/*
+ * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
+ * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
+ * INLINE_MAX take some tens of microseconds here. Huge ones never have all threads: they queue among
+ * themselves, so that a few clients with books to read do not hold up those with pages. Everything that a work touches on the pool is its own,
+ * or immutable: the tokenizer, the template, the options.
+ */
+
 #define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
+#define HUGE_MIN (512u << 10) /* bytes of a body that may keep a thread for long */
+#define HUGE_AT_ONCE 2u       /* of libuv's four threads */
 
 static int bad_prompt(struct err *err) {
     return err_set_code(err, 400, "invalid_value", "prompt",
@@ -179,15 +189,52 @@ static void on_work(uv_work_t *uv) {
 }
 
 static void finish(struct work *w) {
+    buf_deinit(&w->body);
     w->api->body_bytes -= w->n_charged;
     w->n_charged = 0;
     w->running = false;
     w->done(w);
 }
 
+static void on_done(uv_work_t *uv, int status);
+
+/* To the pool; where that fails, here. */
+static void begin(struct work *w) {
+    w->api->n_huge += w->huge;
+    if (uv_queue_work(w->api->loop, &w->uv, on_work, on_done) == 0)
+        return;
+    w->api->n_huge -= w->huge;
+    w->result = run(w);
+    finish(w);
+}
+
+/* The next huge one; those that nobody waits for any more are not begun. */
+static void begin_next(struct api *a) {
+    while (a->n_huge < HUGE_AT_ONCE && !list_empty(&a->huge)) {
+        struct work *w = LIST_ENTRY(list_pop_front(&a->huge), struct work, link);
+
+        if (!w->abandoned) {
+            begin(w);
+            continue;
+        }
+        w->result = -ECANCELED;
+        finish(w);
+    }
+}
+
 static void on_done(uv_work_t *uv, int status) {
+    struct work *w = CONTAINER_OF(uv, struct work, uv);
+    struct api *a = w->api;
+
     (void)status;
-    finish(CONTAINER_OF(uv, struct work, uv));
+    a->n_huge -= w->huge;
+    finish(w); /* may free it */
+    begin_next(a);
+}
+
+bool work_abandon(struct work *w) {
+    w->abandoned = true;
+    return w->running;
 }
 
 void work_start(struct work *w, struct call *c, enum request_kind kind,
@@ -197,10 +244,16 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
     w->done = done;
     w->running = true;
     w->n_charged = conn_take_body(c->conn, &w->body);
+    w->huge = w->body.len >= HUGE_MIN;
     /* What is far more than fits is not tokenised to its end. */
     w->max_tokens = MIN(c->api->model->max_context, 1u << 28) * 2 + 65536;
-    if (w->body.len > INLINE_MAX && uv_queue_work(w->api->loop, &w->uv, on_work, on_done) == 0)
-        return;
-    w->result = run(w);
-    finish(w);
+    if (w->huge) {
+        list_push_back(&w->api->huge, &w->link);
+        begin_next(w->api);
+    } else if (w->body.len > INLINE_MAX) {
+        begin(w);
+    } else {
+        w->result = run(w);
+        finish(w);
+    }
 }

@@ -8,6 +8,7 @@
 
 #include <uv.h>
 #include "api/request.h"
+#include "base/list.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
@@ -23,6 +24,7 @@ struct prompt {
 
 struct work {
     uv_work_t uv;
+    struct list link; /* api.huge, while it waits for its turn */
     struct api *api;
     enum request_kind kind;
     struct buf body;
@@ -35,7 +37,7 @@ struct work {
     struct buf text; /* REQUEST_DETOKENIZE */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool running;
+    bool running, huge, abandoned;
     void (*done)(struct work *w);
 };
 
@@ -43,6 +45,8 @@ struct work {
  * it may be freed in @done. */
 void work_start(struct work *w, struct call *c, enum request_kind kind,
                 void (*done)(struct work *w));
+/* Nobody wants the result any more. True: it still runs, and `done` will be called. */
+bool work_abandon(struct work *w);
 /* Frees texts and tokens; parameters and stop strings stay. */
 void work_trim(struct work *w);
 void work_deinit(struct work *w);

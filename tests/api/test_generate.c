@@ -317,6 +317,49 @@ Test(tokens, a_long_prompt_is_worked_on_beside_the_loop) {
     close(fd);
 }
 
+Test(tokens, huge_prompts_take_turns_and_leave_room) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf huge = {.max = 1 << 21}, large = {.max = 1 << 20};
+    int fd[6];
+
+    world_init(&w);
+    w.model.max_context = 1000000;
+    world_start(&w);
+    w.port.script = "x";
+    buf_add_str(&huge, "{\"prompt\":\"");
+    buf_add_str(&large, "{\"prompt\":\"");
+    for (int i = 0; i < 120000; i++)
+        buf_add_str(&huge, "word ");
+    for (int i = 0; i < 4000; i++)
+        buf_add_str(&large, "word ");
+    buf_add_str(&huge, "\"}");
+    buf_add_str(&large, "\"}");
+    for (int i = 0; i < 6; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], TEXT, i == 5 ? large.data : huge.data);
+    }
+    world_drop(&w, fd[4]); /* perhaps before its turn */
+    world_receive(&w, fd[5], &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    for (int i = 0; i < 4; i++) {
+        world_receive(&w, fd[i], &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect(strstr(r.body.data, "\"prompt_tokens\":600000"), "%s", r.body.data);
+        reply_deinit(&r);
+        world_drop(&w, fd[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], TEXT, huge.data);
+    }
+    world_stop(&w); /* also with some waiting */
+    for (int i = 0; i < 3; i++)
+        close(fd[i]);
+    close(fd[5]);
+}
+
 /* ---- tenants ---- */
 
 Test(tenants, prefixes_are_shared_by_tenant_and_salt) {
