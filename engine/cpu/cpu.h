@@ -47,12 +47,29 @@ struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */
     uint16_t quant_bytes, meta_bytes; /* of 16 rows of a block */
+    uint16_t unit, unit_bytes; /* blocks that lie together: their quants, then their scales */
 };
 
-extern const struct panel_info panel_infos[PANEL_FORMATS];
+/* In the header, so that the kernels' strides are constants. Layouts: panel.c. */
+static const struct panel_info panel_infos[PANEL_FORMATS] = {
+    [PANEL_F32] = {ACTS_F, 1, 64, 0, 1, 64},
+    [PANEL_F16] = {ACTS_F, 1, 32, 0, 1, 32},
+    [PANEL_BF16] = {ACTS_F, 1, 32, 0, 1, 32},
+    [PANEL_Q4K] = {ACTS_K, 256, 2048, 320, 1, 2368},
+    [PANEL_Q5K] = {ACTS_K, 256, 2560, 320, 1, 2880},
+    [PANEL_Q6K] = {ACTS_K, 256, 3072, 288, 1, 3392},
+    [PANEL_Q2K] = {ACTS_K, 256, 1024, 576, 1, 1600},
+    [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160, 1, 2240},
+    [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160, 1, 1216},
+    [PANEL_Q8] = {ACTS_B, 32, 512, 32, 2, 1088},
+    [PANEL_Q4] = {ACTS_B, 32, 256, 32, 2, 576},
+    [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32, 2, 576},
+    [PANEL_Q4M] = {ACTS_B, 32, 256, 64, 2, 640},
+    [PANEL_Q8M] = {ACTS_B, 32, 512, 64, 2, 1152},
+};
 
-/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel holds the quants of
- * all its blocks, then their scales. */
+/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel is read from front to
+ * back, once. */
 struct mat {
     enum panel_format format;
     uint32_t n_out, n_in, n_blocks, n_panels;

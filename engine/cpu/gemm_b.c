@@ -22,51 +22,62 @@ INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
     return format == PANEL_IQ4NL ? vb_lookup(table, v) : v;
 }
 
+/* acc[c] += one block. */
+INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, const int32_t *a, int n,
+                      int width, vb table, vf *acc) {
+    const bool minimums = format == PANEL_Q4M || format == PANEL_Q8M;
+    const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
+    vi dot[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < n; c++)
+        dot[c] = offset128            ? vi_dot8_init(a[AB_NEG128_SUM * width + c])
+                 : format == PANEL_Q4 ? vi_set1(a[AB_NEG8_SUM * width + c])
+                                      : vi_zero();
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        vb w = weights(format, q, g, table);
+
+        UNROLL
+        for (int c = 0; c < n; c++)
+            dot[c] = offset128 ? vi_dot8(dot[c], w, a[g * width + c])
+                               : vi_dot6(dot[c], w, a[g * width + c]);
+    }
+    vf d = vf_load_half(meta), min = minimums ? vf_load_half(meta + 32) : vf_zero();
+    UNROLL
+    for (int c = 0; c < n; c++) {
+        vf p = vf_mul(d, vf_of_i(dot[c]));
+        float scale, sum;
+
+        memcpy(&scale, &a[AB_SCALE * width + c], 4);
+        memcpy(&sum, &a[AB_SUM * width + c], 4);
+        if (minimums)
+            p = vf_fma(min, vf_set1(sum), p);
+        acc[c] = vf_fma(vf_set1(scale), p, acc[c]);
+    }
+}
+
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
                 int width, uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
-    const uint8_t *meta =
-        panel + (size_t)m->n_blocks * info->quant_bytes + (size_t)b0 * info->meta_bytes;
-    const uint8_t *q = panel + (size_t)b0 * info->quant_bytes;
+    const uint8_t *p = panel + (size_t)(b0 / 2) * info->unit_bytes;
     const int32_t *a = (const int32_t *)acts + (size_t)b0 * AB_UNITS * (size_t)width;
-    const bool minimums = format == PANEL_Q4M || format == PANEL_Q8M;
-    const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
     vb table = vb_table(iq4_table);
     vf acc[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++)
         acc[c] = vf_load(out + LANES * c);
-    for (uint32_t b = b0; b < b1;
-         b++, q += info->quant_bytes, meta += info->meta_bytes, a += AB_UNITS * width) {
-        vi dot[TILE_MAX];
+    for (uint32_t b = b0; b < b1; b += 2, p += info->unit_bytes, a += 2 * AB_UNITS * width) {
+        const uint8_t *meta = p + 2 * info->quant_bytes;
 
         UNROLL
-        for (int c = 0; c < n; c++)
-            dot[c] = offset128            ? vi_dot8_init(a[AB_NEG128_SUM * width + c])
-                     : format == PANEL_Q4 ? vi_set1(a[AB_NEG8_SUM * width + c])
-                                          : vi_zero();
-        UNROLL
-        for (int g = 0; g < 8; g++) {
-            vb w = weights(format, q, g, table);
-
-            UNROLL
-            for (int c = 0; c < n; c++)
-                dot[c] = offset128 ? vi_dot8(dot[c], w, a[g * width + c])
-                                   : vi_dot6(dot[c], w, a[g * width + c]);
-        }
-        vf d = vf_load_half(meta), min = minimums ? vf_load_half(meta + 32) : vf_zero();
-        UNROLL
-        for (int c = 0; c < n; c++) {
-            vf p = vf_mul(d, vf_of_i(dot[c]));
-            float scale, sum;
-
-            memcpy(&scale, &a[AB_SCALE * width + c], 4);
-            memcpy(&sum, &a[AB_SUM * width + c], 4);
-            if (minimums)
-                p = vf_fma(min, vf_set1(sum), p);
-            acc[c] = vf_fma(vf_set1(scale), p, acc[c]);
-        }
+        for (size_t i = 0; i < info->unit_bytes / 64u; i++)
+            __builtin_prefetch(p + VEC_AHEAD + 64 * i);
+        add_block(format, p, meta, a, n, width, table, acc);
+        if (b + 1 < b1)
+            add_block(format, p + info->quant_bytes, meta + info->meta_bytes, a + AB_UNITS * width,
+                      n, width, table, acc);
     }
     UNROLL
     for (int c = 0; c < n; c++)

@@ -14,6 +14,7 @@ INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
 
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
                 int width, float *out) {
+    const size_t step = 2 * panel_infos[format].unit_bytes; /* of two values */
     const float *a = (const float *)acts;
     vf even[TILE_MAX], odd[TILE_MAX];
     uint32_t k = 0;
@@ -22,6 +23,9 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
     for (int c = 0; c < n; c++)
         even[c] = odd[c] = vf_zero();
     for (; k + 2 <= m->n_in; k += 2, a += 2 * width) {
+        UNROLL
+        for (size_t i = 0; i < (step + 63) / 64; i++)
+            __builtin_prefetch(panel + VEC_AHEAD + k / 2 * step + 64 * i);
         vf w0 = weights(format, panel, k), w1 = weights(format, panel, k + 1);
 
         UNROLL

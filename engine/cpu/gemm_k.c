@@ -176,12 +176,10 @@ INLINE void add_block(struct shape f, const uint8_t *meta, const int32_t *a, int
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                 const uint8_t *acts, int n, int width, uint32_t b0, uint32_t b1, float *out) {
     const struct shape f = shape_of(format);
-    const bool iq2 = (format & ~UNPACKED) == PANEL_IQ2XXS;
     const struct panel_info *info = &panel_infos[format & ~UNPACKED];
-    const uint8_t *meta =
-        panel + (size_t)m->n_blocks * info->quant_bytes + (size_t)b0 * info->meta_bytes;
-    const size_t step = format & UNPACKED ? 4096 : info->quant_bytes;
-    const uint8_t *q = format & UNPACKED ? quants : panel + b0 * step;
+    const size_t step = info->unit_bytes, lines = (step / 64 + 7) / 8;
+    const bool iq2 = (format & ~UNPACKED) == PANEL_IQ2XXS;
+    const uint8_t *p = panel + b0 * step;
     const int32_t *a = (const int32_t *)acts + (size_t)b0 * AK_UNITS * (size_t)width;
     vb table = vb_table(iq4_table);
     vf acc[TILE_MAX];
@@ -189,7 +187,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
     UNROLL
     for (int c = 0; c < n; c++)
         acc[c] = vf_load(out + LANES * c);
-    for (uint32_t b = b0; b < b1; b++, q += step, meta += info->meta_bytes, a += AK_UNITS * width) {
+    for (uint32_t b = b0; b < b1; b++, p += step, a += AK_UNITS * width) {
+        const uint8_t *meta = p + info->quant_bytes;
         vi isum[TILE_MAX];
 
         UNROLL
@@ -198,11 +197,19 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         for (int s = 0; s < 8; s++) {
             uint8_t bytes[512];
 
-            if (format == PANEL_IQ2XXS) {
-                vb_iq2(iq2_grid, q + 128 * s, q + 128 * s + 64, bytes);
+            if (format & UNPACKED) {
+                add_sub_blocks(format, f, quants, NULL, meta, a, n, width, s, table, isum);
+                quants += 512;
+                continue;
+            }
+            UNROLL
+            for (size_t i = 0; i < lines; i++)
+                __builtin_prefetch(p + VEC_AHEAD + 64 * ((size_t)s * lines + i));
+            if (iq2) {
+                vb_iq2(iq2_grid, p + 128 * s, p + 128 * s + 64, bytes);
                 add_sub_blocks(format, f, bytes, NULL, meta, a, n, width, s, table, isum);
             } else {
-                add_sub_blocks(format, f, q + f.quants * (size_t)s, high_part(format, q, s), meta,
+                add_sub_blocks(format, f, p + f.quants * (size_t)s, high_part(format, p, s), meta,
                                a, n, width, s, table, isum);
             }
         }
@@ -215,7 +222,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 
 INLINE void unpack(int format, const uint8_t *panel, uint32_t b0, uint32_t b1, uint8_t *out) {
     const struct shape f = shape_of(format);
-    const size_t step = panel_infos[format].quant_bytes;
+    const size_t step = panel_infos[format].unit_bytes;
     vb table = vb_table(iq4_table);
 
     for (uint32_t b = b0; b < b1; b++)

@@ -28,19 +28,12 @@
  *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
  *   F32, F16, BF16  value k of the 16 rows; nothing
  *
+ * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales), so that vectors
+ * do not straddle cache lines, and units are filled up to 64 bytes for the same reason.
+ *
  * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is kept apart
  * as a factor of the kernel.
  */
-const struct panel_info panel_infos[PANEL_FORMATS] = {
-    [PANEL_F32] = {ACTS_F, 1, 64, 0},           [PANEL_F16] = {ACTS_F, 1, 32, 0},
-    [PANEL_BF16] = {ACTS_F, 1, 32, 0},          [PANEL_Q4K] = {ACTS_K, 256, 2048, 320},
-    [PANEL_Q5K] = {ACTS_K, 256, 2560, 320},     [PANEL_Q6K] = {ACTS_K, 256, 3072, 288},
-    [PANEL_Q2K] = {ACTS_K, 256, 1024, 576},     [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160},
-    [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160}, [PANEL_Q8] = {ACTS_B, 32, 512, 32},
-    [PANEL_Q4] = {ACTS_B, 32, 256, 32},         [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32},
-    [PANEL_Q4M] = {ACTS_B, 32, 256, 64},        [PANEL_Q8M] = {ACTS_B, 32, 512, 64},
-};
-
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -258,13 +251,12 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
         .n_panels = (uint32_t)(round_up(t->ne[1], LANES) / LANES),
     };
     m->panel_bytes =
-        round_up((size_t)m->n_blocks * (uint32_t)(info->quant_bytes + info->meta_bytes), 64);
+        round_up((m->n_blocks + info->unit - 1u) / info->unit * (size_t)info->unit_bytes, 64);
     return 0;
 }
 
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
-    uint8_t *meta = out + (size_t)m->n_blocks * info->quant_bytes;
     pack_fn pack = sources[find_source(t->format)].pack;
 
     memset(out, 0, m->panel_bytes);
@@ -274,7 +266,12 @@ void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uin
         if (row >= m->n_out)
             break;
         const uint8_t *p = t->data + row * t->row_bytes;
-        for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes)
-            pack(p, lane, out + (size_t)b * info->quant_bytes, meta + (size_t)b * info->meta_bytes);
+        for (uint32_t b = 0; b < m->n_blocks; b++, p += t->format->block_bytes) {
+            uint8_t *unit = out + (size_t)(b / info->unit) * info->unit_bytes;
+            uint32_t i = b % info->unit;
+
+            pack(p, lane, unit + i * info->quant_bytes,
+                 unit + info->unit * info->quant_bytes + i * info->meta_bytes);
+        }
     }
 }

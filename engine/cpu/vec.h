@@ -60,6 +60,11 @@
     } while (0)
 #endif
 
+/* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a single core
+ * got a third of the bandwidth it can have (docs/cpu-kernels.md). The panels of a matrix lie one behind the
+ * other, so it reaches into the next one; past the end of the last nothing happens. */
+enum { VEC_AHEAD = 12 * 1024 };
+
 #ifndef CPU_AVX512
 INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
     for (int i = 0; i < 64; i++)

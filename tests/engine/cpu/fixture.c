@@ -1,0 +1,130 @@
+#include "tests/engine/cpu/fixture.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/mathx.h"
+
+static uint64_t next(uint64_t *s) { /* splitmix64 */
+    uint64_t z = *s += 0x9E3779B97F4A7C15u;
+
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static double uniform(uint64_t *s) {
+    return ((double)(next(s) >> 11) + 0.5) * 0x1p-53;
+}
+
+void fixture_normal(float *x, size_t n, uint64_t seed) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(sqrt(-2 * log(uniform(&seed))) * cos(2 * M_PI * uniform(&seed)));
+}
+
+/* Where the halves of a block are; -1: none. */
+static const struct {
+    enum tensor_type type;
+    int first, second;
+} halves[] = {
+    {TENSOR_Q4_0, 0, -1},   {TENSOR_Q4_1, 0, 2},    {TENSOR_Q5_0, 0, -1},    {TENSOR_Q5_1, 0, 2},
+    {TENSOR_Q8_0, 0, -1},   {TENSOR_Q2_K, 80, 82},  {TENSOR_Q3_K, 108, -1},  {TENSOR_Q4_K, 0, 2},
+    {TENSOR_Q5_K, 0, 2},    {TENSOR_Q6_K, 208, -1}, {TENSOR_IQ2_XXS, 0, -1}, {TENSOR_IQ4_NL, 0, -1},
+    {TENSOR_IQ4_XS, 0, -1},
+};
+
+static void put_half(uint8_t *p, uint64_t *s) {
+    uint16_t h = mx_float_to_half((float)(0.02 * (uniform(s) - 0.3)));
+
+    memcpy(p, &h, 2);
+}
+
+static void fill_scales(enum tensor_type type, uint8_t *p, uint64_t *s) {
+    for (size_t i = 0; i < ARRAY_SIZE(halves); i++)
+        if (halves[i].type == type) {
+            put_half(p + halves[i].first, s);
+            if (halves[i].second >= 0)
+                put_half(p + halves[i].second, s);
+        }
+}
+
+static void fill_block(enum tensor_type type, uint8_t *p, size_t n_bytes, uint64_t *s) {
+    float x = (float)(uniform(s) - 0.5);
+    uint16_t h = mx_float_to_half(x), b = (uint16_t)(mx_bits_of(x) >> 16);
+
+    if (type == TENSOR_F32) {
+        memcpy(p, &x, 4);
+        return;
+    }
+    if (type == TENSOR_F16 || type == TENSOR_BF16) {
+        memcpy(p, type == TENSOR_F16 ? &h : &b, 2);
+        return;
+    }
+    for (size_t i = 0; i < n_bytes; i += 8) {
+        uint64_t r = next(s);
+
+        memcpy(p + i, &r, MIN(8, n_bytes - i));
+    }
+    fill_scales(type, p, s);
+}
+
+void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint32_t n_out,
+                  uint64_t seed) {
+    const struct tensor_format *format = tensor_format(type);
+    size_t row_bytes = (size_t)n_in / format->block * format->block_bytes;
+    uint8_t *data = malloc(row_bytes * n_out);
+    struct err err;
+
+    assert(data);
+    for (size_t at = 0; at < row_bytes * n_out; at += format->block_bytes)
+        fill_block(type, data + at, format->block_bytes, &seed);
+    f->t = (struct tensor){
+        .name = "fixture",
+        .format = format,
+        .n_dims = 2,
+        .ne = {n_in, n_out, 1, 1},
+        .row_bytes = row_bytes,
+        .n_bytes = row_bytes * n_out,
+        .data = data,
+    };
+    int r = panel_plan(&f->m, &f->t, &err);
+    assert(r == 0);
+    size_t size = round_up(f->m.n_panels * f->m.panel_bytes, 2 << 20);
+    f->m.data = aligned_alloc(2 << 20, size);
+    assert(f->m.data);
+    madvise(f->m.data, size, MADV_HUGEPAGE);
+    for (uint32_t i = 0; i < f->m.n_panels; i++)
+        panel_pack(&f->m, &f->t, i, f->m.data + i * f->m.panel_bytes);
+}
+
+void fixture_extreme(struct fixture *f, uint8_t fill) {
+    uint8_t *data = (uint8_t *)f->t.data;
+    uint64_t seed = 1;
+
+    memset(data, fill, f->t.n_bytes);
+    for (size_t at = 0; at < f->t.n_bytes; at += f->t.format->block_bytes)
+        fill_scales(f->t.format->type, data + at, &seed);
+    for (uint32_t i = 0; i < f->m.n_panels; i++)
+        panel_pack(&f->m, &f->t, i, f->m.data + i * f->m.panel_bytes);
+}
+
+void fixture_deinit(struct fixture *f) {
+    free((void *)f->t.data);
+    free(f->m.data);
+}
+
+uint8_t *fixture_acts(const struct cpu_kernels *k, enum acts_kind kind, const float *x,
+                      uint32_t n_in, uint32_t n_rows) {
+    size_t tile_bytes = acts_bytes(kind, n_in, TILE_MAX);
+    size_t size = (n_rows + TILE_MAX - 1) / TILE_MAX * tile_bytes;
+    uint8_t *acts = aligned_alloc(64, round_up(size, 64));
+
+    assert(acts);
+    memset(acts, 0, size);
+    for (uint32_t r = 0; r < n_rows; r++)
+        k->acts_store[kind](x + (size_t)r * n_in, n_in, acts + r / TILE_MAX * tile_bytes,
+                            tile_width(MIN(n_rows - r / TILE_MAX * TILE_MAX, TILE_MAX)),
+                            r % TILE_MAX);
+    return acts;
+}
