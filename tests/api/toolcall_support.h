@@ -26,8 +26,10 @@ struct toolcall_run {
     struct toolcall_opts opts; /* the two above and the tools are filled in */
     const size_t *cuts;        /* ascending; the text is fed in these pieces */
     size_t n_cuts;
-    size_t max_held; /* out: the most that was in memory */
-    bool ids;        /* write "name#id" */
+    size_t max_held;  /* out: the most that was in memory */
+    size_t n_line;    /* out: bytes of what is returned; there may be NULs in it */
+    uint32_t n_calls; /* out */
+    bool ids;         /* write "name#id" */
 };
 
 /* Malloc'd. Also checks what holds of any run: events in order, arguments of complete calls are JSON. */
