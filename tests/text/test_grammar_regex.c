@@ -1,0 +1,149 @@
+/* Regular expressions, choices and EBNF: which texts fit, and what is refused. */
+
+#include <string.h>
+#include "tests/text/grammar_support.h"
+
+#define REGEX(source, yes, no) test_lists(GRAMMAR_REGEX, source, yes, no)
+
+Test(grammar_regex, literals_and_alternatives) {
+    REGEX("abc", YES("abc"), YES("", "ab", "abcd", "xabc"));
+    REGEX("a|bc|", YES("a", "bc", ""), YES("b", "abc"));
+    REGEX("^a(b|c)d$", YES("abd", "acd"), YES("ad", "abcd"));
+    REGEX("^a$|^b$", YES("a", "b"), YES("ab"));
+    REGEX("\xc3\xa9+", YES("\xc3\xa9", "\xc3\xa9\xc3\xa9"), YES("\xc3", "\xa9", "e"));
+}
+
+Test(grammar_regex, quantifiers) {
+    REGEX("a*", YES("", "a", "aaaa"), YES("b"));
+    REGEX("a+b?", YES("a", "ab", "aab"), YES("", "b", "abb"));
+    REGEX("a{3}", YES("aaa"), YES("aa", "aaaa"));
+    REGEX("a{2,}", YES("aa", "aaaaaaaaaaaaaaaa"), YES("a"));
+    REGEX("(ab){1,3}?", YES("ab", "ababab"), YES("", "abababab"));
+    REGEX("(a{0,2}b?){2}", YES("", "ab", "aabaab", "bb", "aaaa"), YES("aaaaa", "bbb"));
+    REGEX("(ab|c){5,200}", YES("ccccc", "abababcc"), YES("cccc", "abab", "ababababa"));
+}
+
+Test(grammar_regex, counters_count_exactly) {
+    char text[1100];
+    CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_REGEX, "[a-c]{10,1000}x");
+
+    memset(text, 'a', sizeof(text));
+    for (size_t n = 0; n < 1050; n += n < 20 || n > 980 ? 1 : 60) {
+        text[n] = 'x';
+        cr_expect_eq(test_fits(g, text, n + 1), n >= 10 && n <= 1000, "%zu", n);
+        text[n] = 'a';
+    }
+    REGEX("[a-c]{9,12}a", YES("aaaaaaaaaa", "bbbbbbbbbbbba"),
+          YES("aaaaaaaaa", "bbbbbbbbbbbbba", "bbbbbbbbbbbb"));
+    REGEX("(?:[ab]{0,9}c){2,}", YES("cc", "abcabc"), YES("c", "abababababcc"));
+}
+
+Test(grammar_regex, classes) {
+    REGEX("[a-c]", YES("a", "c"), YES("d", "", "ab"));
+    REGEX("[^a-c]", YES("d", "\xc3\xa9", "\n", "\xf0\x9f\x98\x80"),
+          YES("a", "\xc3", "\xed\xa0\x80"));
+    REGEX("\\d\\D\\w\\W\\s\\S", YES("1a_- x", "0bZ.\tq"), YES("aa_- x"));
+    REGEX("[\\w-]+", YES("a-b_c"), YES("a b"));
+    REGEX("[]a]|[a-]", YES("a", "-"), YES("]", "]a"));
+    REGEX(".", YES("a", "\xe2\x82\xac"), YES("\n", "", "\xe2\x80\xa8"));
+    REGEX("\\x41\\u00e9\\u{1F600}\\t", YES("A\xc3\xa9\xf0\x9f\x98\x80\t"), YES("A"));
+    REGEX("[\\u0800-\\uffff]", YES("\xe0\xa0\x80", "\xef\xbf\xbf", "\xe2\x82\xac"),
+          YES("\xdf\xbf", "\xed\xa0\x80", "\xf0\x90\x80\x80", "\xe0\x9f\xbf"));
+}
+
+Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
+    test_refused(GRAMMAR_REGEX, "(a)\\1", "grammar_unsupported", "back reference");
+    test_refused(GRAMMAR_REGEX, "a(?=b)", "grammar_unsupported", "look-around");
+    test_refused(GRAMMAR_REGEX, "(?<!b)a", "grammar_unsupported", "look-around");
+    test_refused(GRAMMAR_REGEX, "a\\b", "grammar_unsupported", "\\b");
+    test_refused(GRAMMAR_REGEX, "\\p{L}", "grammar_unsupported", "\\p");
+    test_refused(GRAMMAR_REGEX, "a^b", "grammar_unsupported", "anchor");
+    test_refused(GRAMMAR_REGEX, "a++", "grammar_unsupported", "possessive");
+    test_refused(GRAMMAR_REGEX, "(a", "grammar_invalid", "')' is missing");
+    test_refused(GRAMMAR_REGEX, "a)", "grammar_invalid", "without '('");
+    test_refused(GRAMMAR_REGEX, "[a", "grammar_invalid", "']' is missing");
+    test_refused(GRAMMAR_REGEX, "*a", "grammar_invalid", "nothing to repeat");
+    test_refused(GRAMMAR_REGEX, "a{3,1}", "grammar_invalid", "out of order");
+    test_refused(GRAMMAR_REGEX, "[z-a]", "grammar_invalid", "out of order");
+    test_refused(GRAMMAR_REGEX, "a\\", "grammar_invalid", "backslash");
+    test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "UTF-8");
+    test_refused(GRAMMAR_REGEX, "[^\\d\\D]", "grammar_invalid", "nothing fits");
+}
+
+Test(grammar_choice, exactly_the_strings) {
+    test_lists(GRAMMAR_CHOICE, "[\"yes\", \"no\", \"no way\", \"\\u00e9\"]",
+               YES("yes", "no", "no way", "\xc3\xa9"), YES("", "y", "no ", "maybe"));
+    test_refused(GRAMMAR_CHOICE, "[]", "grammar_invalid", "at least one");
+    test_refused(GRAMMAR_CHOICE, "[\"a\", 1]", "grammar_invalid", "/1");
+    test_refused(GRAMMAR_CHOICE, "\"a\"", "grammar_invalid", "array");
+}
+
+#define EBNF(source, yes, no) test_lists(GRAMMAR_EBNF, source, yes, no)
+
+Test(grammar_ebnf, gbnf_syntax) {
+    EBNF("root ::= \"a\" [0-9]+ (\"x\" | y)* # comment\ny ::= \"y\"{2,3}\n",
+         YES("a1", "a12xyyx", "a1yyy"), YES("a", "a1y"));
+    EBNF("root ::= a\n  | b\na ::= \"1\"\nb ::= \"2\" [^\\n]?", YES("1", "2", "2x"),
+         YES("2\n", "3"));
+    EBNF("root ::= \"\\\"\\x41\\n\" . ", YES("\"A\nz", "\"A\n\n"), YES("\"A\n"));
+    EBNF("root ::= \"a\"{,2} \"b\"", YES("b", "ab", "aab"), YES("aaab"));
+    EBNF("root ::= \"\" | \"a\"", YES("", "a"), YES("b"));
+}
+
+Test(grammar_ebnf, recursion_needs_a_stack) {
+    EBNF("root ::= \"(\" root \")\" | \"\"", YES("", "()", "((()))"), YES("(", "(()", "())"));
+    EBNF("root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\"", YES("1+2", "(1+(2+33))+4"),
+         YES("1+", "(1", ")"));
+    EBNF("root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"c\"", YES("c", "abcba"),
+         YES("abcab", "ab"));
+}
+
+Test(grammar_ebnf, long_lists_by_recursion_at_the_end_need_no_stack) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(GRAMMAR_EBNF, "root ::= \"a\" | \"a,\" root");
+    static char text[20001];
+
+    for (size_t i = 0; i < 20000; i += 2)
+        memcpy(text + i, "a,", 2);
+    cr_expect(test_fits(g, text, 19999));
+    cr_expect_not(test_fits(g, text, 20000));
+}
+
+Test(grammar_ebnf, ambiguity_is_merged) {
+    CLEANUP(grammar_freep)
+    struct grammar *g =
+        test_compile(GRAMMAR_EBNF, "root ::= x*\nx ::= \"a\" | \"aa\" | y\ny ::= \"a\" \"a\"?");
+    static char text[3000];
+
+    memset(text, 'a', sizeof(text));
+    cr_expect(test_fits(g, text, sizeof(text)));
+}
+
+Test(grammar_ebnf, mistakes_name_their_line) {
+    test_refused(GRAMMAR_EBNF, "root ::= a", "grammar_invalid", "'a' is not defined");
+    test_refused(GRAMMAR_EBNF, "a ::= \"x\"", "grammar_invalid", "no rule 'root'");
+    test_refused(GRAMMAR_EBNF, "root ::= \"x\"\nb ::= $", "grammar_invalid", "line 2");
+    test_refused(GRAMMAR_EBNF, "root ::= \"x", "grammar_invalid", "line 1");
+    test_refused(GRAMMAR_EBNF, "root ::= (\"x\"", "grammar_invalid", "')' is missing");
+    test_refused(GRAMMAR_EBNF, "root ::= root \"x\" | \"y\"", "grammar_invalid", "left recursion");
+    test_refused(GRAMMAR_EBNF, "root ::= a\na ::= b? a \"x\" | \"y\"\nb ::= \"\"",
+                 "grammar_invalid", "left recursion");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\" root", "grammar_invalid", "nothing fits");
+    test_refused(GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "grammar_invalid", "before");
+    test_refused(GRAMMAR_EBNF, "root ::= <[999999]>", "grammar_invalid", "no such token");
+    test_refused(GRAMMAR_EBNF, "root ::= <nothing>", "grammar_invalid", "no such special");
+}
+
+Test(grammar_ebnf, special_tokens_are_tokens) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(GRAMMAR_EBNF, "root ::= <tool_call> [a-z]+ <[258]>");
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_expect_eq(grammar_accept(s, '<'), -22);
+    cr_expect_eq(grammar_accept(s, TEST_MARKER), 0);
+    cr_expect_eq(grammar_accept(s, 'a'), 0);
+    cr_expect_eq(grammar_accept(s, TEST_MARKER), -22);
+    cr_expect_eq(grammar_accept(s, TEST_MARKER_END), 0);
+    cr_expect(grammar_can_end(s));
+}

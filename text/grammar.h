@@ -1,0 +1,152 @@
+#pragma once
+
+/*
+ * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a JSON
+ * Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
+ *
+ * A source is compiled once to a pushdown automaton over bytes (docs/grammar.md). A compiled grammar
+ * never changes and may be used by any number of requests in any threads; each request has its own
+ * grammar_state. The vocabulary must outlive its grammars, a grammar its states.
+ *
+ *     struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = n};
+ *     grammar_compile(&g, vocab, &src, NULL, &err);
+ *     grammar_state_new(&s, g);
+ *     while (!grammar_is_done(s)) {
+ *         grammar_mask(s, bits);
+ *         grammar_accept(s, sample(bits));
+ *     }
+ *
+ * What a client sends costs only that client: bytes, nesting, states, memory and work of a compilation
+ * have limits, and so has the work of one mask.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+
+struct tokenizer;
+
+/* ---- vocabulary */
+
+struct grammar_vocab;
+
+struct grammar_token {
+    const void *bytes; /* what the token adds to the text; len 0: nothing, it is never allowed */
+    size_t len;
+    bool special; /* a marker of the chat format: allowed where a grammar names it, never as text */
+};
+
+/* Sorts the tokens' bytes into a trie and classifies the tokens inside a JSON string: tens of milliseconds.
+ * @ends: tokens that end a generation. The bytes are copied. 0, -ENOMEM, -EINVAL (an id out of range). */
+int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
+                      const int32_t *ends, size_t n_ends);
+int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t);
+struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v);
+DEFINE_FREEP(struct grammar_vocab, grammar_vocab)
+uint32_t grammar_vocab_n_words(const struct grammar_vocab *v); /* uint32_t of a mask */
+
+/* ---- sources */
+
+enum grammar_kind {
+    GRAMMAR_JSON_SCHEMA, /* draft 2020-12, the part that docs/grammar.md lists */
+    GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
+    GRAMMAR_REGEX,       /* the whole text matches */
+    GRAMMAR_EBNF,        /* GBNF; starts at the rule `root` */
+    GRAMMAR_CHOICE,      /* text: a JSON array of strings */
+};
+
+enum grammar_flags {
+    GRAMMAR_COMPACT = 1,    /* JSON without any white space */
+    GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
+};
+
+struct grammar_source {
+    enum grammar_kind kind;
+    unsigned flags;
+    const char *text;
+    size_t len;
+    const char *param; /* err.param of a refusal ("tools[2].function.parameters"); may be NULL */
+};
+
+/* 0 stands for the default. Passing one is a 400 with code "grammar_too_complex". */
+struct grammar_limits {
+    size_t max_source;   /* bytes of one source: 1 MiB */
+    uint32_t max_depth;  /* nesting in a source: 64 */
+    uint32_t max_states; /* of the automaton: 200,000 */
+    uint64_t max_work;   /* of one compilation: 60,000,000 elementary steps, some 300 ms */
+    size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
+    uint32_t max_indent; /* blanks after a newline in JSON: 40 */
+};
+
+struct grammar;
+
+/* 0, -ENOMEM, or -EINVAL with @err: status 400, code "grammar_invalid", "grammar_unsupported" or
+ * "grammar_too_complex", and a message that names the place ("#/properties/a/not: ..."). @v NULL: only
+ * checks; such a grammar has no states. @limits may be NULL. */
+int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
+                    const struct grammar_source *src, const struct grammar_limits *limits,
+                    struct err *err);
+struct grammar *grammar_free(struct grammar *g);
+DEFINE_FREEP(struct grammar, grammar)
+size_t grammar_bytes(const struct grammar *g); /* memory, for caches */
+
+/* ---- composition: tool calls in a model's own format
+ *
+ * A part is a number that one builder gave out. Errors are kept: after the first one every call answers
+ * GRAMMAR_NO_PART and grammar_build() reports it. Parts may be used more than once. */
+
+typedef int32_t grammar_part;
+#define GRAMMAR_NO_PART (-1)
+#define GRAMMAR_NO_MAX UINT32_MAX
+
+struct grammar_builder;
+
+int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab *v,
+                        const struct grammar_limits *limits);
+struct grammar_builder *grammar_builder_free(struct grammar_builder *b);
+DEFINE_FREEP(struct grammar_builder, grammar_builder)
+
+/* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that token. */
+grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
+grammar_part grammar_special(struct grammar_builder *b, int32_t token); /* this token */
+grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
+grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n);
+grammar_part grammar_either(struct grammar_builder *b, const grammar_part *part, size_t n);
+/* @min to @max times @part, with @separator (or GRAMMAR_NO_PART) between. */
+grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, grammar_part separator,
+                            uint32_t min, uint32_t max);
+/* Any valid UTF-8 text that does not contain @stop (may be ""); special tokens are not text. */
+grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size_t len);
+/* Compiles @root. The builder may be freed afterwards. */
+int grammar_build(struct grammar **out, struct grammar_builder *b, grammar_part root,
+                  struct err *err);
+
+/* ---- one request */
+
+struct grammar_state;
+
+/* @g must have been compiled with a vocabulary. */
+int grammar_state_new(struct grammar_state **out, const struct grammar *g);
+struct grammar_state *grammar_state_free(struct grammar_state *s);
+DEFINE_FREEP(struct grammar_state, grammar_state)
+/* Makes @dst (of the same grammar) equal to @src, its history included. 0, -ENOMEM. */
+int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src);
+void grammar_state_reset(struct grammar_state *s); /* back to the start */
+
+/* Sets bit t % 32 of bits[t / 32] for exactly the tokens t that may come next, and clears the others. End
+ * tokens are allowed where the text may end. Returns the number of allowed tokens; 0 when the text has
+ * ended, or when no token of the vocabulary fits; -E2BIG when the grammar is too ambiguous here;
+ * -ENOMEM. */
+int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
+/* 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as grammar_mask(). */
+int grammar_accept(struct grammar_state *s, int32_t token);
+bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
+bool grammar_can_end(const struct grammar_state *s);
+/* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL beyond what is
+ * kept (nothing changes). */
+#define GRAMMAR_HISTORY 128
+int grammar_rollback(struct grammar_state *s, uint32_t n);
+uint32_t grammar_n_accepted(const struct grammar_state *s);
+/* The bytes that must come next whatever is sampled, at most @cap (0 when there is a choice or an end).
+ * *@token: the special token that must come right after them, or -1. */
+size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -1,0 +1,114 @@
+#pragma once
+
+/*
+ * automaton - the compiled grammar: a pushdown automaton over bytes.
+ *
+ * A rule is a deterministic automaton whose edges are byte ranges, special tokens, and calls of other rules. A
+ * rule never matches the empty text (its callers step around the call instead), its start is never
+ * entered again, every state can reach an end, and no rule calls itself before it has read something.
+ *
+ * A configuration is (state, register, frame). A frame remembers the call to which a rule returns, and how often a
+ * repeated call has returned. Frames form a tree that only grows while a text is read, so that a configuration
+ * is three numbers and taking steps back is forgetting. Several configurations exist at once where the next byte
+ * does not decide; equal ones are merged, since equal frames are the same frame.
+ *
+ * A loop rule is one or more of one character; its start is entered again and is the border between
+ * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of
+ * names that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all strings of all
+ * schemas are the same few states, whose token classes are computed once.
+ */
+
+#include "text/grammar/expr.h"
+#include "text/grammar/trie.h"
+
+#define NO_STATE UINT32_MAX
+#define TOKEN_SYMBOL 256 /* edges from here on are special tokens: TOKEN_SYMBOL + index */
+
+enum state_flags {
+    STATE_ACCEPT = 1, /* the rule may end here */
+    STATE_LOOP = 2,   /* in a loop rule */
+    STATE_BORDER = 4, /* its start */
+    STATE_RETURN = 8, /* accepts and has no edges and no calls */
+    STATE_TOKENS = 16,
+};
+
+struct edge {
+    uint16_t lo, hi;
+    uint32_t to;
+};
+
+struct call {
+    uint32_t desc, to; /* to: where the caller goes on */
+};
+
+enum call_kind { CALL_PLAIN, CALL_REPEAT, CALL_COUNTED, CALL_NAMES };
+
+struct call_desc {
+    uint32_t rule, min, max;
+    uint8_t kind;
+    const struct names *names;
+};
+
+struct state {
+    uint32_t edge, call, rule;
+    uint16_t n_edges, n_calls;
+    uint8_t flags;
+    int32_t dense; /* of tables[], -1: none */
+    int32_t cls;   /* of classes[], -1: none */
+};
+
+struct byte_set {
+    uint64_t w[4];
+};
+
+static inline bool byte_set_has(const struct byte_set *s, uint8_t c) {
+    return s->w[c >> 6] >> (c & 63) & 1;
+}
+
+static inline void byte_set_add(struct byte_set *s, uint8_t c) {
+    s->w[c >> 6] |= 1ull << (c & 63);
+}
+
+struct auto_rule {
+    uint32_t start, n_states;
+    bool loop;
+    uint8_t shared;
+    struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
+};
+
+/* The tokens at a state, as far as the state alone decides (classify.c). */
+struct token_class {
+    uint32_t *bits; /* of n_words: read without leaving the rule, or NULL: the ids are listed */
+    uint32_t *ids, n_ids;
+    uint32_t **level; /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
+    struct counted_token {
+        uint32_t id, n_chars;
+    } * longest, *rest; /* by n_chars, descending; items of the trie */
+    uint32_t n_longest, n_rest;
+    struct trie after;  /* what tokens add after the rule has ended; items index rest[] */
+    uint32_t *rest_len; /* bytes of rest[i] before the end of the rule */
+    size_t bytes;
+    bool shared;
+};
+#define CLASS_LEVELS 16
+
+struct grammar {
+    const struct grammar_vocab *vocab;
+    struct state *state;
+    struct edge *edge;
+    struct call *call;
+    struct call_desc *desc;
+    struct auto_rule *rule;
+    uint32_t (*table)[256];   /* targets by byte, NO_STATE: none */
+    struct token_class **cls; /* those with `shared` belong to the vocabulary */
+    int32_t *token;           /* special tokens of the edges */
+    struct names *names;      /* own copies */
+    uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_classes, n_tokens, n_names;
+    uint32_t start; /* rule */
+    bool nullable;  /* the empty text is allowed */
+    uint32_t max_stack;
+    size_t bytes;
+};
+
+/* Compiles rule @root of @b and everything below it (compile.c). */
+int automaton_new(struct grammar **out, struct build *b, uint32_t root);

@@ -1,0 +1,105 @@
+/* The state of one compilation: its memory, its work, its errors, its rules. */
+
+#include "text/grammar/expr.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ARENA_MAX ((size_t)96 << 20)
+
+static const struct grammar_limits DEFAULTS = {
+    .max_source = 1 << 20,
+    .max_depth = 64,
+    .max_states = 200000,
+    .max_work = 60000000,
+    .max_bytes = (size_t)48 << 20,
+    .max_indent = 40,
+};
+
+#define TAKE(field)                                                                                \
+    if (l && l->field)                                                                             \
+    b->limits.field = l->field
+
+void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
+                struct err *err) {
+    *b = (struct build){.vocab = v, .limits = DEFAULTS, .err = err};
+    for (int i = 0; i < 2; i++)
+        b->any_value[i] = b->any_object[i] = NO_RULE;
+    arena_init(&b->arena, ARENA_MAX);
+    TAKE(max_source);
+    TAKE(max_depth);
+    TAKE(max_states);
+    TAKE(max_work);
+    TAKE(max_bytes);
+    TAKE(max_indent);
+}
+
+void build_deinit(struct build *b) {
+    free(b->rule);
+    arena_deinit(&b->arena);
+    *b = (struct build){0};
+}
+
+static int fail(struct build *b, const char *code, const char *fmt, va_list ap) {
+    char text[400];
+
+    vsnprintf(text, sizeof(text), fmt, ap);
+    return err_set_code(b->err, 400, code, b->param, "%s", text);
+}
+
+int build_invalid(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_invalid", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int build_unsupported(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_unsupported", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int build_too_complex(struct build *b, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int r = fail(b, "grammar_too_complex", fmt, ap);
+    va_end(ap);
+    return r;
+}
+
+int build_no_memory(struct build *b) {
+    return build_too_complex(b, "the grammar needs too much memory");
+}
+
+int build_work(struct build *b, uint64_t steps) {
+    b->work += steps;
+    if (b->work > b->limits.max_work)
+        return build_too_complex(b, "the grammar takes too much work to compile");
+    return 0;
+}
+
+int build_rule(struct build *b, const char *name, uint32_t *rule) {
+    if (b->n_rules >= b->limits.max_states)
+        return build_too_complex(b, "the grammar has more than %u rules", b->limits.max_states);
+    if (b->n_rules == b->cap_rules) {
+        uint32_t cap = b->cap_rules ? b->cap_rules * 2 : 64;
+        struct rule *v = realloc(b->rule, cap * sizeof(*v));
+
+        if (!v)
+            return build_no_memory(b);
+        b->rule = v;
+        b->cap_rules = cap;
+    }
+    b->rule[b->n_rules] = (struct rule){.name = name};
+    *rule = b->n_rules++;
+    return 0;
+}

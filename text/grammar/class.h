@@ -1,0 +1,12 @@
+#pragma once
+
+#include "text/grammar/run.h"
+
+/* Classifies the tokens at @state (classify.c): 0, 1 when that is not worth a class (or would be too large), -errno. *@n_visited:
+ * trie nodes looked at. */
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
+              uint64_t *n_visited);
+void class_free(struct token_class *c);
+/* Sets the tokens of @c in @bits, for a configuration that has it (mask.c). */
+void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
+                 uint32_t *bits, uint8_t *scratch);

@@ -1,0 +1,323 @@
+/*
+ * classify - token classes, computed once per automaton state instead of at every mask.
+ *
+ * The trie of all tokens is walked from one state of a rule, with nothing known about the stack below. A token
+ * that stays inside the rule (or above it) is allowed wherever the state occurs. A token that ends the rule and goes on
+ * depends on the caller: what it adds after the end is kept in a small trie of its own, which class_apply()
+ * walks with the real stack. All others are refused. Only bytes that can follow the rule somewhere
+ * in this grammar count, which keeps that second trie small: after a JSON string it starts with a quote.
+ *
+ * Most states allow few tokens and are as fast without a class: a short walk finds out. In a loop rule with a counter
+ * the number of characters of every token is kept, since near the end of the count only the shorter ones fit.
+ */
+
+#include "text/grammar/class.h"
+#include "text/grammar/nfa.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define CHEAP_VISITS 224 /* a walk that ends within so many nodes needs no class */
+#define REST_MAX 60000   /* tokens that end the rule and go on */
+#define SPARSE_SHARE 64  /* fewer than n_vocab / this: listed */
+
+struct collector {
+    struct walk walk;
+    const struct grammar *g;
+    struct token_class *c;
+    const struct byte_set *follow;
+    bool loop;
+    struct counted_token *all; /* allowed ones, with their characters */
+    uint32_t n_all, cap_all;
+    struct trie_string *rest; /* item: index into c->rest */
+    uint32_t n_rest, cap_rest, cap_len;
+    int error;
+    bool too_large;
+};
+
+static int grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
+    void **array = v;
+
+    if (n < *cap)
+        return 0;
+    uint32_t bigger = *cap ? *cap * 2 : 256;
+    void *p = realloc(*array, bigger * size);
+
+    if (!p)
+        return -ENOMEM;
+    *array = p;
+    *cap = bigger;
+    return 0;
+}
+
+/* All tokens at and below @node: they go on after the rule ended at @depth bytes. */
+static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uint32_t n_chars) {
+    const struct trie *t = k->walk.trie;
+    const struct trie_node *n = &t->node[node];
+
+    for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
+        uint32_t cap = k->cap_rest;
+        size_t len;
+        const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)t->item[i], &len);
+
+        if (k->n_rest == REST_MAX) {
+            k->too_large = true;
+            return;
+        }
+        if (grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
+            grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
+            grow(&k->c->rest_len, k->n_rest, &k->cap_len, sizeof(*k->c->rest_len)) < 0) {
+            k->error = -ENOMEM;
+            return;
+        }
+        k->rest[k->n_rest] = (struct trie_string){bytes + depth, (uint32_t)len - depth, k->n_rest};
+        k->c->rest[k->n_rest] = (struct counted_token){t->item[i], n_chars};
+        k->c->rest_len[k->n_rest++] = depth;
+    }
+    for (uint32_t i = n->child; i < n->child + n->n_children && !k->too_large && !k->error; i++)
+        collect_rest(k, i, depth, n_chars);
+}
+
+static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    struct collector *k = w->arg;
+    const struct trie_node *n = &w->trie->node[node];
+    uint32_t n_chars = 0;
+
+    if (s->end > s->begin && k->loop)
+        n_chars = w->m->config[s->begin].reg;
+    else if (s->can_end)
+        n_chars = s->end_reg;
+    for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
+        if (grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0) {
+            k->error = -ENOMEM;
+            return false;
+        }
+        k->all[k->n_all++] = (struct counted_token){w->trie->item[i], n_chars};
+    }
+    for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
+        if (byte_set_has(k->follow, w->trie->node[i].byte))
+            collect_rest(k, i, depth, s->end_reg);
+    }
+    return !k->error && !k->too_large;
+}
+
+static bool visit_nothing(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    return true;
+}
+
+static int fewer_first(const void *x, const void *y) {
+    const struct counted_token *a = x, *b = y;
+
+    if (a->n_chars != b->n_chars)
+        return a->n_chars > b->n_chars ? -1 : 1;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+static void set_bit(uint32_t *bits, uint32_t i) {
+    bits[i / 32] |= 1u << (i % 32);
+}
+
+static int make_levels(struct collector *k, uint32_t n_words) {
+    struct token_class *c = k->c;
+    uint32_t n = 0;
+
+    c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
+    for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
+        c->level[l] = calloc(n_words, sizeof(uint32_t));
+        if (!c->level[l])
+            return -ENOMEM;
+    }
+    c->longest = malloc(MAX(k->n_all, 1u) * sizeof(*c->longest));
+    if (!c->level || !c->longest)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->n_all; i++) {
+        for (uint32_t l = k->all[i].n_chars; l < CLASS_LEVELS; l++)
+            set_bit(c->level[l], k->all[i].id);
+        if (k->all[i].n_chars > CLASS_LEVELS - 1)
+            c->longest[n++] = k->all[i];
+    }
+    c->n_longest = n;
+    qsort(c->longest, n, sizeof(*c->longest), fewer_first);
+    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t) + n * sizeof(*c->longest);
+    return 0;
+}
+
+static int keep_allowed(struct collector *k, bool levels) {
+    struct token_class *c = k->c;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+
+    c->bits = calloc(MAX(n_words, 1u), sizeof(uint32_t));
+    if (!c->bits)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->n_all; i++)
+        set_bit(c->bits, k->all[i].id);
+    c->bytes += n_words * sizeof(uint32_t);
+    return levels ? make_levels(k, n_words) : 0;
+}
+
+/* A few tokens are listed. */
+static int make_sparse(struct collector *k) {
+    struct token_class *c = k->c;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+
+    if (c->level || k->n_all > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
+        return 0;
+    c->ids = malloc(MAX(k->n_all, 1u) * sizeof(*c->ids));
+    if (!c->ids)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->n_all; i++)
+        c->ids[c->n_ids++] = k->all[i].id;
+    free(c->bits);
+    c->bits = NULL;
+    c->bytes += c->n_ids * sizeof(*c->ids) - n_words * sizeof(uint32_t);
+    return 0;
+}
+
+/* What is allowed anyway need not be looked at again, unless its count may forbid it. */
+static int keep_rest(struct collector *k) {
+    struct token_class *c = k->c;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < k->n_rest; i++) {
+        uint32_t id = c->rest[k->rest[i].item].id;
+
+        if (k->loop || !(c->bits[id / 32] >> (id % 32) & 1))
+            k->rest[n++] = k->rest[i];
+    }
+    c->n_rest = k->n_rest;
+    c->bytes += k->n_rest * (sizeof(*c->rest) + sizeof(*c->rest_len));
+    int r = trie_init(&c->after, k->rest, n);
+
+    if (r == 0)
+        c->bytes += trie_bytes(&c->after);
+    return r;
+}
+
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
+              uint64_t *n_visited) {
+    const struct auto_rule *rule = &g->rule[g->state[state].rule];
+    struct machine m;
+    struct collector k = {
+        .g = g, .follow = &rule->follow, .loop = rule->loop, .c = calloc(1, sizeof(*k.c))};
+    int r = k.c ? machine_init(&m, g) : -ENOMEM;
+
+    if (r < 0) {
+        free(k.c);
+        return r;
+    }
+    struct set s = set_open(&m);
+
+    m.config[m.n_configs++] = (struct config){.state = state};
+    s.end = m.n_configs;
+    k.walk = (struct walk){.m = &m,
+                           .trie = vocab_trie(g->vocab),
+                           .visit = visit_nothing,
+                           .max_visited = CHEAP_VISITS,
+                           .arg = &k};
+    walk_trie(&k.walk, 0, &s, 0);
+    *n_visited = k.walk.n_visited;
+    bool cheap = k.walk.n_visited <= CHEAP_VISITS;
+
+    if (!cheap && !m.error) {
+        k.walk.visit = visit;
+        k.walk.max_visited = 0;
+        walk_trie(&k.walk, 0, &s, 0);
+        *n_visited = k.walk.n_visited;
+        r = k.error ? k.error : 0;
+        if (r == 0 && !k.too_large && !m.error)
+            r = keep_allowed(&k, levels && rule->loop);
+        if (r == 0 && !k.too_large && !m.error)
+            r = keep_rest(&k);
+        if (r == 0 && !k.too_large && !m.error)
+            r = make_sparse(&k);
+    }
+    if (r == 0 && m.error == -ENOMEM)
+        r = -ENOMEM;
+    if (r == 0 && (cheap || k.too_large || m.error))
+        r = 1;
+    machine_deinit(&m);
+    free(k.all);
+    free(k.rest);
+    if (r != 0) {
+        class_free(k.c);
+        return r;
+    }
+    k.c->bytes += sizeof(*k.c);
+    *out = k.c;
+    return 0;
+}
+
+void class_free(struct token_class *c) {
+    if (!c)
+        return;
+    for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++)
+        free(c->level[l]);
+    free(c->level);
+    free(c->bits);
+    free(c->ids);
+    free(c->longest);
+    free(c->rest);
+    free(c->rest_len);
+    trie_deinit(&c->after);
+    free(c);
+}
+
+/* One byte range of one byte, and no more: the next byte of a literal. */
+static bool is_literal(const struct grammar *g, const struct state *s) {
+    return s->n_edges == 1 && g->edge[s->edge].lo == g->edge[s->edge].hi;
+}
+
+static bool only_quote(const struct byte_set *s) {
+    struct byte_set quote = {{0}};
+
+    byte_set_add(&quote, '"');
+    return memcmp(s, &quote, sizeof(quote)) == 0;
+}
+
+static int add_class(struct build *b, struct grammar *g, struct token_class *c, uint32_t state,
+                     uint32_t *cap) {
+    if (grow(&g->cls, g->n_classes, cap, sizeof(*g->cls)) < 0) {
+        if (!c->shared)
+            class_free(c);
+        return -ENOMEM;
+    }
+    g->state[state].cls = (int32_t)g->n_classes;
+    g->cls[g->n_classes++] = c;
+    g->bytes += sizeof(c) + (c->shared ? 0 : c->bytes);
+    if (g->bytes > b->limits.max_bytes)
+        return build_too_complex(b, "the compiled grammar takes more than %zu bytes",
+                                 b->limits.max_bytes);
+    return 0;
+}
+
+int automaton_classify(struct build *b, struct grammar *g) {
+    CLEANUP(freep) bool *counted = calloc(g->n_rules, sizeof(*counted));
+    uint32_t cap = 0;
+
+    if (!counted)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < g->n_descs; i++) {
+        if (g->desc[i].kind == CALL_COUNTED && g->desc[i].max != NO_MAX)
+            counted[g->desc[i].rule] = true;
+    }
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct auto_rule *rule = &g->rule[g->state[q].rule];
+        bool ready = rule->shared && only_quote(&rule->follow);
+        struct token_class *c =
+            ready ? vocab_shared_class(g->vocab, rule->shared, q - rule->start) : NULL;
+        uint64_t n_visited = 0;
+        int r = c ? 0 : 1;
+
+        if (!c && !ready && g->state[q].n_edges && !is_literal(g, &g->state[q]))
+            r = class_new(&c, g, q, counted[g->state[q].rule], &n_visited);
+        if (r == 0)
+            r = add_class(b, g, c, q, &cap);
+        if (r < 0)
+            return r;
+        r = build_work(b, 1 + n_visited * 4);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,375 @@
+/*
+ * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of NFA states,
+ * of which only those are kept that have edges or end the rule. Calls are symbols beside the bytes.
+ */
+
+#include "text/grammar/nfa.h"
+
+#include <string.h>
+
+struct sets {
+    uint32_t *pool; /* the sets' members one after the other */
+    uint32_t n_pool, cap_pool;
+    uint32_t *begin; /* of set i; begin[n] is the end */
+    uint32_t n, cap;
+    uint32_t *slot, mask;                           /* hash table: set + 1 */
+    uint32_t *mark, *work, *found, cap_mark, stamp; /* of the closure */
+    uint32_t n_found;
+    struct nfa_edge *out; /* edges of the current set */
+    uint32_t n_out, cap_out;
+    uint32_t *point, cap_point;
+};
+
+struct dfa {
+    struct maker *m;
+    struct sets s;
+    uint32_t rule, base, end; /* end: the NFA state */
+    bool loop;
+};
+
+static void sets_free(struct sets *s) {
+    free(s->pool);
+    free(s->begin);
+    free(s->slot);
+    free(s->mark);
+    free(s->work);
+    free(s->found);
+    free(s->out);
+    free(s->point);
+}
+
+static int sets_init(struct dfa *d) {
+    struct sets *s = &d->s;
+    size_t n = d->m->n_nfa;
+
+    s->mask = 63;
+    s->slot = calloc(s->mask + 1, sizeof(*s->slot));
+    s->mark = calloc(n, sizeof(*s->mark));
+    s->work = malloc(n * sizeof(*s->work));
+    s->found = malloc(n * sizeof(*s->found));
+    s->begin = calloc(1, sizeof(*s->begin));
+    s->cap = s->begin ? 1 : 0;
+    return s->slot && s->mark && s->work && s->found && s->begin ? 0 : build_no_memory(d->m->b);
+}
+
+static int by_number(const void *x, const void *y) {
+    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+
+    return (a > b) - (a < b);
+}
+
+static void start_closure(struct sets *s) {
+    s->stamp++;
+    s->n_found = 0;
+}
+
+/* Adds @from and what it reaches by empty edges to found[]. */
+static int close_over(struct dfa *d, uint32_t from) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    uint32_t n_work = 0, steps = 1;
+
+    if (s->mark[from] == s->stamp)
+        return 0;
+    s->mark[from] = s->stamp;
+    s->work[n_work++] = from;
+    while (n_work) {
+        uint32_t q = s->work[--n_work];
+        bool keep = q == d->end;
+
+        for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next, steps++) {
+            uint32_t to = m->nfa_edge[e].to;
+
+            if (m->nfa_edge[e].kind != NFA_EMPTY) {
+                keep = true;
+            } else if (s->mark[to] != s->stamp) {
+                s->mark[to] = s->stamp;
+                s->work[n_work++] = to;
+            }
+        }
+        if (keep)
+            s->found[s->n_found++] = q;
+    }
+    return build_work(m->b, steps);
+}
+
+static uint32_t hash_of(const uint32_t *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return (uint32_t)(h >> 16);
+}
+
+static int rehash(struct dfa *d) {
+    struct sets *s = &d->s;
+    uint32_t mask = s->mask * 2 + 1;
+    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
+
+    if (!slot)
+        return build_no_memory(d->m->b);
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t h = hash_of(s->pool + s->begin[i], s->begin[i + 1] - s->begin[i]) & mask;
+
+        while (slot[h])
+            h = (h + 1) & mask;
+        slot[h] = i + 1;
+    }
+    free(s->slot);
+    s->slot = slot;
+    s->mask = mask;
+    return 0;
+}
+
+static int add_state(struct dfa *d) {
+    struct grammar *g = d->m->g;
+    int r = maker_grow(d->m, &g->state, g->n_states, &d->m->cap_states, sizeof(*g->state));
+
+    if (r < 0)
+        return r;
+    if (g->n_states >= d->m->b->limits.max_states)
+        return build_too_complex(d->m->b, "the grammar needs more than %u states",
+                                 d->m->b->limits.max_states);
+    g->state[g->n_states++] =
+        (struct state){.rule = d->rule, .dense = -1, .cls = -1, .flags = d->loop ? STATE_LOOP : 0};
+    return 0;
+}
+
+/* The number of the set in found[], a new state when there was none. @fresh: always a new one, that is not found
+ * again. */
+static int intern(struct dfa *d, bool fresh, uint32_t *out) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    int r = 0;
+
+    if (s->n_found > 1)
+        qsort(s->found, s->n_found, sizeof(*s->found), by_number);
+    uint32_t h = hash_of(s->found, s->n_found) & s->mask;
+
+    for (; !fresh && s->slot[h]; h = (h + 1) & s->mask) {
+        uint32_t i = s->slot[h] - 1, n = s->begin[i + 1] - s->begin[i];
+
+        if (n == s->n_found &&
+            memcmp(s->pool + s->begin[i], s->found, n * sizeof(*s->found)) == 0) {
+            *out = d->base + i;
+            return build_work(m->b, n / 8);
+        }
+    }
+    for (uint32_t i = 0; r == 0 && i < s->n_found; i++) {
+        r = maker_grow(m, &s->pool, s->n_pool, &s->cap_pool, sizeof(*s->pool));
+        if (r == 0)
+            s->pool[s->n_pool++] = s->found[i];
+    }
+    if (r == 0)
+        r = maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
+    if (r == 0)
+        r = add_state(d);
+    if (r < 0)
+        return r;
+    s->begin[s->n + 1] = s->n_pool;
+    if (!fresh)
+        s->slot[h] = s->n + 1;
+    *out = d->base + s->n++;
+    if (s->n * 2 > s->mask)
+        r = rehash(d);
+    return r < 0 ? r : build_work(m->b, 1 + s->n_found);
+}
+
+static int by_symbol(const void *x, const void *y) {
+    const struct nfa_edge *a = x, *b = y;
+
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    if (a->kind == NFA_CALL)
+        return (a->desc > b->desc) - (a->desc < b->desc);
+    if (a->lo != b->lo)
+        return a->lo < b->lo ? -1 : 1;
+    return (a->hi > b->hi) - (a->hi < b->hi);
+}
+
+static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
+    struct grammar *g = d->m->g;
+    struct state *q = &g->state[state];
+
+    if (q->n_edges) {
+        struct edge *last = &g->edge[g->n_edges - 1];
+
+        if (last->to == to && last->hi + 1u == lo && lo < TOKEN_SYMBOL) {
+            last->hi = (uint16_t)hi;
+            return 0;
+        }
+    }
+    int r = maker_grow(d->m, &g->edge, g->n_edges, &d->m->cap_edges, sizeof(*g->edge));
+
+    if (r < 0)
+        return r;
+    if (q->n_edges == UINT16_MAX)
+        return build_too_complex(d->m->b, "a state has too many edges");
+    if (lo >= TOKEN_SYMBOL)
+        q->flags |= STATE_TOKENS;
+    g->edge[g->n_edges++] = (struct edge){(uint16_t)lo, (uint16_t)hi, to};
+    q->n_edges++;
+    return build_work(d->m->b, 1);
+}
+
+/* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
+static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
+    struct sets *s = &d->s;
+    uint32_t n = 0;
+    int r = 0;
+
+    for (uint32_t i = from; r == 0 && i < to; i++) {
+        for (int k = 0; r == 0 && k < 2; k++) {
+            r = maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point));
+            if (r == 0)
+                s->point[n++] = k ? s->out[i].hi + 1u : s->out[i].lo;
+        }
+    }
+    if (r < 0)
+        return r;
+    qsort(s->point, n, sizeof(*s->point), by_number);
+    for (uint32_t p = 0; r == 0 && p + 1 < n; p++) {
+        uint32_t lo = s->point[p], hi = s->point[p + 1] - 1, target;
+
+        if (s->point[p + 1] == lo)
+            continue;
+        start_closure(s);
+        r = build_work(d->m->b, to - from);
+        for (uint32_t i = from; r == 0 && i < to && s->out[i].lo <= lo; i++) {
+            if (s->out[i].hi >= hi)
+                r = close_over(d, s->out[i].to);
+        }
+        if (r == 0 && s->n_found) {
+            r = intern(d, false, &target);
+            if (r == 0)
+                r = emit_edge(d, state, lo, hi, target);
+        }
+    }
+    return r;
+}
+
+/* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the usual case, is one edge. */
+static int emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
+    struct sets *s = &d->s;
+
+    for (uint32_t i = 0, end; i < n; i = end) {
+        unsigned hi = s->out[i].hi;
+        bool equal = true;
+        int r = 0;
+
+        for (end = i + 1; end < n && s->out[end].lo <= hi; end++) {
+            equal = equal && s->out[end].lo == s->out[i].lo && s->out[end].hi == s->out[i].hi;
+            hi = MAX(hi, s->out[end].hi);
+        }
+        if (!equal) {
+            r = emit_overlapping(d, state, i, end);
+        } else {
+            uint32_t target;
+
+            start_closure(s);
+            for (uint32_t k = i; r == 0 && k < end; k++)
+                r = close_over(d, s->out[k].to);
+            if (r == 0)
+                r = intern(d, false, &target);
+            if (r == 0)
+                r = emit_edge(d, state, s->out[i].lo, s->out[i].hi, target);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int emit_calls(struct dfa *d, uint32_t state, uint32_t from) {
+    struct sets *s = &d->s;
+    struct grammar *g = d->m->g;
+
+    for (uint32_t i = from, end; i < s->n_out; i = end) {
+        uint32_t target;
+        int r = 0;
+
+        start_closure(s);
+        for (end = i; r == 0 && end < s->n_out && s->out[end].desc == s->out[i].desc; end++)
+            r = close_over(d, s->out[end].to);
+        if (r == 0)
+            r = intern(d, false, &target);
+        if (r == 0)
+            r = maker_grow(d->m, &g->call, g->n_calls, &d->m->cap_calls, sizeof(*g->call));
+        if (r < 0)
+            return r;
+        if (g->state[state].n_calls == UINT16_MAX)
+            return build_too_complex(d->m->b, "a state has too many alternatives");
+        g->call[g->n_calls++] = (struct call){s->out[i].desc, target};
+        g->state[state].n_calls++;
+    }
+    return 0;
+}
+
+static int emit_state(struct dfa *d, uint32_t local) {
+    struct sets *s = &d->s;
+    struct maker *m = d->m;
+    struct grammar *g = m->g;
+    uint32_t state = d->base + local, n_bytes = 0;
+
+    s->n_out = 0;
+    g->state[state].edge = g->n_edges;
+    g->state[state].call = g->n_calls;
+    for (uint32_t i = s->begin[local]; i < s->begin[local + 1]; i++) {
+        uint32_t q = s->pool[i];
+
+        /* The start of a plain rule never ends it: its callers step around an empty match. */
+        if (q == d->end && (local > 0 || d->loop))
+            g->state[state].flags |= STATE_ACCEPT;
+        for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next) {
+            if (m->nfa_edge[e].kind == NFA_EMPTY)
+                continue;
+            int r = maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));
+
+            if (r < 0)
+                return r;
+            s->out[s->n_out++] = m->nfa_edge[e];
+            n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
+        }
+    }
+    if (s->n_out > 1)
+        qsort(s->out, s->n_out, sizeof(*s->out), by_symbol);
+    int r = emit_bytes(d, state, n_bytes);
+
+    return r < 0 ? r : emit_calls(d, state, n_bytes);
+}
+
+int dfa_make(struct maker *m, uint32_t rule) {
+    struct build *b = m->b;
+    struct grammar *g = m->g;
+    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
+    uint32_t start, first;
+
+    m->n_nfa = m->n_nfa_edges = 0;
+    int r = nfa_state(m, &start);
+
+    d.end = start;
+    if (r == 0 && !d.loop)
+        r = nfa_state(m, &d.end);
+    if (r == 0)
+        r = nfa_add(m, b->rule[rule].body, start, d.end);
+    if (r == 0)
+        r = sets_init(&d);
+    if (r == 0) {
+        start_closure(&d.s);
+        r = close_over(&d, start);
+    }
+    if (r == 0)
+        r = intern(&d, !d.loop, &first);
+    for (uint32_t i = 0; r == 0 && i < d.s.n; i++)
+        r = emit_state(&d, i);
+    if (r == 0) {
+        if (d.loop)
+            g->state[first].flags |= STATE_BORDER;
+        g->rule[rule] = (struct auto_rule){.start = first,
+                                           .n_states = g->n_states - d.base,
+                                           .loop = d.loop,
+                                           .shared = b->rule[rule].shared};
+    }
+    sets_free(&d.s);
+    return r;
+}

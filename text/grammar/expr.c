@@ -1,0 +1,233 @@
+/* Makers of expressions. They simplify what is trivial: nothing in a sequence makes it nothing. */
+
+#include "text/grammar/expr.h"
+
+#include <assert.h>
+#include <string.h>
+
+static struct expr *make(struct build *b, enum expr_kind kind) {
+    struct expr *e = arena_alloc(&b->arena, sizeof(*e));
+
+    if (!e || build_work(b, 1) < 0) {
+        build_no_memory(b);
+        return NULL;
+    }
+    e->kind = (uint8_t)kind;
+    e->size = 1;
+    return e;
+}
+
+static uint32_t sum(uint32_t a, uint32_t b) {
+    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
+
+static uint32_t repeated_size(const struct expr *x, uint32_t min, uint32_t max) {
+    uint64_t n = (uint64_t)x->size * (max == NO_MAX ? (uint64_t)min + 1 : max);
+
+    return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+}
+
+struct expr *expr_empty(struct build *b) {
+    return make(b, EXPR_EMPTY);
+}
+
+struct expr *expr_never(struct build *b) {
+    return make(b, EXPR_NEVER);
+}
+
+struct expr *expr_bytes(struct build *b, const void *bytes, size_t n) {
+    if (n == 0)
+        return expr_empty(b);
+    struct expr *e = make(b, EXPR_BYTES);
+    uint8_t *copy = e ? (uint8_t *)arena_strndup(&b->arena, bytes, n) : NULL;
+
+    if (!copy) {
+        build_no_memory(b);
+        return NULL;
+    }
+    e->bytes = copy;
+    e->n = e->size = (uint32_t)n;
+    return e;
+}
+
+struct expr *expr_str(struct build *b, const char *s) {
+    return expr_bytes(b, s, strlen(s));
+}
+
+struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode) {
+    if (set->n == 0)
+        return expr_never(b);
+    struct expr *e = make(b, EXPR_CHARS);
+
+    if (e) {
+        e->set = set;
+        e->size = set->n;
+        e->mode = (uint8_t)mode;
+        e->atom = true;
+    }
+    return e;
+}
+
+static struct expr *make_children(struct build *b, enum expr_kind kind, struct expr *const *child,
+                                  uint32_t n) {
+    struct expr *e = make(b, kind);
+
+    if (!e)
+        return NULL;
+    e->child = arena_alloc_array(&b->arena, n, sizeof(struct expr *));
+    if (!e->child) {
+        build_no_memory(b);
+        return NULL;
+    }
+    e->n = n;
+    for (uint32_t i = 0; i < n; i++)
+        e->size = sum(e->size, child[i]->size);
+    memcpy(e->child, child, n * sizeof(struct expr *));
+    return e;
+}
+
+struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n) {
+    struct expr_vec v = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!child[i])
+            return NULL;
+        if (child[i]->kind == EXPR_NEVER)
+            return child[i];
+        if (child[i]->kind != EXPR_EMPTY && expr_vec_add(b, &v, child[i]) < 0)
+            return NULL;
+    }
+    if (v.n == 0)
+        return expr_empty(b);
+    return v.n == 1 ? v.v[0] : make_children(b, EXPR_SEQ, v.v, v.n);
+}
+
+struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y) {
+    return expr_seq(b, (struct expr *[]){x, y}, 2);
+}
+
+struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct expr *z) {
+    return expr_seq(b, (struct expr *[]){x, y, z}, 3);
+}
+
+struct expr *expr_alt(struct build *b, struct expr *const *child, uint32_t n) {
+    struct expr_vec v = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!child[i])
+            return NULL;
+        if (child[i]->kind != EXPR_NEVER && expr_vec_add(b, &v, child[i]) < 0)
+            return NULL;
+    }
+    if (v.n == 0)
+        return expr_never(b);
+    return v.n == 1 ? v.v[0] : make_children(b, EXPR_ALT, v.v, v.n);
+}
+
+struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y) {
+    return expr_alt(b, (struct expr *[]){x, y}, 2);
+}
+
+struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t max) {
+    if (!x)
+        return NULL;
+    if (min > max)
+        return expr_never(b);
+    if (max == 0 || x->kind == EXPR_EMPTY)
+        return expr_empty(b);
+    if (x->kind == EXPR_NEVER)
+        return min ? x : expr_empty(b);
+    if (min == 1 && max == 1)
+        return x;
+    struct expr *e = make_children(b, EXPR_REPEAT, &x, 1);
+
+    if (e) {
+        e->min = min;
+        e->max = max;
+        e->size = repeated_size(x, min, max);
+    }
+    return e;
+}
+
+struct expr *expr_optional(struct build *b, struct expr *x) {
+    return expr_repeat(b, x, 0, 1);
+}
+
+struct expr *expr_call(struct build *b, uint32_t rule) {
+    struct expr *e = make(b, EXPR_CALL);
+
+    assert(rule < b->n_rules);
+    if (e)
+        e->id = rule;
+    return e;
+}
+
+struct expr *expr_token(struct build *b, int32_t token) {
+    struct expr *e = make(b, EXPR_TOKEN);
+
+    assert(token >= 0);
+    if (e)
+        e->id = (uint32_t)token;
+    return e;
+}
+
+int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e) {
+    if (!e)
+        return build_no_memory(b);
+    if (v->n == v->cap) {
+        uint32_t cap = v->cap ? v->cap * 2 : 8;
+        struct expr **bigger = arena_alloc_array(&b->arena, cap, sizeof(*bigger));
+
+        if (!bigger)
+            return build_no_memory(b);
+        if (v->n)
+            memcpy(bigger, v->v, v->n * sizeof(*bigger));
+        v->v = bigger;
+        v->cap = cap;
+    }
+    v->v[v->n++] = e;
+    return 0;
+}
+
+static bool list_nullable(const struct build *b, const struct expr_list *l) {
+    if (l->min > 0)
+        return false;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!l->optional[i])
+            return false;
+    }
+    return true;
+}
+
+bool expr_nullable(const struct build *b, const struct expr *e) {
+    switch ((enum expr_kind)e->kind) {
+    case EXPR_EMPTY:
+        return true;
+    case EXPR_NEVER:
+    case EXPR_BYTES:
+    case EXPR_CHARS:
+    case EXPR_TOKEN:
+        return false;
+    case EXPR_SEQ:
+        for (uint32_t i = 0; i < e->n; i++) {
+            if (!expr_nullable(b, e->child[i]))
+                return false;
+        }
+        return true;
+    case EXPR_ALT:
+        for (uint32_t i = 0; i < e->n; i++) {
+            if (expr_nullable(b, e->child[i]))
+                return true;
+        }
+        return false;
+    case EXPR_REPEAT:
+        return e->min == 0 || expr_nullable(b, e->child[0]);
+    case EXPR_CALL:
+        return b->rule[e->id].nullable;
+    case EXPR_LIST:
+        return list_nullable(b, e->list);
+    case EXPR_NAMES:
+        return !e->names->node[0].end;
+    }
+    return false;
+}

@@ -1,0 +1,287 @@
+/* Expressions to an NFA: Thompson's construction, and the decision between copies and counters. */
+
+#include "text/grammar/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define UNROLL_MAX 512 /* states: a repetition up to here is copied, beyond it is a counted call */
+
+struct loop_rule {
+    struct loop_rule *next;
+    const struct expr *atom;
+    uint32_t rule;
+};
+
+int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size) {
+    void **array = v;
+
+    if (n < *cap)
+        return 0;
+    uint32_t bigger = *cap ? *cap * 2 : 256;
+    void *p = realloc(*array, bigger * size);
+
+    if (!p)
+        return build_no_memory(m->b);
+    *array = p;
+    *cap = bigger;
+    return 0;
+}
+
+int nfa_state(struct maker *m, uint32_t *out) {
+    if (m->n_nfa > m->b->limits.max_states * 4ull)
+        return build_too_complex(m->b, "the grammar needs more than %u states",
+                                 m->b->limits.max_states);
+    int r = maker_grow(m, &m->nfa_head, m->n_nfa, &m->cap_nfa, sizeof(*m->nfa_head));
+
+    if (r < 0)
+        return r;
+    m->nfa_head[m->n_nfa] = NFA_NONE;
+    *out = m->n_nfa++;
+    return build_work(m->b, 1);
+}
+
+static int add_edge(struct maker *m, uint32_t from, struct nfa_edge e) {
+    int r = maker_grow(m, &m->nfa_edge, m->n_nfa_edges, &m->cap_nfa_edges, sizeof(e));
+
+    if (r < 0)
+        return r;
+    e.next = m->nfa_head[from];
+    m->nfa_head[from] = m->n_nfa_edges;
+    m->nfa_edge[m->n_nfa_edges++] = e;
+    return build_work(m->b, 1);
+}
+
+int nfa_add_empty(struct maker *m, uint32_t from, uint32_t to) {
+    return add_edge(m, from, (struct nfa_edge){.kind = NFA_EMPTY, .to = to});
+}
+
+int nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to) {
+    return add_edge(
+        m, from,
+        (struct nfa_edge){.kind = NFA_BYTES, .lo = (uint16_t)lo, .hi = (uint16_t)hi, .to = to});
+}
+
+static bool same_desc(const struct call_desc *x, const struct call_desc *y) {
+    return x->rule == y->rule && x->min == y->min && x->max == y->max && x->kind == y->kind &&
+           x->names == y->names;
+}
+
+static int add_call(struct maker *m, struct call_desc d, uint32_t from, uint32_t to) {
+    struct grammar *g = m->g;
+    uint32_t i = g->n_descs;
+
+    /* The last ones are searched: equal calls in one place must be one symbol, elsewhere it only saves room. */
+    for (uint32_t back = 0; back < 64 && back < g->n_descs; back++) {
+        if (same_desc(&g->desc[g->n_descs - 1 - back], &d)) {
+            i = g->n_descs - 1 - back;
+            break;
+        }
+    }
+    if (i == g->n_descs) {
+        int r = maker_grow(m, &g->desc, g->n_descs, &m->cap_descs, sizeof(d));
+
+        if (r < 0)
+            return r;
+        g->desc[g->n_descs++] = d;
+    }
+    return add_edge(m, from, (struct nfa_edge){.kind = NFA_CALL, .desc = i, .to = to});
+}
+
+static int add_literal(struct maker *m, const uint8_t *bytes, uint32_t n, uint32_t from,
+                       uint32_t to) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t next = to;
+        int r = i + 1 < n ? nfa_state(m, &next) : 0;
+
+        if (r == 0)
+            r = nfa_add_bytes(m, from, bytes[i], bytes[i], next);
+        if (r < 0)
+            return r;
+        from = next;
+    }
+    return 0;
+}
+
+static int add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) {
+    struct grammar *g = m->g;
+    uint32_t i = 0;
+
+    while (i < g->n_tokens && g->token[i] != (int32_t)id)
+        i++;
+    if (i == g->n_tokens) {
+        int r = maker_grow(m, &g->token, g->n_tokens, &m->cap_tokens, sizeof(*g->token));
+
+        if (r < 0)
+            return r;
+        if (i >= 4096)
+            return build_too_complex(m->b, "the grammar names more than 4096 special tokens");
+        g->token[g->n_tokens++] = (int32_t)id;
+    }
+    return nfa_add_bytes(m, from, TOKEN_SYMBOL + i, TOKEN_SYMBOL + i, to);
+}
+
+static bool same_atom(const struct expr *x, const struct expr *y) {
+    if (x == y)
+        return true;
+    return x->kind == EXPR_CHARS && y->kind == EXPR_CHARS && x->mode == y->mode &&
+           x->set->n == y->set->n &&
+           memcmp(x->set->range, y->set->range, x->set->n * sizeof(*x->set->range)) == 0;
+}
+
+static int loop_rule(struct maker *m, struct expr *atom, uint32_t *rule) {
+    struct build *b = m->b;
+    uint64_t n = 0;
+
+    for (struct loop_rule *l = b->loops; l; l = l->next, n++) {
+        if (same_atom(l->atom, atom)) {
+            *rule = l->rule;
+            return build_work(b, n);
+        }
+    }
+    struct loop_rule *l = arena_alloc(&b->arena, sizeof(*l));
+    int r = l ? build_rule(b, NULL, rule) : build_no_memory(b);
+
+    if (r < 0)
+        return r;
+    *l = (struct loop_rule){.next = b->loops, .atom = atom, .rule = *rule};
+    b->loops = l;
+    b->rule[*rule].body = atom;
+    b->rule[*rule].loop = true;
+    for (int s = SHARED_NONE + 1; s < SHARED_LOOPS; s++) {
+        if (b->shared_atom[s] == atom)
+            b->rule[*rule].shared = (uint8_t)s;
+    }
+    return build_work(b, n);
+}
+
+static int add_loop(struct maker *m, struct expr *atom, uint32_t min, uint32_t max, uint32_t from,
+                    uint32_t to) {
+    struct call_desc d = {.kind = CALL_COUNTED, .min = MAX(min, 1u), .max = max};
+    int r = loop_rule(m, atom, &d.rule);
+
+    if (r == 0 && min == 0)
+        r = nfa_add_empty(m, from, to);
+    return r < 0 ? r : add_call(m, d, from, to);
+}
+
+static int add_names(struct maker *m, const struct names *names, uint32_t from, uint32_t to) {
+    struct call_desc d = {.kind = CALL_NAMES, .names = names};
+    struct expr *atom = json_canonical_char(m->b);
+    int r = atom ? loop_rule(m, atom, &d.rule) : build_no_memory(m->b);
+
+    if (r == 0 && !names->node[0].end)
+        r = nfa_add_empty(m, from, to);
+    return r < 0 ? r : add_call(m, d, from, to);
+}
+
+/* @n copies, then @more optional ones (NO_MAX: any number). */
+static int add_copies(struct maker *m, const struct expr *x, uint32_t n, uint32_t more,
+                      uint32_t from, uint32_t to) {
+    uint32_t next;
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < n; i++, from = next) {
+        r = nfa_state(m, &next);
+        if (r == 0)
+            r = nfa_add(m, x, from, next);
+    }
+    if (r == 0 && more == NO_MAX) {
+        r = nfa_state(m, &next);
+        if (r == 0)
+            r = nfa_add_empty(m, from, next);
+        if (r == 0)
+            r = nfa_add(m, x, next, next);
+        from = next;
+        more = 0;
+    }
+    for (uint32_t i = 0; r == 0 && i < more; i++, from = next) {
+        r = nfa_add_empty(m, from, to);
+        if (r == 0)
+            r = nfa_state(m, &next);
+        if (r == 0)
+            r = nfa_add(m, x, from, next);
+    }
+    return r < 0 ? r : nfa_add_empty(m, from, to);
+}
+
+static int add_counted_call(struct maker *m, struct expr *x, uint32_t min, uint32_t max,
+                            uint32_t from, uint32_t to) {
+    struct call_desc d = {.kind = CALL_REPEAT, .min = MAX(min, 1u), .max = max};
+    bool nullable = expr_nullable(m->b, x);
+    int r = build_rule(m->b, NULL, &d.rule);
+
+    if (r < 0)
+        return r;
+    if (nullable)
+        d.min = 1;
+    m->b->rule[d.rule].body = x;
+    m->b->rule[d.rule].nullable = nullable;
+    if (min == 0 || nullable)
+        r = nfa_add_empty(m, from, to);
+    return r < 0 ? r : add_call(m, d, from, to);
+}
+
+static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    struct expr *x = e->child[0];
+    uint32_t most = e->max == NO_MAX ? e->min : e->max;
+
+    if (x->atom) {
+        bool shared = x == m->b->shared_atom[SHARED_JSON_CHARS] ||
+                      x == m->b->shared_atom[SHARED_JSON_CANONICAL];
+
+        if (shared || most > ATOM_UNROLL)
+            return add_loop(m, x, e->min, e->max, from, to);
+    } else if ((uint64_t)most * x->size > UNROLL_MAX && most > 1) {
+        return add_counted_call(m, x, e->min, e->max, from, to);
+    }
+    return add_copies(m, x, e->min, e->max == NO_MAX ? NO_MAX : e->max - e->min, from, to);
+}
+
+static int add_sequence(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    for (uint32_t i = 0; i < e->n; i++) {
+        uint32_t next = to;
+        int r = i + 1 < e->n ? nfa_state(m, &next) : 0;
+
+        if (r == 0)
+            r = nfa_add(m, e->child[i], from, next);
+        if (r < 0)
+            return r;
+        from = next;
+    }
+    return 0;
+}
+
+int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    int r = 0;
+
+    switch ((enum expr_kind)e->kind) {
+    case EXPR_EMPTY:
+        return nfa_add_empty(m, from, to);
+    case EXPR_NEVER:
+        return 0;
+    case EXPR_BYTES:
+        return add_literal(m, e->bytes, e->n, from, to);
+    case EXPR_CHARS:
+        return nfa_add_chars(m, e, from, to);
+    case EXPR_SEQ:
+        return add_sequence(m, e, from, to);
+    case EXPR_ALT:
+        for (uint32_t i = 0; r == 0 && i < e->n; i++)
+            r = nfa_add(m, e->child[i], from, to);
+        return r;
+    case EXPR_REPEAT:
+        return add_repeat(m, e, from, to);
+    case EXPR_CALL:
+        if (m->b->rule[e->id].nullable)
+            r = nfa_add_empty(m, from, to);
+        return r < 0 ? r : add_call(m, (struct call_desc){.rule = e->id}, from, to);
+    case EXPR_TOKEN:
+        return add_token(m, e->id, from, to);
+    case EXPR_LIST:
+        return nfa_add_list(m, e->list, from, to);
+    case EXPR_NAMES:
+        return add_names(m, e->names, from, to);
+    }
+    return r;
+}

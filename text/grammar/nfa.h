@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * nfa - the automaton of one rule as Thompson builds it, with calls as symbols; dfa.c makes it
+ * deterministic. One object serves all rules of a compilation in turn.
+ */
+
+#include "text/grammar/automaton.h"
+
+enum { NFA_EMPTY, NFA_BYTES, NFA_CALL };
+#define NFA_NONE UINT32_MAX
+
+struct nfa_edge {
+    uint32_t next, to; /* next: of the same state */
+    uint32_t desc;
+    uint16_t lo, hi;
+    uint8_t kind;
+};
+
+/* The arrays of the grammar that grow while it is made. */
+struct maker {
+    struct build *b;
+    struct grammar *g;
+    uint32_t cap_states, cap_edges, cap_calls, cap_descs, cap_rules, cap_tokens;
+
+    struct nfa_edge *nfa_edge; /* NFA of the current rule */
+    uint32_t *nfa_head;
+    uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa;
+};
+
+/* Makes room for one more element of @v. */
+int maker_grow(struct maker *m, void *v, uint32_t n, uint32_t *cap, size_t size);
+int nfa_state(struct maker *m, uint32_t *out);
+int nfa_add_empty(struct maker *m, uint32_t from, uint32_t to);
+int nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to);
+/* Adds @e between two states. Rules that are needed for it are added to the build. */
+int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
+                  uint32_t to); /* EXPR_CHARS */
+int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);
+
+/* Makes the rule's states: dfa.c. */
+int dfa_make(struct maker *m, uint32_t rule);
+/* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
+int automaton_analyse(struct build *b, struct grammar *g);
+/* Adds token classes where they are worth it: classify.c. */
+int automaton_classify(struct build *b, struct grammar *g);

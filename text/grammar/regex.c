@@ -1,0 +1,404 @@
+/*
+ * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
+ * recursive descent into an expression. Only what is regular is accepted: back references and
+ * look-around are refused, lazy quantifiers mean the same language as greedy ones. Anchors may stand at the ends
+ * of the alternatives at the top.
+ */
+
+#include "text/grammar/expr.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct reader {
+    struct build *b;
+    const char *start, *p, *end;
+    enum char_mode mode;
+    uint32_t depth;
+};
+
+static int read_alternatives(struct reader *r, struct expr **out);
+
+static int invalid(struct reader *r, const char *what) {
+    return build_invalid(r->b, "regular expression, byte %zu: %s", (size_t)(r->p - r->start), what);
+}
+
+static int unsupported(struct reader *r, const char *what) {
+    return build_unsupported(r->b, "regular expression, byte %zu: %s is not supported",
+                             (size_t)(r->p - r->start), what);
+}
+
+static bool at(const struct reader *r, char c) {
+    return r->p < r->end && *r->p == c;
+}
+
+static bool skip(struct reader *r, const char *s) {
+    size_t n = strlen(s);
+
+    if ((size_t)(r->end - r->p) < n || memcmp(r->p, s, n) != 0)
+        return false;
+    r->p += n;
+    return true;
+}
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Exactly @n digits at @p. */
+static int read_hex(struct reader *r, int n, uint32_t *out) {
+    uint32_t v = 0;
+
+    for (int i = 0; i < n; i++) {
+        int d = r->p < r->end ? hex_value(*r->p) : -1;
+
+        if (d < 0)
+            return invalid(r, "a hexadecimal digit is missing");
+        v = v * 16 + (uint32_t)d;
+        r->p++;
+    }
+    *out = v;
+    return 0;
+}
+
+static int read_unicode(struct reader *r, uint32_t *out) {
+    if (!skip(r, "{")) {
+        int e = read_hex(r, 4, out);
+
+        if (e == 0 && *out >= 0xd800 && *out < 0xdc00 && skip(r, "\\u")) {
+            uint32_t low = 0;
+
+            if (read_hex(r, 4, &low) < 0 || low < 0xdc00 || low > 0xdfff)
+                return invalid(r, "a lone surrogate");
+            *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
+        }
+    } else {
+        uint32_t v = 0;
+
+        while (r->p < r->end && *r->p != '}') {
+            int d = hex_value(*r->p++);
+
+            if (d < 0 || v > 0x10ffff)
+                return invalid(r, "a bad code point");
+            v = v * 16 + (uint32_t)d;
+        }
+        if (!skip(r, "}"))
+            return invalid(r, "'}' is missing");
+        *out = v;
+    }
+    if (*out > 0x10ffff || (*out >= 0xd800 && *out <= 0xdfff))
+        return invalid(r, "a bad code point");
+    return 0;
+}
+
+static int add_class(struct reader *r, char c, struct cp_set *out) {
+    static const struct cp_range SPACE[] = {
+        {9, 13},          {32, 32},         {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+        {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff},
+    };
+    static const struct cp_range WORD[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    char kind = c | 0x20;
+    const struct cp_range *v = kind == 's' ? SPACE : WORD;
+    size_t n = kind == 's' ? ARRAY_SIZE(SPACE) : kind == 'w' ? ARRAY_SIZE(WORD) : 1; /* d: 0-9 */
+    struct cp_set set = {0};
+    int e = 0;
+
+    for (size_t i = 0; e == 0 && i < n; i++)
+        e = cp_set_add(r->b, &set, v[i].lo, v[i].hi);
+    if (e == 0 && c != kind)
+        e = cp_set_invert(r->b, &set);
+    for (uint32_t i = 0; e == 0 && i < set.n; i++)
+        e = cp_set_add(r->b, out, set.range[i].lo, set.range[i].hi);
+    return e;
+}
+
+/* After a backslash: a class into @set (*is_class) or one code point. */
+static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
+    static const char CONTROL[] = "t\tn\nr\rv\vf\f";
+
+    *is_class = false;
+    if (r->p == r->end)
+        return invalid(r, "it ends in a backslash");
+    char c = *r->p++;
+    const char *control = strchr("tnrvf", c) ? strchr(CONTROL, c) : NULL;
+
+    if (strchr("dDwWsS", c)) {
+        *is_class = true;
+        return add_class(r, c, set);
+    }
+    if (control) {
+        *cp = (uint8_t)control[1];
+        return 0;
+    }
+    if (c == 'x')
+        return read_hex(r, 2, cp);
+    if (c == 'u')
+        return read_unicode(r, cp);
+    if (c == '0' && !(r->p < r->end && *r->p >= '0' && *r->p <= '9')) {
+        *cp = 0;
+        return 0;
+    }
+    if (c >= '0' && c <= '9')
+        return unsupported(r, "a back reference");
+    if (c == 'p' || c == 'P')
+        return unsupported(r, "\\p");
+    if (c == 'b' || c == 'B')
+        return unsupported(r, "\\b");
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return unsupported(r, "this escape");
+    r->p--;
+    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
+
+    if (n == 0)
+        return invalid(r, "invalid UTF-8");
+    r->p += n;
+    return 0;
+}
+
+static int read_cp(struct reader *r, uint32_t *cp) {
+    unsigned n = utf8_read(r->p, (size_t)(r->end - r->p), cp);
+
+    if (n == 0)
+        return invalid(r, "invalid UTF-8");
+    r->p += n;
+    return 0;
+}
+
+/* One end of a range in [...]. */
+static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uint32_t *cp) {
+    *is_class = false;
+    if (!skip(r, "\\"))
+        return read_cp(r, cp);
+    if (skip(r, "b")) {
+        *cp = 8;
+        return 0;
+    }
+    return read_escape(r, set, is_class, cp);
+}
+
+static int read_set(struct reader *r, struct cp_set *set) {
+    bool negate = skip(r, "^"), is_class;
+    uint32_t lo, hi;
+
+    while (!at(r, ']')) {
+        if (r->p == r->end)
+            return invalid(r, "']' is missing");
+        int e = read_member(r, set, &is_class, &lo);
+
+        if (e < 0)
+            return e;
+        if (is_class)
+            continue;
+        hi = lo;
+        if (r->end - r->p >= 2 && r->p[0] == '-' && r->p[1] != ']') {
+            r->p++;
+            if ((e = read_member(r, set, &is_class, &hi)) < 0)
+                return e;
+            if (is_class || hi < lo)
+                return invalid(r, "a range is out of order");
+        }
+        if ((e = cp_set_add(r->b, set, lo, hi)) < 0)
+            return e;
+    }
+    r->p++;
+    cp_set_normalize(set);
+    return negate ? cp_set_invert(r->b, set) : 0;
+}
+
+static int make_chars(struct reader *r, struct cp_set *set, struct expr **out) {
+    cp_set_normalize(set);
+    *out = expr_chars(r->b, set, r->mode);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static int read_group(struct reader *r, struct expr **out) {
+    if (skip(r, "?")) {
+        if (skip(r, "=") || skip(r, "!") || skip(r, "<=") || skip(r, "<!"))
+            return unsupported(r, "look-around");
+        if (skip(r, "<") || skip(r, "P<")) {
+            while (r->p < r->end && *r->p != '>')
+                r->p++;
+            if (!skip(r, ">"))
+                return invalid(r, "'>' is missing");
+        } else if (!skip(r, ":")) {
+            return unsupported(r, "this kind of group");
+        }
+    }
+    int e = read_alternatives(r, out);
+
+    if (e < 0)
+        return e;
+    return skip(r, ")") ? 0 : invalid(r, "')' is missing");
+}
+
+static int read_atom(struct reader *r, struct expr **out) {
+    struct cp_set *set = arena_alloc(&r->b->arena, sizeof(*set));
+    bool is_class = false;
+    uint32_t cp = 0;
+    int e = 0;
+
+    if (!set)
+        return build_no_memory(r->b);
+    if (skip(r, "("))
+        return read_group(r, out);
+    if (skip(r, "[")) {
+        e = read_set(r, set);
+        return e < 0 ? e : make_chars(r, set, out);
+    }
+    if (skip(r, ".")) {
+        static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+
+        for (size_t i = 0; e == 0 && i < ARRAY_SIZE(LINE_ENDS); i++)
+            e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
+        e = e < 0 ? e : cp_set_invert(r->b, set);
+        return e < 0 ? e : make_chars(r, set, out);
+    }
+    if (strchr("*+?{", *r->p))
+        return invalid(r, "nothing to repeat");
+    if (*r->p == '^' || *r->p == '$')
+        return unsupported(r, "an anchor inside");
+    e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
+    if (e == 0 && !is_class)
+        e = cp_set_add(r->b, set, cp, cp);
+    return e < 0 ? e : make_chars(r, set, out);
+}
+
+static int read_number(struct reader *r, uint32_t *out) {
+    uint64_t v = 0;
+    const char *from = r->p;
+
+    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && v < NO_MAX)
+        v = v * 10 + (uint64_t)(*r->p++ - '0');
+    if (r->p == from || v >= NO_MAX)
+        return invalid(r, "a bad count");
+    *out = (uint32_t)v;
+    return 0;
+}
+
+static int read_quantifier(struct reader *r, struct expr **x) {
+    uint32_t min = 0, max = NO_MAX;
+
+    if (skip(r, "+")) {
+        min = 1;
+    } else if (skip(r, "?")) {
+        max = 1;
+    } else if (skip(r, "{")) {
+        int e = read_number(r, &min);
+
+        if (e < 0)
+            return e;
+        max = min;
+        if (skip(r, ",")) {
+            max = NO_MAX;
+            if (!at(r, '}') && (e = read_number(r, &max)) < 0)
+                return e;
+        }
+        if (!skip(r, "}"))
+            return invalid(r, "'}' is missing");
+        if (max < min)
+            return invalid(r, "a range is out of order");
+    } else if (!skip(r, "*")) {
+        return 0;
+    }
+    skip(r, "?");
+    if (at(r, '+') || at(r, '*'))
+        return unsupported(r, "a possessive quantifier");
+    *x = expr_repeat(r->b, *x, min, max);
+    return *x ? 0 : build_no_memory(r->b);
+}
+
+static bool at_branch_end(const struct reader *r) {
+    return r->p == r->end || *r->p == '|' || *r->p == ')';
+}
+
+static int read_sequence(struct reader *r, struct expr **out) {
+    struct expr_vec v = {0};
+
+    while (!at_branch_end(r)) {
+        struct expr *x = NULL;
+
+        if (r->depth == 1 && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|'))
+            break;
+        int e = read_atom(r, &x);
+
+        if (e == 0)
+            e = read_quantifier(r, &x);
+        if (e == 0)
+            e = expr_vec_add(r->b, &v, x);
+        if (e < 0)
+            return e;
+    }
+    *out = expr_seq(r->b, v.v, v.n);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static int read_alternatives(struct reader *r, struct expr **out) {
+    struct expr_vec v = {0};
+
+    if (++r->depth > r->b->limits.max_depth)
+        return build_too_complex(r->b, "regular expression: groups are nested more than %u deep",
+                                 r->b->limits.max_depth);
+    do {
+        struct expr *x = NULL;
+        int e = read_sequence(r, &x);
+
+        if (e == 0)
+            e = expr_vec_add(r->b, &v, x);
+        if (e < 0)
+            return e;
+    } while (skip(r, "|"));
+    r->depth--;
+    *out = expr_alt(r->b, v.v, v.n);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
+static struct expr *anything(struct reader *r) {
+    struct cp_set *all = arena_alloc(&r->b->arena, sizeof(*all));
+
+    if (r->mode == CHARS_JSON)
+        return expr_repeat(r->b, json_char_unshared(r->b), 0, NO_MAX);
+    if (!all || cp_set_invert(r->b, all) < 0)
+        return NULL;
+    return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
+}
+
+int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+               enum regex_kind kind, struct expr **out) {
+    struct reader r = {.b = b, .start = s, .p = s, .end = s + len, .mode = mode, .depth = 1};
+    struct expr_vec v = {0};
+
+    do {
+        bool from_start = skip(&r, "^") || kind == REGEX_WHOLE;
+        struct expr *x = NULL;
+        int e = read_sequence(&r, &x);
+
+        if (e < 0)
+            return e;
+        if (at(&r, ')'))
+            return invalid(&r, "')' without '('");
+        bool to_end = skip(&r, "$") || kind == REGEX_WHOLE;
+
+        if (!from_start)
+            x = expr_seq2(b, anything(&r), x);
+        if (!to_end)
+            x = expr_seq2(b, x, anything(&r));
+        e = expr_vec_add(b, &v, x);
+        if (e < 0)
+            return e;
+    } while (skip(&r, "|"));
+    *out = expr_alt(b, v.v, v.n);
+    return *out ? 0 : build_no_memory(b);
+}
+
+struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
+    struct expr *e = NULL;
+    unsigned flags = b->flags;
+    int r = regex_read(b, s, strlen(s), mode, REGEX_WHOLE, &e);
+
+    b->flags = flags;
+    assert(r == 0 || b->work > b->limits.max_work || b->arena.used > b->arena.max / 2);
+    return r == 0 ? e : NULL;
+}

@@ -1,0 +1,296 @@
+#include "text/grammar/run.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+int machine_init(struct machine *m, const struct grammar *g) {
+    *m = (struct machine){.g = g, .cap_frames = 64, .cap_configs = 256, .n_buckets = 128};
+    m->frame = malloc(m->cap_frames * sizeof(*m->frame));
+    m->config = malloc(m->cap_configs * sizeof(*m->config));
+    m->bucket = malloc(m->n_buckets * sizeof(*m->bucket));
+    if (!m->frame || !m->config || !m->bucket) {
+        machine_deinit(m);
+        return -ENOMEM;
+    }
+    memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
+    m->frame[0] = (struct frame){.call = UINT32_MAX};
+    m->n_frames = 1;
+    m->fuel = UINT64_MAX;
+    return 0;
+}
+
+void machine_deinit(struct machine *m) {
+    free(m->frame);
+    free(m->config);
+    free(m->bucket);
+    *m = (struct machine){0};
+}
+
+static uint32_t bucket_of(const struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+    uint64_t h = (parent * 0x9E3779B97F4A7C15u) ^ (call * 0xC2B2AE3D27D4EB4Fu) ^
+                 (count * 0x165667B19E3779F9u);
+
+    return (uint32_t)(h >> 32) & (m->n_buckets - 1);
+}
+
+static void insert(struct machine *m, uint32_t i) {
+    struct frame *f = &m->frame[i];
+    uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+
+    f->next = m->bucket[h];
+    m->bucket[h] = i;
+}
+
+void machine_rehash(struct machine *m) {
+    memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
+    for (uint32_t i = 1; i < m->n_frames; i++)
+        insert(m, i);
+}
+
+static bool grow_frames(struct machine *m) {
+    uint32_t cap = m->cap_frames * 2;
+    struct frame *v = realloc(m->frame, cap * sizeof(*v));
+
+    if (v)
+        m->frame = v;
+    uint32_t *bucket = realloc(m->bucket, cap * 2 * sizeof(*bucket));
+
+    if (bucket)
+        m->bucket = bucket;
+    if (!v || !bucket) {
+        m->error = -ENOMEM;
+        return false;
+    }
+    m->cap_frames = cap;
+    m->n_buckets = cap * 2;
+    machine_rehash(m);
+    return true;
+}
+
+/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an error. */
+static uint32_t push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+    for (uint32_t i = m->bucket[bucket_of(m, parent, call, count)]; i != UINT32_MAX;
+         i = m->frame[i].next) {
+        const struct frame *f = &m->frame[i];
+
+        if (f->parent == parent && f->call == call && f->count == count)
+            return i;
+    }
+    if (m->frame[parent].depth >= m->g->max_stack)
+        return 0;
+    if (m->n_frames == m->cap_frames && !grow_frames(m))
+        return 0;
+    uint32_t i = m->n_frames++;
+
+    m->frame[i] = (struct frame){
+        .parent = parent, .call = call, .count = count, .depth = m->frame[parent].depth + 1};
+    insert(m, i);
+    return i;
+}
+
+/* The last ones came last into their buckets: taken off in reverse they are each the first there. */
+void machine_forget_frames(struct machine *m, uint32_t n) {
+    while (m->n_frames > n) {
+        const struct frame *f = &m->frame[--m->n_frames];
+        uint32_t h = bucket_of(m, f->parent, f->call, f->count);
+
+        assert(m->bucket[h] == m->n_frames);
+        m->bucket[h] = f->next;
+    }
+}
+
+int machine_reserve(struct machine *m, uint32_t n) {
+    if (m->n_configs + n <= m->cap_configs)
+        return 0;
+    uint32_t cap = MAX(m->cap_configs * 2, m->n_configs + n);
+    struct config *v = realloc(m->config, cap * sizeof(*v));
+
+    if (!v)
+        return m->error = -ENOMEM;
+    m->config = v;
+    m->cap_configs = cap;
+    return 0;
+}
+
+static void add_config(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
+                       uint32_t frame) {
+    for (uint32_t i = out->begin; i < out->end; i++) {
+        const struct config *c = &m->config[i];
+
+        if (c->state == state && c->reg == reg && c->frame == frame)
+            return;
+    }
+    if (out->end - out->begin >= SET_MAX) {
+        m->error = -E2BIG;
+        return;
+    }
+    if (m->n_configs == m->cap_configs && machine_reserve(m, 1) < 0)
+        return;
+    m->config[m->n_configs++] = (struct config){state, reg, frame};
+    out->end = m->n_configs;
+}
+
+static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
+    return &m->g->desc[m->g->call[m->frame[frame].call].desc];
+}
+
+/* Whether a loop rule may end with this register. */
+static bool loop_may_end(const struct machine *m, uint32_t reg, uint32_t frame) {
+    if (frame == 0)
+        return true;
+    const struct call_desc *d = desc_of(m, frame);
+
+    if (d->kind == CALL_COUNTED)
+        return reg >= d->min;
+    return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
+}
+
+/* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it calls, and where its
+ * own rule returns to. Ends: returns come first and lower the stack, calls raise it, and no rule calls itself without
+ * reading. */
+static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
+                  uint32_t frame) {
+    const struct grammar *g = m->g;
+    const struct state *s = &g->state[state];
+
+    if (m->fuel-- == 0 || m->error) {
+        m->fuel = 0;
+        m->error = m->error ? m->error : -E2BIG;
+        return;
+    }
+    if (s->n_edges)
+        add_config(m, out, state, reg, frame);
+    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+        const struct call_desc *d = &g->desc[g->call[i].desc];
+        uint32_t start = g->rule[d->rule].start, below = frame;
+
+        /* A plain call that is the last thing of its rule needs no frame: the callee returns for both. */
+        if (d->kind != CALL_PLAIN || !(g->state[g->call[i].to].flags & STATE_RETURN)) {
+            below = push(m, frame, i, 0);
+            if (below == 0)
+                continue;
+        }
+        enter(m, out, start, 0, below);
+    }
+    if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)))
+        machine_leave(m, out, reg, frame);
+}
+
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame) {
+    if (frame == 0) {
+        out->can_end = true;
+        out->end_reg = reg;
+        return;
+    }
+    struct frame f = m->frame[frame];
+    const struct call *c = &m->g->call[f.call];
+    const struct call_desc *d = &m->g->desc[c->desc];
+
+    if (d->kind != CALL_REPEAT) {
+        enter(m, out, c->to, 0, f.parent);
+        return;
+    }
+    uint32_t n = f.count + 1;
+
+    if (d->max == NO_MAX)
+        n = MIN(n, d->min);
+    if (n >= d->min)
+        enter(m, out, c->to, 0, f.parent);
+    if (n < d->max) {
+        uint32_t again = push(m, f.parent, f.call, n);
+
+        if (again)
+            enter(m, out, m->g->rule[d->rule].start, 0, again);
+    }
+}
+
+void machine_start(struct machine *m, struct set *out) {
+    *out = set_open(m);
+    enter(m, out, m->g->rule[m->g->start].start, 0, 0);
+    out->can_end = out->can_end || m->g->nullable;
+}
+
+/* The register of a loop after one more byte; false: the count is at its end. */
+static bool step_loop(const struct machine *m, const struct state *s, const struct config *c,
+                      unsigned symbol, uint32_t *reg) {
+    bool border = s->flags & STATE_BORDER;
+
+    *reg = c->reg;
+    if (c->frame == 0) {
+        *reg += border;
+        return true;
+    }
+    const struct call_desc *d = desc_of(m, c->frame);
+
+    if (d->kind == CALL_NAMES) {
+        *reg = names_step(d->names, c->reg, (uint8_t)symbol);
+    } else if (border) {
+        if (c->reg >= d->max)
+            return false;
+        *reg = d->max == NO_MAX ? MIN(c->reg + 1, d->min) : c->reg + 1;
+    }
+    return true;
+}
+
+bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out) {
+    const struct grammar *g = m->g;
+
+    *out = set_open(m);
+    for (uint32_t i = from->begin; i < from->end; i++) {
+        struct config c = m->config[i];
+        const struct state *s = &g->state[c.state];
+        uint32_t to = state_next(g, s, symbol), reg = 0;
+
+        if (to == NO_STATE || ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg)))
+            continue;
+        enter(m, out, to, reg, c.frame);
+    }
+    return out->end > out->begin || out->can_end;
+}
+
+void walk_trie(struct walk *w, uint32_t node, const struct set *from, uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+    uint32_t last = n->child + n->n_children;
+
+    for (uint32_t child = n->child; child < last; child++) {
+        struct set next;
+
+        if (w->max_visited && w->n_visited > w->max_visited)
+            return;
+        if (machine_step(w->m, from, w->trie->node[child].byte, &next)) {
+            w->n_visited++;
+            if (w->visit(w, child, &next, depth + 1) && next.end > next.begin)
+                walk_trie(w, child, &next, depth + 1);
+        }
+        w->m->n_configs = next.begin;
+        if (w->m->error)
+            return;
+    }
+}
+
+/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets, twice as many as
+ * frames, hold marks and new numbers meanwhile. */
+void machine_collect(struct machine *m) {
+    uint32_t *number = m->bucket, n = 1;
+
+    memset(number, 0, m->n_frames * sizeof(*number));
+    for (uint32_t i = 0; i < m->n_configs; i++)
+        number[m->config[i].frame] = 1;
+    for (uint32_t i = m->n_frames; i-- > 1;) {
+        if (number[i])
+            number[m->frame[i].parent] = 1;
+    }
+    number[0] = 0;
+    for (uint32_t i = 1; i < m->n_frames; i++) {
+        if (!number[i])
+            continue;
+        m->frame[n] = m->frame[i];
+        m->frame[n].parent = number[m->frame[n].parent];
+        number[i] = n++;
+    }
+    for (uint32_t i = 0; i < m->n_configs; i++)
+        m->config[i].frame = number[m->config[i].frame];
+    m->n_frames = n;
+    machine_rehash(m);
+}

@@ -1,0 +1,77 @@
+#pragma once
+
+/*
+ * run - the automaton at work: sets of configurations and how a byte changes them.
+ *
+ * All sets lie in one array that is used as a stack: a new set is built at its end. Frame 0 is below everything:
+ * the end of the text, or in classify.c the unknown caller.
+ */
+
+#include "text/grammar/automaton.h"
+
+#define SET_MAX 64 /* configurations at once */
+
+struct frame {
+    uint32_t parent, call, count;
+    uint32_t next; /* in its hash bucket */
+    uint32_t depth;
+};
+
+struct config {
+    uint32_t state, reg, frame;
+};
+
+struct set {
+    uint32_t begin, end;
+    bool can_end;     /* frame 0 is reached */
+    uint32_t end_reg; /* then: the register of the rule that ended */
+};
+
+struct machine {
+    const struct grammar *g;
+    struct frame *frame;
+    struct config *config;
+    uint32_t *bucket;
+    uint32_t n_frames, cap_frames, n_configs, cap_configs, n_buckets;
+    uint64_t fuel; /* steps left */
+    int error;     /* sticky: -ENOMEM, -E2BIG */
+};
+
+int machine_init(struct machine *m, const struct grammar *g);
+void machine_deinit(struct machine *m);
+void machine_start(struct machine *m, struct set *out);
+/* The set after @symbol. False: it is empty (and nothing can end). */
+bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
+/* Where the rule of @c's frame ends: adds what follows to @out. */
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame);
+void machine_forget_frames(struct machine *m, uint32_t n); /* all but the first @n */
+void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_frames) */
+int machine_reserve(struct machine *m, uint32_t n_configs);
+/* Drops the frames that no configuration of config[0, n_configs) needs and renumbers. */
+void machine_collect(struct machine *m);
+
+static inline struct set set_open(const struct machine *m) {
+    return (struct set){.begin = m->n_configs, .end = m->n_configs};
+}
+
+/* Target of @state for @symbol, or NO_STATE. */
+static inline uint32_t state_next(const struct grammar *g, const struct state *s, unsigned symbol) {
+    if (s->dense >= 0 && symbol < TOKEN_SYMBOL)
+        return g->table[s->dense][symbol];
+    const struct edge *e = g->edge + s->edge, *end = e + s->n_edges;
+
+    while (e < end && e->hi < symbol)
+        e++;
+    return e < end && e->lo <= symbol ? e->to : NO_STATE;
+}
+
+/* Walks a trie below @node with @from: the callback gets every node that is reached alive and says whether to go on
+ * below it. */
+struct walk {
+    struct machine *m;
+    const struct trie *trie;
+    bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
+    uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
+    void *arg;
+};
+void walk_trie(struct walk *w, uint32_t node, const struct set *from, uint32_t depth);

@@ -1,0 +1,382 @@
+/* One request's place in its grammar: what was accepted so far, and how to take it back. */
+
+#include "text/grammar/class.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define MASK_FUEL 2000000 /* steps of one mask: tens of milliseconds at worst */
+#define COLLECT_AT 512    /* frames */
+
+/* History: one entry per accepted token and one for the start; the sets lie in the machine's config[] in this order. */
+struct moment {
+    struct set set;
+    bool done;
+};
+
+struct grammar_state {
+    struct machine m;
+    struct moment *moment;
+    uint32_t n, cap, n_dropped;
+    uint32_t collect_at;
+    uint8_t *scratch; /* mask.c */
+    uint32_t n_scratch;
+};
+
+static struct moment *now(const struct grammar_state *s) {
+    return &s->moment[s->n - 1];
+}
+
+static uint32_t n_scratch(const struct grammar *g) {
+    uint32_t n = 1;
+
+    for (uint32_t i = 0; i < g->n_classes; i++)
+        n = MAX(n, g->cls[i]->n_longest);
+    return n;
+}
+
+int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
+    assert(g->vocab);
+    CLEANUP(grammar_state_freep) struct grammar_state *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    s->cap = 2 * GRAMMAR_HISTORY + 2;
+    s->n_scratch = n_scratch(g);
+    s->moment = malloc(s->cap * sizeof(*s->moment));
+    s->scratch = malloc(s->n_scratch);
+    if (!s->moment || !s->scratch)
+        return -ENOMEM;
+    int r = machine_init(&s->m, g);
+
+    if (r < 0)
+        return r;
+    grammar_state_reset(s);
+    if (s->m.error)
+        return s->m.error;
+    *out = STEAL(s);
+    return 0;
+}
+
+struct grammar_state *grammar_state_free(struct grammar_state *s) {
+    if (!s)
+        return NULL;
+    machine_deinit(&s->m);
+    free(s->moment);
+    free(s->scratch);
+    free(s);
+    return NULL;
+}
+
+void grammar_state_reset(struct grammar_state *s) {
+    s->m.n_configs = 0;
+    machine_forget_frames(&s->m, 1);
+    s->m.error = 0;
+    s->m.fuel = MASK_FUEL;
+    s->moment[0] = (struct moment){0};
+    machine_start(&s->m, &s->moment[0].set);
+    s->n = 1;
+    s->n_dropped = 0;
+    s->collect_at = COLLECT_AT;
+}
+
+static int copy_array(void *to, uint32_t *cap, const void *from, uint32_t n, uint32_t from_cap,
+                      size_t size) {
+    void **array = to;
+
+    if (*cap < from_cap) {
+        void *p = realloc(*array, from_cap * size);
+
+        if (!p)
+            return -ENOMEM;
+        *array = p;
+        *cap = from_cap;
+    }
+    memcpy(*array, from, n * size);
+    return 0;
+}
+
+int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src) {
+    struct machine *d = &dst->m;
+    const struct machine *m = &src->m;
+
+    assert(d->g == m->g);
+    if (dst == src)
+        return 0;
+    machine_forget_frames(d, 1);
+    int r = copy_array(&d->bucket, &d->n_buckets, m->bucket, m->n_buckets, m->n_buckets,
+                       sizeof(*m->bucket));
+
+    if (r == 0)
+        r = copy_array(&d->frame, &d->cap_frames, m->frame, m->n_frames, m->cap_frames,
+                       sizeof(*m->frame));
+    if (r == 0)
+        r = copy_array(&d->config, &d->cap_configs, m->config, m->n_configs, m->cap_configs,
+                       sizeof(*m->config));
+    if (r == 0)
+        r = copy_array(&dst->moment, &dst->cap, src->moment, src->n, src->cap,
+                       sizeof(*src->moment));
+    if (r < 0) {
+        machine_rehash(d);
+        grammar_state_reset(dst);
+        return r;
+    }
+    d->n_frames = m->n_frames;
+    d->n_configs = m->n_configs;
+    d->error = m->error;
+    dst->n = src->n;
+    dst->n_dropped = src->n_dropped;
+    dst->collect_at = src->collect_at;
+    machine_rehash(d);
+    return 0;
+}
+
+static void set_bit(uint32_t *bits, uint32_t i) {
+    bits[i / 32] |= 1u << (i % 32);
+}
+
+static int64_t count_bits(const uint32_t *bits, uint32_t n) {
+    int64_t total = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        total += __builtin_popcount(bits[i]);
+    return total;
+}
+
+static bool visit_token(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+    uint32_t *bits = w->arg;
+
+    for (uint32_t i = n->items; i < n->items + n->n_items; i++)
+        bits[w->trie->item[i] / 32] |= 1u << (w->trie->item[i] % 32);
+    return true;
+}
+
+/* Special tokens that the configurations' edges name. */
+static void mask_special(struct grammar_state *s, const struct set *set, uint32_t *bits) {
+    const struct grammar *g = s->m.g;
+
+    for (uint32_t i = set->begin; i < set->end; i++) {
+        const struct state *q = &g->state[s->m.config[i].state];
+
+        for (uint32_t e = q->edge; (q->flags & STATE_TOKENS) && e < q->edge + q->n_edges; e++) {
+            for (unsigned k = g->edge[e].lo; k <= g->edge[e].hi; k++) {
+                if (k >= TOKEN_SYMBOL)
+                    set_bit(bits, (uint32_t)g->token[k - TOKEN_SYMBOL]);
+            }
+        }
+    }
+}
+
+/* Undoes what a look-ahead left in the machine; its error, which does not last. */
+static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
+    int r = s->m.error;
+
+    s->m.n_configs = n_configs;
+    machine_forget_frames(&s->m, n_frames);
+    s->m.error = 0;
+    return r;
+}
+
+int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
+    struct machine *m = &s->m;
+    const struct grammar *g = m->g;
+    const struct set at = now(s)->set;
+    uint32_t n_words = grammar_vocab_n_words(g->vocab), n_frames = m->n_frames;
+    uint32_t n_configs = m->n_configs;
+    size_t n_ends;
+    const int32_t *ends = vocab_ends(g->vocab, &n_ends);
+
+    memset(bits, 0, n_words * sizeof(*bits));
+    if (now(s)->done)
+        return 0;
+    m->fuel = MASK_FUEL;
+    struct set others = set_open(m);
+
+    for (uint32_t i = at.begin; i < at.end && machine_reserve(m, 1) == 0; i++) {
+        struct config c = m->config[i];
+
+        if (g->state[c.state].cls < 0)
+            m->config[m->n_configs++] = c;
+    }
+    others.end = m->n_configs;
+    for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
+        struct config c = m->config[i];
+
+        if (g->state[c.state].cls >= 0)
+            class_apply(m, g->cls[g->state[c.state].cls], &c, bits, s->scratch);
+    }
+    if (others.end > others.begin && !m->error) {
+        struct walk w = {.m = m, .trie = vocab_trie(g->vocab), .visit = visit_token, .arg = bits};
+
+        walk_trie(&w, 0, &others, 0);
+    }
+    mask_special(s, &at, bits);
+    for (size_t i = 0; at.can_end && i < n_ends; i++)
+        set_bit(bits, (uint32_t)ends[i]);
+    int r = leave_no_trace(s, n_configs, n_frames);
+
+    return r < 0 ? r : count_bits(bits, n_words);
+}
+
+/* Forgets the oldest half of the history; config[] moves down. */
+static void shorten(struct grammar_state *s) {
+    uint32_t keep = GRAMMAR_HISTORY + 1, drop = s->n - keep;
+    uint32_t first = s->moment[drop].set.begin;
+    struct machine *m = &s->m;
+
+    assert(s->n > keep);
+    memmove(m->config, m->config + first, (m->n_configs - first) * sizeof(*m->config));
+    memmove(s->moment, s->moment + drop, keep * sizeof(*s->moment));
+    m->n_configs -= first;
+    for (uint32_t i = 0; i < keep; i++) {
+        s->moment[i].set.begin -= first;
+        s->moment[i].set.end -= first;
+    }
+    s->n = keep;
+    s->n_dropped += drop;
+}
+
+static bool is_end(const struct grammar_state *s, int32_t token) {
+    size_t n;
+    const int32_t *ends = vocab_ends(s->m.g->vocab, &n);
+
+    for (size_t i = 0; i < n; i++) {
+        if (ends[i] == token)
+            return true;
+    }
+    return false;
+}
+
+/* The set after the bytes of @token, at the end of config[]; the sets between are dropped. */
+static bool step_bytes(struct grammar_state *s, int32_t token, struct set *out) {
+    struct machine *m = &s->m;
+    uint32_t base = m->n_configs;
+    struct set from = now(s)->set;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(m->g->vocab, token, &len);
+
+    if (len == 0 || len > TRIE_MAX_LEN)
+        return false;
+    for (size_t i = 0; i < len; i++) {
+        if (!machine_step(m, &from, bytes[i], out) || m->error)
+            return false;
+        uint32_t n = out->end - out->begin;
+
+        memmove(m->config + base, m->config + out->begin, n * sizeof(*m->config));
+        out->begin = base;
+        out->end = m->n_configs = base + n;
+        from = *out;
+    }
+    return true;
+}
+
+static bool step_special(struct grammar_state *s, int32_t token, struct set *out) {
+    const struct grammar *g = s->m.g;
+    struct set from = now(s)->set;
+
+    for (uint32_t i = 0; i < g->n_tokens; i++) {
+        if (g->token[i] == token)
+            return machine_step(&s->m, &from, TOKEN_SYMBOL + i, out);
+    }
+    return false;
+}
+
+int grammar_accept(struct grammar_state *s, int32_t token) {
+    struct machine *m = &s->m;
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
+    struct set next = set_open(m);
+
+    if (now(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
+        return -EINVAL;
+    bool end = is_end(s, token) && now(s)->set.can_end, ok = end;
+
+    m->fuel = MASK_FUEL;
+    if (!ok)
+        ok = step_special(s, token, &next);
+    if (!ok && !vocab_is_special(m->g->vocab, token) && !is_end(s, token) && !m->error)
+        ok = step_bytes(s, token, &next);
+    if (!ok || m->error) {
+        int r = leave_no_trace(s, n_configs, n_frames);
+
+        return r < 0 ? r : -EINVAL;
+    }
+    if (s->n == s->cap) {
+        uint32_t first = s->moment[s->n - GRAMMAR_HISTORY - 1].set.begin;
+
+        shorten(s);
+        next.begin -= first;
+        next.end -= first;
+    }
+    s->moment[s->n++] = (struct moment){.set = next, .done = end};
+    if (m->n_frames > s->collect_at) {
+        machine_collect(m);
+        s->collect_at = MAX(COLLECT_AT, m->n_frames * 2);
+    }
+    return 0;
+}
+
+bool grammar_is_done(const struct grammar_state *s) {
+    return now(s)->done;
+}
+
+bool grammar_can_end(const struct grammar_state *s) {
+    return now(s)->set.can_end && !now(s)->done;
+}
+
+uint32_t grammar_n_accepted(const struct grammar_state *s) {
+    return s->n_dropped + s->n - 1;
+}
+
+int grammar_rollback(struct grammar_state *s, uint32_t n) {
+    if (n >= s->n)
+        return -EINVAL;
+    s->n -= n;
+    s->m.n_configs = now(s)->set.end;
+    return 0;
+}
+
+/* The one symbol that can come next: -1 when there are none or several. */
+static int only_symbol(const struct grammar *g, const struct machine *m, const struct set *s) {
+    int symbol = -1;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+        const struct state *q = &g->state[c->state];
+
+        for (uint32_t e = q->edge; e < q->edge + q->n_edges; e++) {
+            if (g->edge[e].lo != g->edge[e].hi || (symbol >= 0 && symbol != g->edge[e].lo))
+                return -1;
+            symbol = g->edge[e].lo;
+        }
+    }
+    return symbol;
+}
+
+size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token) {
+    struct machine *m = &s->m;
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
+    struct set at = now(s)->set;
+    size_t n = 0;
+
+    *token = -1;
+    m->fuel = MASK_FUEL;
+    while (!now(s)->done && !at.can_end && !m->error) {
+        int symbol = only_symbol(m->g, m, &at);
+        struct set next;
+
+        if (symbol >= TOKEN_SYMBOL)
+            *token = m->g->token[symbol - TOKEN_SYMBOL];
+        if (symbol < 0 || symbol >= TOKEN_SYMBOL || n == cap ||
+            !machine_step(m, &at, (unsigned)symbol, &next))
+            break;
+        out[n++] = (uint8_t)symbol;
+        at = next;
+    }
+    if (leave_no_trace(s, n_configs, n_frames) < 0) {
+        *token = -1;
+        return 0;
+    }
+    return n;
+}

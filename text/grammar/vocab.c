@@ -1,0 +1,227 @@
+/* The tokens of a model as grammars see them: a trie over their bytes, the markers, the ends, and the token
+ * classes of JSON strings, which nearly every grammar needs. */
+
+#include "text/grammar/class.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "text/tokenizer.h"
+
+struct shared_classes {
+    struct token_class **cls; /* by state of the loop rule, from its start */
+    uint32_t n;
+};
+
+struct grammar_vocab {
+    uint32_t n;
+    struct trie trie, special;
+    uint8_t *bytes; /* of all tokens */
+    size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
+    uint8_t *is_special;
+    int32_t *ends;
+    size_t n_ends;
+    struct shared_classes shared[SHARED_LOOPS];
+};
+
+static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *token) {
+    size_t total = 0;
+
+    for (uint32_t i = 0; i < v->n; i++)
+        total += token[i].len;
+    v->bytes = malloc(total + 1);
+    v->begin = calloc((size_t)v->n + 1, sizeof(*v->begin));
+    v->is_special = calloc((size_t)v->n + 1, 1);
+    if (!v->bytes || !v->begin || !v->is_special)
+        return -ENOMEM;
+    total = 0;
+    for (uint32_t i = 0; i < v->n; i++) {
+        v->begin[i] = total;
+        if (token[i].len)
+            memcpy(v->bytes + total, token[i].bytes, token[i].len);
+        total += token[i].len;
+        v->is_special[i] = token[i].special;
+    }
+    v->begin[v->n] = total;
+    return 0;
+}
+
+static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
+    CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->n + 1) * sizeof(*s));
+    CLEANUP(freep) uint8_t *is_end = calloc((size_t)v->n + 1, 1);
+    uint32_t n = 0;
+
+    if (!s || !is_end)
+        return -ENOMEM;
+    for (size_t i = 0; i < v->n_ends; i++)
+        is_end[v->ends[i]] = 1;
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (v->is_special[i] == special && !is_end[i])
+            s[n++] = (struct trie_string){
+                v->bytes + v->begin[i],
+                (uint32_t)MIN(v->begin[i + 1] - v->begin[i], (size_t)TRIE_MAX_LEN + 1), i};
+    }
+    return trie_init(out, s, n);
+}
+
+/* A grammar of one quoted string gives the states of the loop as every grammar will have them. */
+static int share(struct grammar_vocab *v, enum shared_loop which) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    struct build b;
+    uint32_t root;
+
+    build_init(&b, NULL, NULL, NULL);
+    struct expr *atom = which == SHARED_JSON_CHARS ? json_char(&b) : json_canonical_char(&b);
+    int r = build_rule(&b, NULL, &root);
+
+    if (r == 0) {
+        b.rule[root].body = json_quoted(&b, expr_repeat(&b, atom, 0, NO_MAX));
+        r = b.rule[root].body ? automaton_new(&g, &b, root) : -ENOMEM;
+    }
+    build_deinit(&b);
+    if (r < 0)
+        return r;
+    g->vocab = v;
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        const struct auto_rule *rule = &g->rule[i];
+        struct shared_classes *s = &v->shared[which];
+
+        if (rule->shared != which)
+            continue;
+        s->cls = calloc(rule->n_states, sizeof(struct token_class *));
+        s->n = s->cls ? rule->n_states : 0;
+        for (uint32_t q = 0; q < s->n; q++) {
+            uint64_t n_visited;
+
+            r = class_new(&s->cls[q], g, rule->start + q, true, &n_visited);
+            if (r < 0)
+                return r;
+            if (r == 0)
+                s->cls[q]->shared = true;
+        }
+        return s->cls ? 0 : -ENOMEM;
+    }
+    assert(!"a shared loop has a rule");
+    return -EINVAL;
+}
+
+int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
+                      const int32_t *ends, size_t n_ends) {
+    for (size_t i = 0; i < n_ends; i++) {
+        if (ends[i] < 0 || (uint32_t)ends[i] >= n)
+            return -EINVAL;
+    }
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = calloc(1, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    v->n = n;
+    v->ends = malloc((n_ends + 1) * sizeof(*v->ends));
+    if (!v->ends)
+        return -ENOMEM;
+    for (size_t i = 0; i < n_ends; i++)
+        v->ends[v->n_ends++] = ends[i];
+    int r = copy_tokens(v, token);
+
+    if (r == 0)
+        r = make_trie(v, false, &v->trie);
+    if (r == 0)
+        r = make_trie(v, true, &v->special);
+    for (int i = SHARED_NONE + 1; r == 0 && i < SHARED_LOOPS; i++)
+        r = share(v, (enum shared_loop)i);
+    if (r < 0)
+        return r;
+    *out = STEAL(v);
+    return 0;
+}
+
+int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t) {
+    uint32_t n = tokenizer_n_vocab(t);
+    CLEANUP(freep) struct grammar_token *v = calloc((size_t)n + 1, sizeof(*v));
+    size_t n_ends;
+    const int32_t *ends = tokenizer_end_ids(t, &n_ends);
+
+    if (!v)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        bool special = tokenizer_is_special(t, (int32_t)i);
+
+        v[i].bytes = tokenizer_piece(t, (int32_t)i, special, &v[i].len);
+        v[i].special = special;
+    }
+    return grammar_vocab_new(out, v, n, ends, n_ends);
+}
+
+struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
+    if (!v)
+        return NULL;
+    for (int i = 0; i < SHARED_LOOPS; i++) {
+        for (uint32_t q = 0; q < v->shared[i].n; q++)
+            class_free(v->shared[i].cls[q]);
+        free(v->shared[i].cls);
+    }
+    trie_deinit(&v->trie);
+    trie_deinit(&v->special);
+    free(v->bytes);
+    free(v->begin);
+    free(v->is_special);
+    free(v->ends);
+    free(v);
+    return NULL;
+}
+
+uint32_t grammar_vocab_n_words(const struct grammar_vocab *v) {
+    return (v->n + 31) / 32;
+}
+
+const struct trie *vocab_trie(const struct grammar_vocab *v) {
+    return &v->trie;
+}
+
+uint32_t vocab_n_tokens(const struct grammar_vocab *v) {
+    return v->n;
+}
+
+const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n) {
+    *n = v->n_ends;
+    return v->ends;
+}
+
+const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len) {
+    *len = v->begin[token + 1] - v->begin[token];
+    return v->bytes + v->begin[token];
+}
+
+bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {
+    return v->is_special[token];
+}
+
+/* The longest special token that @s starts with, -1: none. */
+int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n) {
+    const struct trie *t = &v->special;
+    uint32_t node = 0;
+    int32_t found = -1;
+
+    for (size_t i = 0; i < len; i++) {
+        const struct trie_node *p = &t->node[node];
+        uint32_t c = p->child, last = p->child + p->n_children;
+
+        while (c < last && t->node[c].byte != (uint8_t)s[i])
+            c++;
+        if (c == last)
+            break;
+        node = c;
+        if (t->node[c].n_items) {
+            found = (int32_t)t->item[t->node[c].items];
+            *n = i + 1;
+        }
+    }
+    return found;
+}
+
+struct token_class *vocab_shared_class(const struct grammar_vocab *v, unsigned loop,
+                                       uint32_t state) {
+    const struct shared_classes *s = &v->shared[loop];
+
+    return state < s->n ? s->cls[state] : NULL;
+}
