@@ -155,18 +155,20 @@ static void after_flush(struct conn *c) {
     arm(c, c->api->closing ? API_LINGER_MS / 5 : API_LINGER_MS);
 }
 
+static void empty(struct buf *b) {
+    size_t max = b->max;
+
+    buf_deinit(b);
+    buf_init(b, max);
+}
+
 static void on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
     c->writing = false;
-    if (c->flying.cap > KEEP_SENDING) {
-        size_t max = c->flying.max;
-
-        buf_deinit(&c->flying);
-        buf_init(&c->flying, max);
-    } else {
-        buf_clear(&c->flying);
-    }
+    buf_clear(&c->flying);
+    if (c->flying.cap > KEEP_SENDING)
+        empty(&c->flying);
     if (c->state == CONN_CLOSED)
         return;
     if (status < 0) {
@@ -174,6 +176,10 @@ static void on_written(uv_write_t *w, int status) {
         return;
     }
     conn_flush(c);
+    if (c->state == CONN_IDLE && !c->writing) { /* thousands may be idle: they keep no buffers */
+        empty(&c->out);
+        empty(&c->flying);
+    }
     if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
         after_flush(c);
     else if (c->state == CONN_CALL && c->call && c->call->ops && c->call->ops->drained &&

@@ -1,7 +1,9 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include "world.h"
 
@@ -612,5 +614,73 @@ Test(body, http_1_0_gets_a_stream_that_ends_with_the_connection) {
     cr_expect(strstr(b.data, "\r\n\r\ndata: {"), "%s", b.data);
     cr_expect_eq(strcmp(b.data + b.len - 14, "data: [DONE]\n\n"), 0);
     world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- listeners ---- */
+
+Test(listen, what_cannot_be_listened_on_is_said) {
+    struct world w;
+    struct err err = {0};
+    int port;
+
+    started(&w);
+    cr_expect_lt(api_listen_tcp(w.api, "127.0.0.1", w.tcp_port, &port, &err), 0);
+    cr_expect(strstr(err.message, "in use"), "%s", err.message);
+    cr_expect_lt(api_listen_tcp(w.api, "not-an-address", 1, &port, &err), 0);
+    cr_expect(strstr(err.message, "must be an address"), "%s", err.message);
+    cr_expect_lt(api_listen_unix(w.api, w.path, &err), 0);
+    cr_expect_eq(access(w.path, F_OK), 0, "a socket in use is not touched");
+    cr_expect_lt(api_listen_unix(w.api, "/no/such/folder/x", &err), 0);
+    char path[300];
+    memset(path, 'x', sizeof(path) - 1);
+    path[sizeof(path) - 1] = 0;
+    cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
+    cr_expect_lt(api_listen_fd(w.api, 12345, &err), 0);
+    world_stop(&w);
+}
+
+Test(listen, a_stale_socket_file_is_replaced_and_a_file_is_not) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct world w;
+    struct err err = {0};
+
+    started(&w);
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "/tmp/weft-test-stale-%d", getpid());
+    unlink(sa.sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    close(fd); /* as after a crash: the file stays */
+    cr_expect_eq(api_listen_unix(w.api, sa.sun_path, &err), 0, "%s", err.message);
+    world_stop(&w);
+    write_keys(sa.sun_path, "a file\n");
+    started(&w);
+    cr_expect_lt(api_listen_unix(w.api, sa.sun_path, &err), 0);
+    cr_expect_eq(access(sa.sun_path, F_OK), 0);
+    unlink(sa.sun_path);
+    world_stop(&w);
+}
+
+Test(listen, an_inherited_socket_and_ipv6_serve) {
+    struct sockaddr_in sa = {.sin_family = AF_INET};
+    socklen_t len = sizeof(sa);
+    struct world w;
+    struct reply r;
+    struct err err = {0};
+    int port = 0;
+
+    started(&w);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sa.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+    cr_assert_eq(listen(fd, 8), 0);
+    getsockname(fd, (struct sockaddr *)&sa, &len);
+    cr_expect_eq(api_listen_fd(w.api, fd, &err), 0, "%s", err.message);
+    w.tcp_port = ntohs(sa.sin_port);
+    world_get(&w, "/health", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    if (api_listen_tcp(w.api, "::1", 0, &port, &err) == 0) /* where there is IPv6 */
+        cr_expect_gt(port, 0);
     world_stop(&w);
 }
