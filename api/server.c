@@ -225,7 +225,11 @@ void api_close(struct api *a) {
 }
 
 bool api_busy(const struct api *a) {
-    return a->n_calls > 0;
+    bool flushing = false; /* an answer that is complete but not sent */
+
+    for (const struct list *l = a->conns.next; l != &a->conns && !flushing; l = l->next)
+        flushing = LIST_ENTRY(l, struct conn, link)->state == CONN_FLUSH;
+    return flushing || a->n_calls > 0;
 }
 
 void api_set_health(struct api *a, enum api_health h) {

@@ -395,10 +395,12 @@ static void on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
     int64_t now = clock_now(w->opts.clock);
     const struct config *c = w->opts.config;
+    struct api_stats s;
 
     if (!w->process_open || w->killed_for_hang)
         return;
-    if (w->suspects->step != w->progress_step || !api_busy(w->api)) {
+    api_stats(w->api, &s); /* not api_busy(): a slow client is not the worker's fault */
+    if (w->suspects->step != w->progress_step || s.n_running == 0) {
         w->progress_step = w->suspects->step;
         w->progress_ns = now;
     }
