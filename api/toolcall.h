@@ -59,6 +59,7 @@ struct toolcall_format {
 struct toolcall_reasoning {
     const char *name, *open, *close;
     bool needs_special;
+    const char *detect[2]; /* all of these in a template's source */
 };
 
 /* Formats by template and by name; NULL when there is none. `generic` is never detected: it is for

@@ -17,18 +17,19 @@ static const struct toolcall_format *const formats[] = {
     &format_generic,
 };
 
-/* Detected by the closing marker; the first row that is there wins. */
+/* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two build
+ * their tags, and show only parts of them. */
 static const struct toolcall_reasoning reasonings[] = {
-    {"seed", "<seed:think>", "</seed:think>", true},
-    {"hunyuan", "<think:opensource>", "</think:opensource>", true},
-    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", true},
-    {"gemma4", "<|channel>thought", "<channel|>", true},
-    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true},
-    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true},
-    {"solar", "<|think|>", "<|end|>", true},
-    {"mistral", "[THINK]", "[/THINK]", true},
-    {"think", "<think>", "</think>", true},
-    {"thinking", "<thinking>", "</thinking>", false},
+    {"seed", "<seed:think>", "</seed:think>", true, {"</seed:think>"}},
+    {"hunyuan", "<think:opensource>", "</think:opensource>", true, {"</think{}>", ":opensource"}},
+    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", true, {"<|open|>", "'think'"}},
+    {"gemma4", "<|channel>thought", "<channel|>", true, {"<channel|>"}},
+    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true, {"<|END_THINKING|>"}},
+    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true, {"<|inner_suffix|>"}},
+    {"solar", "<|think|>", "<|end|>", true, {"<|think|>", "<|end|>"}},
+    {"mistral", "[THINK]", "[/THINK]", true, {"[/THINK]"}},
+    {"think", "<think>", "</think>", true, {"</think>"}},
+    {"thinking", "<thinking>", "</thinking>", false, {"</thinking>"}},
 };
 
 const struct toolcall_format *toolcall_at(size_t i) {
@@ -63,10 +64,9 @@ const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, s
     for (size_t i = 0; i < ARRAY_SIZE(reasonings); i++) {
         const struct toolcall_reasoning *r = &reasonings[i];
 
-        /* Kimi K3 builds its tags, and some templates only take reasoning out. */
-        if (contains(source, len, r->close) ||
-            (strcmp(r->name, "kimi-k3") == 0 && contains(source, len, "<|open|>")))
-            return strcmp(r->name, "solar") != 0 || contains(source, len, r->open) ? r : NULL;
+        if (contains(source, len, r->detect[0]) &&
+            (!r->detect[1] || contains(source, len, r->detect[1])))
+            return r;
     }
     return NULL;
 }

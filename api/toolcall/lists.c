@@ -152,7 +152,7 @@ static const struct tc_state gigachat_states[] = {
 
 const struct toolcall_format format_gigachat = {
     .name = "gigachat",
-    .detect = {"function call<|role_sep|>"},
+    .detect = {"function call", "<|role_sep|>"},
     .triggers = {"<|message_sep|>\n\nfunction call<|role_sep|>\n"},
     .needs_special = true,
     .shape = {.args = ARGS_JSON,

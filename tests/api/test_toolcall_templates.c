@@ -1,0 +1,302 @@
+/*
+ * Every template of the data set: which format and reasoning it is taken for, and that the calls it
+ * writes for an assistant message are read back as they were. What the model would have written
+ * is the rendering of a conversation that ends with the assistant's message, without that of the
+ * conversation before it with its generation prompt.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "tests/api/toolcall_support.h"
+#include "text/template.h"
+
+#define NOW 1768469213
+
+enum {
+    CALLS = 1,  /* the template writes calls */
+    ONE = 2,    /* one only */
+    SILENT = 4, /* with content it leaves calls out, or writes it otherwise */
+    THINKS = 8, /* it writes the reasoning, too */
+};
+
+static const struct {
+    const char *file, *format, *reasoning;
+    unsigned flags;
+} rows[] = {
+    {"Apertus-8B-Instruct", "apertus", "apertus", CALLS},
+    {"ByteDance-Seed-OSS", "seed", "seed", CALLS | THINKS},
+    {"CohereForAI-c4ai-command-r-plus-tool_use", "command-r", NULL, CALLS},
+    {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "command-r7b", "command-r7b", CALLS},
+    {"GLM-4.6", "glm", "think", CALLS | THINKS},
+    {"GigaChat3-10B-A1.8B", "gigachat", NULL, CALLS | ONE},
+    {"HuggingFaceTB-SmolLM3-3B", NULL, "think", 0},
+    {"Kimi-K2-Instruct", "kimi-k2", NULL, CALLS},
+    {"Kimi-K3", "kimi-k3", "kimi-k3", CALLS | THINKS},
+    {"LFM2-8B-A1B", "lfm2", NULL, 0},
+    {"LFM2.5-Instruct", "lfm2", "think", 0},
+    {"MiniMax-M1", "minimax-m1", NULL, CALLS},
+    {"MiniMax-M2", "minimax-m2", "think", CALLS | THINKS},
+    {"MiniMind2-Small", "hermes", "think", CALLS},
+    {"Mistral-Small-3.2-24B-Instruct-2506", "mistral-args", NULL, CALLS},
+    {"NVIDIA-Nemotron-Nano-v2", "nemotron", "think", CALLS | SILENT},
+    {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes", NULL, CALLS},
+    {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "hermes", NULL, CALLS},
+    {"Qwen-Qwen2.5-7B-Instruct", "hermes", NULL, CALLS},
+    {"Qwen-Qwen3-0.6B", "hermes", "think", CALLS | THINKS},
+    {"Qwen3-Coder", "qwen-coder", NULL, CALLS},
+    {"Qwen3.5-4B", "qwen-coder", "think", CALLS | THINKS},
+    {"Reka-Edge", "hermes", "think", CALLS | THINKS},
+    {"TinyLlama-1.1B-Chat", NULL, NULL, 0},
+    {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek-v3", "think", 0},
+    {"deepseek-ai-DeepSeek-V3.1", "deepseek-v3.1", "think", CALLS},
+    {"deepseek-ai-DeepSeek-V4-Flash-0731", "deepseek-dsml", "think", CALLS | THINKS},
+    {"deepseek-ai-DeepSeek-V4", "deepseek-dsml", "think", CALLS | THINKS},
+    {"fireworks-ai-llama-3-firefunction-v2", "firefunction", NULL, 0},
+    {"google-gemma-2-2b-it", NULL, NULL, 0},
+    {"google-gemma-4-31B-it", "gemma4", "gemma4", CALLS},
+    {"ibm-granite-granite-3.3-2B-Instruct", NULL, "think", 0},
+    {"ibm-granite-granite-4.0", "hermes", NULL, CALLS},
+    {"inclusionai-ling-3.0-flash", "glm", "think", CALLS | THINKS},
+    {"llama-cpp-deepseek-r1", "deepseek-v3", "think", CALLS | SILENT},
+    {"llama-cpp-rwkv-world", NULL, "think", 0},
+    {"meetkai-functionary-medium-v3.1", "functionary", NULL, CALLS},
+    {"meta-llama-Llama-3.1-8B-Instruct", "llama3", NULL, CALLS | ONE},
+    {"meta-llama-Llama-3.3-70B-Instruct", "llama3", NULL, CALLS | ONE},
+    {"microsoft-Phi-3.5-mini-instruct", NULL, NULL, 0},
+    {"mistralai-Mistral-Nemo-Instruct-2407", "mistral-json", NULL, CALLS},
+    {"moonshotai-Kimi-K2", "kimi-k2", NULL, CALLS},
+    {"openai-gpt-oss-120b", "harmony", NULL, CALLS | ONE},
+    {"openbmb-MiniCPM5-1B", "minicpm", "think", CALLS | THINKS},
+    {"poolside-Laguna-S-2.1", "glm", "think", CALLS | THINKS},
+    {"poolside-Laguna-XS.2", "glm", "think", CALLS | THINKS},
+    {"tencent-Hy3", "hunyuan", "hunyuan", CALLS | THINKS},
+    {"unsloth-Apriel-1.5", "apriel", "thinking", CALLS},
+    {"unsloth-mistral-Devstral-Small-2507", "mistral-args", NULL, CALLS},
+    {"upstage-Solar-Open-100B", "solar", "solar", CALLS},
+};
+
+static char *read_source(const char *dir, const char *name, size_t *len) {
+    char path[512];
+    char *text = calloc(1, 1 << 18);
+
+    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir, name);
+    FILE *f = fopen(path, "rb");
+
+    cr_assert(f && text, "%s cannot be read", path);
+    *len = fread(text, 1, 1 << 18, f);
+    fclose(f);
+    return text;
+}
+
+static const char *data_dir(void) {
+    const char *dir = getenv("WEFT_DATA");
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/templates/Qwen3-Coder.jinja", dir ? dir : "");
+    FILE *f = fopen(path, "rb");
+
+    if (!f)
+        cr_skip("WEFT_DATA has no templates");
+    fclose(f);
+    return dir;
+}
+
+Test(toolcall_templates, every_template_is_known) {
+    const char *dir = data_dir();
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        size_t len;
+        CLEANUP(freep) char *source = read_source(dir, rows[i].file, &len);
+        const struct toolcall_format *f = toolcall_detect(source, len);
+        const struct toolcall_reasoning *r = toolcall_detect_reasoning(source, len);
+
+        cr_expect_str_eq(f ? f->name : "-", rows[i].format ? rows[i].format : "-", "%s: %s",
+                         rows[i].file, f ? f->name : "-");
+        cr_expect_str_eq(r ? r->name : "-", rows[i].reasoning ? rows[i].reasoning : "-", "%s: %s",
+                         rows[i].file, r ? r->name : "-");
+    }
+}
+
+/* ---- round trips ---- */
+
+#define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
+#define FIND                                                                                        \
+    "{\"pattern\": \"TODO|FIXME \\\"é\\\" <b>\\n\\\\d\", \"paths\": [\"src/\", \"docs/a b.md\"], " \
+    "\"max_results\": 5, \"options\": {\"ignore_case\": true, \"context\": null}}"
+#define CALL(id, name, args)                                                                       \
+    "{\"id\": \"" id "\", \"type\": \"function\", \"function\": {\"name\": \"" name                \
+    "\", \"arguments\": " args "}}"
+
+static const char vars_format[] =
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": %s, \"enable_thinking\": true, "
+    "\"thinking\": true, \"functions\": \"\", \"datetime\": \"\", \"messages\": [{\"role\": "
+    "\"user\", "
+    "\"content\": \"Go\"}%s], \"add_generation_prompt\": %s}";
+
+static char *render(const struct template *t, const char *message, bool prompt, size_t *len) {
+    struct template_opts opts = {.now_unix = NOW};
+    struct rendered out = {0};
+    struct err err = {0};
+    char *tools = yyjson_val_write(toolcall_tools(), 0, NULL), *vars = NULL;
+    char *flat = strstr(tools, ",{\"name\":\"write\"");
+
+    cr_assert(flat);
+    strcpy(flat, "]"); /* the tools that follow are of a shape that templates do not take */
+    cr_assert(asprintf(&vars, vars_format, tools, message, prompt ? "true" : "false") > 0);
+    yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
+
+    cr_assert(doc, "%s", vars);
+    int r = template_render(t, yyjson_doc_get_root(doc), &opts, &out, &err);
+    char *text = r ? NULL : strndup(out.text.data, out.text.len);
+
+    cr_expect_eq(r, 0, "%s", err.message);
+    *len = r ? 0 : out.text.len;
+    rendered_deinit(&out);
+    yyjson_doc_free(doc);
+    free(tools);
+    free(vars);
+    return text;
+}
+
+/* Where prompt and full text part; not inside a tag, which may begin alike. */
+static size_t begin_of(const char *prompt, size_t n, const char *full, size_t len) {
+    size_t i = 0;
+
+    while (i < n && i < len && prompt[i] == full[i])
+        i++;
+    size_t tag = i;
+
+    while (tag && full[tag - 1] != '<' && full[tag - 1] != '>')
+        tag--;
+    return tag && i < n && full[tag - 1] == '<' ? tag - 1 : i;
+}
+
+struct seen {
+    struct buf calls; /* "name{..};": arguments as canonical JSON */
+    struct buf content, reasoning, args;
+};
+
+static int by_key(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The members of the top level, sorted; those below are compared as they are. */
+static void put_sorted(struct buf *out, const char *json, size_t len) {
+    yyjson_doc *doc = yyjson_read(json, len, 0);
+    yyjson_val *key, *val;
+    const char *keys[32];
+    size_t i, n, n_keys = 0;
+
+    cr_assert(yyjson_is_obj(yyjson_doc_get_root(doc)), "%.*s", (int)len, json);
+    yyjson_obj_foreach(yyjson_doc_get_root(doc), i, n, key, val) keys[n_keys++] =
+        yyjson_get_str(key);
+    qsort(keys, n_keys, sizeof(*keys), by_key);
+    for (i = 0; i < n_keys; i++) {
+        yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(doc), keys[i]);
+        char *text = NULL;
+
+        if (yyjson_is_obj(v)) {
+            struct buf inner;
+            char *whole = yyjson_val_write(v, 0, NULL);
+
+            buf_init(&inner, 1 << 20);
+            put_sorted(&inner, whole, strlen(whole));
+            free(whole);
+            text = inner.data;
+        } else {
+            text = yyjson_val_write(v, 0, NULL);
+        }
+        buf_printf(out, "%s=%s,", keys[i], text);
+        free(text);
+    }
+    yyjson_doc_free(doc);
+}
+
+static int on_event(void *ctx, const struct toolcall_event *e) {
+    struct seen *s = ctx;
+
+    switch (e->kind) {
+    case TOOLCALL_CONTENT:
+        return buf_add(&s->content, e->data, e->len);
+    case TOOLCALL_REASONING:
+        return buf_add(&s->reasoning, e->data, e->len);
+    case TOOLCALL_BEGIN:
+        return buf_printf(&s->calls, "%s ", e->name);
+    case TOOLCALL_ARGS:
+        return buf_add(&s->args, e->data, e->len);
+    case TOOLCALL_END:
+        cr_expect(e->complete);
+        put_sorted(&s->calls, s->args.data, s->args.len);
+        buf_clear(&s->args);
+        return buf_add_str(&s->calls, "; ");
+    }
+    return 0;
+}
+
+static void expect_back(size_t row, const char *dir, bool two) {
+    CLEANUP(template_freep) struct template *t = NULL;
+    CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
+    static const char one_call[] = ", {\"role\": \"assistant\", \"content\": \"I look.\", "
+                                   "\"reasoning_content\": \"Hm, so.\", \"tool_calls\": [" CALL(
+                                       "call0a001", "search_files", FIND) "]}";
+    static const char two_calls[] =
+        ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" CALL(
+            "call0a001", "get_weather", PARIS) ", " CALL("call0a002", "search_files", FIND) "]}";
+    struct err err = {0};
+    struct seen s = {0}, want = {0};
+    size_t len, n_prompt, n_full;
+    CLEANUP(freep) char *source = read_source(dir, rows[row].file, &len);
+
+    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+    CLEANUP(freep) char *prompt = render(t, "", true, &n_prompt);
+    CLEANUP(freep) char *full = render(t, two ? two_calls : one_call, false, &n_full);
+
+    if (!prompt || !full)
+        return;
+    size_t begin = begin_of(prompt, n_prompt, full, n_full);
+    struct toolcall_opts opts = {
+        .format = toolcall_find(rows[row].format),
+        .reasoning = rows[row].reasoning ? toolcall_find_reasoning(rows[row].reasoning) : NULL,
+        .tools = toolcall_tools()};
+
+    opts.in_reasoning = toolcall_opens_reasoning(opts.reasoning, full, begin);
+    buf_init(&s.calls, 1 << 20);
+    buf_init(&s.content, 1 << 20);
+    buf_init(&s.reasoning, 1 << 20);
+    buf_init(&s.args, 1 << 20);
+    buf_init(&want.calls, 1 << 20);
+    if (two) {
+        buf_add_str(&want.calls, "get_weather ");
+        put_sorted(&want.calls, PARIS, strlen(PARIS));
+        buf_add_str(&want.calls, "; ");
+    }
+    buf_add_str(&want.calls, "search_files ");
+    put_sorted(&want.calls, FIND, strlen(FIND));
+    buf_add_str(&want.calls, "; ");
+    cr_assert_eq(toolcall_parser_new(&p, &opts), 0);
+    cr_expect_eq(toolcall_feed(p, full + begin, n_full - begin, on_event, &s), 0);
+    cr_expect_eq(toolcall_finish(p, on_event, &s), 0);
+    cr_expect_str_eq(s.calls.data ? s.calls.data : "", want.calls.data,
+                     "%s:\n%s\n  got %s\nwanted %s", rows[row].file, full + begin,
+                     s.calls.data ? s.calls.data : "", want.calls.data);
+    if (rows[row].flags & THINKS && !two)
+        cr_expect_str_eq(s.reasoning.data ? s.reasoning.data : "", "Hm, so.", "%s:\n%s\n%s",
+                         rows[row].file, full + begin, s.reasoning.data ? s.reasoning.data : "");
+    buf_deinit(&s.calls);
+    buf_deinit(&s.content);
+    buf_deinit(&s.reasoning);
+    buf_deinit(&s.args);
+    buf_deinit(&want.calls);
+}
+
+Test(toolcall_templates, what_a_template_writes_is_read_back) {
+    const char *dir = data_dir();
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        if ((rows[i].flags & (CALLS | SILENT)) == CALLS)
+            expect_back(i, dir, false);
+        if ((rows[i].flags & (CALLS | ONE)) == CALLS)
+            expect_back(i, dir, true);
+    }
+}
