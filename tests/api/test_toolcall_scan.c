@@ -1,0 +1,126 @@
+#include <criterion/criterion.h>
+#include <string.h>
+#include "api/toolcall/scan.h"
+
+static int scan(enum scan_mode mode, const char *in, struct buf *out, size_t *used) {
+    struct scan s;
+
+    buf_clear(out);
+    buf_add_str(out, "");
+    scan_begin(&s, mode);
+    int r = scan_feed(&s, in, strlen(in), used, out);
+
+    return r == SCAN_MORE ? scan_end(&s, out) : r;
+}
+
+static void expect(enum scan_mode mode, const char *in, const char *want) {
+    struct buf out;
+    size_t used = 0;
+
+    buf_init(&out, 1 << 16);
+    int r = scan(mode, in, &out, &used);
+
+    if (want) {
+        cr_expect_eq(r, SCAN_DONE, "%s: %d", in, r);
+        cr_expect_str_eq(out.data, want, "%s: %s", in, out.data);
+    } else {
+        cr_expect_eq(r, SCAN_BAD, "%s is taken as %s", in, out.data);
+    }
+    buf_deinit(&out);
+}
+
+Test(toolcall_scan, json_comes_out_as_it_went_in) {
+    static const char *const good[] = {
+        "{}",
+        "[]",
+        "0",
+        "-0",
+        "12",
+        "-1.5e+10",
+        "1E5",
+        "0.25",
+        "true",
+        "false",
+        "null",
+        "\"\"",
+        "{\"a\": [1, 2, {\"b\": null}], \"c\": \"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\"}",
+        "[\n  1 ,\n  \"\\ud83d\\ude00 \xf0\x9f\x98\x80\"\n]",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+        expect(SCAN_JSON, good[i], good[i]);
+}
+
+Test(toolcall_scan, what_can_only_be_meant_one_way_is_mended) {
+    expect(SCAN_JSON, "[1, 2, ]", "[1, 2]");
+    expect(SCAN_JSON, "{\"a\": 1,\n}", "{\"a\": 1}");
+    expect(SCAN_JSON, "\"a\nb\tc\x01\"", "\"a\\nb\\tc\\u0001\"");
+    expect(SCAN_JSON, "\"\\d \\. \\'\"", "\"\\\\d \\\\. '\"");
+    expect(SCAN_JSON, "\"\\ud83d\"", "\"\\ufffd\"");
+    expect(SCAN_JSON, "\"\\ud83dx\\ude00\"", "\"\\ufffdx\\ufffd\"");
+    expect(SCAN_JSON, "\"\\ud83d\\ud83d\\ude00\"", "\"\\ufffd\\ud83d\\ude00\"");
+    expect(SCAN_JSON, "\"\\ud83d\\n\"", "\"\\ufffd\\n\"");
+}
+
+Test(toolcall_scan, what_is_not_json_is_refused) {
+    static const char *const bad[] = {
+        "",       "]",           "}",   "{1: 2}",     "{\"a\" 1}", "{\"a\": }", "{, }", "[,]",
+        "[1,,2]", "[1 2]",       "[1}", "{\"a\": 1]", "tru",       "truee",     "True", "nullx",
+        "01",     "1.",          ".5",  "-",          "1e",        "+1",        "1e+",  "'a'",
+        "\"a",    "\"\\u12g4\"", "[",   "{\"a\"",     "{\"a\": 1", "undefined",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct buf out;
+        size_t used = 0;
+
+        buf_init(&out, 1 << 16);
+        int r = scan(SCAN_JSON, bad[i], &out, &used);
+
+        /* "01" is a 0 and something after it. */
+        cr_expect(r == SCAN_BAD || used < strlen(bad[i]), "%s is taken as %s", bad[i], out.data);
+        buf_deinit(&out);
+    }
+}
+
+Test(toolcall_scan, python_literals_become_json) {
+    expect(SCAN_PYTHON, "{'a': True, \"b\": [None, False, 1.5]}",
+           "{\"a\": true, \"b\": [null, false, 1.5]}");
+    expect(SCAN_PYTHON, "'say \"hi\" \\'x\\' \\x41 \\u00e9\\\n'",
+           "\"say \\\"hi\\\" 'x' \\u0041 \\u00e9\"");
+    expect(SCAN_PYTHON, "['a', ]", "[\"a\"]");
+    expect(SCAN_PYTHON, "f(x)", NULL);
+    expect(SCAN_PYTHON, "'a", NULL);
+}
+
+Test(toolcall_scan, gemmas_form_becomes_json) {
+    expect(SCAN_GEMMA, "{a:<|\"|>x \"y\" \\n\n<|\"<|\"|>,b_1:[1,None,true],c:{d:-1}}",
+           "{\"a\":\"x \\\"y\\\" \\\\n\\n<|\\\"\",\"b_1\":[1,null,true],\"c\":{\"d\":-1}}");
+    expect(SCAN_GEMMA, "{<|\"|>k y<|\"|>:1}", "{\"k y\":1}");
+    expect(SCAN_GEMMA, "{a:\"x\"}", NULL);
+    expect(SCAN_GEMMA, "{a}", NULL);
+    expect(SCAN_GEMMA, "{a:<|x|>}", NULL);
+}
+
+Test(toolcall_scan, a_value_ends_where_it_ends) {
+    struct buf out;
+    size_t used;
+
+    buf_init(&out, 1 << 16);
+    cr_expect_eq(scan(SCAN_JSON, "{\"a\": 1} x", &out, &used), SCAN_DONE);
+    cr_expect_eq(used, 8);
+    cr_expect_eq(scan(SCAN_JSON, "12, 3", &out, &used), SCAN_DONE);
+    cr_expect_eq(used, 2);
+    cr_expect_eq(scan(SCAN_JSON, "null)", &out, &used), SCAN_DONE);
+    cr_expect_eq(used, 4);
+    buf_deinit(&out);
+}
+
+Test(toolcall_scan, a_full_buffer_is_told) {
+    struct buf out;
+    size_t used;
+
+    buf_init(&out, 4);
+    cr_expect_lt(scan(SCAN_JSON, "\"abcdefgh\"", &out, &used), 0);
+    buf_deinit(&out);
+}
