@@ -444,6 +444,35 @@ Test(life, what_drains_is_answered_with_close) {
     world_stop(&w);
 }
 
+Test(life, an_answer_that_is_not_yet_read_keeps_the_service_busy) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf text = {.max = 1 << 24};
+
+    world_init(&w);
+    w.model.max_context = 4000000;
+    world_start(&w);
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    for (int i = 0; i < 4000; i++)
+        buf_add_char(&text, 'a');
+    for (int i = 0; i < 400; i++)
+        fake_tokens(&w.port, 0, text.data);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    api_drain(w.api);
+    world_turns(&w, 20);
+    cr_expect(api_busy(w.api));
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_gt(r.body.len, 1600000);
+    cr_expect(!api_busy(w.api));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 Test(life, the_operator_sees_and_cancels) {
     struct world w;
     struct reply r;
