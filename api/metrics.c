@@ -169,6 +169,10 @@ static void put_load(struct page *p, const struct api *a) {
     counter(p, "vllm:gpu_prefix_cache_queries_total", "As above, for older readers.",
             w->n_lookup_tokens);
     counter(p, "vllm:gpu_prefix_cache_hits_total", "As above, for older readers.", w->n_hit_tokens);
+    counter(p, "vllm:spec_decode_num_drafts_total", "Drafts checked.", w->n_drafts);
+    counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", w->n_drafted);
+    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.",
+            w->n_accepted);
 }
 
 static void put_requests(struct page *p, const struct api *a) {

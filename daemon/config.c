@@ -92,6 +92,9 @@ const struct option config_table[] = {
          "Target for the time between tokens: prefill chunks are sized to keep it."),
     UINT("engine", "max-step-ms", max_step_ms, "200", 1, 60000,
          "Longest step when nothing is being decoded."),
+    CHOICE(
+        "engine", "speculation", speculation, "auto", "auto|off", false,
+        "Guess tokens from what was written before and check several at once; changes no token."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
          "A worker that completes no step for this long while requests wait is replaced."),
     UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,

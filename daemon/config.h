@@ -28,7 +28,7 @@ struct config {
     uint64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint64_t stream_buffer, request_timeout_ms, drain_timeout_ms, default_max_tokens;
     /* engine */
-    char *backend, *isa, *kv_type;
+    char *backend, *isa, *kv_type, *speculation;
     uint64_t threads, kv_pages, kv_memory, page_tokens, max_context, max_rows, max_seqs, depth;
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
     bool digests;

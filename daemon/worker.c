@@ -111,6 +111,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .max_step_ms = m->max_step_ms,
         .depth = MIN(m->depth, engine_info(w->engine)->depth),
         .max_bypass = 8,
+        .no_speculation = m->no_speculation,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
     };

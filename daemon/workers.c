@@ -152,6 +152,7 @@ static void send_open(struct workers *w) {
         .itl_target_ms = (uint32_t)c->itl_target_ms,
         .max_step_ms = (uint32_t)c->max_step_ms,
         .digest = c->digests,
+        .no_speculation = strcmp(c->speculation, "off") == 0,
     };
 
     buf_clear(&w->out);

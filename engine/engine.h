@@ -31,7 +31,8 @@ struct engine_copy {
     uint8_t cls, dir; /* enum engine_copy_dir */
 };
 
-/* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ... */
+/* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
+ * The last n_draft of them may be taken back: a later step begins again at a draft that was wrong. */
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt, state_slot, hist_slot;
     uint16_t n_draft, n_replay, adapter, cascade;
@@ -63,7 +64,8 @@ struct engine_param {
     const struct engine_bias *bias;
     const int32_t *bans;
     /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output. With
-     * feed >= 0 the sample fed on the device is not among them; the engine adds it. */
+     * feed >= 0 the sample fed on the device is not among them; the engine adds it. The wants of rows
+     * with drafts have parameters of their own: the drafts up to the row are output. */
     const int32_t *tokens;
     uint32_t n_prompt, n_tokens;
 };

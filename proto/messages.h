@@ -55,7 +55,8 @@ struct msg_open {
     uint32_t kv_type; /* enum engine_kv_type */
     uint64_t kv_bytes;
     uint32_t itl_target_ms, max_step_ms;
-    uint32_t digest; /* 0 or 1 */
+    uint32_t digest;         /* 0 or 1 */
+    uint32_t no_speculation; /* 0 or 1 */
 };
 
 struct msg_progress {
@@ -74,6 +75,7 @@ enum submit_flags {
     SUBMIT_LOGPROBS = 1,
     SUBMIT_DIGESTS = 2,
     SUBMIT_PROMPT_LOGPROBS = 4, /* skips the prefix lookup */
+    SUBMIT_NO_SPECULATION = 8,
 };
 
 struct submit_bias {
@@ -94,7 +96,9 @@ struct submit {
     const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
     const struct submit_bias *bias;
     struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
-    struct str grammar, triggers, prediction, media; /* later: must be empty */
+    /* prediction: what the output will probably be, as token ids, int32_t of this machine. Only ever a
+     * draft. The others: later, must be empty. */
+    struct str grammar, triggers, prediction, media;
 };
 
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
@@ -138,6 +142,7 @@ struct msg_stats {
     uint64_t step_ns_total, plan_ns_total, wait_ns_total;
     uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
+    uint64_t n_drafts, n_drafted, n_accepted; /* sequences' steps with drafts; draft tokens */
 };
 
 /* Packing appends one frame's payload to @out; parsing returns 0 or -EPROTO. */

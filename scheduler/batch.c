@@ -13,8 +13,8 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->item = calloc(max_seqs, sizeof(*t->item));
     t->token = calloc(max_rows, sizeof(*t->token));
     t->seq = calloc(max_seqs, sizeof(*t->seq));
-    t->want = calloc(max_rows, sizeof(*t->want)); /* at most one a row */
-    t->param = calloc(max_seqs, sizeof(*t->param));
+    t->want = calloc(max_rows, sizeof(*t->want));                      /* at most one a row */
+    t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* drafts have their own */
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
     if (!t->item || !t->token || !t->seq || !t->want || !t->param || !t->start || !t->page)
@@ -44,7 +44,7 @@ void batch_begin(struct batch *t, uint64_t step) {
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
     t->shape = (struct cost_shape){0};
-    t->alone = false;
+    t->alone = t->drafts = t->prefills = false;
     t->start[0] = 0;
 }
 
@@ -56,14 +56,14 @@ static void add_pages(struct batch *t, const struct request *r, uint32_t n_rows)
     t->start[i + 1] = at + n;
 }
 
-/* The parameters of @r; tokens are those known to the host. */
-static uint32_t add_param(struct batch *t, const struct request *r) {
+/* The parameters of @r behind @n_draft drafts; tokens are those known to the host. */
+static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_draft) {
     struct engine_param *p = &t->param[t->b.n_params];
 
     *p = r->param;
     p->tokens = r->tokens;
-    p->n_tokens = r->n_tokens;
-    p->n_bans = r->n_tokens + r->n_pending < r->min_tokens ? r->n_bans : 0;
+    p->n_tokens = r->n_tokens + n_draft;
+    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens ? r->n_bans : 0;
     return t->b.n_params++;
 }
 
@@ -72,11 +72,22 @@ static void add_want(struct batch *t, struct engine_want w) {
     t->want[t->b.n_wants++] = w;
 }
 
+static void add_sample(struct batch *t, const struct request *r, uint32_t row, uint32_t param,
+                       uint32_t out_pos) {
+    add_want(t, (struct engine_want){.row = row,
+                                     .param = param,
+                                     .out_pos = out_pos,
+                                     .what = WANT_SAMPLE,
+                                     .n_top = r->n_top,
+                                     .logprob = (r->flags & SUBMIT_LOGPROBS) != 0});
+}
+
 /* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as they are
- * still missing, and the next token when the rows reach the last known one. */
+ * still missing, and the next token when the rows reach the last known one, also behind each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
-    uint32_t end = it->pos0 + it->n_rows, from = MAX(it->pos0, r->n_prompt_lp);
+    uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
+    uint32_t from = MAX(it->pos0, r->n_prompt_lp);
 
     it->want0 = t->b.n_wants;
     it->samples = end == r->n_tokens + r->n_pending;
@@ -84,29 +95,29 @@ static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
         it->n_wants = 0;
         return;
     }
-    uint32_t param = add_param(t, r);
+    uint32_t param = add_param(t, r, 0);
     for (uint32_t pos = from; pos < MIN(end, r->want_prompt_lp); pos++)
         add_want(t, (struct engine_want){
                         .row = row0 + pos - it->pos0, .param = param, .what = WANT_PROMPT_LP});
     if (it->samples)
-        add_want(t, (struct engine_want){.row = row0 + it->n_rows - 1,
-                                         .param = param,
-                                         .out_pos = end - r->n_prompt,
-                                         .what = WANT_SAMPLE,
-                                         .n_top = r->n_top,
-                                         .logprob = (r->flags & SUBMIT_LOGPROBS) != 0});
+        add_sample(t, r, row0 + n - 1, param, end - r->n_prompt);
+    for (uint32_t i = 1; i <= it->n_draft; i++)
+        add_sample(t, r, row0 + n - 1 + i, add_param(t, r, i), end - r->n_prompt + i);
     it->n_wants = t->b.n_wants - it->want0;
 }
 
-void batch_add(struct batch *t, struct request *r, uint32_t n_rows) {
+void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
+               uint32_t n_draft) {
     struct engine_batch *b = &t->b;
     uint32_t row0 = b->n_rows, pos0 = r->n_computed;
     struct batch_item *it = &t->item[b->n_seqs];
     bool fed = r->n_pending > 0;
 
     assert(b->n_seqs < t->max_seqs && n_rows <= t->max_rows - row0);
-    assert(n_rows > 0 && pos0 + n_rows <= r->n_tokens + r->n_pending);
+    assert(n_rows > n_draft && pos0 + n_rows <= r->n_tokens + r->n_pending + n_draft);
     assert(!fed || (n_rows == 1 && pos0 == r->n_tokens));
+    assert(n_draft == 0 || (pos0 + n_rows == r->n_tokens + n_draft && r->cap >= pos0 + n_rows));
+    memcpy(r->tokens + r->n_tokens, draft, n_draft * sizeof(*draft));
     add_pages(t, r, n_rows);
     if (fed)
         t->token[row0] = 0;
@@ -116,11 +127,14 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows) {
                                             .n_rows = n_rows,
                                             .pos0 = pos0,
                                             .n_prompt = r->n_prompt,
+                                            .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
-    *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows};
+    *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows, .n_draft = n_draft};
     add_wants(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
+    t->drafts |= n_draft > 0;
+    t->prefills |= n_rows > 1 + n_draft;
     cost_add(&t->shape, pos0, n_rows);
 
     r->n_computed += n_rows;
@@ -129,21 +143,53 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows) {
     r->want = it->want0 + it->n_wants - 1;
 }
 
+/* The samples of @it: each draft is a token if the one sampled before it is the same. */
+static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
+                        const struct engine_out *out) {
+    const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
+    struct request *r = it->request;
+    int why = request_add(r, &out[0]);
+
+    while (why == FINISH_NONE && it->n_right < it->n_draft &&
+           r->tokens[r->n_tokens - 1] == draft[it->n_right]) {
+        it->n_right++;
+        why = request_add(r, &out[it->n_right]);
+    }
+    /* A token that ends the request may have been drafted too. */
+    if (why > FINISH_NONE && it->n_right < it->n_draft &&
+        r->tokens[r->n_tokens - 1] == draft[it->n_right])
+        it->n_right++;
+    return why;
+}
+
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
-    const struct batch_item *it = &t->item[i];
+    struct batch_item *it = &t->item[i];
     const struct engine_out *out = res->out + it->want0;
     struct request *r = it->request;
-    uint32_t n_lp = it->n_wants - it->samples;
+    uint32_t n_lp = it->n_wants - (it->samples ? 1 + it->n_draft : 0);
     uint32_t lp_pos = n_lp > 0 ? it->pos0 + t->want[it->want0].row - t->seq[i].row0 : 0;
+    uint32_t n_wrong = 0;
+    int why = FINISH_NONE;
 
     assert(res->n_outs == t->b.n_wants);
     for (uint32_t k = 0; k < n_lp; k++)
         request_add_prompt_lp(r, lp_pos + k, out[k].logprob);
-    if (r->seq)
-        kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows);
-    if (!it->samples)
-        return FINISH_NONE;
-    assert(r->n_pending > 0);
-    r->n_pending--;
-    return request_add(r, &out[n_lp]);
+    if (it->samples) {
+        assert(r->n_pending > 0);
+        r->n_pending--;
+        why = take_samples(t, it, t->seq[i].row0, &out[n_lp]);
+        if (why < 0)
+            return why;
+        /* What follows the last right draft is not in the pages yet. */
+        n_wrong = it->n_draft - it->n_right;
+        assert(it->n_draft == 0 || r->n_flights == 0);
+    }
+    if (!r->seq)
+        return why;
+    kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows - n_wrong);
+    if (n_wrong > 0) {
+        r->n_computed -= n_wrong;
+        kv_seq_truncate(r->seq, r->n_computed);
+    }
+    return why;
 }

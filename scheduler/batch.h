@@ -12,7 +12,9 @@
 struct batch_item {
     struct request *request;
     uint32_t pos0, n_rows, want0, n_wants;
-    bool samples; /* the last want is its next token */
+    uint32_t n_draft; /* of the rows; */
+    uint32_t n_right; /* how many of them were right, once taken */
+    bool samples;     /* the last 1 + n_draft wants are its next tokens */
 };
 
 struct batch {
@@ -20,7 +22,10 @@ struct batch {
     struct batch_item *item; /* [b.n_seqs] */
     struct cost_shape shape;
     int64_t launched_ns;
+    int64_t expect_ns;
     bool alone;
+    bool drafts;   /* some rows are drafts: nothing is launched until their fate is known */
+    bool prefills; /* some sequence has more than one row that is no draft */
     uint32_t max_rows, max_seqs;
     /* What b points to. */
     int32_t *token;
@@ -35,9 +40,12 @@ void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
 void batch_begin(struct batch *t, uint64_t step);
 /* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the sample
- * that comes of them as pending. A pending sample of step - 1 is fed on the device. */
-void batch_add(struct batch *t, struct request *r, uint32_t n_rows);
+ * that comes of them as pending. A pending sample of step - 1 is fed on the device. The last @n_draft rows
+ * are the tokens @draft, behind all known ones; request_reserve() has made room. */
+void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
+               uint32_t n_draft);
 
-/* Takes item @i's results to its request, which still runs or waits: commits what was computed, unless it
- * has given its pages back meanwhile, and adds the sample. As request_add(); FINISH_NONE without a sample. */
+/* Takes item @i's results to its request, which still runs or waits: adds the samples, drafts as long as they
+ * were right, commits what was computed, unless it has given its pages back meanwhile, and takes wrong
+ * drafts back. As request_add(); FINISH_NONE without a sample. */
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

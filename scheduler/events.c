@@ -6,6 +6,8 @@ static struct event blank(const struct request *r, enum event_kind kind) {
     return (struct event){.id = r->id,
                           .kind = (uint16_t)kind,
                           .n_cached = r->n_cached,
+                          .n_drafted = r->n_drafted,
+                          .n_accepted = r->n_accepted,
                           .first_step_ns = r->first_step_ns};
 }
 

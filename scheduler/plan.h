@@ -46,10 +46,17 @@ struct plan_req {
     bool alone;   /* no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */
 
+    /* A draft of n_draft_max tokens may follow its last token. survival[i]: the probability that tokens 0 to i
+     * are right. try_draft: plan it whatever is expected of it, if there is room. */
+    uint32_t n_draft_max;
+    const float *survival;
+    bool try_draft;
+
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
 
     /* Out. */
     uint32_t n_rows;
+    uint32_t n_draft; /* of them are drafts */
     enum plan_verdict verdict;
     bool admitted; /* was waiting and runs from now on, with n_hit tokens from shared pages */
 };
@@ -62,12 +69,18 @@ struct plan {
     uint32_t page_tokens, n_available;
     uint32_t max_rows, max_seqs, max_bypass;
     uint32_t force_chunk; /* 0, or the size of every prefill chunk */
+    uint32_t force_draft; /* 0, or every draft is planned up to this length */
     int64_t itl_ns, max_step_ns;
+    /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
+     * drafting: the last step had drafts. */
+    float draft_slower;
+    int64_t draft_wait_ns;
+    bool drafting;
     const struct cost *cost;
     uint64_t turn; /* of the step: rotates what cannot all be in one */
 
     /* Out. */
-    uint32_t n_rows, n_seqs, n_admitted, n_yielded;
+    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_yielded;
     uint32_t alone; /* the request that runs alone, or PLAN_NOBODY */
     struct cost_shape shape;
     int64_t expect_ns;

@@ -5,6 +5,7 @@
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/spec.h"
 
 #define SCHED_DEPTH_MAX 2u
 #define SCHED_CANDIDATES 32u /* waiting requests that a plan looks at */
@@ -30,6 +31,9 @@ struct sched {
     struct request **planned;
     struct cost cost;
     struct estimate estimate;
+    struct spec spec;
+    int64_t
+        host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */
 
     struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
     uint64_t n_launched, n_waited;       /* steps */

@@ -3,12 +3,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/spec.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
 
-#define GROW_MIN 64u /* tokens; also keeps request.retired alive long enough, see reserve() */
+#define GROW_MIN                                                                                   \
+    64u /* tokens; also keeps request.retired alive long enough, see request_reserve() */
 
 static_assert(STOPS_MAX >= SUBMIT_STOPS_MAX, "every stop string has its place");
+static_assert(GROW_MIN > DRAFT_MAX + 1, "a step brings fewer tokens");
 static_assert(ENGINE_TOP_MAX >= SUBMIT_TOP_MAX, "top log probabilities");
 
 void request_set_state(struct request *r, enum request_state state) {
@@ -57,6 +60,20 @@ static int check_length(const struct submit *m, const struct request_rules *l, s
     return 0;
 }
 
+static int check_prediction(const struct submit *m, const struct request_rules *l,
+                            struct err *err) {
+    int32_t id;
+
+    if (m->prediction.len % sizeof(id))
+        return err_set(err, 400, "prediction", "'prediction' is not a list of token ids.");
+    for (uint32_t i = 0; i < m->prediction.len; i += (uint32_t)sizeof(id)) {
+        memcpy(&id, m->prediction.data + i, sizeof(id));
+        if (check_ids(l, &id, 1, "prediction", err) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
 static int check_submit(const struct submit *m, const struct request_rules *l, struct err *err) {
     int r = check_length(m, l, err);
 
@@ -81,11 +98,9 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         if (m->stops[i].len == 0 || m->stops[i].len > STOPS_LEN_MAX)
             return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
                            STOPS_LEN_MAX);
-    if (m->adapter || m->grammar.len || m->triggers.len || m->prediction.len || m->media.len)
-        return err_set(err, 400, NULL,
-                       "This server cannot use adapters, grammars, predictions or "
-                       "media yet.");
-    return 0;
+    if (m->adapter || m->grammar.len || m->triggers.len || m->media.len)
+        return err_set(err, 400, NULL, "This server cannot use adapters, grammars or media yet.");
+    return check_prediction(m, l, err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {
@@ -102,6 +117,14 @@ static int copy_lists(struct request *r, const struct submit *m) {
         memcpy(r->bans, m->stop_ids, m->n_stop_ids * sizeof(*r->bans));
     if (n_end > 0)
         memcpy(r->bans + m->n_stop_ids, end, n_end * sizeof(*r->bans));
+    /* More than can be output is of no use. */
+    r->n_prediction = MIN(m->prediction.len / (uint32_t)sizeof(int32_t), m->max_new);
+    if (r->n_prediction > 0) {
+        r->prediction = malloc(r->n_prediction * sizeof(*r->prediction));
+        if (!r->prediction)
+            return -ENOMEM;
+        memcpy(r->prediction, m->prediction.data, r->n_prediction * sizeof(*r->prediction));
+    }
     r->n_stop_ids = m->n_stop_ids;
     r->n_bans = m->n_stop_ids + (uint32_t)n_end;
     for (uint32_t i = 0; i < m->n_bias; i++)
@@ -168,12 +191,12 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
 
 /* ---- tokens ---- */
 
-/* Room for one more token. The array that is left behind may be read by a step under way; a request gets
- * one token a step, so when the next one is left behind GROW_MIN tokens later no step has it. */
-static int reserve(struct request *r) {
-    if (r->n_tokens < r->cap)
+/* The array that is left behind may be read by a step under way. When the next one is left behind, GROW_MIN
+ * tokens later, that step has ended: none brings so many. */
+int request_reserve(struct request *r, uint32_t n) {
+    if (n <= r->cap - r->n_tokens)
         return 0;
-    uint32_t cap = r->cap + MAX(r->cap / 2, GROW_MIN);
+    uint32_t cap = r->cap + MAX(r->cap / 2, GROW_MIN + n);
     int32_t *p = malloc(cap * sizeof(*p));
     if (!p)
         return -ENOMEM;
@@ -251,7 +274,7 @@ static enum finish_reason judge(struct request *r, int32_t token) {
 }
 
 int request_add(struct request *r, const struct engine_out *o) {
-    if (reserve(r) < 0 || reserve_outputs(r) < 0)
+    if (request_reserve(r, 1) < 0 || reserve_outputs(r) < 0)
         return -ENOMEM;
     keep_output(r, o);
     r->tokens[r->n_tokens++] = o->token;
@@ -365,6 +388,8 @@ struct request *request_free(struct request *r) {
     stops_free(r->stops);
     free(r->bans);
     free(r->bias);
+    free(r->prediction);
+    spec_request_free(r->spec);
     free(r->tokens);
     free(r->retired);
     free(r->hash);

@@ -14,6 +14,8 @@
  *
  * n_computed runs after n_tokens. Both count what is under way: n_computed the positions of steps that
  * were launched, and n_pending (0 or 1) a sample of the last launched step, which is not in tokens[] yet.
+ * Drafts stand in tokens[] behind n_tokens while a step has them, and n_computed counts them; what was not
+ * accepted is taken off again with the step's results.
  */
 
 #include <stdbool.h>
@@ -35,6 +37,8 @@ struct request_rules {
     const struct tokenizer *tokenizer; /* or NULL */
     bool no_sharing;
 };
+
+struct spec_request;
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
@@ -58,6 +62,8 @@ struct request {
     uint32_t n_bans, n_stop_ids; /* the stop ids come first */
     struct stops *stops;
     const struct tokenizer *tokenizer;
+    int32_t *prediction; /* [n_prediction] or NULL */
+    uint32_t n_prediction;
 
     /* So far. */
     int32_t *tokens, *retired; /* retired: an array that a step under way may still read */
@@ -70,6 +76,8 @@ struct request {
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_flights;                   /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
+    struct spec_request *spec; /* scheduler/spec.h; NULL: nothing was drafted yet */
+    uint32_t n_drafted, n_accepted;
     uint32_t seen_hit; /* of the last look into the pager while waiting, at step seen_step */
     uint64_t seen_step;
     bool stalled;
@@ -120,6 +128,8 @@ uint32_t request_shareable(const struct request *r);
 /* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP or
  * FINISH_LENGTH; a negative errno when there is no memory. */
 int request_add(struct request *r, const struct engine_out *o);
+/* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
+int request_reserve(struct request *r, uint32_t n);
 /* Takes the log probability of prompt token @pos + 1. */
 void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob);
 

@@ -69,6 +69,7 @@ static int init_plan(struct sched *s) {
         .max_seqs = s->opts.max_seqs,
         .max_bypass = s->opts.max_bypass,
         .force_chunk = s->opts.force_chunk,
+        .force_draft = s->opts.force_draft,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
         /* What arrives now is seen when the steps under way have ended. */
         .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
@@ -80,10 +81,17 @@ static int init_plan(struct sched *s) {
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
+    struct spec_opts spec = {
+        .off = s->opts.no_speculation,
+        .max_draft = s->opts.max_draft,
+        .source = s->opts.drafts,
+    };
     int r = init_pager(s);
 
     if (r == 0)
         r = init_plan(s);
+    if (r == 0)
+        r = spec_init(&s->spec, &spec);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages);
     return r;
@@ -136,6 +144,7 @@ struct sched *sched_free(struct sched *s) {
         }
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
+    spec_deinit(&s->spec);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);
@@ -170,8 +179,10 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->seq = kv_seq_free(r->seq);
     list_remove(&r->queued.link);
     request_finish(r, why);
-    if (why == FINISH_STOP || why == FINISH_LENGTH)
+    if (why == FINISH_STOP || why == FINISH_LENGTH) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
+        spec_finish(&s->spec, r);
+    }
     count_end(s, r);
     sched_note_news(s, r);
 }

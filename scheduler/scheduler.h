@@ -20,6 +20,7 @@
 
 struct sched;
 struct tokenizer;
+struct draft_source;
 
 struct sched_opts {
     uint32_t max_seqs;      /* running at once */
@@ -31,6 +32,11 @@ struct sched_opts {
     bool check;             /* kv_pager_check() after every step (tests) */
     bool no_prefix_sharing; /* tests of identity */
     uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
+    bool no_speculation;
+    uint32_t max_draft; /* tokens; 0: 16, at most DRAFT_MAX */
+    uint32_t
+        force_draft; /* tests: drafts of up to so many tokens, whatever they cost; 0: if it pays */
+    const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
     uint64_t hash_seed;
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
     struct suspects *suspects;         /* NULL, or the shared page */

@@ -8,6 +8,11 @@
  * runs after N + 1. Likewise a request that yields while N has it: the sample of N is right and is
  * taken, but what N computed lies in pages that are no longer its own. It gets no new ones before N is
  * taken back.
+ *
+ * A draft follows the last token, so a step with drafts is planned when nothing is under way, and nothing is
+ * launched while it runs: how many tokens it brings decides where everybody goes on. Whether the next step
+ * should have drafts is asked before it is known what the step under way brings (propose()): then it is
+ * waited for first.
  */
 
 #include <assert.h>
@@ -15,7 +20,8 @@
 #include <string.h>
 #include "scheduler/private.h"
 
-#define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
+#define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
+#define LOOK_AGAIN 16       /* steps after which a waiting request's prefix is looked up again */
 
 /* ---- what the plan is to know ---- */
 
@@ -36,6 +42,25 @@ static void attach(struct sched *s, struct request *r) {
         s->stats.n_cached_tokens += to - from;
     }
     r->n_computed = n;
+}
+
+/*
+ * What the plan is to know of the draft of @r. While its last token is still to come, the draft's first token
+ * stands for it: the rest is what could be drafted behind, if it comes true.
+ */
+static void propose(struct sched *s, struct request *r, struct plan_req *q) {
+    uint32_t n_pending = r->n_pending;
+
+    if (q->last || q->alone || q->n_tokens - q->n_computed != 1)
+        return;
+    spec_propose(&s->spec, r);
+    if (!r->spec || r->spec->n_draft <= n_pending)
+        return;
+    if (sched_n_flights(s) == 0 && request_reserve(r, r->spec->n_draft) < 0)
+        return; /* no memory, no drafts */
+    q->n_draft_max = r->spec->n_draft - n_pending;
+    q->survival = r->spec->survival + n_pending;
+    q->try_draft = spec_probes(r);
 }
 
 static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
@@ -106,7 +131,8 @@ static void gather_running(struct sched *s) {
         if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
             attach(s, r);
         s->planned[p->n_running] = r;
-        describe(s, r, &p->req[p->n_running++]);
+        describe(s, r, &p->req[p->n_running]);
+        propose(s, r, &p->req[p->n_running++]);
     }
 }
 
@@ -135,6 +161,9 @@ static void gather_waiting(struct sched *s) {
 }
 
 static void gather(struct sched *s) {
+    s->spec.turn = s->n_launched;
+    s->plan.draft_slower = spec_slower(&s->spec);
+    s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
     s->plan.n_available = kv_pager_available(s->pager);
     s->plan.turn = s->n_launched;
@@ -206,9 +235,17 @@ static void build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->n_launched + 1);
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        if (p->req[i].n_rows > 0)
-            batch_add(t, s->planned[i], p->req[i].n_rows);
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct request *r = s->planned[i];
+
+        if (q->n_rows > 0)
+            batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->spec->draft : NULL, q->n_draft);
+        if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
+            spec_refused(r);
+    }
+    t->expect_ns = p->expect_ns;
+    s->plan.drafting = t->drafts;
     t->alone = p->alone != PLAN_NOBODY;
 }
 
@@ -244,8 +281,8 @@ static int plan(struct sched *s, int64_t now) {
         assert(i <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);
         plan_step(p);
-        /* Who must be alone waits until nothing is under way. */
-        if (p->alone != PLAN_NOBODY && sched_n_flights(s) > 0)
+        /* Who must be alone and who drafts waits until nothing is under way. */
+        if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_flights(s) > 0)
             return 1;
         apply(s, now);
         if (p->n_rows > 0)
@@ -270,7 +307,8 @@ int step_launch(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     int64_t begin = clock_now(s->clock);
 
-    if (sched_n_flights(s) > 0 && s->batch[s->n_launched % SCHED_DEPTH_MAX].alone)
+    const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
+    if (sched_n_flights(s) > 0 && (before->alone || before->drafts))
         return 1;
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return 1;
@@ -279,12 +317,21 @@ int step_launch(struct sched *s) {
         return e;
     build(s, t);
     int64_t now = clock_now(s->clock);
+    if (sched_n_flights(s) == 0)
+        s->host_ns += (MIN(now - s->last_end_ns, HOST_MAX_NS) - s->host_ns) / 8;
     s->stats.plan_ns_total += (uint64_t)(now - begin);
     s->stats.last_plan_us = (uint32_t)((now - begin) / 1000);
     return launch(s, t, now);
 }
 
 /* ---- results ---- */
+
+static void learn_drafts(struct sched *s, const struct batch_item *it, bool ended) {
+    spec_learn(&s->spec, it->request, it->n_draft, it->n_right, ended);
+    s->stats.n_drafts++;
+    s->stats.n_drafted += it->n_draft;
+    s->stats.n_accepted += it->n_right;
+}
 
 static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
@@ -299,6 +346,8 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         int why = batch_take(t, i, res);
         if (why < 0)
             return why;
+        if (t->item[i].n_draft > 0)
+            learn_drafts(s, &t->item[i], why != FINISH_NONE);
         s->stats.n_output_tokens += r->n_tokens - before;
         if (r->n_tokens > before)
             sched_note_news(s, r);
@@ -312,6 +361,8 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 static void learn(struct sched *s, const struct batch *t, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
+    if (!t->prefills)
+        spec_time(&s->spec, t->drafts, ns, t->expect_ns);
     cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.n_steps++;

@@ -26,6 +26,8 @@ ParameterizedTest(uint64_t *first, telltale_random, clients_get_what_they_would_
     cr_expect_gt(t.n_preemptions, SEEDS / 10);
     cr_expect_gt(t.n_cached, 100);
     cr_expect_gt(t.n_restarts, 0);
+    cr_expect_gt(t.n_accepted, 1000);
+    cr_expect_gt(t.n_drafted - t.n_accepted, 1000);
     for (int why = FINISH_STOP; why <= FINISH_ERROR; why++)
         cr_expect_gt(t.n_end[why], 0, "nobody ended by %d", why);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/buf.h"
+#include "scheduler/draft/draft.h"
 #include "tests/support/gguf_writer.h"
 
 #define NEED(s, c, cond)                                                                           \
@@ -81,6 +82,75 @@ static struct tokenizer *make_tokenizer(void) {
     unlink(path);
     return t;
 }
+
+/* ---- drafts ---- */
+
+/* The simulation that is stepped: a source of drafts is told the tokens of a sequence only. */
+static _Thread_local const struct sim *stepped;
+
+/* A client whose prompt and first outputs these are and that gets @more tokens, or NULL. */
+static const struct sim_client *client_of(const struct draft_text *t, uint32_t more) {
+    for (uint32_t i = 0; i < stepped->n_clients; i++) {
+        const struct sim_client *c = &stepped->client[i];
+
+        if (c->submitted && c->m.n_prompt == t->n_prompt &&
+            t->n_tokens + more <= c->m.n_prompt + c->m.max_new &&
+            memcmp(c->tokens, t->tokens, t->n_tokens * sizeof(*t->tokens)) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static bool draft_is_right(enum sim_drafts kind, struct rng *r, uint32_t n_out) {
+    switch (kind) {
+    case SIM_DRAFTS_RIGHT:
+        return true;
+    case SIM_DRAFTS_FLAPPING:
+        return n_out / 8 % 2;
+    case SIM_DRAFTS_PARTLY:
+        return rng_below(r, 4) > 0;
+    default:
+        return false;
+    }
+}
+
+static int begin_draft(void **state, void *common, const struct draft_text *t) {
+    *state = malloc(sizeof(struct rng));
+    NEED(stepped, NULL, *state && !common);
+    *(struct rng *)*state = (struct rng){t->n_prompt};
+    return 0;
+}
+
+static uint32_t propose_draft(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                              uint32_t *strength) {
+    const struct sim_client *c = client_of(t, max);
+    uint32_t n_out = t->n_tokens - t->n_prompt, n;
+    struct rng *r = state;
+
+    NEED(stepped, c, max > 0);
+    if (!c)
+        return 0;
+    n = stepped->opts.drafts == SIM_DRAFTS_RIGHT ? max : rng_below(r, max + 1);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t right = c->tokens[t->n_tokens + i];
+
+        out[i] = draft_is_right(stepped->opts.drafts, r, n_out)
+                     ? right
+                     : (right + 1 + (int32_t)rng_below(r, SIM_VOCAB - 1)) % SIM_VOCAB;
+    }
+    *strength = rng_below(r, 40);
+    return n;
+}
+
+static const struct draft_source sim_source = {
+    .name = "sim",
+    .prior = 0.5F,
+    .begin = begin_draft,
+    .end = free,
+    .propose = propose_draft,
+};
+
+static const struct draft_source *const sim_table[] = {&sim_source, NULL};
 
 /* ---- life ---- */
 
@@ -158,6 +228,7 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     o->step_ns = o->step_ns ? o->step_ns : 5000000;
     o->row_ns = o->row_ns ? o->row_ns : 100000;
     s->tokenizer = make_tokenizer();
+    o->sched.drafts = o->drafts == SIM_DRAFTS_REAL ? NULL : sim_table;
     o->sched.check = true;
     o->sched.tokenizer = s->tokenizer;
     o->sched.suspects = &s->suspects;
@@ -289,10 +360,32 @@ static void expect(const struct sim *s, struct sim_client *c) {
     cut_expected(s, c, n);
 }
 
+/* What it must get and what would come behind, with changes: tokens replaced, left out, put in. */
+static void predict(struct sim_client *c) {
+    struct rng r = {c->m.id};
+    uint32_t n = 0;
+
+    if (c->edit_every == 0)
+        return;
+    for (uint32_t i = 0; i < c->m.max_new && n < SIM_OUT_MAX; i++) {
+        uint32_t edit = rng_below(&r, 3 * c->edit_every);
+
+        if (edit < 2)
+            c->prediction[n++] = (int32_t)rng_below(&r, SIM_VOCAB);
+        if (edit > 1 && n < SIM_OUT_MAX)
+            c->prediction[n++] = c->tokens[c->m.n_prompt + i];
+        if (edit == 0)
+            i--;
+    }
+    c->m.prediction = (struct str){(const char *)c->prediction, n * (uint32_t)sizeof(int32_t)};
+}
+
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     if (!c->submitted &&
-        c->m.n_prompt < MIN(s->opts.max_context, s->opts.n_pages * s->opts.page_tokens + 1))
+        c->m.n_prompt < MIN(s->opts.max_context, s->opts.n_pages * s->opts.page_tokens + 1)) {
         expect(s, c);
+        predict(c);
+    }
     if (!c->submitted)
         c->n_got = n_out;
     c->submitted = true;
@@ -386,6 +479,10 @@ static void hear(struct sim *s, const struct event *e) {
     NEED(s, c, c->accepted || e->kind == EVENT_REJECTED);
     check_tokens(s, c, e);
     c->n_cached = e->n_cached;
+    NEED(s, c, e->n_accepted <= e->n_drafted);
+    NEED(s, c, e->n_accepted <= e->from + e->n_tokens && e->n_drafted >= c->n_drafted);
+    c->n_drafted = e->n_drafted;
+    c->n_accepted = e->n_accepted;
     if (e->kind != EVENT_TOKENS)
         check_end(s, c, e);
 }
@@ -411,6 +508,7 @@ static void deliver(struct sim *s) {
 
 int sim_step(struct sim *s) {
     uint64_t before = s->stats.step_ns_total;
+    stepped = s;
     int r = sched_step(s->sched);
 
     if (r < 0)
@@ -454,6 +552,7 @@ void sim_restart(struct sim *s) {
         if (!c->submitted || c->n_ends > 0)
             continue;
         c->m.n_faults++;
+        c->n_drafted = c->n_accepted = 0;
         if (c->cancelled)
             c->cancelled = false;
         sim_submit(s, c, c->n_got);
@@ -480,6 +579,10 @@ static void random_opts(struct rng *r, struct sim_opts *o, bool hungry) {
         .row_ns = 10000 + rng_below(r, 1000000),
         .key_ns = rng_below(r, 2000),
     };
+    o->drafts = (enum sim_drafts)rng_below(r, SIM_DRAFTS_KINDS);
+    o->sched.no_speculation = rng_below(r, 6) == 0;
+    o->sched.max_draft = rng_below(r, 40);
+    o->sched.force_draft = rng_below(r, 2) ? 1 + rng_below(r, 32) : 0;
     o->n_pages = (hungry ? 40 + rng_below(r, 200) : 100 + rng_below(r, 400)) / o->page_tokens + 1;
     o->max_context = 60 + rng_below(r, 300);
     if (rng_below(r, 6) == 0)
@@ -516,6 +619,8 @@ static void random_client(struct sim *s, struct rng *r, bool hungry) {
     m->flags = rng_below(r, 4) ? (uint16_t)rng_below(r, 8) : 0;
     m->n_top = rng_below(r, 6) ? 0 : (uint8_t)(1 + rng_below(r, 5));
     m->flags |= m->n_top ? SUBMIT_LOGPROBS : 0;
+    m->flags |= rng_below(r, 8) ? 0 : SUBMIT_NO_SPECULATION;
+    c->edit_every = rng_below(r, 2) ? 0 : 1 + rng_below(r, 12);
     if (rng_below(r, 3) == 0)
         m->stop_ids = stop_ids, m->n_stop_ids = 1 + rng_below(r, 3);
     if (rng_below(r, 4) == 0)
@@ -564,6 +669,11 @@ void sim_random(uint64_t seed, struct sim_total *total) {
         NEED(&s, &s.client[i], s.client[i].n_ends == 1);
         total->n_end[s.client[i].finish]++;
         total->n_cached += s.client[i].n_cached;
+        total->n_drafted += s.client[i].n_drafted;
+        total->n_accepted += s.client[i].n_accepted;
+        NEED(&s, &s.client[i],
+             s.client[i].n_drafted == 0 ||
+                 !(o.sched.no_speculation || s.client[i].m.flags & SUBMIT_NO_SPECULATION));
     }
     total->n_runs++;
     total->n_steps += s.n_steps;

@@ -22,7 +22,18 @@
 #define SIM_VOCAB 64
 #define SIM_END 2 /* the end token; tokens 3 to 63 are the letters of sim_piece() */
 
+/* What the drafts of the simulation are like; they come from what the clients must get. */
+enum sim_drafts {
+    SIM_DRAFTS_REAL, /* the table of scheduler/spec.c */
+    SIM_DRAFTS_RIGHT,
+    SIM_DRAFTS_WRONG,
+    SIM_DRAFTS_FLAPPING, /* right for a while, then wrong for a while */
+    SIM_DRAFTS_PARTLY,   /* right up to some token */
+    SIM_DRAFTS_KINDS,
+};
+
 struct sim_opts {
+    enum sim_drafts drafts;
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t end_per_1024;                      /* how often the end token is drawn */
@@ -38,9 +49,12 @@ struct sim_client {
     float logprob[SIM_OUT_MAX], prompt_lp[SIM_PROMPT_MAX];
     uint32_t n_expect;
     enum finish_reason expect;
+    uint32_t
+        edit_every; /* > 0: a prediction is sent, what it must get with a change in so many tokens */
+    int32_t prediction[SIM_OUT_MAX];
 
     bool submitted, accepted, cancelled, got_prompt_lp;
-    uint32_t n_got, n_cached, n_ends;
+    uint32_t n_got, n_cached, n_drafted, n_accepted, n_ends;
     enum event_kind end; /* REJECTED or FINISH */
     enum finish_reason finish;
     int64_t first_ns, end_ns; /* when the first token and the end were told */
@@ -90,6 +104,7 @@ const char *sim_piece(int32_t token); /* the text of a token */
 /* A random scenario. Adds what happened to @total. */
 struct sim_total {
     uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_restarts;
+    uint64_t n_drafted, n_accepted;
     uint64_t n_end[FINISH_ERROR + 1]; /* by reason */
 };
 void sim_random(uint64_t seed, struct sim_total *total);

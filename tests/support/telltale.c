@@ -287,21 +287,38 @@ static struct cell *cell_of(struct engine *e, const struct engine_batch *b, uint
 }
 
 static void note_stale(struct engine *e, const struct engine_batch *b, uint32_t cls, uint32_t s,
-                       uint32_t pos) {
+                       uint32_t pos, const char *what) {
     e->seen.n_stale++;
     if (!e->set.strict)
         return;
     fprintf(stderr,
             "telltale: step %llu: sequence %u reads position %u (class %u) from page %u, where "
-            "something else is\n",
+            "%s is\n",
             (unsigned long long)b->step, s, pos, cls,
-            b->table[cls].page[b->table[cls].start[s] + pos / e->opts.page_tokens]);
+            b->table[cls].page[b->table[cls].start[s] + pos / e->opts.page_tokens], what);
     abort();
 }
 
-/* The hash of one position more, as the pages have it. */
+/* The tokens of sequence @s as its wants have them, or NULL: @n of them. */
+static const int32_t *history_of(const struct engine_batch *b, uint32_t s, uint32_t *n) {
+    const struct engine_seq *q = &b->seq[s];
+
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        const struct engine_param *p = &b->param[b->want[i].param];
+
+        if (b->want[i].row >= q->row0 && b->want[i].row < q->row0 + q->n_rows) {
+            *n = p->n_tokens;
+            return p->tokens;
+        }
+    }
+    *n = 0;
+    return NULL;
+}
+
+/* The hash of one position more, as the pages have it. @token: what must be there, -1 if that is not
+ * known. A draft that was refused is found in this way: what precedes it is right. */
 static uint64_t read_position(struct engine *e, const struct engine_batch *b, uint32_t s,
-                              uint32_t pos, uint64_t h) {
+                              uint32_t pos, int32_t token, uint64_t h) {
     uint64_t before = h;
 
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
@@ -309,7 +326,9 @@ static uint64_t read_position(struct engine *e, const struct engine_batch *b, ui
             continue;
         const struct cell *c = cell_of(e, b, cls, s, pos);
         if (c->pos != pos || c->context != text_context(before, cls))
-            note_stale(e, b, cls, s, pos);
+            note_stale(e, b, cls, s, pos, "something else");
+        else if (token >= 0 && c->token != token)
+            note_stale(e, b, cls, s, pos, "another token");
         h = text_read(h, c);
     }
     return h;
@@ -334,12 +353,14 @@ static int32_t token_of(const struct engine *e, const struct engine_batch *b, ui
 static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     uint64_t h = text_begin();
+    uint32_t n;
+    const int32_t *history = history_of(b, s, &n);
 
     for (uint32_t pos = 0; pos < q->pos0; pos++)
-        h = read_position(e, b, s, pos, h);
+        h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
     for (uint32_t i = 0; i < q->n_rows; i++) {
         write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
-        h = read_position(e, b, s, q->pos0 + i, h);
+        h = read_position(e, b, s, q->pos0 + i, -1, h);
         e->row_hash[q->row0 + i] = h;
         e->row_seq[q->row0 + i] = s;
     }
@@ -350,12 +371,11 @@ static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t w
     const struct engine_want *w = &b->want[want];
     const struct engine_param *p = &b->param[w->param];
     const struct engine_seq *q = &b->seq[e->row_seq[w->row]];
-    uint32_t first = q->row0 + q->n_rows - q->n_draft - (q->feed >= 0);
     struct history y = {
         .token = p->tokens, .more = e->more, .n_prompt = p->n_prompt, .n = p->n_tokens};
 
-    for (uint32_t row = first; row <= w->row; row++)
-        e->more[y.n_more++] = token_of(e, b, e->row_seq[row], row - q->row0);
+    if (q->feed >= 0)
+        e->more[y.n_more++] = token_of(e, b, e->row_seq[w->row], 0);
     return text_sample(&e->set, e->row_hash[w->row], p, w->out_pos, mask, &y);
 }
 

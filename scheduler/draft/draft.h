@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * draft - where drafts come from: a table of sources, each of which guesses what a sequence goes on with
+ * from tokens alone. A guess costs a row of the step and is checked by the model; whether it is worth
+ * that is not decided here (scheduler/spec.h).
+ *
+ * A source works incrementally: it is asked now and then, sees what has been added since, and takes time
+ * in proportion to that. No match, no draft.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DRAFT_MAX 32u        /* tokens of a draft */
+#define DRAFT_SOURCES_MAX 4u /* rows of a table */
+#define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
+
+/* What a source may see. tokens and its counts change between calls, and may be elsewhere. */
+struct draft_text {
+    const int32_t *tokens; /* n_prompt of the prompt, the rest output */
+    uint32_t n_prompt, n_tokens;
+    const int32_t *prediction; /* what the client expects, or NULL */
+    uint32_t n_prediction;
+    const uint8_t *share_key; /* [16] only outputs under the same key may show in a draft */
+};
+
+struct draft_source {
+    const char *name;
+    float prior; /* probability that a drafted token is right, before anything is known */
+
+    /* What all sequences have in common; NULL: nothing. 0 or -ENOMEM. */
+    int (*share)(void **common);
+    void (*unshare)(void *common);
+    /* A sequence begins. *state stays NULL: this source has nothing for it. 0 or -ENOMEM. */
+    int (*begin)(void **state, void *common, const struct draft_text *t);
+    void (*end)(void *state);
+    /* At most @max tokens that may follow; returns how many. @strength: how many tokens before agree. */
+    uint32_t (*propose)(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength);
+    /* A sequence has ended, well or not; NULL: does not care. */
+    void (*finish)(void *common, const struct draft_text *t);
+};
+
+extern const struct draft_source draft_prediction; /* what the client expects */
+extern const struct draft_source draft_suffix;     /* the sequence's own history */
+extern const struct draft_source draft_recent;     /* recent outputs under the same share key */

@@ -1,0 +1,117 @@
+/*
+ * prediction - the client has sent what it expects, as an editor does that asks for a file with a change. It
+ * is followed from its beginning. Where the output leaves it we look ahead for the place where both
+ * meet again: a token was replaced, some were left out or put in; further away an n-gram finds it.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include "base/util.h"
+#include "scheduler/draft/draft.h"
+#include "scheduler/draft/ngram.h"
+
+#define SLOTS_MAX 65536u
+#define AHEAD 48u   /* tokens that may have been left out */
+#define AT_START 4u /* strength of the beginning, where nothing has agreed yet */
+
+struct prediction {
+    struct ngram grams;
+    uint32_t n_indexed;
+    uint32_t n_seen; /* output tokens */
+    uint32_t at, len;
+    bool
+        on; /* the output follows it: what comes next is prediction[at]; else it was left at `at` */
+};
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    struct prediction *p;
+
+    (void)common;
+    if (t->n_prediction == 0)
+        return 0;
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return -ENOMEM;
+    if (ngram_init(&p->grams, t->n_prediction, SLOTS_MAX) < 0) {
+        free(p);
+        return -ENOMEM;
+    }
+    p->on = true;
+    p->len = AT_START;
+    *state = p;
+    return 0;
+}
+
+static void end(void *state) {
+    struct prediction *p = state;
+
+    ngram_deinit(&p->grams);
+    free(p);
+}
+
+/* Whether the last two output tokens x, y mean that prediction[at] comes next, for at in [left, left + AHEAD]. */
+static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t x, int32_t y) {
+    uint32_t last = MIN(p->at + AHEAD, t->n_prediction);
+
+    for (uint32_t j = p->at; j < last; j++) {
+        bool follows = j <= p->at + 1; /* x was put in, or stands for prediction[at] */
+
+        if (t->prediction[j] == y && (follows || t->prediction[j - 1] == x)) {
+            p->at = j + 1;
+            p->len = follows ? 1 : 2;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* @i: the next output token. */
+static void follow(struct prediction *p, const struct draft_text *t, uint32_t i) {
+    int32_t y = t->tokens[i];
+
+    if (p->on && p->at < t->n_prediction && t->prediction[p->at] == y) {
+        p->at++, p->len++;
+    } else if (p->on) {
+        p->on = false;
+        p->len = 0;
+    } else {
+        p->on = meet_again(p, t, t->tokens[i - 1], y);
+    }
+}
+
+/* Elsewhere in the prediction, by the last tokens of the output. */
+static void search(struct prediction *p, const struct draft_text *t) {
+    uint32_t len, at = ngram_find(&p->grams, t->prediction, t->n_prediction,
+                                  t->tokens + t->n_prompt, t->n_tokens - t->n_prompt, &len);
+
+    if (len > 0) {
+        p->on = true;
+        p->at = at;
+        p->len = len;
+    }
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    struct prediction *p = state;
+    uint32_t until = MIN(t->n_prediction, p->n_indexed + DRAFT_CATCH_UP), n = 0;
+
+    while (p->n_indexed < until)
+        ngram_add(&p->grams, t->prediction, p->n_indexed++);
+    for (; t->n_prompt + p->n_seen < t->n_tokens; p->n_seen++)
+        follow(p, t, t->n_prompt + p->n_seen);
+    if (!p->on)
+        search(p, t);
+    while (p->on && n < max && p->at + n < t->n_prediction)
+        out[n] = t->prediction[p->at + n], n++;
+    *strength = p->len;
+    return n;
+}
+
+const struct draft_source draft_prediction = {
+    .name = "prediction",
+    .prior = 0.7F,
+    .begin = begin,
+    .end = end,
+    .propose = propose,
+};

@@ -1,0 +1,177 @@
+/*
+ * recent - agents ask for nearly the same again and again: the outputs that ended lately are kept, in a ring
+ * for each share key, and are a draft for the next one. Keys that were not used for longest make room.
+ * A ring is only ever read by sequences of its own key: how long an answer takes tells nobody what
+ * others were answered.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/util.h"
+#include "scheduler/draft/draft.h"
+#include "scheduler/draft/ngram.h"
+
+#define KEYS 16
+#define RING 16384u   /* tokens of a key, a power of two */
+#define OUTPUT_MIN 8u /* shorter outputs are not kept */
+#define LEAD                                                                                       \
+    NGRAM_LONG /* of the prompt's tokens, so that the beginning of an output is found too */
+#define LEAST                                                                                      \
+    4u /* tokens that must agree: there is more to be mistaken about than in one's own text */
+
+struct ring {
+    uint8_t key[16];
+    uint64_t used;
+    int32_t *tokens; /* [RING], linear: refilled from the start when full */
+    uint32_t n_tokens, epoch;
+    struct ngram grams;
+};
+
+struct recent {
+    struct ring ring[KEYS];
+    uint64_t turn;
+};
+
+struct reader {
+    struct recent *all;
+    uint32_t n_seen;
+    uint32_t ring, epoch, at, len; /* the copy that is followed; len 0: none */
+};
+
+static int share(void **common) {
+    *common = calloc(1, sizeof(struct recent));
+    return *common ? 0 : -ENOMEM;
+}
+
+static void unshare(void *common) {
+    struct recent *all = common;
+
+    for (int i = 0; i < KEYS; i++) {
+        free(all->ring[i].tokens);
+        ngram_deinit(&all->ring[i].grams);
+    }
+    free(all);
+}
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    struct reader *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return -ENOMEM;
+    r->all = common;
+    r->n_seen = t->n_tokens;
+    *state = r;
+    return 0;
+}
+
+static struct ring *find(struct recent *all, const uint8_t *key) {
+    for (int i = 0; i < KEYS; i++)
+        if (all->ring[i].tokens && memcmp(all->ring[i].key, key, 16) == 0)
+            return &all->ring[i];
+    return NULL;
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    struct reader *r = state;
+    struct ring *g = find(r->all, t->share_key);
+    uint32_t n = 0;
+
+    if (!g) {
+        r->len = 0;
+        return 0;
+    }
+    if (r->ring != (uint32_t)(g - r->all->ring) || r->epoch != g->epoch)
+        r->len = 0;
+    r->ring = (uint32_t)(g - r->all->ring);
+    r->epoch = g->epoch;
+    for (; r->len > 0 && r->n_seen < t->n_tokens; r->n_seen++)
+        if (r->at < g->n_tokens && g->tokens[r->at] == t->tokens[r->n_seen])
+            r->at++, r->len++;
+        else
+            r->len = 0;
+    r->n_seen = t->n_tokens;
+    if (r->len < NGRAM_LONG) {
+        uint32_t len,
+            at = ngram_find(&g->grams, g->tokens, g->n_tokens, t->tokens, t->n_tokens, &len);
+
+        if (len > r->len && len >= LEAST)
+            r->at = at, r->len = len;
+    }
+    while (r->len > 0 && n < max && r->at + n < g->n_tokens && g->tokens[r->at + n] >= 0)
+        out[n] = g->tokens[r->at + n], n++;
+    *strength = r->len;
+    return n;
+}
+
+/* The ring of @key, emptied if it was another's. NULL: no memory. */
+static struct ring *claim(struct recent *all, const uint8_t *key) {
+    struct ring *g = find(all, key);
+
+    if (!g) {
+        g = &all->ring[0];
+        for (int i = 1; i < KEYS; i++)
+            if (all->ring[i].used < g->used)
+                g = &all->ring[i];
+        if (!g->tokens) {
+            if (ngram_init(&g->grams, RING, RING) < 0)
+                return NULL;
+            g->tokens = malloc(RING * sizeof(*g->tokens));
+            if (!g->tokens) {
+                ngram_deinit(&g->grams);
+                return NULL;
+            }
+        }
+        memcpy(g->key, key, 16);
+        g->n_tokens = 0;
+        g->epoch++;
+    }
+    g->used = ++all->turn;
+    return g;
+}
+
+/* Keeps the newest half. */
+static void make_room(struct ring *g) {
+    uint32_t drop = g->n_tokens - RING / 2;
+
+    memmove(g->tokens, g->tokens + drop, RING / 2 * sizeof(*g->tokens));
+    memset(g->grams.slot[0], 0, (g->grams.mask + 1) * sizeof(uint32_t));
+    memset(g->grams.slot[1], 0, (g->grams.mask + 1) * sizeof(uint32_t));
+    g->n_tokens = RING / 2;
+    for (uint32_t i = 0; i < g->n_tokens; i++)
+        ngram_add(&g->grams, g->tokens, i);
+    g->epoch++;
+}
+
+static void finish(void *common, const struct draft_text *t) {
+    uint32_t n_out = t->n_tokens - t->n_prompt;
+    uint32_t n = MIN(n_out + MIN(LEAD, t->n_prompt), RING / 2 - 1);
+    const int32_t *from = t->tokens + t->n_tokens - n;
+    struct ring *g;
+
+    if (n_out < OUTPUT_MIN || !(g = claim(common, t->share_key)))
+        return;
+    if (g->n_tokens + n + 1 > RING)
+        make_room(g);
+    for (uint32_t i = 0; i < n; i++) {
+        g->tokens[g->n_tokens] = from[i];
+        ngram_add(&g->grams, g->tokens, g->n_tokens++);
+    }
+    g->tokens[g->n_tokens++] = -1; /* nothing follows an output */
+}
+
+static void end(void *state) {
+    free(state);
+}
+
+const struct draft_source draft_recent = {
+    .name = "recent",
+    .prior = 0.4F,
+    .share = share,
+    .unshare = unshare,
+    .begin = begin,
+    .end = end,
+    .propose = propose,
+    .finish = finish,
+};

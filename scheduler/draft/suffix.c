@@ -1,0 +1,87 @@
+/*
+ * suffix - a sequence often repeats itself: code that is edited, names, quotations, loops. The draft is what
+ * followed the last time that the latest tokens stood there. As long as the model follows that copy we
+ * stay in it: the match grows longer and does not jump to another place that is merely later.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include "base/util.h"
+#include "scheduler/draft/draft.h"
+#include "scheduler/draft/ngram.h"
+
+#define SLOTS_MAX 65536u
+#define ROOM 2048u /* for output */
+
+struct suffix {
+    struct ngram grams;
+    uint32_t n_seen;
+    uint32_t at, len; /* the copy that is followed: what comes next is tokens[at]; len 0: none */
+};
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    struct suffix *s = calloc(1, sizeof(*s));
+
+    (void)common;
+    if (!s)
+        return -ENOMEM;
+    if (ngram_init(&s->grams, t->n_tokens + ROOM, SLOTS_MAX) < 0) {
+        free(s);
+        return -ENOMEM;
+    }
+    *state = s;
+    return 0;
+}
+
+static void end(void *state) {
+    struct suffix *s = state;
+
+    ngram_deinit(&s->grams);
+    free(s);
+}
+
+/* Reads what has been added. What is known up to n_seen may be found, so the newest n-gram is added only
+ * when a token follows it. */
+static void catch_up(struct suffix *s, const struct draft_text *t) {
+    uint32_t until = MIN(t->n_tokens, s->n_seen + DRAFT_CATCH_UP);
+
+    for (; s->n_seen < until; s->n_seen++) {
+        if (s->len > 0 && t->tokens[s->at] == t->tokens[s->n_seen])
+            s->at++, s->len++;
+        else
+            s->len = 0;
+        ngram_add(&s->grams, t->tokens, s->n_seen);
+    }
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    struct suffix *s = state;
+
+    catch_up(s, t);
+    if (s->n_seen < t->n_tokens)
+        return 0;
+    if (s->len < NGRAM_LONG) {
+        uint32_t len,
+            at = ngram_find(&s->grams, t->tokens, t->n_tokens, t->tokens, t->n_tokens, &len);
+
+        if (len > s->len)
+            s->at = at, s->len = len;
+    }
+    if (s->len == 0)
+        return 0;
+    /* Behind the end the draft repeats itself: a loop goes on as a loop. */
+    uint32_t n_known = t->n_tokens - s->at;
+    for (uint32_t i = 0; i < max; i++)
+        out[i] = i < n_known ? t->tokens[s->at + i] : out[i - n_known];
+    *strength = s->len;
+    return max;
+}
+
+const struct draft_source draft_suffix = {
+    .name = "suffix",
+    .prior = 0.5F,
+    .begin = begin,
+    .end = end,
+    .propose = propose,
+};

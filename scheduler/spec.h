@@ -1,0 +1,77 @@
+#pragma once
+
+/*
+ * spec - what to draft for whom: asks the sources (scheduler/draft/), estimates how much of a draft will be
+ * accepted, and rests a source that does not pay. How many drafted rows a step gets is decided by
+ * plan_step(), from these estimates and the cost model. docs/speculation.md tells the whole story.
+ */
+
+#include "scheduler/draft/draft.h"
+#include "scheduler/request.h"
+
+#define SPEC_LEVELS 4u    /* classes of match length */
+#define SPEC_POSITIONS 6u /* classes of position in the draft */
+
+/* Trials of a drafted token and how many were right, old ones fading. */
+struct spec_trials {
+    float n, right;
+};
+
+typedef struct spec_trials spec_table[DRAFT_SOURCES_MAX][SPEC_LEVELS][SPEC_POSITIONS];
+
+struct spec_opts {
+    bool off;
+    uint32_t max_draft;                       /* 0: 16 */
+    const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
+};
+
+struct spec {
+    const struct draft_source *source[DRAFT_SOURCES_MAX];
+    void *common[DRAFT_SOURCES_MAX];
+    uint32_t n_sources, max_draft; /* 0 sources: off */
+    spec_table seen;               /* of all requests */
+    /* What a step takes compared with what the cost model expects: with drafts, and without. Running means. */
+    float slow[2];
+    uint64_t turn; /* the number of the step that is planned, set by the caller */
+};
+
+/* A request's part. */
+struct spec_request {
+    const struct spec *owner;
+    void *state[DRAFT_SOURCES_MAX];
+    spec_table seen;
+    struct spec_rest {
+        uint32_t until;   /* output tokens, before which the source is not asked */
+        uint32_t length;  /* of the last rest */
+        uint32_t refused; /* drafts in a row that got no row, or were all wrong */
+        bool probe;       /* after a rest: try a little, whatever the estimate says */
+    } rest[DRAFT_SOURCES_MAX];
+
+    /* The draft at hand. survival[i]: probability that its first i + 1 tokens are right. */
+    int32_t draft[DRAFT_MAX];
+    float survival[DRAFT_MAX];
+    uint32_t n_draft, source, level;
+};
+
+int spec_init(struct spec *s, const struct spec_opts *opts);
+void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
+struct spec_request *spec_request_free(struct spec_request *q);
+
+/* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
+ * worth mentioning. */
+void spec_propose(struct spec *s, struct request *r);
+/* Whether the draft at hand is to be tried whatever the estimates say; it is short. */
+bool spec_probes(const struct request *r);
+/* The plan gave the draft at hand no row. */
+void spec_refused(struct request *r);
+/* @n_drafted tokens of it were computed, @n_right of them were right and sent; @ended: the request ended with
+ * the last of these. */
+void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t n_right,
+                bool ended);
+/* The request is over. */
+void spec_finish(struct spec *s, const struct request *r);
+
+/* A step took @ns where @expect_ns was expected. */
+void spec_time(struct spec *s, bool drafts, int64_t ns, int64_t expect_ns);
+/* How much longer than expected steps with drafts take, compared with those without: at least 1. */
+float spec_slower(const struct spec *s);
