@@ -1,0 +1,218 @@
+/*
+ * Attention over pages: as close to a double-precision softmax as the pages' rounding allows, and the same bits with
+ * every instruction set, page size, cut of the prompt and number of threads, whatever other positions of a page
+ * hold.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/cpu/state.h"
+#include "tests/engine/cpu/fixture.h"
+
+enum { KEYS = 600, KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5 };
+
+static const char *const isas[] = {"generic", "avx2", "avx512"};
+
+struct sheet { /* what the layers of a model would have computed */
+    uint32_t head_dim, group;
+    float q[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
+    float k[KEYS * KV_HEADS * MAX_WIDTH], v[KEYS * KV_HEADS * MAX_WIDTH];
+};
+
+struct way {
+    const char *isa;
+    uint32_t page_tokens, n_threads, chunk; /* chunk: rows of a step */
+    bool q8, dirty;                         /* dirty: pages are full of NaN beforehand */
+};
+
+struct rig {
+    struct be be;
+    struct engine_batch batch;
+    struct engine_seq seq;
+    uint32_t start[2], page[KEYS / 16 + 1], row_seq[KEYS], row_pos[KEYS];
+    const struct sheet *sheet;
+};
+
+static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) {
+    uint32_t hd = s->head_dim, n_pages = KEYS / w->page_tokens + 1;
+    size_t key = w->q8 ? hd / 32 * 34 : hd * 2;
+    struct be *b = &r->be;
+
+    memset(r, 0, sizeof(*r));
+    r->sheet = s;
+    b->kernels = isa_find(w->isa, NULL);
+    cr_assert(pool_new(&b->pool, w->n_threads) == 0);
+    b->shape = (struct model_shape){
+        .n_layer = 1, .n_head = KV_HEADS * s->group, .n_head_kv = KV_HEADS, .head_dim = hd};
+    b->max_rows = KEYS;
+    b->view = (struct kv_view){
+        .q8 = w->q8,
+        .head_dim = hd,
+        .page_tokens = w->page_tokens,
+        .k_group = LANES * key,
+        .k_head = w->page_tokens * key,
+        .v_head = w->page_tokens * key,
+    };
+    b->layer_bytes = b->page_bytes = 2 * KV_HEADS * w->page_tokens * key;
+    b->n_pages = n_pages;
+    b->kv_bytes = n_pages * b->page_bytes;
+    b->kv = be_map(b->kv_bytes);
+    memset(b->kv, w->dirty ? 0x7F : 0, b->kv_bytes);
+    b->act_width[ACT_Q] = b->act_width[ACT_O] = (size_t)KV_HEADS * s->group * hd;
+    b->act[ACT_Q] = calloc(KEYS, b->act_width[ACT_Q] * sizeof(float));
+    b->act[ACT_O] = calloc(KEYS, b->act_width[ACT_O] * sizeof(float));
+    cr_assert(b->kv && b->act[ACT_Q] && b->act[ACT_O] && attend_open(b, KEYS) == 0);
+    for (uint32_t i = 0; i < n_pages; i++)
+        r->page[i] = (i * 7 + 3) % n_pages; /* scattered: 7 and n_pages have no common factor */
+    r->start[1] = n_pages;
+    r->batch = (struct engine_batch){.n_seqs = 1, .seq = &r->seq};
+    r->batch.table[KV_GLOBAL].start = r->start;
+    r->batch.table[KV_GLOBAL].page = r->page;
+    b->step.be = b;
+    b->step.host = (struct host_step){
+        .batch = &r->batch,
+        .page_tokens = w->page_tokens,
+        .row_seq = r->row_seq,
+        .row_pos = r->row_pos,
+    };
+}
+
+static void rig_close(struct rig *r) {
+    attend_close(&r->be);
+    pool_free(r->be.pool);
+    be_unmap(r->be.kv, r->be.kv_bytes);
+    free(r->be.act[ACT_Q]);
+    free(r->be.act[ACT_O]);
+}
+
+/* Positions [pos, pos + n): writes their keys and values, then attends. @out: [position][...] */
+static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
+    const struct sheet *s = r->sheet;
+    struct be *b = &r->be;
+    uint32_t hd = s->head_dim;
+    size_t width = b->act_width[ACT_Q], kv_width = (size_t)KV_HEADS * hd;
+    const struct attn attn = {.scale = 1 / sqrtf((float)hd)};
+    const struct kv_layer layer = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t p = pos + i, pt = b->view.page_tokens;
+        uint8_t *page = b->kv + r->page[p / pt] * b->page_bytes;
+
+        r->row_pos[i] = p;
+        for (uint32_t h = 0; h < KV_HEADS; h++)
+            b->kernels->kv_write(&b->view, page + h * b->view.k_head,
+                                 page + KV_HEADS * b->view.k_head + h * b->view.v_head, p % pt,
+                                 s->k + p * kv_width + h * hd, s->v + p * kv_width + h * hd);
+        memcpy(b->act[ACT_Q] + i * width, s->q + p * width, width * sizeof(float));
+    }
+    r->seq.n_rows = n;
+    r->seq.pos0 = pos;
+    b->step.n_rows = n;
+    attend_begin(&b->step);
+    attend_run(&b->step, &layer, &attn);
+    memcpy(out + pos * width, b->act[ACT_O], n * width * sizeof(float));
+}
+
+static void run(const struct sheet *s, const struct way *w, float *out) {
+    static struct rig r;
+
+    rig_open(&r, s, w);
+    for (uint32_t pos = 0; pos < KEYS; pos += w->chunk)
+        rig_step(&r, pos, MIN(w->chunk, KEYS - pos), out);
+    rig_close(&r);
+}
+
+static void fill(struct sheet *s, uint32_t head_dim, uint32_t group) {
+    s->head_dim = head_dim;
+    s->group = group;
+    fixture_normal(s->q, KEYS * KV_HEADS * group * head_dim, 1);
+    fixture_normal(s->k, KEYS * KV_HEADS * head_dim, 2);
+    fixture_normal(s->v, KEYS * KV_HEADS * head_dim, 3);
+    for (uint32_t i = 0; i < KEYS * KV_HEADS * group * head_dim; i++)
+        s->q[i] *= 2; /* some weights far from equal */
+}
+
+static double rounded(float x, bool q8) {
+    return q8 ? (double)x : (double)mx_half_to_float(mx_float_to_half(x));
+}
+
+static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q8,
+                      const float *got) {
+    uint32_t hd = s->head_dim, kv = head / s->group;
+    const float *q = s->q + ((size_t)pos * KV_HEADS * s->group + head) * hd;
+    double weight[KEYS], most = -1e30, sum = 0, tolerance = q8 ? 0.05 : 2e-5;
+
+    for (uint32_t j = 0; j <= pos; j++) {
+        weight[j] = 0;
+        for (uint32_t d = 0; d < hd; d++)
+            weight[j] += (double)q[d] * rounded(s->k[((size_t)j * KV_HEADS + kv) * hd + d], q8);
+        weight[j] /= sqrt(hd);
+        most = fmax(most, weight[j]);
+    }
+    for (uint32_t j = 0; j <= pos; j++)
+        sum += weight[j] = exp(weight[j] - most);
+    for (uint32_t d = 0; d < hd; d++) {
+        double exact = 0;
+
+        for (uint32_t j = 0; j <= pos; j++)
+            exact += weight[j] / sum * rounded(s->v[((size_t)j * KV_HEADS + kv) * hd + d], q8);
+        cr_expect(fabs(exact - (double)got[head * hd + d]) <= tolerance,
+                  "position %u head %u dimension %u: %g, exact %g", pos, head, d,
+                  (double)got[head * hd + d], exact);
+    }
+}
+
+static void check(uint32_t head_dim, uint32_t group, bool q8) {
+    static struct sheet s;
+    static float expect[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH],
+        got[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
+    static const struct way ways[] = {
+        {NULL, 16, 1, KEYS, false, true}, {NULL, 32, 3, KEYS, false, true},
+        {NULL, 64, 3, 1, false, true},    {NULL, 32, 1, 7, false, false},
+        {NULL, 16, 3, 37, false, true},
+    };
+    struct way first = {"generic", 16, 1, 1, q8, false};
+    size_t width = (size_t)KV_HEADS * group * head_dim;
+
+    fill(&s, head_dim, group);
+    run(&s, &first, expect);
+    for (uint32_t pos = 0; pos < KEYS; pos = pos * 2 + 1)
+        for (uint32_t head = 0; head < KV_HEADS * group; head += group)
+            check_row(&s, pos, head, q8, expect + pos * width);
+    for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
+        if (!isa_find(isas[i], NULL)) {
+            printf("# %s cannot be run here\n", isas[i]);
+            continue;
+        }
+        for (size_t j = 0; j < ARRAY_SIZE(ways); j++) {
+            struct way w = ways[j];
+
+            w.isa = isas[i];
+            w.q8 = q8;
+            memset(got, 0, sizeof(got));
+            run(&s, &w, got);
+            cr_expect(memcmp(got, expect, KEYS * width * sizeof(float)) == 0,
+                      "%s, head %u x %u, q8 %d, pages of %u, %u threads, chunks of %u", w.isa,
+                      head_dim, group, q8, w.page_tokens, w.n_threads, w.chunk);
+        }
+    }
+}
+
+Test(cpu_attention, half_precision_pages) {
+    check(128, 2, false);
+    check(64, 1, false);
+}
+
+Test(cpu_attention, eight_bit_pages) {
+    check(128, 2, true);
+    check(96, 3, true);
+}
+
+Test(cpu_attention, odd_heads_and_groups) {
+    check(40, 5, false);
+    check(23, 1, false);
+}
