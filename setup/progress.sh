@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts here: shows on stderr that something long is going on. On a terminal one line is drawn again
 # every second, elsewhere a line is added now and then.
 
@@ -38,9 +39,9 @@ progress_tick() {
         t=$((SECONDS - start))
         if [ -t 2 ]; then
             touch "$progress_drawn"
-            printf '\r\033[K%s: %s %d s' "$what" "$($how_far)" $t >&2
+            printf '\r\033[K%s: %s%d s' "$what" "$($how_far | sed 's/$/, /')" $t >&2
         elif [ $t -ge $next ]; then
-            printf '%s: %s %d s\n' "$what" "$($how_far)" $t >&2
+            printf '%s: %s%d s\n' "$what" "$($how_far | sed 's/$/, /')" $t >&2
             next=$((t + 10))
         fi
     done
