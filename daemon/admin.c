@@ -438,41 +438,22 @@ static void remove_stale(const char *path) {
         close(fd);
 }
 
-/* libuv says "permission denied" for a folder that does not exist. */
-static int refuse_path(const char *path, int r, struct err *err) {
-    char folder[sizeof(((struct listener *)0)->path)];
-    struct stat st;
-
-    snprintf(folder, sizeof(folder), "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = 0;
-    bool absent = r == UV_EACCES && slash && *folder && stat(folder, &st) < 0 && errno == ENOENT;
-    err_set(err, 0, "admin-socket", "admin-socket: %s: %s", path,
-            absent ? "no such folder" : uv_strerror(r));
-    return r;
-}
-
 int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
     struct listener *l;
-    struct stat st;
 
     if (strlen(path) >= sizeof(l->path))
         return err_set(err, 0, "admin-socket", "admin-socket: the path is longer than %zu bytes",
                        sizeof(l->path) - 1);
     if (!(l = add_listener(a)))
         return err_set(err, 0, "admin-socket", "admin-socket: too many");
-    bool exists = lstat(path, &st) == 0;
-    if (exists && !S_ISSOCK(st.st_mode))
-        return err_set(err, 0, "admin-socket", "admin-socket: %s: exists and is not a socket",
-                       path);
-    if (exists)
-        remove_stale(path);
+    remove_stale(path);
     mode_t mask = umask(0117); /* 0660 */
     int r = uv_pipe_bind(&l->pipe, path);
     umask(mask);
-    if (r < 0)
-        return refuse_path(path, r, err);
+    if (r < 0) {
+        err_set(err, 0, "admin-socket", "admin-socket: %s: %s", path, uv_strerror(r));
+        return r;
+    }
     snprintf(l->path, sizeof(l->path), "%s", path);
     return start_listening(l, err);
 }

@@ -337,8 +337,10 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
     int port, bound;
 
     if (strncmp(address, "unix:", 5) == 0) {
-        int r = api_listen_unix(f->api, address + 5, err);
+        int r = service_check_path("listen", address + 5, err);
 
+        if (r == 0)
+            r = api_listen_unix(f->api, address + 5, err);
         if (r == 0 && !*f->url)
             snprintf(f->url, sizeof(f->url), "%s", address);
         return r;
@@ -376,9 +378,10 @@ static int open_listeners(struct front *f, struct err *err) {
         snprintf(f->url, sizeof(f->url), "inherited sockets");
     for (char **l = f->config.listen; !f->n_inherited && *l && r == 0; l++)
         r = listen_on(f, *l, err);
-    if (r == 0 && n == (int)f->n_inherited && *f->config.admin_socket)
-        r = admin_listen_unix(f->admin, f->config.admin_socket, err);
-    return r;
+    if (r < 0 || n > (int)f->n_inherited || !*f->config.admin_socket)
+        return r;
+    r = service_check_path("admin-socket", f->config.admin_socket, err);
+    return r < 0 ? r : admin_listen_unix(f->admin, f->config.admin_socket, err);
 }
 
 /* A quarter of the memory that is available now. */

@@ -4,7 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include "base/clock.h"
+
+int service_check_path(const char *key, const char *path, struct err *err) {
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+
+    if (slash && slash != path) {
+        CLEANUP(freep) char *folder = strndup(path, (size_t)(slash - path));
+
+        if (!folder)
+            return -ENOMEM;
+        if (stat(folder, &st) < 0 && errno == ENOENT)
+            return err_set(err, 0, key, "%s: %.200s: the folder %.150s does not exist", key, path,
+                           folder);
+    }
+    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return err_set(err, 0, key, "%s: %.300s: exists and is not a socket", key, path);
+    return 0;
+}
 
 #ifdef HAVE_SYSTEMD
 

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "base/err.h"
 
 #define SERVICE_FDS_MAX 16
 
@@ -15,6 +16,10 @@ struct service_fd {
     int fd;
     bool admin; /* its name is "admin": the admin socket; else HTTP */
 };
+
+/* Whether a UNIX socket can stand at @path, which the option @key names: its folder exists and what may be there
+ * already is a socket. libuv reports the first as a lack of permission, the kernel the second as a socket in use. */
+int service_check_path(const char *key, const char *path, struct err *err);
 
 /* Sockets passed by socket activation. Each is checked to be a listening stream socket. Returns their
  * number, or -EINVAL when what was passed cannot be used. Removes the variables from the environment. */

@@ -39,12 +39,13 @@ void worker_build_id(unsigned char out[20]) {
              sizeof(struct event));
 }
 
-/* Everything that ends the process goes through here: the front gets the reason. */
+/* Everything that ends the process goes through here: the front gets the reason and says it. */
 static int refuse(struct worker *w, const char *why) {
-    log_event(WLOG_ERROR, "worker_failed", "reason=\"%s\"", why);
-    if (chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0)
-        for (int i = 0; i < 10 && chan_wants_write(&w->chan); i++)
-            chan_wait(&w->chan, 100);
+    bool told = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
+
+    for (int i = 0; told && i < 10 && chan_wants_write(&w->chan); i++)
+        chan_wait(&w->chan, 100);
+    log_event(told ? WLOG_DEBUG : WLOG_ERROR, "worker_failed", "reason=\"%s\"", why);
     return WORKER_REFUSED;
 }
 

@@ -296,7 +296,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         set_state(w, WORKERS_DOWN);
         w->n_deaths++;
         blame(w);
-        log_event(WLOG_ERROR, "worker_died",
+        /* The reason why no worker ever served is the front's last line: main.c says it. */
+        log_event(!w->served && *w->refusal ? WLOG_DEBUG : WLOG_ERROR, "worker_died",
                   "pid=%d status=%lld signal=%d hang=%d suspects=%u%s%s%s", p->pid,
                   (long long)status, signal, w->killed_for_hang, w->suspects->n,
                   *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");

@@ -69,7 +69,27 @@ def test_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "127.0.0.1:%d" % taken.getsockname()[1]
         r = run_weftd("--model", tiny_model(), "--listen", address)
-        assert r.returncode != 0 and address.split(":")[1] in r.stderr, r
+        assert r.returncode == 75 and address in r.stderr and r.stderr.count("\n") == 1, r
+
+
+def test_socket_path_that_cannot_be_used_is_named():
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as taken:
+        pathlib.Path(folder, "file").write_text("")
+        taken.bind(folder + "/taken")
+        taken.listen()
+        cases = [("none/s", 78, f"the folder {folder}/none does not exist"), ("file", 78, "not a socket"), ("taken", 75, "in use")]
+        for name, code, part in cases:
+            path = f"{folder}/{name}"
+            for flags in (["--listen", "unix:" + path], ["--listen", "127.0.0.1:0", "--admin-socket", path]):
+                r = run_weftd("--model", tiny_model(), *flags)
+                assert r.returncode == code and path in r.stderr and part in r.stderr, r
+                assert r.stderr.count("\n") == 1, r.stderr
+
+
+def test_model_that_needs_more_memory_than_there_is_is_refused():
+    r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--backend", "cpu", "--kv-memory", "4000G")
+    assert r.returncode == 78 and "does not fit" in r.stderr and tiny_model() in r.stderr, r
+    assert r.stderr.count("error") == 0, r.stderr
 
 
 def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
