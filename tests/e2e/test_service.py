@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -323,6 +324,20 @@ def test_hung_worker_is_replaced_and_streams_go_on():
         reader.join(30)
         assert got == should
         assert d.stats()["worker"]["hangs"] == 1
+
+
+def test_daemon_whose_file_was_replaced_starts_its_own_worker():
+    with tempfile.TemporaryDirectory() as folder:
+        own = pathlib.Path(folder, "weftd")
+        shutil.copy(program("weftd"), own)
+        with Weftd(popen={"executable": str(own)}) as d:
+            should = d.complete(random_tokens(1, 20), max_tokens=5, temperature=0)["token_ids"]
+            pathlib.Path(folder, "new").write_text("#!/bin/false\n")
+            os.replace(folder + "/new", own)
+            d.kill_worker()
+            d.wait_health(200)
+            assert d.complete(random_tokens(1, 20), max_tokens=5, temperature=0)["token_ids"] == should
+            assert d.stats()["worker"]["deaths"] == 1
 
 
 def test_many_clients_at_once_get_what_they_get_alone():

@@ -232,6 +232,23 @@ def test_bad_configuration_is_not_tried_again():
     assert is_serving()
 
 
+def test_waiting_client_does_not_make_a_bad_configuration_run_for_ever():
+    machine.write_conf(BASE_CONF + "threads = many\n")
+    machine.run("systemctl", "stop", "weftd")
+    machine.run("systemctl", "reset-failed")
+    try:
+        request("/v1/models", timeout=30)
+        raise AssertionError("a daemon with a bad configuration answered")
+    except (OSError, http.client.HTTPException):
+        pass
+    wait_until("the end of the attempts", lambda: machine.show("ActiveState", "weftd.socket") == "failed")
+    assert machine.show("ActiveState") == "failed"
+    machine.write_conf(BASE_CONF)
+    machine.run("systemctl", "reset-failed", "weftd", "weftd.socket")
+    machine.run("systemctl", "start", "weftd.socket", "weftd-admin.socket", "weftd")
+    assert is_serving()
+
+
 def test_stopped_front_is_killed_by_the_watchdog_and_comes_back():
     pid = machine.show("MainPID")
     machine.run("kill", "-STOP", pid)
