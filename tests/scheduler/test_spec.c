@@ -1,0 +1,204 @@
+/* What is estimated of drafts, and when a source rests; with a source that drafts what the test says. */
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include "scheduler/spec.h"
+
+static uint32_t n_asked, n_offered = 8, match = 8;
+static bool offers = true;
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    static int anything;
+
+    (void)common, (void)t;
+    *state = &anything;
+    return 0;
+}
+
+static void end(void *state) {
+    (void)state;
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    uint32_t n = offers ? MIN(max, n_offered) : 0;
+
+    (void)state, (void)t;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (int32_t)i;
+    *strength = match;
+    n_asked++;
+    return n;
+}
+
+static const struct draft_source source = {
+    .name = "test", .prior = 0.5F, .begin = begin, .end = end, .propose = propose};
+static const struct draft_source *const table[] = {&source, NULL};
+
+static struct spec spec;
+static int32_t tokens[1000];
+
+static void setup(void) {
+    cr_assert_eq(spec_init(&spec, &(struct spec_opts){.source = table}), 0);
+}
+
+static struct request request_of(uint32_t n_prompt, uint32_t max_new) {
+    return (struct request){.tokens = tokens,
+                            .n_prompt = n_prompt,
+                            .n_tokens = n_prompt,
+                            .max_tokens = n_prompt + max_new};
+}
+
+TestSuite(spec, .init = setup);
+
+Test(spec, estimates_follow_what_happens) {
+    struct request r = request_of(10, 900);
+
+    spec_propose(&spec, &r);
+    cr_expect_eq(r.spec->n_draft, 5); /* 1/2^6 is too little */
+    cr_expect_float_eq(r.spec->survival[0], 0.5F, 1e-6F);
+    cr_expect_float_eq(r.spec->survival[2], 0.125F, 1e-6F);
+    for (int i = 0; i < 30; i++)
+        spec_learn(&spec, &r, 8, 8, false);
+    spec_propose(&spec, &r);
+    cr_expect_eq(r.spec->n_draft, 8);
+    cr_expect_gt(r.spec->survival[0], 0.9F);
+    cr_expect_gt(r.spec->survival[7], 0.4F);
+    for (int i = 0; i < 12; i++)
+        spec_learn(&spec, &r, 8, 1, false);
+    spec_propose(&spec, &r);
+    cr_expect_gt(r.spec->survival[0], 0.9F);
+    cr_expect_lt(r.spec->survival[1], 0.55F);
+    spec_request_free(r.spec);
+}
+
+Test(spec, another_request_starts_from_what_all_have_seen) {
+    struct request a = request_of(10, 900), b = request_of(10, 900);
+
+    spec_propose(&spec, &a);
+    for (int i = 0; i < 200; i++)
+        spec_learn(&spec, &a, 8, 8, false);
+    spec_propose(&spec, &b);
+    cr_expect_gt(b.spec->survival[0], 0.9F);
+    match = 2; /* nothing is known of matches so short */
+    spec_propose(&spec, &b);
+    cr_expect_float_eq(b.spec->survival[0], 0.5F, 1e-6F);
+    spec_request_free(a.spec);
+    spec_request_free(b.spec);
+}
+
+Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
+    struct request r = request_of(10, 900);
+
+    spec_propose(&spec, &r);
+    for (int i = 0; i < 20; i++)
+        spec_learn(&spec, &r, 8, 2, true);
+    spec_propose(&spec, &r);
+    cr_expect_gt(r.spec->survival[1], 0.7F);
+    cr_expect_float_eq(r.spec->survival[2] / r.spec->survival[1], 0.5F, 1e-6F);
+    spec_request_free(r.spec);
+}
+
+/* Asks @n tokens long; nothing that is drafted gets a row or is right. Returns how often it was drafted. */
+static uint32_t lose(struct request *r, uint32_t n, bool refused) {
+    uint32_t n_drafts = 0;
+
+    for (uint32_t i = 0; i < n; i++, r->n_tokens++, spec.turn++) {
+        spec_propose(&spec, r);
+        if (r->spec->n_draft == 0)
+            continue;
+        n_drafts++;
+        if (refused && !spec_probes(r))
+            spec_refused(r);
+        else
+            spec_learn(&spec, r, r->spec->n_draft, 0, false);
+    }
+    return n_drafts;
+}
+
+Test(spec, a_source_that_loses_rests_and_is_tried_again) {
+    for (int refused = 0; refused < 2; refused++) {
+        struct request r = request_of(10, 1900);
+
+        n_asked = 0;
+        uint32_t n = lose(&r, 200, refused);
+        cr_expect_leq(n, 12, "%u", n);
+        cr_expect_geq(n, 10, "%u", n);
+        uint32_t later = lose(&r, 700, refused);
+        cr_expect_leq(later, 7, "%u", later); /* every 128 tokens or so */
+        cr_expect_geq(later, 4, "%u", later);
+        cr_expect_eq(n_asked, n + later, "resting costs nothing");
+        /* A try that is right ends it. */
+        while (r.spec->n_draft == 0 && r.n_tokens < r.max_tokens)
+            r.n_tokens++, spec.turn++, spec_propose(&spec, &r);
+        cr_assert_gt(r.spec->n_draft, 0);
+        cr_expect_leq(r.spec->n_draft, 2);
+        cr_expect(spec_probes(&r));
+        spec_learn(&spec, &r, 2, 1, false);
+        spec_propose(&spec, &r);
+        cr_expect_not(spec_probes(&r));
+        spec_request_free(r.spec);
+    }
+}
+
+Test(spec, tries_of_all_requests_fall_into_the_same_steps) {
+    struct request r[8];
+    uint32_t n_steps = 0;
+
+    for (int i = 0; i < 8; i++) {
+        r[i] = request_of(10 + 3 * (uint32_t)i, 900);
+        lose(&r[i], 8 + 3 * (uint32_t)i, false);
+    }
+    for (int step = 0; step < 320; step++, spec.turn++) {
+        bool any = false;
+
+        for (int i = 0; i < 8; i++) {
+            spec_propose(&spec, &r[i]);
+            any |= r[i].spec->n_draft > 0;
+            if (r[i].spec->n_draft > 0)
+                spec_learn(&spec, &r[i], r[i].spec->n_draft, 0, false);
+            r[i].n_tokens++;
+        }
+        n_steps += any;
+    }
+    cr_expect_leq(n_steps, 320 / 16);
+    cr_expect_gt(n_steps, 0);
+    for (int i = 0; i < 8; i++)
+        spec_request_free(r[i].spec);
+}
+
+Test(spec, the_last_tokens_are_not_drafted_beyond_the_end) {
+    struct request r = request_of(10, 4);
+
+    n_offered = 16;
+    spec_propose(&spec, &r);
+    cr_expect_leq(r.spec->n_draft, 3); /* one more is sampled behind them */
+    r.n_tokens = r.max_tokens - 1;
+    spec_propose(&spec, &r);
+    cr_expect_eq(r.spec->n_draft, 0);
+    spec_request_free(r.spec);
+}
+
+Test(spec, off_is_off) {
+    struct request r = request_of(10, 900);
+    struct spec off;
+
+    r.flags = SUBMIT_NO_SPECULATION;
+    spec_propose(&spec, &r);
+    cr_expect_null(r.spec);
+    r.flags = 0;
+    cr_assert_eq(spec_init(&off, &(struct spec_opts){.off = true}), 0);
+    spec_propose(&off, &r);
+    cr_expect_null(r.spec);
+}
+
+Test(spec, slow_steps_with_drafts_are_noticed) {
+    for (int i = 0; i < 50; i++) {
+        spec_time(&spec, false, 1000000, 1000000);
+        spec_time(&spec, true, 1500000, 1000000);
+    }
+    cr_expect_float_eq(spec_slower(&spec), 1.5F, 0.02F);
+    for (int i = 0; i < 50; i++)
+        spec_time(&spec, true, 500000, 1000000);
+    cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F); /* luck is not counted on */
+}
