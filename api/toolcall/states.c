@@ -80,15 +80,15 @@ static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const 
 
 /* The markers that count in text: the format's, and those of reasoning. */
 static enum match match_marker(const struct toolcall_parser *p, const struct tc_state *s,
-                               const char *at, size_t len, bool seen, const struct tc_edge **out) {
+                               const char *at, size_t len, const struct tc_edge **out) {
     const struct tc_edge *own = p->state == TC_CONTENT  ? &p->reason_open
                                 : p->state == TC_REASON ? &p->reason_close
                                                         : NULL;
-    enum match m = match_edges(p, s, at, len, seen, 0, out);
+    enum match m = match_edges(p, s, at, len, p->seen, 0, out);
 
     if (m == NONE && p->state == TC_REASON && p->opts.format && p->opts.format->ends_reasoning)
-        m = match_edges(p, &p->opts.format->states[TC_CONTENT], at, len, seen, TC_OPEN, out);
-    if (m == NONE && own && own->text && !((own->act & TC_START) && seen)) {
+        m = match_edges(p, &p->opts.format->states[TC_CONTENT], at, len, p->seen, TC_OPEN, out);
+    if (m == NONE && own && own->text && !((own->act & TC_START) && p->seen)) {
         m = match_text(p, own->text, at, len);
         *out = own;
     }
@@ -99,15 +99,14 @@ static int text_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e = NULL;
     size_t len, i;
     const char *at = parser_at(p, &len);
-    bool seen = p->seen;
     enum match m = NONE;
 
     assert(!p->call.open);
+    /* A marker after text is looked at once more when that is out and `seen` is right. */
     for (i = 0; i < len; i++) {
-        m = match_marker(p, s, at + i, len - i, seen, &e);
+        m = match_marker(p, s, at + i, len - i, &e);
         if (m != NONE)
             break;
-        seen |= !is_space(at[i]);
     }
     if (i) {
         events_text(p, s->reasoning, at, i);

@@ -116,6 +116,17 @@ Test(toolcall_scan, a_value_ends_where_it_ends) {
     buf_deinit(&out);
 }
 
+Test(toolcall_scan, depth_is_bounded) {
+    char in[2 * SCAN_DEPTH + 3] = "";
+
+    for (unsigned n = SCAN_DEPTH; n <= SCAN_DEPTH + 1; n++) {
+        memset(in, '[', n);
+        memset(in + n, ']', n);
+        in[2 * n] = 0;
+        expect(SCAN_JSON, in, n == SCAN_DEPTH ? in : NULL);
+    }
+}
+
 Test(toolcall_scan, a_full_buffer_is_told) {
     struct buf out;
     size_t used;

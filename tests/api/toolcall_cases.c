@@ -126,6 +126,9 @@ const struct toolcall_case toolcall_cases[] = {
          "apples\n</parameter>\n<parameter=mode>\n12\n"
          "</parameter>\n<parameter=new>\n\n</parameter>\n</tool_call>",
          "write{\"any\": \"12 apples\", \"mode\": \"12\", \"new\": \"\"};"),
+    CASE("qwen-coder", NULL,
+         "<function=write>\n<parameter=ref>\n{\"a\": 1}\n</parameter>\n</function>",
+         "write{\"ref\": {\"a\": 1}};"),
     CASE("qwen-coder", NULL, "<function=f>\nnonsense</function>",
          "C<<function=f>\nnonsense</function>>"),
     CASE("qwen-coder", NULL, "In C++, f<function=3> is", "C<In C++, f<function=3> is>"),
@@ -160,6 +163,8 @@ const struct toolcall_case toolcall_cases[] = {
     CASE("llama3", NULL, "{\"name\": \"Bob\", \"parameters\": {}}",
          "C<{\"name\": \"Bob\", \"parameters\": {}}>"),
     CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3}", "C<{\"name\": \"ping\", \"age\": 3}>"),
+    CASE("llama3", NULL, "{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}",
+         "C<{\"name\": \"ping\", \"age\": 3, \"parameters\": {}}>"),
     CASE("llama3", NULL, "{\"name\": \"ping\"}", "C<{\"name\": \"ping\"}>"),
     CASE("llama3", NULL, "It is {\"name\": \"ping\", \"parameters\": {}}",
          "C<It is {\"name\": \"ping\", \"parameters\": {}}>"),

@@ -23,7 +23,8 @@ static const char tools_json[] =
     "{\"name\": \"write\", \"input_schema\": {\"type\": \"object\", \"properties\": {\"path\": "
     "{\"type\": \"string\"}, \"text\": {\"type\": \"string\"}, \"mode\": {\"anyOf\": [{\"type\": "
     "\"string\"}, {\"type\": \"null\"}]}, \"flag\": {\"type\": [\"boolean\", \"null\"]}, "
-    "\"any\": {}, \"n\": {\"enum\": [1, 2]}}}}, "
+    "\"any\": {}, \"ref\": {\"anyOf\": [{\"type\": \"string\"}, {\"$ref\": \"#/x\"}]}, \"n\": "
+    "{\"enum\": [1, 2]}}}}, "
     "{\"type\": \"function\", \"function\": {\"name\": \"ping\"}}]";
 
 yyjson_val *toolcall_tools(void) {
