@@ -60,12 +60,12 @@ struct expr {
 };
 
 /* Members in this order, each at most once, `separator` between those that are there; then any number of `rest`
- * (NULL: none). In all at least min and at most max of them. */
+ * (NULL: none). In all at least min and at most max of them. `after` comes last, unless there was nothing. */
 struct expr_list {
     uint32_t n, min, max;
     struct expr **member;
     bool *optional;
-    struct expr *separator, *rest;
+    struct expr *separator, *rest, *after;
 };
 
 /* A trie over the names that a key must not be, as JSON writes them. Node 0 is the root. */

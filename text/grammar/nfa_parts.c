@@ -214,9 +214,12 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
         r = reach(&k, k.now, c, &s); /* the rest leads back to its own row */
     if (r == 0 && plain.rest)
         r = add_member(&k, plain.rest, k.now);
+    uint32_t last;
+
+    r = r < 0 ? r : nfa_state(m, &last);
     for (uint32_t c = plain.min; r == 0 && c <= k.top; c++) {
         if (k.now[c] != NFA_NONE)
-            r = nfa_add_empty(m, k.now[c], to);
+            r = nfa_add_empty(m, k.now[c], c ? last : to);
     }
-    return r;
+    return r < 0 ? r : nfa_add(m, l->after, last, to);
 }

@@ -9,7 +9,7 @@
 
 #include "text/grammar/automaton.h"
 
-#define SET_MAX 64 /* configurations at once */
+#define SET_MAX 256 /* configurations at once */
 
 struct frame {
     uint32_t parent, call, count;

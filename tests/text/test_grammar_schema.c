@@ -1,0 +1,423 @@
+/* JSON Schema, keyword by keyword: what fits, what does not, what is refused. */
+
+#include <stdio.h>
+#include <string.h>
+#include "tests/text/grammar_support.h"
+
+#define SCHEMA(source, yes, no) test_lists(GRAMMAR_JSON_SCHEMA, source, yes, no)
+#define REFUSED(source, code, part) test_refused(GRAMMAR_JSON_SCHEMA, source, "grammar_" code, part)
+
+Test(grammar_schema, types) {
+    SCHEMA("{\"type\": \"null\"}", YES("null"), YES("true", "0", ""));
+    SCHEMA("{\"type\": \"boolean\"}", YES("true", "false"), YES("null", "tru"));
+    SCHEMA("{\"type\": \"integer\"}", YES("0", "-1", "12345678901234567890", "-0"),
+           YES("1.0", "01", "1e3", "-", "+1", ""));
+    SCHEMA("{\"type\": \"number\"}", YES("0", "-1.5", "1e3", "2.5E-10", "0.0"),
+           YES("1.", ".5", "1e", "01", "NaN"));
+    SCHEMA("{\"type\": \"string\"}",
+           YES("\"\"", "\"a\"", "\"\\n\\u00e9\\\"\"", "\"\xc3\xa9\"", "\"\\ud83d\\ude00\""),
+           YES("a", "\"", "\"\n\"", "\"\\x\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\xff\"", "\"\xc3\"",
+               "\"a\" "));
+    SCHEMA("{\"type\": [\"string\", \"null\"]}", YES("null", "\"x\""), YES("1", "nul"));
+    SCHEMA("{\"type\": \"array\"}", YES("[]", "[1, \"a\", {}]", "[\n  1,\n  2\n]"),
+           YES("[1,]", "[,]", "{}", "[1 2]"));
+    SCHEMA("{\"type\": \"object\"}",
+           YES("{}", "{\"a\": 1}", "{\"a\":{\"b\":[]},\"c\":null}", "{\n  \"a\": 1\n}"),
+           YES("{\"a\"}", "{a:1}", "[]", "{\"a\":1,}"));
+    SCHEMA("{}", YES("1", "\"a\"", "[{}]", "null"), YES("", "x"));
+    SCHEMA("true", YES("1", "{\"a\": [true]}"), YES(""));
+}
+
+Test(grammar_schema, properties_in_their_order) {
+    static const char S[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"boolean\"}, \"ab\": {\"type\": \"null\"}}, \"required\": [\"b\"]}";
+
+    SCHEMA(S,
+           YES("{\"b\": true}", "{\"a\":1,\"b\":false}", "{\"a\": 1, \"b\": true, \"ab\": null}",
+               "{ \"b\":true, \"ab\":null }"),
+           YES("{}", "{\"a\":1}", "{\"b\":true,\"a\":1}", "{\"b\":1}", "{\"b\":true,\"c\":1}",
+               "{\"b\":true,}", "{,\"b\":true}"));
+    SCHEMA("{\"properties\": {\"x\": {}}}", YES("{}", "{\"x\": [1]}"), YES("{\"y\": 1}", "1"));
+    SCHEMA("{\"properties\": {\"x\": false, \"y\": true}}", YES("{}", "{\"y\": 1}"),
+           YES("{\"x\": 1}"));
+    SCHEMA("{\"properties\": {\"a\\\"\\n\\u00e9/\": {\"type\": \"null\"}}}",
+           YES("{\"a\\\"\\n\xc3\xa9/\": null}"), YES("{\"a\": null}"));
+    SCHEMA("{\"type\": \"object\", \"required\": [\"z\", \"y\"]}",
+           YES("{\"z\": 1, \"y\": 2}", "{\"z\": 1, \"y\": 2, \"x\": 3}"),
+           YES("{}", "{\"z\": 1}", "{\"y\": 1}", "{\"z\": 1, \"y\": 2, \"z\": 3}"));
+    REFUSED("{\"properties\": {\"x\": false}, \"required\": [\"x\"]}", "invalid", "nothing fits");
+}
+
+Test(grammar_schema, additional_properties) {
+    static const char S[] = "{\"properties\": {\"ab\": {\"type\": \"integer\"}, \"abc\": "
+                            "{\"type\": \"integer\"}, \"\\\"\": {\"type\": \"null\"}}, "
+                            "\"additionalProperties\": {\"type\": \"string\"}}";
+
+    SCHEMA(S,
+           YES("{}", "{\"ab\": 1, \"x\": \"y\"}", "{\"a\": \"\"}", "{\"abcd\": \"1\", \"\": \"2\"}",
+               "{\"\\\"\": null, \"\\\"\\\"\": \"\"}"),
+           YES("{\"ab\": \"x\"}", "{\"abc\": \"x\"}", "{\"x\": 1}", "{\"x\": \"y\", \"ab\": 1}",
+               "{\"\\\"\": \"\"}", "{\"\\u0061b\": \"x\"}"));
+    SCHEMA("{\"properties\": {\"a\": {}}, \"additionalProperties\": false}", YES("{}", "{\"a\":1}"),
+           YES("{\"b\":1}"));
+    SCHEMA("{\"properties\": {\"a\": {\"type\": \"null\"}}, \"additionalProperties\": true}",
+           YES("{\"b\":1}", "{\"a\":null,\"b\":[]}"), YES("{\"a\":1}"));
+    SCHEMA("{\"additionalProperties\": {\"type\": \"integer\"}}", YES("{}", "{\"k\": 1, \"l\": 2}"),
+           YES("{\"k\": \"\"}"));
+    SCHEMA("{\"type\": \"object\", \"additionalProperties\": false}", YES("{}", "{ }"),
+           YES("{\"a\":1}"));
+    SCHEMA("{\"type\": \"object\", \"unevaluatedProperties\": false, \"allOf\": [{\"properties\": "
+           "{\"a\": {}}}]}",
+           YES("{\"a\": 1}"), YES("{\"b\": 1}"));
+}
+
+Test(grammar_schema, counts_of_properties) {
+    SCHEMA("{\"type\": \"object\", \"minProperties\": 2, \"maxProperties\": 3}",
+           YES("{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}"),
+           YES("{}", "{\"a\":1}", "{\"a\":1,\"b\":2,\"c\":3,\"d\":4}"));
+    SCHEMA("{\"properties\": {\"a\": {}, \"b\": {}, \"c\": {}}, \"minProperties\": 1, "
+           "\"maxProperties\": 2}",
+           YES("{\"a\":1}", "{\"b\":1,\"c\":2}", "{\"a\":1,\"c\":1}"),
+           YES("{}", "{\"a\":1,\"b\":2,\"c\":3}"));
+    SCHEMA("{\"properties\": {\"a\": {}, \"b\": {}}, \"minProperties\": 2, \"required\": [\"b\"], "
+           "\"additionalProperties\": true}",
+           YES("{\"a\":1,\"b\":2}", "{\"b\":1,\"x\":2}", "{\"b\":1,\"x\":2,\"y\":3,\"z\":4}"),
+           YES("{\"b\":1}", "{\"a\":1,\"x\":1}"));
+    SCHEMA("{\"type\": \"object\", \"maxProperties\": 0}", YES("{}"), YES("{\"a\":1}"));
+    REFUSED("{\"properties\": {\"a\": {}}, \"minProperties\": 2}", "invalid", "nothing fits");
+}
+
+Test(grammar_schema, items) {
+    SCHEMA("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}",
+           YES("[]", "[1]", "[1, 2,3]"), YES("[\"a\"]", "[1,\"a\"]"));
+    SCHEMA("{\"items\": {\"type\": \"integer\"}, \"minItems\": 2, \"maxItems\": 3}",
+           YES("[1,2]", "[1,2,3]"), YES("[]", "[1]", "[1,2,3,4]"));
+    SCHEMA("{\"items\": {\"type\": \"boolean\"}, \"maxItems\": 0}", YES("[]"), YES("[true]"));
+    SCHEMA("{\"items\": false}", YES("[]"), YES("[1]"));
+    SCHEMA("{\"prefixItems\": [{\"type\": \"integer\"}, {\"type\": \"string\"}], \"items\": "
+           "{\"type\": \"null\"}}",
+           YES("[]", "[1]", "[1,\"a\"]", "[1,\"a\",null,null]"),
+           YES("[\"a\"]", "[1,2]", "[1,\"a\",1]"));
+    SCHEMA("{\"prefixItems\": [{\"type\": \"integer\"}, {\"type\": \"string\"}], \"items\": false, "
+           "\"minItems\": 2}",
+           YES("[1,\"a\"]"), YES("[1]", "[1,\"a\",null]"));
+    SCHEMA("{\"prefixItems\": [{\"const\": 1}, {\"const\": 2}, {\"const\": 3}], \"maxItems\": 2, "
+           "\"minItems\": 1}",
+           YES("[1]", "[1,2]"), YES("[]", "[1,2,3]"));
+    SCHEMA("{\"items\": {\"type\": \"array\", \"items\": {\"type\": \"array\", \"items\": "
+           "{\"type\": \"integer\"}}}}",
+           YES("[[[1,2],[]],[]]"), YES("[[1]]"));
+}
+
+Test(grammar_schema, large_counts_of_items_are_exact) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(
+        GRAMMAR_JSON_SCHEMA,
+        "{\"items\": {\"enum\": [1, 2, \"three\"]}, \"minItems\": 500, \"maxItems\": 1000}");
+    static char text[4000] = "[";
+
+    for (size_t n = 1; n <= 1002; n++) {
+        text[2 * n - 1] = '1';
+        text[2 * n] = ']';
+        if (n % 100 == 0 || (n > 498 && n < 502) || n > 998)
+            cr_expect_eq(test_fits(g, text, 2 * n + 1), n >= 500 && n <= 1000, "%zu", n);
+        text[2 * n] = ',';
+    }
+}
+
+Test(grammar_schema, enum_and_const) {
+    SCHEMA("{\"enum\": [\"a\", 1, null, {\"x\": [1, 2]}, \"\\u00e9\\n\"]}",
+           YES("\"a\"", "1", "null", "{\"x\": [1, 2]}", "{\"x\":[1,2]}", "\"\xc3\xa9\\n\""),
+           YES("\"b\"", "2", "{}", "{\"x\":[2,1]}"));
+    SCHEMA("{\"const\": \"x\"}", YES("\"x\""), YES("\"y\"", "x"));
+    SCHEMA("{\"type\": \"string\", \"enum\": [\"a\", 1]}", YES("\"a\""), YES("1"));
+    SCHEMA("{\"enum\": [1, 5, 10], \"minimum\": 2, \"exclusiveMaximum\": 10}", YES("5"),
+           YES("1", "10"));
+    SCHEMA("{\"allOf\": [{\"enum\": [1, 2, 3]}, {\"enum\": [2.0, 3, 4]}, {\"const\": 2}]}",
+           YES("2"), YES("1", "3"));
+    SCHEMA("{\"enum\": [\"a\", \"abc\"], \"minLength\": 2}", YES("\"abc\""), YES("\"a\""));
+    REFUSED("{\"enum\": []}", "invalid", "#/enum");
+    REFUSED("{\"type\": \"integer\", \"const\": \"x\"}", "invalid", "nothing fits");
+    REFUSED("{\"enum\": [\"a\"], \"pattern\": \"a\"}", "unsupported", "#/pattern");
+    REFUSED("{\"enum\": [{}], \"properties\": {\"a\": {}}}", "unsupported", "#/enum/0");
+}
+
+Test(grammar_schema, any_of_and_one_of) {
+    SCHEMA("{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}, {\"type\": \"null\"}]}",
+           YES("\"a\"", "1", "null"), YES("true"));
+    SCHEMA(
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
+        "\"integer\"}}, \"anyOf\": [{\"required\": [\"a\"]}, {\"required\": [\"b\"]}]}",
+        YES("{\"a\":1}", "{\"b\":1}", "{\"a\":1,\"b\":2}"), YES("{}"));
+    SCHEMA("{\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}", YES("\"a\"", "1"),
+           YES("1.5"));
+    SCHEMA(
+        "{\"oneOf\": [{\"properties\": {\"kind\": {\"const\": \"a\"}, \"x\": {\"type\": "
+        "\"integer\"}}, \"required\": [\"kind\", \"x\"]}, "
+        "{\"properties\": {\"kind\": {\"const\": \"b\"}, \"y\": {\"type\": \"string\"}}, "
+        "\"required\": [\"kind\"]}]}",
+        YES("{\"kind\": \"a\", \"x\": 1}", "{\"kind\": \"b\"}", "{\"kind\": \"b\", \"y\": \"\"}"),
+        YES("{\"kind\": \"a\"}", "{\"kind\": \"a\", \"y\": \"\"}", "{}"));
+    SCHEMA("{\"oneOf\": [{\"type\": \"integer\", \"maximum\": 3}, {\"type\": \"number\", "
+           "\"exclusiveMinimum\": 3}]}",
+           YES("3", "3.5"), YES("2.5"));
+    SCHEMA("{\"oneOf\": [{\"maxLength\": 2, \"type\": \"string\"}, {\"minLength\": 4, \"type\": "
+           "\"string\"}]}",
+           YES("\"ab\"", "\"abcd\""), YES("\"abc\""));
+    REFUSED("{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}", "unsupported",
+            "#/oneOf: branches 0 and 1");
+    REFUSED(
+        "{\"properties\": {\"p\": {\"oneOf\": [{\"type\": \"object\"}, {\"required\": [\"a\"]}]}}}",
+        "unsupported", "#/properties/p/oneOf");
+    REFUSED("{\"anyOf\": []}", "invalid", "#/anyOf");
+}
+
+Test(grammar_schema, all_of_is_merged) {
+    SCHEMA("{\"allOf\": [{\"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": "
+           "[\"a\"]}, {\"properties\": {\"b\": {\"type\": \"string\"}, \"a\": {\"minimum\": 5}}}]}",
+           YES("{\"a\": 5}", "{\"a\": 7, \"b\": \"\"}"), YES("{\"a\": 4}", "{\"b\": \"\"}"));
+    SCHEMA(
+        "{\"allOf\": [{\"type\": [\"string\", \"integer\"]}, {\"type\": [\"integer\", \"null\"]}]}",
+        YES("1"), YES("null", "\"\""));
+    SCHEMA("{\"allOf\": [{\"minLength\": 2}, {\"maxLength\": 3}], \"type\": \"string\"}",
+           YES("\"ab\"", "\"abc\""), YES("\"a\"", "\"abcd\""));
+    SCHEMA("{\"allOf\": [{\"anyOf\": [{\"type\": \"integer\"}, {\"type\": \"string\"}]}, "
+           "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}]}",
+           YES("\"x\""), YES("1", "null"));
+    /* additionalProperties sees only the properties beside it. */
+    SCHEMA("{\"allOf\": [{\"properties\": {\"a\": {}}, \"additionalProperties\": false}, "
+           "{\"properties\": {\"b\": {}}}]}",
+           YES("{}", "{\"a\": 1}"), YES("{\"b\": 1}"));
+    REFUSED("{\"allOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}", "invalid",
+            "nothing fits");
+}
+
+Test(grammar_schema, references_and_recursion) {
+    static const char TREE[] = "{\"$ref\": \"#/$defs/node\", \"$defs\": {\"node\": {\"type\": "
+                               "\"object\", \"properties\": {\"v\": {\"type\": \"integer\"}, "
+                               "\"kids\": {\"type\": \"array\", \"items\": {\"$ref\": "
+                               "\"#/$defs/node\"}}}, \"required\": [\"v\"]}}}";
+
+    SCHEMA(TREE, YES("{\"v\":1}", "{\"v\":1,\"kids\":[{\"v\":2,\"kids\":[]},{\"v\":3}]}"),
+           YES("{\"kids\":[]}", "{\"v\":1,\"kids\":[{}]}", "{\"v\":1,\"kids\":[{\"v\":2}}"));
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"next\": {\"anyOf\": [{\"$ref\": \"#\"}, "
+           "{\"type\": \"null\"}]}}, \"required\": [\"next\"]}",
+           YES("{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"),
+           YES("{}", "{\"next\":{}}"));
+    SCHEMA("{\"properties\": {\"a\": {\"$ref\": \"#/definitions/x~1y%25\", \"description\": \"d\", "
+           "\"maximum\": 5}}, \"definitions\": {\"x/y%\": {\"type\": \"integer\"}}}",
+           YES("{\"a\": 5}"), YES("{\"a\": 6}", "{\"a\": \"\"}"));
+    SCHEMA("{\"properties\": {\"n\": {\"allOf\": [{\"$ref\": \"#\"}], \"default\": null}}}",
+           YES("{}", "{\"n\":{\"n\":{}}}"), YES("{\"n\":1}"));
+    REFUSED("{\"$ref\": \"#\"}", "invalid", "without any progress");
+    REFUSED("{\"allOf\": [{\"$ref\": \"#\"}]}", "invalid", "without any progress");
+    REFUSED("{\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#\"}]}", "invalid", "without any");
+    REFUSED("{\"$ref\": \"#/$defs/a\", \"$defs\": {\"a\": {\"$ref\": \"#/$defs/b\"}, \"b\": "
+            "{\"$ref\": \"#/$defs/a\"}}}",
+            "invalid", "without any progress");
+    REFUSED("{\"properties\": {\"a\": {\"$ref\": \"#/nowhere\"}}}", "invalid",
+            "#/properties/a/$ref");
+    REFUSED("{\"$ref\": \"https://example.com/s.json\"}", "unsupported", "#/$ref");
+    REFUSED(
+        "{\"type\": \"object\", \"properties\": {\"n\": {\"$ref\": \"#\"}}, \"required\": [\"n\"]}",
+        "invalid", "nothing fits");
+}
+
+Test(grammar_schema, ranges_of_integers) {
+    SCHEMA("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 120}",
+           YES("3", "9", "10", "99", "100", "119", "120"),
+           YES("2", "121", "0", "-5", "200", "1000"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": -15, \"exclusiveMaximum\": 7}",
+           YES("-15", "-9", "-1", "0", "6"), YES("-16", "7", "10", "-20"));
+    SCHEMA("{\"type\": \"integer\", \"exclusiveMinimum\": 2.5}",
+           YES("3", "100", "99999999999999999999"), YES("2", "0", "-3"));
+    SCHEMA("{\"type\": \"integer\", \"maximum\": -10}", YES("-10", "-11", "-100"),
+           YES("-9", "0", "10"));
+    SCHEMA("{\"type\": \"integer\", \"exclusiveMinimum\": 0}", YES("1", "10"), YES("0", "-1"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": 1e3, \"maximum\": 1.002E3}", YES("1000", "1002"),
+           YES("999", "1003"));
+    SCHEMA("{\"type\": \"integer\", \"format\": \"int32\"}", YES("2147483647", "-2147483648"),
+           YES("2147483648", "-2147483649"));
+    SCHEMA("{\"type\": \"number\", \"multipleOf\": 1}", YES("5"), YES("5.5"));
+    REFUSED("{\"type\": \"integer\", \"minimum\": 3, \"maximum\": 2}", "invalid", "nothing fits");
+    REFUSED("{\"type\": \"integer\", \"exclusiveMinimum\": 3, \"exclusiveMaximum\": 4}", "invalid",
+            "nothing fits");
+    REFUSED("{\"type\": \"integer\", \"minimum\": \"3\"}", "invalid", "#/minimum");
+    REFUSED("{\"type\": \"integer\", \"minimum\": 1e300}", "unsupported", "#/minimum");
+    REFUSED("{\"type\": \"integer\", \"multipleOf\": 5}", "unsupported", "#/multipleOf");
+}
+
+Test(grammar_schema, ranges_of_numbers) {
+    SCHEMA("{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}",
+           YES("0", "1", "0.5", "0.0", "1.0", "1.000", "0.99999"),
+           YES("1.1", "-0.1", "2", "1.0001", "1e0"));
+    SCHEMA("{\"type\": \"number\", \"exclusiveMinimum\": 0, \"exclusiveMaximum\": 1}",
+           YES("0.5", "0.001", "0.999"), YES("0", "1", "0.0", "0.000", "1.0"));
+    SCHEMA("{\"type\": \"number\", \"minimum\": 1.25, \"maximum\": 3.5}",
+           YES("1.25", "1.250", "1.3", "2", "2.0", "3", "3.5", "3.50", "3.4999"),
+           YES("1.2", "1.24", "3.51", "3.6", "1", "4"));
+    SCHEMA("{\"type\": \"number\", \"minimum\": -2.5, \"maximum\": 10.75}",
+           YES("-2.5", "-2.49", "-1", "-0", "-0.5", "0", "10.75", "10.7", "9.99"),
+           YES("-2.51", "-3", "10.76", "11"));
+    SCHEMA("{\"type\": \"number\", \"exclusiveMaximum\": 0}", YES("-0.1", "-1", "-20.5"),
+           YES("0", "-0", "-0.0", "1"));
+    SCHEMA("{\"type\": \"number\", \"minimum\": 0.1, \"maximum\": 0.1}", YES("0.1", "0.10"),
+           YES("0.11", "0.2", "0"));
+    SCHEMA("{\"type\": \"number\", \"exclusiveMinimum\": 5}", YES("5.1", "6", "5.0001", "123456.5"),
+           YES("5", "5.0", "4.9"));
+}
+
+Test(grammar_schema, lengths_of_strings) {
+    SCHEMA("{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 3}",
+           YES("\"ab\"", "\"abc\"", "\"\\n\xc3\xa9\"", "\"\\ud83d\\ude00a\"",
+               "\"\xf0\x9f\x98\x80\xe2\x82\xac\""),
+           YES("\"a\"", "\"abcd\"", "\"\xc3\xa9\"", "\"\\u00e9\""));
+    SCHEMA("{\"type\": \"string\", \"maxLength\": 0}", YES("\"\""), YES("\"a\""));
+    SCHEMA("{\"type\": \"string\", \"minLength\": 1}", YES("\"a\"", "\"abcdefghijklmnop\""),
+           YES("\"\""));
+    REFUSED("{\"type\": \"string\", \"minLength\": -1}", "invalid", "#/minLength");
+    REFUSED("{\"type\": \"string\", \"maxLength\": 1.5}", "invalid", "#/maxLength");
+    REFUSED("{\"type\": \"string\", \"minLength\": 5, \"maxLength\": 4}", "invalid",
+            "nothing fits");
+}
+
+Test(grammar_schema, patterns) {
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]{2,4}$\"}", YES("\"ab\"", "\"abcd\""),
+           YES("\"a\"", "\"abcde\"", "\"AB\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"b+\"}",
+           YES("\"b\"", "\"abba\"", "\"\\nb\\u0041\""), YES("\"\"", "\"a\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^a\"}", YES("\"a\"", "\"abc\""), YES("\"ba\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"a$|^b\"}", YES("\"xa\"", "\"bx\""),
+           YES("\"ax\"", "\"xb\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^[\\\"\\\\\\\\\\\\n]*$\"}",
+           YES("\"\\\"\\\\\\n\"", "\"\""), YES("\"\"\"", "\"\n\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]+$\", \"maxLength\": 3}", YES("\"abc\""),
+           YES("\"abcd\"", "\"\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]{2}-[0-9]$\", \"minLength\": 1, "
+           "\"maxLength\": 4}",
+           YES("\"ab-1\""), YES("\"ab\""));
+    REFUSED("{\"type\": \"string\", \"pattern\": \"a\", \"maxLength\": 3}", "unsupported",
+            "#/maxLength");
+    REFUSED("{\"type\": \"string\", \"pattern\": \"(?=a)\"}", "unsupported", "#/pattern");
+    REFUSED("{\"type\": \"string\", \"pattern\": \"(a\"}", "invalid", "#/pattern");
+    REFUSED("{\"type\": \"string\", \"pattern\": \"a\", \"format\": \"date\"}", "unsupported",
+            "#/pattern");
+}
+
+#define FORMAT(name, yes, no) SCHEMA("{\"type\": \"string\", \"format\": \"" name "\"}", yes, no)
+
+Test(grammar_schema, formats) {
+    FORMAT("date", YES("\"2024-02-29\"", "\"1999-12-31\"", "\"2000-02-29\""),
+           YES("\"2023-02-29\"", "\"1900-02-29\"", "\"2024-04-31\"", "\"2024-13-01\"",
+               "\"24-01-01\""));
+    FORMAT("time", YES("\"23:59:59Z\"", "\"00:00:00.123+02:00\""),
+           YES("\"24:00:00Z\"", "\"12:00:00\"", "\"12:60:00Z\""));
+    FORMAT("date-time", YES("\"2024-02-29T12:00:00Z\"", "\"2024-01-01T00:00:00.5-11:30\""),
+           YES("\"2024-02-29\"", "\"2024-02-30T12:00:00Z\"", "\"2024-02-29 12:00:00Z\""));
+    FORMAT("uuid", YES("\"123e4567-e89b-12d3-a456-426614174000\""),
+           YES("\"123e4567e89b12d3a456426614174000\"", "\"123e4567-e89b-12d3-a456-42661417400g\""));
+    FORMAT("email", YES("\"a@b.co\"", "\"first.last+tag@mail.example.org\""),
+           YES("\"a@b\"", "\"@b.co\"", "\"a b@c.de\"", "\"a@b..co\""));
+    FORMAT("ipv4", YES("\"127.0.0.1\"", "\"255.255.255.255\""),
+           YES("\"256.0.0.1\"", "\"1.2.3\"", "\"01.2.3.4\""));
+    FORMAT("ipv6",
+           YES("\"::\"", "\"::1\"", "\"fe80::1:2\"", "\"1:2:3:4:5:6:7:8\"", "\"1:2:3:4:5:6:7::\""),
+           YES("\":::\"", "\"1:2:3\"", "\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7:8:9\""));
+    FORMAT("uri",
+           YES("\"https://example.com/a/b?c=d&e#f\"", "\"mailto:a@b.co\"",
+               "\"http://localhost:8080\""),
+           YES("\"example.com\"", "\"http://a b\"", "\"/a\"", "\"http://x/%zz\""));
+    FORMAT("hostname", YES("\"localhost\"", "\"www.example-site.com\""),
+           YES("\"-a.com\"", "\"a..b\"", "\"a_b\""));
+    REFUSED("{\"type\": \"string\", \"format\": \"iri-reference\"}", "unsupported",
+            "#/format: format 'iri-reference'");
+    CLEANUP(grammar_freep)
+    struct grammar *g =
+        test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_FORMAT,
+                          "{\"type\": \"string\", \"format\": \"path\", \"maxLength\": 3}");
+
+    cr_expect(test_fits(g, "\"abc\"", 5) && !test_fits(g, "\"abcd\"", 6));
+}
+
+Test(grammar_schema, compact_has_no_white_space) {
+    CLEANUP(grammar_freep)
+    struct grammar *g =
+        test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_COMPACT,
+                          "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"array\"}}}");
+
+    cr_expect(test_fits(g, "{\"a\":[1,{\"b\":2}]}", 17));
+    cr_expect(!test_fits(g, "{\"a\": [1]}", 10) && !test_fits(g, "{\"a\":[1, 2]}", 12) &&
+              !test_fits(g, "{ }", 3));
+}
+
+Test(grammar_schema, white_space_is_bounded) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA, "{\"type\": \"array\"}");
+    char text[200] = "[\n";
+
+    for (size_t n = 0; n < 60; n++) {
+        memset(text + 2, ' ', n);
+        text[2 + n] = ']';
+        cr_expect_eq(test_fits(g, text, n + 3), n <= 40, "%zu", n);
+    }
+    cr_expect(test_fits(g, "[\n\n\t]", 5) && !test_fits(g, "[\n\n\n]", 5) &&
+              !test_fits(g, "[  ]", 4));
+}
+
+Test(grammar_schema, annotations_are_ignored) {
+    SCHEMA("{\"$schema\": \"https://json-schema.org/draft/2020-12/schema\", \"$id\": "
+           "\"https://x/y\", \"title\": \"t\", \"description\": \"d\", \"default\": 1, "
+           "\"examples\": [1], \"deprecated\": true, \"$comment\": \"c\", \"x-order\": 1, "
+           "\"type\": \"integer\"}",
+           YES("5"), YES("\"\""));
+}
+
+Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
+    static const char *const WORDS[] = {
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "patternProperties",
+        "propertyNames",
+        "unevaluatedItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "$dynamicRef",
+        "$recursiveRef",
+        "additionalItems",
+        "$id",
+    };
+    char source[200], path[100];
+
+    for (size_t i = 0; i < ARRAY_SIZE(WORDS); i++) {
+        snprintf(source, sizeof(source),
+                 "{\"type\": \"object\", \"properties\": {\"p\": {\"items\": {\"%s\": {}}}}}",
+                 WORDS[i]);
+        snprintf(path, sizeof(path), "#/properties/p/items/%s", WORDS[i]);
+        REFUSED(source, "unsupported", path);
+    }
+    REFUSED("{\"items\": {\"uniqueItems\": true}}", "unsupported", "#/items/uniqueItems");
+    REFUSED("{\"items\": [{}]}", "unsupported", "#/items");
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"maxItems\": 1}", YES("[]", "[1]"),
+           YES("[1,2]"));
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": false}", YES("[1,1]"), YES("1"));
+}
+
+Test(grammar_schema, mistakes_name_their_place) {
+    REFUSED("{\"type\": \"strin\"}", "invalid", "#/type");
+    REFUSED("{\"type\": 1}", "invalid", "#/type");
+    REFUSED("{\"properties\": []}", "invalid", "#/properties");
+    REFUSED("{\"properties\": {\"a\": 1}}", "invalid", "#/properties/a: a schema must be");
+    REFUSED("{\"required\": [1]}", "invalid", "#/required");
+    REFUSED("{\"prefixItems\": {}}", "invalid", "#/prefixItems");
+    REFUSED("{\"allOf\": {}}", "invalid", "#/allOf");
+    REFUSED("[1]", "invalid", "#: a schema must be");
+    REFUSED("{\"type\": ", "invalid", "not valid JSON");
+    REFUSED("false", "invalid", "nothing fits");
+}

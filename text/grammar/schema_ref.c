@@ -1,0 +1,82 @@
+/* References within a schema: JSON pointers in a fragment ("#/$defs/node"). */
+
+#include "text/grammar/schema.h"
+
+#include <string.h>
+
+#define POINTER_MAX 1024
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* One step of a pointer, unescaped. Its length, -1: malformed. */
+static long read_step(const char *s, size_t len, char *out, size_t *used) {
+    size_t n = 0, i = 0;
+
+    while (i < len && s[i] != '/') {
+        char c = s[i++];
+
+        if (c == '%') {
+            int hi = i < len ? hex_value(s[i]) : -1, lo = i + 1 < len ? hex_value(s[i + 1]) : -1;
+
+            if (hi < 0 || lo < 0)
+                return -1;
+            c = (char)(hi * 16 + lo);
+            i += 2;
+        }
+        if (c == '~') {
+            if (i == len || (s[i] != '0' && s[i] != '1'))
+                return -1;
+            c = s[i++] == '0' ? '~' : '/';
+        }
+        out[n++] = c;
+    }
+    *used = i;
+    return (long)n;
+}
+
+static yyjson_val *step_into(yyjson_val *v, const char *key, size_t len) {
+    size_t index = 0;
+
+    if (yyjson_is_obj(v))
+        return yyjson_obj_getn(v, key, len);
+    if (!yyjson_is_arr(v) || len == 0 || len > 9)
+        return NULL;
+    for (size_t i = 0; i < len; i++) {
+        if (key[i] < '0' || key[i] > '9')
+            return NULL;
+        index = index * 10 + (size_t)(key[i] - '0');
+    }
+    return yyjson_arr_get(v, index);
+}
+
+int schema_resolve(struct schema *s, struct place ref, struct place *out) {
+    const char *p = yyjson_get_str(ref.v);
+    size_t len = yyjson_get_len(ref.v);
+    char key[POINTER_MAX];
+
+    if (!p)
+        return schema_invalid(s, ref.path, "a reference must be a string");
+    if (len == 0 || p[0] != '#' || (len > 1 && p[1] != '/') || len > POINTER_MAX)
+        return schema_unsupported(s, ref.path,
+                                  "only references inside the schema (\"#/...\") are supported");
+    *out = (struct place){s->root, s->root_path};
+    for (size_t i = 1; i < len;) {
+        size_t used;
+        long n = read_step(p + i + 1, len - i - 1, key, &used);
+
+        if (n < 0)
+            return schema_invalid(s, ref.path, "a malformed JSON pointer");
+        out->v = step_into(out->v, key, (size_t)n);
+        if (!out->v)
+            return schema_invalid(s, ref.path, "'%.80s' is not there", p);
+        i += 1 + used;
+    }
+    if (len > 1)
+        out->path = schema_path(s, s->root_path, p + 2, len - 2);
+    return build_work(s->b, 1 + len);
+}
