@@ -307,7 +307,8 @@ static void count_slots(const struct plan *p, struct slots *s) {
 /*
  * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may not make all
  * others wait much longer, so a step gets at most 3/2 as long where others decode, 3 times where nobody
- * does. Where decode alone misses the target it is max_step_ns that counts, or 5/4 of what it is anyway.
+ * does. Where decode alone misses the target and nothing prefills it is max_step_ns that counts, or 5/4 of what
+ * it is anyway.
  */
 struct draft_room {
     uint32_t n_rows;
@@ -327,7 +328,7 @@ static struct draft_room draft_room(const struct work *w) {
         room.beside_prefill |= (i < p->n_running || p->req[i].admitted) && prefills(&p->req[i]);
     if (room.beside_prefill) {
         room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
-        room.limit_ns = now + (room.limit_ns - now) / 2;
+        room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
     }
     room.n_rows = MIN(room.n_rows, DRAFT_ROWS_MAX);
     return room;
@@ -358,7 +359,10 @@ static uint32_t best_drafts(const struct work *w, const struct slots *slots,
     for (uint32_t c = DRAFT_CLASSES; c-- > 0;)
         for (uint32_t k = 0; k < slots->n[c] && n < room->n_rows; k++) {
             tokens += slots->sum[c] / slots->n[c];
-            s = with_drafts(w, ++n, room->beside_prefill);
+            s = with_drafts(w, ++n, false);
+            if (cost_bound_ns(p->cost, &s) > room->limit_ns)
+                return chosen;
+            s = with_drafts(w, n, room->beside_prefill);
             double ns = base + (double)cost_expect_ns(p->cost, &s) - other;
             double rate = tokens / (ns * p->draft_slower + (double)p->draft_wait_ns);
             if (rate > best) {

@@ -13,6 +13,7 @@ struct fixture {
     struct plan_req req[MAX_REQS];
     uint32_t scratch[MAX_REQS];
     uint64_t hash[MAX_REQS][MAX_HASHES];
+    float survival[MAX_REQS][16];
     struct cost cost;
 };
 
@@ -87,14 +88,16 @@ static uint32_t taken(const struct plan *p, const struct plan_req *r) {
 /* What holds of every plan, whatever the input. */
 static void check(const struct fixture *f) {
     const struct plan *p = &f->p;
-    uint32_t rows = 0, seqs = 0, last_row = 0, first_yield = PLAN_NOBODY;
+    uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_yield = PLAN_NOBODY;
     int64_t pages = p->n_available;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];
 
         cr_assert_eq(r->n_rows > 0, r->verdict == PLAN_RUN, "request %u", i);
-        cr_assert_leq(r->n_rows, r->n_tokens - r->n_computed, "request %u", i);
+        cr_assert_leq(r->n_rows - r->n_draft, r->n_tokens - r->n_computed, "request %u", i);
+        cr_assert_leq(r->n_draft, r->n_draft_max, "request %u", i);
+        cr_assert(r->n_draft == 0 || r->n_rows == 1 + r->n_draft, "request %u", i);
         cr_assert(!r->admitted || i >= p->n_running);
         cr_assert(r->n_rows == 0 || i < p->n_running || r->admitted);
         cr_assert(!r->alone || r->n_rows == 0 || p->alone == i);
@@ -107,6 +110,7 @@ static void check(const struct fixture *f) {
             pages -= r->n_idle;
         pages -= taken(p, r);
         rows += r->n_rows;
+        drafts += r->n_draft;
         seqs += r->n_rows > 0;
         last_row = r->n_rows > 0 ? i : last_row;
     }
@@ -114,6 +118,7 @@ static void check(const struct fixture *f) {
     cr_assert_leq(rows, p->max_rows);
     cr_assert_eq(rows, p->n_rows);
     cr_assert_eq(seqs, p->n_seqs);
+    cr_assert_eq(drafts, p->n_drafts);
     cr_assert_eq(rows, p->shape.rows);
     cr_assert_leq(p->n_running + p->n_admitted, MAX(p->max_seqs, p->n_running));
     if (first_yield != PLAN_NOBODY) {
@@ -131,7 +136,7 @@ static void check_time(const struct fixture *f) {
     for (uint32_t i = 0; i < p->n_running; i++)
         decode |= p->req[i].n_tokens - p->req[i].n_computed == 1;
     int64_t limit = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
-    in_time = p->force_chunk || cost_bound_ns(p->cost, &p->shape) <= limit;
+    in_time = p->force_chunk || p->force_draft || cost_bound_ns(p->cost, &p->shape) <= limit;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];
         struct cost_shape s = p->shape;
@@ -144,6 +149,16 @@ static void check_time(const struct fixture *f) {
         in_time |= r->n_rows <= PLAN_MIN_CHUNK && s.pairs == 0;
     }
     cr_assert(in_time || n_prefills == 0);
+}
+
+static void draft_something(struct fixture *f, struct rng *r, uint32_t i) {
+    float survival = 1;
+
+    f->req[i].n_draft_max = rng_below(r, 17);
+    f->req[i].survival = f->survival[i];
+    f->req[i].try_draft = rng_below(r, 8) == 0;
+    for (uint32_t k = 0; k < 16; k++)
+        f->survival[i][k] = survival *= (float)rng_unit(r) * 0.5F + 0.5F;
 }
 
 static void randomize(struct fixture *f, struct rng *r) {
@@ -179,6 +194,10 @@ static void randomize(struct fixture *f, struct rng *r) {
         q->n_idle = rng_below(r, q->n_hit / f->p.page_tokens + 1);
         most = MAX(most, n);
     }
+    for (uint32_t i = 0; i < n_running && rng_below(r, 2); i++)
+        draft_something(f, r, i);
+    f->p.draft_slower = 1;
+    f->p.force_draft = rng_below(r, 8) ? 0 : 1 + rng_below(r, 16);
     /* A pool in which the largest fits alone, and idle pages that exist. */
     uint32_t held = 0;
     for (uint32_t i = 0; i < n_running; i++)
