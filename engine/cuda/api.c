@@ -1,0 +1,132 @@
+#include "engine/cuda/cuda_api.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+static int count(int *n) {
+    return (int)cudaGetDeviceCount(n);
+}
+
+static int describe(int device, struct cuda_device *out) {
+    struct cudaDeviceProp p;
+    cudaError_t r = cudaGetDeviceProperties(&p, device);
+
+    if (r != cudaSuccess)
+        return (int)r;
+    *out = (struct cuda_device){
+        .major = p.major,
+        .minor = p.minor,
+        .n_multiprocessors = p.multiProcessorCount,
+        .bytes = p.totalGlobalMem,
+    };
+    snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, p.name);
+    return 0;
+}
+
+static int use(int device) {
+    return (int)cudaSetDevice(device);
+}
+
+static int memory(size_t *n_free, size_t *n_total) {
+    return (int)cudaMemGetInfo(n_free, n_total);
+}
+
+static int alloc(void **d, size_t n) {
+    return (int)cudaMalloc(d, n);
+}
+
+static int release(void *d) {
+    return (int)cudaFree(d);
+}
+
+static int alloc_host(void **p, size_t n) {
+    return (int)cudaMallocHost(p, n);
+}
+
+static int release_host(void *p) {
+    return (int)cudaFreeHost(p);
+}
+
+static int stream_new(void **stream) {
+    return (int)cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking);
+}
+
+static int stream_free(void *stream) {
+    return (int)cudaStreamDestroy(stream);
+}
+
+static int stream_wait(void *stream) {
+    return (int)cudaStreamSynchronize(stream);
+}
+
+static int event_new(void **event) {
+    return (int)cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming);
+}
+
+static int event_free(void *event) {
+    return (int)cudaEventDestroy(event);
+}
+
+static int event_record(void *event, void *stream) {
+    return (int)cudaEventRecord(event, stream);
+}
+
+static int event_query(void *event) {
+    return (int)cudaEventQuery(event);
+}
+
+static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
+    enum cudaMemcpyKind kind =
+        dir == CUDA_TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+
+    return (int)cudaMemcpyAsync(to, from, n, kind, stream);
+}
+
+static int fill(void *d, int byte, size_t n, void *stream) {
+    return (int)cudaMemsetAsync(d, byte, n, stream);
+}
+
+static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
+                  const void *args, void *stream) {
+    dim3 grid = {grid_x, grid_y, 1}, block = {n_threads, 1, 1};
+    void *list[] = {(void *)args};
+
+    return (int)cudaLaunchKernel(kernel, grid, block, list, 0, stream);
+}
+
+static int check_kernel(const void *kernel) {
+    struct cudaFuncAttributes a;
+
+    return (int)cudaFuncGetAttributes(&a, kernel);
+}
+
+static const char *text(int error) {
+    return cudaGetErrorString((cudaError_t)error);
+}
+
+static const struct cuda_api real = {
+    .count = count,
+    .describe = describe,
+    .use = use,
+    .memory = memory,
+    .alloc = alloc,
+    .release = release,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .stream_wait = stream_wait,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_query = event_query,
+    .copy = copy,
+    .fill = fill,
+    .launch = launch,
+    .check_kernel = check_kernel,
+    .text = text,
+};
+
+const struct cuda_api *cuda_api(void) {
+    return &real;
+}

@@ -1,0 +1,367 @@
+/*
+ * attention - softmax(q k' scale) v over pages, for prompts and decoding alike. A thread block has 16 queries
+ * (rows of one sequence x heads that share a key head) and goes over chunks of 256 keys; in a chunk each of its
+ * 8 warps does one tile of 32 keys, then all threads merge the tiles. The tree of engine/shared/pages.h: a
+ * query's result depends on its position and the keys alone, not on the other queries, on how many rows
+ * the step has, or on whether the chunks were done by one block or by many (merge).
+ *
+ * In a tile: s = q k' by mma, q as two halves (its upper and lower bits: keys are exact, so scores are
+ * nearly f32), p = e^(scale s - m) rounded to half, o = p v by mma, l = sum of p before rounding. A row of mma does
+ * not see the others. Keys behind the query have p = 0: pages hold no infinities, so 0 v = 0.
+ *
+ * Lanes load keys and values from the page 16 bytes at a time in the order mma wants them (engine/shared/pages.h);
+ * q8_0 codes become halves rounded once, d q. Bound by the bytes of keys and values when decoding.
+ */
+
+#include "engine/cuda/device.cuh"
+
+/* Of heads of up to 32 D values. */
+template <int D> struct Shared {
+    static constexpr uint32_t stride = 32 * D + 8; /* halves: rows of q in different banks */
+    static constexpr uint32_t part =
+        D > 4 ? 32 : 64; /* values of a head that are merged at a time */
+
+    uint16_t q[2][ATTN_QUERIES][stride]; /* upper, lower */
+    float o[ATTN_TILES][ATTN_QUERIES][part];
+    float m[ATTN_TILES][ATTN_QUERIES], l[ATTN_TILES][ATTN_QUERIES];
+    float a[ATTN_TILES][ATTN_QUERIES], b[ATTN_TILES][ATTN_QUERIES];
+    float chunk_m[ATTN_QUERIES], chunk_l[ATTN_QUERIES], all_m[ATTN_QUERIES], all_l[ATTN_QUERIES];
+    float all_a[ATTN_QUERIES], all_b[ATTN_QUERIES];
+};
+
+struct Place { /* where the keys of the block's head lie */
+    const uint8_t *pages;
+    const uint32_t *table; /* of the sequence */
+    struct page_shape shape;
+    uint32_t head, last; /* last: position of the last key that anybody wants */
+};
+
+DEVICE const uint8_t *page_of(const struct Place &p, uint32_t key, enum page_part part) {
+    return p.pages + (size_t)p.table[key / p.shape.page_tokens] * page_layer_bytes(&p.shape) +
+           page_offset(&p.shape, p.head, part);
+}
+
+/* Four codes in a word times d: two words of halves. */
+DEVICE void scale_codes(uint32_t codes, uint32_t d, uint32_t *h0, uint32_t *h1) {
+    uint32_t q = codes ^ 0x80808080u; /* 1024 + 128 + q */
+
+    *h0 = mul_halves(sub_halves(byte_permute(q, 0x64646464u, 0x4140u), 0x64806480u), d);
+    *h1 = mul_halves(sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u), d);
+}
+
+/* Values d .. d + 7 of a key. */
+DEVICE struct vec4 load_key(const struct Place &p, uint32_t key, uint32_t d) {
+    struct vec4 v = {0, 0, 0, 0};
+    uint32_t dim = p.shape.head_dim, slot = key % p.shape.page_tokens;
+
+    if (key > p.last || d >= dim)
+        return v;
+    const uint8_t *k = page_of(p, key, PAGE_K);
+    if (!p.shape.q8)
+        return load16(k + ((size_t)slot * dim + d) * 2);
+    const uint32_t *codes = (const uint32_t *)(k + (size_t)slot * dim + d);
+    const uint16_t *scales = (const uint16_t *)page_of(p, key, PAGE_K_SCALES);
+    uint32_t scale = scales[slot * (dim / 32) + d / 32] * 0x10001u;
+
+    scale_codes(codes[0], scale, &v.x, &v.y);
+    scale_codes(codes[1], scale, &v.z, &v.w);
+    return v;
+}
+
+/* Value d of keys key .. key + 7. */
+DEVICE struct vec4 load_value(const struct Place &p, uint32_t key, uint32_t d) {
+    struct vec4 v = {0, 0, 0, 0};
+    uint32_t tokens = p.shape.page_tokens, slot = key % tokens;
+
+    if (key > p.last || d >= p.shape.head_dim)
+        return v;
+    const uint8_t *values = page_of(p, key, PAGE_V);
+    if (!p.shape.q8)
+        return load16(values + ((size_t)d * tokens + slot) * 2);
+    const uint32_t *codes = (const uint32_t *)(values + (size_t)d * tokens + slot);
+    const uint16_t *scales = (const uint16_t *)page_of(p, key, PAGE_V_SCALES);
+    struct vec4 s = load16(scales + d / 32 * tokens + slot);
+    uint32_t one = 0x3C003C00u;
+
+    scale_codes(codes[0], one, &v.x, &v.y);
+    scale_codes(codes[1], one, &v.z, &v.w);
+    v.x = mul_halves(v.x, s.x);
+    v.y = mul_halves(v.y, s.y);
+    v.z = mul_halves(v.z, s.z);
+    v.w = mul_halves(v.w, s.w);
+    return v;
+}
+
+/* The block's queries, split into two halves each, zero where there is none. */
+template <int D>
+DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it,
+                         struct Shared<D> &s) {
+    uint32_t dim = a.shape.head_dim;
+
+    for (uint32_t i = threadIdx.x; i < ATTN_QUERIES * 32 * D; i += CUDA_THREADS) {
+        uint32_t query = i / (32 * D), d = i % (32 * D), n = it.q0 + query;
+        float x = 0;
+
+        if (query < it.n_q && d < dim) {
+            uint32_t head = blockIdx.y * a.group + n % a.group, row = it.row0 + n / a.group;
+
+            x = a.q[((size_t)row * a.n_head + head) * dim + d];
+        }
+        uint32_t upper = pack_half(fminf(fmaxf(x, -65504.0f), 65504.0f));
+
+        s.q[0][query][d] = (uint16_t)upper;
+        s.q[1][query][d] = (uint16_t)pack_half(x - half_to_float((uint16_t)upper));
+    }
+}
+
+/* Scores of the tile that begins with key @first: c[j] as mma leaves them. */
+template <int D>
+DEVICE void score(const struct Place &p, const struct Shared<D> &s, uint32_t first, float c[4][4]) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
+
+#pragma unroll
+    for (int b = 0; b < D; b++) {
+        struct vec4 k[4], q[2][2]; /* q: upper and lower; query g and g + 8 */
+
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            k[j] = load_key(p, first + attn_key_of_column(j, g), 32 * b + d0);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            q[i / 2][i % 2] = load16(&s.q[i / 2][g + i % 2 * 8][32 * b + d0]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                mma(c[j], q[i][0].x, q[i][1].x, q[i][0].y, q[i][1].y, k[j].x, k[j].y);
+                mma(c[j], q[i][0].z, q[i][1].z, q[i][0].w, q[i][1].w, k[j].z, k[j].w);
+            }
+    }
+}
+
+/* The softmax of a tile for query g (@half 0) or g + 8 (1) at position @pos: c becomes p. */
+DEVICE void soften(float c[4][4], int half, uint32_t pos, uint32_t first, float scale, float *m_out,
+                   float *l_out) {
+    uint32_t t = threadIdx.x % 4;
+    float m = -INFINITY, l = 0;
+
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float *x = &c[j][2 * half + e];
+
+            *x = first + 8 * t + 2 * j + e <= pos ? *x * scale : -INFINITY;
+            m = fmaxf(m, *x);
+        }
+    m = fmaxf(m, lane_xor(m, 1));
+    m = fmaxf(m, lane_xor(m, 2));
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float *x = &c[j][2 * half + e];
+
+            *x = m > -INFINITY ? mx_expf(*x - m) : 0.0f;
+            l += *x;
+        }
+    l += lane_xor(l, 1);
+    l += lane_xor(l, 2);
+    *m_out = m;
+    *l_out = l;
+}
+
+/* The warp's tile: o in registers, m and l in shared memory. */
+template <int D>
+DEVICE void do_tile(const struct attend_args &a, const struct attn_item &it, const struct Place &p,
+                    struct Shared<D> &s, uint32_t first, float o[4 * D][4]) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    float c[4][4], m[2], l[2];
+    uint32_t h[2][4]; /* p as halves: [query g, g + 8][block] */
+
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        c[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int i = 0; i < 16 * D; i++)
+        o[i / 4][i % 4] = 0;
+    if (first <= p.last)
+        score<D>(p, s, first, c);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t query = g + 8 * i, pos = it.pos0 + (it.q0 + query) / a.group;
+
+        soften(c, i, pos, first, a.scale, &m[i], &l[i]);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
+        if (t == 0) {
+            s.m[warp][query] = m[i];
+            s.l[warp][query] = l[i];
+        }
+    }
+    if (first > p.last)
+        return;
+#pragma unroll
+    for (int b = 0; b < 4 * D; b++) {
+        struct vec4 v = load_value(p, first + 8 * t, 8 * b + g);
+
+        mma(o[b], h[0][0], h[1][0], h[0][1], h[1][1], v.x, v.y);
+        mma(o[b], h[0][2], h[1][2], h[0][3], h[1][3], v.z, v.w);
+    }
+}
+
+/* How the tiles merge into the chunk and the chunk into the whole, for one query. */
+template <int D> DEVICE void weigh(struct Shared<D> &s, uint32_t query) {
+    float max = -INFINITY, l = 0;
+
+    for (uint32_t w = 0; w < ATTN_TILES; w++) {
+        struct attn_weights x = attn_merge_weights(max, s.m[w][query]);
+
+        l = attn_merge(l, s.l[w][query], x);
+        max = x.max;
+        s.a[w][query] = x.a;
+        s.b[w][query] = x.b;
+    }
+    struct attn_weights x = attn_merge_weights(s.all_m[query], max);
+    s.chunk_m[query] = max;
+    s.chunk_l[query] = l;
+    s.all_l[query] = attn_merge(s.all_l[query], l, x);
+    s.all_m[query] = x.max;
+    s.all_a[query] = x.a;
+    s.all_b[query] = x.b;
+}
+
+/* Puts values [part0, part0 + part) of the warp's tile into shared memory. */
+template <int D> DEVICE void put_part(struct Shared<D> &s, const float o[4 * D][4], int which) {
+    constexpr int blocks = Shared<D>::part / 8;
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (int b = 0; b < blocks; b++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s.o[warp][g + j / 2 * 8][8 * b + 2 * t + j % 2] = o[which * blocks + b][j];
+}
+
+/* The merged chunk at query @query and value @d of the part. */
+template <int D> DEVICE float merged(const struct Shared<D> &s, uint32_t query, uint32_t d) {
+    float x = 0;
+
+    for (uint32_t w = 0; w < ATTN_TILES; w++) {
+        struct attn_weights m = {0, s.a[w][query], s.b[w][query]};
+
+        x = attn_merge(x, s.o[w][query][d], m);
+    }
+    return x;
+}
+
+template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+    constexpr uint32_t part = Shared<D>::part;
+    constexpr int n_parts = 32 * D / part, per_thread = ATTN_QUERIES * part / CUDA_THREADS;
+    struct attn_item it = a.item[blockIdx.x];
+    uint32_t tid = threadIdx.x, warp = tid / 32, dim = a.shape.head_dim;
+    struct Place p = {a.pages, a.page_table + it.page0, a.shape, blockIdx.y,
+                      it.pos0 + (it.q0 + it.n_q - 1) / a.group};
+    float all[n_parts][per_thread], o[4 * D][4];
+
+    take_queries<D>(a, it, s);
+    if (tid < ATTN_QUERIES) {
+        s.all_m[tid] = -INFINITY;
+        s.all_l[tid] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < n_parts * per_thread; i++)
+        all[i / per_thread][i % per_thread] = 0;
+    sync_block();
+    uint32_t from = it.chunk < 0 ? 0 : (uint32_t)it.chunk,
+             to = it.chunk < 0 ? it.n_chunks : from + 1;
+    for (uint32_t c = from; c < to; c++) {
+        do_tile<D>(a, it, p, s, c * ATTN_CHUNK + warp * ATTN_TILE, o);
+        sync_block();
+        if (tid < ATTN_QUERIES)
+            weigh<D>(s, tid);
+#pragma unroll
+        for (int n = 0; n < n_parts; n++) {
+            put_part<D>(s, o, n);
+            sync_block();
+#pragma unroll
+            for (int i = 0; i < per_thread; i++) {
+                uint32_t at = tid + i * CUDA_THREADS, query = at / part;
+                struct attn_weights w = {0, s.all_a[query], s.all_b[query]};
+                float x = merged<D>(s, query, at % part);
+
+                all[n][i] = it.chunk < 0 ? attn_merge(all[n][i], x, w) : x;
+            }
+            sync_block();
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < n_parts; n++)
+#pragma unroll
+        for (int i = 0; i < per_thread; i++) {
+            uint32_t at = tid + i * CUDA_THREADS, query = at / part, d = n * part + at % part;
+            uint32_t q = it.q0 + query, head = blockIdx.y * a.group + q % a.group;
+
+            if (query >= it.n_q || d >= dim)
+                continue;
+            if (it.chunk < 0)
+                a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] =
+                    all[n][i] / s.all_l[query];
+            else
+                a.partial[(((size_t)it.partial * gridDim.y + blockIdx.y) * ATTN_QUERIES + query) *
+                              a.partial_stride +
+                          d] = all[n][i];
+        }
+    if (it.chunk >= 0 && tid < ATTN_QUERIES) {
+        float *to = a.partial +
+                    (((size_t)it.partial * gridDim.y + blockIdx.y) * ATTN_QUERIES + tid) *
+                        a.partial_stride +
+                    dim;
+
+        to[0] = s.chunk_m[tid];
+        to[1] = s.chunk_l[tid];
+    }
+}
+
+KERNEL(attend_64, struct attend_args, CUDA_THREADS, 2) {
+    alignas(16) SHARED struct Shared<2> s;
+
+    attend<2>(a, s);
+}
+
+KERNEL(attend_128, struct attend_args, CUDA_THREADS, 2) {
+    alignas(16) SHARED struct Shared<4> s;
+
+    attend<4>(a, s);
+}
+
+KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
+    alignas(16) SHARED struct Shared<8> s;
+
+    attend<8>(a, s);
+}
+
+KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
+    struct attn_merge it = a.merge[blockIdx.x];
+    uint32_t dim = a.head_dim;
+
+    for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
+        uint32_t query = i / dim, d = i % dim, q = it.q0 + query;
+        uint32_t head = blockIdx.y * a.group + q % a.group;
+        float max = -INFINITY, l = 0, o = 0;
+
+        for (uint32_t c = 0; c < it.n_chunks; c++) {
+            const float *from =
+                a.partial +
+                (((size_t)(it.partial + c) * a.n_head_kv + blockIdx.y) * ATTN_QUERIES + query) *
+                    a.partial_stride;
+            struct attn_weights w = attn_merge_weights(max, from[dim]);
+
+            max = w.max;
+            l = attn_merge(l, from[dim + 1], w);
+            o = attn_merge(o, from[d], w);
+        }
+        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = o / l;
+    }
+}

@@ -1,0 +1,165 @@
+#include "engine/backend.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/build_id.h"
+#include "engine/cuda/cuda.h"
+#include "engine/quant.h"
+
+#define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */
+
+extern const struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
+
+/* The first device, if kernels of this library run on it. */
+static int find_device(const struct cuda_api *api, struct cuda_device *out, struct err *err) {
+    int n = 0, e = api->count(&n);
+
+    if (e || n == 0) {
+        err_set(err, 0, NULL, "no CUDA device: %s", e ? api->text(e) : "none is visible");
+        return -ENODEV;
+    }
+    e = api->describe(0, out);
+    e = e ? e : api->use(0);
+    if (e) {
+        err_set(err, 0, NULL, "CUDA device 0: %s", api->text(e));
+        return -ENODEV;
+    }
+    if (out->major < MIN_MAJOR) {
+        err_set(err, 0, NULL, "%s has compute capability %d.%d, %d.0 is needed", out->name,
+                out->major, out->minor, MIN_MAJOR);
+        return -ENOTSUP;
+    }
+    e = api->check_kernel(kernel_matvec);
+    if (e) {
+        err_set(err, 0, NULL, "weft-cuda.so has no code for %s (compute capability %d.%d): %s",
+                out->name, out->major, out->minor, api->text(e));
+        return -ENOTSUP;
+    }
+    return 0;
+}
+
+static int probe(struct err *err) {
+    struct cuda_device d;
+
+    return find_device(cuda_api(), &d, err);
+}
+
+static struct page_shape page_shape_of(const struct model_shape *s, const struct engine_opts *o) {
+    return (struct page_shape){
+        .n_head_kv = s->n_head_kv,
+        .head_dim = s->head_dim,
+        .page_tokens = o->page_tokens,
+        .q8 = o->kv_type == ENGINE_KV_Q8_0,
+    };
+}
+
+static uint64_t page_bytes(const struct model_shape *s, const struct engine_opts *o) {
+    struct page_shape p = page_shape_of(s, o);
+
+    return page_layer_bytes(&p) * s->n_layer;
+}
+
+static struct be *close_be(struct be *b) {
+    if (!b)
+        return NULL;
+    if (b->stream)
+        b->api->stream_wait(b->stream);
+    cuda_unload(b);
+    cuda_memory_close(b);
+    free(b);
+    return NULL;
+}
+
+/* Tables that the kernels read. */
+static int upload_tables(struct be *b) {
+    size_t n = b->shape->n_rot / 2 * sizeof(double);
+    int e = n ? b->api->copy(b->freq, b->shape->rope_freq, n, CUDA_TO_DEVICE, b->stream) : 0;
+
+    e = e ? e
+          : b->api->copy(b->grid, quant_iq2_xxs_grid, 256 * sizeof(uint64_t), CUDA_TO_DEVICE,
+                         b->stream);
+    return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+}
+
+static int check_shape(const struct model_shape *s, struct err *err) {
+    if (s->head_dim % 8 || s->head_dim > 256)
+        return err_set(err, 0, NULL,
+                       "heads of %u values: backend 'cuda' needs a multiple of 8, at most 256",
+                       s->head_dim);
+    return 0;
+}
+
+static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+    int r = check_shape(o->shape, err);
+    struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
+
+    if (!b)
+        return r < 0 ? r : -ENOMEM;
+    b->api = cuda_api();
+    b->shape = o->shape;
+    b->opts = o->engine;
+    b->n_pages = o->n_pages;
+    b->page = page_shape_of(o->shape, o->engine);
+    b->wait_limit_ns = WAIT_LIMIT_NS;
+    r = find_device(b->api, &b->device, err);
+    if (r == 0) {
+        snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
+        r = cuda_memory_open(b, err);
+        r = r < 0 ? r : upload_tables(b);
+        if (r == -EIO)
+            err_set(err, 0, NULL, "opening the device: %s", b->error);
+    }
+    if (r < 0) {
+        close_be(b);
+        return r;
+    }
+    *out = b;
+    return 0;
+}
+
+static const char *isa(const struct be *b) {
+    return b->isa;
+}
+
+static uint32_t n_threads(const struct be *b) {
+    return 0;
+}
+
+static const float *peek(const struct be *b, uint32_t want) {
+    size_t n = b->shape->n_vocab;
+
+    if (b->lost || !b->last || b->step[0].batch || b->step[1].batch || b->last_wants > LOGIT_ROWS ||
+        want >= b->last_wants ||
+        b->api->copy(b->peeked, b->logits + want * n, n * sizeof(float), CUDA_TO_HOST, b->stream) ||
+        b->api->stream_wait(b->stream))
+        return NULL;
+    return b->peeked;
+}
+
+const struct be_ops weft_backend_cuda = {
+    .abi = BACKEND_ABI,
+    .name = "cuda",
+    .build_id = {ENGINE_BUILD_ID},
+    .depth = 2,
+    .device = true,
+    .probe = probe,
+    .page_bytes = page_bytes,
+    .open = open_be,
+    .close = close_be,
+    .isa = isa,
+    .n_threads = n_threads,
+    .load = cuda_load,
+    .begin = step_begin,
+    .embed = step_embed,
+    .qkv = step_qkv,
+    .attend = step_attend,
+    .proj = step_proj,
+    .gate_up = step_gate_up,
+    .logits = step_logits,
+    .mask = step_mask,
+    .sample = step_sample,
+    .end = step_end,
+    .copy = step_copy,
+    .peek = peek,
+};

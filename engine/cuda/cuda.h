@@ -1,0 +1,156 @@
+#pragma once
+
+/*
+ * cuda - the backend's state, private to engine/cuda. One stream: everything a step enqueues runs in order, so
+ * two steps may be in flight over the same buffers; only what the host writes or reads is there twice
+ * (struct step, one for even and one for odd steps).
+ *
+ *     open   memory.c counts and allocates everything but the weights; refuses with the sum
+ *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers in turn
+ *     begin  step.c   rows, page tables and attention items in one upload; op by op, kernels are enqueued
+ *     seal   seal.c   masks and parameters in a second upload; sampling; results on their way back
+ *     end    step.c   waits for the step's event
+ *
+ * A failing call is remembered (be.error) and answered with -EIO from then on.
+ */
+
+#include "engine/backend.h"
+#include "engine/cuda/cuda_api.h"
+#include "engine/cuda/kernels.h"
+
+#define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
+#define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
+#define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
+#define WIDE_FROM 17u             /* rows from which matmul_wide is used */
+#define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
+
+struct region { /* an allocation */
+    void **where;
+    size_t bytes;
+    bool host;
+    const char *what;
+};
+
+/* Memory that the host fills and uploads: the same offsets on both sides. */
+struct staging {
+    uint8_t *host, *device;
+    size_t size, used;
+};
+
+struct step {
+    struct be *be;
+    const struct engine_batch *batch;
+    struct staging rows, wants;
+    void *event;
+    bool recorded; /* the event stands at the end of the step */
+    /* Of the rows upload, on the device. */
+    const int32_t *token, *feed;
+    const uint32_t *pos, *row_page, *row_slot, *want_row, *page_table;
+    const struct attn_item *item;
+    const struct attn_merge *merge;
+    uint32_t n_items, n_merges;
+    const uint32_t **mask; /* [max_wants] the caller's, or NULL */
+    int32_t *sampled;      /* device [max_wants] */
+    struct sample_out *out_device, *out_host;
+    struct engine_out *out;     /* [max_wants] */
+    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head; /* of the logits */
+};
+
+struct weights {
+    struct weights *next;
+    struct matrix m[3];
+    uint32_t n_mats, n_in;
+    struct tile_source raw; /* OP_EMBED */
+    float *norm, *q_norm, *k_norm;
+    void *owned[8]; /* allocations */
+    uint32_t n_owned;
+};
+
+struct be {
+    const struct cuda_api *api;
+    const struct model_shape *shape;
+    const struct engine_opts *opts;
+    struct cuda_device device;
+    char isa[16], error[200];
+    bool lost;
+    uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
+    struct page_shape page;
+    void *stream;
+    struct region region[48];
+    uint32_t n_regions;
+    struct step step[2]; /* of step s: [s % 2] */
+    struct weights *weights;
+
+    /* On the device. */
+    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
+    uint16_t *packed, *head_packed;
+    float *head_scale;
+    double *freq;
+    uint8_t *pages;
+    uint64_t *grid;
+    uint32_t *bad;
+    size_t layer_bytes; /* of the pages of a layer */
+    uint32_t n_partials, partial_stride, max_items, max_merges;
+
+    struct {
+        uint8_t *host, *device; /* [LOAD_BYTES] or a row of tiles */
+        void *event;
+        bool busy;
+    } load[2];
+    size_t load_bytes;
+    const struct step *last; /* that ended, and its wants: what peek() shows */
+    uint32_t last_wants;
+    int64_t wait_limit_ns;
+    float *peeked;              /* host [n_vocab] */
+    uint32_t *bad_host, *count; /* count: [n_vocab] zero between uses */
+};
+
+/* 0 or -EIO; @what is remembered. */
+int cuda_check(struct be *b, int error, const char *what);
+
+int cuda_memory_open(struct be *b, struct err *err);
+void cuda_memory_close(struct be *b);
+/* Bytes that the weights of the file will take. */
+uint64_t cuda_weight_bytes(const struct gguf *file);
+
+int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+              struct err *err);
+void cuda_unload(struct be *b);
+
+/* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
+void *staging_take(struct staging *s, size_t n, const void **device);
+int staging_send(struct be *b, struct staging *s);
+
+/* What attention has to do for a batch: @item and @merge have room for max_items and max_merges. */
+struct attn_work {
+    struct attn_item *item;
+    struct attn_merge *merge;
+    uint32_t n_items, n_merges, n_partials;
+};
+struct attn_limits {
+    uint32_t group, n_head_kv, n_multiprocessors, max_partials;
+};
+void work_plan(const struct engine_batch *batch, const struct attn_limits *l, struct attn_work *w);
+
+int cuda_launch(struct be *b, const void *kernel, uint32_t grid_x, uint32_t grid_y,
+                uint32_t n_threads, const void *args, const char *what);
+/* y (+)= W x + bias of packed rows. */
+int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
+                uint32_t n_rows, bool add);
+
+int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
+int step_embed(struct step *s, struct act x, const struct weights *w);
+int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+             const struct kv_layer *kv);
+int step_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+                const struct attn *a);
+int step_proj(struct step *s, struct act x, struct act in, const struct weights *w);
+int step_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
+int step_logits(struct step *s, struct act x, const struct weights *w);
+int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
+int step_sample(struct step *s);
+int step_end(struct step *s, struct engine_result *out);
+int step_copy(struct be *b, const struct engine_copy *c);
+/* Logits of wants [first, first + n) into be.logits. */
+int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

@@ -1,0 +1,51 @@
+#pragma once
+
+/*
+ * cuda_api - the calls of the CUDA runtime that the backend makes, as a table: tests put another one in its
+ * place, which runs kernels on the CPU and fails where it is told to (tests/engine/cuda/fake_api.c).
+ *
+ * Every function returns 0 or the runtime's error number. Pointers named d are the device's.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
+
+#define CUDA_NOT_READY 600 /* event_query(): not an error */
+
+struct cuda_device {
+    char name[128];
+    int major, minor, n_multiprocessors;
+    size_t bytes;
+};
+
+struct cuda_api {
+    int (*count)(int *n);
+    int (*describe)(int device, struct cuda_device *out);
+    int (*use)(int device); /* by the calling thread */
+    int (*memory)(size_t *n_free, size_t *n_total);
+    int (*alloc)(void **d, size_t n);
+    int (*release)(void *d);
+    int (*alloc_host)(void **p, size_t n); /* pinned */
+    int (*release_host)(void *p);
+    int (*stream_new)(void **stream);
+    int (*stream_free)(void *stream);
+    int (*stream_wait)(void *stream);
+    int (*event_new)(void **event);
+    int (*event_free)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+    /* In stream order. */
+    int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
+    int (*fill)(void *d, int byte, size_t n, void *stream);
+    /* @args: the kernel's one argument. */
+    int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
+                  const void *args, void *stream);
+    /* Whether a kernel is there for this device: 0 or why not. */
+    int (*check_kernel)(const void *kernel);
+    const char *(*text)(int error);
+};
+
+/* The runtime's (api.c), or the tests'. */
+const struct cuda_api *cuda_api(void);

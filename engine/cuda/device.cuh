@@ -1,0 +1,160 @@
+#pragma once
+
+/*
+ * device - the few machine instructions that the kernels use, by name. The tests compile the kernels for the
+ * CPU: tests/engine/cuda/simt.h, included before everything else, defines WEFT_SIMT and these names anew.
+ */
+
+#ifndef WEFT_SIMT
+
+#include <float.h>
+#include <stdint.h>
+#include "engine/cuda/kernels.h"
+
+#define SHARED __shared__
+#define DEVICE static __device__ __forceinline__
+
+/* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least @blocks of them on a
+ * multiprocessor. */
+#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+    static __global__ void __launch_bounds__(threads, blocks)                                      \
+        NAME(const __grid_constant__ ARGS a);                                                      \
+    const void *const kernel_##NAME = (const void *)NAME;                                          \
+    static __global__ void __launch_bounds__(threads, blocks) NAME(const __grid_constant__ ARGS a)
+
+struct vec4 {
+    uint32_t x, y, z, w;
+};
+
+/* 16 bytes that this kernel reads once. */
+DEVICE struct vec4 load_stream(const void *p) {
+    struct vec4 v;
+
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+DEVICE struct vec4 load16(const void *p) {
+    uint4 u = *(const uint4 *)p;
+    struct vec4 v = {u.x, u.y, u.z, u.w};
+
+    return v;
+}
+
+DEVICE void load8(const void *p, uint32_t v[2]) {
+    uint2 u = *(const uint2 *)p;
+
+    v[0] = u.x;
+    v[1] = u.y;
+}
+
+DEVICE void store16(void *p, struct vec4 v) {
+    *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w);
+}
+
+/* Two halves from two floats, nearest; @low in the low half-word. */
+DEVICE uint32_t pack_halves(float low, float high) {
+    uint32_t u;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+    return u;
+}
+
+DEVICE float half_to_float(uint16_t h) {
+    float f;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+
+/* Two halves times two halves, nearest. */
+DEVICE uint32_t mul_halves(uint32_t a, uint32_t b) {
+    uint32_t u;
+
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(u) : "r"(a), "r"(b));
+    return u;
+}
+
+DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
+    uint32_t u;
+
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(u) : "r"(a), "r"(b));
+    return u;
+}
+
+/* c += A B: 16 x 16 times 16 x 8, f32 sums. Lane 4 g + t: a0 (row g, columns 2t, 2t + 1), a1 (row g + 8), a2 (row
+ * g, columns 2t + 8, 2t + 9), a3 (row g + 8); b0 (rows 2t, 2t + 1, column g), b1 (rows 2t + 8, 2t + 9); c[0],
+ * c[1] (row g, columns 2t, 2t + 1), c[2], c[3] (row g + 8). */
+DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
+    return __byte_perm(a, b, selector);
+}
+
+DEVICE float lane_xor(float v, int mask) {
+    return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
+}
+
+DEVICE uint64_t lane_xor(uint64_t v, int mask) {
+    return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
+}
+
+DEVICE void sync_block() {
+    __syncthreads();
+}
+
+DEVICE void sync_warp() {
+    __syncwarp();
+}
+
+DEVICE void add_shared(uint64_t *p, uint64_t v) {
+    atomicAdd((unsigned long long *)p, (unsigned long long)v);
+}
+
+DEVICE float approximate_log(float x) {
+    return __logf(x);
+}
+
+DEVICE float approximate_log1p(float x) {
+    return log1pf(x);
+}
+#endif
+
+DEVICE uint32_t pack_half(float f) {
+    return pack_halves(f, 0.0f) & 0xFFFFu;
+}
+
+/* The sum of a value over the 256 threads of a block, in a fixed order, in every thread. */
+DEVICE float block_sum(float v, float *shared8) {
+    for (int m = 1; m < 32; m *= 2)
+        v += lane_xor(v, m);
+    sync_block();
+    if (threadIdx.x % 32 == 0)
+        shared8[threadIdx.x / 32] = v;
+    sync_block();
+    float sum = shared8[0];
+    for (int i = 1; i < 8; i++)
+        sum += shared8[i];
+    return sum;
+}
+
+DEVICE float block_max(float v, float *shared8) {
+    for (int m = 1; m < 32; m *= 2)
+        v = fmaxf(v, lane_xor(v, m));
+    sync_block();
+    if (threadIdx.x % 32 == 0)
+        shared8[threadIdx.x / 32] = v;
+    sync_block();
+    float max = shared8[0];
+    for (int i = 1; i < 8; i++)
+        max = fmaxf(max, shared8[i]);
+    return max;
+}

@@ -1,0 +1,198 @@
+#pragma once
+
+/*
+ * kernels - what the host and the kernels have in common: the argument of each kernel (one struct), its grid and
+ * its address. The contract of a kernel stands with its arguments; the formulas with its code.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+#include "engine/shared/pages.h"
+#include "engine/shared/tiles.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUDA_THREADS 256u /* of a block of every kernel, unless it says otherwise */
+#define SAMPLE_THREADS 512u
+#define PACK_ROWS 8u       /* rows of activations that lie together */
+#define MATMUL_COLUMNS 64u /* rows of activations that a block of matmul_wide() takes */
+
+/* -- loading -------------------------------------------------------------------------------------- */
+
+/* One thread block packs one tile; grid: x units, y rows of tiles. */
+struct repack_args {
+    struct tile_source source; /* row 0: the first row of the first tile */
+    uint8_t *tiles;
+    uint32_t format, n_units;
+    uint32_t *bad; /* set to 1 when a weight does not fit half precision */
+};
+
+/* -- rows ----------------------------------------------------------------------------------------- */
+
+/* x[row] = embedding of the row's token; grid: rows. */
+struct embed_args {
+    struct tile_source table;
+    const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
+    const int32_t *sampled;
+    float *x;
+};
+
+/* cos and sin (times mscale) of every pair at every row's position; grid: rows. */
+struct turn_args {
+    const uint32_t *pos;
+    const double *freq;
+    float *turn; /* [rows][n_pairs][2] */
+    uint32_t n_pairs;
+    float mscale;
+};
+
+enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
+
+/* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight, SILU
+ * silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to [2^13, 2^14);
+ * scale[row] undoes it. packed: [rows / 8][n_padded / 16][8][16]. Grid: rows. */
+struct pack_args {
+    const float *x, *up, *weight;
+    const uint32_t *rows; /* NULL, or which row of x is packed as row i */
+    uint16_t *packed;
+    float *scale;
+    uint32_t kind, n, n_padded;
+    float eps;
+};
+
+/* qk-norm, RoPE, keys and values into their pages; grid: rows. q is changed in place. */
+struct store_args {
+    float *q;
+    const float *k, *v, *q_norm, *k_norm, *turn;
+    const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
+    uint8_t *pages;                      /* of the layer */
+    struct page_shape shape;
+    uint32_t n_head, n_rot, neox;
+    float eps;
+};
+
+/* Pages of all layers; grid: x parts of a page, y layers. */
+struct copy_args {
+    uint8_t *pages;
+    size_t layer_bytes, page_bytes; /* of a layer, of a page of a layer: multiples of 16 */
+    uint32_t src, dst;
+};
+
+/* -- matrices ------------------------------------------------------------------------------------- */
+
+struct matrix {
+    const uint8_t *tiles;
+    const float *bias; /* or NULL */
+    float *y;          /* [rows][n_out] */
+    uint32_t format, n_out, n_units, n_row_tiles;
+};
+
+/* y (+)= W x + bias for up to three matrices that share x. matvec: grid x: row tiles of all matrices, y: rows
+ * / 8. matmul_wide: grid x: row tiles / 8 (each matrix rounded up), y: rows / 64. The same bits. */
+struct matmul_args {
+    struct matrix m[3];
+    const uint16_t *x; /* packed */
+    const float *scale;
+    uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
+    uint32_t add;
+};
+
+/* -- attention ------------------------------------------------------------------------------------ */
+
+/* Grid: x items, y key heads. A partial result is [n_head_kv][16 queries] rows of partial_stride floats: o,
+ * then m and l. */
+struct attend_args {
+    const struct attn_item *item;
+    const uint32_t *page_table;
+    const float *q;
+    float *o, *partial;
+    const uint8_t *pages; /* of the layer */
+    struct page_shape shape;
+    uint32_t n_head, group, partial_stride;
+    float scale;
+};
+
+/* Merges the chunks of queries that were split; grid: x merges, y key heads. */
+struct attn_merge {
+    uint32_t row0, q0, n_q, partial, n_chunks; /* chunk c of query i: partial + c */
+};
+
+struct merge_args {
+    const struct attn_merge *merge;
+    const float *partial;
+    float *o;
+    uint32_t n_head, n_head_kv, group, head_dim, partial_stride;
+};
+
+/* -- sampling ------------------------------------------------------------------------------------- */
+
+struct penal { /* a token of prompt or output, once */
+    int32_t token;
+    uint32_t count; /* in the output */
+};
+
+struct bias_entry { /* as engine_bias */
+    int32_t token;
+    float bias;
+};
+
+struct sample_want {
+    float temperature, top_p, min_p, repetition, presence, frequency;
+    uint64_t seed;
+    uint32_t choice, out_pos, top_k;
+    uint32_t bias0, n_bias, ban0, n_bans, penal0, n_penals;
+    int32_t fed; /* index of the sample of the step before that stands in front of the row, or -1 */
+    int32_t target; /* >= 0: do not sample, this is the token */
+    uint8_t n_top, logprob;
+};
+
+struct sample_top {
+    int32_t token;
+    float logprob;
+};
+
+struct sample_out {
+    int32_t token;
+    float logprob;
+    uint64_t digest;
+    uint32_t n_top;
+    struct sample_top top[20];
+};
+
+/* Grid: wants; SAMPLE_THREADS threads. */
+struct sample_args {
+    const struct sample_want *want;
+    const float *logits; /* [wants][n_vocab] */
+    float *z;            /* likewise: the processed ones */
+    const struct bias_entry *bias;
+    const int32_t *ban;
+    const struct penal *penal;
+    const uint32_t *mask;      /* [masks][mask_words] */
+    const int32_t *mask_index; /* [wants]: -1 none */
+    const int32_t *fed_from;   /* samples of the step before */
+    int32_t *sampled;          /* [wants] */
+    struct sample_out *out;
+    uint32_t n_vocab, mask_words, digest;
+};
+
+/* -- addresses: what cuda_api.launch() takes -------------------------------------------------------- */
+
+extern const void *const kernel_repack;
+extern const void *const kernel_embed;
+extern const void *const kernel_turn;
+extern const void *const kernel_pack;
+extern const void *const kernel_store;
+extern const void *const kernel_copy_page;
+extern const void *const kernel_matvec;
+extern const void *const kernel_matmul_wide;
+extern const void *const kernel_attend_64; /* heads of up to 64 */
+extern const void *const kernel_attend_128;
+extern const void *const kernel_attend_256;
+extern const void *const kernel_merge;
+extern const void *const kernel_sample;
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,219 @@
+/*
+ * load - weights from the file to the device. A piece of the file (whole rows of tiles) is copied to one of two
+ * pinned buffers, sent, and repacked on the device while the next piece is read.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+static int own(struct be *b, struct weights *w, size_t bytes, void **out, struct err *err) {
+    size_t n_free = 0, n_total = 0;
+
+    assert(w->n_owned < ARRAY_SIZE(w->owned));
+    if (cuda_check(b, b->api->alloc(out, MAX(bytes, 16)), "cudaMalloc") < 0) {
+        b->api->memory(&n_free, &n_total);
+        err_set(err, 0, NULL, "%s: %.1f MiB for weights, %.1f MiB are free", b->error,
+                (double)bytes / 0x1p20, (double)n_free / 0x1p20);
+        return -ENOMEM;
+    }
+    w->owned[w->n_owned++] = *out;
+    return 0;
+}
+
+/* Waits until buffer @i may be filled. */
+static int wait_buffer(struct be *b, int i) {
+    int e = b->load[i].busy ? CUDA_NOT_READY : 0;
+
+    while (e == CUDA_NOT_READY)
+        e = b->api->event_query(b->load[i].event);
+    b->load[i].busy = false;
+    return cuda_check(b, e, "cudaEventQuery");
+}
+
+static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
+    int r = wait_buffer(b, i);
+
+    if (r < 0)
+        return r;
+    memcpy(b->load[i].host, from, n);
+    return cuda_check(b, b->api->copy(to, b->load[i].host, n, CUDA_TO_DEVICE, b->stream),
+                      "cudaMemcpyAsync");
+}
+
+static int mark_busy(struct be *b, int i) {
+    b->load[i].busy = true;
+    return cuda_check(b, b->api->event_record(b->load[i].event, b->stream), "cudaEventRecord");
+}
+
+/* Bytes as they are. */
+static int load_bytes(struct be *b, const uint8_t *from, size_t n, uint8_t *to) {
+    int r = 0;
+
+    for (size_t at = 0, k = 0; at < n && r == 0; k++) {
+        size_t part = MIN(n - at, b->load_bytes);
+
+        r = send_piece(b, k % 2, from + at, part, to + at);
+        r = r < 0 ? r : mark_busy(b, k % 2);
+        at += part;
+    }
+    return r;
+}
+
+static int load_vector(struct be *b, struct weights *w, const struct tensor *t, float **out,
+                       struct err *err) {
+    void *d;
+    int r = 0;
+
+    if (!t)
+        return 0;
+    r = own(b, w, t->n_bytes, &d, err);
+    if (r < 0)
+        return r;
+    *out = d;
+    return load_bytes(b, t->data, t->n_bytes, d);
+}
+
+static struct tile_source source_of(const struct be *b, const struct tensor *t, const uint8_t *data,
+                                    uint32_t n_rows) {
+    return (struct tile_source){
+        .data = data,
+        .grid = b->grid,
+        .row_bytes = t->row_bytes,
+        .type = (uint32_t)t->format->type,
+        .block = t->format->block,
+        .block_bytes = t->format->block_bytes,
+        .n_rows = n_rows,
+        .n_in = (uint32_t)t->ne[0],
+    };
+}
+
+/* Rows [row, row + n) of a matrix, @row a multiple of 16. */
+static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, int i, uint32_t row,
+                        uint32_t n) {
+    uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
+    int r = send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load[i].device);
+
+    if (r < 0)
+        return r;
+    struct repack_args a = {
+        .source = source_of(b, t, b->load[i].device, n),
+        .tiles =
+            (uint8_t *)m->tiles + (size_t)(row / TILE_ROWS) * m->n_units * tile_bytes(m->format),
+        .format = m->format,
+        .n_units = m->n_units,
+        .bad = b->bad,
+    };
+    r = cuda_launch(b, kernel_repack, m->n_units, tiles, CUDA_THREADS, &a, "repack");
+    return r < 0 ? r : mark_busy(b, i);
+}
+
+/* A grid's y is at most 65535. */
+static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
+    size_t rows = b->load_bytes / t->row_bytes / TILE_ROWS * TILE_ROWS;
+
+    return (uint32_t)MIN(rows, 65535u * TILE_ROWS);
+}
+
+static int check_values(struct be *b, const struct tensor *t, struct err *err) {
+    int r = cuda_check(b, b->api->copy(b->bad_host, b->bad, 4, CUDA_TO_HOST, b->stream),
+                       "cudaMemcpyAsync");
+
+    r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "repack");
+    if (r == 0 && *b->bad_host)
+        r = err_set(err, 0, NULL,
+                    "tensor '%s' holds numbers beyond half precision: use --backend cpu", t->name);
+    return r;
+}
+
+static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
+                       const struct tensor *bias, float *y, struct err *err) {
+    struct matrix *m = &w->m[w->n_mats++];
+    uint32_t n_out = (uint32_t)t->ne[1], n_in = (uint32_t)t->ne[0], at_once = rows_at_once(b, t);
+    float *bias_at = NULL;
+    void *d;
+
+    *m = (struct matrix){
+        .format = tile_format_of(t->format->type),
+        .n_out = n_out,
+        .n_row_tiles = (n_out + TILE_ROWS - 1) / TILE_ROWS,
+        .y = y,
+    };
+    m->n_units = tile_units(m->format, n_in);
+    w->n_in = n_in;
+    int r = own(b, w, tile_matrix_bytes(m->format, n_out, n_in), &d, err);
+    if (r < 0)
+        return r;
+    m->tiles = d;
+    r = cuda_check(b, b->api->fill(b->bad, 0, 4, b->stream), "cudaMemset");
+    for (uint32_t row = 0, k = 0; row < n_out && r == 0; row += at_once, k++)
+        r = repack_piece(b, t, m, k % 2, row, MIN(n_out - row, at_once));
+    r = r < 0 ? r : check_values(b, t, err);
+    r = r < 0 ? r : load_vector(b, w, bias, &bias_at, err);
+    m->bias = bias_at;
+    return r;
+}
+
+static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
+                          struct err *err) {
+    void *d;
+    int r = own(b, w, t->n_bytes, &d, err);
+
+    if (r < 0)
+        return r;
+    w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
+    w->n_in = (uint32_t)t->ne[0];
+    return load_bytes(b, t->data, t->n_bytes, d);
+}
+
+/* Where the outputs of an op go. */
+static float *target_of(const struct be *b, enum op_kind kind, int i) {
+    float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
+
+    return kind == OP_QKV       ? qkv[i]
+           : kind == OP_GATE_UP ? gate_up[i]
+           : kind == OP_PROJ    ? b->x
+                                : b->logits;
+}
+
+static int load_tensors(struct be *b, struct weights *w, const struct op_tensors *t,
+                        struct err *err) {
+    int r = load_vector(b, w, t->norm, &w->norm, err);
+
+    r = r < 0 ? r : load_vector(b, w, t->q_norm, &w->q_norm, err);
+    r = r < 0 ? r : load_vector(b, w, t->k_norm, &w->k_norm, err);
+    if (r == 0 && t->kind == OP_EMBED)
+        return load_embedding(b, w, t->w[0], err);
+    for (int i = 0; i < 3 && r == 0; i++)
+        if (t->w[i])
+            r = load_matrix(b, w, t->w[i], t->bias[i], target_of(b, t->kind, i), err);
+    return r;
+}
+
+int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
+              struct err *err) {
+    struct weights *w = calloc(1, sizeof(*w));
+
+    assert(rank == 0);
+    if (!w)
+        return -ENOMEM;
+    w->next = b->weights;
+    b->weights = w;
+    int r = load_tensors(b, w, t, err);
+    if (r == -EIO)
+        err_set(err, 0, NULL, "loading weights: %s", b->error);
+    *out = w;
+    return r;
+}
+
+void cuda_unload(struct be *b) {
+    for (struct weights *w = b->weights, *next; w; w = next) {
+        next = w->next;
+        for (uint32_t i = 0; i < w->n_owned; i++)
+            b->api->release(w->owned[i]);
+        free(w);
+    }
+    b->weights = NULL;
+}

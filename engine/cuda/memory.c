@@ -1,0 +1,248 @@
+/*
+ * memory - everything but the weights is allocated when the backend opens, after its sum and that of the
+ * weights have been compared with what the device has free.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
+#define PARTIAL_BYTES (64u << 20)
+
+static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
+    if (b->n_regions < ARRAY_SIZE(b->region))
+        b->region[b->n_regions++] =
+            (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
+}
+
+static void add_activations(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
+    size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
+    size_t widest = round_up(MAX(MAX(n_q, s->n_embd), s->n_ff), 64);
+
+    add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
+    add(b, &b->q, rows * n_q, sizeof(float), "activations", false);
+    add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
+    add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
+    add(b, &b->o, rows * n_q, sizeof(float), "activations", false);
+    add(b, &b->gate, rows * s->n_ff, sizeof(float), "activations", false);
+    add(b, &b->up, rows * s->n_ff, sizeof(float), "activations", false);
+    add(b, &b->packed, padded * widest, sizeof(uint16_t), "activations", false);
+    add(b, &b->scale, padded, sizeof(float), "activations", false);
+    add(b, &b->turn, rows * s->n_rot, sizeof(float), "activations", false);
+    add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
+        "logits", false);
+    add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
+    add(b, &b->logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
+    add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
+    add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
+}
+
+/* How many items attention may need, and room for the results of chunks. */
+static void add_attention(struct be *b) {
+    const struct model_shape *s = b->shape;
+    uint32_t group = s->n_head / s->n_head_kv;
+    size_t bytes;
+
+    b->partial_stride = s->head_dim + 4;
+    bytes = (size_t)s->n_head_kv * ATTN_QUERIES * b->partial_stride * sizeof(float);
+    b->n_partials = (uint32_t)MIN(PARTIAL_BYTES / bytes, 1u << 16);
+    b->max_merges =
+        (b->opts->max_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
+    b->max_items = b->max_merges + b->n_partials;
+    add(b, &b->partial, b->n_partials, bytes, "attention", false);
+}
+
+static void add_staging(struct be *b, struct staging *s, size_t size) {
+    s->size = round_up(size, 256);
+    add(b, &s->host, s->size, 1, "uploads", true);
+    add(b, &s->device, s->size, 1, "uploads", false);
+}
+
+static void add_steps(struct be *b) {
+    size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
+    size_t words = (b->shape->n_vocab + 31) / 32, slack = 16 * 64;
+    size_t unique = MIN(b->shape->n_vocab, b->opts->max_context);
+
+    b->page_capacity = (uint32_t)MIN(
+        seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
+        1u << 28);
+    for (int i = 0; i < 2; i++) {
+        struct step *s = &b->step[i];
+
+        add_staging(b, &s->rows,
+                    rows * 20 + wants * 4 + (size_t)b->page_capacity * 4 +
+                        b->max_items * sizeof(struct attn_item) +
+                        b->max_merges * sizeof(struct attn_merge) + slack);
+        add_staging(b, &s->wants,
+                    wants * (sizeof(struct sample_want) + 4) + wants * words * 4 +
+                        seqs * (unique * sizeof(struct penal) +
+                                LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t))) +
+                        slack);
+        add(b, &s->sampled, wants, sizeof(int32_t), "results", false);
+        add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
+        add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
+    }
+}
+
+static void add_rest(struct be *b) {
+    size_t row = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++)
+        row = MAX(row, gguf_tensor(b->opts->file, i)->row_bytes);
+    b->load_bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
+    for (int i = 0; i < 2; i++) {
+        add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
+        add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
+    }
+    add(b, &b->freq, b->shape->n_rot / 2, sizeof(double), "tables", false);
+    add(b, &b->grid, 256, sizeof(uint64_t), "tables", false);
+    add(b, &b->bad, 1, sizeof(uint32_t), "tables", false);
+    add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
+    b->layer_bytes = (size_t)b->n_pages * page_layer_bytes(&b->page);
+    add(b, &b->pages, b->layer_bytes * b->shape->n_layer, 1, "KV pages", false);
+}
+
+uint64_t cuda_weight_bytes(const struct gguf *file) {
+    bool tied = !gguf_find(file, "output.weight");
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+        const struct tensor *t = gguf_tensor(file, i);
+        bool embed = strcmp(t->name, "token_embd.weight") == 0;
+
+        if (embed)
+            sum += round_up(t->n_bytes, 512);
+        if (t->n_dims < 2)
+            sum += round_up(t->n_bytes, 512);
+        else if (!embed || tied)
+            sum += round_up(tile_matrix_bytes(tile_format_of(t->format->type), (uint32_t)t->ne[1],
+                                              (uint32_t)t->ne[0]),
+                            512);
+    }
+    return sum;
+}
+
+static double mib(uint64_t bytes) {
+    return (double)bytes / 0x1p20;
+}
+
+static uint64_t sum_of(const struct be *b, const char *what) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < b->n_regions; i++)
+        if (!b->region[i].host && (!what || strcmp(b->region[i].what, what) == 0))
+            sum += b->region[i].bytes;
+    return sum;
+}
+
+static int check_fit(struct be *b, struct err *err) {
+    uint64_t weights = cuda_weight_bytes(b->opts->file), kv = sum_of(b, "KV pages");
+    uint64_t rest = sum_of(b, NULL) - kv, need = weights + kv + rest + RESERVE_BYTES;
+    size_t n_free, n_total;
+
+    if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
+        return -EIO;
+    if (need <= n_free)
+        return 0;
+    err_set(err, 0, NULL,
+            "does not fit: weights %.1f MiB + KV pages %.1f MiB + buffers %.1f MiB (logits %.1f, "
+            "activations %.1f) + reserve %.1f MiB = %.1f MiB, %s has %.1f MiB free of %.1f",
+            mib(weights), mib(kv), mib(rest), mib(sum_of(b, "logits")),
+            mib(sum_of(b, "activations")), mib(RESERVE_BYTES), mib(need), b->device.name,
+            mib(n_free), mib(n_total));
+    return -ENOMEM;
+}
+
+static int alloc_region(struct be *b, const struct region *r) {
+    int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
+
+    if (e)
+        *r->where = NULL;
+    return cuda_check(b, e, r->host ? "cudaMallocHost" : "cudaMalloc");
+}
+
+static int alloc_steps(struct be *b) {
+    for (int i = 0; i < 2; i++) {
+        struct step *s = &b->step[i];
+
+        s->be = b;
+        s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
+        s->out = calloc(b->opts->max_wants, sizeof(*s->out));
+        s->top = calloc((size_t)b->opts->max_wants * ENGINE_TOP_MAX, sizeof(*s->top));
+        if (!s->mask || !s->out || !s->top)
+            return -ENOMEM;
+        if (cuda_check(b, b->api->event_new(&s->event), "cudaEventCreate") < 0 ||
+            cuda_check(b, b->api->event_new(&b->load[i].event), "cudaEventCreate") < 0)
+            return -EIO;
+    }
+    b->count = calloc(b->shape->n_vocab, sizeof(*b->count));
+    return b->count ? 0 : -ENOMEM;
+}
+
+int cuda_memory_open(struct be *b, struct err *err) {
+    int r;
+
+    add_activations(b);
+    add_attention(b);
+    add_steps(b);
+    add_rest(b);
+    r = check_fit(b, err);
+    if (r < 0)
+        return r;
+    r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
+    for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
+        r = alloc_region(b, &b->region[i]);
+    r = r < 0 ? r : alloc_steps(b);
+    /* A page holds finite numbers even before it is written (attention.cu). */
+    r = r < 0 ? r
+              : cuda_check(b,
+                           b->api->fill(b->pages, 0, b->layer_bytes * b->shape->n_layer, b->stream),
+                           "cudaMemset");
+    return r;
+}
+
+void cuda_memory_close(struct be *b) {
+    for (uint32_t i = 0; i < b->n_regions; i++) {
+        struct region *r = &b->region[i];
+
+        if (*r->where)
+            (r->host ? b->api->release_host : b->api->release)(*r->where);
+        *r->where = NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct step *s = &b->step[i];
+
+        if (s->event)
+            b->api->event_free(s->event);
+        if (b->load[i].event)
+            b->api->event_free(b->load[i].event);
+        free(s->mask);
+        free(s->out);
+        free(s->top);
+    }
+    free(b->count);
+    if (b->stream)
+        b->api->stream_free(b->stream);
+}
+
+void *staging_take(struct staging *s, size_t n, const void **device) {
+    size_t at = round_up(s->used, 16);
+
+    if (n > s->size || at > s->size - n)
+        return NULL;
+    s->used = at + n;
+    *device = s->device + at;
+    return s->host + at;
+}
+
+int staging_send(struct be *b, struct staging *s) {
+    if (s->used == 0)
+        return 0;
+    return cuda_check(b, b->api->copy(s->device, s->host, s->used, CUDA_TO_DEVICE, b->stream),
+                      "cudaMemcpyAsync");
+}

@@ -1,0 +1,232 @@
+/*
+ * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks; one upload. More
+ * wants than logit rows are done in rounds: logits, sampling, logits, ...
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Lists of the parameters that a want uses. */
+struct lists {
+    uint32_t param; /* whose they are */
+    uint32_t bias0, ban0, penal0, n_penals;
+};
+
+/* Where the lists of all wants lie. */
+struct pools {
+    struct bias_entry *bias;
+    int32_t *ban;
+    struct penal *penal;
+    uint32_t n_bias, n_bans, n_penals;
+};
+
+static bool has_penalties(const struct engine_param *p) {
+    return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
+}
+
+/* Counts of all lists, each parameter set once: wants of a sequence stand together. */
+static void count_lists(const struct engine_batch *b, const struct be *be, struct pools *n) {
+    uint32_t before = UINT32_MAX;
+
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        const struct engine_param *p = &b->param[b->want[i].param];
+
+        if (b->want[i].what != WANT_SAMPLE || b->want[i].param == before)
+            continue;
+        before = b->want[i].param;
+        n->n_bias += p->n_bias;
+        n->n_bans += p->n_bans;
+        n->n_penals += has_penalties(p) ? MIN(p->n_tokens, be->shape->n_vocab) : 0;
+    }
+}
+
+/* Every token of prompt and output once, with its count in the output. */
+static uint32_t list_penalties(struct be *b, const struct engine_param *p, struct penal *list) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        int32_t t = p->tokens[i];
+
+        if (t < 0)
+            continue;
+        if (!b->count[t]) {
+            list[n] = (struct penal){t, 0};
+            b->count[t] = ++n;
+        }
+        list[b->count[t] - 1].count += i >= p->n_prompt;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        b->count[list[i].token] = 0;
+    return n;
+}
+
+static struct lists put_lists(struct be *b, const struct engine_param *p, uint32_t param,
+                              struct pools *to) {
+    struct lists l = {param, to->n_bias, to->n_bans, to->n_penals, 0};
+
+    for (uint32_t i = 0; i < p->n_bias; i++) {
+        assert((uint32_t)p->bias[i].token < b->shape->n_vocab);
+        to->bias[to->n_bias++] = (struct bias_entry){p->bias[i].token, p->bias[i].bias};
+    }
+    for (uint32_t i = 0; i < p->n_bans; i++) {
+        assert((uint32_t)p->bans[i] < b->shape->n_vocab);
+        to->ban[to->n_bans++] = p->bans[i];
+    }
+    if (has_penalties(p))
+        l.n_penals = list_penalties(b, p, to->penal + to->n_penals);
+    to->n_penals += l.n_penals;
+    return l;
+}
+
+/* The sequence that row @row belongs to. Wants come in the order of rows, mostly: @hint is where to look first. */
+static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t row, uint32_t *hint) {
+    for (uint32_t k = 0; k < b->n_seqs; k++) {
+        const struct engine_seq *s = &b->seq[(*hint + k) % b->n_seqs];
+
+        if (row - s->row0 < s->n_rows) {
+            *hint = (*hint + k) % b->n_seqs;
+            return s;
+        }
+    }
+    assert(false);
+    return NULL;
+}
+
+static struct sample_want want_of(const struct engine_batch *b, const struct engine_want *w,
+                                  const struct engine_seq *seq, const struct lists *l) {
+    const struct engine_param *p = &b->param[w->param];
+    struct sample_want out = {
+        .target = -1, .fed = seq->feed, .n_top = w->n_top, .logprob = w->logprob};
+
+    if (w->what == WANT_PROMPT_LP) {
+        uint32_t next = seq->pos0 + (w->row - seq->row0) + 1;
+
+        assert(next < p->n_tokens);
+        out.target = p->tokens[next];
+        return out;
+    }
+    out.temperature = p->temperature;
+    out.top_p = p->top_p;
+    out.min_p = p->min_p;
+    out.repetition = p->repetition;
+    out.presence = p->presence;
+    out.frequency = p->frequency;
+    out.seed = p->seed;
+    out.choice = p->choice;
+    out.out_pos = w->out_pos;
+    out.top_k = p->top_k;
+    out.bias0 = l->bias0;
+    out.n_bias = p->n_bias;
+    out.ban0 = l->ban0;
+    out.n_bans = p->n_bans;
+    out.penal0 = l->penal0;
+    out.n_penals = l->n_penals;
+    return out;
+}
+
+static bool put_wants(struct step *s, struct sample_args *a) {
+    const struct engine_batch *b = s->batch;
+    struct pools size = {0}, to = {0};
+    struct lists l = {.param = UINT32_MAX};
+    const void *d[4];
+    uint32_t hint = 0;
+
+    count_lists(b, s->be, &size);
+    struct sample_want *want = staging_take(&s->wants, b->n_wants * sizeof(*want), &d[0]);
+    to.bias = staging_take(&s->wants, size.n_bias * sizeof(*to.bias), &d[1]);
+    to.ban = staging_take(&s->wants, size.n_bans * sizeof(*to.ban), &d[2]);
+    to.penal = staging_take(&s->wants, size.n_penals * sizeof(*to.penal), &d[3]);
+    if (!want || !to.bias || !to.ban || !to.penal)
+        return false;
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        const struct engine_want *w = &b->want[i];
+
+        if (w->what == WANT_SAMPLE && w->param != l.param)
+            l = put_lists(s->be, &b->param[w->param], w->param, &to);
+        want[i] = want_of(b, w, seq_of(b, w->row, &hint), &l);
+    }
+    a->want = d[0];
+    a->bias = d[1];
+    a->ban = d[2];
+    a->penal = d[3];
+    return true;
+}
+
+static bool put_masks(struct step *s, struct sample_args *a) {
+    uint32_t n = 0, words = (s->be->shape->n_vocab + 31) / 32;
+    const void *d[2];
+    int32_t *index = staging_take(&s->wants, s->batch->n_wants * sizeof(*index), &d[0]);
+
+    for (uint32_t i = 0; i < s->batch->n_wants; i++)
+        n += s->mask[i] != NULL;
+    uint32_t *bits = staging_take(&s->wants, (size_t)n * words * sizeof(*bits), &d[1]);
+    if (!index || !bits)
+        return false;
+    n = 0;
+    for (uint32_t i = 0; i < s->batch->n_wants; i++) {
+        index[i] = s->mask[i] ? (int32_t)n : -1;
+        if (s->mask[i])
+            memcpy(bits + (size_t)n++ * words, s->mask[i], words * sizeof(*bits));
+    }
+    a->mask_index = d[0];
+    a->mask = d[1];
+    a->mask_words = words;
+    return true;
+}
+
+int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
+    assert(want < s->batch->n_wants);
+    s->mask[want] = bits;
+    return s->be->lost ? -EIO : 0;
+}
+
+/* Samples wants [first, first + n), whose logits are in be.logits. */
+static int sample_round(struct step *s, const struct sample_args *all, uint32_t first, uint32_t n) {
+    struct sample_args a = *all;
+
+    a.want += first;
+    a.mask_index += first;
+    a.sampled += first;
+    a.out += first;
+    return cuda_launch(s->be, kernel_sample, n, 1, SAMPLE_THREADS, &a, "sample");
+}
+
+int step_sample(struct step *s) {
+    struct be *b = s->be;
+    uint32_t n = s->batch->n_wants;
+    struct sample_args a = {
+        .logits = b->logits,
+        .z = b->z,
+        .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
+        .sampled = s->sampled,
+        .out = s->out_device,
+        .n_vocab = b->shape->n_vocab,
+        .digest = b->opts->digest,
+    };
+
+    s->wants.used = 0;
+    if (!put_wants(s, &a) || !put_masks(s, &a)) {
+        snprintf(b->error, sizeof(b->error), "the batch's sampling lists are too long");
+        b->lost = true;
+        return -EIO;
+    }
+    int r = staging_send(b, &s->wants);
+    for (uint32_t first = 0; first < n && r == 0; first += LOGIT_ROWS) {
+        uint32_t rows = MIN(n - first, LOGIT_ROWS);
+
+        r = first ? step_logit_rows(s, first, rows) : 0;
+        r = r < 0 ? r : sample_round(s, &a, first, rows);
+    }
+    r = r < 0 ? r
+              : cuda_check(b,
+                           b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host),
+                                        CUDA_TO_HOST, b->stream),
+                           "cudaMemcpyAsync");
+    r = r < 0 ? r : cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
+    s->recorded = r == 0;
+    return r;
+}

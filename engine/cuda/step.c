@@ -1,0 +1,386 @@
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+int cuda_check(struct be *b, int error, const char *what) {
+    if (error == 0 && !b->lost)
+        return 0;
+    if (!b->lost)
+        snprintf(b->error, sizeof(b->error), "%s: %s", what, b->api->text(error));
+    b->lost = true;
+    return -EIO;
+}
+
+int cuda_launch(struct be *b, const void *kernel, uint32_t grid_x, uint32_t grid_y,
+                uint32_t n_threads, const void *args, const char *what) {
+    if (b->lost || grid_x == 0 || grid_y == 0)
+        return b->lost ? -EIO : 0;
+    return cuda_check(b, b->api->launch(kernel, grid_x, grid_y, n_threads, args, b->stream), what);
+}
+
+int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
+                uint32_t n_rows, bool add) {
+    bool wide = n_rows >= WIDE_FROM;
+    struct matmul_args a = {
+        .x = packed,
+        .scale = scale,
+        .n_mats = w->n_mats,
+        .n_rows = n_rows,
+        .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
+        .add = add,
+    };
+    uint32_t tiles = 0;
+
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        a.m[i] = w->m[i];
+        tiles += wide ? (w->m[i].n_row_tiles + 7) / 8 : w->m[i].n_row_tiles;
+    }
+    return wide ? cuda_launch(b, kernel_matmul_wide, tiles,
+                              (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS, CUDA_THREADS, &a,
+                              "matmul_wide")
+                : cuda_launch(b, kernel_matvec, tiles, (n_rows + PACK_ROWS - 1) / PACK_ROWS,
+                              CUDA_THREADS, &a, "matvec");
+}
+
+/* -- the upload ----------------------------------------------------------------------------------- */
+
+static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page,
+                      uint32_t *slot) {
+    const struct engine_batch *b = s->batch;
+    uint32_t tokens = s->be->page.page_tokens;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const struct engine_seq *q = &b->seq[i];
+        const uint32_t *pages = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[i];
+
+        for (uint32_t r = 0; r < q->n_rows; r++) {
+            uint32_t p = q->pos0 + r, row = q->row0 + r;
+
+            feed[row] = r == 0 ? q->feed : -1;
+            pos[row] = p;
+            page[row] = pages[p / tokens];
+            slot[row] = p % tokens;
+        }
+    }
+}
+
+static bool upload_attention(struct step *s) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->batch;
+    struct attn_limits l = {
+        .group = b->shape->n_head / b->shape->n_head_kv,
+        .n_head_kv = b->shape->n_head_kv,
+        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
+        .max_partials = b->n_partials,
+    };
+    uint32_t n_pages = batch->table[KV_GLOBAL].start[batch->n_seqs];
+    const void *d[3];
+    uint32_t *pages = staging_take(&s->rows, n_pages * sizeof(*pages), &d[0]);
+    struct attn_work w = {
+        .item = staging_take(&s->rows, b->max_items * sizeof(struct attn_item), &d[1]),
+        .merge = staging_take(&s->rows, b->max_merges * sizeof(struct attn_merge), &d[2]),
+    };
+
+    if (!pages || !w.item || !w.merge)
+        return false;
+    memcpy(pages, batch->table[KV_GLOBAL].page, n_pages * sizeof(*pages));
+    work_plan(batch, &l, &w);
+    assert(w.n_items <= b->max_items && w.n_merges <= b->max_merges);
+    s->page_table = d[0];
+    s->item = d[1];
+    s->merge = d[2];
+    s->n_items = w.n_items;
+    s->n_merges = w.n_merges;
+    return true;
+}
+
+/* Everything the device must know of the batch before it is sampled, in one copy. */
+static int upload_rows(struct step *s) {
+    const struct engine_batch *b = s->batch;
+    size_t n = b->n_rows * sizeof(uint32_t);
+    const void *d[6];
+    void *h[6];
+
+    s->rows.used = 0;
+    for (int i = 0; i < 5; i++)
+        h[i] = staging_take(&s->rows, n, &d[i]);
+    h[5] = staging_take(&s->rows, b->n_wants * sizeof(uint32_t), &d[5]);
+    for (int i = 0; i < 6; i++)
+        assert(h[i]);
+    memcpy(h[0], b->token, n);
+    fill_rows(s, h[1], h[2], h[3], h[4]);
+    for (uint32_t i = 0; i < b->n_wants; i++)
+        ((uint32_t *)h[5])[i] = b->want[i].row;
+    s->token = d[0];
+    s->feed = d[1];
+    s->pos = d[2];
+    s->row_page = d[3];
+    s->row_slot = d[4];
+    s->want_row = d[5];
+    if (!upload_attention(s)) {
+        snprintf(s->be->error, sizeof(s->be->error), "the batch's page tables are too long");
+        s->be->lost = true;
+        return -EIO;
+    }
+    return staging_send(s->be, &s->rows);
+}
+
+/* -- ops ------------------------------------------------------------------------------------------ */
+
+int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
+
+    assert(!other->batch || other->recorded || other->batch->n_wants == 0);
+    s->batch = batch;
+    s->recorded = false;
+    s->head = NULL;
+    memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
+    *out = s;
+    if (batch->n_rows == 0)
+        return b->lost ? -EIO : 0;
+    struct turn_args a = {
+        .freq = b->freq,
+        .turn = b->turn,
+        .n_pairs = b->shape->n_rot / 2,
+        .mscale = b->shape->rope_mscale,
+    };
+    int r = upload_rows(s);
+    a.pos = s->pos;
+    return r < 0 ? r : cuda_launch(b, kernel_turn, batch->n_rows, 1, CUDA_THREADS, &a, "turn");
+}
+
+int step_embed(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    struct embed_args a = {
+        .table = w->raw,
+        .token = s->token,
+        .feed = s->feed,
+        .sampled = b->step[(s->batch->step + 1) % 2].sampled,
+        .x = b->x,
+    };
+
+    assert(x.role == ACT_X);
+    return cuda_launch(b, kernel_embed, s->batch->n_rows, 1, CUDA_THREADS, &a, "embed");
+}
+
+static int pack(struct be *b, enum pack_kind kind, const float *x, const float *up,
+                const float *weight, uint32_t n, uint32_t n_rows) {
+    struct pack_args a = {
+        .x = x,
+        .up = up,
+        .weight = weight,
+        .packed = b->packed,
+        .scale = b->scale,
+        .kind = kind,
+        .n = n,
+        .n_padded = (uint32_t)round_up(n, 64),
+        .eps = b->shape->rms_eps,
+    };
+
+    return cuda_launch(b, kernel_pack, n_rows, 1, CUDA_THREADS, &a, "pack");
+}
+
+int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+             const struct kv_layer *kv) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t n = s->batch->n_rows;
+    struct store_args a = {
+        .q = b->q,
+        .k = b->k,
+        .v = b->v,
+        .q_norm = w->q_norm,
+        .k_norm = w->k_norm,
+        .turn = b->turn,
+        .row_page = s->row_page,
+        .row_slot = s->row_slot,
+        .pages = b->pages + kv->layer * b->layer_bytes,
+        .shape = b->page,
+        .n_head = m->n_head,
+        .n_rot = m->n_rot,
+        .neox = m->rope == ROPE_NEOX,
+        .eps = m->rms_eps,
+    };
+
+    assert(q.role == ACT_Q && x.role == ACT_X && kv->cls == KV_GLOBAL);
+    int r = pack(b, PACK_NORM, b->x, NULL, w->norm, m->n_embd, n);
+    r = r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, n, false);
+    return r < 0 ? r : cuda_launch(b, kernel_store, n, 1, CUDA_THREADS, &a, "store");
+}
+
+static const void *attend_kernel(uint32_t head_dim) {
+    return head_dim <= 64    ? kernel_attend_64
+           : head_dim <= 128 ? kernel_attend_128
+                             : kernel_attend_256;
+}
+
+int step_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
+                const struct attn *at) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct attend_args a = {
+        .item = s->item,
+        .page_table = s->page_table,
+        .q = b->q,
+        .o = b->o,
+        .partial = b->partial,
+        .pages = b->pages + kv->layer * b->layer_bytes,
+        .shape = b->page,
+        .n_head = m->n_head,
+        .group = m->n_head / m->n_head_kv,
+        .partial_stride = b->partial_stride,
+        .scale = at->scale,
+    };
+    struct merge_args c = {
+        .merge = s->merge,
+        .partial = b->partial,
+        .o = b->o,
+        .n_head = m->n_head,
+        .n_head_kv = m->n_head_kv,
+        .group = a.group,
+        .head_dim = m->head_dim,
+        .partial_stride = b->partial_stride,
+    };
+
+    assert(at->window == 0 && at->softcap == 0 && !at->sinks && kv->cls == KV_GLOBAL);
+    assert(o.role == ACT_O && q.role == ACT_Q);
+    int r = cuda_launch(b, attend_kernel(m->head_dim), s->n_items, m->n_head_kv, CUDA_THREADS, &a,
+                        "attend");
+    return r < 0
+               ? r
+               : cuda_launch(b, kernel_merge, s->n_merges, m->n_head_kv, CUDA_THREADS, &c, "merge");
+}
+
+int step_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+    struct be *b = s->be;
+    bool hidden = in.role == ACT_H;
+
+    assert(x.role == ACT_X && (hidden || in.role == ACT_O));
+    int r = pack(b, hidden ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, b->up, NULL, w->n_in,
+                 s->batch->n_rows);
+    return r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, s->batch->n_rows, true);
+}
+
+/* h is left as gate and up: proj() multiplies them when it takes them. */
+int step_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+
+    assert(h.role == ACT_H && x.role == ACT_X);
+    int r = pack(b, PACK_NORM, b->x, NULL, w->norm, b->shape->n_embd, s->batch->n_rows);
+    return r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, s->batch->n_rows, false);
+}
+
+int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
+    struct be *b = s->be;
+    size_t row = round_up(b->shape->n_embd, 64);
+
+    return cuda_matmul(b, s->head, b->head_packed + first * row, b->head_scale + first, n, false);
+}
+
+int step_logits(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct pack_args a = {
+        .x = b->x,
+        .up = b->x,
+        .weight = w->norm,
+        .rows = s->want_row,
+        .packed = b->head_packed,
+        .scale = b->head_scale,
+        .kind = PACK_NORM,
+        .n = m->n_embd,
+        .n_padded = (uint32_t)round_up(m->n_embd, 64),
+        .eps = m->rms_eps,
+    };
+
+    assert(x.role == ACT_X);
+    s->head = w;
+    int r = cuda_launch(b, kernel_pack, s->batch->n_wants, 1, CUDA_THREADS, &a, "pack");
+    return r < 0 ? r : step_logit_rows(s, 0, MIN(s->batch->n_wants, LOGIT_ROWS));
+}
+
+int step_copy(struct be *b, const struct engine_copy *c) {
+    struct copy_args a = {
+        .pages = b->pages,
+        .layer_bytes = b->layer_bytes,
+        .page_bytes = page_layer_bytes(&b->page),
+        .src = c->src,
+        .dst = c->dst,
+    };
+    uint32_t parts =
+        (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
+
+    assert(c->dir == COPY_D2D);
+    return cuda_launch(b, kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, &a,
+                       "copy_page");
+}
+
+/* -- the end -------------------------------------------------------------------------------------- */
+
+static int64_t now_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Asks without pause for 2 ms, then every 50 us: a step takes 1 to 200 ms. */
+static int wait_event(struct be *b, void *event) {
+    int64_t start = now_ns();
+    int e = b->api->event_query(event);
+
+    while (e == CUDA_NOT_READY) {
+        int64_t waited = now_ns() - start;
+
+        if (waited > b->wait_limit_ns) {
+            snprintf(b->error, sizeof(b->error), "a step was not done in %lld s",
+                     (long long)(b->wait_limit_ns / 1000000000));
+            b->lost = true;
+            return -EIO;
+        }
+        if (waited > 2000000)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        e = b->api->event_query(event);
+    }
+    return cuda_check(b, e, "step");
+}
+
+static void take_results(struct step *s) {
+    for (uint32_t i = 0; i < s->batch->n_wants; i++) {
+        const struct sample_out *from = &s->out_host[i];
+        struct engine_top *top = s->top + (size_t)i * ENGINE_TOP_MAX;
+
+        s->out[i] = (struct engine_out){
+            .token = from->token,
+            .logprob = from->logprob,
+            .digest = from->digest,
+            .n_top = MIN(from->n_top, ENGINE_TOP_MAX),
+            .top = top,
+        };
+        for (uint32_t t = 0; t < s->out[i].n_top; t++)
+            top[t] = (struct engine_top){from->top[t].token, from->top[t].logprob};
+    }
+}
+
+int step_end(struct step *s, struct engine_result *out) {
+    struct be *b = s->be;
+    int r = b->lost ? -EIO : 0;
+
+    if (r == 0 && !s->recorded) { /* nothing was sampled */
+        r = cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
+        s->recorded = r == 0;
+    }
+    r = r < 0 ? r : wait_event(b, s->event);
+    if (r < 0)
+        return r;
+    take_results(s);
+    *out = (struct engine_result){s->batch->step, s->batch->n_wants, s->out};
+    b->last = s;
+    b->last_wants = s->batch->n_wants;
+    s->batch = NULL;
+    return 0;
+}

@@ -1,0 +1,150 @@
+#pragma once
+
+/*
+ * blocks - the value of one weight in a block of a GGUF tensor, for host and device: what
+ * engine/quant decodes block by block, with the same roundings, so that the two agree by their bits
+ * (tests/engine/cuda/test_layout.c). Slow: it serves the repacking at load and single rows of the embedding.
+ */
+
+#include "base/gguf.h"
+#include "base/mathx.h"
+
+MX_FN uint16_t blk_u16(const uint8_t *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+MX_FN float blk_half(const uint8_t *p) {
+    return mx_half_to_float(blk_u16(p));
+}
+
+/* Nibble @i of the 32 of Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL; @q: 16 bytes. */
+MX_FN int blk_nibble(const uint8_t *q, unsigned i) {
+    return i < 16 ? q[i] & 15 : q[i - 16] >> 4;
+}
+
+/* Scale and minimum of sub-block @j of Q4_K and Q5_K; @s: 12 bytes. */
+MX_FN void blk_k4_scale(const uint8_t *s, unsigned j, int *scale, int *min) {
+    *scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
+    *min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
+}
+
+/* The integer of value @i of a Q4_K (0..15) or Q5_K (0..31) block. */
+MX_FN int blk_k45_code(const uint8_t *b, bool five, unsigned i) {
+    const uint8_t *qs = b + (five ? 48 : 16);
+    int q = (qs[32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15;
+
+    return five ? q | ((b[16 + i % 32] >> (i / 32)) & 1) << 4 : q;
+}
+
+/* The integer of value @i of a Q6_K block, 0..63. */
+MX_FN int blk_q6_code(const uint8_t *b, unsigned i) {
+    unsigned half = i / 128, quarter = i / 32 % 4, l = i % 32;
+    int low = b[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
+    int high = b[128 + 32 * half + l] >> (2 * quarter);
+
+    return (low & 15) | (high & 3) << 4;
+}
+
+/* The scale of sub-block @j (0..7) of an IQ4_XS block, -32..31. */
+MX_FN int blk_iq4_xs_scale(const uint8_t *b, unsigned j) {
+    return (((b[4 + j / 2] >> (4 * (j % 2))) & 15) | ((blk_u16(b + 2) >> (2 * j)) & 3) << 4) - 32;
+}
+
+/* The sixteen values of IQ4_NL and IQ4_XS: a table that a device can hold in instructions. */
+MX_FN int blk_iq4_value(int q) {
+    const uint64_t low = 0xF6EADDCFBFAD9881u, high = 0x7159453526190D01u;
+
+    return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
+}
+
+MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
+    int q = (b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3, s = b[i / 16];
+    float scaled = blk_half(b + 80) * (float)(s & 15) * (float)q;
+
+    return scaled - blk_half(b + 82) * (float)(s >> 4);
+}
+
+MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
+    unsigned half = i / 128, pair = i / 32 % 4, l = i % 32, j = i / 16;
+    const uint8_t *s = b + 96;
+    int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4, high = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
+    int q = (b[32 + 32 * half + l] >> (2 * pair)) & 3;
+
+    q -= (b[l] >> (4 * half + pair)) & 1 ? 0 : 4;
+    return blk_half(b + 108) * (float)((low | high << 4) - 32) * (float)q;
+}
+
+/* @grid: quant_iq2_xxs_grid. */
+MX_FN float blk_iq2_xxs(const uint8_t *b, unsigned i, const uint64_t *grid) {
+    const uint8_t *index = b + 2 + 8 * (i / 32);
+    unsigned l = i % 32 / 8, j = i % 8;
+    uint32_t a = blk_u16(index + 4) | (uint32_t)blk_u16(index + 6) << 16;
+    unsigned code = (a >> (7 * l)) & 127, parity = code ^ code >> 4;
+    float db = blk_half(b) * (0.5f + (float)(a >> 28)) * 0.25f;
+    float v = db * (float)((grid[index[l]] >> (8 * j)) & 255);
+
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    return ((code | (parity & 1) << 7) >> j) & 1 ? -v : v;
+}
+
+MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
+    int scale, min;
+
+    blk_k4_scale(b + 4, i / 32, &scale, &min);
+    float scaled = blk_half(b) * (float)scale * (float)blk_k45_code(b, five, i);
+    return scaled - blk_half(b + 2) * (float)min;
+}
+
+MX_FN float blk_iq4_xs(const uint8_t *b, unsigned i) {
+    int q = blk_nibble(b + 8 + 16 * (i / 32), i % 32);
+
+    return blk_half(b) * (float)blk_iq4_xs_scale(b, i / 32) * (float)blk_iq4_value(q);
+}
+
+MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
+    const uint8_t *high = b + (with_min ? 4 : 2);
+    int q = blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
+
+    return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
+}
+
+/* Value @i of the block at @b. */
+MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const uint64_t *grid) {
+    switch (type) {
+    case TENSOR_F32:
+        return mx_float_of(blk_u16(b) | (uint32_t)blk_u16(b + 2) << 16);
+    case TENSOR_F16:
+        return blk_half(b);
+    case TENSOR_BF16:
+        return mx_bf16_to_float(blk_u16(b));
+    case TENSOR_Q4_0:
+        return blk_half(b) * (float)(blk_nibble(b + 2, i) - 8);
+    case TENSOR_Q4_1:
+        return blk_half(b) * (float)blk_nibble(b + 4, i) + blk_half(b + 2);
+    case TENSOR_Q5_0:
+        return blk_q5(b, i, false);
+    case TENSOR_Q5_1:
+        return blk_q5(b, i, true);
+    case TENSOR_Q8_0:
+        return blk_half(b) * (float)(int8_t)b[2 + i];
+    case TENSOR_Q2_K:
+        return blk_q2_k(b, i);
+    case TENSOR_Q3_K:
+        return blk_q3_k(b, i);
+    case TENSOR_Q4_K:
+        return blk_k45(b, false, i);
+    case TENSOR_Q5_K:
+        return blk_k45(b, true, i);
+    case TENSOR_Q6_K:
+        return blk_half(b + 208) * (float)(int8_t)b[192 + i / 16] * (float)(blk_q6_code(b, i) - 32);
+    case TENSOR_IQ2_XXS:
+        return blk_iq2_xxs(b, i, grid);
+    case TENSOR_IQ4_NL:
+        return blk_half(b) * (float)blk_iq4_value(blk_nibble(b + 2, i));
+    case TENSOR_IQ4_XS:
+        return blk_iq4_xs(b, i);
+    default:
+        return 0;
+    }
+}

@@ -1,0 +1,91 @@
+#pragma once
+
+/*
+ * pages - where the CUDA backend keeps keys and values, and how attention walks over them; for host and
+ * device.
+ *
+ * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed, [dim][token]:
+ * both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0: the codes in the same
+ * order as bytes, then the scales of the keys [token][dim / 32] and of the values [dim / 32][token].
+ *
+ * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's result (m, l, o)
+ * (maximum, sum of exponentials, weighted values) is computed on its own; a chunk merges its tiles and the whole
+ * merges the chunks, each from left to right. That tree depends on nothing but the position.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "base/mathx.h"
+
+#define ATTN_TILE 32u   /* keys */
+#define ATTN_TILES 8u   /* of a chunk */
+#define ATTN_CHUNK 256u /* keys */
+#define ATTN_QUERIES 16u
+
+enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
+
+struct page_shape {
+    uint32_t n_head_kv, head_dim, page_tokens;
+    bool q8;
+};
+
+MX_FN size_t page_head_bytes(const struct page_shape *s) {
+    size_t n = (size_t)s->page_tokens * s->head_dim;
+
+    return s->q8 ? 2 * (n + n / 32 * 2) : 2 * n * 2;
+}
+
+MX_FN size_t page_layer_bytes(const struct page_shape *s) {
+    return s->n_head_kv * page_head_bytes(s);
+}
+
+/* Offset of a part of head @h in the page of a layer. */
+MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part part) {
+    size_t n = (size_t)s->page_tokens * s->head_dim, at = h * page_head_bytes(s);
+
+    if (!s->q8)
+        return at + (part == PAGE_V ? n * 2 : 0);
+    return at + (part == PAGE_K          ? 0
+                 : part == PAGE_V        ? n
+                 : part == PAGE_K_SCALES ? 2 * n
+                                         : 2 * n + n / 16);
+}
+
+/* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block j (0..3) the
+ * key at place attn_key_of_column(j, g); of the product it then holds columns 2 t and 2 t + 1 of each
+ * block, which are keys 8 t .. 8 t + 7: those it needs for the values. */
+MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
+    return 8 * (column / 2) + 2 * block + column % 2;
+}
+
+/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over one. A query is a
+ * row and a head of the group that shares the key head: number row * group + head. */
+struct attn_item {
+    uint32_t row0, pos0; /* of the sequence's rows in the batch */
+    uint32_t q0, n_q;
+    uint32_t page0;    /* of the sequence's page table */
+    int32_t chunk;     /* the chunk, or -1: all, and the result is final */
+    uint32_t partial;  /* where the chunk's result goes: index of [ATTN_QUERIES] */
+    uint32_t n_chunks; /* of the item's longest query */
+};
+
+/* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M - M') and
+ * b = e^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
+struct attn_weights {
+    float max, a, b;
+};
+
+MX_FN struct attn_weights attn_merge_weights(float old_max, float m) {
+    struct attn_weights w = {old_max, 1.0f, 0.0f};
+
+    if (!(m > -INFINITY))
+        return w;
+    w.max = old_max > m ? old_max : m;
+    w.a = old_max > -INFINITY ? mx_expf(old_max - w.max) : 0.0f;
+    w.b = mx_expf(m - w.max);
+    return w;
+}
+
+MX_FN float attn_merge(float old, float x, struct attn_weights w) {
+    return w.b == 0.0f && w.a == 1.0f ? old : fmaf(x, w.b, old * w.a);
+}

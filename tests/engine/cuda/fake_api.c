@@ -1,0 +1,316 @@
+#include "tests/engine/cuda/fake_api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include "engine/cuda/cuda_api.h"
+#include "tests/engine/cuda/simt.h"
+
+#define OUT_OF_MEMORY 2
+#define FAILURE 700
+#define ARGS_MAX 512
+
+struct fake_cuda fake_cuda = {
+    .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
+
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD };
+
+struct op { /* what has been enqueued and not been done */
+    struct op *next;
+    enum op_kind kind;
+    void *to;
+    const void *from;
+    size_t n;
+    int byte;
+    struct simt_dim grid;
+    _Alignas(16) uint8_t args[ARGS_MAX];
+};
+
+struct event {
+    uint64_t recorded, reached; /* how often */
+    bool asked;                 /* not ready is said once */
+};
+
+struct block { /* an allocation, with its size in front */
+    size_t n, pad[7];
+};
+
+static struct op *queue, **queue_end = &queue;
+
+static int call(void) {
+    fake_cuda.n_calls++;
+    if (fake_cuda.fail_at && (fake_cuda.n_calls == fake_cuda.fail_at ||
+                              (fake_cuda.sticky && fake_cuda.n_calls > fake_cuda.fail_at)))
+        return FAILURE;
+    return 0;
+}
+
+/* -- the stream ----------------------------------------------------------------------------------- */
+
+static struct op *enqueue(enum op_kind kind) {
+    struct op *o = calloc(1, sizeof(*o));
+
+    if (!o)
+        abort();
+    o->kind = kind;
+    *queue_end = o;
+    queue_end = &o->next;
+    return o;
+}
+
+static void run(struct op *o) {
+    const struct simt_kernel *k = o->from;
+
+    switch (o->kind) {
+    case OP_COPY:
+        memcpy(o->to, o->from, o->n);
+        break;
+    case OP_FILL:
+        memset(o->to, o->byte, o->n);
+        break;
+    case OP_LAUNCH:
+        fake_cuda.n_launches++;
+        if (fake_cuda.on_launch)
+            fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
+        if (fake_cuda.order)
+            simt_order(fake_cuda.order + fake_cuda.n_launches);
+        simt_launch(k, o->grid, o->args);
+        break;
+    case OP_RECORD:
+        ((struct event *)o->to)->reached++;
+        break;
+    }
+}
+
+/* Does what is enqueued, up to the last record of @until; NULL: all. */
+static void drain(struct event *until) {
+    while (queue && (!until || until->reached < until->recorded)) {
+        struct op *o = queue;
+
+        queue = o->next;
+        if (!queue)
+            queue_end = &queue;
+        run(o);
+        free(o);
+    }
+}
+
+/* -- the table ------------------------------------------------------------------------------------ */
+
+static int count(int *n) {
+    *n = fake_cuda.n_devices;
+    return call();
+}
+
+static int describe(int device, struct cuda_device *out) {
+    *out = (struct cuda_device){
+        .name = "fake device",
+        .major = fake_cuda.major,
+        .minor = fake_cuda.minor,
+        .n_multiprocessors = fake_cuda.n_multiprocessors,
+        .bytes = fake_cuda.bytes,
+    };
+    return call();
+}
+
+static int use(int device) {
+    return call();
+}
+
+static int memory(size_t *n_free, size_t *n_total) {
+    *n_total = fake_cuda.bytes;
+    *n_free = fake_cuda.bytes - fake_cuda.n_bytes;
+    return call();
+}
+
+static int alloc_any(void **p, size_t n) {
+    int r = call();
+    struct block *b = NULL;
+
+    if (r)
+        return r;
+    if (n > fake_cuda.bytes - fake_cuda.n_bytes)
+        return OUT_OF_MEMORY;
+    b = aligned_alloc(64, (sizeof(*b) + n + 63) / 64 * 64);
+    if (!b)
+        return OUT_OF_MEMORY;
+    b->n = n;
+    *p = b + 1;
+    memset(*p, 0xFF, n); /* NaN: nothing may be read before it is written */
+    fake_cuda.n_live++;
+    return 0;
+}
+
+static int alloc(void **d, size_t n) {
+    int r = alloc_any(d, n);
+
+    if (r)
+        return r;
+    fake_cuda.n_bytes += n;
+    if (fake_cuda.n_bytes > fake_cuda.peak_bytes)
+        fake_cuda.peak_bytes = fake_cuda.n_bytes;
+    if (n > fake_cuda.largest_bytes) {
+        fake_cuda.largest_bytes = n;
+        fake_cuda.largest = *d;
+    }
+    return 0;
+}
+
+static int alloc_host(void **p, size_t n) {
+    return alloc_any(p, n);
+}
+
+static int release_host(void *p) {
+    drain(NULL);
+    free((struct block *)p - 1);
+    fake_cuda.n_live--;
+    return 0;
+}
+
+static int release(void *d) {
+    drain(NULL);
+    if (d == fake_cuda.largest) {
+        fake_cuda.largest = NULL;
+        fake_cuda.largest_bytes = 0;
+    }
+    fake_cuda.n_bytes -= ((struct block *)d - 1)->n;
+    return release_host(d);
+}
+
+static int new_object(void **out, size_t n) {
+    int r = call();
+
+    if (r)
+        return r;
+    *out = calloc(1, n);
+    if (!*out)
+        abort();
+    fake_cuda.n_live++;
+    return 0;
+}
+
+static int free_object(void *p) {
+    drain(NULL);
+    free(p);
+    fake_cuda.n_live--;
+    return 0;
+}
+
+static int stream_new(void **s) {
+    return new_object(s, 1);
+}
+
+static int stream_wait(void *s) {
+    drain(NULL);
+    return call();
+}
+
+static int event_new(void **e) {
+    return new_object(e, sizeof(struct event));
+}
+
+static int event_record(void *e, void *stream) {
+    int r = call();
+
+    if (r)
+        return r;
+    ((struct event *)e)->recorded++;
+    ((struct event *)e)->asked = false;
+    enqueue(OP_RECORD)->to = e;
+    return 0;
+}
+
+static int event_query(void *e) {
+    struct event *event = e;
+    int r = call();
+
+    if (r)
+        return r;
+    if (fake_cuda.hang || !event->asked) {
+        event->asked = true;
+        return CUDA_NOT_READY;
+    }
+    drain(event);
+    return 0;
+}
+
+static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
+    int r = call();
+
+    if (r)
+        return r;
+    struct op *o = enqueue(OP_COPY);
+    o->to = to;
+    o->from = from;
+    o->n = n;
+    return 0;
+}
+
+static int fill(void *d, int byte, size_t n, void *stream) {
+    int r = call();
+
+    if (r)
+        return r;
+    struct op *o = enqueue(OP_FILL);
+    o->to = d;
+    o->byte = byte;
+    o->n = n;
+    return 0;
+}
+
+static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
+                  const void *args, void *stream) {
+    const struct simt_kernel *k = kernel;
+    int r = call();
+
+    if (r)
+        return r;
+    if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || n_threads != k->n_threads ||
+        k->args_size > ARGS_MAX) {
+        fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
+        return 1;
+    }
+    struct op *o = enqueue(OP_LAUNCH);
+    o->from = kernel;
+    o->grid = (struct simt_dim){grid_x, grid_y, 1};
+    memcpy(o->args, args, k->args_size);
+    return 0;
+}
+
+static int check_kernel(const void *kernel) {
+    int r = call();
+
+    return r ? r : fake_cuda.no_code ? 209 : 0;
+}
+
+static const char *text(int error) {
+    return error == FAILURE         ? "an illegal memory access was made up"
+           : error == OUT_OF_MEMORY ? "out of memory"
+                                    : "some error";
+}
+
+static const struct cuda_api fake = {
+    .count = count,
+    .describe = describe,
+    .use = use,
+    .memory = memory,
+    .alloc = alloc,
+    .release = release,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
+    .stream_new = stream_new,
+    .stream_free = free_object,
+    .stream_wait = stream_wait,
+    .event_new = event_new,
+    .event_free = free_object,
+    .event_record = event_record,
+    .event_query = event_query,
+    .copy = copy,
+    .fill = fill,
+    .launch = launch,
+    .check_kernel = check_kernel,
+    .text = text,
+};
+
+const struct cuda_api *cuda_api(void) {
+    return &fake;
+}

@@ -1,0 +1,35 @@
+#pragma once
+
+/*
+ * fake_api - a CUDA runtime without a device: kernels run on the CPU (simt.h), and only when somebody waits for
+ * them, as late as an asynchronous device might. It is part of a weft-cuda.so beside the test program, which
+ * steers it through this struct (dlsym "fake_cuda").
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fake_cuda {
+    /* Set by tests. */
+    uint32_t fail_at; /* the n-th call fails; 0: none */
+    bool sticky;      /* and all after it */
+    bool hang;        /* events are never reached */
+    int n_devices, major, minor, n_multiprocessors;
+    size_t bytes;   /* memory of the device */
+    uint64_t order; /* of the threads of a block: simt_order() */
+    bool no_code;   /* no kernel for this device */
+    /* Called before kernel @number of the process runs, if set. */
+    void (*on_launch)(const char *kernel, uint64_t number, void *args);
+
+    /* For tests to look at. */
+    uint32_t n_calls;
+    int n_live; /* allocations, streams and events */
+    size_t n_bytes, peak_bytes;
+    uint64_t n_launches;
+    /* The largest allocation, which is the KV pages when they are many. */
+    uint8_t *largest;
+    size_t largest_bytes;
+};
+
+extern struct fake_cuda fake_cuda;
