@@ -138,9 +138,9 @@ Test(plan_draft, no_other_number_of_rows_promises_more_tokens_for_the_time) {
             if (tokens / rate_of(tokens, k + 1) * (1 + 1.5 * cost.error) < (double)limit * 0.9)
                 best = MAX(best, rate_of(tokens, k + 1));
         }
-        cr_assert_geq(rate_of(planned, p.n_drafts), 0.97 * best, "seed %lu: %u drafts, %g < %g, limit %g",
-                       seed, p.n_drafts, rate_of(planned, p.n_drafts) * 1e6, best * 1e6,
-                       (double)limit);
+        cr_assert_geq(rate_of(planned, p.n_drafts), 0.97 * best,
+                      "seed %lu: %u drafts, %g < %g, limit %g", seed, p.n_drafts,
+                      rate_of(planned, p.n_drafts) * 1e6, best * 1e6, (double)limit);
     }
 }
 

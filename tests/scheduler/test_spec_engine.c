@@ -1,0 +1,239 @@
+/*
+ * Speculation with real engines and a small random model: hundreds of random requests at any temperature, with
+ * penalties, bias, stop strings, in company, preempted, get the same tokens, digests and log probabilities
+ * with drafts as without. The drafts come from the real sources; predictions with mistakes see to it that
+ * many are right and many are wrong.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/tiny_model.h"
+#include "text/tokenizer.h"
+
+enum { VOCAB = 300, REQUESTS = 240, TOGETHER = 12, PROMPT = 60, OUT = 32, STOPS = 2 };
+
+struct heard {
+    uint32_t n, n_ends, finish;
+    int32_t token[OUT];
+    uint64_t digest[OUT];
+    float logprob[OUT];
+};
+
+static struct gguf *model, *vocabulary;
+static struct tokenizer *tokenizer;
+static struct heard plain[REQUESTS], drafted[REQUESTS];
+static int32_t prediction[REQUESTS][OUT];
+static struct msg_stats sum;
+
+/* Two or three letters of four, so that stop strings are met. */
+static void make_tokenizer(void) {
+    static char piece[VOCAB][4];
+    const char *text[VOCAB] = {"<unk>", "<s>", "</s>"};
+    float score[VOCAB] = {0};
+    int32_t type[VOCAB] = {2, 3, 3};
+    struct gguf_writer w;
+    struct err err = {0};
+    char path[64];
+
+    for (int i = 3; i < VOCAB; i++) {
+        snprintf(piece[i], sizeof(piece[i]), "%c%c%c", 'a' + i % 4, 'a' + i / 4 % 4,
+                 i < 19 ? '\0' : 'a' + i / 16 % 20);
+        text[i] = piece[i];
+        type[i] = 1;
+    }
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "llama");
+    gw_string(&w, "tokenizer.ggml.model", "llama");
+    gw_strings(&w, "tokenizer.ggml.tokens", VOCAB, text);
+    gw_array(&w, "tokenizer.ggml.scores", GGUF_F32, VOCAB, score, sizeof(score));
+    gw_array(&w, "tokenizer.ggml.token_type", GGUF_I32, VOCAB, type, sizeof(type));
+    gw_u32(&w, "tokenizer.ggml.bos_token_id", 1);
+    gw_u32(&w, "tokenizer.ggml.eos_token_id", 2);
+    tiny_model_temp_of(&w, path);
+    cr_assert_eq(gguf_open(&vocabulary, path, &err), 0, "%s", err.message);
+    unlink(path);
+    cr_assert_eq(tokenizer_new(&tokenizer, vocabulary, &err), 0, "%s", err.message);
+}
+
+static void open_model(void) {
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&(struct tiny_model){.seed = 8, .n_layer = 1, .n_embd = 128, .n_ff = 128},
+                    path);
+    cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
+    unlink(path);
+    make_tokenizer();
+}
+
+/* What request @i got without drafts, with mistakes, as its prediction. */
+static void predict(uint32_t i, struct submit *m) {
+    struct rng r = {i + 5000};
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < plain[i].n && n < OUT; k++) {
+        uint32_t mistake = rng_below(&r, 20);
+
+        if (mistake != 0)
+            prediction[i][n++] = mistake == 1 ? (int32_t)rng_below(&r, VOCAB) : plain[i].token[k];
+    }
+    m->prediction = (struct str){(const char *)prediction[i], n * (uint32_t)sizeof(int32_t)};
+}
+
+static void submit(struct sched *s, uint32_t i, bool drafts) {
+    static const struct submit_bias bias[] = {{5, 1.5F}, {9, -100.0F}};
+    static const char *const stops[] = {"abca", "dda", "bb"};
+    struct rng r = {100 + i}, common = {i / 6 + 1};
+    int32_t tokens[PROMPT];
+    struct submit m = {
+        .id = i + 1,
+        .seed = 50 + i,
+        .n_prompt = 8 + rng_below(&r, PROMPT - 8),
+        .max_new = 1 + rng_below(&r, OUT),
+        .tokens = tokens,
+        .flags = SUBMIT_DIGESTS | SUBMIT_LOGPROBS,
+        .n_top = (uint8_t)(rng_below(&r, 4) ? 0 : 3),
+    };
+
+    m.n_tokens = m.n_prompt;
+    m.min_new = rng_below(&r, 3) ? 0 : rng_below(&r, m.max_new);
+    for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
+        tokens[k] = k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, VOCAB);
+    params_init(&m.sampling);
+    m.sampling.temperature = rng_below(&r, 3) ? 0.2 * rng_below(&r, 7) : 0;
+    m.sampling.top_p = rng_below(&r, 3) ? 1 : 0.8;
+    m.sampling.repetition_penalty = rng_below(&r, 3) ? 1 : 1.2;
+    m.sampling.presence_penalty = rng_below(&r, 3) ? 0 : 0.4;
+    m.sampling.frequency_penalty = rng_below(&r, 3) ? 0 : -0.3;
+    m.n_bias = rng_below(&r, 3) ? 0 : 2;
+    m.bias = bias;
+    m.n_stops = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, 3);
+    for (uint32_t k = 0; k < m.n_stops; k++)
+        m.stops[k] = (struct str){stops[k], (uint32_t)strlen(stops[k])};
+    if (drafts && rng_below(&r, 4))
+        predict(i, &m);
+    cr_assert_eq(sched_submit(s, &m), 0);
+}
+
+static void hear(struct heard *h, const struct event *e) {
+    cr_assert(e->kind == EVENT_ACCEPTED || e->from == h->n);
+    for (uint32_t k = 0; k < e->n_tokens; k++, h->n++) {
+        h->token[h->n] = e->tokens[k];
+        h->digest[h->n] = e->digests[k];
+        h->logprob[h->n] = e->logprobs[k];
+    }
+    h->n_ends += e->kind == EVENT_FINISH;
+    h->finish = e->finish;
+}
+
+static void listen(struct sched *s, struct heard *all) {
+    struct event_cursor at;
+    struct event e;
+    struct buf b;
+
+    buf_init(&b, 1 << 20);
+    if (sched_events(s, &b) == 0) {
+        msg_events_begin(&at, b.data, (uint32_t)b.len);
+        while (msg_events_next(&at, &e) == 0)
+            hear(&all[e.id - 1], &e);
+        sched_delivered(s);
+    }
+    buf_deinit(&b);
+}
+
+static void serve(const char *backend, const struct sched_opts *opts, struct heard *all) {
+    CLEANUP(engine_freep) struct engine *engine = NULL;
+    CLEANUP(sched_freep) struct sched *s = NULL;
+    struct engine_opts o = {
+        .file = model,
+        .backend = backend,
+        .n_threads = 1,
+        .isa = "auto",
+        .n_pages = 12,
+        .page_tokens = 16,
+        .max_context = 128,
+        .max_rows = 64,
+        .max_seqs = TOGETHER,
+        .max_wants = 64,
+        .digest = true,
+    };
+    struct sched_opts so = *opts;
+    struct msg_stats stats;
+    struct err err = {0};
+
+    so.max_seqs = TOGETHER;
+    so.max_rows = 64;
+    so.itl_target_ms = so.max_step_ms = 1000;
+    so.max_bypass = 4;
+    so.check = true;
+    so.tokenizer = tokenizer;
+    memset(all, 0, REQUESTS * sizeof(*all));
+    cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
+    so.depth = MIN(so.depth, engine_info(engine)->depth);
+    cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        submit(s, i, !so.no_speculation);
+        while (i % (2 * TOGETHER) == 2 * TOGETHER - 1 && sched_step(s) == 0)
+            listen(s, all);
+    }
+    while (sched_step(s) == 0)
+        listen(s, all);
+    listen(s, all);
+    sched_stats(s, &stats);
+    cr_expect_eq(stats.n_used, 0);
+    sum.n_preemptions += stats.n_preemptions;
+    sum.n_drafted += stats.n_drafted;
+    sum.n_accepted += stats.n_accepted;
+    sum.n_output_tokens += stats.n_output_tokens;
+}
+
+static void compare(const struct heard *a, const struct heard *b) {
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        cr_assert_eq(a[i].n_ends, 1);
+        cr_assert_eq(b[i].n_ends, 1);
+        cr_assert_eq(a[i].finish, b[i].finish, "request %u", i);
+        cr_assert_eq(a[i].n, b[i].n, "request %u", i);
+        for (uint32_t k = 0; k < a[i].n; k++) {
+            cr_assert_eq(a[i].token[k], b[i].token[k], "request %u, token %u", i, k);
+            cr_assert_eq(a[i].digest[k], b[i].digest[k], "request %u, digest %u", i, k);
+            cr_assert_eq(a[i].logprob[k], b[i].logprob[k], "request %u, logprob %u", i, k);
+        }
+    }
+}
+
+struct backend_name {
+    char name[16];
+};
+
+ParameterizedTestParameters(spec_engine, drafts_change_no_bit) {
+    static struct backend_name names[] = {{"reference"}, {"cpu"}};
+
+    return cr_make_param_array(struct backend_name, names, 2);
+}
+
+ParameterizedTest(struct backend_name *backend, spec_engine, drafts_change_no_bit) {
+    open_model();
+    serve(backend->name, &(struct sched_opts){.depth = 1, .no_speculation = true}, plain);
+    cr_expect_eq(sum.n_drafted, 0);
+    uint64_t n_out = sum.n_output_tokens;
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        serve(backend->name, &(struct sched_opts){.depth = depth, .force_draft = 8}, drafted);
+        compare(plain, drafted);
+        serve(backend->name, &(struct sched_opts){.depth = depth}, drafted);
+        compare(plain, drafted);
+    }
+    cr_expect_eq(sum.n_output_tokens, 5 * n_out);
+    cr_expect_gt(sum.n_preemptions, 0);
+    cr_expect_gt(sum.n_accepted, n_out);
+    cr_expect_gt(sum.n_drafted - sum.n_accepted, n_out / 4);
+    fprintf(stderr, "# %s: %lu tokens, %lu of %lu drafted accepted, %lu preemptions\n",
+            backend->name, sum.n_output_tokens, sum.n_accepted, sum.n_drafted, sum.n_preemptions);
+    tokenizer_free(tokenizer);
+    gguf_free(vocabulary);
+    gguf_free(model);
+}
