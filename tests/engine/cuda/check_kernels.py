@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Holds the kernels to what ptxas reported when they were compiled: no spills, no stack, few enough registers for
+the blocks that should share a multiprocessor. Exit 77 (skipped) where nothing was compiled.
+
+usage: check_kernels.py REPORT...
+"""
+import re
+import sys
+
+# Registers per thread. 128: two blocks of 256 threads; 255: one.
+LIMITS = {
+    "matvec": 128,
+    "matmul_wide": 255,
+    "attend_64": 128,
+    "attend_128": 128,
+    "attend_256": 255,
+    "merge": 64,
+    "sample": 128,
+    "store": 128,
+    "pack": 64,
+    "embed": 64,
+    "turn": 64,
+    "copy_page": 64,
+    "repack": 128,
+}
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+
+
+def name_of(mangled):
+    """_Z6matvec11matmul_args and _ZN...E: the name that the length in front of it says."""
+    for length, rest in re.findall(r"(\d+)([a-z]\w*)", mangled):
+        if rest[: int(length)] in LIMITS:
+            return rest[: int(length)]
+    for name in LIMITS:
+        if name in mangled:
+            return name
+    return mangled
+
+
+def main():
+    if len(sys.argv) < 2:
+        print("no nvcc: nothing was compiled")
+        return 77
+    seen, problems, kernel, arch = set(), 0, None, None
+    for path in sys.argv[1:]:
+        for line in open(path):
+            entry = re.search(r"Compiling entry function '(\S+)' for '(\S+)'", line)
+            if entry:
+                kernel, arch = name_of(entry.group(1)), entry.group(2)
+                seen.add(kernel)
+            frame, used = FRAME.search(line), USED.search(line)
+            if frame and kernel and any(int(n) for n in frame.groups()):
+                problems += 1
+                print(f"{kernel} ({arch}): {line.strip()}")
+            if used and kernel:
+                n, limit = int(used.group(1)), LIMITS.get(kernel, 0)
+                print(f"{kernel:12} {arch:7} {n:4} registers")
+                if n > limit:
+                    problems += 1
+                    print(f"{kernel} ({arch}): {n} registers, at most {limit}")
+                kernel = None
+    for missing in sorted(set(LIMITS) - seen):
+        problems += 1
+        print(f"{missing}: no report")
+    print(f"{len(seen)} kernels, {problems} problems")
+    return 1 if problems else 0
+
+
+sys.exit(main())
