@@ -8,7 +8,7 @@
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
- * vb shifts may move bits between the two bytes of a pair: mask after shifting. vf_reduce_*() fold
+ * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_reduce_*() fold
  * halves: lane i with i + 8, then 4, 2, 1.
  */
 

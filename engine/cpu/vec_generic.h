@@ -1,106 +1,129 @@
 #pragma once
 
-/* The vectors of vec.h in plain C: what the other two must equal. */
+/*
+ * The vectors of vec.h in plain C with the compiler's portable vectors: what the other two must equal. What
+ * is not an operator goes lane by lane through functions that are not inlined, to keep the code small.
+ */
 
 #define VEC_TILE 4
 
-typedef struct {
-    int32_t v[16];
-} vi;
-typedef struct {
-    float v[16];
-} vf;
-typedef struct {
-    uint8_t v[64];
-} vb;
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef float vf __attribute__((vector_size(64)));
+typedef uint8_t vb __attribute__((vector_size(64)));
 
-#define EACH(expr)                                                                                 \
-    for (int i = 0; i < 16; i++)                                                                   \
-        r.v[i] = expr;                                                                             \
-    return r
-#define EACH_BYTE(expr)                                                                            \
-    for (int i = 0; i < 64; i++)                                                                   \
-        r.v[i] = (uint8_t)(expr);                                                                  \
-    return r
+#define LANE_BY_LANE static __attribute__((noinline, unused)) void
+
+LANE_BY_LANE fma_lanes(const vf *a, const vf *b, vf *c) {
+    for (int i = 0; i < 16; i++)
+        (*c)[i] = fmaf((*a)[i], (*b)[i], (*c)[i]);
+}
+
+LANE_BY_LANE half_lanes(const uint16_t *p, vf *out) {
+    for (int i = 0; i < 16; i++)
+        (*out)[i] = mx_half_to_float(p[i]);
+}
 
 #define I INLINE
 /* clang-format off */
-I vi vi_set1(int32_t x) { vi r; EACH(x); }
-I vi vi_zero(void) { return vi_set1(0); }
-I vi vi_add(vi a, vi b) { vi r; EACH(a.v[i] + b.v[i]); }
-I vi vi_mul(vi a, vi b) { vi r; EACH(a.v[i] * b.v[i]); }
-I vi vi_load_i8(const void *p) { const int8_t *s = p; vi r; EACH(s[i]); }
+I vi vi_set1(int32_t x) { return x - (vi){0}; }
+I vi vi_zero(void) { return (vi){0}; }
+I vi vi_add(vi a, vi b) { return a + b; }
+I vi vi_mul(vi a, vi b) { return a * b; }
+I vi vi_load_i8(const void *p) {
+    typedef int8_t v16 __attribute__((vector_size(16)));
+    v16 v; memcpy(&v, p, 16);
+    return __builtin_convertvector(v, vi);
+}
 I vi vi_load_pairs(const void *p) { /* two 16-bit numbers a lane */
-    const uint8_t *s = p; vi r; EACH(s[2 * i] | s[2 * i + 1] << 16);
+    typedef uint16_t v16 __attribute__((vector_size(32)));
+    v16 v; memcpy(&v, p, 32);
+    vi x = __builtin_convertvector(v, vi);
+    return (x & 255) | (x >> 8) << 16;
 }
 I vi vi_dot_pairs(vi acc, vi w, int32_t a) {
-    int lo = (int16_t)(a & 0xFFFF), hi = a >> 16;
-    vi r; EACH(acc.v[i] + (w.v[i] & 0xFFFF) * lo + (w.v[i] >> 16) * hi);
+    return acc + (w & 0xFFFF) * (int16_t)(a & 0xFFFF) + (w >> 16) * (a >> 16);
 }
 I vi vi_dot6(vi acc, vb w, int32_t a) {
+    vi v = (vi)w;
     int8_t x[4]; memcpy(x, &a, 4);
-    vi r;
-    EACH(acc.v[i] + w.v[4 * i] * x[0] + w.v[4 * i + 1] * x[1] + w.v[4 * i + 2] * x[2] +
-         w.v[4 * i + 3] * x[3]);
+    return acc + (v & 255) * x[0] + (v >> 8 & 255) * x[1] + (v >> 16 & 255) * x[2] +
+           (v >> 24 & 255) * x[3];
 }
 I vi vi_dot8(vi acc, vb w, int32_t a) { return vi_dot6(acc, w, a); }
 I vi vi_dot8_init(int32_t neg128_sum) { return vi_set1(neg128_sum); }
 
-I vf vf_set1(float x) { vf r; EACH(x); }
-I vf vf_zero(void) { return vf_set1(0); }
-I vf vf_load(const float *p) { vf r; EACH(p[i]); }
-I void vf_store(float *p, vf a) { memcpy(p, a.v, sizeof(a.v)); }
+I vf vf_zero(void) { return (vf){0}; }
+I vf vf_set1(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+I vf vf_load(const float *p) { vf r; memcpy(&r, p, 64); return r; }
+I void vf_store(float *p, vf a) { memcpy(p, &a, 64); }
 I vf vf_load_half(const void *p) {
     uint16_t h[16]; memcpy(h, p, 32);
-    vf r; EACH(mx_half_to_float(h[i]));
+    vf r; half_lanes(h, &r);
+    return r;
 }
 I void vf_store_half(uint16_t *p, vf a) {
     for (int i = 0; i < 16; i++)
-        p[i] = mx_float_to_half(a.v[i]);
+        p[i] = mx_float_to_half(a[i]);
 }
 I vf vf_load_bf16(const void *p) {
-    uint16_t h[16]; memcpy(h, p, 32);
-    vf r; EACH(mx_bf16_to_float(h[i]));
+    typedef uint16_t v16 __attribute__((vector_size(32)));
+    v16 v; memcpy(&v, p, 32);
+    return (vf)(__builtin_convertvector(v, vu) << 16);
 }
-I vf vf_of_i(vi a) { vf r; EACH((float)a.v[i]); }
-I vf vf_add(vf a, vf b) { vf r; EACH(a.v[i] + b.v[i]); }
-I vf vf_sub(vf a, vf b) { vf r; EACH(a.v[i] - b.v[i]); }
-I vf vf_mul(vf a, vf b) { vf r; EACH(a.v[i] * b.v[i]); }
-I vf vf_div(vf a, vf b) { vf r; EACH(a.v[i] / b.v[i]); }
-I vf vf_fma(vf a, vf b, vf c) { vf r; EACH(fmaf(a.v[i], b.v[i], c.v[i])); }
+I vf vf_of_i(vi a) { return __builtin_convertvector(a, vf); }
+I vf vf_add(vf a, vf b) { return a + b; }
+I vf vf_sub(vf a, vf b) { return a - b; }
+I vf vf_mul(vf a, vf b) { return a * b; }
+I vf vf_div(vf a, vf b) { return a / b; }
+I vf vf_fma(vf a, vf b, vf c) { fma_lanes(&a, &b, &c); return c; }
+I vf choose(vi which, vf a, vf b) { return (vf)((which & (vi)a) | (~which & (vi)b)); }
 /* The second where one is not a number, as the machines do. */
-I vf vf_max(vf a, vf b) { vf r; EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-I vf vf_min(vf a, vf b) { vf r; EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-I vf vf_abs(vf a) { vf r; EACH(mx_float_of(mx_bits_of(a.v[i]) & 0x7FFFFFFFu)); }
-I vf vf_neg(vf a) { vf r; EACH(-a.v[i]); }
-I vf vf_keep_first(vf a, uint32_t n, vf other) { vf r; EACH((uint32_t)i < n ? a.v[i] : other.v[i]); }
-I vf vf_keep_above(vf a, vf x, vf limit) { vf r; EACH(x.v[i] > limit.v[i] ? a.v[i] : 0.0f); }
-I vf vf_exp2i(vf n) { vf r; EACH(mx_float_of((uint32_t)((int32_t)n.v[i] + 127) << 23)); }
+I vf vf_max(vf a, vf b) { return choose(a > b, a, b); }
+I vf vf_min(vf a, vf b) { return choose(a < b, a, b); }
+I vf vf_abs(vf a) { return (vf)((vi)a & INT32_MAX); }
+I vf vf_neg(vf a) { return -a; }
+I vf vf_keep_first(vf a, uint32_t n, vf other) {
+    const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return choose(lane < (int32_t)n, a, other);
+}
+I vf vf_keep_above(vf a, vf x, vf limit) { return choose(x > limit, a, vf_zero()); }
+I vf vf_exp2i(vf n) { return (vf)((__builtin_convertvector(n, vi) + 127) << 23); }
 I void vf_store_i8(int8_t *p, vf a) {
     for (int i = 0; i < 16; i++)
-        p[i] = (int8_t)a.v[i];
+        p[i] = (int8_t)a[i];
 }
 I float vf_reduce_add(vf a) {
     for (int n = 8; n; n /= 2)
         for (int i = 0; i < n; i++)
-            a.v[i] += a.v[i + n];
-    return a.v[0];
+            a[i] += a[i + n];
+    return a[0];
 }
 I float vf_reduce_max(vf a) {
     for (int n = 8; n; n /= 2)
         for (int i = 0; i < n; i++)
-            a.v[i] = a.v[i] > a.v[i + n] ? a.v[i] : a.v[i + n];
-    return a.v[0];
+            a[i] = a[i] > a[i + n] ? a[i] : a[i + n];
+    return a[0];
 }
 
-I vb vb_load(const void *p) { vb r; memcpy(r.v, p, 64); return r; }
-I void vb_store(void *p, vb a) { memcpy(p, a.v, 64); }
-I vb vb_set1(uint8_t x) { vb r; EACH_BYTE(x); }
-I vb vb_and(vb a, vb b) { vb r; EACH_BYTE(a.v[i] & b.v[i]); }
-I vb vb_or(vb a, vb b) { vb r; EACH_BYTE(a.v[i] | b.v[i]); }
-I vb vb_shr(vb a, unsigned n) { vb r; EACH_BYTE(a.v[i] >> n); }
-I vb vb_shl(vb a, unsigned n) { vb r; EACH_BYTE(a.v[i] << n); }
-I vb vb_table(const uint8_t table[16]) { vb r; EACH_BYTE(table[i % 16]); }
-I vb vb_lookup(vb table, vb index) { vb r; EACH_BYTE(table.v[index.v[i] & 15]); }
+I vb vb_load(const void *p) { vb r; memcpy(&r, p, 64); return r; }
+I void vb_store(void *p, vb a) { memcpy(p, &a, 64); }
+I vb vb_set1(uint8_t x) { return x - (vb){0}; }
+I vb vb_and(vb a, vb b) { return a & b; }
+I vb vb_or(vb a, vb b) { return a | b; }
+I vb vb_shr(vb a, int n) { return (vb)((vu)a >> n); }
+I vb vb_shl(vb a, int n) { return (vb)((vu)a << n); }
+I vb vb_table(const uint8_t table[16]) {
+    vb r;
+    for (int i = 0; i < 64; i++)
+        r[i] = table[i % 16];
+    return r;
+}
+I vb vb_lookup(vb table, vb index) {
+    vb r;
+    for (int i = 0; i < 64; i++)
+        r[i] = table[index[i] & 15];
+    return r;
+}
 /* clang-format on */
 #undef I
