@@ -296,12 +296,20 @@ static bool may_draft(const struct plan *p, uint32_t i) {
     return r->n_draft_max > 0 && r->verdict == PLAN_RUN && r->n_rows == 1 && decodes(r);
 }
 
-static void count_slots(const struct plan *p, struct slots *s) {
-    for (uint32_t i = 0; i < p->n_running; i++)
-        for (uint32_t k = 0; may_draft(p, i) && k < p->req[i].n_draft_max; k++) {
-            s->n[class_of(p->req[i].survival[k])]++;
-            s->sum[class_of(p->req[i].survival[k])] += p->req[i].survival[k];
+static bool count_slots(const struct plan *p, struct slots *s) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *r = &p->req[i];
+        uint32_t n = may_draft(p, i) ? r->n_draft_max : 0;
+
+        any |= n > 0;
+        for (uint32_t k = 0; k < n; k++) {
+            s->n[class_of(r->survival[k])]++;
+            s->sum[class_of(r->survival[k])] += r->survival[k];
         }
+    }
+    return any;
 }
 
 /*
@@ -421,8 +429,7 @@ static void plan_drafts(struct work *w) {
     struct slots slots = {0};
     uint32_t least = DRAFT_CLASSES, n, rest = 0;
 
-    count_slots(w->p, &slots);
-    if (w->short_of_pages || w->rows == 0)
+    if (w->short_of_pages || !count_slots(w->p, &slots))
         return;
     struct draft_room room = draft_room(w);
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {

@@ -75,6 +75,20 @@ static void setup(struct bench *b, uint32_t n_prefill, uint32_t n_waiting, uint3
     };
 }
 
+static void draft(struct bench *b) {
+    static float survival[RUNNING][16];
+
+    for (uint32_t i = 0; i < RUNNING; i++) {
+        float s = 1;
+
+        for (uint32_t k = 0; k < 16; k++)
+            survival[i][k] = s *= 0.5F + 0.5F * (float)rng_unit(&b->rng);
+        b->input[i].n_draft_max = 16;
+        b->input[i].survival = survival[i];
+    }
+    b->plan.draft_slower = 1;
+}
+
 static int by_value(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
@@ -105,6 +119,8 @@ int main(int argc, char **argv) {
 
     setup(&b, 0, 0, 100000);
     measure(&b, "256 decode", seconds);
+    draft(&b);
+    measure(&b, "256 decode, all with a draft of 16", seconds);
     setup(&b, 4, 0, 100000);
     measure(&b, "252 decode, 4 prefill", seconds);
     setup(&b, 4, WAITING, 100000);
