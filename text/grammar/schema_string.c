@@ -2,6 +2,7 @@
 
 #include "text/grammar/schema.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
@@ -115,8 +116,7 @@ int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
         if (r < 0 && b->err) {
             char why[300];
 
-            strncpy(why, b->err->message, sizeof(why) - 1);
-            why[sizeof(why) - 1] = 0;
+            snprintf(why, sizeof(why), "%.299s", b->err->message);
             bool complex = strcmp(b->err->code, "grammar_too_complex") == 0;
             bool invalid = strcmp(b->err->code, "grammar_invalid") == 0;
 
