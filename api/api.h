@@ -82,6 +82,9 @@ void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
 void api_set_health(struct api *a, enum api_health h);
 
 /* Service life. */
+/* Comes before api_drain() where somebody else goes on listening: no new connections, but requests that are on their
+ * way on those that are open are served, and each answer ends its connection. */
+void api_leave(struct api *a);
 void api_drain(struct api *a); /* stop accepting; idle connections are answered once with close */
 void api_close(struct api *a); /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */

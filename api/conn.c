@@ -253,7 +253,7 @@ static void on_head(struct conn *c) {
     arm(c, c->api->opts.body_timeout_ms);
     struct call *call = c->call;
     const char *expect = http_header(h, "expect", NULL);
-    c->close_after |= !llhttp_should_keep_alive(&h->parser) || c->api->draining;
+    c->close_after |= !llhttp_should_keep_alive(&h->parser) || c->api->leaving;
     if (routes_check(call, h, &call->refusal) < 0) {
         h->discard = true;
         if (!call->refusal.status)

@@ -26,7 +26,7 @@ struct api {
     struct api_port *port;
     struct clock *clock;
     enum api_health health;
-    bool worker_up, draining, closing;
+    bool worker_up, leaving, draining, closing;
     struct list listeners;                /* listener.link */
     struct list conns;                    /* conn.link */
     struct list gens;                     /* gen.link: live generations, oldest first */

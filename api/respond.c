@@ -95,7 +95,7 @@ static void send_head(struct call *c, int status, const char *type, ssize_t len,
     if (!c->conn)
         return;
     c->chunked = len < 0 && !c->http10;
-    c->conn->close_after |= c->api->draining || (len < 0 && c->http10);
+    c->conn->close_after |= c->api->leaving || (len < 0 && c->http10);
     put(head, &n, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, statuses[find(status)].reason,
         date_of(c->api));
     if (type)

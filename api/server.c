@@ -204,11 +204,16 @@ int api_reload_keys(struct api *a, struct err *err) {
     return auth_reload(&a->auth, err);
 }
 
-void api_drain(struct api *a) {
-    a->draining = true;
-    a->health = API_DRAINING;
+void api_leave(struct api *a) {
+    a->leaving = true;
     LIST_FOREACH(node, &a->listeners)
     close_listener(LIST_ENTRY(node, struct listener, link));
+}
+
+void api_drain(struct api *a) {
+    api_leave(a);
+    a->draining = true;
+    a->health = API_DRAINING;
 }
 
 void api_close(struct api *a) {

@@ -22,6 +22,7 @@
 #include "daemon/workers.h"
 
 #define TEMPLATE_FILE_MAX (1u << 20)
+#define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 
 struct front {
     uv_loop_t loop;
@@ -39,7 +40,7 @@ struct front {
     struct admin *admin;
     uv_signal_t term, interrupt, hup;
     uv_timer_t drain;
-    int64_t drain_ends_ns;
+    int64_t leave_ends_ns, drain_ends_ns;
     char url[300];
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     uint32_t n_inherited;
@@ -83,9 +84,20 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
+/* Another daemon will answer who waits in the inherited sockets; who has been accepted is answered here. */
+static bool is_leaving(struct front *f) {
+    struct api_stats s;
+
+    api_stats(f->api, &s);
+    return f->n_inherited && s.n_connections && clock_now(clock_monotonic()) < f->leave_ends_ns;
+}
+
 static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
+    if (is_leaving(f))
+        return;
+    api_drain(f->api);
     if (!api_busy(f->api) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
         log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
         close_all(f);
@@ -94,13 +106,16 @@ static void on_drain_tick(uv_timer_t *t) {
 
 static void start_drain(struct front *f) {
     f->draining = true;
-    f->drain_ends_ns = clock_now(clock_monotonic()) + (int64_t)f->config.drain_timeout_ms * 1000000;
+    int64_t now = clock_now(clock_monotonic());
+    f->leave_ends_ns = now + LEAVE_NS;
+    f->drain_ends_ns = now + (int64_t)f->config.drain_timeout_ms * 1000000;
     log_event(WLOG_INFO, "draining", "limit_ms=%llu",
               (unsigned long long)f->config.drain_timeout_ms);
     service_stopping();
     service_status("draining");
-    api_set_health(f->api, API_DRAINING);
-    api_drain(f->api);
+    api_leave(f->api);
+    if (!f->n_inherited)
+        api_drain(f->api);
     uv_timer_start(&f->drain, on_drain_tick, 0, 20);
 }
 

@@ -420,6 +420,32 @@ Test(http, draining_answers_idle_connections_once) {
     world_stop(&w);
 }
 
+Test(http, leaving_serves_what_is_on_its_way_and_closes) {
+    struct world w;
+    struct reply r;
+    int fd[2];
+
+    started(&w);
+    for (int i = 0; i < 2; i++)
+        fd[i] = world_connect(&w);
+    world_turns(&w, 3);
+    api_leave(w.api);
+    world_turns(&w, 3);
+    world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd[0], &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    api_drain(w.api);
+    world_post(&w, fd[1], "/v1/chat/completions", "{}");
+    world_receive(&w, fd[1], &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    close(fd[0]);
+    close(fd[1]);
+    world_stop(&w);
+}
+
 /* ---- keys ---- */
 
 static void write_keys(const char *path, const char *text) {
