@@ -1,5 +1,7 @@
 """Boots a systemd of its own around an installed weft: systemd-nspawn with /usr of this machine, an /etc of its own
 and nothing but a loopback network. Nothing of it reaches the machine it runs on.
+
+For another release of the system WEFT_SYSTEM_USR names its /usr and WEFT_SYSTEM_DEST what `meson install --destdir` made there.
 """
 import ctypes
 import os
@@ -11,6 +13,8 @@ import tempfile
 import time
 
 BUILD = pathlib.Path(os.environ["WEFT_BUILD"]).resolve()
+USR = os.environ.get("WEFT_SYSTEM_USR", "/usr")
+DEST = os.environ.get("WEFT_SYSTEM_DEST")
 BOOT_S = 90
 CLONE_NEWNET = 0x40000000
 CONF = "/usr/local/etc/weft/weft.conf"
@@ -45,13 +49,15 @@ def prepare_root(root):
 
 
 def install(dest):
-    """meson install, with what Debian 12 puts under /lib moved to /usr/lib."""
     subprocess.run(
         ["meson", "install", "-C", str(BUILD), "--no-rebuild", "--quiet", "--destdir", str(dest)],
         check=True,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "MESON_INSTALL_QUIET": "1"},
     )
+
+
+def move_lib(dest):
+    """What Debian 12 installs below /lib goes to /usr/lib."""
     if (dest / "lib").exists():
         shutil.copytree(dest / "lib", dest / "usr/lib", dirs_exist_ok=True)
 
@@ -70,15 +76,19 @@ class Machine:
         base.chmod(0o755)
         self.root, self.dest = base / "root", base / "dest"
         prepare_root(self.root)
-        self.dest.mkdir()
-        install(self.dest)
+        if DEST:
+            shutil.copytree(DEST, self.dest, symlinks=True)
+        else:
+            self.dest.mkdir()
+            install(self.dest)
+        move_lib(self.dest)
         shutil.copytree(self.dest / "usr/local/etc", self.root / "local-etc", dirs_exist_ok=True)
         shutil.copy(model, self.root / "srv/models/tiny.gguf")
         self.boot(base / "console")
 
     def boot(self, console):
         command = ["systemd-nspawn", "-D", str(self.root), "--register=no", "--keep-unit", "--private-network", "--link-journal=no"]
-        command += [f"--overlay-ro=/usr:{self.dest}/usr:/usr", f"--bind={self.root}/local-etc:/usr/local/etc", "-b"]
+        command += [f"--overlay-ro={USR}:{self.dest}/usr:/usr", f"--bind={self.root}/local-etc:/usr/local/etc", "-b"]
         with open(console, "w") as out:
             # Where the machine underneath still has the old hierarchy, it does not tell a container that a group is empty.
             unified = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
@@ -114,6 +124,15 @@ class Machine:
         if check and r.returncode:
             raise AssertionError((command, r.returncode, r.stdout, r.stderr))
         return r
+
+    def kill(self, signal, pid):
+        assert int(pid) > 0, "the process is not running"
+        self.run("sh", "-c", f"kill -{signal} {pid}")  # the program may be missing, the shell knows how
+
+    def processes(self, name):
+        """Names of the processes that begin with it."""
+        comms = self.run("sh", "-c", "cat /proc/[0-9]*/comm", check=False).stdout.split("\n")
+        return [c for c in comms if c.startswith(name)]
 
     def show(self, prop, unit="weftd.service"):
         return self.run("systemctl", "show", "-P", prop, unit).stdout.strip()
