@@ -220,7 +220,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
         vf_store(out + LANES * c, acc[c]);
 }
 
-INLINE void unpack(int format, const uint8_t *panel, uint32_t b0, uint32_t b1, uint8_t *out) {
+INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+                   uint8_t *out) {
     const struct shape f = shape_of(format);
     const size_t step = panel_infos[format].unit_bytes;
     vb table = vb_table(iq4_table);
@@ -228,6 +229,13 @@ INLINE void unpack(int format, const uint8_t *panel, uint32_t b0, uint32_t b1, u
     for (uint32_t b = b0; b < b1; b++)
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
+
+            /* The same blocks of the next panel, for the second-level cache: they are wanted when all tiles
+             * have met this one. */
+            UNROLL
+            for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
+                __builtin_prefetch(
+                    q + m->panel_bytes + 64 * ((size_t)s * ((step / 64 + 7) / 8) + i), 0, 2);
 
             if (format == PANEL_IQ2XXS) {
                 vb_iq2(iq2_grid, q + 128 * s, q + 128 * s + 64, out);
@@ -256,7 +264,7 @@ INLINE void unpack(int format, const uint8_t *panel, uint32_t b0, uint32_t b1, u
     }                                                                                              \
     static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
                               uint8_t *out) {                                                      \
-        unpack(FORMAT, panel, b0, b1, out);                                                        \
+        unpack(FORMAT, m, panel, b0, b1, out);                                                     \
     }
 
 #define FORMAT PANEL_Q4K

@@ -12,7 +12,7 @@
  * the order in which a result is summed (gemm_*.c).
  */
 
-enum { STRETCH = 64 * 1024, ACTS_CACHED = 384 * 1024, TILE = TILE_MAX };
+enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 
 struct run {
     const struct matmul *mm;
