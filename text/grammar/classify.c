@@ -18,9 +18,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define CHEAP_VISITS 224 /* a walk that ends within so many nodes needs no class */
-#define REST_MAX 60000   /* tokens that end the rule and go on */
-#define SPARSE_SHARE 64  /* fewer than n_vocab / this: listed */
+#define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
+#define REST_MAX 60000    /* tokens that end the rule and go on */
+#define SPARSE_SHARE 64   /* fewer than n_vocab / this: listed */
 
 struct collector {
     struct walk walk;
@@ -213,11 +213,11 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
                            .visit = visit_nothing,
-                           .max_visited = CHEAP_VISITS,
+                           .max_visited = MIN(CHEAP_VISITS, vocab_trie(g->vocab)->n / 8),
                            .arg = &k};
     walk_trie(&k.walk, 0, &s, 0);
     *n_visited = k.walk.n_visited;
-    bool cheap = k.walk.n_visited <= CHEAP_VISITS;
+    bool cheap = k.walk.n_visited <= k.walk.max_visited;
 
     if (!cheap && !m.error) {
         k.walk.visit = visit;

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* Digits are bounded: models otherwise write 1.0000... until their budget ends. */
+/* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a number to most readers. */
 #define NUMBER_INT "-?(0|[1-9][0-9]{0,19})"
-#define NUMBER NUMBER_INT "(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?"
+#define NUMBER NUMBER_INT "(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
 
 static const char SIMPLE_ESCAPES[] = "\"\\/bfnrt";
 

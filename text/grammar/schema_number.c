@@ -1,6 +1,6 @@
 /*
  * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers with a bound are
- * written without exponent and with at most FRACTION digits after the point.
+ * written without exponent and with so few digits that a reader that rounds to double stays on the right side of the bound.
  */
 
 #include "text/grammar/schema.h"
@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define INT_DIGITS 20 /* of an integer without an upper bound */
-#define FRACTION 17
+#define INT_DIGITS 20    /* of an integer without an upper bound */
+#define DOUBLE_DIGITS 15 /* that a double keeps */
 
 /* ---- decimals */
 
@@ -230,14 +230,21 @@ struct fraction {
     const struct limit *lo, *hi;
 };
 
+/* Digits after the point: what a double keeps beside the larger bound, and at least those of the bounds. */
+static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
+    uint32_t n_int = MAX(lo->x.n_int, hi->x.n_int), n = MAX(lo->x.n_frac, hi->x.n_frac);
+
+    return MAX(n_int < DOUBLE_DIGITS ? DOUBLE_DIGITS - n_int : 1, MAX(n, 1u));
+}
+
 /* Digits after the point from position @i on, while they are still equal to those of the bounds. */
 static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_lo, bool at_hi) {
     struct build *b = f->b;
-    uint32_t n_lo = f->lo->x.n_frac, n_hi = f->hi->x.n_frac;
+    uint32_t n_lo = f->lo->x.n_frac, n_hi = f->hi->x.n_frac, most = fraction_max(f->lo, f->hi);
 
     if (!at_lo && !at_hi)
-        return any_digits(b, i == 0, FRACTION);
-    if (i > MAX(MAX(n_lo, n_hi), (uint32_t)FRACTION))
+        return any_digits(b, i == 0, most - MIN(i, most));
+    if (i > most)
         return expr_never(b);
     char a = at_lo && i < n_lo ? f->lo->x.digit_frac[i] : '0';
     char z = !at_hi ? '9' : i < n_hi ? f->hi->x.digit_frac[i] : '0';
@@ -261,7 +268,7 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
             at_hi ? expr_seq2(b, digits(b, z, z), fraction_from(f, i + 1, false, true))
                   : expr_never(b);
         struct expr *middle = expr_seq2(b, digits(b, (char)(a + at_lo), (char)(z - at_hi)),
-                                        any_digits(b, 0, FRACTION));
+                                        any_digits(b, 0, most - MIN(i + 1, most)));
 
         if (expr_vec_add(b, &v, low) < 0 || expr_vec_add(b, &v, middle) < 0 ||
             expr_vec_add(b, &v, high) < 0)
@@ -324,9 +331,6 @@ int lower_number(struct schema *s, const struct facets *f, struct expr **out) {
         *out = whole ? json_integer(b) : json_number(b);
         return *out ? 0 : build_no_memory(b);
     }
-    if (lo.x.n_frac > FRACTION || hi.x.n_frac > FRACTION)
-        return schema_unsupported(s, f->parts->v[0].path,
-                                  "a bound with more than %d digits after the point", FRACTION);
     bool lo_below = !lo.set || f->lower.x.negative, hi_below = hi.set && f->upper.x.negative;
     struct expr *minus = expr_never(b), *plus = expr_never(b);
 

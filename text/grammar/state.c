@@ -6,8 +6,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define MASK_FUEL 2000000 /* steps of one mask: tens of milliseconds at worst */
-#define COLLECT_AT 512    /* frames */
+#define MASK_FUEL 2000000  /* steps of one mask: tens of milliseconds at worst */
+#define COLLECT_AT 512     /* frames */
+#define STACK_RESERVE 256u /* frames that one token may add */
 
 /* History: one entry per accepted token and one for the start; the sets lie in the machine's config[] in this order. */
 struct moment {
@@ -169,6 +170,13 @@ static void mask_special(struct grammar_state *s, const struct set *set, uint32_
     }
 }
 
+/* Near the limit of the stack a class is not exact: it does not know that limit. */
+static bool has_class(const struct machine *m, const struct config *c) {
+    uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
+
+    return m->g->state[c->state].cls >= 0 && m->frame[c->frame].depth + reserve <= m->g->max_stack;
+}
+
 /* Undoes what a look-ahead left in the machine; its error, which does not last. */
 static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
@@ -197,14 +205,14 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     for (uint32_t i = at.begin; i < at.end && machine_reserve(m, 1) == 0; i++) {
         struct config c = m->config[i];
 
-        if (g->state[c.state].cls < 0)
+        if (!has_class(m, &c))
             m->config[m->n_configs++] = c;
     }
     others.end = m->n_configs;
     for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
         struct config c = m->config[i];
 
-        if (g->state[c.state].cls >= 0)
+        if (has_class(m, &c))
             class_apply(m, g->cls[g->state[c.state].cls], &c, bits, s->scratch);
     }
     if (others.end > others.begin && !m->error) {

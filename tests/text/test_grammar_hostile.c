@@ -1,0 +1,246 @@
+/* Sources that mean harm: each is refused or compiled within the limits on work, states and memory. */
+
+#include <stdio.h>
+#include <string.h>
+#include "base/buf.h"
+#include "tests/text/grammar_support.h"
+
+/* @head, @n times @unit, @tail. To be freed. */
+static char *repeat(const char *head, const char *unit, size_t n, const char *tail) {
+    struct buf b;
+
+    buf_init(&b, 1 << 24);
+    cr_assert_eq(buf_add_str(&b, head), 0);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(buf_add_str(&b, unit), 0);
+    cr_assert_eq(buf_add_str(&b, tail), 0);
+    return b.data;
+}
+
+/* Compiles; 0 or the refusal. What compiles must give a first mask. */
+static int try_compile(enum grammar_kind kind, const char *text, struct err *err) {
+    struct grammar_source src = {.kind = kind, .text = text, .len = strlen(text)};
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    uint32_t bits[64];
+    int r = grammar_compile(&g, test_vocab(), &src, NULL, err);
+
+    if (r < 0)
+        return r;
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_expect(grammar_mask(s, bits) != 0, "%.100s", text);
+    return 0;
+}
+
+static void expect_refused(enum grammar_kind kind, char *text, const char *part) {
+    struct err err = {0};
+    int r = try_compile(kind, text, &err);
+
+    cr_expect(r == -22 && err.status == 400 && strstr(err.message, part),
+              "%.60s: %d '%s', wanted '%s'", text, r, err.message, part);
+    free(text);
+}
+
+static void expect_compiles(enum grammar_kind kind, char *text) {
+    struct err err = {0};
+
+    cr_expect_eq(try_compile(kind, text, &err), 0, "%.60s: %s", text, err.message);
+    free(text);
+}
+
+Test(grammar_hostile, deep_nesting) {
+    expect_refused(GRAMMAR_REGEX, repeat("", "(", 30000, "a"), "nested more than");
+    expect_refused(GRAMMAR_REGEX, repeat("", "(?:", 30000, ""), "nested more than");
+    expect_refused(GRAMMAR_EBNF, repeat("root ::= ", "(", 30000, ""), "nested more than");
+    expect_refused(GRAMMAR_JSON_SCHEMA, repeat("", "{\"items\":", 2000, "{}"), "not valid JSON");
+    char *deep = repeat("", "{\"items\":", 2000, "true");
+    char *whole = repeat(deep, "}", 2000, "");
+
+    free(deep);
+    expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
+    deep = repeat("", "{\"anyOf\":[", 2000, "true");
+    whole = repeat(deep, "]}", 2000, "");
+    free(deep);
+    expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
+    deep = repeat("{\"const\":", "[", 2000, "1");
+    whole = repeat(deep, "]", 2000, "}");
+    free(deep);
+    expect_refused(GRAMMAR_JSON_SCHEMA, whole, "nested more than");
+    expect_refused(GRAMMAR_JSON_SCHEMA, repeat("", "[", 100000, ""), "not valid JSON");
+}
+
+Test(grammar_hostile, regex_bombs) {
+    expect_refused(GRAMMAR_REGEX, repeat("(a|b)*a", "(a|b)", 24, ""), "more than");
+    expect_refused(GRAMMAR_REGEX, repeat("[ab]*a", "[ab]", 60, ""), "more than");
+    expect_compiles(GRAMMAR_REGEX, repeat("", "(a*)*", 50, "b"));
+    expect_compiles(GRAMMAR_REGEX, repeat("", "(a|aa)+", 20, "b"));
+    expect_compiles(GRAMMAR_REGEX, strdup("((((a{1,1000}){1,1000}){1,1000}){1,1000})b"));
+    expect_compiles(GRAMMAR_REGEX, strdup("(.{1,4000000000}){1,4000000000}"));
+    expect_refused(GRAMMAR_REGEX, strdup("a{99999999999}"), "bad count");
+    expect_refused(GRAMMAR_REGEX, repeat("", "[a-z]{1,8}[^x]{1,8}", 20000, ""), "more than");
+    expect_compiles(GRAMMAR_REGEX,
+                    repeat("", "(", 30,
+                           "a{2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){"
+                           "2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}"));
+}
+
+Test(grammar_hostile, schema_bombs) {
+    struct buf b;
+
+    /* 2^20 combinations of branches. */
+    expect_refused(GRAMMAR_JSON_SCHEMA,
+                   repeat("{\"allOf\":[", "{\"anyOf\":[{\"minimum\":1},{\"maximum\":2}]},", 20,
+                          "{\"type\":\"integer\"}]}"),
+                   "too much");
+    /* References that double at each step. */
+    buf_init(&b, 1 << 20);
+    buf_add_str(&b, "{\"$ref\":\"#/$defs/d40\",\"$defs\":{\"d0\":{\"type\":\"integer\"}");
+    for (int i = 1; i <= 40; i++)
+        buf_printf(
+            &b,
+            ",\"d%d\":{\"prefixItems\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]}", i,
+            i - 1, i - 1);
+    buf_add_str(&b, "}}");
+    expect_compiles(GRAMMAR_JSON_SCHEMA, b.data);
+    buf_init(&b, 1 << 20);
+    buf_add_str(&b, "{\"$ref\":\"#/$defs/d40\",\"$defs\":{\"d0\":{\"type\":\"integer\"}");
+    for (int i = 1; i <= 40; i++)
+        buf_printf(&b,
+                   ",\"d%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"allOf\":[{\"$ref\":\"#/"
+                   "$defs/d%d\"}]}]}",
+                   i, i - 1, i - 1);
+    buf_add_str(&b, "}}");
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
+    /* A long chain of references. */
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "{\"$ref\":\"#/$defs/d1\",\"$defs\":{\"d0\":{}");
+    for (int i = 0; i < 5000; i++)
+        buf_printf(&b, ",\"d%d\":{\"$ref\":\"#/$defs/d%d\"}", i + 1, i + 2);
+    buf_add_str(&b, "}}");
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "nested more than");
+}
+
+Test(grammar_hostile, huge_lists) {
+    struct buf b;
+
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "{\"enum\":[\"start\"");
+    for (int i = 0; i < 60000; i++)
+        buf_printf(&b, ",\"%x%d\"", i * 7919, i);
+    buf_add_str(&b, "]}");
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "more than");
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "{\"type\":\"object\",\"properties\":{\"start\":{}");
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&b, ",\"p%d\":{\"type\":\"integer\"}", i);
+    buf_add_str(&b, "}}");
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
+    expect_refused(GRAMMAR_JSON_SCHEMA, strdup("{\"type\":\"array\",\"minItems\":10000000000}"),
+                   "too large");
+    expect_compiles(
+        GRAMMAR_JSON_SCHEMA,
+        strdup("{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":100000000}"));
+    expect_compiles(GRAMMAR_JSON_SCHEMA,
+                    strdup("{\"type\":\"string\",\"minLength\":5000000,\"maxLength\":500000000}"));
+    expect_refused(GRAMMAR_JSON_SCHEMA, strdup("{\"type\":\"object\",\"maxProperties\":100000}"),
+                   "too many states");
+    expect_refused(GRAMMAR_CHOICE, repeat("[", "\"abcdefghijklmnopqrstuvwxyz\",", 60000, "\"x\"]"),
+                   "at most");
+    expect_compiles(GRAMMAR_CHOICE,
+                    repeat("[", "\"abcdefghijklmnopqrstuvwxyz\",", 20000, "\"x\"]"));
+}
+
+Test(grammar_hostile, ebnf_bombs) {
+    struct buf b;
+
+    expect_refused(GRAMMAR_EBNF, strdup("root ::= root root | \"a\""), "left recursion");
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "root ::= r0\n");
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&b, "r%d ::= r%d\n", i, i + 1);
+    buf_add_str(&b, "r20000 ::= \"x\"\n");
+    expect_compiles(GRAMMAR_EBNF, b.data);
+    expect_compiles(GRAMMAR_EBNF, strdup("root ::= \"a\" root root | \"a\""));
+}
+
+/* Ambiguity may exhaust the configurations: the request is told, and nothing grows without bound. */
+Test(grammar_hostile, ambiguous_texts_end_with_an_error_or_go_on) {
+    static const char *const SOURCES[] = {
+        "root ::= s*\ns ::= \"a\" s s | \"a\"",
+        "root ::= x{1,1000}\nx ::= y{1,1000}\ny ::= \"a\"{1,1000}",
+        "root ::= (a | b)*\na ::= \"a\" a? c\nb ::= \"a\" b? c\nc ::= \"a\" c | \"a\"",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(SOURCES); i++) {
+        CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_EBNF, SOURCES[i]);
+        CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+        uint32_t bits[64];
+        int r = 0;
+
+        cr_assert_eq(grammar_state_new(&s, g), 0);
+        for (int n = 0; n < 2000 && r == 0; n++) {
+            if (n % 100 == 0)
+                cr_expect(grammar_mask(s, bits) != 0);
+            r = grammar_accept(s, 'a');
+        }
+        cr_expect(r == 0 || r == -7, "%d", r);
+    }
+}
+
+Test(grammar_hostile, endless_nesting_stops_at_the_stack_limit) {
+    CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA, "{}");
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    uint32_t bits[64];
+    int n = 0;
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    while (n < 5000 && grammar_accept(s, '[') == 0)
+        n++;
+    cr_expect(n > 250 && n < 5000, "%d", n);
+    cr_expect_gt(test_mask_is_exact(s, g, bits), 0, "something still fits");
+    for (int i = 0; i < n; i++)
+        cr_assert_eq(grammar_accept(s, ']'), 0);
+    cr_expect(grammar_can_end(s));
+}
+
+/* Random bytes and mutations of good sources: refused or compiled, never worse. */
+Test(grammar_hostile, mutated_sources) {
+    static const struct {
+        enum grammar_kind kind;
+        const char *text;
+    } SEEDS[] = {
+        {GRAMMAR_REGEX, "^(a|[b-f]{2,9}\\d+)(?:x*|.y?)\\u00e9$"},
+        {GRAMMAR_EBNF,
+         "root ::= \"a\" b{1,3} | (c [x-z] \"\\n\")*\nb ::= <tool_call> | .\nc ::= [^a] c?"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+                              "x\"},\"b\":{\"enum\":[1,\"2\",null]}},\"required\":[\"a\"],"
+                              "\"additionalProperties\":{\"type\":\"number\",\"minimum\":-1.5,"
+                              "\"maximum\":1e2},\"$defs\":{\"x\":{\"oneOf\":[{\"type\":\"string\","
+                              "\"pattern\":\"^a+$\"},{\"type\":\"array\",\"prefixItems\":[{}],"
+                              "\"items\":{\"$ref\":\"#\"},\"minItems\":1}]}}}"},
+    };
+    struct rng r = {99};
+    char text[1024];
+    int n_good = 0;
+
+    for (int i = 0; i < 6000; i++) {
+        size_t seed = rng_below(&r, ARRAY_SIZE(SEEDS)), len = strlen(SEEDS[seed].text);
+        struct err err = {0};
+
+        memcpy(text, SEEDS[seed].text, len + 1);
+        for (uint32_t k = rng_below(&r, 4); k-- > 0;) {
+            size_t at = rng_below(&r, (uint32_t)len), from = rng_below(&r, (uint32_t)len);
+
+            if (rng_below(&r, 2))
+                text[at] = text[from];
+            else
+                memmove(text + at, text + from, len - MAX(at, from));
+        }
+        text[len] = 0;
+        int e = try_compile(SEEDS[seed].kind, text, &err);
+
+        n_good += e == 0;
+        cr_expect(e == 0 || (e == -22 && err.status == 400 && err.message[0]), "%s", text);
+    }
+    cr_expect_gt(n_good, 1000);
+}
