@@ -101,7 +101,8 @@ int main(int argc, char **argv) {
     printf("%-8s %5s  %5s  %23s  %23s  %23s  %23s\n", "format", "in", "bits", "1 row", "4 rows",
            "8 rows", "256 rows");
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (argc <= 3 || strcmp(argv[3], "all") == 0 || types[i] == tensor_format_by_name(argv[3])->type)
+        if (argc <= 3 || strcmp(argv[3], "all") == 0 ||
+            types[i] == tensor_format_by_name(argv[3])->type)
             for (uint32_t n_in = 1024; n_in <= 3072; n_in += 2048)
                 bench_format(&b, types[i], n_in);
     free(b.scratch);
