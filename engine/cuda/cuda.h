@@ -120,7 +120,8 @@ void cuda_unload(struct be *b);
 
 /* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
 void *staging_take(struct staging *s, size_t n, const void **device);
-int staging_send(struct be *b, struct staging *s);
+/* Uploads what was taken since @from bytes were in use. */
+int staging_send(struct be *b, struct staging *s, size_t from);
 
 /* What attention has to do for a batch: @item and @merge have room for max_items and max_merges. */
 struct attn_work {

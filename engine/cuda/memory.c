@@ -79,7 +79,7 @@ static void add_steps(struct be *b) {
                         b->max_items * sizeof(struct attn_item) +
                         b->max_merges * sizeof(struct attn_merge) + slack);
         add_staging(b, &s->wants,
-                    wants * (sizeof(struct sample_want) + 4) + wants * words * 4 +
+                    wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
                         seqs * (unique * sizeof(struct penal) +
                                 LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t))) +
                         slack);
@@ -240,9 +240,11 @@ void *staging_take(struct staging *s, size_t n, const void **device) {
     return s->host + at;
 }
 
-int staging_send(struct be *b, struct staging *s) {
-    if (s->used == 0)
+int staging_send(struct be *b, struct staging *s, size_t from) {
+    if (s->used == from)
         return 0;
-    return cuda_check(b, b->api->copy(s->device, s->host, s->used, CUDA_TO_DEVICE, b->stream),
-                      "cudaMemcpyAsync");
+    return cuda_check(
+        b,
+        b->api->copy(s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE, b->stream),
+        "cudaMemcpyAsync");
 }

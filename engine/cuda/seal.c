@@ -1,6 +1,7 @@
 /*
- * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks; one upload. More
- * wants than logit rows are done in rounds: logits, sampling, logits, ...
+ * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks. One upload, as a
+ * rule; more wants than logit rows, or lists beyond the staging area, are done in rounds: logits, sampling, logits, ...
+ * A row whose logits are computed again in a later round gets the same bits.
  */
 
 #include "engine/cuda/cuda.h"
@@ -28,20 +29,23 @@ static bool has_penalties(const struct engine_param *p) {
     return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
 }
 
-/* Counts of all lists, each parameter set once: wants of a sequence stand together. */
-static void count_lists(const struct engine_batch *b, const struct be *be, struct pools *n) {
+/* Counts of the lists of wants [first, first + n), each parameter set once: wants of a row stand together. */
+static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n) {
+    const struct engine_batch *b = s->batch;
     uint32_t before = UINT32_MAX;
+    struct pools size = {0};
 
-    for (uint32_t i = 0; i < b->n_wants; i++) {
+    for (uint32_t i = first; i < first + n; i++) {
         const struct engine_param *p = &b->param[b->want[i].param];
 
         if (b->want[i].what != WANT_SAMPLE || b->want[i].param == before)
             continue;
         before = b->want[i].param;
-        n->n_bias += p->n_bias;
-        n->n_bans += p->n_bans;
-        n->n_penals += has_penalties(p) ? MIN(p->n_tokens, be->shape->n_vocab) : 0;
+        size.n_bias += p->n_bias;
+        size.n_bans += p->n_bans;
+        size.n_penals += has_penalties(p) ? MIN(p->n_tokens, s->be->shape->n_vocab) : 0;
     }
+    return size;
 }
 
 /* Every token of prompt and output once, with its count in the output. */
@@ -128,22 +132,22 @@ static struct sample_want want_of(const struct engine_batch *b, const struct eng
     return out;
 }
 
-static bool put_wants(struct step *s, struct sample_args *a) {
+/* The parameters of wants [first, first + n). false: there is no room. */
+static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
     const struct engine_batch *b = s->batch;
-    struct pools size = {0}, to = {0};
+    struct pools size = count_lists(s, first, n), to = {0};
     struct lists l = {.param = UINT32_MAX};
     const void *d[4];
     uint32_t hint = 0;
 
-    count_lists(b, s->be, &size);
-    struct sample_want *want = staging_take(&s->wants, b->n_wants * sizeof(*want), &d[0]);
+    struct sample_want *want = staging_take(&s->wants, n * sizeof(*want), &d[0]);
     to.bias = staging_take(&s->wants, size.n_bias * sizeof(*to.bias), &d[1]);
     to.ban = staging_take(&s->wants, size.n_bans * sizeof(*to.ban), &d[2]);
     to.penal = staging_take(&s->wants, size.n_penals * sizeof(*to.penal), &d[3]);
     if (!want || !to.bias || !to.ban || !to.penal)
         return false;
-    for (uint32_t i = 0; i < b->n_wants; i++) {
-        const struct engine_want *w = &b->want[i];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_want *w = &b->want[first + i];
 
         if (w->what == WANT_SAMPLE && w->param != l.param)
             l = put_lists(s->be, &b->param[w->param], w->param, &to);
@@ -156,21 +160,23 @@ static bool put_wants(struct step *s, struct sample_args *a) {
     return true;
 }
 
-static bool put_masks(struct step *s, struct sample_args *a) {
-    uint32_t n = 0, words = (s->be->shape->n_vocab + 31) / 32;
+static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
+    uint32_t n_masks = 0, words = (s->be->shape->n_vocab + 31) / 32;
     const void *d[2];
-    int32_t *index = staging_take(&s->wants, s->batch->n_wants * sizeof(*index), &d[0]);
+    int32_t *index = staging_take(&s->wants, n * sizeof(*index), &d[0]);
 
-    for (uint32_t i = 0; i < s->batch->n_wants; i++)
-        n += s->mask[i] != NULL;
-    uint32_t *bits = staging_take(&s->wants, (size_t)n * words * sizeof(*bits), &d[1]);
+    for (uint32_t i = 0; i < n; i++)
+        n_masks += s->mask[first + i] != NULL;
+    uint32_t *bits = staging_take(&s->wants, (size_t)n_masks * words * sizeof(*bits), &d[1]);
     if (!index || !bits)
         return false;
-    n = 0;
-    for (uint32_t i = 0; i < s->batch->n_wants; i++) {
-        index[i] = s->mask[i] ? (int32_t)n : -1;
-        if (s->mask[i])
-            memcpy(bits + (size_t)n++ * words, s->mask[i], words * sizeof(*bits));
+    n_masks = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t *mask = s->mask[first + i];
+
+        index[i] = mask ? (int32_t)n_masks : -1;
+        if (mask)
+            memcpy(bits + (size_t)n_masks++ * words, mask, words * sizeof(*bits));
     }
     a->mask_index = d[0];
     a->mask = d[1];
@@ -184,48 +190,65 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return s->be->lost ? -EIO : 0;
 }
 
-/* Samples wants [first, first + n), whose logits are in be.logits. */
-static int sample_round(struct step *s, const struct sample_args *all, uint32_t first, uint32_t n) {
-    struct sample_args a = *all;
+/* Uploads what wants [first, first + n) need. Returns how many of them found room, 1 at least. When the staging area
+ * is full of earlier rounds, they are waited for. */
+static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
+    struct be *b = s->be;
+    size_t from = round_up(s->wants.used, 16);
 
-    a.want += first;
-    a.mask_index += first;
-    a.sampled += first;
-    a.out += first;
-    return cuda_launch(s->be, kernel_sample, n, 1, SAMPLE_THREADS, &a, "sample");
+    while (!put_wants(s, first, n, a) || !put_masks(s, first, n, a)) {
+        s->wants.used = from;
+        if (from > 0) {
+            if (cuda_check(b, b->api->stream_wait(b->stream), "sample") < 0)
+                return -EIO;
+            from = s->wants.used = 0;
+        } else if (n == 1) {
+            snprintf(b->error, sizeof(b->error), "the lists of a want are too long");
+            b->lost = true;
+            return -EIO;
+        } else {
+            n /= 2;
+        }
+    }
+    int r = staging_send(b, &s->wants, from);
+    return r < 0 ? r : (int)n;
+}
+
+/* Samples wants from @first on, as many as fit; their number. The logits of the first round are there. */
+static int sample_round(struct step *s, uint32_t first) {
+    struct be *b = s->be;
+    struct sample_args a = {
+        .logits = b->logits,
+        .z = b->z,
+        .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
+        .sampled = s->sampled + first,
+        .out = s->out_device + first,
+        .n_vocab = b->shape->n_vocab,
+        .digest = b->opts->digest,
+    };
+    int n = upload_round(s, first, MIN(s->batch->n_wants - first, LOGIT_ROWS), &a);
+
+    if (n > 0 && first > 0 && step_logit_rows(s, first, (uint32_t)n) < 0)
+        return -EIO;
+    if (n > 0 && cuda_launch(b, kernel_sample, (uint32_t)n, 1, SAMPLE_THREADS, &a, "sample") < 0)
+        return -EIO;
+    return n;
 }
 
 int step_sample(struct step *s) {
     struct be *b = s->be;
     uint32_t n = s->batch->n_wants;
-    struct sample_args a = {
-        .logits = b->logits,
-        .z = b->z,
-        .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
-        .sampled = s->sampled,
-        .out = s->out_device,
-        .n_vocab = b->shape->n_vocab,
-        .digest = b->opts->digest,
-    };
+    int r = b->lost ? -EIO : 0;
 
     s->wants.used = 0;
-    if (!put_wants(s, &a) || !put_masks(s, &a)) {
-        snprintf(b->error, sizeof(b->error), "the batch's sampling lists are too long");
-        b->lost = true;
-        return -EIO;
-    }
-    int r = staging_send(b, &s->wants);
-    for (uint32_t first = 0; first < n && r == 0; first += LOGIT_ROWS) {
-        uint32_t rows = MIN(n - first, LOGIT_ROWS);
-
-        r = first ? step_logit_rows(s, first, rows) : 0;
-        r = r < 0 ? r : sample_round(s, &a, first, rows);
-    }
-    r = r < 0 ? r
-              : cuda_check(b,
-                           b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host),
-                                        CUDA_TO_HOST, b->stream),
-                           "cudaMemcpyAsync");
+    for (uint32_t first = 0; first < n && r >= 0; first += (uint32_t)r)
+        r = sample_round(s, first);
+    if (r < 0)
+        return r;
+    r = cuda_check(
+        b,
+        b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host), CUDA_TO_HOST, b->stream),
+        "cudaMemcpyAsync");
     r = r < 0 ? r : cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
     s->recorded = r == 0;
     return r;

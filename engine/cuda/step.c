@@ -126,7 +126,7 @@ static int upload_rows(struct step *s) {
         s->be->lost = true;
         return -EIO;
     }
-    return staging_send(s->be, &s->rows);
+    return staging_send(s->be, &s->rows, 0);
 }
 
 /* -- ops ------------------------------------------------------------------------------------------ */

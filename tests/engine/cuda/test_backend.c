@@ -57,6 +57,13 @@ static void keep_logits(void *ctx, struct driver_seq *s, uint32_t pos, const str
     r->out[pos] = (struct driver_out){out->token, out->logprob, out->digest};
 }
 
+static void keep_out(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                     const float *logits) {
+    struct rows *r = ctx;
+
+    r->out[pos] = (struct driver_out){out->token, out->logprob, out->digest};
+}
+
 struct subject {
     struct tiny_model model;
     enum engine_kv_type kv;
@@ -190,4 +197,351 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     fake()->no_code = true;
     cr_expect(backend_find("cuda", &err) == NULL);
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
+}
+
+/* -- promises by bits ---------------------------------------------------------------------------- */
+
+struct way {
+    const char *name;
+    uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
+    bool overlap;
+    uint64_t order;
+};
+
+enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
+
+struct trace {
+    struct driver_out at[PROMPT + OUTPUTS];
+    bool seen[PROMPT + OUTPUTS];
+    const struct driver_seq *subject;
+};
+
+static void keep_trace(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                       const float *logits) {
+    struct trace *t = ctx;
+
+    if (s != t->subject)
+        return;
+    t->at[pos] = (struct driver_out){out->token, out->logprob, out->digest};
+    t->seen[pos] = true;
+}
+
+static struct driver_seq *add_neighbour(struct driver *d, uint64_t seed) {
+    static const struct engine_param hot = {.temperature = 1.2f, .top_p = 1, .repetition = 1};
+    int32_t tokens[40];
+
+    random_tokens(tokens, 40, d->info->n_vocab, seed);
+    struct driver_seq *s = driver_add(d, tokens, 1 + (uint32_t)seed % 40, OUTPUTS, &hot);
+    cr_assert(s != NULL);
+    return s;
+}
+
+/* The subject's prompt in chunks with a neighbour that is prefilled at its side, then all of them decoding. */
+static void run_way(const struct way *w, const char *path, struct trace *t) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 200,
+                            .page_tokens = w->page_tokens,
+                            .on_out = keep_trace,
+                            .ctx = t,
+                            .max_rows = 300,
+                            .max_wants = 300,
+                            .max_seqs = 32,
+                            .shuffle = w->chunk};
+    static const struct engine_param param = {
+        .temperature = 0.8f, .top_p = 0.9f, .repetition = 1.1f, .presence = 0.2f, .seed = 4};
+    struct driver_seq *all[NEIGHBOURS + 1], *s;
+    struct err err = {0};
+    struct driver d;
+    int32_t prompt[PROMPT];
+
+    fake()->n_multiprocessors = (int)w->n_multiprocessors;
+    fake()->order = w->order;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    random_tokens(prompt, PROMPT, d.info->n_vocab, 8);
+    all[0] = s = driver_add(&d, prompt, PROMPT, OUTPUTS, &param);
+    cr_assert(s != NULL);
+    s->every_row = true;
+    s->n_top = 3;
+    t->subject = s;
+    for (uint32_t i = 1; i <= w->n_neighbours; i++)
+        all[i] = add_neighbour(&d, i);
+    for (uint32_t i = 1; s->n_computed < PROMPT; i++) {
+        struct driver_part part[2] = {{NULL, 0}, {s, MIN(w->chunk, PROMPT - s->n_computed)}};
+        bool with = i <= w->n_neighbours && part[1].n_rows + all[i]->n_prompt <= 300;
+
+        if (with)
+            part[0] = (struct driver_part){all[i], all[i]->n_prompt};
+        driver_step(&d, with ? part : part + 1, with ? 2 : 1);
+    }
+    for (uint32_t i = 1; i <= w->n_neighbours; i++)
+        driver_prefill(&d, all[i], 0);
+    driver_decode(&d, all, 1, 2, w->overlap);
+    driver_decode(&d, all, w->n_neighbours + 1, OUTPUTS - 3, w->overlap);
+    for (uint32_t i = 0; i <= w->n_neighbours; i++)
+        driver_drop(&d, all[i]);
+    driver_close(&d);
+    fake()->order = 0;
+}
+
+static void expect_same(const struct trace *a, const struct trace *b, const char *name) {
+    for (uint32_t i = 0; i < PROMPT + OUTPUTS - 1; i++) {
+        cr_assert(a->seen[i] && b->seen[i], "%s: position %u", name, i);
+        cr_assert(a->at[i].digest == b->at[i].digest, "%s: logits at position %u", name, i);
+        cr_assert(a->at[i].token == b->at[i].token, "%s: token at position %u", name, i);
+        cr_assert(a->at[i].logprob == b->at[i].logprob, "%s: position %u", name, i);
+    }
+}
+
+/* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide and not. */
+Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
+    static const struct way ways[] = {
+        {"alone, at once", 300, 16, 0, 4, false, 0},
+        {"in company", 41, 32, 7, 1, false, 0},
+        {"by few rows, split attention", 13, 64, 2, 140, false, 0},
+        {"overlapped, other order of threads", 60, 16, 19, 140, true, 77},
+    };
+    struct tiny_model m = {.type = TENSOR_Q4_K,
+                           .arch = "qwen3",
+                           .n_layer = 1,
+                           .head_dim = 64,
+                           .n_embd = 512,
+                           .n_head = 4,
+                           .n_head_kv = 2};
+    static struct trace first, other;
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    run_way(&ways[0], path, &first);
+    for (size_t i = 1; i < ARRAY_SIZE(ways); i++) {
+        memset(&other, 0, sizeof(other));
+        run_way(&ways[i], path, &other);
+        expect_same(&first, &other, ways[i].name);
+    }
+    unlink(path);
+}
+
+/* -- faults -------------------------------------------------------------------------------------- */
+
+/* Opens, computes a prompt and a token more. Returns the first error. */
+static int try_all(const char *path, struct err *err) {
+    static const int32_t tokens[2] = {5, 6};
+    static const uint32_t start[2] = {0, 1}, page = 1;
+    struct engine_param param = {.top_p = 1, .repetition = 1};
+    struct gguf *file;
+    struct engine *e = NULL;
+    int r = gguf_open(&file, path, err);
+
+    cr_assert(r == 0);
+    struct engine_opts o = {.file = file,
+                            .backend = "cuda",
+                            .n_pages = 4,
+                            .page_tokens = 16,
+                            .max_rows = 4,
+                            .max_seqs = 2,
+                            .max_wants = 4};
+    r = engine_new(&e, &o, err);
+    for (uint64_t step = 1; step <= 2 && r == 0; step++) {
+        struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
+        struct engine_want want = {.what = WANT_SAMPLE};
+        struct engine_copy copy = {.src = 1, .dst = 2, .dir = COPY_D2D};
+        struct engine_batch b = {.step = step,
+                                 .n_rows = 1,
+                                 .n_seqs = 1,
+                                 .n_wants = 1,
+                                 .n_params = 1,
+                                 .n_after = 1,
+                                 .token = &tokens[step - 1],
+                                 .seq = &seq,
+                                 .table[KV_GLOBAL] = {start, &page},
+                                 .want = &want,
+                                 .param = &param,
+                                 .after = &copy};
+        struct engine_result result;
+
+        r = engine_launch(e, &b);
+        r = r < 0 ? r : engine_seal(e, step);
+        r = r < 0 ? r : engine_wait(e, step, &result);
+        if (r < 0)
+            cr_expect(r == -EIO && engine_launch(e, &b) == -EIO, "a lost device stays lost");
+    }
+    engine_free(e);
+    gguf_free(file);
+    return r;
+}
+
+static void small_model(char path[64]) {
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 32};
+
+    tiny_model_temp(&m, path);
+}
+
+Test(cuda, every_call_may_fail_once) {
+    struct err err = {0};
+    char path[64];
+
+    small_model(path);
+    cr_assert(try_all(path, &err) == 0, "%s", err.message);
+    cr_expect(fake()->n_live == 0);
+    uint32_t n = fake()->n_calls;
+    cr_assert(n > 100);
+    for (uint32_t i = 1; i <= n; i++) {
+        fake()->n_calls = 0;
+        fake()->fail_at = i;
+        fake()->sticky = i % 2;
+        memset(&err, 0, sizeof(err));
+        int r = try_all(path, &err);
+        if (i == n) /* the wait when it is closed, which nobody hears of */
+            continue;
+        cr_expect(r < 0, "call %u", i);
+        cr_expect(r == -EIO || err.message[0], "call %u: %d without a word", i, r);
+        cr_expect(fake()->n_live == 0, "call %u: %d left", i, fake()->n_live);
+    }
+    unlink(path);
+}
+
+Test(cuda, memory_that_is_too_small_is_refused_with_the_sum) {
+    struct err err = {0};
+    char path[64];
+
+    small_model(path);
+    fake()->bytes = 200u << 20;
+    cr_expect(try_all(path, &err) == -ENOMEM);
+    cr_expect(strstr(err.message, "does not fit: weights") != NULL, "%s", err.message);
+    cr_expect(fake()->n_live == 0 && fake()->peak_bytes == 0, "nothing was allocated");
+    unlink(path);
+}
+
+Test(cuda, the_announced_memory_is_enough) {
+    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_Q5_0, TENSOR_F32};
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        struct tiny_model m = {.type = types[i], .tied = i % 2, .n_layer = 1, .n_vocab = 50};
+        char path[64];
+        size_t low = 0, high = (size_t)1 << 30;
+
+        tiny_model_temp(&m, path);
+        while (high - low > 65536) { /* the least memory with which it is not refused */
+            fake()->bytes = low + (high - low) / 2;
+            if (try_all(path, &err) == -ENOMEM)
+                low = fake()->bytes;
+            else
+                high = fake()->bytes;
+        }
+        fake()->bytes = high;
+        cr_expect(try_all(path, &err) == 0, "%s", err.message);
+        cr_expect(fake()->peak_bytes <= high, "%zu", fake()->peak_bytes);
+        fake()->peak_bytes = 0;
+        unlink(path);
+    }
+}
+
+Test(cuda, weights_beyond_half_precision_are_refused_by_name) {
+    struct tiny_model m = {.type = TENSOR_F32};
+    struct gguf_writer w;
+    struct err err = {0};
+    char path[64];
+    float huge = 1e6f;
+
+    gw_init(&w);
+    tiny_model_build(&m, &w);
+    gw_finish(&w);
+    memcpy(w.file.data + w.file.len - 4096, &huge, 4);
+    snprintf(path, sizeof(path), "/tmp/weft-huge-%d", (int)getpid());
+    gw_save_bytes(path, w.file.data, w.file.len);
+    gw_deinit(&w);
+    cr_expect(try_all(path, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "blk.1.ffn_down.weight") != NULL, "%s", err.message);
+    unlink(path);
+}
+
+Test(cuda, heads_that_do_not_fit_the_kernels_are_refused) {
+    struct tiny_model m = {.type = TENSOR_F16, .head_dim = 20};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    cr_expect(try_all(path, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "heads of 20") != NULL, "%s", err.message);
+    unlink(path);
+}
+
+/* A page that is not what was written shows in the digest, and only in that of its sequence. */
+static void corrupt(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "attend_64") == 0)
+        fake()->largest[64] ^= 0x40;
+}
+
+Test(cuda, a_corrupt_page_changes_the_digest) {
+    struct tiny_model m = {.type = TENSOR_F16, .n_layer = 1};
+    struct driver_opts o = {.backend = "cuda", .n_pages = 4096, .max_rows = 16, .max_seqs = 2};
+    int32_t prompt[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    uint64_t digest[2] = {0};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    o.path = path;
+    for (int i = 0; i < 2; i++) {
+        struct driver d;
+
+        fake()->on_launch = i ? corrupt : NULL;
+        cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+        for (uint32_t p = 0; p < d.n_free; p++) /* page 0 comes first */
+            d.free_page[d.n_free - 1 - p] = p;
+        struct driver_seq *s = driver_add(&d, prompt, 9, 2, NULL);
+        driver_prefill(&d, s, 0);
+        digest[i] = s->out[0].digest;
+        driver_drop(&d, s);
+        driver_close(&d);
+    }
+    fake()->on_launch = NULL;
+    cr_expect(digest[0] != digest[1]);
+    unlink(path);
+}
+
+/* More wants than there are rows of logits at a time, and more masks than the upload has room for. */
+Test(cuda, many_wants_are_sampled_in_rounds) {
+    struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1};
+    static uint32_t mask[10];
+    struct driver_out out[2][300];
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    memset(mask, 0x5A, sizeof(mask));
+    for (int i = 0; i < 2; i++) {
+        struct rows rows = {.out = out[i]};
+        struct driver_opts o = {
+            .backend = i ? "cuda" : "reference", .path = path, .max_rows = 300, .ctx = &rows};
+        int32_t prompt[300];
+        struct driver d;
+
+        cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+        random_tokens(prompt, 300, d.info->n_vocab, 1);
+        struct driver_seq *s = driver_add(&d, prompt, 300, 2, NULL);
+        s->every_row = true;
+        s->mask = mask;
+        d.opts.on_out = keep_out;
+        driver_prefill(&d, s, 0);
+        driver_drop(&d, s);
+        driver_close(&d);
+    }
+    uint32_t n_same = 0;
+    for (int i = 0; i < 300; i++) {
+        bool allowed = (mask[out[1][i].token / 32] >> (out[1][i].token % 32)) & 1;
+
+        cr_expect(allowed);
+        n_same += out[0][i].token == out[1][i].token;
+    }
+    cr_expect(n_same > 290, "%u", n_same);
+    unlink(path);
 }
