@@ -135,7 +135,7 @@ static int alloc_any(void **p, size_t n) {
         return OUT_OF_MEMORY;
     b->n = n;
     *p = b + 1;
-    memset(*p, 0xFF, n); /* NaN: nothing may be read before it is written */
+    memset(*p, 0xFF, n < 1 << 20 ? n : 1 << 20); /* NaN: nothing may be read before it is written */
     fake_cuda.n_live++;
     return 0;
 }
@@ -148,10 +148,6 @@ static int alloc(void **d, size_t n) {
     fake_cuda.n_bytes += n;
     if (fake_cuda.n_bytes > fake_cuda.peak_bytes)
         fake_cuda.peak_bytes = fake_cuda.n_bytes;
-    if (n > fake_cuda.largest_bytes) {
-        fake_cuda.largest_bytes = n;
-        fake_cuda.largest = *d;
-    }
     return 0;
 }
 
@@ -168,10 +164,6 @@ static int release_host(void *p) {
 
 static int release(void *d) {
     drain(NULL);
-    if (d == fake_cuda.largest) {
-        fake_cuda.largest = NULL;
-        fake_cuda.largest_bytes = 0;
-    }
     fake_cuda.n_bytes -= ((struct block *)d - 1)->n;
     return release_host(d);
 }

@@ -27,9 +27,6 @@ struct fake_cuda {
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
     uint64_t n_launches;
-    /* The largest allocation, which is the KV pages when they are many. */
-    uint8_t *largest;
-    size_t largest_bytes;
 };
 
 extern struct fake_cuda fake_cuda;

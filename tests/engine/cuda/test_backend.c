@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/backend.h"
+#include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_api.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
@@ -477,12 +478,12 @@ Test(cuda, heads_that_do_not_fit_the_kernels_are_refused) {
 /* A page that is not what was written shows in the digest, and only in that of its sequence. */
 static void corrupt(const char *kernel, uint64_t number, void *args) {
     if (strcmp(kernel, "attend_64") == 0)
-        fake()->largest[64] ^= 0x40;
+        ((uint8_t *)((struct attend_args *)args)->pages)[64] ^= 0x40;
 }
 
 Test(cuda, a_corrupt_page_changes_the_digest) {
     struct tiny_model m = {.type = TENSOR_F16, .n_layer = 1};
-    struct driver_opts o = {.backend = "cuda", .n_pages = 4096, .max_rows = 16, .max_seqs = 2};
+    struct driver_opts o = {.backend = "cuda", .n_pages = 8, .max_rows = 16, .max_seqs = 2};
     int32_t prompt[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     uint64_t digest[2] = {0};
     struct err err = {0};
