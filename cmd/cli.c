@@ -190,3 +190,26 @@ int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n,
     }
     return -1;
 }
+
+static void print_commands(FILE *f, const char *program, const struct cli_command *commands,
+                           size_t n) {
+    fprintf(f, "usage: %s COMMAND ...   (%s COMMAND --help for its options)\n", program, program);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].help);
+}
+
+int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
+            char **argv) {
+    if (argc < 2) {
+        print_commands(stderr, program, commands, n);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_commands(stdout, program, commands, n);
+        return cli_flush() ? CLI_OK : CLI_FAILED;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return cli_usage("unknown command \"%s\"", argv[1]);
+}

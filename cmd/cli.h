@@ -44,3 +44,14 @@ struct cli_option {
  * to argv[*n_args]. Returns -1 to go on, else the exit code: after --help (prints @usage) or a mistake. */
 int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
               int *n_args);
+
+/* A command of a program with several: gets the arguments from its own name on, returns the exit code. */
+struct cli_command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help; /* a few words */
+};
+
+/* Runs the command that argv[1] names, or prints the list of all. Returns the exit code. */
+int cli_run(const char *program, const struct cli_command *commands, size_t n, int argc,
+            char **argv);
