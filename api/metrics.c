@@ -70,8 +70,6 @@ void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call 
     bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
 
     m->success[g->finish == FINISH_STOP ? 0 : g->finish == FINISH_LENGTH ? 1 : 2]++;
-    m->n_drafted += g->n_drafted;
-    m->n_accepted += g->n_accepted;
     if (!ok)
         return;
     observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
@@ -185,8 +183,6 @@ static void put_requests(struct page *p, const struct api *a) {
     for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
         put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
             reasons[i], (unsigned long long)m->success[i]);
-    counter(p, "vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", m->n_drafted);
-    counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens kept.", m->n_accepted);
     histogram(p, "vllm:time_to_first_token_seconds", "Receipt to first token.", &m->ttft);
     histogram(p, "vllm:inter_token_latency_seconds", "Between tokens.", &m->between);
     histogram(p, "vllm:request_time_per_output_token_seconds", "Mean of a generation.",

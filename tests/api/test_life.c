@@ -530,6 +530,13 @@ Test(life, figures_are_published) {
     cr_expect_eq(r.status, 200);
     for (size_t i = 0; i < ARRAY_SIZE(needles); i++)
         cr_expect(strstr(r.body.data, needles[i]), "%s is missing in %s", needles[i], r.body.data);
+    /* A family that is told twice makes a scraper refuse everything. */
+    for (const char *p = strstr(r.body.data, "# TYPE "); p; p = strstr(p + 1, "# TYPE ")) {
+        char line[200];
+
+        snprintf(line, sizeof(line), "%.*s ", (int)strcspn(p + 7, " ") + 7, p);
+        cr_expect_null(strstr(p + 1, line), "%s twice", line);
+    }
     reply_deinit(&r);
     world_stop(&w);
 }
