@@ -25,6 +25,7 @@ static const struct grammar_limits DEFAULTS = {
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err) {
     *b = (struct build){.vocab = v, .limits = DEFAULTS, .err = err};
+    b->number = b->integer = NO_RULE;
     for (int i = 0; i < 2; i++)
         b->any_value[i] = b->any_object[i] = NO_RULE;
     arena_init(&b->arena, ARENA_MAX);

@@ -104,7 +104,9 @@ struct build {
     struct err *err;
     struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
     uint32_t any_value[2], any_object[2];   /* rules, NO_RULE until needed; [1]: compact */
+    uint32_t number, integer;               /* likewise */
     struct loop_rule *loops;                /* rules made for counted atoms */
+    struct string_rule *strings;            /* rules made for patterns and formats */
 };
 
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,

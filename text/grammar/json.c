@@ -140,12 +140,26 @@ struct expr *json_comma(struct build *b) {
     return expr_seq2(b, expr_str(b, ","), json_space(b));
 }
 
+/* One rule for all of a kind: they have more states than a schema around them. */
+static struct expr *shared_rule(struct build *b, uint32_t *rule, const char *regex) {
+    if (*rule == NO_RULE) {
+        uint32_t made;
+        struct expr *body = regex_of(b, regex, CHARS_TEXT);
+
+        if (!body || build_rule(b, NULL, &made) < 0)
+            return NULL;
+        b->rule[made].body = body;
+        *rule = made;
+    }
+    return expr_call(b, *rule);
+}
+
 struct expr *json_number(struct build *b) {
-    return regex_of(b, NUMBER, CHARS_TEXT);
+    return shared_rule(b, &b->number, NUMBER);
 }
 
 struct expr *json_integer(struct build *b) {
-    return regex_of(b, NUMBER_INT, CHARS_TEXT);
+    return shared_rule(b, &b->integer, NUMBER_INT);
 }
 
 /* open (item (comma item)*)? close */

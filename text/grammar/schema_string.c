@@ -94,47 +94,120 @@ static int limit_length(struct schema *s, const struct facets *f, struct expr **
                               "beside a pattern or format from which it does not follow");
 }
 
+/* The rule of a pattern or format (with what lengths leave of it): equal ones are one rule. */
+struct string_rule {
+    struct string_rule *next;
+    const char *text; /* in the arena */
+    size_t len;
+    uint32_t min, max, rule;
+    bool is_format;
+};
+
+static struct string_rule *find_rule(struct schema *s, const struct facets *f, struct place at) {
+    const char *text = yyjson_get_str(at.v);
+    struct string_rule *r = s->b->strings;
+
+    for (; r && build_work(s->b, 1) == 0; r = r->next) {
+        if (r->len == yyjson_get_len(at.v) && memcmp(r->text, text, r->len) == 0 &&
+            r->min == f->min_length && r->max == f->max_length &&
+            r->is_format == (at.v == f->format.v))
+            break;
+    }
+    return r;
+}
+
+static int add_rule(struct schema *s, const struct facets *f, struct place at, struct expr *body,
+                    struct string_rule **out) {
+    struct build *b = s->b;
+    struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
+    size_t len = yyjson_get_len(at.v);
+
+    if (!r)
+        return build_no_memory(b);
+    *r = (struct string_rule){.next = b->strings,
+                              .text = arena_strndup(&b->arena, yyjson_get_str(at.v), len),
+                              .len = len,
+                              .min = f->min_length,
+                              .max = f->max_length,
+                              .is_format = at.v == f->format.v};
+    if (!r->text)
+        return build_no_memory(b);
+    int e = build_rule(b, NULL, &r->rule);
+
+    if (e < 0)
+        return e;
+    b->rule[r->rule].body = body;
+    b->strings = r;
+    *out = r;
+    return build_work(b, len);
+}
+
+/* A mistake in a pattern is reported with the place of the pattern. */
+static int read_pattern(struct schema *s, struct place at, struct expr **out) {
+    struct build *b = s->b;
+    struct err why = {0}, *err = b->err;
+
+    b->err = &why;
+    int r =
+        regex_read(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH, out);
+
+    b->err = err;
+    if (r == 0)
+        return 0;
+    if (strcmp(why.code, "grammar_invalid") == 0)
+        return schema_invalid(s, at.path, "%s", why.message);
+    if (strcmp(why.code, "grammar_unsupported") == 0)
+        return schema_unsupported(s, at.path, "%s", why.message);
+    return build_too_complex(b, "%s", why.message);
+}
+
+static int read_format(struct schema *s, struct place at, struct expr **out) {
+    const char *name = yyjson_get_str(at.v);
+
+    *out = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
+        if (strcmp(name, FORMATS[i].name) != 0)
+            continue;
+        *out = regex_of(s->b, FORMATS[i].regex, CHARS_JSON);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    if (s->b->flags & GRAMMAR_ANY_FORMAT)
+        return 0;
+    return schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+}
+
 int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct expr *e = NULL;
-    const char *name = yyjson_get_str(f->format.v);
+    struct place at = f->format;
     int r = 0;
 
-    for (size_t i = 0; name && i < ARRAY_SIZE(FORMATS); i++) {
-        if (strcmp(name, FORMATS[i].name) == 0)
-            e = regex_of(b, FORMATS[i].regex, CHARS_JSON);
-    }
-    if (name && !e && build_work(b, 0) < 0)
-        return build_no_memory(b);
-    if (name && !e && !(b->flags & GRAMMAR_ANY_FORMAT))
-        return schema_unsupported(s, f->format.path, "format '%.40s' is not supported", name);
-    if (f->pattern.v) {
+    if (f->format.v)
+        r = read_format(s, f->format, &e);
+    if (r == 0 && f->pattern.v) {
         if (e)
             return schema_unsupported(s, f->pattern.path, "pattern beside format");
-        r = regex_read(b, yyjson_get_str(f->pattern.v), yyjson_get_len(f->pattern.v), CHARS_JSON,
-                       REGEX_SEARCH, &e);
-        if (r < 0 && b->err) {
-            char why[300];
-
-            snprintf(why, sizeof(why), "%.299s", b->err->message);
-            bool complex = strcmp(b->err->code, "grammar_too_complex") == 0;
-            bool invalid = strcmp(b->err->code, "grammar_invalid") == 0;
-
-            if (!complex)
-                return invalid ? schema_invalid(s, f->pattern.path, "%s", why)
-                               : schema_unsupported(s, f->pattern.path, "%s", why);
-        }
-        if (r < 0)
-            return r;
+        at = f->pattern;
+        r = read_pattern(s, at, &e);
     }
+    if (r < 0)
+        return r;
     if (!e) {
         *out = f->min_length > f->max_length ? expr_never(b)
                                              : json_string(b, f->min_length, f->max_length);
         return *out ? 0 : build_no_memory(b);
     }
-    r = limit_length(s, f, &e);
-    if (r < 0)
+    struct string_rule *rule = find_rule(s, f, at);
+
+    if ((r = build_work(b, 1)) < 0)
         return r;
-    *out = json_quoted(b, e);
+    if (!rule) {
+        r = limit_length(s, f, &e);
+        if (r == 0)
+            r = add_rule(s, f, at, json_quoted(b, e), &rule);
+        if (r < 0)
+            return r;
+    }
+    *out = expr_call(b, rule->rule);
     return *out ? 0 : build_no_memory(b);
 }

@@ -137,12 +137,19 @@ static void set_bit(uint32_t *bits, uint32_t i) {
     bits[i / 32] |= 1u << (i % 32);
 }
 
+/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, which compilers turn into vector code. */
 static int64_t count_bits(const uint32_t *bits, uint32_t n) {
-    int64_t total = 0;
+    uint64_t total = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        total += __builtin_popcount(bits[i]);
-    return total;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t x = bits[i];
+
+        x -= x >> 1 & 0x55555555u;
+        x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+        x = (x + (x >> 4)) & 0x0f0f0f0fu;
+        total += (x * 0x01010101u) >> 24;
+    }
+    return (int64_t)total;
 }
 
 static bool visit_token(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
