@@ -109,6 +109,16 @@ Test(grammar_ebnf, long_lists_by_recursion_at_the_end_need_no_stack) {
     cr_expect_not(test_fits(g, text, 20000));
 }
 
+/* Rules that are copied into their callers and rules that are called must mean the same. */
+Test(grammar_ebnf, small_rules_in_larger_ones) {
+    EBNF("root ::= w w w\nw ::= [a-b]+ s?\ns ::= \" \"", YES("abb", "a b a ", "ab ab ab"),
+         YES("ab", "a  b a", "a b a a b"));
+    EBNF("root ::= x | y\nx ::= \"a\" z\ny ::= \"a\" z \"c\"\nz ::= \"b\" | \"(\" z \")\"",
+         YES("ab", "abc", "a((b))c"), YES("a", "a((b)c"));
+    EBNF("root ::= n{3}\nn ::= m{3}\nm ::= \"a\" | e\ne ::= \"\"", YES("", "a", "aaaaaaaaa"),
+         YES("aaaaaaaaaa"));
+}
+
 Test(grammar_ebnf, ambiguity_is_merged) {
     CLEANUP(grammar_freep)
     struct grammar *g =

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ARENA_MAX ((size_t)96 << 20)
+#define ARENA_MAX ((size_t)48 << 20)
 
 static const struct grammar_limits DEFAULTS = {
     .max_source = 1 << 20,
@@ -77,7 +77,10 @@ int build_too_complex(struct build *b, const char *fmt, ...) {
     return r;
 }
 
+/* Makers of expressions answer NULL for both reasons. */
 int build_no_memory(struct build *b) {
+    if (b->work > b->limits.max_work)
+        return build_work(b, 0);
     return build_too_complex(b, "the grammar needs too much memory");
 }
 

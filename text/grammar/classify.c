@@ -234,7 +234,9 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     }
     if (r == 0 && m.error == -ENOMEM)
         r = -ENOMEM;
-    if (r == 0 && (cheap || k.too_large || m.error))
+    if (r == 0 && (k.too_large || m.error))
+        r = -E2BIG;
+    if (r == 0 && cheap)
         r = 1;
     machine_deinit(&m);
     free(k.all);
@@ -311,6 +313,10 @@ int automaton_classify(struct build *b, struct grammar *g) {
 
         if (!c && !ready && g->state[q].n_edges && !is_literal(g, &g->state[q]))
             r = class_new(&c, g, q, counted[g->state[q].rule], &n_visited);
+        if (r == -E2BIG)
+            return build_too_complex(
+                b, "the grammar is too ambiguous: many texts can be split into its "
+                   "parts in many ways");
         if (r == 0)
             r = add_class(b, g, c, q, &cap);
         if (r < 0)

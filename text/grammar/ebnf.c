@@ -145,6 +145,7 @@ static int read_name(struct reader *r, uint32_t *out) {
         e = text ? build_rule(r->b, text, &n.rule) : build_no_memory(r->b);
         if (e < 0)
             return e;
+        r->b->rule[n.rule].may_copy = true;
         r->name[r->n_names] = n;
         r->slot[h] = ++r->n_names;
     }

@@ -84,8 +84,10 @@ struct rule {
     struct expr *body;
     const char *name; /* for messages; may be NULL */
     bool nullable;
-    bool loop;      /* the body is an atom: one or more of it, see automaton.h */
-    uint8_t shared; /* one of enum shared_loop */
+    bool loop;          /* the body is an atom: one or more of it, see automaton.h */
+    uint8_t shared;     /* one of enum shared_loop */
+    bool may_copy;      /* the body may take the place of a call (nfa.c) */
+    uint32_t flat_size; /* 0: not known yet */
 };
 
 /* Loops whose token classes the vocabulary has ready. */

@@ -5,7 +5,10 @@
 #include <assert.h>
 #include <string.h>
 
-#define UNROLL_MAX 512 /* states: a repetition up to here is copied, beyond it is a counted call */
+#define UNROLL_MAX 2048 /* states: a repetition up to here is copied, beyond it is a counted call */
+#define INLINE_MAX 1024 /* states: a rule of EBNF up to here is copied where it is called */
+#define INLINE_DEPTH 32
+#define NOT_FLAT UINT32_MAX
 
 struct loop_rule {
     struct loop_rule *next;
@@ -252,6 +255,49 @@ static int add_sequence(struct maker *m, const struct expr *e, uint32_t from, ui
     return 0;
 }
 
+/* States that @e takes when all its calls are copied; NOT_FLAT when they cannot be: recursion, or too many. */
+static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth) {
+    struct rule *rule = e->kind == EXPR_CALL ? &m->b->rule[e->id] : NULL;
+    uint64_t size = 1;
+
+    if (e->kind == EXPR_LIST || e->kind == EXPR_NAMES || depth > INLINE_DEPTH ||
+        build_work(m->b, 1) < 0)
+        return NOT_FLAT;
+    if (rule) {
+        if (!rule->may_copy)
+            return NOT_FLAT;
+        if (rule->flat_size == 0) {
+            rule->flat_size = NOT_FLAT; /* while it is open: what calls itself is not flat */
+            rule->flat_size = flat_size(m, rule->body, depth + 1);
+        }
+        return rule->flat_size;
+    }
+    if (e->kind != EXPR_SEQ && e->kind != EXPR_ALT && e->kind != EXPR_REPEAT)
+        return e->size;
+    for (uint32_t i = 0; i < (e->kind == EXPR_REPEAT ? 1 : e->n) && size <= INLINE_MAX; i++) {
+        uint32_t n = flat_size(m, e->child[i], depth + 1);
+
+        if (n == NOT_FLAT)
+            return NOT_FLAT;
+        size += n;
+    }
+    if (e->kind == EXPR_REPEAT)
+        size *= e->max == NO_MAX ? (uint64_t)e->min + 1 : e->max;
+    return size > INLINE_MAX ? NOT_FLAT : (uint32_t)size;
+}
+
+/* Small rules without recursion become part of their caller: determinism then settles what would
+ * otherwise be several configurations. */
+static int add_rule_call(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    int r = 0;
+
+    if (flat_size(m, e, 0) != NOT_FLAT)
+        return nfa_add(m, m->b->rule[e->id].body, from, to);
+    if (m->b->rule[e->id].nullable)
+        r = nfa_add_empty(m, from, to);
+    return r < 0 ? r : add_call(m, (struct call_desc){.rule = e->id}, from, to);
+}
+
 int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     int r = 0;
 
@@ -273,9 +319,7 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     case EXPR_REPEAT:
         return add_repeat(m, e, from, to);
     case EXPR_CALL:
-        if (m->b->rule[e->id].nullable)
-            r = nfa_add_empty(m, from, to);
-        return r < 0 ? r : add_call(m, (struct call_desc){.rule = e->id}, from, to);
+        return add_rule_call(m, e, from, to);
     case EXPR_TOKEN:
         return add_token(m, e->id, from, to);
     case EXPR_LIST:
