@@ -6,6 +6,13 @@
  * the draft. A request starts from what all requests have seen (they weigh WEIGHT trials); its own trials
  * fade, so that an estimate follows the text from prose into a quotation within a few drafts.
  *
+ * The product of such estimates is too high where a text changes its nature all the time. So what the drafts
+ * of a request promised is compared with what they held, and a draft is never more than twice as long as
+ * what was right in the last one, and a little: it grows as fast as it pays, and falls at once.
+ *
+ * And nothing of this is trusted blindly: now and then a step goes without drafts, and what steps bring with and
+ * without is compared, at about the same load. If drafts lose, there are none for a while.
+ *
  * A source whose drafts get no row, or fail, REFUSED_MAX times in a row rests: it is not even asked for a while,
  * twice as long each time. After a rest it has a try of PROBE tokens: acceptance and cost are looked at again.
  */
@@ -27,8 +34,20 @@
 #define REST_MIN 16u     /* tokens */
 #define REST_MAX 128u    /* tokens */
 #define PROBE 2u         /* tokens */
-#define PROBE_TURNS 16   /* all tries fall into one step in so many: the others stay undisturbed */
+#define PROBE_TURNS 16   /* tries are made in one step in so many, */
+#define PROBE_SHARE 16   /* by one request in so many */
+#define START 2u         /* tokens of a first draft, and of one after a draft that was wrong */
+#define KEEP 0.95F       /* of what recent drafts promised and held */
+#define DOUBT 4.0F       /* tokens promised before a promise is doubted */
 #define SLOW_MEMORY 0.9F /* of the running means of step times */
+#define LEDGER_MEMORY 0.95
+#define ENOUGH 16u        /* steps with drafts before they are judged */
+#define INTERVAL_MIN 16u  /* steps, from one without drafts to the next, */
+#define INTERVAL_MAX 256u /* when drafts gain clearly: */
+#define CLEAR 1.1         /* so many times as many tokens for the time */
+#define LOSS 0.98
+#define PAUSE_MIN 64u /* steps without any drafts, after a loss */
+#define PAUSE_MAX 1024u
 
 static const struct draft_source *const table[] = {
     &draft_prediction,
@@ -82,15 +101,21 @@ static uint32_t position_of(uint32_t i) {
     return i < 4 ? i : i < 8 ? 4 : 5;
 }
 
-/* The probability that token @i of a draft is right, given that those before are. */
+/*
+ * The probability that token @i of a draft is right, given that those before are. What has not been seen at a
+ * place is taken from the place before: nobody would ever find out that long drafts are right if they were
+ * expected to fail. @common and @own carry the estimates for token @i - 1, of everybody and of this request.
+ */
 static float estimate(const struct spec *s, const struct spec_request *q, uint32_t source,
-                      uint32_t level, uint32_t i) {
+                      uint32_t level, uint32_t i, float *common, float *own) {
     const struct spec_trials *all = &s->seen[source][level][position_of(i)];
-    const struct spec_trials *own = &q->seen[source][level][position_of(i)];
-    float prior = s->source[source]->prior;
-    float common = (all->right + SHARE_ALL * prior) / (all->n + SHARE_ALL);
+    const struct spec_trials *mine = &q->seen[source][level][position_of(i)];
+    float before = *common;
 
-    return MIN((own->right + WEIGHT * common) / (own->n + WEIGHT), SURE);
+    *common = (all->right + SHARE_ALL * before) / (all->n + SHARE_ALL);
+    float prior = MIN(*own * *common / before, SURE);
+    *own = MIN((mine->right + WEIGHT * prior) / (mine->n + WEIGHT), SURE);
+    return *own;
 }
 
 static void count(struct spec_trials *t, float fade, bool right) {
@@ -98,8 +123,15 @@ static void count(struct spec_trials *t, float fade, bool right) {
     t->right = t->right * fade + (right ? 1 : 0);
 }
 
+/* What was seen counts half when it is asked again: the text may be another one then. */
 static void rest(struct spec_request *q, uint32_t source, uint32_t n_out) {
     struct spec_rest *z = &q->rest[source];
+    struct spec_trials *t = &q->seen[source][0][0];
+
+    for (uint32_t i = 0; i < SPEC_LEVELS * SPEC_POSITIONS; i++) {
+        t[i].n /= 2;
+        t[i].right /= 2;
+    }
 
     z->length = z->length ? MIN(2 * z->length, REST_MAX) : REST_MIN;
     z->until = n_out + z->length;
@@ -112,6 +144,55 @@ static void fail(struct spec_request *q, uint32_t source, uint32_t n_out) {
 
     if (z->probe || ++z->refused >= REFUSED_MAX)
         rest(q, source, n_out);
+}
+
+/* ---- what it brought ---- */
+
+static struct spec_ledger *ledger_of(struct spec *s, uint32_t n_seqs) {
+    uint32_t load = 31 - (uint32_t)__builtin_clz(MAX(n_seqs, 1));
+
+    return &s->ledger[MIN(load, SPEC_LOADS - 1)];
+}
+
+static double rate(const struct spec_ledger *l, bool drafts) {
+    return l->tokens[drafts] / MAX(l->ns[drafts], 1);
+}
+
+/* The steps without drafts have just been looked at: when again? The clearer the gain, the later. */
+static void compare(struct spec *s, struct spec_ledger *l) {
+    bool clear = l->n[1] >= ENOUGH && rate(l, true) > CLEAR * rate(l, false);
+
+    l->interval = clear ? MIN(2 * l->interval, INTERVAL_MAX) : INTERVAL_MIN;
+    l->compare_at = s->turn + l->interval;
+}
+
+/* Steps with drafts bring less than those without, whatever the estimates say. */
+static void stop_losing(struct spec *s, struct spec_ledger *l) {
+    if (l->n[0] == 0 || l->n[1] < ENOUGH)
+        return;
+    if (rate(l, true) < LOSS * rate(l, false)) {
+        l->pause = MIN(MAX(2 * l->pause, PAUSE_MIN), PAUSE_MAX);
+        l->paused_until = s->turn + l->pause;
+        l->tokens[1] = l->ns[1] = 0;
+        l->n[1] = 0;
+    } else if (rate(l, true) > CLEAR * rate(l, false)) {
+        l->pause = 0;
+    }
+}
+
+void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
+                  int64_t expect_ns) {
+    struct spec_ledger *l = ledger_of(s, n_seqs);
+    float ratio = (float)ns / (float)MAX(expect_ns, 1000);
+
+    ratio = MIN(MAX(ratio, 0.25F), 4.0F);
+    s->slow[drafts] = s->slow[drafts] * SLOW_MEMORY + ratio * (1 - SLOW_MEMORY);
+    l->tokens[drafts] = l->tokens[drafts] * LEDGER_MEMORY + n_tokens;
+    l->ns[drafts] = l->ns[drafts] * LEDGER_MEMORY + (double)ns;
+    l->n[drafts]++;
+    if (!drafts)
+        compare(s, l);
+    stop_losing(s, l);
 }
 
 /* ---- drafts ---- */
@@ -143,14 +224,16 @@ static struct draft_text text_of(const struct request *r) {
 static float ask(struct spec *s, struct spec_request *q, uint32_t i, const struct draft_text *t,
                  uint32_t max, float best) {
     int32_t draft[DRAFT_MAX];
-    float survival[DRAFT_MAX], sum = 0, p = 1;
+    const struct spec_run *u = &q->run[i];
+    float survival[DRAFT_MAX], sum = 0;
+    float p = MIN((u->right + DOUBT) / (u->promised + DOUBT), 1);
+    float common = s->source[i]->prior, own = common;
     uint32_t strength = 0, n, k;
 
-    if (q->rest[i].probe)
-        max = MIN(max, PROBE);
+    max = MIN(max, q->rest[i].probe ? PROBE : MAX(u->most, START));
     n = s->source[i]->propose(q->state[i], t, draft, max, &strength);
     for (k = 0; k < n; k++) {
-        p *= estimate(s, q, i, level_of(strength), k);
+        p *= estimate(s, q, i, level_of(strength), k, &common, &own);
         if (p < LEAST && !q->rest[i].probe)
             break;
         survival[k] = p;
@@ -166,6 +249,14 @@ static float ask(struct spec *s, struct spec_request *q, uint32_t i, const struc
     return sum;
 }
 
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
+    const struct spec_ledger *l = ledger_of(s, n_running);
+
+    s->turn = turn;
+    s->quiet = turn < l->paused_until || (l->n[1] > 0 && turn >= l->compare_at);
+    s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
+}
+
 void spec_propose(struct spec *s, struct request *r) {
     uint32_t n_out = request_n_out(r), left = r->max_tokens - r->n_tokens;
     struct draft_text t = text_of(r);
@@ -173,7 +264,7 @@ void spec_propose(struct spec *s, struct request *r) {
 
     if (r->spec)
         r->spec->n_draft = 0;
-    if (s->n_sources == 0 || r->flags & SUBMIT_NO_SPECULATION || left < 2)
+    if (s->n_sources == 0 || s->quiet || r->flags & SUBMIT_NO_SPECULATION || left < 2)
         return;
     struct spec_request *q = begin(s, r, &t);
     if (!q)
@@ -181,10 +272,11 @@ void spec_propose(struct spec *s, struct request *r) {
     for (uint32_t i = 0; i < s->n_sources; i++) {
         const struct spec_rest *z = &q->rest[i];
 
-        if (!q->state[i] || n_out < z->until || (z->probe && s->turn % PROBE_TURNS != 0))
+        if (!q->state[i] || n_out < z->until || (z->probe && s->n_tries == 0))
             continue;
         best = ask(s, q, i, &t, MIN(s->max_draft, left - 1), best);
     }
+    s->n_tries -= q->n_draft > 0 && q->rest[q->source].probe;
 }
 
 bool spec_probes(const struct request *r) {
@@ -204,6 +296,14 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
         count(&q->seen[i][q->level][position_of(k)], FADE, k < n_right);
         count(&s->seen[i][q->level][position_of(k)], FADE_ALL, k < n_right);
     }
+    struct spec_run *u = &q->run[i];
+    u->most = MIN(MAX(2 * n_right + START, u->most / 2), DRAFT_MAX);
+    if (!ended) {
+        u->right = u->right * KEEP + (float)n_right;
+        u->promised *= KEEP;
+        for (uint32_t k = 0; k < n_drafted; k++)
+            u->promised += q->survival[k];
+    }
     if (n_right > 0)
         q->rest[i] = (struct spec_rest){0};
     else if (!ended)
@@ -220,13 +320,6 @@ void spec_finish(struct spec *s, const struct request *r) {
     for (uint32_t i = 0; i < s->n_sources; i++)
         if (s->source[i]->finish)
             s->source[i]->finish(s->common[i], &t);
-}
-
-void spec_time(struct spec *s, bool drafts, int64_t ns, int64_t expect_ns) {
-    float ratio = (float)ns / (float)MAX(expect_ns, 1000);
-
-    ratio = MIN(MAX(ratio, 0.25F), 4.0F);
-    s->slow[drafts] = s->slow[drafts] * SLOW_MEMORY + ratio * (1 - SLOW_MEMORY);
 }
 
 float spec_slower(const struct spec *s) {

@@ -11,6 +11,7 @@
 
 #define SPEC_LEVELS 4u    /* classes of match length */
 #define SPEC_POSITIONS 6u /* classes of position in the draft */
+#define SPEC_LOADS 12u    /* classes of the number of running requests */
 
 /* Trials of a drafted token and how many were right, old ones fading. */
 struct spec_trials {
@@ -25,14 +26,26 @@ struct spec_opts {
     const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
 };
 
+/* What steps brought, with drafts and without; sums in which old ones fade. */
+struct spec_ledger {
+    double tokens[2], ns[2]; /* [1]: with drafts */
+    uint32_t n[2];           /* steps */
+    uint64_t compare_at;     /* the step that has no drafts, to see what that brings */
+    uint64_t paused_until;   /* no step has drafts before this one */
+    uint32_t interval, pause;
+};
+
 struct spec {
     const struct draft_source *source[DRAFT_SOURCES_MAX];
     void *common[DRAFT_SOURCES_MAX];
     uint32_t n_sources, max_draft; /* 0 sources: off */
     spec_table seen;               /* of all requests */
+    struct spec_ledger ledger[SPEC_LOADS];
     /* What a step takes compared with what the cost model expects: with drafts, and without. Running means. */
     float slow[2];
-    uint64_t turn; /* the number of the step that is planned, set by the caller */
+    uint64_t turn;    /* the number of the step that is planned, set by spec_begin_step() */
+    uint32_t n_tries; /* that may still be made in it */
+    bool quiet;       /* nothing is drafted in it */
 };
 
 /* A request's part. */
@@ -40,6 +53,11 @@ struct spec_request {
     const struct spec *owner;
     void *state[DRAFT_SOURCES_MAX];
     spec_table seen;
+    struct spec_run {
+        uint32_t
+            most; /* tokens of the next draft: twice what was right in the last one, and a few */
+        float promised, right; /* tokens in recent drafts: expected, and found right */
+    } run[DRAFT_SOURCES_MAX];
     struct spec_rest {
         uint32_t until;   /* output tokens, before which the source is not asked */
         uint32_t length;  /* of the last rest */
@@ -57,6 +75,8 @@ int spec_init(struct spec *s, const struct spec_opts *opts);
 void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
 struct spec_request *spec_request_free(struct spec_request *q);
 
+/* Step @turn is planned, with @n_running requests. May be said again for the same step. */
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
 /* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
  * worth mentioning. */
 void spec_propose(struct spec *s, struct request *r);
@@ -71,7 +91,9 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
 /* The request is over. */
 void spec_finish(struct spec *s, const struct request *r);
 
-/* A step took @ns where @expect_ns was expected. */
-void spec_time(struct spec *s, bool drafts, int64_t ns, int64_t expect_ns);
+/* A step without prefill of @n_seqs sequences took @ns, where @expect_ns was expected, and brought
+ * @n_tokens. */
+void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
+                  int64_t expect_ns);
 /* How much longer than expected steps with drafts take, compared with those without: at least 1. */
 float spec_slower(const struct spec *s);

@@ -161,7 +161,7 @@ static void gather_waiting(struct sched *s) {
 }
 
 static void gather(struct sched *s) {
-    s->spec.turn = s->n_launched;
+    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
     s->plan.draft_slower = spec_slower(&s->spec);
     s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
@@ -358,11 +358,11 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 }
 
 /* With two steps under way a step begins when the one before has ended. */
-static void learn(struct sched *s, const struct batch *t, int64_t now) {
+static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
     if (!t->prefills)
-        spec_time(&s->spec, t->drafts, ns, t->expect_ns);
+        spec_account(&s->spec, t->b.n_seqs, t->drafts, n_tokens, ns, t->expect_ns);
     cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.n_steps++;
@@ -383,7 +383,9 @@ int step_wait(struct sched *s) {
     int64_t now = clock_now(s->clock);
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
-    learn(s, t, now);
     write_suspects(s, now);
-    return take_results(s, t, &res);
+    uint64_t before = s->stats.n_output_tokens;
+    e = take_results(s, t, &res);
+    learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
+    return e;
 }

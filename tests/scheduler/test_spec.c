@@ -55,20 +55,61 @@ Test(spec, estimates_follow_what_happens) {
     struct request r = request_of(10, 900);
 
     spec_propose(&spec, &r);
-    cr_expect_eq(r.spec->n_draft, 5); /* 1/2^6 is too little */
+    cr_expect_eq(r.spec->n_draft, 2); /* the first one is short */
     cr_expect_float_eq(r.spec->survival[0], 0.5F, 1e-6F);
-    cr_expect_float_eq(r.spec->survival[2], 0.125F, 1e-6F);
+    cr_expect_float_eq(r.spec->survival[1], 0.25F, 1e-6F);
     for (int i = 0; i < 30; i++)
         spec_learn(&spec, &r, 8, 8, false);
     spec_propose(&spec, &r);
     cr_expect_eq(r.spec->n_draft, 8);
     cr_expect_gt(r.spec->survival[0], 0.9F);
     cr_expect_gt(r.spec->survival[7], 0.4F);
+    float before = r.spec->survival[1] / r.spec->survival[0];
     for (int i = 0; i < 12; i++)
         spec_learn(&spec, &r, 8, 1, false);
     spec_propose(&spec, &r);
-    cr_expect_gt(r.spec->survival[0], 0.9F);
-    cr_expect_lt(r.spec->survival[1], 0.55F);
+    cr_expect_lt(r.spec->survival[1] / r.spec->survival[0], 0.6F * before);
+    spec_request_free(r.spec);
+}
+
+Test(spec, a_draft_grows_with_what_was_right_and_falls_at_once) {
+    struct request r = request_of(10, 900);
+    uint32_t n[4];
+
+    n_offered = 16;
+    for (int i = 0; i < 4; i++) {
+        spec_propose(&spec, &r);
+        n[i] = r.spec->n_draft;
+        spec_learn(&spec, &r, n[i], n[i], false);
+    }
+    cr_expect(n[0] == 2 && n[1] == 6 && n[2] == 14 && n[3] == 16, "%u %u %u %u", n[0], n[1], n[2],
+              n[3]);
+    spec_learn(&spec, &r, 16, 0, false);
+    spec_propose(&spec, &r);
+    cr_expect_leq(r.spec->n_draft, 16);
+    spec_learn(&spec, &r, 16, 0, false);
+    spec_propose(&spec, &r);
+    cr_expect_leq(r.spec->n_draft, 8);
+    spec_request_free(r.spec);
+}
+
+Test(spec, broken_promises_are_remembered) {
+    struct request r = request_of(10, 900);
+    float first;
+
+    for (int i = 0; i < 40; i++) {
+        spec_propose(&spec, &r);
+        spec_learn(&spec, &r, r.spec->n_draft, r.spec->n_draft, false);
+    }
+    spec_propose(&spec, &r);
+    first = r.spec->survival[0];
+    /* Two right and two wrong in turn: the trials forget, the promises do not. */
+    for (int i = 0; i < 40; i++) {
+        spec_propose(&spec, &r);
+        spec_learn(&spec, &r, r.spec->n_draft, i / 2 % 2 ? r.spec->n_draft : 0, false);
+    }
+    spec_propose(&spec, &r);
+    cr_expect_lt(r.spec->survival[0], 0.7F * first);
     spec_request_free(r.spec);
 }
 
@@ -95,7 +136,7 @@ Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
         spec_learn(&spec, &r, 8, 2, true);
     spec_propose(&spec, &r);
     cr_expect_gt(r.spec->survival[1], 0.7F);
-    cr_expect_float_eq(r.spec->survival[2] / r.spec->survival[1], 0.5F, 1e-6F);
+    cr_expect_gt(r.spec->survival[2] / r.spec->survival[1], 0.9F);
     spec_request_free(r.spec);
 }
 
@@ -103,7 +144,8 @@ Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
 static uint32_t lose(struct request *r, uint32_t n, bool refused) {
     uint32_t n_drafts = 0;
 
-    for (uint32_t i = 0; i < n; i++, r->n_tokens++, spec.turn++) {
+    for (uint32_t i = 0; i < n; i++, r->n_tokens++) {
+        spec_begin_step(&spec, spec.turn + 1, 1);
         spec_propose(&spec, r);
         if (r->spec->n_draft == 0)
             continue;
@@ -130,7 +172,7 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
         cr_expect_eq(n_asked, n + later, "resting costs nothing");
         /* A try that is right ends it. */
         while (r.spec->n_draft == 0 && r.n_tokens < r.max_tokens)
-            r.n_tokens++, spec.turn++, spec_propose(&spec, &r);
+            r.n_tokens++, spec_begin_step(&spec, spec.turn + 1, 1), spec_propose(&spec, &r);
         cr_assert_gt(r.spec->n_draft, 0);
         cr_expect_leq(r.spec->n_draft, 2);
         cr_expect(spec_probes(&r));
@@ -141,29 +183,31 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
     }
 }
 
-Test(spec, tries_of_all_requests_fall_into_the_same_steps) {
-    struct request r[8];
-    uint32_t n_steps = 0;
+Test(spec, tries_of_all_requests_are_few) {
+    struct request r[32];
+    uint32_t n_steps = 0, n_tries = 0;
 
-    for (int i = 0; i < 8; i++) {
-        r[i] = request_of(10 + 3 * (uint32_t)i, 900);
-        lose(&r[i], 8 + 3 * (uint32_t)i, false);
+    for (uint32_t i = 0; i < 32; i++) {
+        r[i] = request_of(10 + 3 * i, 900);
+        lose(&r[i], 8 + 3 * i, false);
     }
-    for (int step = 0; step < 320; step++, spec.turn++) {
-        bool any = false;
+    for (int step = 0; step < 320; step++) {
+        uint32_t n = 0;
 
-        for (int i = 0; i < 8; i++) {
+        spec_begin_step(&spec, spec.turn + 1, 32);
+        for (int i = 0; i < 32; i++, r[i - 1].n_tokens++) {
             spec_propose(&spec, &r[i]);
-            any |= r[i].spec->n_draft > 0;
+            n += r[i].spec->n_draft > 0;
             if (r[i].spec->n_draft > 0)
                 spec_learn(&spec, &r[i], r[i].spec->n_draft, 0, false);
-            r[i].n_tokens++;
         }
-        n_steps += any;
+        cr_expect_leq(n, 2);
+        n_steps += n > 0;
+        n_tries += n;
     }
     cr_expect_leq(n_steps, 320 / 16);
-    cr_expect_gt(n_steps, 0);
-    for (int i = 0; i < 8; i++)
+    cr_expect_gt(n_tries, 20);
+    for (int i = 0; i < 32; i++)
         spec_request_free(r[i].spec);
 }
 
@@ -194,11 +238,41 @@ Test(spec, off_is_off) {
 
 Test(spec, slow_steps_with_drafts_are_noticed) {
     for (int i = 0; i < 50; i++) {
-        spec_time(&spec, false, 1000000, 1000000);
-        spec_time(&spec, true, 1500000, 1000000);
+        spec_account(&spec, 1, false, 1, 1000000, 1000000);
+        spec_account(&spec, 1, true, 2, 1500000, 1000000);
     }
     cr_expect_float_eq(spec_slower(&spec), 1.5F, 0.02F);
     for (int i = 0; i < 50; i++)
-        spec_time(&spec, true, 500000, 1000000);
+        spec_account(&spec, 1, true, 2, 500000, 1000000);
     cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F); /* luck is not counted on */
+}
+
+/* Steps of which those with drafts bring @tokens in the time of one without. Returns how many had drafts. */
+static uint32_t run(uint32_t n_steps, double tokens) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_steps; i++) {
+        spec_begin_step(&spec, spec.turn + 1, 5);
+        n += !spec.quiet;
+        spec_account(&spec, 5, !spec.quiet, 5, spec.quiet ? 1000000 : (int64_t)(1e6 / tokens),
+                     1000000);
+    }
+    return n;
+}
+
+Test(spec, steps_without_drafts_are_looked_at_now_and_then) {
+    uint32_t n = run(2000, 2);
+
+    cr_expect_geq(n, 1980);
+    cr_expect_lt(n, 2000);
+    n = run(2000, 1.05);
+    cr_expect_geq(n, 1850);
+    cr_expect_lt(n, 1900);
+}
+
+Test(spec, when_drafts_lose_there_are_none_for_a_while) {
+    run(500, 2);
+    run(100, 0.8); /* it takes a while to be sure */
+    cr_expect_leq(run(2000, 0.8), 130);
+    cr_expect_geq(run(3000, 1.5), 1800); /* and ends when they gain again */
 }

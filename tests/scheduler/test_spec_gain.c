@@ -1,0 +1,82 @@
+/*
+ * Speculation is never a loss, and a gain where there is one: machines and loads of all kinds in virtual time,
+ * each scenario with drafts and without.
+ */
+
+#include <criterion/criterion.h>
+#include "tests/support/sched_sim.h"
+
+static struct sim sim;
+
+struct machine {
+    const char *name;
+    int64_t step_ns, row_ns, key_ns;
+};
+
+static const struct machine machines[] = {
+    {"slow, compute bound", 33000000, 13000000, 0},
+    {"slow, bandwidth bound", 40000000, 2000000, 100},
+    {"fast, bandwidth bound", 4000000, 30000, 20},
+    {"fast, dear rows", 1000000, 800000, 50},
+    {"rows cost everything", 100000, 5000000, 0},
+};
+
+/* The virtual time after which @n_clients have their answers, on average. */
+static int64_t duration(const struct machine *m, uint32_t n_clients, uint32_t depth,
+                        enum sim_drafts drafts, bool off) {
+    struct sim_opts o = {
+        .sched = {.depth = depth,
+                  .max_seqs = 16,
+                  .max_rows = 256,
+                  .itl_target_ms = 400,
+                  .max_step_ms = 400,
+                  .no_speculation = off},
+        .drafts = drafts,
+        .n_pages = 1200,
+        .step_ns = m->step_ns,
+        .row_ns = m->row_ns,
+        .key_ns = m->key_ns,
+    };
+
+    sim_init(&sim, &o);
+    for (uint32_t i = 0; i < n_clients; i++)
+        sim_submit(&sim, sim_client(&sim, 40 + i, i, 0, 400), 0);
+    sim_run(&sim, 100000);
+    int64_t ns = 0;
+    for (uint32_t i = 0; i < n_clients; i++)
+        ns += (sim.client[i].end_ns - 1000000000) / n_clients;
+    sim_deinit(&sim);
+    return ns;
+}
+
+/* How many times as fast it is with drafts. */
+static double gain(const struct machine *m, uint32_t n_clients, uint32_t depth,
+                   enum sim_drafts drafts) {
+    int64_t off = duration(m, n_clients, depth, drafts, true);
+
+    return (double)off / (double)duration(m, n_clients, depth, drafts, false);
+}
+
+/* On a new worker that knows nothing of its machine yet, which is when mistakes are made. */
+Test(spec_gain, never_a_loss) {
+    for (size_t k = 0; k < sizeof(machines) / sizeof(machines[0]); k++)
+        for (uint32_t depth = 1; depth <= 2; depth++)
+            for (uint32_t n = 1; n <= 16; n *= 4)
+                for (enum sim_drafts d = SIM_DRAFTS_REAL; d < SIM_DRAFTS_KINDS; d++) {
+                    double g = gain(&machines[k], n, depth, d);
+
+                    cr_expect_geq(g, 0.955, "%s, %u clients, depth %u, drafts %d: %.3f",
+                                  machines[k].name, n, depth, d, g);
+                }
+}
+
+Test(spec_gain, right_drafts_are_used_where_rows_are_cheap) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        cr_expect_geq(gain(&machines[0], 1, depth, SIM_DRAFTS_RIGHT), 2.2);
+        cr_expect_geq(gain(&machines[1], 1, depth, SIM_DRAFTS_RIGHT), 6);
+        cr_expect_geq(gain(&machines[1], 4, depth, SIM_DRAFTS_RIGHT), 2.2);
+        cr_expect_geq(gain(&machines[2], 1, depth, SIM_DRAFTS_RIGHT), 9);
+        cr_expect_geq(gain(&machines[2], 16, depth, SIM_DRAFTS_RIGHT), 3);
+        cr_expect_geq(gain(&machines[2], 1, depth, SIM_DRAFTS_PARTLY), 1.8);
+    }
+}
