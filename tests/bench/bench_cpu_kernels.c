@@ -3,7 +3,7 @@
  *
  * usage: bench_cpu_kernels [ISA [THREADS [FORMAT|all [KIB]]]]
  *
- * Every format at 1, 8 and 256 rows: a matrix of KIB (64 MiB, larger than the last-level cache). Rows 1 and 8 are
+ * Formats at 1, 4, 8 and 256 rows: a matrix of KIB (64 MiB, larger than the last-level cache). Rows 1 and 8 are
  * bound by reading it (GB/s), 256 by arithmetic (GOP/s, two a multiply-add). Best of several passes: neighbours
  * on the machine only ever make a pass slower.
  */
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <time.h>
 #include "tests/engine/cpu/fixture.h"
@@ -100,11 +101,13 @@ int main(int argc, char **argv) {
     printf("%s, %u threads; a column: ms, GB/s, GOP/s\n", b.kernels->name, pool_n_threads(b.pool));
     printf("%-8s %5s  %5s  %23s  %23s  %23s  %23s\n", "format", "in", "bits", "1 row", "4 rows",
            "8 rows", "256 rows");
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (argc <= 3 || strcmp(argv[3], "all") == 0 ||
-            types[i] == tensor_format_by_name(argv[3])->type)
-            for (uint32_t n_in = 1024; n_in <= 3072; n_in += 2048)
-                bench_format(&b, types[i], n_in);
+    const char *only = argc > 3 ? argv[3] : "all";
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        if (strcmp(only, "all") != 0 && strcasecmp(only, tensor_format(types[i])->name) != 0)
+            continue;
+        bench_format(&b, types[i], 1024);
+        bench_format(&b, types[i], 3072);
+    }
     free(b.scratch);
     pool_free(b.pool);
     return 0;
