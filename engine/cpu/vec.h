@@ -50,12 +50,19 @@
         } else if ((n) == 2) {                                                                     \
             call(2, 2, 0);                                                                         \
         } else if ((n) == 4) {                                                                     \
-            call(4, 4, 0);                                                                         \
+            if (VEC_TILE >= 4) {                                                                   \
+                call(4, 4, 0);                                                                     \
+            } else {                                                                               \
+                call(2, 4, 0);                                                                     \
+                call(2, 4, 2);                                                                     \
+            }                                                                                      \
         } else if (VEC_TILE == 8) {                                                                \
             call(VEC_TILE, 8, 0);                                                                  \
         } else {                                                                                   \
-            call(4, 8, 0);                                                                         \
-            call(4, 8, 4);                                                                         \
+            call(2, 8, 0);                                                                         \
+            call(2, 8, 2);                                                                         \
+            call(2, 8, 4);                                                                         \
+            call(2, 8, 6);                                                                         \
         }                                                                                          \
     } while (0)
 #endif

@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-#define VEC_TILE 4
+#define VEC_TILE 2 /* columns in registers: there are 16, a vector takes two */
 
 typedef struct {
     __m256i a, b;
