@@ -71,7 +71,8 @@ const struct option config_table[] = {
          "max_tokens of chat requests that give none; 0: up to the end of the context."),
 
     CHOICE("engine", "backend", backend, "auto", "auto|cpu|cuda|reference", false,
-           "What computes; auto: cuda where a device can be used, else cpu."),
+           "What computes; auto: cpu. cuda has not been checked on hardware yet and must be asked "
+           "for."),
     CHOICE("engine", "isa", isa, "auto", "auto|generic|avx2|avx512", false,
            "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", threads, "0", 0, 1024,

@@ -87,7 +87,7 @@ const struct be_ops *backend_find(const char *name, struct err *err) {
     if (strcmp(name, "auto") == 0) {
         const struct be_ops *cuda = probe(find_cuda(NULL), NULL);
 
-        return cuda ? cuda : probe(find_linked(&backend_cpu, err), err);
+        return cuda && !cuda->unproven ? cuda : probe(find_linked(&backend_cpu, err), err);
     }
     err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
     return NULL;

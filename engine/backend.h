@@ -120,6 +120,7 @@ struct be_ops {
      * the tokens of `feed` filled in. true: they enqueue, are called inside engine_launch() and
      * engine_seal(), and resolve `feed` on the device. */
     bool device;
+    bool unproven; /* never checked on hardware: used only when asked for by name */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
     /* Copies page src to page dst (COPY_D2D; the whole page or its first n_tokens, as is easier).

@@ -143,6 +143,7 @@ const struct be_ops weft_backend_cuda = {
     .build_id = {ENGINE_BUILD_ID},
     .depth = 2,
     .device = true,
+    .unproven = true,
     .probe = probe,
     .page_bytes = page_bytes,
     .open = open_be,

@@ -57,6 +57,17 @@ Test(device, without_a_device_the_reason_is_told) {
     cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "and prefers the device");
 }
 
+Test(device, kernels_that_no_device_has_checked_must_be_asked_for) {
+    struct err err = {0};
+
+    setenv("FAKE_CUDA", "unproven", 1);
+    const struct be_ops *ops = backend_find("auto", &err);
+    cr_expect(ops == NULL || strcmp(ops->name, "cpu") == 0);
+    ops = backend_find("cuda", &err);
+    cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "%s", err.message);
+    unsetenv("FAKE_CUDA");
+}
+
 Test(device, a_backend_that_does_not_open_is_cleaned_up) {
     struct tiny_model t = {.type = TENSOR_Q4_0};
     struct driver_opts o = {.backend = "cuda"};
