@@ -43,6 +43,8 @@ WHOLE = [
     {"type": "object", "properties": {"a": {}, "b": {}}, "unevaluatedProperties": False},
     {"type": "array", "prefixItems": [{"type": "integer"}, STRING], "items": {"type": "null"}, "minItems": 1, "maxItems": 4},
     {"type": "array", "items": {"type": "integer"}, "minItems": 9, "maxItems": 300},
+    {"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}, "additionalProperties": {"type": "integer"}, "maxProperties": 3},
+    {"type": "object", "propertyNames": STRING, "properties": {"a": {}}, "additionalProperties": {"type": "boolean"}},
 ]
 
 

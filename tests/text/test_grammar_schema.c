@@ -72,6 +72,24 @@ Test(grammar_schema, additional_properties) {
            YES("{\"a\": 1}"), YES("{\"b\": 1}"));
 }
 
+Test(grammar_schema, property_names) {
+    SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"pattern\": \"^[a-z]{1,3}$\"}, "
+           "\"additionalProperties\": {\"type\": \"integer\"}}",
+           YES("{}", "{\"a\": 1, \"abc\": 2}"),
+           YES("{\"abcd\": 1}", "{\"A\": 1}", "{\"a\": \"\"}"));
+    SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"enum\": [\"x\", \"y\"]}}",
+           YES("{\"x\": 1}", "{\"y\": []}"), YES("{\"z\": 1}"));
+    SCHEMA("{\"properties\": {\"a\": {}}, \"propertyNames\": {\"type\": \"string\"}, "
+           "\"additionalProperties\": true}",
+           YES("{\"a\": 1, \"b\": 2}"), YES("1"));
+    SCHEMA("{\"type\": \"object\", \"propertyNames\": false}", YES("{}"), YES("{\"a\": 1}"));
+    SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"$ref\": \"#/$defs/k\"}, \"$defs\": "
+           "{\"k\": {\"maxLength\": 2}}}",
+           YES("{\"ab\": 1}"), YES("{\"abc\": 1}"));
+    REFUSED("{\"properties\": {\"a\": {}}, \"propertyNames\": {\"maxLength\": 2}}", "unsupported",
+            "#/propertyNames");
+}
+
 Test(grammar_schema, counts_of_properties) {
     SCHEMA("{\"type\": \"object\", \"minProperties\": 2, \"maxProperties\": 3}",
            YES("{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}"),
@@ -383,7 +401,6 @@ Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
         "dependentSchemas",
         "dependencies",
         "patternProperties",
-        "propertyNames",
         "unevaluatedItems",
         "contains",
         "minContains",

@@ -450,10 +450,16 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
 
     if (!doc)
         return build_invalid(b, "the schema is not valid JSON: %s at byte %zu", e.msg, e.pos);
+    static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
+    yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
+
+    s.string_type = yyjson_doc_get_root(own);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
-    int r = s.memo ? schema_value(&s, &(struct place){s.root, &root}, 1, out) : build_no_memory(b);
+    int r = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1, out)
+                          : build_no_memory(b);
 
     free(s.memo);
+    yyjson_doc_free(own);
     yyjson_doc_free(doc);
     return r;
 }

@@ -84,6 +84,7 @@ struct memo;
 struct schema {
     struct build *b;
     yyjson_val *root;
+    yyjson_val *string_type; /* {"string": {"type": "string"}} */
     const struct path *root_path;
     struct memo **memo; /* hash table */
     uint32_t n_memo, depth;

@@ -323,7 +323,7 @@ static const struct keyword {
     {"patternProperties", refuse, 0},
     {"prefixItems", check_prefix, T_ARRAY},
     {"properties", expect_object, T_OBJECT},
-    {"propertyNames", refuse, 0},
+    {"propertyNames", pass, T_OBJECT},
     {"required", check_required, T_OBJECT},
     {"then", refuse, 0},
     {"type", take_type, 0},

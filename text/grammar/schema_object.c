@@ -188,6 +188,42 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
 
 /* ---- objects */
 
+/* Keys under propertyNames: strings that satisfy it. Beside declared names that would take the difference of two
+ * languages, so those must be closed. *@out NULL: there is no propertyNames that says more than "a string". */
+static int constrained_key(struct schema *s, const struct facets *f, const struct name_list *l,
+                           bool open, struct expr **out) {
+    struct place *v = NULL, at = {0};
+    uint32_t n = 0, cap = 0;
+    struct parts parts = {0};
+    struct facets key;
+    int r = 0;
+
+    *out = NULL;
+    for (uint32_t i = 0; r == 0 && i < f->parts->n; i++) {
+        struct place names = schema_at(s, f->parts->v[i], "propertyNames");
+
+        if (names.v)
+            r = places_add(s, &v, &n, &cap, at = names);
+    }
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = parts_expand(s, &parts, v[i]);
+    if (r == 0 && n)
+        r = facets_gather(s, &parts, &key);
+    if (r < 0 || n == 0)
+        return r;
+    bool any = !parts.never && !parts.n_choices && !key.n_values && (key.types & T_STRING) &&
+               !key.pattern.v && !key.format.v && !key.lengths.v;
+
+    if (any)
+        return 0;
+    if (l->n || !open)
+        return schema_unsupported(s, at.path, "beside declared properties this is not supported");
+    yyjson_val *type = yyjson_obj_get(s->string_type, "string");
+
+    r = places_add(s, &v, &n, &cap, (struct place){type, at.path});
+    return r < 0 ? r : schema_value(s, v, n, out);
+}
+
 static int add_declared(struct schema *s, const struct facets *f, const struct name_list *l,
                         struct expr_list *list) {
     bool counted = f->min_members || f->max_members < l->n;
@@ -237,14 +273,16 @@ static int other_members(struct schema *s, const struct facets *f, const struct 
         if (r < 0)
             return r;
     }
-    if (f->closed || (n == 0 && declares))
-        return 0;
     struct expr *x = NULL, *key = NULL;
-    int r = schema_value(s, v, n, &x);
+    bool open = !f->closed && !(n == 0 && declares);
+    int r = constrained_key(s, f, l, open, &key);
 
+    if (r < 0 || !open)
+        return r;
+    r = schema_value(s, v, n, &x);
     if (r == 0 && x->kind == EXPR_NEVER)
         return 0;
-    if (r == 0)
+    if (r == 0 && !key)
         r = other_key(s, l, &key);
     if (r < 0)
         return r;
