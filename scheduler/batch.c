@@ -117,7 +117,8 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     assert(n_rows > n_draft && pos0 + n_rows <= r->n_tokens + r->n_pending + n_draft);
     assert(!fed || (n_rows == 1 && pos0 == r->n_tokens));
     assert(n_draft == 0 || (pos0 + n_rows == r->n_tokens + n_draft && r->cap >= pos0 + n_rows));
-    memcpy(r->tokens + r->n_tokens, draft, n_draft * sizeof(*draft));
+    if (n_draft > 0)
+        memcpy(r->tokens + r->n_tokens, draft, n_draft * sizeof(*draft));
     add_pages(t, r, n_rows);
     if (fed)
         t->token[row0] = 0;
