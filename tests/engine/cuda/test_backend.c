@@ -1,6 +1,7 @@
 /*
  * The whole CUDA backend without a device: its host code over a fake runtime, its kernels on the CPU (simt.h).
- * Judged by the reference backend; and the promises that hold on a device are checked by bits.
+ * Judged by the reference backend (every format: tests/gpu/models.c); the promises that hold on a device are checked
+ * by bits.
  */
 
 #include <criterion/criterion.h>
@@ -141,24 +142,6 @@ static double judge(const struct subject *s) {
     free_rows(&expect);
     free_rows(&got);
     return d;
-}
-
-Test(cuda, every_format_is_near_the_reference) {
-    static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
-
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        struct subject s = {.model = {.type = types[i], .seed = i},
-                            .n_prompt = 20,
-                            .n_max = 3,
-                            .chunk = 17,
-                            .page_tokens = 16};
-        double d = judge(&s);
-
-        cr_expect(d < 4e-3, "%s: %g", tensor_format(types[i])->name, d);
-    }
 }
 
 Test(cuda, every_architecture_is_near_the_reference) {

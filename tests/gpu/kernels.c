@@ -1,0 +1,680 @@
+/*
+ * kernels - every kernel of the CUDA backend on the device that is there, against double precision, and timed.
+ *
+ * usage: kernels [--tiny] [--time]
+ * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small shapes only (the
+ * emulator, compute-sanitizer). --time: afterwards, how long the matrix kernels take over weights that do not
+ * fit the cache, beside what reading them takes.
+ */
+
+#include <math.h>
+#include <string.h>
+#include "base/rng.h"
+#include "engine/cuda/cuda_api.h"
+#include "engine/cuda/kernels.h"
+#include "engine/quant.h"
+#include "engine/sampler.h"
+#include "tests/gpu/bandwidth.h"
+#include "tests/gpu/report.h"
+
+static const struct cuda_api *api;
+static struct cuda_device device;
+static void *stream;
+static struct rng rng = {1};
+
+static void must(int e, const char *what) {
+    if (!e)
+        return;
+    printf("FAILED %s: %s\n", what, api->text(e));
+    exit(1);
+}
+
+static void *device_new(size_t n) {
+    void *d;
+
+    must(api->alloc(&d, n + 64), "cudaMalloc");
+    must(api->fill(d, 0xFF, n, stream), "cudaMemset");
+    return d;
+}
+
+static void *device_of(const void *host, size_t n) {
+    void *d = device_new(n);
+
+    must(api->copy(d, host, n, CUDA_TO_DEVICE, stream), "copy to the device");
+    must(api->stream_wait(stream), "copy to the device");
+    return d;
+}
+
+static void fetch(void *host, const void *d, size_t n) {
+    must(api->copy(host, d, n, CUDA_TO_HOST, stream), "copy from the device");
+    must(api->stream_wait(stream), "kernel");
+}
+
+static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads, const void *args,
+                   const char *what) {
+    must(api->launch(kernel, x, y, threads, args, stream), what);
+}
+
+static void *host_new(size_t n) {
+    void *p = calloc(1, n);
+
+    if (!p)
+        abort();
+    return p;
+}
+
+static float gauss(void) {
+    return (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 2) * 1.73f;
+}
+
+/* Activations: one in a hundred eight times as large. */
+static void fill_floats(float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = gauss() * (rng_below(&rng, 100) ? 1.0f : 8.0f);
+}
+
+/* Random blocks with scales around 2^-6; every other bit is random. */
+static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
+    for (size_t i = 0; i < n; i++, p += f->block_bytes) {
+        uint32_t at[2] = {0, 0};
+        uint16_t h = mx_float_to_half((float)(0.5 + rng_unit(&rng)) * 0x1p-6f);
+
+        if (f->block == 1) {
+            float x = gauss();
+            uint32_t bits = f->type == TENSOR_F32    ? mx_bits_of(x)
+                            : f->type == TENSOR_BF16 ? mx_bits_of(x) >> 16
+                                                     : mx_float_to_half(x);
+            memcpy(p, &bits, f->block_bytes);
+            continue;
+        }
+        for (uint32_t k = 0; k < f->block_bytes; k++)
+            p[k] = (uint8_t)(rng_next(&rng) >> 40);
+        switch (f->type) {
+        case TENSOR_Q2_K:
+            at[0] = 80, at[1] = 82;
+            break;
+        case TENSOR_Q3_K:
+            at[0] = at[1] = 108;
+            break;
+        case TENSOR_Q6_K:
+            at[0] = at[1] = 208;
+            break;
+        case TENSOR_Q4_1:
+        case TENSOR_Q5_1:
+        case TENSOR_Q4_K:
+        case TENSOR_Q5_K:
+            at[1] = 2;
+            break;
+        default:
+            break;
+        }
+        memcpy(p + at[0], &h, 2);
+        memcpy(p + at[1], &h, 2);
+    }
+}
+
+/* -- matrices ------------------------------------------------------------------------------------- */
+
+struct weights_on {
+    struct matrix m;
+    uint32_t n_in;
+    float *value; /* host [n_out][n_in] */
+    size_t bytes;
+};
+
+static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+    size_t row = n_in / f->block * f->block_bytes;
+    struct weights_on w = {.n_in = n_in};
+    uint8_t *raw = host_new(n_out * row);
+    uint32_t zero = 0, *bad = device_of(&zero, 4);
+    uint64_t *grid = device_of(quant_iq2_xxs_grid, 256 * sizeof(*grid));
+
+    fill_blocks(f, raw, (size_t)n_out * (n_in / f->block));
+    w.value = host_new((size_t)n_out * n_in * sizeof(float));
+    quant_decode(type, raw, w.value, (size_t)n_out * n_in);
+    w.m = (struct matrix){.format = tile_format_of((uint32_t)type), .n_out = n_out};
+    w.m.n_units = tile_units(w.m.format, n_in);
+    w.m.n_row_tiles = (n_out + TILE_ROWS - 1) / TILE_ROWS;
+    w.bytes = tile_matrix_bytes(w.m.format, n_out, n_in);
+    uint8_t *tiles = device_new(w.bytes);
+    uint8_t *on = device_of(raw, n_out * row);
+    struct repack_args a = {
+        .source = {on, grid, row, (uint32_t)type, f->block, f->block_bytes, n_out, n_in},
+        .tiles = tiles,
+        .format = w.m.format,
+        .n_units = w.m.n_units,
+        .bad = bad};
+    launch(kernel_repack, w.m.n_units, w.m.n_row_tiles, CUDA_THREADS, &a, "repack");
+    fetch(&zero, bad, 4);
+    report_check("repack finds no infinity", zero, 0);
+    w.m.tiles = tiles;
+    api->release(on);
+    api->release(bad);
+    api->release(grid);
+    free(raw);
+    return w;
+}
+
+static void drop_weights(struct weights_on *w) {
+    api->release((void *)w->m.tiles);
+    free(w->value);
+}
+
+struct inputs {
+    uint16_t *packed;
+    float *scale, *x; /* x: host */
+};
+
+static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first) {
+    struct inputs in = {.x = host_new((size_t)n_rows * n_in * sizeof(float))};
+    uint32_t padded = (n_in + 63) / 64 * 64;
+    float *x;
+
+    for (uint32_t r = 0; r < n_rows; r++) { /* a row is what its number says */
+        rng.state = (first + r) * 77777u + 5;
+        fill_floats(in.x + (size_t)r * n_in, n_in);
+    }
+    x = device_of(in.x, (size_t)n_rows * n_in * sizeof(float));
+    in.packed = device_new((size_t)(n_rows + 7) / 8 * 8 * padded * 2);
+    in.scale = device_new(n_rows * sizeof(float));
+    struct pack_args a = {.x = x,
+                          .up = x,
+                          .packed = in.packed,
+                          .scale = in.scale,
+                          .kind = PACK_PLAIN,
+                          .n = n_in,
+                          .n_padded = padded};
+    launch(kernel_pack, n_rows, 1, CUDA_THREADS, &a, "pack");
+    must(api->stream_wait(stream), "pack");
+    api->release(x);
+    return in;
+}
+
+static void drop_inputs(struct inputs *in) {
+    api->release(in->packed);
+    api->release(in->scale);
+    free(in->x);
+}
+
+static void multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
+                     bool wide, float *out) {
+    size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
+    struct matmul_args a = {.m = {w->m},
+                            .x = in->packed,
+                            .scale = in->scale,
+                            .n_mats = 1,
+                            .n_rows = n_rows,
+                            .n_blocks = (w->n_in + 63) / 64 * 4};
+
+    a.m[0].y = device_new(bytes);
+    if (wide)
+        launch(kernel_matmul_wide, (w->m.n_row_tiles + 7) / 8, (n_rows + 63) / 64, CUDA_THREADS, &a,
+               "matmul_wide");
+    else
+        launch(kernel_matvec, w->m.n_row_tiles, (n_rows + 7) / 8, CUDA_THREADS, &a, "matvec");
+    fetch(out, a.m[0].y, bytes);
+    api->release(a.m[0].y);
+}
+
+/* |y - W x| / |W x| in double. */
+static double error_of(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
+                       const float *y) {
+    double d = 0, norm = 0;
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t o = 0; o < w->m.n_out; o++) {
+            const float *x = in->x + (size_t)r * w->n_in, *v = w->value + (size_t)o * w->n_in;
+            double sum = 0;
+
+            for (uint32_t k = 0; k < w->n_in; k++)
+                sum += (double)v[k] * (double)x[k];
+            d += pow(sum - (double)y[(size_t)r * w->m.n_out + o], 2);
+            norm += sum * sum;
+        }
+    return sqrt(d / norm);
+}
+
+static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
+    struct weights_on w = make_weights(type, n_out, n_in);
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    size_t n = (size_t)n_rows * n_out;
+    float *narrow = host_new(n * sizeof(float)), *wide = host_new(n * sizeof(float));
+    float *alone = host_new(n_out * sizeof(float));
+    uint32_t last = n_rows - 1;
+    char name[100], at[60];
+
+    snprintf(at, sizeof(at), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out, n_in,
+             n_rows);
+    multiply(&w, &in, n_rows, false, narrow);
+    multiply(&w, &in, n_rows, true, wide);
+    snprintf(name, sizeof(name), "matvec %s", at);
+    report_check(name, error_of(&w, &in, MIN(n_rows, 4u), narrow), 2e-3);
+    snprintf(name, sizeof(name), "wide = vec %s", at);
+    report_check(name, memcmp(narrow, wide, n * sizeof(float)) ? 1 : 0, 0);
+    struct inputs one = make_inputs(1, n_in, last);
+    multiply(&w, &one, 1, false, alone);
+    snprintf(name, sizeof(name), "row alone %s", at);
+    report_check(name, memcmp(narrow + (size_t)last * n_out, alone, n_out * sizeof(float)) ? 1 : 0,
+                 0);
+    drop_inputs(&one);
+    drop_inputs(&in);
+    drop_weights(&w);
+    free(narrow);
+    free(wide);
+    free(alone);
+}
+
+static void check_matrices(bool tiny) {
+    static const enum tensor_type types[] = {
+        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
+        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
+        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        check_matrix(types[i], 40, 256, tiny ? 10 : 3);
+        if (tiny)
+            continue;
+        check_matrix(types[i], 200, 4096, 8);
+        check_matrix(types[i], 100, 12288, 9);
+        check_matrix(types[i], 136, 2304, 130);
+    }
+    check_matrix(TENSOR_Q8_0, 33, 96, 70);
+}
+
+/* -- attention ------------------------------------------------------------------------------------ */
+
+struct attention {
+    struct page_shape shape;
+    uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
+    float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
+    float *q_on, *o_on;
+    uint32_t *table, *table_on;
+    uint8_t *pages;
+};
+
+/* Writes all keys and values with kernel_store; without rotation or norm. */
+static void store_keys(struct attention *t) {
+    uint32_t n = t->n_keys, n_kv = t->shape.n_head_kv, dim = t->shape.head_dim;
+    uint32_t tokens = t->shape.page_tokens, n_pages = (n + tokens - 1) / tokens;
+    size_t bytes = (size_t)n * n_kv * dim * sizeof(float);
+    uint32_t *page = host_new(n * 4), *slot = host_new(n * 4);
+    float one[2] = {1, 0};
+
+    t->table = host_new(n_pages * 4);
+    for (uint32_t i = 0; i < n_pages; i++)
+        t->table[i] = (i * 7 + 3) % (n_pages * 8 + 1); /* all different */
+    for (uint32_t i = 0; i < n; i++) {
+        page[i] = t->table[i / tokens];
+        slot[i] = i % tokens;
+    }
+    size_t all = (size_t)(n_pages * 8 + 1) * page_layer_bytes(&t->shape);
+    t->pages = device_new(all);
+    must(api->fill(t->pages, 0, all, stream), "fill");
+    struct store_args a = {
+        .q = device_new((size_t)n * n_kv * t->group * dim * 4),
+        .k = device_of(t->k, bytes),
+        .v = device_of(t->v, bytes),
+        .turn = device_of(one, 8),
+        .row_page = device_of(page, n * 4),
+        .row_slot = device_of(slot, n * 4),
+        .pages = t->pages,
+        .shape = t->shape,
+        .n_head = n_kv * t->group,
+    };
+    launch(kernel_store, n, 1, CUDA_THREADS, &a, "store");
+    must(api->stream_wait(stream), "store");
+    const void *done[] = {a.q, a.k, a.v, a.turn, a.row_page, a.row_slot};
+    for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+        api->release((void *)done[i]);
+    free(page);
+    free(slot);
+}
+
+/* Rounds k and v as the page does. */
+static void round_keys(struct attention *t) {
+    size_t n = (size_t)t->n_keys * t->shape.n_head_kv * t->shape.head_dim;
+    float *const both[2] = {t->k, t->v};
+
+    for (int w = 0; w < 2; w++)
+        for (size_t i = 0; i < n; i += 32) {
+            float *x = both[w] + i, max = 0;
+
+            for (int j = 0; j < 32; j++)
+                max = fmaxf(max, fabsf(x[j]));
+            float d = mx_half_to_float(mx_float_to_half(max / 127.0f));
+            for (int j = 0; j < 32; j++)
+                x[j] = t->shape.q8 ? d * rintf(x[j] * (127.0f / max))
+                                   : mx_half_to_float(mx_float_to_half(x[j]));
+        }
+}
+
+static void run_attention(struct attention *t, bool split, float *out) {
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
+    uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
+    uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
+    struct attn_item *item = host_new(n_blocks * n_chunks * sizeof(*item));
+    struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
+    size_t bytes = (size_t)n_queries * n_kv * dim * sizeof(float);
+
+    for (uint32_t q0 = 0; q0 < n_queries; q0 += ATTN_QUERIES) {
+        uint32_t n_q = MIN(n_queries - q0, ATTN_QUERIES);
+
+        merge[n_merges++] = (struct attn_merge){0, q0, n_q, n_partials, n_chunks};
+        for (uint32_t c = 0; c < (split ? n_chunks : 1); c++)
+            item[n_items++] = (struct attn_item){.pos0 = t->n_keys - t->n_rows,
+                                                 .q0 = q0,
+                                                 .n_q = n_q,
+                                                 .chunk = split ? (int32_t)c : -1,
+                                                 .partial = n_partials++,
+                                                 .n_chunks = n_chunks};
+    }
+    struct attend_args a = {
+        .item = device_of(item, n_items * sizeof(*item)),
+        .page_table = t->table_on,
+        .q = t->q_on,
+        .o = device_new(bytes),
+        .partial = device_new((size_t)n_partials * n_kv * ATTN_QUERIES * stride * 4),
+        .pages = t->pages,
+        .shape = t->shape,
+        .n_head = n_kv * t->group,
+        .group = t->group,
+        .partial_stride = stride,
+        .scale = 1.0f / sqrtf((float)dim),
+    };
+    struct merge_args m = {device_of(merge, n_merges * sizeof(*merge)),
+                           a.partial,
+                           a.o,
+                           a.n_head,
+                           n_kv,
+                           t->group,
+                           dim,
+                           stride};
+    launch(dim <= 64    ? kernel_attend_64
+           : dim <= 128 ? kernel_attend_128
+                        : kernel_attend_256,
+           n_items, n_kv, CUDA_THREADS, &a, "attend");
+    if (split)
+        launch(kernel_merge, n_merges, n_kv, CUDA_THREADS, &m, "merge");
+    fetch(out, a.o, bytes);
+    api->release((void *)a.item);
+    api->release(a.o);
+    api->release(a.partial);
+    api->release((void *)m.merge);
+    free(item);
+    free(merge);
+}
+
+static double attention_error(const struct attention *t, const float *o) {
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
+    double *p = host_new(t->n_keys * sizeof(double)), d = 0, norm = 0;
+
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        for (uint32_t h = 0; h < n_head; h++) {
+            const float *q = t->q + ((size_t)r * n_head + h) * dim;
+            uint32_t n = t->n_keys - t->n_rows + r + 1;
+            double max = -1e30, sum = 0;
+
+            for (uint32_t i = 0; i < n; i++) {
+                const float *k = t->k + ((size_t)i * n_kv + h / t->group) * dim;
+
+                p[i] = 0;
+                for (uint32_t j = 0; j < dim; j++)
+                    p[i] += (double)q[j] * (double)k[j] / sqrt(dim);
+                max = fmax(max, p[i]);
+            }
+            for (uint32_t i = 0; i < n; i++)
+                sum += p[i] = exp(p[i] - max);
+            for (uint32_t j = 0; j < dim; j++) {
+                double x = 0;
+
+                for (uint32_t i = 0; i < n; i++)
+                    x += p[i] / sum * (double)t->v[((size_t)i * n_kv + h / t->group) * dim + j];
+                d += pow(x - (double)o[((size_t)r * n_head + h) * dim + j], 2);
+                norm += x * x;
+            }
+        }
+    free(p);
+    return sqrt(d / norm);
+}
+
+static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_keys,
+                            uint32_t n_rows) {
+    struct attention t = {.shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows};
+    size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
+    size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
+    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4);
+    char name[100];
+
+    t.q = host_new(n_q * 4);
+    t.k = host_new(n_kv * 4);
+    t.v = host_new(n_kv * 4);
+    fill_floats(t.q, n_q);
+    fill_floats(t.k, n_kv);
+    fill_floats(t.v, n_kv);
+    store_keys(&t);
+    round_keys(&t);
+    t.q_on = device_of(t.q, n_q * 4);
+    t.table_on = device_of(t.table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
+    run_attention(&t, false, direct);
+    run_attention(&t, true, split);
+    snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s", shape.head_dim,
+             group, n_keys, n_rows, shape.q8 ? ", q8_0" : "");
+    report_check(name, attention_error(&t, direct), 1e-3);
+    snprintf(name, sizeof(name), "attention split: same bits, dim %u, %u keys", shape.head_dim,
+             n_keys);
+    report_check(name, memcmp(direct, split, n_q * 4) ? 1 : 0, 0);
+    api->release(t.q_on);
+    api->release(t.table_on);
+    api->release(t.pages);
+    free(t.q);
+    free(t.k);
+    free(t.v);
+    free(t.table);
+    free(direct);
+    free(split);
+}
+
+static void check_attentions(bool tiny) {
+    for (int q8 = 0; q8 < 2; q8++) {
+        check_attention((struct page_shape){2, 64, 16, q8}, 2, 300, 3);
+        check_attention((struct page_shape){1, 128, 32, q8}, 4, tiny ? 40 : 3000, 5);
+        if (tiny)
+            continue;
+        check_attention((struct page_shape){2, 128, 64, q8}, 8, 1025, 40);
+        check_attention((struct page_shape){2, 256, 16, q8}, 3, 700, 7);
+        check_attention((struct page_shape){1, 96, 32, q8}, 20, 513, 2);
+    }
+}
+
+/* -- sampling ------------------------------------------------------------------------------------- */
+
+static void check_sampling(bool tiny) {
+    uint32_t n = tiny ? 501 : 151936, n_rounds = tiny ? 10 : 200, wrong = 0, wrong_digest = 0;
+    float *logits = host_new(n * sizeof(float)), *on = device_new(n * 4), *z = device_new(n * 4);
+    int32_t none = -1, *index = device_of(&none, 4), *sampled = device_new(4);
+    struct sample_out *out = device_new(sizeof(*out)), got;
+    struct sampler sampler;
+
+    if (sampler_init(&sampler, n) < 0)
+        abort();
+    for (uint32_t round = 0; round < n_rounds; round++) {
+        struct engine_param p = {.temperature = round % 5 ? 0.3f * (float)(round % 5) : 0,
+                                 .top_p = round % 2 ? 0.9f : 1,
+                                 .min_p = round % 7 ? 0 : 0.05f,
+                                 .repetition = 1,
+                                 .top_k = round % 3 ? 0 : 1 + round * 3,
+                                 .seed = rng_next(&rng)};
+        struct engine_want want = {
+            .out_pos = round, .what = WANT_SAMPLE, .n_top = 5, .logprob = true};
+        struct sample_want w = {.temperature = p.temperature,
+                                .top_p = p.top_p,
+                                .min_p = p.min_p,
+                                .repetition = 1,
+                                .seed = p.seed,
+                                .out_pos = round,
+                                .top_k = p.top_k,
+                                .fed = -1,
+                                .target = -1,
+                                .n_top = 5,
+                                .logprob = 1};
+        struct engine_top top[ENGINE_TOP_MAX];
+        struct engine_out host;
+
+        for (uint32_t i = 0; i < n; i++)
+            logits[i] = gauss() * (round % 4 ? 3.0f : 0.01f);
+        must(api->copy(on, logits, n * 4, CUDA_TO_DEVICE, stream), "copy");
+        struct sample_want *w_on = device_of(&w, sizeof(w));
+        struct sample_args a = {.want = w_on,
+                                .logits = on,
+                                .z = z,
+                                .mask_index = index,
+                                .sampled = sampled,
+                                .out = out,
+                                .n_vocab = n,
+                                .digest = true};
+        launch(kernel_sample, 1, 1, SAMPLE_THREADS, &a, "sample");
+        fetch(&got, out, sizeof(got));
+        struct sample_job job = {logits, &want, &p, NULL, -1, -1, true};
+        sampler_run(&sampler, &job, &host, top);
+        wrong += got.token != host.token || got.logprob != host.logprob || got.n_top != 5 ||
+                 got.top[4].token != top[4].token || got.top[4].logprob != top[4].logprob;
+        wrong_digest += got.digest != host.digest;
+        api->release(w_on);
+    }
+    report_check("samples that differ from the host's", wrong, 0);
+    report_check("digests that differ from the host's", wrong_digest, 0);
+    sampler_deinit(&sampler);
+    free(logits);
+    api->release(on);
+    api->release(z);
+    api->release(index);
+    api->release(sampled);
+    api->release(out);
+}
+
+/* -- times ---------------------------------------------------------------------------------------- */
+
+/* Bytes per second of reading 1 GiB; the best of nine. */
+static double measure_bandwidth(void) {
+    size_t bytes = (size_t)1 << 30;
+    struct read_args a = {device_new(bytes), bytes, device_new(4)};
+    double best = 1e9;
+
+    for (int i = 0; i < 10; i++) {
+        double start = report_now();
+
+        for (int k = 0; k < 8; k++)
+            launch(kernel_read_all, (uint32_t)device.n_multiprocessors * 8, 1, CUDA_THREADS, &a,
+                   "read");
+        must(api->stream_wait(stream), "read");
+        double took = (report_now() - start) / 8;
+        best = i > 0 && took < best ? took : best;
+    }
+    api->release((void *)a.data);
+    api->release(a.out);
+    return (double)bytes / best;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
+static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows,
+                        double bandwidth) {
+    struct weights_on w = make_weights(type, 256, n_in);
+    size_t bytes = tile_matrix_bytes(w.m.format, n_out, n_in), one = w.bytes;
+    uint32_t n_copies = (uint32_t)(((size_t)512 << 20) / bytes + 2);
+    uint8_t *all = device_new(bytes * n_copies), *piece = host_new(one);
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    float *y = device_new((size_t)n_rows * n_out * 4);
+    double took[9];
+    char name[80];
+
+    fetch(piece, w.m.tiles, one);
+    for (size_t at = 0; at < bytes * n_copies; at += one)
+        must(api->copy(all + at, piece, MIN(one, bytes * n_copies - at), CUDA_TO_DEVICE, stream),
+             "copy");
+    must(api->stream_wait(stream), "copy");
+    for (int i = 0; i < 9; i++) {
+        double start = report_now();
+
+        for (uint32_t c = 0; c < n_copies; c++) {
+            struct matmul_args a = {.m = {w.m},
+                                    .x = in.packed,
+                                    .scale = in.scale,
+                                    .n_mats = 1,
+                                    .n_rows = n_rows,
+                                    .n_blocks = n_in / 16};
+
+            a.m[0].tiles = all + c * bytes;
+            a.m[0].y = y;
+            a.m[0].n_out = n_out;
+            a.m[0].n_row_tiles = n_out / TILE_ROWS;
+            if (n_rows > 16)
+                launch(kernel_matmul_wide, (a.m[0].n_row_tiles + 7) / 8, (n_rows + 63) / 64,
+                       CUDA_THREADS, &a, "matmul_wide");
+            else
+                launch(kernel_matvec, a.m[0].n_row_tiles, (n_rows + 7) / 8, CUDA_THREADS, &a,
+                       "matvec");
+        }
+        must(api->stream_wait(stream), "matmul");
+        took[i] = (report_now() - start) / n_copies;
+    }
+    qsort(took, 9, sizeof(*took), compare_doubles);
+    snprintf(name, sizeof(name), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out,
+             n_in, n_rows);
+    report_time(name, took[4], (double)bytes, bandwidth);
+    api->release(all);
+    api->release(y);
+    free(piece);
+    drop_inputs(&in);
+    drop_weights(&w);
+}
+
+static void time_all(void) {
+    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q5_K,   TENSOR_Q6_K,   TENSOR_Q8_0,
+                                             TENSOR_Q4_0, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F16};
+    double bandwidth = measure_bandwidth();
+
+    printf("%s, %d multiprocessors: reads %.0f GB/s\n", device.name, device.n_multiprocessors,
+           bandwidth * 1e-9);
+    if (report_json())
+        fprintf(report_json(), "{\"device\": \"%s\", \"read_gb_s\": %g}\n", device.name,
+                bandwidth * 1e-9);
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        time_matrix(types[i], 24576, 4096, 1, bandwidth);
+        time_matrix(types[i], 24576, 4096, 8, bandwidth);
+    }
+    time_matrix(TENSOR_Q4_K, 6144, 4096, 1, bandwidth);
+    time_matrix(TENSOR_Q4_K, 4096, 4096, 1, bandwidth);
+    time_matrix(TENSOR_Q6_K, 4096, 12288, 1, bandwidth);
+    time_matrix(TENSOR_Q6_K, 151936, 4096, 1, bandwidth);
+    for (uint32_t n = 16; n <= 512; n *= 2)
+        time_matrix(TENSOR_Q4_K, 24576, 4096, n, bandwidth);
+}
+
+int main(int argc, char **argv) {
+    bool tiny = false, timed = false;
+    int n = 0;
+
+    for (int i = 1; i < argc; i++) {
+        tiny = tiny || strcmp(argv[i], "--tiny") == 0;
+        timed = timed || strcmp(argv[i], "--time") == 0;
+    }
+    api = cuda_api();
+    must(api->count(&n), "cudaGetDeviceCount");
+    must(api->describe(0, &device), "cudaGetDeviceProperties");
+    must(api->use(0), "cudaSetDevice");
+    must(api->stream_new(&stream), "cudaStreamCreate");
+    check_matrices(tiny);
+    check_attentions(tiny);
+    check_sampling(tiny);
+    if (timed)
+        time_all();
+    api->stream_free(stream);
+    return report_end("kernels");
+}
