@@ -101,7 +101,8 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->opts = o->engine;
     b->n_pages = o->n_pages;
     b->page = page_shape_of(o->shape, o->engine);
-    b->wait_limit_ns = WAIT_LIMIT_NS;
+    const char *limit = getenv("WEFT_CUDA_WAIT_MS"); /* tests */
+    b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);

@@ -34,6 +34,7 @@ struct block { /* an allocation, with its size in front */
     size_t n, pad[7];
 };
 
+static uint32_t n_samplings; /* enqueued */
 static struct op *queue, **queue_end = &queue;
 
 static int call(void) {
@@ -211,13 +212,17 @@ static int event_record(void *e, void *stream) {
     return 0;
 }
 
+static bool is_hanging(void) {
+    return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
+}
+
 static int event_query(void *e) {
     struct event *event = e;
     int r = call();
 
     if (r)
         return r;
-    if (fake_cuda.hang || !event->asked) {
+    if (is_hanging() || !event->asked) {
         event->asked = true;
         return CUDA_NOT_READY;
     }
@@ -261,6 +266,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
         return 1;
     }
+    n_samplings += kernel == kernel_sample;
     struct op *o = enqueue(OP_LAUNCH);
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};

@@ -14,7 +14,8 @@ struct fake_cuda {
     /* Set by tests. */
     uint32_t fail_at; /* the n-th call fails; 0: none */
     bool sticky;      /* and all after it */
-    bool hang;        /* events are never reached */
+    uint32_t
+        hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int n_devices, major, minor, n_multiprocessors;
     size_t bytes;   /* memory of the device */
     uint64_t order; /* of the threads of a block: simt_order() */

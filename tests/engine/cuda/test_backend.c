@@ -529,3 +529,16 @@ Test(cuda, many_wants_are_sampled_in_rounds) {
     cr_expect(n_same > 290, "%u", n_same);
     unlink(path);
 }
+
+/* The device never finishes: the step is given up, and the engine can be freed. */
+Test(cuda, a_hanging_device_is_given_up) {
+    struct err err = {0};
+    char path[64];
+
+    small_model(path);
+    setenv("WEFT_CUDA_WAIT_MS", "20", 1);
+    fake()->hang_after = 1; /* an event of a step, after those of loading */
+    cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
+    cr_expect(fake()->n_live == 0);
+    unlink(path);
+}
