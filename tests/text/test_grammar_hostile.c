@@ -203,6 +203,21 @@ Test(grammar_hostile, endless_nesting_stops_at_the_stack_limit) {
     cr_expect(grammar_can_end(s));
 }
 
+/* Looking a word up among many others costs its sender. */
+Test(grammar_hostile, many_words_and_many_properties) {
+    struct buf b;
+
+    buf_init(&b, 1 << 22);
+    buf_add_char(&b, '{');
+    for (int i = 0; i < 50000; i++)
+        buf_printf(&b, "\"x%d\":0,", i);
+    buf_add_str(&b, "\"properties\":{\"start\":{}");
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&b, ",\"p%d\":{}", i);
+    buf_add_str(&b, "}}");
+    expect_refused(GRAMMAR_JSON_SCHEMA, b.data, "too much");
+}
+
 /* Random bytes and mutations of good sources: refused or compiled, never worse. */
 Test(grammar_hostile, mutated_sources) {
     static const struct {

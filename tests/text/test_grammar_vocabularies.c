@@ -1,0 +1,125 @@
+/* Masks of real vocabularies: byte-level BPE, SentencePiece, characters. Skipped without the test data. */
+
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "base/gguf.h"
+#include "tests/text/grammar_support.h"
+#include "text/tokenizer.h"
+
+static const char SCHEMA[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"n\":{"
+    "\"type\":\"integer\",\"minimum\":5,"
+    "\"maximum\":99999},\"kind\":{\"enum\":[\"read\",\"write\",\"\xc3\xbc\"]},\"tags\":{\"type\":"
+    "\"array\",\"items\":{\"type\":\"string\","
+    "\"pattern\":\"^[a-z]{2,9}$\"},\"maxItems\":4},\"more\":{}},\"required\":[\"name\",\"kind\"],"
+    "\"additionalProperties\":{\"type\":\"number\"}}";
+
+/* Whether the mask and the acceptance of token @id agree. */
+static void check_token(struct grammar_state *s, struct grammar_state *t, const uint32_t *bits,
+                        int32_t id) {
+    bool masked = bits[id / 32] >> (id % 32) & 1;
+
+    cr_assert_eq(grammar_state_copy(t, s), 0);
+    cr_assert_eq(grammar_accept(t, id) == 0, masked, "token %d", id);
+}
+
+static int32_t pick(const uint32_t *bits, uint32_t n, struct rng *r) {
+    uint32_t k = rng_below(r, n);
+    int32_t id = 0;
+
+    while (!(bits[id / 32] >> (id % 32) & 1) || k-- > 0)
+        id++;
+    return id;
+}
+
+/* One text; its bytes into @out. True: it ended. */
+static bool generate(struct grammar_state *s, struct grammar_state *t, const struct tokenizer *tok,
+                     uint32_t *bits, struct rng *r, struct buf *out) {
+    uint32_t n_vocab = tokenizer_n_vocab(tok);
+
+    grammar_state_reset(s);
+    for (int step = 0; step < 250; step++) {
+        int64_t n = grammar_mask(s, bits);
+
+        cr_assert_gt(n, 0, "stuck after %s", out->data ? out->data : "");
+        for (int i = 0; i < 25; i++)
+            check_token(s, t, bits, (int32_t)rng_below(r, n_vocab));
+        int32_t id = pick(bits, (uint32_t)n, r);
+        size_t len;
+        const char *piece = tokenizer_piece(tok, id, false, &len);
+
+        check_token(s, t, bits, id);
+        cr_assert_eq(grammar_accept(s, id), 0);
+        if (grammar_is_done(s))
+            return true;
+        cr_assert_eq(buf_add(out, piece, len), 0);
+    }
+    return false;
+}
+
+static void check_vocabulary(const char *folder, const char *name) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    CLEANUP(tokenizer_freep) struct tokenizer *tok = NULL;
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
+    struct grammar_source src = {
+        .kind = GRAMMAR_JSON_SCHEMA, .text = SCHEMA, .len = sizeof(SCHEMA) - 1};
+    struct rng r = {3};
+    struct err err = {0};
+    char path[512];
+    int n_ended = 0;
+
+    snprintf(path, sizeof(path), "%s/vocab/ggml-vocab-%s.gguf", folder, name);
+    cr_assert_eq(gguf_open(&file, path, &err), 0, "%s: %s", path, err.message);
+    cr_assert_eq(tokenizer_new(&tok, file, &err), 0, "%s", err.message);
+    cr_assert_eq(grammar_vocab_of(&v, tok), 0);
+    cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_assert_eq(grammar_state_new(&t, g), 0);
+    CLEANUP(freep) uint32_t *bits = malloc(grammar_vocab_n_words(v) * sizeof(*bits));
+
+    for (int i = 0; i < 12; i++) {
+        struct buf text;
+
+        buf_init(&text, 1 << 20);
+        if (generate(s, t, tok, bits, &r, &text)) {
+            yyjson_doc *doc = yyjson_read(text.data, text.len, 0);
+            yyjson_val *root = yyjson_doc_get_root(doc);
+
+            cr_assert(yyjson_is_obj(root), "%s: %s", name, text.data);
+            cr_assert(yyjson_is_str(yyjson_obj_get(root, "name")) && yyjson_obj_get(root, "kind"));
+            yyjson_doc_free(doc);
+            n_ended++;
+        }
+        buf_deinit(&text);
+    }
+    cr_expect_gt(n_ended, 0, "%s", name);
+}
+
+static void check(const char *name) {
+    const char *folder = getenv("WEFT_DATA");
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/vocab/ggml-vocab-%s.gguf", folder ? folder : "", name);
+    FILE *f = fopen(path, "rb");
+
+    if (!f)
+        cr_skip_test("WEFT_DATA has no vocabulary %s", name);
+    fclose(f);
+    check_vocabulary(folder, name);
+}
+
+Test(grammar_vocabularies, byte_level_bpe) {
+    check("qwen2");
+}
+
+Test(grammar_vocabularies, llama_bpe) {
+    check("llama-bpe");
+}
+
+Test(grammar_vocabularies, sentencepiece) {
+    check("llama-spm");
+}
