@@ -6,7 +6,7 @@
  *  3. Waiting requests are admitted in queue order while the room lasts. Room is what is available
  *     less what the running ones are expected to take. One that does not fit may be overtaken
  *     max_bypass times; then everybody behind it waits.
- *  4. Drafts, where they let the step bring more tokens for each millisecond (plan_drafts()).
+ *  4. Drafts, where they let the step bring more tokens for each millisecond (plan_draft.c).
  *  5. What is left of the step's time goes to those that lack more than one token. The one of highest
  *     standing has half and what the others leave; the others share the other half, the shortest
  *     first, so a short prompt is not stuck behind a long one and the long one still ends.
@@ -24,47 +24,18 @@
  * on is not followed, or it might be waiting for its follower's pages.
  */
 
-#include "scheduler/plan.h"
-
 #include <assert.h>
 #include "base/util.h"
+#include "scheduler/plan_work.h"
 
 #define MIN_ROWS 4u   /* that a prefill gets, if a row costs ever so much */
 #define ALONE_TURNS 4 /* one step in so many is for those that must be alone */
-#define SLOWER_NUM 5  /* while decode alone takes too long, prefill may make it */
-#define SLOWER_DEN 4  /* 5/4 as long */
 #define FULL_NUM 31   /* a step is full when 31/32 of its time are given out */
 #define FULL_DEN 32
-#define DRAFT_CLASSES 64    /* of survival */
-#define DRAFT_ROWS_MAX 128u /* of a step */
-#define PREFILL_ROWS 64     /* beside a prefill, a drafted row costs what it costs behind so many */
-#define MORE_TO_BEGIN 1.04  /* what drafts must promise while there are none */
 
-/* Working state of one plan. */
-struct work {
-    struct plan *p;
-    uint32_t available; /* pages not yet given out */
-    uint32_t rows;      /* given out */
-    uint32_t max_rows;
-    int64_t limit_ns;
-    int64_t min_chunk_ns; /* limit of the first prefill's smallest chunk */
-    bool short_of_pages;
-    struct cost_shape shape;
-};
-
-static uint32_t lag(const struct plan_req *r) {
-    return r->n_tokens - r->n_computed;
-}
-
-/* Pages that @r has to take for @n_rows rows. */
-static uint32_t pages_to_take(const struct plan *p, const struct plan_req *r, uint32_t n_rows) {
-    uint32_t n = plan_pages(p, r->n_computed + n_rows);
-
-    return n > r->n_pages ? n - r->n_pages : 0;
-}
-
-static void set_rows(struct work *w, struct plan_req *r, uint32_t n_rows) {
-    uint32_t before = pages_to_take(w->p, r, r->n_rows), now = pages_to_take(w->p, r, n_rows);
+void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows) {
+    uint32_t before = plan_pages_to_take(w->p, r, r->n_rows),
+             now = plan_pages_to_take(w->p, r, n_rows);
 
     if (r->n_rows > 0) {
         cost_remove(&w->shape, r->n_computed, r->n_rows);
@@ -81,8 +52,8 @@ static void set_rows(struct work *w, struct plan_req *r, uint32_t n_rows) {
     }
 }
 
-static void yield(struct work *w, struct plan_req *r) {
-    set_rows(w, r, 0);
+static void yield(struct plan_work *w, struct plan_req *r) {
+    plan_set_rows(w, r, 0);
     w->p->n_drafts -= r->n_draft;
     r->n_draft = 0;
     r->verdict = PLAN_YIELD;
@@ -93,9 +64,9 @@ static void yield(struct work *w, struct plan_req *r) {
 
 /* Pages for @n_rows rows of running request @i, taken from lower ones if need be. Requests whose
  * yielding would free nothing are left alone. */
-static bool make_room(struct work *w, uint32_t i, uint32_t n_rows) {
+static bool make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
-    uint32_t need = pages_to_take(p, &p->req[i], n_rows);
+    uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);
 
     /* What was admitted in this plan may have found the pages that yielding would free. */
     if (p->n_admitted > 0)
@@ -109,23 +80,15 @@ static bool make_room(struct work *w, uint32_t i, uint32_t n_rows) {
     return need <= w->available;
 }
 
-static bool decodes(const struct plan_req *r) {
-    return !r->alone && !r->last && lag(r) == 1;
-}
-
-static bool prefills(const struct plan_req *r) {
-    return !r->alone && !r->last && lag(r) > 1;
-}
-
 /* Step 2. When not all fit into a batch they take turns, and prefill keeps some rows. */
-static void plan_decodes(struct work *w) {
+static void plan_decodes(struct plan_work *w) {
     struct plan *p = w->p;
     uint32_t n = 0, cap = p->max_rows, from = 0;
     bool any_prefill = false;
 
     for (uint32_t i = 0; i < p->n_running; i++) {
-        n += decodes(&p->req[i]);
-        any_prefill |= prefills(&p->req[i]);
+        n += plan_is_decode(&p->req[i]);
+        any_prefill |= plan_is_prefill(&p->req[i]);
     }
     if (any_prefill)
         cap -= MIN(PLAN_MIN_CHUNK, p->max_rows / 2);
@@ -135,12 +98,12 @@ static void plan_decodes(struct work *w) {
         uint32_t i = (from + k) % p->n_running;
         struct plan_req *r = &p->req[i];
 
-        if (!decodes(r) || r->verdict == PLAN_YIELD)
+        if (!plan_is_decode(r) || r->verdict == PLAN_YIELD)
             continue;
         if (w->rows >= cap) {
             r->verdict = PLAN_WAIT_ROWS;
         } else if (make_room(w, i, 1)) {
-            set_rows(w, r, 1);
+            plan_set_rows(w, r, 1);
         } else {
             r->verdict = PLAN_WAIT_PAGES;
             w->short_of_pages = true;
@@ -225,7 +188,7 @@ static uint32_t full_need(const struct plan *p, uint32_t i) {
     return plan_pages(p, r->n_target) - MIN(shared, most) + r->n_idle;
 }
 
-static void admit(struct work *w, uint32_t i) {
+static void admit(struct plan_work *w, uint32_t i) {
     struct plan_req *r = &w->p->req[i];
 
     r->admitted = true;
@@ -236,11 +199,12 @@ static void admit(struct work *w, uint32_t i) {
     r->verdict = PLAN_WAIT_TIME;
     if (r->alone)
         r->verdict = PLAN_WAIT_ALONE;
-    else if (lag(r) == 1 && w->rows < w->max_rows && pages_to_take(w->p, r, 1) <= w->available)
-        set_rows(w, r, 1);
+    else if (plan_lag(r) == 1 && w->rows < w->max_rows &&
+             plan_pages_to_take(w->p, r, 1) <= w->available)
+        plan_set_rows(w, r, 1);
 }
 
-static void plan_admissions(struct work *w) {
+static void plan_admissions(struct plan_work *w) {
     struct plan *p = w->p;
     uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
     int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
@@ -270,184 +234,10 @@ static void plan_admissions(struct work *w) {
     }
 }
 
-/* ---- step 4 ---- */
-
-/*
- * Every drafted token is a slot; its worth is its survival, the probability that it is sent. Within a draft
- * survival falls, so the n best slots of all drafts together are always beginnings of drafts, and the best n
- * is found by looking at each: n slots bring E + (sum of their survivals) tokens in the predicted time of
- * a step with n rows more. Survivals are counted in classes, so nothing has to be sorted. Rows may be
- * cheap up to a point and dear beyond it: all n are tried, not only the next.
- */
-
-/* Slots by survival: those of class i have more than those of class i - 1. */
-struct slots {
-    uint32_t n[DRAFT_CLASSES];
-    double sum[DRAFT_CLASSES];
-};
-
-static uint32_t class_of(float survival) {
-    return MIN((uint32_t)(survival * DRAFT_CLASSES), DRAFT_CLASSES - 1);
-}
-
-static bool may_draft(const struct plan *p, uint32_t i) {
-    const struct plan_req *r = &p->req[i];
-
-    return r->n_draft_max > 0 && r->verdict == PLAN_RUN && r->n_rows == 1 && decodes(r);
-}
-
-static bool count_slots(const struct plan *p, struct slots *s) {
-    bool any = false;
-
-    for (uint32_t i = 0; i < p->n_running; i++) {
-        const struct plan_req *r = &p->req[i];
-        uint32_t n = may_draft(p, i) ? r->n_draft_max : 0;
-
-        any |= n > 0;
-        for (uint32_t k = 0; k < n; k++) {
-            s->n[class_of(r->survival[k])]++;
-            s->sum[class_of(r->survival[k])] += r->survival[k];
-        }
-    }
-    return any;
-}
-
-/*
- * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may not make all
- * others wait much longer, so a step gets at most 3/2 as long where others decode, 3 times where nobody
- * does. Where decode alone misses the target and nothing prefills it is max_step_ns that counts, or 5/4 of what
- * it is anyway.
- */
-struct draft_room {
-    uint32_t n_rows;
-    int64_t limit_ns;
-    bool beside_prefill;
-};
-
-static struct draft_room draft_room(const struct work *w) {
-    const struct plan *p = w->p;
-    int64_t now = cost_bound_ns(p->cost, &w->shape);
-    int64_t slow = MAX(p->max_step_ns, now / SLOWER_DEN * SLOWER_NUM);
-    int64_t stretched = w->rows > 1 ? now / 2 * 3 : now * 3;
-    struct draft_room room = {.n_rows = w->max_rows - w->rows};
-
-    room.limit_ns = MIN(now <= w->limit_ns ? w->limit_ns : slow, stretched);
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        room.beside_prefill |= (i < p->n_running || p->req[i].admitted) && prefills(&p->req[i]);
-    if (room.beside_prefill) {
-        room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
-        room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
-    }
-    room.n_rows = MIN(room.n_rows, DRAFT_ROWS_MAX);
-    return room;
-}
-
-/* The step's shape with @n drafted rows, all sequences having the same length; beside a prefill rows are as
- * dear as there. */
-static struct cost_shape with_drafts(const struct work *w, uint32_t n, bool beside_prefill) {
-    struct cost_shape s = w->shape;
-    uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
-
-    s.rows += n + (beside_prefill ? PREFILL_ROWS : 0);
-    s.context += n;
-    s.pairs += (n + MIN(n, s.seqs)) * context;
-    return s;
-}
-
-/* How many of the best slots the step should have. */
-static uint32_t best_drafts(const struct work *w, const struct slots *slots,
-                            const struct draft_room *room) {
-    const struct plan *p = w->p;
-    struct cost_shape s = with_drafts(w, 0, room->beside_prefill);
-    double base = (double)cost_expect_ns(p->cost, &w->shape), tokens = w->rows;
-    double other = (double)cost_expect_ns(p->cost, &s);
-    double best = tokens / MAX(base, 1) * (p->drafting ? 1 : MORE_TO_BEGIN);
-    uint32_t n = 0, chosen = 0;
-
-    for (uint32_t c = DRAFT_CLASSES; c-- > 0;)
-        for (uint32_t k = 0; k < slots->n[c] && n < room->n_rows; k++) {
-            tokens += slots->sum[c] / slots->n[c];
-            s = with_drafts(w, ++n, false);
-            if (cost_bound_ns(p->cost, &s) > room->limit_ns)
-                return chosen;
-            s = with_drafts(w, n, room->beside_prefill);
-            double ns = base + (double)cost_expect_ns(p->cost, &s) - other;
-            double rate = tokens / (ns * p->draft_slower + (double)p->draft_wait_ns);
-            if (rate > best) {
-                best = rate;
-                chosen = n;
-            }
-        }
-    return chosen;
-}
-
-/* Pages are taken for drafts only where there are plenty: nobody yields for a guess. */
-static uint32_t fit_draft(const struct work *w, const struct plan_req *r, uint32_t n,
-                          const struct draft_room *room) {
-    const struct plan *p = w->p;
-    uint32_t keep = p->n_running + p->n_admitted + PLAN_MIN_CHUNK / p->page_tokens + 2;
-
-    n = MIN(n, room->n_rows);
-    while (n > 0) {
-        uint32_t more = pages_to_take(p, r, 1 + n) - pages_to_take(p, r, 1);
-        struct cost_shape s = w->shape;
-
-        cost_remove(&s, r->n_computed, 1);
-        cost_add(&s, r->n_computed, 1 + n);
-        bool fits = more == 0 || w->available >= more + keep;
-        if (fits && (p->force_draft || cost_bound_ns(p->cost, &s) <= room->limit_ns))
-            break;
-        n--;
-    }
-    return n;
-}
-
-/* Gives request @i the slots of classes above @least, and of that class as long as there are @rest. */
-static void draft(struct work *w, uint32_t i, uint32_t least, uint32_t *rest,
-                  struct draft_room *room) {
-    struct plan_req *r = &w->p->req[i];
-    uint32_t n = 0;
-
-    for (; n < r->n_draft_max; n++) {
-        uint32_t c = class_of(r->survival[n]);
-
-        if (w->p->force_draft ? n >= w->p->force_draft
-                              : !r->try_draft && (c < least || (c == least && *rest == 0)))
-            break;
-        *rest -= c == least && *rest > 0;
-    }
-    n = fit_draft(w, r, n, room);
-    if (n == 0)
-        return;
-    set_rows(w, r, 1 + n);
-    r->n_draft = n;
-    w->p->n_drafts += n;
-    room->n_rows -= n;
-}
-
-static void plan_drafts(struct work *w) {
-    struct slots slots = {0};
-    uint32_t least = DRAFT_CLASSES, n, rest = 0;
-
-    if (w->short_of_pages || !count_slots(w->p, &slots))
-        return;
-    struct draft_room room = draft_room(w);
-    for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
-        least--;
-        rest = n < slots.n[least] ? n : 0;
-        n -= MIN(n, slots.n[least]);
-    }
-    if (least < DRAFT_CLASSES && rest == 0)
-        rest = UINT32_MAX; /* all of the last class */
-    for (uint32_t i = 0; i < w->p->n_running; i++)
-        if (may_draft(w->p, i))
-            draft(w, i, least, &rest, &room);
-}
-
 /* ---- step 5 ---- */
 
 /* The greatest n in [low, high] with which @r keeps the step under @limit_ns, or @low. */
-static uint32_t fit_time(const struct work *w, const struct plan_req *r, uint32_t low,
+static uint32_t fit_time(const struct plan_work *w, const struct plan_req *r, uint32_t low,
                          uint32_t high, int64_t limit_ns) {
     struct cost_shape others = w->shape;
 
@@ -467,50 +257,50 @@ static uint32_t fit_time(const struct work *w, const struct plan_req *r, uint32_
 }
 
 /* Rows for @r that the batch and the free pages allow, those that it has included. */
-static uint32_t fit_space(const struct work *w, const struct plan_req *r) {
+static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
     const struct plan *p = w->p;
     uint64_t pages =
         (uint64_t)MAX(r->n_pages, plan_pages(p, r->n_computed + r->n_rows)) + w->available;
     uint64_t n = pages * p->page_tokens - r->n_computed;
 
-    n = MIN(n, lag(r));
+    n = MIN(n, plan_lag(r));
     return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
 }
 
 /* A chunk that does not finish ends at a page, so that others can have the page. */
-static uint32_t align(const struct work *w, const struct plan_req *r, uint32_t n) {
+static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint32_t n) {
     uint32_t over = (r->n_computed + n) % w->p->page_tokens;
 
-    return n < lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
+    return n < plan_lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
 }
 
 /* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all there is. */
-static void extend(struct work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
+static void extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
     if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
-        set_rows(w, r, n);
+        plan_set_rows(w, r, n);
     else if (r->n_rows == 0 && space == 0)
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }
 
 /* The first prefill gets something in any case, though it be slow; so it ends one day. */
-static void min_chunk(struct work *w, uint32_t i) {
+static void min_chunk(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
     uint32_t page_left = p->page_tokens - r->n_computed % p->page_tokens;
-    uint32_t n = MIN(MIN(lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
+    uint32_t n = MIN(MIN(plan_lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
 
     if (r->n_rows > 0 || w->rows >= w->max_rows)
         return;
     n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->min_chunk_ns);
-    if (pages_to_take(p, r, n) > w->available)
+    if (plan_pages_to_take(p, r, n) > w->available)
         n = MIN(n, page_left);
     if (i < p->n_running && !make_room(w, i, n))
         w->short_of_pages = true;
-    if (pages_to_take(p, r, n) <= w->available)
-        set_rows(w, r, n);
+    if (plan_pages_to_take(p, r, n) <= w->available)
+        plan_set_rows(w, r, n);
     else
         r->verdict = PLAN_WAIT_PAGES;
 }
@@ -520,13 +310,13 @@ static void sort_by_lag(const struct plan *p, uint32_t *list, uint32_t n) {
     for (uint32_t i = 1; i < n; i++) {
         uint32_t x = list[i], j = i;
 
-        for (; j > 0 && lag(&p->req[list[j - 1]]) > lag(&p->req[x]); j--)
+        for (; j > 0 && plan_lag(&p->req[list[j - 1]]) > plan_lag(&p->req[x]); j--)
             list[j] = list[j - 1];
         list[j] = x;
     }
 }
 
-static void force_chunks(struct work *w, const uint32_t *list, uint32_t n) {
+static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = 0; k < n; k++) {
         struct plan_req *r = &w->p->req[list[k]];
 
@@ -536,15 +326,15 @@ static void force_chunks(struct work *w, const uint32_t *list, uint32_t n) {
 }
 
 /* Whether the smallest chunk of @r ends by @until: cheaper to ask than extend(). */
-static bool may_fit(const struct work *w, const struct plan_req *r, int64_t until) {
+static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t until) {
     struct cost_shape s = w->shape;
 
-    cost_add(&s, r->n_computed, MIN(lag(r), PLAN_MIN_CHUNK));
+    cost_add(&s, r->n_computed, MIN(plan_lag(r), PLAN_MIN_CHUNK));
     return cost_bound_ns(w->p->cost, &s) <= until;
 }
 
 /* @list in order of standing. */
-static void share_time(struct work *w, uint32_t *list, uint32_t n) {
+static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     struct plan_req *first = &p->req[list[0]];
     int64_t now = cost_bound_ns(p->cost, &w->shape);
@@ -571,7 +361,7 @@ static void share_time(struct work *w, uint32_t *list, uint32_t n) {
     }
 }
 
-static void plan_prefills(struct work *w) {
+static void plan_prefills(struct plan_work *w) {
     struct plan *p = w->p;
     uint32_t n = 0;
 
@@ -579,7 +369,7 @@ static void plan_prefills(struct work *w) {
         struct plan_req *r = &p->req[i];
         bool here = i < p->n_running ? r->verdict != PLAN_YIELD : r->admitted;
 
-        if (!here || !prefills(r))
+        if (!here || !plan_is_prefill(r))
             continue;
         r->verdict = PLAN_WAIT_TIME;
         if (follows(p, i))
@@ -602,14 +392,14 @@ static void plan_prefills(struct work *w) {
 /* ---- all together ---- */
 
 /* The limits on time and rows, once it is known how many decode. */
-static void set_limits(struct work *w) {
+static void set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     bool decode = false;
 
     for (uint32_t i = 0; i < p->n_running && !decode; i++)
-        decode = lag(&p->req[i]) == 1 || p->req[i].last;
+        decode = plan_lag(&p->req[i]) == 1 || p->req[i].last;
     w->limit_ns = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
-    int64_t slower = cost_bound_ns(p->cost, &w->shape) * SLOWER_NUM / SLOWER_DEN;
+    int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
     w->min_chunk_ns = MAX(slower, w->limit_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
@@ -633,7 +423,7 @@ static uint32_t pick_alone(const struct plan *p) {
     return i;
 }
 
-static void plan_alone(struct work *w, uint32_t i) {
+static void plan_alone(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
 
@@ -668,7 +458,7 @@ static void reset(struct plan *p) {
 
 /* Nobody can go on and nobody may take from another (those that are shared by two hold nothing of
  * their own): the lowest yields. Once only one is left it has the whole pool. */
-static void break_tie(struct work *w) {
+static void break_tie(struct plan_work *w) {
     struct plan *p = w->p;
 
     if (w->rows > 0 || !w->short_of_pages || p->n_yielded + p->n_admitted > 0 || p->n_running < 2)
@@ -680,7 +470,7 @@ static void break_tie(struct work *w) {
 }
 
 void plan_step(struct plan *p) {
-    struct work w = {.p = p, .available = p->n_available, .max_rows = p->max_rows};
+    struct plan_work w = {.p = p, .available = p->n_available, .max_rows = p->max_rows};
 
     assert(p->max_rows > 0 && p->page_tokens > 0);
     reset(p);
@@ -696,7 +486,7 @@ void plan_step(struct plan *p) {
         set_limits(&w);
         if (!w.short_of_pages)
             plan_admissions(&w);
-        plan_drafts(&w);
+        plan_add_drafts(&w);
         plan_prefills(&w);
     }
     break_tie(&w);

@@ -1,0 +1,182 @@
+/*
+ * plan_draft - step 4 of a plan: how many drafted rows the step gets, and who gets them.
+ *
+ * Every drafted token is a slot; its worth is its survival, the probability that it is sent. Within a draft
+ * survival falls, so the n best slots of all drafts together are always beginnings of drafts, and the best n
+ * is found by looking at each: n slots bring E + (sum of their survivals) tokens in the predicted time of
+ * a step with n rows more. Survivals are counted in classes, so nothing has to be sorted. Rows may be
+ * cheap up to a point and dear beyond it: all n are tried, not only the next.
+ */
+
+#include "base/util.h"
+#include "scheduler/plan_work.h"
+
+#define DRAFT_CLASSES 64    /* of survival */
+#define DRAFT_ROWS_MAX 128u /* of a step */
+#define PREFILL_ROWS 64     /* beside a prefill, a drafted row costs what it costs behind so many */
+#define MORE_TO_BEGIN 1.04  /* what drafts must promise while there are none */
+
+/* Slots by survival: those of class i have more than those of class i - 1. */
+struct slots {
+    uint32_t n[DRAFT_CLASSES];
+    double sum[DRAFT_CLASSES];
+};
+
+static uint32_t class_of(float survival) {
+    return MIN((uint32_t)(survival * DRAFT_CLASSES), DRAFT_CLASSES - 1);
+}
+
+static bool may_draft(const struct plan *p, uint32_t i) {
+    const struct plan_req *r = &p->req[i];
+
+    return r->n_draft_max > 0 && r->verdict == PLAN_RUN && r->n_rows == 1 && plan_is_decode(r);
+}
+
+static bool count_slots(const struct plan *p, struct slots *s) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *r = &p->req[i];
+        uint32_t n = may_draft(p, i) ? r->n_draft_max : 0;
+
+        any |= n > 0;
+        for (uint32_t k = 0; k < n; k++) {
+            s->n[class_of(r->survival[k])]++;
+            s->sum[class_of(r->survival[k])] += r->survival[k];
+        }
+    }
+    return any;
+}
+
+/*
+ * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may not make all
+ * others wait much longer, so a step gets at most 3/2 as long where others decode, 3 times where nobody
+ * does. Where decode alone misses the target and nothing prefills it is max_step_ns that counts, or 5/4 of what
+ * it is anyway.
+ */
+struct draft_room {
+    uint32_t n_rows;
+    int64_t limit_ns;
+    bool beside_prefill;
+};
+
+static struct draft_room draft_room(const struct plan_work *w) {
+    const struct plan *p = w->p;
+    int64_t now = cost_bound_ns(p->cost, &w->shape);
+    int64_t slow = MAX(p->max_step_ns, now / PLAN_SLOWER_DEN * PLAN_SLOWER_NUM);
+    int64_t stretched = w->rows > 1 ? now / 2 * 3 : now * 3;
+    struct draft_room room = {.n_rows = w->max_rows - w->rows};
+
+    room.limit_ns = MIN(now <= w->limit_ns ? w->limit_ns : slow, stretched);
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        room.beside_prefill |=
+            (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
+    if (room.beside_prefill) {
+        room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
+        room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
+    }
+    room.n_rows = MIN(room.n_rows, DRAFT_ROWS_MAX);
+    return room;
+}
+
+/* The step's shape with @n drafted rows, all sequences having the same length; beside a prefill rows are as
+ * dear as there. */
+static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n, bool beside_prefill) {
+    struct cost_shape s = w->shape;
+    uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
+
+    s.rows += n + (beside_prefill ? PREFILL_ROWS : 0);
+    s.context += n;
+    s.pairs += (n + MIN(n, s.seqs)) * context;
+    return s;
+}
+
+/* How many of the best slots the step should have. */
+static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots,
+                            const struct draft_room *room) {
+    const struct plan *p = w->p;
+    struct cost_shape s = with_drafts(w, 0, room->beside_prefill);
+    double base = (double)cost_expect_ns(p->cost, &w->shape), tokens = w->rows;
+    double other = (double)cost_expect_ns(p->cost, &s);
+    double best = tokens / MAX(base, 1) * (p->drafting ? 1 : MORE_TO_BEGIN);
+    uint32_t n = 0, chosen = 0;
+
+    for (uint32_t c = DRAFT_CLASSES; c-- > 0;)
+        for (uint32_t k = 0; k < slots->n[c] && n < room->n_rows; k++) {
+            tokens += slots->sum[c] / slots->n[c];
+            s = with_drafts(w, ++n, false);
+            if (cost_bound_ns(p->cost, &s) > room->limit_ns)
+                return chosen;
+            s = with_drafts(w, n, room->beside_prefill);
+            double ns = base + (double)cost_expect_ns(p->cost, &s) - other;
+            double rate = tokens / (ns * p->draft_slower + (double)p->draft_wait_ns);
+            if (rate > best) {
+                best = rate;
+                chosen = n;
+            }
+        }
+    return chosen;
+}
+
+/* Pages are taken for drafts only where there are plenty: nobody yields for a guess. */
+static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, uint32_t n,
+                          const struct draft_room *room) {
+    const struct plan *p = w->p;
+    uint32_t keep = p->n_running + p->n_admitted + PLAN_MIN_CHUNK / p->page_tokens + 2;
+
+    n = MIN(n, room->n_rows);
+    while (n > 0) {
+        uint32_t more = plan_pages_to_take(p, r, 1 + n) - plan_pages_to_take(p, r, 1);
+        struct cost_shape s = w->shape;
+
+        cost_remove(&s, r->n_computed, 1);
+        cost_add(&s, r->n_computed, 1 + n);
+        bool fits = more == 0 || w->available >= more + keep;
+        if (fits && (p->force_draft || cost_bound_ns(p->cost, &s) <= room->limit_ns))
+            break;
+        n--;
+    }
+    return n;
+}
+
+/* Gives request @i the slots of classes above @least, and of that class as long as there are @rest. */
+static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *rest,
+                  struct draft_room *room) {
+    struct plan_req *r = &w->p->req[i];
+    uint32_t n = 0;
+
+    for (; n < r->n_draft_max; n++) {
+        uint32_t c = class_of(r->survival[n]);
+
+        if (w->p->force_draft ? n >= w->p->force_draft
+                              : !r->try_draft && (c < least || (c == least && *rest == 0)))
+            break;
+        *rest -= c == least && *rest > 0;
+    }
+    n = fit_draft(w, r, n, room);
+    if (n == 0)
+        return;
+    plan_set_rows(w, r, 1 + n);
+    r->n_draft = n;
+    w->p->n_drafts += n;
+    room->n_rows -= n;
+}
+
+void plan_add_drafts(struct plan_work *w) {
+    struct slots slots = {0};
+    uint32_t least = DRAFT_CLASSES, n, rest = 0;
+
+    if (w->short_of_pages || !count_slots(w->p, &slots))
+        return;
+    struct draft_room room = draft_room(w);
+    for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
+        least--;
+        rest = n < slots.n[least] ? n : 0;
+        n -= MIN(n, slots.n[least]);
+    }
+    if (least < DRAFT_CLASSES && rest == 0)
+        rest = UINT32_MAX; /* all of the last class */
+    for (uint32_t i = 0; i < w->p->n_running; i++)
+        if (may_draft(w->p, i))
+            draft(w, i, least, &rest, &room);
+}

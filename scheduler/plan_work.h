@@ -1,0 +1,45 @@
+#pragma once
+
+/* plan_work - what plan.c and plan_draft.c share while a step is decided. */
+
+#include "scheduler/plan.h"
+
+#define PLAN_SLOWER_NUM 5 /* while decode alone takes too long, other work may make it */
+#define PLAN_SLOWER_DEN 4 /* 5/4 as long */
+
+/* Working state of one plan. */
+struct plan_work {
+    struct plan *p;
+    uint32_t available; /* pages not yet given out */
+    uint32_t rows;      /* given out */
+    uint32_t max_rows;
+    int64_t limit_ns;
+    int64_t min_chunk_ns; /* limit of the first prefill's smallest chunk */
+    bool short_of_pages;
+    struct cost_shape shape;
+};
+
+static inline uint32_t plan_lag(const struct plan_req *r) {
+    return r->n_tokens - r->n_computed;
+}
+
+/* Pages that @r has to take for @n_rows rows. */
+static inline uint32_t plan_pages_to_take(const struct plan *p, const struct plan_req *r,
+                                          uint32_t n_rows) {
+    uint32_t n = plan_pages(p, r->n_computed + n_rows);
+
+    return n > r->n_pages ? n - r->n_pages : 0;
+}
+
+static inline bool plan_is_decode(const struct plan_req *r) {
+    return !r->alone && !r->last && plan_lag(r) == 1;
+}
+
+static inline bool plan_is_prefill(const struct plan_req *r) {
+    return !r->alone && !r->last && plan_lag(r) > 1;
+}
+
+/* Gives @r @n_rows rows instead of those that it has; their pages are there. */
+void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows);
+/* Adds drafts to the rows of those that decode; plan_draft.c. */
+void plan_add_drafts(struct plan_work *w);
