@@ -42,7 +42,7 @@ static struct answer *of_work(struct work *w) {
 /* ---- figures ---- */
 
 struct usage {
-    uint32_t prompt, cached, output;
+    uint32_t prompt, cached, output, reasoning;
 };
 
 /* A prompt counts once, however many choices it has. */
@@ -53,6 +53,7 @@ static struct usage usage_of(const struct answer *a) {
         const struct gen *g = a->choices[i].gen;
 
         u.output += g->n_out;
+        u.reasoning += g->split ? g->split->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
     }
@@ -70,6 +71,12 @@ static void put_usage(struct json *j, const struct answer *a) {
     json_open(j, '{');
     json_put_int(j, "cached_tokens", u.cached);
     json_close(j, '}');
+    if (a->work.parses && a->work.api->family.reasons) {
+        json_key(j, "completion_tokens_details");
+        json_open(j, '{');
+        json_put_int(j, "reasoning_tokens", u.reasoning);
+        json_close(j, '}');
+    }
     json_close(j, '}');
 }
 
@@ -152,6 +159,13 @@ static bool has_text_token(const struct piece *p) {
     return false;
 }
 
+/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
+static const char *finish_of(const struct gen *g) {
+    bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
+
+    return calls ? "tool_calls" : gen_finish_name(g);
+}
+
 static void put_choice(struct json *j, const struct answer *a, const struct piece *p, bool stream) {
     json_open(j, '{');
     json_put_int(j, "index", p->index);
@@ -161,7 +175,7 @@ static void put_choice(struct json *j, const struct answer *a, const struct piec
         a->form->logprobs(j, a, p);
     else
         json_null(j);
-    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
+    json_put_string(j, "finish_reason", p->last ? finish_of(p->choice->gen) : NULL);
     put_extras(j, a, p);
     json_close(j, '}');
 }
@@ -228,28 +242,60 @@ static void advance(struct choice *c, uint32_t to) {
     c->n_sent = to;
 }
 
+/* What is new of the text of choice @i. */
+static void send_text(struct answer *a, uint32_t i) {
+    struct choice *c = &a->choices[i];
+    const struct gen *g = c->gen;
+    struct piece p = {.choice = c,
+                      .index = i,
+                      .from = c->n_sent,
+                      .to = ready_tokens(c),
+                      .text = g->text.data + c->text_sent,
+                      .len = g->ready - c->text_sent,
+                      .first = c->text_sent == 0 && !a->form->has_role};
+
+    send_piece(a, &p);
+    advance(c, p.to);
+    c->text_sent = g->ready;
+}
+
+/* The same where it is taken apart: one part for each delta. Tokens go with the first of them; those of
+ * which nothing can be told yet wait for the next. */
+static void send_parts(struct answer *a, uint32_t i) {
+    struct choice *c = &a->choices[i];
+    struct split_piece part;
+
+    while (!conn_is_full(a->call->conn) && split_next(c->gen->split, &c->at, &part)) {
+        struct piece p = {.choice = c,
+                          .index = i,
+                          .from = c->n_sent,
+                          .to = ready_tokens(c),
+                          .text = part.text,
+                          .len = part.len,
+                          .part = &part};
+
+        send_piece(a, &p);
+        advance(c, p.to);
+    }
+}
+
 /* What is new of choice @i: its text, and its end. */
 static void send_choice(struct answer *a, uint32_t i) {
     struct choice *c = &a->choices[i];
     const struct gen *g = c->gen;
 
-    if (g->ready > c->text_sent) {
-        struct piece p = {c,
-                          i,
-                          c->n_sent,
-                          ready_tokens(c),
-                          g->text.data + c->text_sent,
-                          g->ready - c->text_sent,
-                          c->text_sent == 0 && !a->form->has_role,
-                          false};
-
-        send_piece(a, &p);
-        advance(c, p.to);
-        c->text_sent = g->ready;
-    }
-    if (g->state == GEN_DONE && !c->finish_sent) {
-        struct piece p = {
-            c, i, c->n_sent, g->n_out, "", 0, c->text_sent == 0 && !a->form->has_role, true};
+    if (g->split)
+        send_parts(a, i);
+    else if (g->ready > c->text_sent)
+        send_text(a, i);
+    if (g->state == GEN_DONE && !c->finish_sent && !(g->split && conn_is_full(a->call->conn))) {
+        struct piece p = {.choice = c,
+                          .index = i,
+                          .from = c->n_sent,
+                          .to = g->n_out,
+                          .text = "",
+                          .first = c->text_sent == 0 && !a->form->has_role,
+                          .last = true};
 
         send_piece(a, &p);
         advance(c, p.to);
@@ -261,7 +307,7 @@ static void send_head(struct answer *a) {
     respond_stream(a->call);
     a->head_sent = true;
     for (uint32_t i = 0; i < a->n_choices && a->form->has_role; i++) {
-        struct piece p = {&a->choices[i], i, 0, 0, "", 0, true, false};
+        struct piece p = {.choice = &a->choices[i], .index = i, .text = "", .first = true};
 
         send_piece(a, &p);
     }
@@ -311,8 +357,13 @@ static void send_whole(struct answer *a) {
     begin(&j, &b, a, a->form->object);
     for (uint32_t i = 0; i < a->n_choices; i++) {
         struct gen *g = a->choices[i].gen;
-        struct piece p = {&a->choices[i], i,    0,   g->n_out, g->text.data ? g->text.data : "",
-                          g->ready,       true, true};
+        struct piece p = {.choice = &a->choices[i],
+                          .index = i,
+                          .to = g->n_out,
+                          .text = g->text.data ? g->text.data : "",
+                          .len = g->ready,
+                          .first = true,
+                          .last = true};
 
         put_choice(&j, a, &p, false);
     }
@@ -447,6 +498,14 @@ static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_
                    g->m.share_key);
 }
 
+static int set_split(struct answer *a, struct gen *g) {
+    struct toolcall_opts opts = a->work.parse;
+
+    opts.seed =
+        rng_next(&a->work.api->rng); /* ids of calls must not come again in a conversation */
+    return a->work.parses ? gen_split(g, &opts) : 0;
+}
+
 /* Tokens are there: one generation for each prompt and choice. */
 static int create_gens(struct answer *a, struct err *err) {
     const struct request *r = &a->work.r;
@@ -469,6 +528,7 @@ static int create_gens(struct answer *a, struct err *err) {
             if (result == 0) {
                 a->choices[a->n_choices++].gen = g;
                 fill_submit(a, g, group, seed);
+                result = set_split(a, g);
             }
         }
         if (result < 0)

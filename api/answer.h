@@ -19,8 +19,9 @@
 struct choice {
     struct gen *gen;
     size_t text_sent;
-    uint32_t n_sent;  /* output tokens */
-    uint64_t n_chars; /* of the text before token n_sent, for text_offset */
+    struct split_at at; /* the same where the text is taken apart */
+    uint32_t n_sent;    /* output tokens */
+    uint64_t n_chars;   /* of the text before token n_sent, for text_offset */
     bool finish_sent;
 };
 
@@ -30,6 +31,7 @@ struct piece {
     uint32_t index, from, to;
     const char *text;
     size_t len;
+    const struct split_piece *part; /* of a stream whose text is taken apart */
     bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
 };
 

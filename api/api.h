@@ -30,6 +30,8 @@ struct api_model {
     const char *const *aliases; /* NULL-terminated */
     const struct tokenizer *tokenizer;
     const struct template *template; /* NULL: the model has none */
+    const char *template_source;     /* how tool calls and reasoning are written is read from it */
+    size_t template_len;
     uint32_t max_context, n_vocab, page_tokens, n_pages;
     int64_t created_unix;
 };

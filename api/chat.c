@@ -1,9 +1,104 @@
 #include <string.h>
 #include "api/answer.h"
 
+/* Two names for the same: clients read one or the other. */
+static void put_reasoning(struct json *j, const char *text, size_t len) {
+    json_key(j, "reasoning_content");
+    json_string(j, text, len);
+    json_key(j, "reasoning");
+    json_string(j, text, len);
+}
+
+/* The members of a call before its arguments; "function" is left open. */
+static void open_function(struct json *j, const struct split_call *c) {
+    json_put_string(j, "id", c->id);
+    json_put_string(j, "type", "function");
+    json_key(j, "function");
+    json_open(j, '{');
+    json_put_string(j, "name", c->name);
+}
+
+/* The first delta of a call says what it is, the others bring its arguments. */
+static void put_call_delta(struct json *j, const struct split *s, const struct split_piece *part) {
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    json_open(j, '{');
+    json_put_int(j, "index", part->call);
+    if (part->begins) {
+        open_function(j, &s->calls[part->call]);
+    } else {
+        json_key(j, "function");
+        json_open(j, '{');
+    }
+    json_key(j, "arguments");
+    json_string(j, part->text, part->len);
+    json_close(j, '}');
+    json_close(j, '}');
+    json_close(j, ']');
+}
+
+static void put_delta(struct json *j, const struct piece *p) {
+    json_key(j, "delta");
+    json_open(j, '{');
+    if (p->part->kind == SPLIT_CALL) {
+        put_call_delta(j, p->choice->gen->split, p->part);
+    } else if (p->part->kind == SPLIT_REASONING) {
+        put_reasoning(j, p->text, p->len);
+    } else {
+        json_key(j, "content");
+        json_string(j, p->text, p->len);
+    }
+    json_close(j, '}');
+}
+
+static void put_calls(struct json *j, const struct split *s) {
+    const char *args = s->text[SPLIT_CALL].data;
+
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < s->n_calls; i++) {
+        const struct split_call *c = &s->calls[i];
+
+        json_open(j, '{');
+        open_function(j, c);
+        json_key(j, "arguments");
+        json_string(j, args ? args + c->begin : "", c->end - c->begin);
+        json_close(j, '}');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_message(struct json *j, const struct split *s) {
+    const struct buf *content = &s->text[SPLIT_CONTENT], *reasoning = &s->text[SPLIT_REASONING];
+
+    json_key(j, "message");
+    json_open(j, '{');
+    json_put_string(j, "role", "assistant");
+    json_key(j, "content");
+    if (s->n_calls && !content->len)
+        json_null(j);
+    else
+        json_string(j, content->data ? content->data : "", content->len);
+    if (reasoning->len)
+        put_reasoning(j, reasoning->data, reasoning->len);
+    if (s->n_calls)
+        put_calls(j, s);
+    json_put_string(j, "refusal", NULL);
+    json_close(j, '}');
+}
+
 static void put_content(struct json *j, const struct answer *a, const struct piece *p,
                         bool stream) {
     (void)a;
+    if (p->part) {
+        put_delta(j, p);
+        return;
+    }
+    if (!stream && p->choice->gen->split) {
+        put_message(j, p->choice->gen->split);
+        return;
+    }
     json_key(j, stream ? "delta" : "message");
     json_open(j, '{');
     if (p->first)

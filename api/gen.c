@@ -103,6 +103,10 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     return 0;
 }
 
+int gen_split(struct gen *g, const struct toolcall_opts *opts) {
+    return split_new(&g->split, opts, TEXT_MAX);
+}
+
 static void leave(struct gen *g) {
     if (is_at_worker(g) && g->api->worker_up)
         g->api->port->cancel(g->api->port, g->m.id);
@@ -120,6 +124,7 @@ struct gen *gen_free(struct gen *g) {
     list_remove(&g->bucket);
     if (g->stops)
         stops_free(g->stops);
+    split_free(g->split);
     buf_deinit(&g->text);
     free(g->tokens);
     free(g->logprobs);
@@ -132,6 +137,24 @@ struct gen *gen_free(struct gen *g) {
 
 /* ---- ends ---- */
 
+/* Feeds what has become ready, cut where tokens end, so that tokens are counted where they belong. */
+static int take_apart(struct gen *g) {
+    int r = 0;
+
+    while (g->split && r == 0 && g->n_split < g->ready) {
+        uint32_t i = g->n_counted;
+        size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
+        bool whole = i < g->n_out && end == g->text_end[i];
+
+        r = split_feed(g->split, g->text.data + g->n_split, end - g->n_split);
+        if (whole)
+            split_count(g->split, end - (i ? g->text_end[i - 1] : 0));
+        g->n_counted += whole;
+        g->n_split = end;
+    }
+    return r;
+}
+
 /* The end, once: frees the place and tells the owner, after which @g may be gone. */
 static void end(struct gen *g, enum finish_reason why) {
     if (g->state == GEN_DONE)
@@ -139,6 +162,10 @@ static void end(struct gen *g, enum finish_reason why) {
     g->finish = why;
     g->done_ns = clock_now(g->api->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
+    if (g->split && why != FINISH_ERROR && (take_apart(g) < 0 || split_finish(g->split) < 0)) {
+        err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
+        g->finish = FINISH_ERROR;
+    }
     leave(g);
     g->changed(g);
 }
@@ -193,13 +220,28 @@ static int reserve(struct gen *g, uint32_t n) {
     return 0;
 }
 
+/* The bytes of a token. Of control tokens only those have any that the client asked for, or that are part
+ * of a marker. */
+static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
+    const struct tokenizer *t = g->api->model->tokenizer;
+
+    *len = 0;
+    if (is_end_token(g, id))
+        return "";
+    const char *piece = tokenizer_piece(t, id, g->keep_special, len);
+    if (*len || !g->split)
+        return piece;
+    piece = tokenizer_piece(t, id, true, len);
+    if (!split_wants(g->split, piece, *len))
+        *len = 0;
+    return piece;
+}
+
 /* Adds the token's bytes to the text. */
 static int add_text(struct gen *g, int32_t id) {
     struct stops_match match;
-    size_t len = 0;
-    const char *piece = is_end_token(g, id)
-                            ? ""
-                            : tokenizer_piece(g->api->model->tokenizer, id, g->keep_special, &len);
+    size_t len;
+    const char *piece = piece_of(g, id, &len);
 
     if (g->stopped)
         return 0;
@@ -272,7 +314,7 @@ static int take_tokens(struct gen *g, const struct event *e) {
             return r;
     settle(g);
     take_times(g, g->n_out - was);
-    return 0;
+    return take_apart(g);
 }
 
 static void take_counts(struct gen *g, const struct event *e) {

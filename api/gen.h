@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/list.h"
+#include "api/split.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 
@@ -44,8 +45,11 @@ struct gen {
     uint32_t *text_end; /* text.len after each output token */
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
-    struct buf text; /* raw bytes of the output */
-    size_t ready;    /* of text: may be sent */
+    struct buf text;     /* raw bytes of the output */
+    size_t ready;        /* of text: may be sent */
+    struct split *split; /* what of it is reasoning and calls; NULL: it is not looked at */
+    size_t n_split;      /* bytes of text that `split` has been fed */
+    uint32_t n_counted;  /* tokens, whole ones */
     bool keep_special, include_stop;
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
@@ -57,6 +61,8 @@ struct gen {
  * outlive it. */
 int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
+/* Its text is taken apart. Before it is started. */
+int gen_split(struct gen *g, const struct toolcall_opts *opts);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
 
 /* Hands it to the worker, now or when there is one. */

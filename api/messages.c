@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/toolcall.h"
 
 /*
  * Templates were written against what transformers passes them: plain dictionaries with string content,
@@ -15,7 +16,9 @@
 struct build {
     yyjson_mut_doc *doc;
     struct err *err;
-    size_t i; /* the message being built */
+    const struct messages_form *form;
+    struct buf note; /* the description of the tools, until it has its place */
+    size_t i;        /* the message being built */
 };
 
 /* "messages[i]" and a place inside it. */
@@ -52,8 +55,7 @@ static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **
 }
 
 /* Parts become one string, a line each. */
-static int join_parts(struct build *b, yyjson_val *parts, yyjson_mut_val **out) {
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+static int join_parts(struct build *b, yyjson_val *parts, struct buf *text) {
     size_t i, n;
     yyjson_val *part, *s = NULL;
 
@@ -62,38 +64,72 @@ static int join_parts(struct build *b, yyjson_val *parts, yyjson_mut_val **out) 
 
         if (r < 0)
             return r;
-        if ((i && buf_add_char(&text, '\n') < 0) ||
-            buf_add(&text, yyjson_get_str(s), yyjson_get_len(s)) < 0)
+        if ((i && buf_add_char(text, '\n') < 0) ||
+            buf_add(text, yyjson_get_str(s), yyjson_get_len(s)) < 0)
             return -ENOMEM;
     }
-    *out = yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
-    return *out ? 0 : -ENOMEM;
+    return 0;
 }
 
-static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, bool may_miss) {
+/* The content as one string, added to @text. */
+static int add_content(struct build *b, yyjson_val *m, bool may_miss, struct buf *text) {
     yyjson_val *v = yyjson_obj_get(m, "content");
-    yyjson_mut_val *text = NULL;
-    int r = 0;
 
     if (yyjson_is_str(v))
-        text = text_of(b, v);
-    else if (yyjson_is_arr(v))
-        r = join_parts(b, v, &text);
-    else if ((!v || yyjson_is_null(v)) && may_miss)
-        text = yyjson_mut_strcpy(b->doc, "");
-    else
-        return refuse(b, ".content", "must be a string or an array of parts");
-    return r < 0 ? r : put(b, to, "content", text);
+        return buf_add(text, yyjson_get_str(v), yyjson_get_len(v));
+    if (yyjson_is_arr(v))
+        return join_parts(b, v, text);
+    if ((!v || yyjson_is_null(v)) && may_miss)
+        return 0;
+    return refuse(b, ".content", "must be a string or an array of parts");
 }
 
-/* Templates print a call's arguments as JSON: they want the object, clients send its text. */
+static int put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
+    return put(b, to, "content",
+               yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len));
+}
+
+static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *role) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool noted = b->note.len && strcmp(role, b->form->no_system ? "user" : "system") == 0;
+    int r = 0;
+
+    if (noted && b->form->no_system &&
+        (buf_add(&text, b->note.data, b->note.len) < 0 || buf_add_str(&text, "\n\n") < 0))
+        return -ENOMEM;
+    if ((r = add_content(b, m, strcmp(role, "assistant") == 0, &text)) < 0)
+        return r;
+    if (noted && !b->form->no_system &&
+        ((text.len && buf_add_str(&text, "\n\n") < 0) ||
+         buf_add(&text, b->note.data, b->note.len) < 0))
+        return -ENOMEM;
+    if (noted)
+        buf_clear(&b->note);
+    return put_text(b, to, &text);
+}
+
+static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
+    size_t len;
+    char *text = yyjson_val_write(v, 0, &len);
+    yyjson_mut_val *out = text ? yyjson_mut_strncpy(b->doc, text, len) : NULL;
+
+    free(text);
+    return out;
+}
+
+/* Most templates print a call's arguments as JSON: they want the object, clients send its text. */
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     const char *s = yyjson_get_str(v);
-    yyjson_doc *doc = s ? yyjson_read(s, yyjson_get_len(v), 0) : NULL;
+    yyjson_doc *doc = s && !b->form->text_args ? yyjson_read(s, yyjson_get_len(v), 0) : NULL;
     yyjson_val *root = yyjson_doc_get_root(doc);
-    yyjson_mut_val *out =
-        yyjson_is_obj(root) ? yyjson_val_mut_copy(b->doc, root) : yyjson_val_mut_copy(b->doc, v);
+    yyjson_mut_val *out;
 
+    if (!v)
+        out = b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
+    else if (b->form->text_args && !s)
+        out = json_of(b, v);
+    else
+        out = yyjson_val_mut_copy(b->doc, yyjson_is_obj(root) ? root : v);
     yyjson_doc_free(doc);
     return out;
 }
@@ -114,16 +150,15 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
     if (r == 0)
         r = put(b, function, "name", text_of(b, name));
     if (r == 0)
-        r = put(b, function, "arguments", args ? arguments_of(b, args) : yyjson_mut_obj(b->doc));
+        r = put(b, function, "arguments", arguments_of(b, args));
     return r < 0 ? r : put(b, o, "function", function);
 }
 
-static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, bool *has_calls) {
+static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     yyjson_val *v = yyjson_obj_get(m, "tool_calls"), *call;
     yyjson_mut_val *calls;
     size_t i, n;
 
-    *has_calls = false;
     if (!v || yyjson_is_null(v))
         return 0;
     if (!yyjson_is_arr(v))
@@ -136,7 +171,6 @@ static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, bool *h
         if (r < 0)
             return r;
     }
-    *has_calls = n > 0;
     return n ? put(b, to, "tool_calls", calls) : 0;
 }
 
@@ -166,10 +200,41 @@ static const char *role_of(yyjson_val *v) {
     return NULL;
 }
 
+/* The results of calls. */
+static bool is_result(yyjson_val *m) {
+    yyjson_val *role = yyjson_obj_get(m, "role");
+
+    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
+}
+
+/* An assistant's message with its calls as text, for a template that knows none. */
+static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
+    size_t i, n;
+    int r = scratch ? add_content(b, m, true, &text) : -ENOMEM;
+
+    if (r == 0)
+        r = put_calls(b, m, scratch); /* checks them, too */
+    calls = r == 0 ? yyjson_mut_obj_get(scratch, "tool_calls") : NULL;
+    yyjson_mut_arr_foreach(calls, i, n, call) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
+        yyjson_mut_val *args = yyjson_mut_obj_get(f, "arguments");
+
+        if (text.len && text.data[text.len - 1] != '\n')
+            r = buf_add_char(&text, '\n');
+        if (r == 0)
+            r = toolcall_write_call(&text, yyjson_mut_get_str(yyjson_mut_obj_get(f, "name")),
+                                    yyjson_mut_get_str(args), yyjson_mut_get_len(args));
+        if (r < 0)
+            return -ENOMEM;
+    }
+    return r < 0 ? r : put_text(b, to, &text);
+}
+
 static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
-    bool has_calls, assistant = role && strcmp(role, "assistant") == 0;
 
     if (!to)
         return -ENOMEM;
@@ -178,10 +243,11 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     if (!role)
         return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
     int r = put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+    bool plain = b->form->plain && strcmp(role, "assistant") == 0;
     if (r == 0)
-        r = put_content(b, m, to, assistant);
-    if (r == 0)
-        r = put_calls(b, m, to, &has_calls);
+        r = plain ? put_plain_calls(b, m, to) : put_content(b, m, to, role);
+    if (r == 0 && !plain)
+        r = put_calls(b, m, to);
     if (r == 0)
         r = put_string(b, m, to, "name", "name");
     if (r == 0)
@@ -193,27 +259,66 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     return r;
 }
 
+/* Results that follow each other become one message of the user. @m and @b->i go on to the last. */
+static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
+    CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    int r;
+
+    for (;; b->i++, *m = unsafe_yyjson_get_next(*m)) {
+        buf_clear(&text);
+        if ((r = add_content(b, *m, false, &text)) < 0)
+            return r;
+        if (toolcall_write_result(&all, yyjson_get_str(yyjson_obj_get(*m, "name")),
+                                  text.data ? text.data : "", text.len) < 0)
+            return -ENOMEM;
+        if (b->i + 1 == n || !is_result(unsafe_yyjson_get_next(*m)))
+            break;
+    }
+    if (!to || put(b, to, "role", yyjson_mut_str(b->doc, "user")) < 0)
+        return -ENOMEM;
+    return put_text(b, to, &all);
+}
+
+static int put_note(struct build *b, yyjson_mut_val *list) {
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    int r = to ? put(b, to, "role", yyjson_mut_str(b->doc, "system")) : -ENOMEM;
+
+    if (r == 0)
+        r = put_text(b, to, &b->note);
+    buf_clear(&b->note);
+    return r;
+}
+
 static int put_messages(struct build *b, const struct request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
-    yyjson_val *m;
-    size_t n;
+    yyjson_val *m = yyjson_arr_get_first(r->messages);
+    const char *first = role_of(yyjson_obj_get(m, "role"));
+    size_t n = yyjson_arr_size(r->messages);
+    int result = list ? 0 : -ENOMEM;
 
-    if (!list)
-        return -ENOMEM;
-    yyjson_arr_foreach(r->messages, b->i, n, m) {
-        int result = put_message(b, m, list);
+    if (result == 0 && b->form->plain && r->functions)
+        result = toolcall_describe(&b->note, yyjson_doc_get_root(r->functions));
+    if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
+        result = put_note(b, list);
+    for (b->i = 0; result == 0 && b->i < n; b->i++, m = unsafe_yyjson_get_next(m))
+        result =
+            b->form->plain && is_result(m) ? put_results(b, &m, n, list) : put_message(b, m, list);
+    return result < 0 ? result : put(b, root, "messages", list);
+}
 
-        if (result < 0)
-            return result;
-    }
-    return put(b, root, "messages", list);
+static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_val *functions = b->form->plain ? NULL : yyjson_doc_get_root(r->functions);
+
+    return put(b, root, "tools",
+               functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc));
 }
 
 /* Functions only: a tool of another type is for another service. */
-static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
-    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+static int copy_functions(const struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
+                          struct err *err) {
     yyjson_val *tool;
-    size_t i, n, kept = 0;
+    size_t i, n;
     char param[40];
 
     yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
@@ -224,13 +329,26 @@ static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *r
             continue;
         snprintf(param, sizeof(param), "tools[%zu].function.name", i);
         if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
-            return err_set_code(b->err, 400, "invalid_value", param,
+            return err_set_code(err, 400, "invalid_value", param,
                                 "%s must be a string of 1 to 256 bytes.", param);
-        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(b->doc, tool)))
+        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
             return -ENOMEM;
-        kept++;
     }
-    return put(b, root, "tools", kept ? list : yyjson_mut_null(b->doc));
+    return 0;
+}
+
+int messages_functions(struct request *r, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
+    int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
+
+    if (result == 0 && yyjson_mut_arr_size(list)) {
+        yyjson_mut_doc_set_root(doc, list);
+        r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
+        result = r->functions ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    return result;
 }
 
 static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
@@ -279,11 +397,11 @@ static int put_all(struct build *b, const struct request *r, const struct api_mo
     return result;
 }
 
-int messages_vars(const struct request *r, const struct api_model *model, yyjson_doc **out,
-                  struct err *err) {
+int messages_vars(const struct request *r, const struct api_model *model,
+                  const struct messages_form *form, yyjson_doc **out, struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
-    struct build b = {.doc = doc, .err = err};
+    struct build b = {.doc = doc, .err = err, .form = form, .note = {.max = UINT32_MAX}};
     int result = root ? put_all(&b, r, model, root) : -ENOMEM;
 
     if (result == 0) {
@@ -291,6 +409,7 @@ int messages_vars(const struct request *r, const struct api_model *model, yyjson
         *out = yyjson_mut_doc_imut_copy(doc, NULL);
         result = *out ? 0 : -ENOMEM;
     }
+    buf_deinit(&b.note);
     yyjson_mut_doc_free(doc);
     return result;
 }

@@ -7,6 +7,7 @@
 #include "api/admit.h"
 #include "api/api.h"
 #include "api/auth.h"
+#include "api/family.h"
 #include "api/metrics.h"
 #include "base/list.h"
 #include "base/rng.h"
@@ -23,6 +24,7 @@ struct api {
     uv_loop_t *loop;
     struct api_opts opts;
     const struct api_model *model; /* read through the pointer: the worker fills it in later */
+    struct family family;          /* of the model */
     struct api_port *port;
     struct clock *clock;
     enum api_health health;

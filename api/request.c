@@ -428,6 +428,7 @@ static const struct field fields[] = {
     {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, "\"auto\" or \"none\""},
+    {"parallel_tool_calls", CHAT, parse_not, AT(one_call), 0, 0, "a boolean"},
     {"response_format", BOTH, parse_format, 0, 0, 0, "an object with the type \"text\""},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
     {"reasoning_effort", CHAT, parse_value, AT(reasoning_effort), 0, 0, NULL},
@@ -565,5 +566,7 @@ void request_drop_body(struct request *r) {
 
 void request_deinit(struct request *r) {
     request_drop_body(r);
+    yyjson_doc_free(r->functions);
+    r->functions = NULL;
     arena_deinit(&r->arena);
 }

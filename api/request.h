@@ -36,7 +36,7 @@ struct request {
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    bool has_seed, no_tools;
+    bool has_seed, no_tools, one_call;
     uint32_t n, n_top, max_new; /* max_new 0: not given */
     int16_t priority;
     uint64_t seed;
@@ -45,6 +45,7 @@ struct request {
     int32_t *stop_ids;
     struct submit_bias *bias;
     struct str cache_salt, cache_key, user;
+    yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
     /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
 };

@@ -174,6 +174,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     a->loop = loop;
     a->opts = *opts;
     a->model = model;
+    family_init(&a->family, model);
     a->port = port;
     a->clock = clock;
     list_init(&a->listeners);

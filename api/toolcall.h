@@ -72,6 +72,11 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
 /* Whether a rendered prompt ends inside reasoning, so that the output starts there. */
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 
+/* Whether a marker of theirs contains @text: the text of a control token that matters to a parser. Either
+ * may be NULL. */
+bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
+                         const char *text, size_t len);
+
 struct toolcall_opts {
     const struct toolcall_format *format;       /* NULL: content and reasoning only */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
@@ -115,7 +120,8 @@ DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
 int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
-uint32_t toolcall_n_calls(const struct toolcall_parser *p); /* that have begun */
+bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
+uint32_t toolcall_n_calls(const struct toolcall_parser *p);  /* that have begun */
 size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and arguments in memory */
 
 /*

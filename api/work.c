@@ -105,16 +105,50 @@ void work_deinit(struct work *w) {
     request_deinit(&w->r);
 }
 
-static int render(struct work *w) {
+/* How the answer to the chat is read. */
+static void set_parse(struct work *w) {
+    const struct family *f = &w->api->family;
+
+    w->parse = (struct toolcall_opts){
+        .format = family_format(f, w->r.functions),
+        .reasoning = f->reasoning,
+        .tools = yyjson_doc_get_root(w->r.functions),
+        .max_calls = w->r.one_call ? 1 : 0,
+    };
+    w->parse.in_reasoning =
+        toolcall_opens_reasoning(f->reasoning, w->prompts[0].text, w->prompts[0].len);
+    w->parses = w->parse.format || w->parse.reasoning;
+}
+
+static int render_as(struct work *w, const struct messages_form *form) {
     struct template_opts o = {.now_unix = time(NULL)};
     yyjson_doc *vars = NULL;
-    int r = messages_vars(&w->r, w->api->model, &vars, &w->err);
+    int r = messages_vars(&w->r, w->api->model, form, &vars, &w->err);
 
     if (r < 0)
         return r;
+    rendered_deinit(&w->rendered);
+    memset(&w->rendered, 0, sizeof(w->rendered));
     r = template_render(w->api->model->template, yyjson_doc_get_root(vars), &o, &w->rendered,
                         &w->err);
     yyjson_doc_free(vars);
+    return r == -EINVAL && !*w->err.code ? -EBADMSG : r;
+}
+
+static int render(struct work *w) {
+    struct messages_form form = {.plain = !w->api->family.takes_tools,
+                                 .text_args =
+                                     !w->api->family.takes_tools || w->api->family.text_args};
+    int r = messages_functions(&w->r, &w->err);
+
+    if (r == 0)
+        r = render_as(w, &form);
+    if (r == -EBADMSG && form.plain && w->r.functions) { /* perhaps it knows no system message */
+        form.no_system = true;
+        memset(&w->err, 0, sizeof(w->err));
+        r = render_as(w, &form);
+    }
+    r = r == -EBADMSG ? -EINVAL : r;
     if (r == -EMSGSIZE)
         return err_set_code(&w->err, 400, "context_length_exceeded", "messages",
                             "The messages are far longer than the model's maximum context length.");
@@ -130,6 +164,8 @@ static int render(struct work *w) {
     w->prompts[0].len = w->rendered.text.len;
     w->prompts[0].user = w->rendered.user;
     w->prompts[0].n_user = w->rendered.n_user;
+    if (w->kind == REQUEST_CHAT)
+        set_parse(w);
     return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include <uv.h>
 #include "api/request.h"
+#include "api/toolcall.h"
 #include "base/list.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -33,7 +34,9 @@ struct work {
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in r.arena */
     uint32_t n_prompts, max_tokens;
-    bool chat;       /* the prompt is made of messages */
+    bool chat;   /* the prompt is made of messages */
+    bool parses; /* the output is taken apart, as `parse` says */
+    struct toolcall_opts parse;
     struct buf text; /* REQUEST_DETOKENIZE */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */

@@ -32,6 +32,7 @@ struct front {
     struct gguf *file;
     struct tokenizer *tokenizer;
     struct template *template;
+    struct buf template_text; /* of the configured file */
     char *model_name;
     const char *aliases[1];
     struct api_model model;
@@ -273,18 +274,21 @@ static int read_text_file(const char *path, struct buf *out, struct err *err) {
 
 /* The chat template: the configured file, else the model's; a model may have none. */
 static int open_template(struct front *f, struct err *err) {
-    CLEANUP(buf_deinit) struct buf text = {.max = TEMPLATE_FILE_MAX};
+    struct buf *text = &f->template_text;
     struct gguf_str s;
 
     if (*f->config.chat_template) {
-        int r = read_text_file(f->config.chat_template, &text, err);
+        buf_init(text, TEMPLATE_FILE_MAX);
+        int r = read_text_file(f->config.chat_template, text, err);
 
         if (r < 0)
             return r;
-        s = (struct gguf_str){text.data ? text.data : "", text.len};
+        s = (struct gguf_str){text->data ? text->data : "", text->len};
     } else if (gguf_string(f->file, "tokenizer.chat_template", &s) < 0) {
         return 0;
     }
+    f->model.template_source = s.data;
+    f->model.template_len = s.len;
     return template_new(&f->template, s.data, s.len, err);
 }
 
@@ -312,6 +316,8 @@ static int open_model(struct front *f, struct err *err) {
         .aliases = f->aliases,
         .tokenizer = f->tokenizer,
         .template = f->template,
+        .template_source = f->model.template_source,
+        .template_len = f->model.template_len,
         .n_vocab = tokenizer_n_vocab(f->tokenizer),
         .created_unix = time(NULL),
     };
@@ -465,6 +471,7 @@ static void free_front(struct front *f) {
     workers_free(f->workers);
     uv_loop_close(&f->loop);
     template_free(f->template);
+    buf_deinit(&f->template_text);
     tokenizer_free(f->tokenizer);
     gguf_free(f->file);
     free(f->model_name);

@@ -168,6 +168,12 @@ int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx) {
     return p->error;
 }
 
+bool toolcall_in_reasoning(const struct toolcall_parser *p) {
+    const struct tc_state *s = &states_of(p)[p->state];
+
+    return s->kind == TC_TEXT && s->reasoning;
+}
+
 uint32_t toolcall_n_calls(const struct toolcall_parser *p) {
     return p->n_calls;
 }

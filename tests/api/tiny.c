@@ -22,11 +22,12 @@ static void write_char(char out[4], int byte) {
 
 struct tokenizer *tiny_tokenizer(void) {
     static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+    static const char *const late[] = {"<tool_call>", "</tool_call>", "<|junk|>"};
     static const char *const merges[] = {"a b"};
     struct gguf_writer w;
     char text[256][4], path[64];
-    const char *tokens[TINY_VOCAB + 1];
-    int32_t types[TINY_VOCAB + 1];
+    const char *tokens[TINY_ALL];
+    int32_t types[TINY_ALL];
     struct tokenizer *t = NULL;
     struct gguf *g = NULL;
     struct err err = {0};
@@ -39,12 +40,16 @@ struct tokenizer *tiny_tokenizer(void) {
     }
     tokens[TINY_VOCAB] = "ab"; /* the one merge */
     types[TINY_VOCAB] = 1;
+    for (int i = TINY_CALL; i < TINY_ALL; i++) {
+        tokens[i] = late[i - TINY_CALL];
+        types[i] = 3;
+    }
     gw_init(&w);
     gw_string(&w, "general.architecture", "llama");
     gw_string(&w, "tokenizer.ggml.model", "gpt2");
     gw_string(&w, "tokenizer.ggml.pre", "gpt-2");
-    gw_strings(&w, "tokenizer.ggml.tokens", TINY_VOCAB + 1, tokens);
-    gw_array(&w, "tokenizer.ggml.token_type", GGUF_I32, TINY_VOCAB + 1, types, sizeof(types));
+    gw_strings(&w, "tokenizer.ggml.tokens", TINY_ALL, tokens);
+    gw_array(&w, "tokenizer.ggml.token_type", GGUF_I32, TINY_ALL, types, sizeof(types));
     gw_strings(&w, "tokenizer.ggml.merges", 1, merges);
     gw_u32(&w, "tokenizer.ggml.eos_token_id", TINY_END);
     gw_finish(&w);

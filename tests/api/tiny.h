@@ -8,7 +8,16 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-enum { TINY_START = 256, TINY_END, TINY_EOT, TINY_VOCAB };
+enum {
+    TINY_START = 256,
+    TINY_END,
+    TINY_EOT,
+    TINY_VOCAB,
+    TINY_CALL = TINY_VOCAB + 1,
+    TINY_CALL_END,
+    TINY_JUNK,
+    TINY_ALL
+};
 
 struct tokenizer *tiny_tokenizer(void); /* the caller frees */
 struct template *tiny_template(void);

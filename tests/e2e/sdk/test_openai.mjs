@@ -118,6 +118,29 @@ test("completions answer and stream", async () => {
     assert.ok(echo instanceof OpenAI.BadRequestError || echo.choices[0].text.startsWith("Once upon a time"));
 });
 
+test("a request with tools is answered, plain and by the SDK's stream", async () => {
+    const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+    const tools = [{ type: "function", function: { name: "get_weather", description: "Weather of a city.", parameters } }];
+    const body = { model, messages, tools, tool_choice: "auto", parallel_tool_calls: false, max_tokens: 24, temperature: 0 };
+    const check = ({ message, finish_reason }) => {
+        assert.ok(["stop", "length", "tool_calls"].includes(finish_reason));
+        assert.ok(message.content === null || typeof message.content === "string");
+        for (const c of message.tool_calls ?? []) assert.equal(typeof c.function.arguments, "string");
+    };
+    const whole = await client.chat.completions.create(body);
+    check(whole.choices[0]);
+    const streamed = await client.chat.completions.stream(body).finalChatCompletion();
+    check(streamed.choices[0]);
+    assert.equal(streamed.choices[0].message.content || null, whole.choices[0].message.content || null);
+    assert.equal(streamed.choices[0].finish_reason, whole.choices[0].finish_reason);
+    const past = [
+        ...messages,
+        { role: "assistant", content: null, tool_calls: [{ id: "call_1", type: "function", function: { name: "get_weather", arguments: '{"city": "Bonn"}' } }] },
+        { role: "tool", tool_call_id: "call_1", content: "rain" },
+    ];
+    check((await client.chat.completions.create({ ...body, messages: past })).choices[0]);
+});
+
 test("an aborted stream frees its generation", async () => {
     const stream = await client.chat.completions.create({ model, messages, max_tokens: 1500, stream: true, temperature: 1, seed: 1, ignore_eos: true });
     for await (const _ of stream) break;

@@ -1,0 +1,59 @@
+#include "api/family.h"
+
+#include <string.h>
+
+/*
+ * Templates differ in the form of past calls: most write the arguments with tojson or member by member
+ * and want an object; a few paste them into text and want the JSON that the model wrote. Which it is
+ * shows when a small conversation is rendered both ways: an object that is pasted is an error, or
+ * appears as Python would print it, in single quotes.
+ */
+
+#define PROBE(args)                                                                                \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
+    "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "  \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call12345\", "       \
+    "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " args "}}]}]}"
+
+/* Whether a rendering of @vars succeeds and contains @needle. */
+static bool renders(const struct template *t, const char *vars, const char *needle, bool *ok) {
+    struct template_opts o = {.max_output = 256 << 10};
+    struct rendered out = {0};
+    struct err err = {0};
+    yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
+    bool found = false;
+
+    *ok = doc && template_render(t, yyjson_doc_get_root(doc), &o, &out, &err) == 0;
+    if (*ok && out.text.len)
+        found = memmem(out.text.data, out.text.len, needle, strlen(needle));
+    rendered_deinit(&out);
+    yyjson_doc_free(doc);
+    return found;
+}
+
+static bool wants_text(const struct template *t) {
+    bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
+
+    if (ok && !printed)
+        return false;
+    return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
+}
+
+void family_init(struct family *f, const struct api_model *m) {
+    memset(f, 0, sizeof(*f));
+    if (!m->template)
+        return;
+    if (m->template_source) {
+        f->format = toolcall_detect(m->template_source, m->template_len);
+        f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
+    }
+    f->takes_tools = template_uses(m->template, "tools");
+    f->text_args = f->takes_tools && wants_text(m->template);
+    f->reasons = f->reasoning || (f->format && f->format->has_reasoning);
+}
+
+const struct toolcall_format *family_format(const struct family *f, bool tools) {
+    if (tools)
+        return f->takes_tools && f->format ? f->format : toolcall_find("generic");
+    return f->format && f->format->has_reasoning ? f->format : NULL;
+}

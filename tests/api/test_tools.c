@@ -1,0 +1,605 @@
+/*
+ * Tool calls and reasoning as a client sees them: what is streamed, put together again by the SDKs' rules,
+ * must be what the plain answer says, wherever the tokens were cut and whenever the worker died.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define TOOL(name)                                                                                 \
+    "{\"type\":\"function\",\"function\":{\"name\":\"" name                                        \
+    "\",\"description\":\"D.\",\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{"     \
+    "\"type\":\"string\"}}}}}"
+#define TOOLS "\"tools\":[" TOOL("weather") "," TOOL("time") "]"
+#define CALL(name, args)                                                                           \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+
+static const char hermes[] =
+    "{%- if tools -%}<|im_start|>system\n{%- for t in tools -%}{{ t.function.name }} "
+    "{%- endfor -%}<|im_end|>\n{%- endif -%}{%- for m in messages -%}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content }}{%- for c in m.tool_calls or [] -%}"
+    "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}"
+    "{%- endif -%}{# </think> #}";
+
+static uint32_t stream_buffer; /* 0: as usual */
+
+static void use_template(struct world *w, const char *source, size_t len) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = source;
+    w->model.template_len = len;
+    w->model.n_vocab = TINY_ALL;
+    w->model.max_context = 16384;
+    w->opts.stream_buffer_bytes = stream_buffer ? stream_buffer : w->opts.stream_buffer_bytes;
+    world_start(w);
+}
+
+static void started(struct world *w) {
+    use_template(w, hermes, sizeof(hermes) - 1);
+}
+
+/* ---- what was told: R<reasoning> C<content> name{arguments} finish ---- */
+
+struct told {
+    struct buf reasoning, content, line;
+    struct buf args[8];
+    char names[8][64], ids[8][64];
+    size_t n_calls;
+    char finish[16];
+    uint64_t n_reasoning;
+};
+
+static void told_init(struct told *t) {
+    memset(t, 0, sizeof(*t));
+    buf_init(&t->reasoning, 1 << 20);
+    buf_init(&t->content, 1 << 20);
+    buf_init(&t->line, 1 << 20);
+    for (size_t i = 0; i < ARRAY_SIZE(t->args); i++)
+        buf_init(&t->args[i], 1 << 20);
+}
+
+static void told_deinit(struct told *t) {
+    buf_deinit(&t->reasoning);
+    buf_deinit(&t->content);
+    buf_deinit(&t->line);
+    for (size_t i = 0; i < ARRAY_SIZE(t->args); i++)
+        buf_deinit(&t->args[i]);
+}
+
+static void add_string(struct buf *b, yyjson_val *v) {
+    cr_assert(!v || yyjson_is_null(v) || yyjson_is_str(v));
+    buf_add(b, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static void copy_text(char *out, size_t size, yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+
+    snprintf(out, size, "%s", s ? s : "");
+}
+
+static void take_call(struct told *t, yyjson_val *call, bool stream) {
+    yyjson_val *f = yyjson_obj_get(call, "function"), *name = yyjson_obj_get(f, "name");
+    yyjson_val *index = yyjson_obj_get(call, "index"), *args = yyjson_obj_get(f, "arguments");
+
+    cr_assert_eq(yyjson_is_uint(index), stream);
+    size_t i = stream ? yyjson_get_uint(index) : t->n_calls;
+    cr_assert_lt(i, ARRAY_SIZE(t->args));
+    cr_assert(yyjson_is_str(args));
+    if (name) {
+        cr_assert_eq(i, t->n_calls++, "a name twice, or out of order");
+        cr_assert(yyjson_equals_str(yyjson_obj_get(call, "type"), "function"));
+        copy_text(t->names[i], sizeof(t->names[i]), name);
+        copy_text(t->ids[i], sizeof(t->ids[i]), yyjson_obj_get(call, "id"));
+        cr_assert(t->ids[i][0]);
+        cr_assert(!stream || yyjson_get_len(args) == 0, "the first delta has arguments");
+    } else {
+        cr_assert_eq(i + 1, t->n_calls);
+        cr_assert(!yyjson_obj_get(call, "id") && !yyjson_obj_get(call, "type"));
+    }
+    add_string(&t->args[i], args);
+}
+
+static void take_message(struct told *t, yyjson_val *m, bool stream) {
+    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call;
+    yyjson_val *reasoning = yyjson_obj_get(m, "reasoning_content");
+    size_t i, n;
+
+    cr_assert(yyjson_equals(reasoning, yyjson_obj_get(m, "reasoning")) || !reasoning);
+    add_string(&t->reasoning, reasoning);
+    add_string(&t->content, yyjson_obj_get(m, "content"));
+    yyjson_arr_foreach(calls, i, n, call) take_call(t, call, stream);
+}
+
+static void take_root(struct told *t, yyjson_val *root, size_t choice, bool stream) {
+    yyjson_val *c, *finish, *usage = yyjson_obj_get(root, "usage");
+    size_t i, n;
+
+    yyjson_arr_foreach(yyjson_obj_get(root, "choices"), i, n, c) {
+        if (yyjson_get_uint(yyjson_obj_get(c, "index")) != choice)
+            continue;
+        cr_assert_eq(t->finish[0], 0);
+        take_message(t, yyjson_obj_get(c, stream ? "delta" : "message"), stream);
+        finish = yyjson_obj_get(c, "finish_reason");
+        copy_text(t->finish, sizeof(t->finish), finish);
+    }
+    if (yyjson_is_obj(usage))
+        t->n_reasoning =
+            yyjson_get_uint(yyjson_ptr_get(usage, "/completion_tokens_details/reasoning_tokens"));
+}
+
+static const char *text_of(const struct buf *b) {
+    return b->data ? b->data : "";
+}
+
+static const char *tell(struct told *t, struct reply *r, size_t choice) {
+    bool stream = strncmp(text_of(&r->body), "data: ", 6) == 0;
+    char *save = NULL;
+
+    told_init(t);
+    cr_assert_eq(r->status, 200, "%s", text_of(&r->body));
+    for (char *line = strtok_r(r->body.data, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        line += stream ? 6 : 0;
+        if (strcmp(line, "[DONE]") == 0)
+            break;
+        yyjson_doc *doc = yyjson_read(line, strlen(line), 0);
+
+        cr_assert(doc, "%s", line);
+        take_root(t, yyjson_doc_get_root(doc), choice, stream);
+        yyjson_doc_free(doc);
+    }
+    if (t->reasoning.len)
+        buf_printf(&t->line, "R<%s> ", t->reasoning.data);
+    if (t->content.len)
+        buf_printf(&t->line, "C<%s> ", t->content.data);
+    for (size_t i = 0; i < t->n_calls; i++)
+        buf_printf(&t->line, "%s%s ", t->names[i], text_of(&t->args[i]));
+    buf_add_str(&t->line, t->finish);
+    return t->line.data;
+}
+
+static void expect_told(struct reply *r, const char *want, uint64_t n_reasoning) {
+    struct told t;
+    const char *line = tell(&t, r, 0);
+
+    cr_expect_str_eq(line, want);
+    cr_expect_eq(t.n_reasoning, n_reasoning, "%u reasoning tokens", (unsigned)t.n_reasoning);
+    told_deinit(&t);
+    reply_deinit(r);
+}
+
+static void ask(struct world *w, const char *fields, const char *output, struct reply *r) {
+    char body[2000];
+
+    snprintf(body, sizeof(body), "{" HI ",%s}", fields);
+    w->port.script = output;
+    world_ask(w, CHAT, body, r);
+    w->port.script = NULL;
+}
+
+#define USAGE ",\"stream\":true,\"stream_options\":{\"include_usage\":true}"
+
+/* Plain and streamed. */
+static void expect(struct world *w, const char *fields, const char *output, const char *want,
+                   uint64_t n_reasoning) {
+    struct reply r;
+    char with[1500];
+
+    ask(w, fields, output, &r);
+    expect_told(&r, want, n_reasoning);
+    snprintf(with, sizeof(with), "%s" USAGE, fields);
+    ask(w, with, output, &r);
+    expect_told(&r, want, n_reasoning);
+}
+
+/* ---- forms ---- */
+
+Test(tools, a_plain_call_is_exact) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, TOOLS, CALL("weather", "{\"city\": \"Bonn\"}"), &r);
+    reply_normalise(&r.body);
+    cr_expect(
+        strstr(text_of(&r.body),
+               "\"message\":{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"X\","
+               "\"type\":\"function\",\"function\":{\"name\":\"weather\",\"arguments\":\"{\\\"city"
+               "\\\": \\\"Bonn\\\"}\"}}],\"refusal\":null},\"logprobs\":null,\"finish_reason\":"
+               "\"tool_calls\"}]"),
+        "%s", text_of(&r.body));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(tools, a_streamed_call_is_exact) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hm.\n<tool_call>{\"name\":\"time\",\"arguments\":{");
+    world_turns(&w, 4);
+    fake_tokens(&w.port, 0, "}}</tool_call>");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+#define CALLS(call)                                                                                \
+    CHUNK("{\"index\":0,\"delta\":{\"tool_calls\":[" call                                          \
+          "]},\"logprobs\":null,\"finish_reason\":null}")
+    reply_expect(&r, 200,
+                 ROLE DELTA("Hm.")
+                     CALLS("{\"index\":0,\"id\":\"X\",\"type\":\"function\",\"function\":{\"name\":"
+                           "\"time\",\"arguments\":\"\"}}")
+                         CALLS("{\"index\":0,\"function\":{\"arguments\":\"{\"}}")
+                             CALLS("{\"index\":0,\"function\":{\"arguments\":\"}\"}}")
+                                 FINISH("tool_calls") DONE);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- cuts and deaths ---- */
+
+static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
+    "weather", "{\"city\": \"K\xC3\xB6ln \\\"x\\\"\"}") "\n" CALL("time", "{}");
+static const char story_told[] = "R<So \xC3\xA9?> C<I look: <tool> weather{\"city\": \"K\xC3\xB6ln "
+                                 "\\\"x\\\"\"} time{} tool_calls";
+
+/* A marker of several tokens counts but for the last: here a byte is a token. */
+#define STORY_REASONING (8 + 7)
+
+/* The story in two parts, with a death of the worker and repeated tokens between them. */
+static void perform(struct world *w, uint32_t i, size_t cut, bool death) {
+    char head[sizeof(story)];
+
+    snprintf(head, sizeof(head), "%.*s", (int)cut, story);
+    fake_accept(&w->port, i);
+    fake_tokens(&w->port, i, head);
+    world_turns(w, 2);
+    if (death) {
+        api_worker_down(w->api);
+        world_turns(w, 1);
+        api_worker_up(w->api, NULL);
+        cr_assert_eq(w->port.r[i].n_submits, 2);
+        cr_assert_eq(w->port.r[i].m.n_tokens - w->port.r[i].m.n_prompt, cut);
+        fake_accept(&w->port, i);
+    }
+    size_t back = MIN(cut, 3u);
+    fake_tokens_from(&w->port, i, (uint32_t)(cut - back), story + cut - back);
+    fake_finish(&w->port, i, FINISH_STOP);
+}
+
+static void run_cuts(bool stream, bool death) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect_unix(&w);
+    for (size_t cut = 0; cut <= sizeof(story) - 1; cut++) {
+        w.port.n = 0;
+        w.port.r[0].n_submits = 0;
+        world_post(&w, fd, CHAT, stream ? "{" HI "," TOOLS USAGE "}" : "{" HI "," TOOLS "}");
+        world_turns(&w, 3);
+        cr_assert_eq(w.port.n, 1);
+        perform(&w, 0, cut, death);
+        world_receive(&w, fd, &r);
+        expect_told(&r, story_told, STORY_REASONING);
+    }
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(tools, calls_are_the_same_wherever_tokens_are_cut) {
+    run_cuts(true, false);
+    run_cuts(false, false);
+}
+
+Test(tools, a_death_anywhere_tells_everything_once) {
+    run_cuts(true, true);
+    run_cuts(false, true);
+}
+
+Test(tools, a_slow_reader_gets_the_same) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20}, want = {.max = 1 << 20};
+
+    stream_buffer = 300;
+    started(&w);
+    for (int i = 0; i < 7; i++) {
+        buf_add_str(&out, i ? "\n" : "Text. ");
+        buf_add_str(&out, CALL("weather", "{\"city\": \"Bonn\"}"));
+    }
+    buf_add_str(&want, "C<Text.> ");
+    for (int i = 0; i < 7; i++)
+        buf_add_str(&want, "weather{\"city\": \"Bonn\"} ");
+    buf_add_str(&want, "tool_calls");
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, CHAT, "{" HI "," TOOLS ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, out.data); /* all at once: one turn has more to send than fits */
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    expect_told(&r, want.data, 0);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- what is a call, and what is not ---- */
+
+Test(tools, what_is_no_call_is_content) {
+    struct world w;
+
+    started(&w);
+    expect(&w, TOOLS, "<tool_call>\n{\"name\": 5}\n</tool_call> x",
+           "C<<tool_call>\n{\"name\": 5}\n</tool_call> x> stop", 0);
+    expect(&w, TOOLS, "<tool_call>oh", "C<<tool_call>oh> stop", 0);
+    expect(&w, TOOLS, "a <tool_call", "C<a <tool_call> stop", 0);
+    world_stop(&w);
+}
+
+Test(tools, a_call_that_breaks_off_is_not_a_reason) {
+    struct world w;
+
+    started(&w);
+    expect(&w, TOOLS, "<tool_call>{\"name\": \"time\", \"arguments\": {\"a\": [1",
+           "time{\"a\": [1 stop", 0);
+    expect(&w, TOOLS ",\"max_tokens\":60", CALL("time", "{\"a\": 1, \"bbbbbbbbbbbbbbbbbbbb\": 2}"),
+           "time{\"a\": 1, \"bbbbbbbb length", 0);
+    world_stop(&w);
+}
+
+Test(tools, without_tools_nothing_is_a_call) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    expect(&w, "\"n\":1", CALL("time", "{}"), "C<" CALL("time", "{}") "> stop", 0);
+    expect(&w, TOOLS ",\"tool_choice\":\"none\"", CALL("time", "{}"),
+           "C<" CALL("time", "{}") "> stop", 0);
+    world_ask(&w, CHAT "/render", "{" HI "," TOOLS ",\"tool_choice\":\"none\"}", &r);
+    cr_expect(!strstr(text_of(&r.body), "weather"), "%s", text_of(&r.body));
+    reply_deinit(&r);
+    world_ask(&w, CHAT "/render", "{" HI "," TOOLS ",\"tool_choice\":\"auto\"}", &r);
+    cr_expect(strstr(text_of(&r.body), "weather"), "%s", text_of(&r.body));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(tools, without_parallel_calls_one_is_told) {
+    struct world w;
+
+    started(&w);
+    expect(&w, TOOLS ",\"parallel_tool_calls\":false",
+           CALL("time", "{}") "\n" CALL("weather", "{}"),
+           "C<" CALL("weather", "{}") "> time{} tool_calls", 0);
+    expect(&w, TOOLS ",\"parallel_tool_calls\":true", CALL("time", "{}") "\n" CALL("weather", "{}"),
+           "time{} weather{} tool_calls", 0);
+    world_stop(&w);
+}
+
+Test(tools, a_stop_string_ends_calls_too) {
+    struct world w;
+
+    started(&w);
+    expect(&w, TOOLS ",\"stop\":\"</tool_call>\"", CALL("time", "{}") "\n" CALL("weather", "{}"),
+           "time{} tool_calls", 0);
+    expect(&w, TOOLS ",\"stop\":\"STOP\"", "Hi STOP" CALL("weather", "{}"), "C<Hi > stop", 0);
+    world_stop(&w);
+}
+
+Test(tools, choices_have_their_own_calls) {
+    struct world w;
+    struct reply r;
+    struct told a, b;
+
+    started(&w);
+    ask(&w, TOOLS ",\"n\":2", CALL("time", "{}"), &r);
+    struct reply copy = r;
+    copy.body = (struct buf){.max = 1 << 20};
+    buf_add(&copy.body, r.body.data, r.body.len);
+    cr_expect_str_eq(tell(&a, &r, 0), "time{} tool_calls");
+    cr_expect_str_eq(tell(&b, &copy, 1), "time{} tool_calls");
+    cr_expect_str_neq(a.ids[0], b.ids[0]);
+    told_deinit(&a);
+    told_deinit(&b);
+    reply_deinit(&r);
+    reply_deinit(&copy);
+    world_stop(&w);
+}
+
+Test(tools, markers_may_be_special_tokens) {
+    struct world w;
+    struct reply r;
+    static const int32_t begin[] = {TINY_JUNK, TINY_CALL}, end[] = {TINY_CALL_END, TINY_JUNK};
+
+    started(&w);
+    for (int i = 0; i < 4; i++) {
+        bool tools = i < 2;
+
+        int fd = world_connect(&w);
+        world_post(&w, fd, CHAT,
+                   i == 0   ? "{" HI "," TOOLS "}"
+                   : i == 1 ? "{" HI "," TOOLS USAGE "}"
+                   : i == 2 ? "{" HI "}"
+                            : "{" HI USAGE "}");
+        world_turns(&w, 4);
+        fake_accept(&w.port, (uint32_t)i);
+        fake_tokens(&w.port, (uint32_t)i, "Hm");
+        fake_ids(&w.port, (uint32_t)i, begin, 2);
+        fake_tokens(&w.port, (uint32_t)i, "{\"name\": \"time\", \"arguments\": {}}");
+        fake_ids(&w.port, (uint32_t)i, end, 2);
+        fake_finish(&w.port, (uint32_t)i, FINISH_STOP);
+        world_receive(&w, fd, &r);
+        expect_told(&r,
+                    tools ? "C<Hm> time{} tool_calls"
+                          : "C<Hm{\"name\": \"time\", \"arguments\": {}}> stop",
+                    0);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
+/* ---- reasoning ---- */
+
+Test(reasoning, is_told_apart_and_counted) {
+    struct world w;
+
+    started(&w);
+    expect(&w, "\"n\":1", "<think>abc</think>\n\nYes", "R<abc> C<Yes> stop", 10);
+    expect(&w, "\"n\":1", "Yes <think>abc</think>", "C<Yes <think>abc</think>> stop", 0);
+    expect(&w, "\"chat_template_kwargs\":{\"thinking\":true}", "abc</think>Yes",
+           "R<abc> C<Yes> stop", 10);
+    expect(&w, "\"chat_template_kwargs\":{\"thinking\":true},\"max_tokens\":2", "abc",
+           "R<ab> length", 2);
+    world_stop(&w);
+}
+
+/* ---- the past ---- */
+
+#define PAST                                                                                       \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":"    \
+    "null,\"tool_calls\":[{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":"     \
+    "\"time\",\"arguments\":\"{\\\"needle\\\": 1}\"}}]},{\"role\":\"tool\",\"tool_call_id\":"      \
+    "\"abcdefghi\",\"name\":\"time\",\"content\":\"noon\"}]"
+
+static void expect_render(struct world *w, const char *body, const char *const *parts) {
+    struct reply r;
+
+    world_ask(w, CHAT "/render", body, &r);
+    cr_expect_eq(r.status, 200, "%s", text_of(&r.body));
+    yyjson_doc *doc = yyjson_read(text_of(&r.body), r.body.len, 0);
+    yyjson_val *text = yyjson_ptr_get(yyjson_doc_get_root(doc), "/prompts/0/text");
+    for (size_t i = 0; yyjson_is_str(text) && parts[i]; i++)
+        cr_expect(strstr(yyjson_get_str(text), parts[i]), "no %s in %s", parts[i],
+                  yyjson_get_str(text));
+    yyjson_doc_free(doc);
+    reply_deinit(&r);
+}
+
+Test(past, arguments_reach_the_template_as_it_wants_them) {
+    static const char pasting[] =
+        "{%- for m in messages -%}[{{ m.role }}]{{ m.content }}{%- for c in m.tool_calls or [] -%}"
+        "{{ '(' + c.function.name + c.function.arguments + ')' }}{%- endfor -%}{%- endfor -%}"
+        "{{ tools | length if tools else '' }}";
+    struct world w;
+
+    started(&w);
+    expect_render(&w, "{" PAST "," TOOLS "}",
+                  (const char *const[]){"<tool_call>time {\"needle\": 1}</tool_call>",
+                                        "<|im_start|>tool\nnoon", NULL});
+    world_stop(&w);
+    use_template(&w, pasting, sizeof(pasting) - 1);
+    expect_render(&w, "{" PAST "," TOOLS "}",
+                  (const char *const[]){"[assistant](time{\"needle\": 1})", "[tool]noon", NULL});
+    world_stop(&w);
+}
+
+Test(past, a_template_without_tools_gets_them_as_text) {
+    static const char plain[] = "{%- for m in messages -%}[{{ m.role }}]{{ m.content }}"
+                                "{%- endfor -%}";
+    static const char strict[] =
+        "{%- if messages[0].role == 'system' -%}{{ raise_exception('no system') }}{%- endif -%}"
+        "{%- for m in messages -%}{%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}"
+        "{{ raise_exception('order') }}{%- endif -%}[{{ m.role }}]{{ m.content }}{%- endfor -%}";
+    struct world w;
+
+    use_template(&w, plain, sizeof(plain) - 1);
+    expect(&w, TOOLS, "Hm. " CALL("weather", "{\"city\": \"Bonn\"}"),
+           "C<Hm.> weather{\"city\": \"Bonn\"} tool_calls", 0);
+    expect_render(&w, "{" PAST "," TOOLS "}",
+                  (const char *const[]){"[system]You may call", "\"weather\"", "[user]hi",
+                                        "[assistant]" CALL("time", "{\"needle\": 1}"),
+                                        "[user]<tool_response>\ntime: noon\n</tool_response>",
+                                        NULL});
+    expect_render(&w, "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"}]," TOOLS "}",
+                  (const char *const[]){"[system]Be brief.\n\nYou may call", NULL});
+    world_stop(&w);
+    use_template(&w, strict, sizeof(strict) - 1);
+    expect_render(&w, "{" PAST "," TOOLS "}",
+                  (const char *const[]){"[user]You may call", "\n\nhi[assistant]", NULL});
+    world_stop(&w);
+}
+
+/* ---- templates as they are shipped ---- */
+
+static char *read_source(const char *name, size_t *len) {
+    const char *dir = getenv("WEFT_DATA");
+    char path[512], *text = calloc(1, 1 << 18);
+
+    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
+    FILE *f = fopen(path, "rb");
+
+    if (!f) {
+        free(text);
+        cr_skip("WEFT_DATA has no templates");
+    }
+    *len = fread(text, 1, 1 << 18, f);
+    fclose(f);
+    return text;
+}
+
+Test(real, templates_get_the_past_and_calls_are_read) {
+    static const struct {
+        const char *name, *past, *output, *want;
+    } rows[] = {
+        {"Qwen-Qwen3-0.6B", "{\"name\": \"time\", \"arguments\": {\"needle\": 1}}",
+         "<think>\nHm\n</think>\n\n" CALL("time", "{\"a\": 1}"), "R<Hm> time{\"a\": 1} tool_calls"},
+        {"Qwen3-Coder", "<parameter=needle>\n1\n</parameter>",
+         "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "weather{\"city\": \"Bonn\"} tool_calls"},
+        {"meta-llama-Llama-3.1-8B-Instruct",
+         "{\"name\": \"time\", \"parameters\": {\"needle\": 1}}",
+         "{\"name\": \"time\", \"parameters\": {\"a\": 1}}", "time{\"a\": 1} tool_calls"},
+        {"Mistral-Small-3.2-24B-Instruct-2506", "[ARGS]{\"needle\": 1}",
+         "[TOOL_CALLS]time[ARGS]{\"a\": 1}", "time{\"a\": 1} tool_calls"},
+        {"openai-gpt-oss-120b", "{\"needle\": 1}",
+         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary "
+         "to=functions.time <|constrain|>json<|message|>{\"a\": 1}",
+         "R<Hm> time{\"a\": 1} tool_calls"},
+        {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "\"arguments\": {\"needle\": 1}}",
+         "Hm</think>\n\n" CALL("time", "{\"a\": 1}"), "R<Hm> time{\"a\": 1} tool_calls"},
+        {"google-gemma-2-2b-it", "\"arguments\": {\"needle\": 1}}", CALL("time", "{}"),
+         "time{} tool_calls"},
+        {"Apertus-8B-Instruct", "{\"time\": {\"needle\": 1}}",
+         "<|tools_prefix|>[{\"time\": {}}]"
+         "<|tools_suffix|>",
+         "time{} tool_calls"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = read_source(rows[i].name, &len);
+
+        use_template(&w, source, len);
+        expect_render(&w, "{" PAST "," TOOLS "}",
+                      (const char *const[]){rows[i].past, "noon", NULL});
+        for (int stream = 0; stream < 2; stream++) {
+            struct told t;
+
+            ask(&w, stream ? TOOLS ",\"stream\":true" : TOOLS, rows[i].output, &r);
+            cr_expect_str_eq(tell(&t, &r, 0), rows[i].want, "%s: %s", rows[i].name, t.line.data);
+            told_deinit(&t);
+            reply_deinit(&r);
+        }
+        world_stop(&w);
+        free(source);
+    }
+}
