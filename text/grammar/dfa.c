@@ -1,6 +1,10 @@
 /*
  * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of NFA states,
  * of which only those are kept that have edges or end the rule. Calls are symbols beside the bytes.
+ *
+ * The number of states can be exponential in the NFA's: max_states and the work of each set bound it. Sets are found again by a
+ * hash table over their sorted members, and edges are grouped by range, since a state of a schema nearly always has a few
+ * single bytes.
  */
 
 #include "text/grammar/nfa.h"

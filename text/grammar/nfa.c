@@ -1,4 +1,16 @@
-/* Expressions to an NFA: Thompson's construction, and the decision between copies and counters. */
+/*
+ * nfa - expressions to an NFA: Thompson's construction, and three decisions that make the automaton small or fast.
+ *
+ * Repetition. x{m,n} is copied while that is small: determinism then settles everything. Beyond that it becomes a
+ * call with a counter in its frame, which takes no states but may leave several counts open at once where it is not clear
+ * where one x ends and the next begins.
+ *
+ * Characters. One character repeated more than a few times is a loop rule (automaton.h): a counter in a register. The
+ * characters of JSON strings are always that, also without a limit, so that all strings share their states.
+ *
+ * Calls. A small rule of EBNF without recursion is copied into its caller. Rules that the readers of schemas made (numbers,
+ * patterns, values that are used twice) stay calls: they exist to be shared.
+ */
 
 #include "text/grammar/nfa.h"
 

@@ -1,3 +1,17 @@
+/*
+ * run - sets of configurations.
+ *
+ * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count is the same
+ * number, so that equal stacks are found equal by comparing one number, and an ambiguous grammar whose readings
+ * meet again goes on with one configuration. And frames are never changed, only added: what a look-ahead
+ * (a mask, a draft) has pushed is taken off again by dropping the last ones, and the history of a request needs to
+ * keep configurations only. Frames that no kept configuration can reach are dropped now and then by
+ * machine_collect(), which costs less than what was accepted in the meantime.
+ *
+ * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds what an ambiguous
+ * grammar can make of it, fuel what it can cost; both end in -E2BIG.
+ */
+
 #include "text/grammar/run.h"
 
 #include <assert.h>

@@ -1,4 +1,11 @@
-/* The keywords of a schema's parts, merged; and what is done with the keywords that are not supported. */
+/*
+ * facets - the keywords of a schema's parts, merged: the larger minimum, the smaller maximum, the types that all of them
+ * allow. Keywords that hold schemas (properties, items) stay in their parts, since what they say about one member or item is
+ * looked up when that is lowered.
+ *
+ * The table lists every keyword of every draft that can make a value invalid. One that is not supported is refused, since
+ * leaving it out would let invalid values through; a word that is not in the table is an annotation and cannot.
+ */
 
 #include "text/grammar/schema.h"
 

@@ -1,4 +1,12 @@
-/* One request's place in its grammar: what was accepted so far, and how to take it back. */
+/*
+ * state - one request's place in its grammar.
+ *
+ * Every accepted token leaves a moment: the set of configurations after it. The sets lie one after the other in the
+ * machine's config[], so taking tokens back is cutting that array. When the history is full its older half is dropped;
+ * a request therefore allocates at the start and when its stack grows, and never per token.
+ *
+ * A mask and grammar_forced() look ahead above the kept sets and cut back what they added.
+ */
 
 #include "text/grammar/class.h"
 
