@@ -87,11 +87,19 @@ static int fill(void *d, int byte, size_t n, void *stream) {
 }
 
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, void *stream) {
-    dim3 grid = {grid_x, grid_y, 1}, block = {n_threads, 1, 1};
+                  const void *args, bool early, void *stream) {
+    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    cudaLaunchConfig_t config = {
+        .gridDim = {grid_x, grid_y, 1},
+        .blockDim = {n_threads, 1, 1},
+        .stream = stream,
+        .attrs = &attribute,
+        .numAttrs = early,
+    };
     void *list[] = {(void *)args};
 
-    return (int)cudaLaunchKernel(kernel, grid, block, list, 0, stream);
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
 static int check_kernel(const void *kernel) {

@@ -325,24 +325,28 @@ template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D
 }
 
 KERNEL(attend_64, struct attend_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     alignas(16) SHARED struct Shared<2> s;
 
     attend<2>(a, s);
 }
 
 KERNEL(attend_128, struct attend_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     alignas(16) SHARED struct Shared<4> s;
 
     attend<4>(a, s);
 }
 
 KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
+    wait_for_previous();
     alignas(16) SHARED struct Shared<8> s;
 
     attend<8>(a, s);
 }
 
 KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     struct attn_merge it = a.merge[blockIdx.x];
     uint32_t dim = a.head_dim;
 

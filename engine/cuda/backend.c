@@ -90,6 +90,15 @@ static int check_shape(const struct model_shape *s, struct err *err) {
     return 0;
 }
 
+/* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended; off until it has
+ * been seen to be right and faster on a device. */
+static void read_environment(struct be *b) {
+    const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
+
+    b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
+    b->early = early && strcmp(early, "1") == 0;
+}
+
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
@@ -101,10 +110,10 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->opts = o->engine;
     b->n_pages = o->n_pages;
     b->page = page_shape_of(o->shape, o->engine);
-    const char *limit = getenv("WEFT_CUDA_WAIT_MS"); /* tests */
-    b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
+    read_environment(b);
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
+        b->early = b->early && b->device.major >= 9;
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : upload_tables(b);

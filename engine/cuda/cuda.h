@@ -73,7 +73,7 @@ struct be {
     const struct engine_opts *opts;
     struct cuda_device device;
     char isa[16], error[200];
-    bool lost;
+    bool lost, early;                /* early: cuda_api.launch */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;

@@ -7,6 +7,7 @@
  * Every function returns 0 or the runtime's error number. Pointers named d are the device's.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,9 +40,10 @@ struct cuda_api {
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);
-    /* @args: the kernel's one argument. */
+    /* @args: the kernel's one argument. @early: its blocks may come up while the kernel before still runs; it waits
+     * for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, void *stream);
+                  const void *args, bool early, void *stream);
     /* Whether a kernel is there for this device: 0 or why not. */
     int (*check_kernel)(const void *kernel);
     const char *(*text)(int error);

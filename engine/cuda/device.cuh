@@ -107,6 +107,19 @@ DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
+/* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits here; nothing
+ * that a kernel writes may be touched above it. Everywhere else this does nothing. */
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Starts to bring the line of @p from memory. */
+DEVICE void prefetch(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 DEVICE void sync_block() {
     __syncthreads();
 }

@@ -13,6 +13,7 @@ DEVICE bool fits_half(const struct repack_args &a, uint32_t k0, uint32_t i) {
 }
 
 KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     uint32_t f = a.format, k0 = blockIdx.x * tile_k(f), n_codes = tile_code_bytes(f) / 4;
     uint32_t n_scales = tile_bytes(f) - tile_code_bytes(f);
     uint8_t *tile = a.tiles + ((size_t)blockIdx.y * a.n_units + blockIdx.x) * tile_bytes(f);

@@ -14,7 +14,7 @@
 
 /* Units whose loads are issued together. */
 template <int F> DEVICE constexpr int units_at_once() {
-    return F == TILE_F16 ? 2 : F < TILE_Q4_K ? 4 : 1;
+    return F == TILE_F16 ? 2 : F < TILE_Q4_K ? 4 : F == TILE_Q4_K || F == TILE_IQ4_XS ? 2 : 1;
 }
 
 /* y of one element. */
@@ -102,6 +102,10 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
     const uint8_t *tiles = m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format);
     const uint16_t *x = a.x + ((size_t)blockIdx.y * a.n_blocks * PACK_ROWS + lane / 4) * 16;
 
+    for (size_t at = tid * 128; at < m.n_units * tile_bytes(m.format); at += CUDA_THREADS * 128)
+        prefetch(tiles +
+                 at); /* weights do not change: they may come before the activations are there */
+    wait_for_previous();
     add_segment_of(m, tiles, warp, x + lane % 4 * 4, lane, c);
     for (int j = 0; j < 4; j++)
         sums[warp][lane][j] = c[j];
@@ -163,16 +167,19 @@ DEVICE void walk(const struct matrix &m, const uint8_t *tiles, bool active, stru
     constexpr uint32_t blocks = F >= TILE_Q4_K ? 16 : 4;
     uint32_t lane = threadIdx.x % 32, segment = 0, end = tile_segment(m.n_units, 1);
     float c[WIDE_GROUPS][4];
-    struct Tile<F> tile;
+    struct Tile<F> tile, next; /* next: on its way while tile is used */
 
+    if (active)
+        next.load(tiles, lane);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
     for (uint32_t u = 0; u < m.n_units; u++) {
         const uint8_t *slice = NULL;
 
-        if (active)
-            tile.load(tiles + (size_t)u * tile_bytes(F), lane);
+        tile = next;
+        if (active && u + 1 < m.n_units)
+            next.load(tiles + (size_t)(u + 1) * tile_bytes(F), lane);
 #pragma unroll
         for (uint32_t kb = 0; kb < blocks; kb++) {
             if (kb % SLICE_BLOCKS == 0)
@@ -227,6 +234,7 @@ DEVICE void walk_of(const struct matrix &m, const uint8_t *tiles, bool active,
 }
 
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
+    wait_for_previous();
     alignas(16) SHARED uint8_t shared[2 * SLICE_BYTES];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, i = 0;
     uint32_t row0 = blockIdx.y * MATMUL_COLUMNS;

@@ -8,6 +8,7 @@
 #include "engine/cuda/device.cuh"
 
 KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     uint32_t r = blockIdx.x, n = a.table.n_in;
     int32_t feed = a.feed[r], token = feed >= 0 ? a.sampled[feed] : a.token[r];
 
@@ -17,6 +18,7 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
 }
 
 KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     uint32_t r = blockIdx.x;
 
     for (uint32_t i = threadIdx.x; i < a.n_pairs; i += CUDA_THREADS) {
@@ -46,6 +48,7 @@ DEVICE float power_of_two(int e) {
 }
 
 KERNEL(pack, struct pack_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     SHARED float shared8[8];
     uint32_t r = blockIdx.x, row = a.rows ? a.rows[r] : r, tid = threadIdx.x;
     const float *x = a.x + (size_t)row * a.n, *up = a.up + (size_t)row * a.n;
@@ -150,6 +153,7 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
 
 /* A warp a head: queries, then keys, then values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
@@ -176,6 +180,7 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
 }
 
 KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {
+    wait_for_previous();
     uint8_t *layer = a.pages + blockIdx.y * a.layer_bytes;
     size_t step = (size_t)gridDim.x * CUDA_THREADS * 16;
 

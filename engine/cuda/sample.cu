@@ -401,6 +401,7 @@ DEVICE void write_logprobs(const struct sample_args &a, struct Bench &b,
 }
 
 KERNEL(sample, struct sample_args, SAMPLE_THREADS, 1) {
+    wait_for_previous();
     SHARED struct Bench b;
     struct sample_want w = a.want[blockIdx.x];
     const float *l = a.logits + (size_t)blockIdx.x * a.n_vocab;

@@ -19,7 +19,8 @@ int cuda_launch(struct be *b, const void *kernel, uint32_t grid_x, uint32_t grid
                 uint32_t n_threads, const void *args, const char *what) {
     if (b->lost || grid_x == 0 || grid_y == 0)
         return b->lost ? -EIO : 0;
-    return cuda_check(b, b->api->launch(kernel, grid_x, grid_y, n_threads, args, b->stream), what);
+    return cuda_check(
+        b, b->api->launch(kernel, grid_x, grid_y, n_threads, args, b->early, b->stream), what);
 }
 
 int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,

@@ -52,7 +52,7 @@ static void fetch(void *host, const void *d, size_t n) {
 
 static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads, const void *args,
                    const char *what) {
-    must(api->launch(kernel, x, y, threads, args, stream), what);
+    must(api->launch(kernel, x, y, threads, args, false, stream), what);
 }
 
 static void *host_new(size_t n) {

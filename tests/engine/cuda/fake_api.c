@@ -255,7 +255,7 @@ static int fill(void *d, int byte, size_t n, void *stream) {
 }
 
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, void *stream) {
+                  const void *args, bool early, void *stream) {
     const struct simt_kernel *k = kernel;
     int r = call();
 

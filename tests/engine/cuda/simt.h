@@ -160,6 +160,12 @@ static inline uint64_t lane_xor(uint64_t v, int mask) {
     return simt_exchange(&mine)[(threadIdx.x % 32) ^ (uint32_t)mask].u64[0];
 }
 
+static inline void wait_for_previous() {}
+
+static inline void prefetch(const void *p) {
+    (void)*(const volatile uint8_t *)p;
+}
+
 static inline void add_shared(uint64_t *p, uint64_t v) {
     *p += v;
 }
