@@ -100,7 +100,7 @@ const struct option config_table[] = {
          "A worker that completes no step for this long while requests wait is replaced."),
     UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,
          "Time for loading the model."),
-    BOOL("engine", "logits-digest", digests, "no",
+    BOOL("engine", "logits-digest", digests, "yes",
          "Compute a digest of every token's logits and allow \"logits_digest\" in requests."),
 
     CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true, "What is logged."),

@@ -7,7 +7,7 @@
  * nothing of requests, tenants, text or HTTP; pages are numbers that the caller hands out. Owned by one
  * thread. Everything is allocated at engine_new(): a step does not allocate.
  *
- * Row independence (DESIGN section 6): what is computed for a row depends only on the model file, the
+ * Row independence (docs/architecture.md 6): what is computed for a row depends only on the model file, the
  * tokens of its sequence up to it, and its parameters, never on the rest of the batch, on the number
  * of threads or on the instruction set.
  */
@@ -45,6 +45,7 @@ struct engine_want {
     uint32_t out_pos;    /* index of the sampled token among the output tokens: keys the noise */
     uint8_t what, n_top; /* enum engine_what; how many top logprobs, 0: none */
     bool logprob;        /* the log probability of the sampled token */
+    bool no_digest;      /* opts.digest, but nobody asked here: it may be left out */
 };
 
 struct engine_bias {
@@ -52,7 +53,7 @@ struct engine_bias {
     float bias;
 };
 
-/* Sampling parameters of a sequence (DESIGN section 7). Order of the stages: bias, bans, penalties,
+/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, bans, penalties,
  * temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and penalties. */
 struct engine_param {
     float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */

@@ -66,7 +66,7 @@ void host_step_sample(struct host_step *h, uint32_t want, const float *logits, s
         .mask = h->mask[want],
         .fed = seq->feed >= 0 ? b->token[seq->row0] : -1,
         .target = -1,
-        .digest = h->digest,
+        .digest = h->digest && !w->no_digest,
     };
 
     if (w->what == WANT_PROMPT_LP) {

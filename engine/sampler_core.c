@@ -1,5 +1,5 @@
 /*
- * The chain of DESIGN section 7, compiled twice: for any CPU (sampler_run_plain) and for AVX2 with FMA
+ * The chain of docs/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and for AVX2 with FMA
  * (sampler_run_wide), where the loops marked [v] become vector code. Both give the same bits: sums are of
  * integers and every float operation is rounded on its own.
  *

@@ -79,7 +79,8 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
                                      .out_pos = out_pos,
                                      .what = WANT_SAMPLE,
                                      .n_top = r->n_top,
-                                     .logprob = (r->flags & SUBMIT_LOGPROBS) != 0});
+                                     .logprob = (r->flags & SUBMIT_LOGPROBS) != 0,
+                                     .no_digest = !(r->flags & SUBMIT_DIGESTS)});
 }
 
 /* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as they are

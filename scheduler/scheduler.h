@@ -6,7 +6,7 @@
  * where its messages come from or go to (the worker's main loop in daemon/, a test, the simulator).
  *
  * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the second
- * chase the first (DESIGN section 4).
+ * chase the first (docs/architecture.md 4).
  */
 
 #include <stdbool.h>

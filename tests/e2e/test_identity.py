@@ -4,7 +4,7 @@ import random
 
 from weftd import BACKEND, Skip, Weftd, main, parallel, random_tokens
 
-BASE = ("--logits-digest", "yes", "--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
+BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
 # What is asked: prompts from one token to many pages, greedy and sampled, with processors.
 REQUESTS = [

@@ -5,7 +5,7 @@ import time
 
 from weftd import BACKEND, Weftd, main, parallel, random_tokens
 
-FLAGS = ("--logits-digest", "yes", "--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
+FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = 100
 N_TOKENS = 120
 REQUESTS = [

@@ -7,8 +7,8 @@ KERNEL(read_all, struct read_args, CUDA_THREADS, 2) {
     size_t step = (size_t)gridDim.x * CUDA_THREADS * 64;
     uint32_t sum = 0;
 
-    for (size_t at = ((size_t)blockIdx.x * CUDA_THREADS + threadIdx.x) * 16;
-         at < a.bytes; at += step) {
+    for (size_t at = ((size_t)blockIdx.x * CUDA_THREADS + threadIdx.x) * 16; at < a.bytes;
+         at += step) {
         struct vec4 v[4];
 
 #pragma unroll
