@@ -87,8 +87,18 @@ def test_chunked_differently():
 
 
 def test_preempted_and_computed_again():
-    stats = check_all("preempted", "--max-context", 1024, "--kv-pages", 36, together=True)
-    assert stats["worker"]["preemptions"] > 0, "nothing was preempted: the test is blind"
+    """Requests that are taken for short ones are all admitted; they turn out long, and the pages run out."""
+    requests = [{"prompt": random_tokens(50 + i, 30 + 9 * i), "temperature": i % 2, "seed": i} for i in range(8)]
+    ask_long = lambda d, r: d.complete(**r, max_tokens=250, ignore_eos=True, logits_digest=True)
+    with Weftd(*BASE) as d:
+        should = [ask_long(d, r) for r in requests]
+    with Weftd(*BASE, "--max-context", 1024, "--kv-pages", 36) as d:
+        for _ in range(20):
+            d.complete([5, 6, 7], max_tokens=1)
+        got = parallel([lambda r=r: ask_long(d, r) for r in requests])
+        assert d.stats()["worker"]["preemptions"] > 0, "nothing was preempted: the test is blind"
+    for a, b in zip(got, should):
+        assert a["digests"] == b["digests"] and a["token_ids"] == b["token_ids"]
 
 
 def test_with_one_two_and_three_threads():
