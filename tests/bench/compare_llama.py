@@ -223,6 +223,8 @@ def main():
     a = p.parse_args()
     result = {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": output("git", "rev-parse", "--short", "HEAD").strip(),
+        "command": "tests/bench/compare_llama.py --threads %d --pairs %d --only %s" % (a.threads, a.pairs, a.only),
         "cpu": cpu_name(),
         "threads": a.threads,
         "model": a.model.name,
