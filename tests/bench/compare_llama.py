@@ -49,15 +49,15 @@ def weft_result(a, kind, *flags):
 
 
 def weft_decode(a):
-    return weft_result(a, "decode", "-p", 0, "-n", 128, "--batch", 1)
+    return weft_result(a, "decode", "-p", 0, "-n", 128, "--batch", 1, "--no-bandwidth")
 
 
 def weft_prefill(a):
-    return weft_result(a, "prefill", "-p", 512, "-n", 0)
+    return weft_result(a, "prefill", "-p", 512, "-n", 0, "--no-bandwidth")
 
 
 def weft_batch8(a):
-    return weft_result(a, "decode", "-p", 0, "-n", 64, "--batch", 8)
+    return weft_result(a, "decode", "-p", 0, "-n", 64, "--batch", 8, "--no-bandwidth")
 
 
 def llama_bench(a, *flags):
