@@ -3,6 +3,7 @@
 #include "base/rng.h"
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define NO_ASAN __attribute__((no_sanitize("address")))
 #else
@@ -10,7 +11,7 @@
 #endif
 
 #define MAX_THREADS 1024u
-#define STACK_BYTES (64u << 10)
+#define STACK_BYTES (128u << 10)
 
 #ifdef __x86_64__
 /* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another stack. */
@@ -115,6 +116,9 @@ static void start(struct fiber *f) {
         f->stack = (uint8_t *)aligned_alloc(64, STACK_BYTES);
     if (!f->stack)
         abort();
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* the last fiber never returned */
+#endif
     f->done = f->at_barrier = false;
     f->n_exchanges = 0;
     f->fake_stack = NULL;
