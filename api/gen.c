@@ -322,8 +322,6 @@ static void take_counts(struct gen *g, const struct event *e) {
         g->first_step_ns = e->first_step_ns;
     if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
-    g->n_drafted = MAX(g->n_drafted, e->n_drafted);
-    g->n_accepted = MAX(g->n_accepted, e->n_accepted);
 }
 
 static void refuse(struct gen *g, const struct event *e) {

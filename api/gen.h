@@ -53,7 +53,7 @@ struct gen {
     bool keep_special, include_stop;
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
-    uint32_t retry_ms, n_cached, n_drafted, n_accepted, n_lives;
+    uint32_t retry_ms, n_cached, n_lives;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
 };
 
