@@ -486,10 +486,9 @@ static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_
     g->changed = on_changed;
     g->m.group = group;
     g->m.seed = seed;
-    g->m.program = c->program         ? c->program
-                   : r->cache_key.len ? call_hash(r->cache_key.data)
-                   : r->user.len      ? call_hash(r->user.data)
-                                      : 0;
+    struct session s = c->session.program ? c->session : session_of_body(api, c->tenant, r);
+    g->m.program = s.program;
+    g->session_from = s.from;
     g->m.tenant = c->tenant;
     g->m.arrived_ns = c->started_ns;
     if (api->opts.request_timeout_ms)

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include "api/api.h"
 #include "api/http.h"
+#include "api/siphash.h"
 
 /*
  * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether or not
@@ -234,43 +235,6 @@ int auth_check_host(const struct api_opts *o, const struct http *h, bool local, 
 
 /* ---- share keys ---- */
 
-static inline uint64_t rotate(uint64_t v, int n) {
-    return v << n | v >> (64 - n);
-}
-
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1];
-    v[1] = rotate(v[1], 13) ^ v[0];
-    v[0] = rotate(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotate(v[1], 17) ^ v[2];
-    v[2] = rotate(v[2], 32);
-}
-
-/* SipHash-2-4 (Aumasson, Bernstein 2012) of @data under the key @k0, @k1. */
-static uint64_t siphash(uint64_t k0, uint64_t k1, const uint8_t *data, size_t len) {
-    uint64_t v[4] = {k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du, k0 ^ 0x6c7967656e657261u,
-                     k1 ^ 0x7465646279746573u};
-
-    for (size_t i = 0; i <= len / 8; i++) {
-        uint64_t m = i < len / 8 ? 0 : (uint64_t)len << 56;
-
-        memcpy(&m, data + 8 * i, i < len / 8 ? 8 : len % 8);
-        v[3] ^= m;
-        sip_round(v);
-        sip_round(v);
-        v[0] ^= m;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
 void auth_share_key(const struct auth *a, const uint64_t secret[2], uint32_t tenant,
                     const char *salt, size_t len, uint8_t out[16]) {
     uint8_t text[64 + 1024];
@@ -283,7 +247,8 @@ void auth_share_key(const struct auth *a, const uint64_t secret[2], uint32_t ten
     if (n)
         memcpy(text + 64, salt, n);
     for (int half = 0; half < 2; half++) {
-        uint64_t h = siphash(secret[0] + (uint64_t)half, secret[1], text, 64 + n);
+        uint64_t key[2] = {secret[0] + (uint64_t)half, secret[1]};
+        uint64_t h = siphash(key, text, 64 + n);
 
         memcpy(out + 8 * half, &h, 8);
     }

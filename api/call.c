@@ -6,34 +6,11 @@
 #include "api/private.h"
 #include "api/respond.h"
 
-/*
- * The session header becomes a number here, by a hash without a secret: it only tells the scheduler which
- * requests belong to one program, and a client that forges it hurts nobody's share but its own tenant's.
- */
-
 /* A client's own id is kept when it can stand in a header and a log line. */
 static bool is_clean_id(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:");
 
     return n > 0 && n < 64 && s[n] == 0;
-}
-
-/* The header that tells one agent's session from another: research serving 2.5. */
-static const char *session_of(const struct http *h) {
-    static const char *const names[] = {
-        "x-claude-code-session-id",
-        "x-session-affinity",
-        "x-session-id",
-        "session-id",
-        "session_id",
-        "x-dynamo-session-id",
-        "x-llm-d-inference-fairness-id",
-    };
-    const char *s = NULL;
-
-    for (size_t i = 0; i < ARRAY_SIZE(names) && !s; i++)
-        s = http_header(h, names[i], NULL);
-    return s;
 }
 
 static int64_t number_of(const char *s, int64_t max) {
@@ -43,15 +20,6 @@ static int64_t number_of(const char *s, int64_t max) {
         return 0;
     long long v = strtoll(s, &end, 10);
     return *end && *end != '.' ? 0 : MIN(v, max);
-}
-
-/* FNV-1a: a name for accounting, not a secret. */
-uint64_t call_hash(const char *s) {
-    uint64_t v = 0xCBF29CE484222325u;
-
-    for (; s && *s; s++)
-        v = (v ^ (unsigned char)*s) * 0x100000001B3u;
-    return s ? v : 0;
 }
 
 struct call *call_new(struct api *a, struct conn *conn) {
@@ -75,7 +43,6 @@ struct call *call_new(struct api *a, struct conn *conn) {
                  (unsigned long long)rng_next(&a->rng) >> 32);
     c->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     c->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    c->program = call_hash(session_of(h));
     a->n_calls++;
     return c;
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "api/http.h"
+#include "api/session.h"
 #include "base/err.h"
 #include "base/list.h"
 
@@ -38,7 +39,7 @@ struct call {
     char *arg;                   /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
     uint32_t tenant, retries;    /* x-stainless-retry-count */
-    uint64_t program;            /* of the client's session header, or 0 */
+    struct session session;      /* of the head alone */
     int64_t timeout_ms;          /* x-stainless-read-timeout, or 0 */
     int status;                  /* of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */
@@ -54,8 +55,6 @@ struct call *call_new(struct api *a, struct conn *conn);
 /* The answer is complete (or there is nobody to answer): writes the log line, gives the connection back
  * and frees @c. */
 void call_end(struct call *c);
-/* A name of a session as a number; 0 for NULL. */
-uint64_t call_hash(const char *s);
 /* The client left. */
 void call_gone(struct call *c);
 /* Fails a call that has not ended: an error answer, or an error event in a stream. */

@@ -37,6 +37,7 @@ struct gen {
     bool doomed;
     void *owner;
     void (*changed)(struct gen *g); /* something new; may free @g */
+    const char *session_from;       /* what told m.program, or NULL */
     struct submit m;                /* m.tokens is `tokens` */
     int32_t *tokens;                /* prompt and output */
     float *logprobs;                /* the next three: per output token, or NULL */

@@ -52,6 +52,8 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .id = g->m.id,
             .endpoint = w->call->route->path,
             .state = state_of(g),
+            .program = g->m.program,
+            .session_from = g->session_from,
             .n_prompt = g->n_prompt,
             .n_output = g->n_out,
             .n_cached = g->n_cached,

@@ -144,6 +144,14 @@ PARSER(parse_string) {
     return result;
 }
 
+/* Free values of the client's own; one of them may name the session. */
+PARSER(parse_metadata) {
+    yyjson_val *user = yyjson_obj_get(v, "user_id");
+
+    return yyjson_is_str(user) && yyjson_get_len(user) <= f->hi ? parse_string(r, a, f, user, err)
+                                                                : 0;
+}
+
 PARSER(parse_array) {
     (void)a;
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
@@ -424,7 +432,10 @@ static const struct field fields[] = {
     {"cache_salt", BOTH, parse_string, AT(cache_salt), 0, 1024, "a string of at most 1024 bytes"},
     {"prompt_cache_key", BOTH, parse_string, AT(cache_key), 0, 4096,
      "a string of at most 4096 bytes"},
+    {"safety_identifier", BOTH, parse_string, AT(safety_id), 0, 4096,
+     "a string of at most 4096 bytes"},
     {"user", BOTH, parse_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
+    {"metadata", BOTH, parse_metadata, AT(metadata_user), 0, 4096, NULL},
     {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, "\"auto\" or \"none\""},

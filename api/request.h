@@ -44,7 +44,8 @@ struct request {
     struct str stops[SUBMIT_STOPS_MAX];
     int32_t *stop_ids;
     struct submit_bias *bias;
-    struct str cache_salt, cache_key, user;
+    struct str cache_salt, cache_key, safety_id, user, metadata_user;
+    uint64_t conversation; /* its beginning as a number; 0: it has none */
     yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
     /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;

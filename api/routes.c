@@ -144,6 +144,7 @@ int routes_check(struct call *c, struct http *h, struct err *err) {
         return r;
     if (!c->route->open && (r = auth_check(&c->api->auth, h, &c->tenant, err)) < 0)
         return r;
+    c->session = session_of_head(c->api, c->tenant, h);
     if ((r = check_body(c, h, err)) < 0)
         return r;
     return check_service(c, err);

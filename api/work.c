@@ -8,6 +8,7 @@
 #include "api/conn.h"
 #include "api/messages.h"
 #include "api/private.h"
+#include "api/session.h"
 
 /*
  * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
@@ -209,6 +210,7 @@ static int run(struct work *w) {
         return r;
     if (w->kind == REQUEST_DETOKENIZE)
         return detokenise(w);
+    w->r.conversation = session_conversation(w->api, w->r.messages);
     r = w->r.messages ? find_chat(w, &w->err) : find_prompts(w, &w->err);
     if (r == 0 && w->chat)
         r = render(w);

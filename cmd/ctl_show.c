@@ -140,6 +140,8 @@ static const struct column {
     {"request_id", "REQUEST", true, 0},
     {"endpoint", "ENDPOINT", true, 0},
     {"state", "STATE", true, 0},
+    {"session", "SESSION", true, 0},
+    {"session_from", "FROM", true, 0},
     {"prompt_tokens", "PROMPT", false, 0},
     {"cached_tokens", "CACHED", false, 0},
     {"output_tokens", "OUTPUT", false, 0},

@@ -1,5 +1,6 @@
 #include "daemon/admin_json.h"
 
+#include <stdio.h>
 #include <yyjson.h>
 
 #define REQUESTS_MAX 4096
@@ -96,6 +97,15 @@ char *admin_json_stats(const struct admin_opts *o) {
     return finish(d);
 }
 
+/* A number of 64 bits is text: many a reader of JSON has only doubles. */
+static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
+    char hex[20];
+
+    snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)r->program);
+    yyjson_mut_obj_add_strcpy(d, v, "session", r->program ? hex : "-");
+    yyjson_mut_obj_add_str(d, v, "session_from", r->session_from ? r->session_from : "-");
+}
+
 char *admin_json_requests(const struct admin_opts *o) {
     CLEANUP(freep) struct api_request_info *r = calloc(REQUESTS_MAX, sizeof(*r));
     val_t *root;
@@ -117,6 +127,7 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_uint(d, v, "cached_tokens", r[i].n_cached);
         yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
+        add_session(d, v, &r[i]);
     }
     return finish(d);
 }

@@ -608,34 +608,6 @@ Test(life, a_request_that_the_channel_cannot_take_fails_alone) {
     world_stop(&w);
 }
 
-Test(life, sessions_are_told_by_header_key_or_user) {
-    struct world w;
-    struct reply r;
-
-    started(&w);
-    w.port.script = "x";
-    world_ask(&w, CHAT, "{" HI ",\"prompt_cache_key\":\"k\",\"user\":\"u\"}", &r);
-    reply_deinit(&r);
-    world_ask(&w, CHAT, "{" HI ",\"user\":\"k\"}", &r);
-    reply_deinit(&r);
-    int fd = world_connect(&w);
-    world_say(&w, fd,
-              "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nX-Session-Id: k\r\n"
-              "Content-Length: %zu\r\n\r\n{" HI ",\"user\":\"u\"}",
-              strlen("{" HI ",\"user\":\"u\"}"));
-    world_receive(&w, fd, &r);
-    cr_expect_eq(r.status, 200);
-    reply_deinit(&r);
-    world_drop(&w, fd);
-    world_ask(&w, CHAT, "{" HI "}", &r);
-    reply_deinit(&r);
-    cr_expect_neq(w.port.r[0].m.program, 0);
-    cr_expect_eq(w.port.r[0].m.program, w.port.r[1].m.program);
-    cr_expect_eq(w.port.r[0].m.program, w.port.r[2].m.program);
-    cr_expect_eq(w.port.r[3].m.program, 0);
-    world_stop(&w);
-}
-
 Test(life, a_model_without_a_template_only_completes) {
     struct world w;
     struct reply r;

@@ -1,0 +1,8 @@
+#pragma once
+
+/* siphash - SipHash-2-4 (Aumasson, Bernstein 2012): a short hash that nobody without the key can aim at. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t siphash(const uint64_t key[2], const void *data, size_t len);

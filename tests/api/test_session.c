@@ -1,0 +1,174 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/siphash.h"
+#include "stream.h"
+#include "tiny.h"
+
+static void started(struct world *w) {
+    world_init(w);
+    w->port.script = "x";
+    world_start(w);
+}
+
+static const struct fake_request *last(const struct world *w) {
+    cr_assert_gt(w->port.n, 0u);
+    return &w->port.r[w->port.n - 1];
+}
+
+/* The program of a request with these header lines and this body. */
+static uint64_t ask_at(struct world *w, const char *path, const char *head, const char *body) {
+    struct reply r;
+    uint32_t before = w->port.n;
+    int fd = world_connect(w);
+
+    world_say(w, fd, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n%s", path,
+              head, strlen(body), body);
+    world_receive(w, fd, &r);
+    cr_assert_eq(r.status, 200, "%.*s", (int)r.body.len, r.body.data);
+    reply_deinit(&r);
+    world_drop(w, fd);
+    cr_assert_eq(w->port.n, before + 1);
+    return last(w)->m.program;
+}
+
+static uint64_t ask(struct world *w, const char *head, const char *body) {
+    return ask_at(w, CHAT, head, body);
+}
+
+Test(session, is_named_by_header_or_field_and_the_first_of_them_counts) {
+    static const char *const headers[] = {
+        "X-Claude-Code-Agent-Id",
+        "X-Claude-Code-Session-Id",
+        "X-Session-Affinity",
+        "X-Session-Id",
+        "Session-Id",
+        "Session_Id",
+        "X-Dynamo-Session-Id",
+        "X-LLM-D-Inference-Fairness-Id",
+    };
+    static const char *const bodies[] = {
+        "{" HI ",\"prompt_cache_key\":\"%s\",\"safety_identifier\":\"s\",\"user\":\"u\"}",
+        "{" HI ",\"safety_identifier\":\"%s\",\"user\":\"u\",\"metadata\":{\"user_id\":\"m\"}}",
+        "{" HI ",\"user\":\"%s\",\"metadata\":{\"user_id\":\"m\"}}",
+        "{" HI ",\"metadata\":{\"user_id\":\"%s\"}}",
+    };
+    struct world w;
+    char head[256], body[512];
+
+    started(&w);
+    uint64_t k = ask(&w, "", "{" HI ",\"user\":\"k\"}");
+    cr_expect_neq(k, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(headers); i++) {
+        const char *after = i + 1 < ARRAY_SIZE(headers) ? headers[i + 1] : "X-Nothing";
+
+        if (i == 0) /* whose session counts as well */
+            after = "X-Session-Id";
+        snprintf(head, sizeof(head), "%s: other\r\n%s: k\r\n", after, headers[i]);
+        cr_expect_eq(ask(&w, head, "{" HI ",\"user\":\"u\"}"), k, "%s", headers[i]);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        snprintf(body, sizeof(body), bodies[i], "k");
+        cr_expect_eq(ask(&w, "", body), k, "%s", body);
+        snprintf(body, sizeof(body), bodies[i], "l");
+        cr_expect_neq(ask(&w, "", body), k, "%s", body);
+    }
+    cr_expect_neq(ask(&w, "X-Session-Id: \r\n", "{" HI ",\"user\":\"u\"}"), k, "empty is absent");
+    world_stop(&w);
+}
+
+Test(session, of_an_agent_is_its_own_inside_the_whole) {
+    struct world w;
+
+    started(&w);
+    uint64_t whole = ask(&w, "X-Claude-Code-Session-Id: s\r\n", "{" HI "}");
+    uint64_t agent =
+        ask(&w, "X-Claude-Code-Session-Id: s\r\nX-Claude-Code-Agent-Id: 1\r\n", "{" HI "}");
+    uint64_t foreign =
+        ask(&w, "X-Claude-Code-Session-Id: t\r\nX-Claude-Code-Agent-Id: 1\r\n", "{" HI "}");
+    cr_expect_neq(agent, whole);
+    cr_expect_neq(agent, foreign);
+    world_stop(&w);
+}
+
+Test(session, without_a_name_is_the_conversation) {
+    struct world w;
+
+    started(&w);
+    uint64_t first = ask(&w, "",
+                         "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
+                         "{\"role\":\"user\",\"content\":\"q\"}]}");
+    uint64_t second = ask(&w, "",
+                          "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
+                          "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},"
+                          "{\"role\":\"assistant\",\"content\":\"a\"},"
+                          "{\"role\":\"user\",\"content\":\"r\"}]}");
+    uint64_t third = ask(&w, "",
+                         "{\"messages\":[{\"role\":\"system\",\"content\":\"t\"},"
+                         "{\"role\":\"user\",\"content\":\"q\"}]}");
+    uint64_t cut = ask(&w, "",
+                       "{\"messages\":[{\"role\":\"system\",\"content\":\"sq\"},"
+                       "{\"role\":\"user\",\"content\":\"\"}]}");
+    cr_expect_neq(first, 0);
+    cr_expect_eq(first, second, "the turns of one conversation meet");
+    cr_expect_neq(first, third);
+    cr_expect_neq(first, cut);
+    cr_expect_eq(ask_at(&w, TEXT, "", "{\"prompt\":\"q\"}"), 0, "a bare prompt tells nothing");
+    cr_expect_eq(ask(&w, "", "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"}]}"), 0);
+    world_stop(&w);
+}
+
+Test(session, of_one_name_differs_between_tenants) {
+    struct world w;
+    char path[64];
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-session-%d", getpid());
+    FILE *f = fopen(path, "w");
+    cr_assert(f);
+    fputs("one:k1\none:k2\ntwo:k3\n", f);
+    fclose(f);
+    world_init(&w);
+    w.port.script = "x";
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    uint64_t a = ask(&w, "Authorization: Bearer k1\r\n", "{" HI ",\"user\":\"u\"}");
+    uint64_t b = ask(&w, "Authorization: Bearer k2\r\n", "{" HI ",\"user\":\"u\"}");
+    uint64_t c = ask(&w, "Authorization: Bearer k3\r\nX-Session-Id: u\r\n", "{" HI "}");
+    cr_expect_eq(a, b);
+    cr_expect_neq(a, c);
+    world_stop(&w);
+    unlink(path);
+}
+
+Test(session, is_shown_with_its_origin) {
+    struct world w;
+    struct api_request_info info[4];
+    struct reply r;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI ",\"user\":\"u\"}");
+    world_turns(&w, 5);
+    cr_assert_eq(api_requests(w.api, info, 4), 1u);
+    cr_expect_eq(info[0].program, last(&w)->m.program);
+    cr_expect_str_eq(info[0].session_from, "user");
+    w.port.hold = false;
+    world_receive(&w, fd, &r);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* The vectors of the reference implementation: key 00 01 .. 0f, input 00 01 .. */
+Test(session, hash_is_siphash_2_4) {
+    static const uint64_t key[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
+    uint8_t in[16];
+
+    for (uint8_t i = 0; i < sizeof(in); i++)
+        in[i] = i;
+    cr_expect_eq(siphash(key, in, 0), 0x726fdb47dd0e0e31u);
+    cr_expect_eq(siphash(key, in, 8), 0x93f5f5799a932462u);
+    cr_expect_eq(siphash(key, in, 15), 0xa129ca6149be45e5u);
+}
