@@ -1,0 +1,26 @@
+#pragma once
+
+/* The triggers of a constraint: Aho-Corasick over a few short strings. Private to text/. */
+
+#include "text/constraint.h"
+
+struct trigger_node {
+    uint16_t child, next; /* first child, next sibling; 0: none */
+    uint16_t fail;        /* the longest proper suffix that is a node */
+    uint8_t byte;
+    bool end; /* a trigger ends here */
+};
+
+struct triggers {
+    struct trigger_node *node; /* node 0: the root */
+    uint32_t n;
+    bool repeat, required;
+};
+
+/* Empty text: *out is NULL. */
+int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err);
+struct triggers *triggers_free(struct triggers *t);
+DEFINE_FREEP(struct triggers, triggers)
+/* Reads bytes from @node until a trigger is complete: how many were read. *node is 0 then, and *found true. */
+size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
+                     bool *found);
