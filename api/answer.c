@@ -41,13 +41,8 @@ static struct answer *of_work(struct work *w) {
 
 /* ---- figures ---- */
 
-struct usage {
-    uint32_t prompt, cached, output, reasoning;
-};
-
-/* A prompt counts once, however many choices it has. */
-static struct usage usage_of(const struct answer *a) {
-    struct usage u = {0};
+struct answer_usage answer_usage(const struct answer *a) {
+    struct answer_usage u = {0};
 
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct gen *g = a->choices[i].gen;
@@ -61,7 +56,7 @@ static struct usage usage_of(const struct answer *a) {
 }
 
 static void put_usage(struct json *j, const struct answer *a) {
-    struct usage u = usage_of(a);
+    struct answer_usage u = answer_usage(a);
 
     json_open(j, '{');
     json_put_int(j, "prompt_tokens", u.prompt);
@@ -83,7 +78,7 @@ static void put_usage(struct json *j, const struct answer *a) {
 /* Takes the answer from its call, with everything that the log line says of it. */
 static struct call *detach(struct answer *a) {
     struct call *c = a->call;
-    struct usage u = usage_of(a);
+    struct answer_usage u = answer_usage(a);
 
     c->n_prompt = u.prompt;
     c->n_cached = u.cached;
@@ -207,6 +202,10 @@ static void send_piece(struct answer *a, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     struct json j;
 
+    if (a->form->events) {
+        a->form->events->piece(a, p);
+        return;
+    }
     begin(&j, &b, a, a->form->chunk_object);
     put_choice(&j, a, p, true);
     send_chunk(a, &j, false);
@@ -306,6 +305,8 @@ static void send_choice(struct answer *a, uint32_t i) {
 static void send_head(struct answer *a) {
     respond_stream(a->call);
     a->head_sent = true;
+    if (a->form->events)
+        a->form->events->begin(a);
     for (uint32_t i = 0; i < a->n_choices && a->form->has_role; i++) {
         struct piece p = {.choice = &a->choices[i], .index = i, .text = "", .first = true};
 
@@ -314,6 +315,8 @@ static void send_head(struct answer *a) {
 }
 
 static void end_stream(struct answer *a) {
+    if (a->form->events)
+        a->form->events->end(a);
     if (a->work.r.include_usage) {
         CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
         struct json j;
@@ -350,11 +353,8 @@ static void stream(struct answer *a) {
 
 /* ---- whole answers ---- */
 
-static void send_whole(struct answer *a) {
-    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
-    struct json j;
-
-    begin(&j, &b, a, a->form->object);
+static void put_whole(struct json *j, struct buf *b, struct answer *a) {
+    begin(j, b, a, a->form->object);
     for (uint32_t i = 0; i < a->n_choices; i++) {
         struct gen *g = a->choices[i].gen;
         struct piece p = {.choice = &a->choices[i],
@@ -365,12 +365,23 @@ static void send_whole(struct answer *a) {
                           .first = true,
                           .last = true};
 
-        put_choice(&j, a, &p, false);
+        put_choice(j, a, &p, false);
     }
-    json_close(&j, ']');
-    json_key(&j, "usage");
-    put_usage(&j, a);
-    json_close(&j, '}');
+    json_close(j, ']');
+    json_key(j, "usage");
+    put_usage(j, a);
+    json_close(j, '}');
+}
+
+static void send_whole(struct answer *a) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
+    struct json j;
+
+    json_begin(&j, &b);
+    if (a->form->events)
+        a->form->events->whole(&j, a);
+    else
+        put_whole(&j, &b, a);
     struct call *c = detach(a);
     free_answer(a);
     respond_buf(c, 200, &b, j.error);

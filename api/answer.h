@@ -37,6 +37,16 @@ struct piece {
 
 struct answer;
 
+/* Of a form that is not made of OpenAI's choices. It has one generation, whose text is always taken
+ * apart. */
+struct answer_events {
+    void (*begin)(struct answer *a); /* after the head */
+    /* What is new: @p->part, or the end, with @p->last. */
+    void (*piece)(struct answer *a, const struct piece *p);
+    void (*end)(struct answer *a); /* everything is sent */
+    void (*whole)(struct json *j, const struct answer *a);
+};
+
 struct answer_form {
     enum request_kind kind;
     const char *id_prefix, *object, *chunk_object;
@@ -45,6 +55,11 @@ struct answer_form {
     /* Writes the members of a choice between index and logprobs, and logprobs' value. */
     void (*content)(struct json *j, const struct answer *a, const struct piece *p, bool stream);
     void (*logprobs)(struct json *j, const struct answer *a, const struct piece *p);
+    const struct answer_events *events; /* NULL: choices, as above */
+};
+
+struct answer_usage {
+    uint32_t prompt, cached, output, reasoning;
 };
 
 struct answer {
@@ -57,9 +72,17 @@ struct answer {
     char id[48];
     int64_t created;
     bool head_sent;
+    /* Of a form with events: the block that the stream is in. */
+    struct {
+        uint32_t n; /* blocks that have begun */
+        bool open;
+        enum split_kind kind;
+    } block;
 };
 
 void answer_serve(struct call *c, const struct answer_form *form);
 
-/* For the forms: text and bytes of a token in logprobs. */
+/* For the forms: tokens so far. A prompt counts once, however many choices it has. */
+struct answer_usage answer_usage(const struct answer *a);
+/* Text and bytes of a token in logprobs. */
 const char *answer_token(const struct answer *a, int32_t id, size_t *len);

@@ -59,7 +59,7 @@ static void count(struct call *c) {
         s->n_client_errors++;
     else
         s->n_ok++;
-    s->n_rejected += c->status == 429 || c->status == 503;
+    s->n_rejected += c->status == 429 || c->status == 503 || c->status == 529;
 }
 
 void call_end(struct call *c) {

@@ -20,6 +20,9 @@ struct api;
 struct conn;
 struct call;
 
+/* Whose errors and keep-alives a client expects. */
+enum dialect { DIALECT_OPENAI, DIALECT_ANTHROPIC };
+
 /* What a route whose answer takes time is told. All may be NULL. */
 struct call_ops {
     void (*gone)(struct call *c);    /* the client left: stop, then call_end() */
@@ -34,7 +37,8 @@ struct call {
     const struct call_ops *ops;
     void *state;        /* of the route */
     struct err refusal; /* status != 0: the answer, once the body is read */
-    char id[64];        /* x-request-id */
+    enum dialect dialect;
+    char id[64]; /* x-request-id */
     char method[12];
     char *arg;                   /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */

@@ -403,7 +403,7 @@ static void on_call_timer(struct conn *c) {
         else
             arm(c, (uint64_t)left / 1000000 + 1);
     } else if (c->call && c->call->stream) {
-        respond_comment(c->call);
+        respond_keepalive(c->call);
         if (c->state == CONN_CALL)
             conn_start_keepalive(c);
     }

@@ -41,6 +41,7 @@ static const struct {
     {503, "Service Unavailable", "overloaded_error", "unavailable"},
     {504, "Gateway Timeout", "timeout_error", "request_timeout"},
     {505, "HTTP Version Not Supported", "invalid_request_error", "http_version"},
+    {529, "Overloaded", "overloaded_error", "unavailable"},
 };
 
 /* Index of @status; an unknown one is a 500. */
@@ -78,7 +79,7 @@ static void put(char *head, size_t *n, const char *fmt, ...) {
 static void put_retry(struct call *c, int status, char *head, size_t *n) {
     uint32_t ms = c->retry_ms ? c->retry_ms : 1000;
 
-    if (status != 429 && status != 503)
+    if (status != 429 && status != 503 && status != 529)
         return;
     put(head, n, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
 }
@@ -105,9 +106,12 @@ static void send_head(struct call *c, int status, const char *type, ssize_t len,
     else
         put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
             c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
-    put(head, &n,
-        "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n", c->id,
-        (long long)(now - c->started_ns) / 1000000);
+    if (c->dialect == DIALECT_ANTHROPIC)
+        put(head, &n, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", c->id, c->id);
+    else
+        put(head, &n,
+            "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n",
+            c->id, (long long)(now - c->started_ns) / 1000000);
     put_retry(c, status, head, &n);
     put(head, &n, "%s", more);
     if (c->conn->close_after)
@@ -141,29 +145,62 @@ static const char *code_of(const struct err *err) {
     return *err->code ? err->code : statuses[find(err->status)].code;
 }
 
-/* Appends {"error":{...}}, all four members always. */
+/* {"error":{...}}, all four members always. */
+static void put_openai_error(struct json *j, const struct err *err) {
+    json_open(j, '{');
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "message", err->message);
+    json_put_string(j, "type", statuses[find(err->status)].type);
+    json_put_string(j, "param", *err->param ? err->param : NULL);
+    json_put_string(j, "code", code_of(err));
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+static const char *anthropic_type(int status) {
+    return status == 404   ? "not_found_error"
+           : status == 413 ? "request_too_large"
+           : status == 500 ? "api_error"
+                           : statuses[find(status)].type;
+}
+
+static void put_anthropic_error(struct json *j, const struct err *err, const struct call *c) {
+    json_open(j, '{');
+    json_put_string(j, "type", "error");
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "type", anthropic_type(err->status));
+    json_put_string(j, "message", err->message);
+    json_close(j, '}');
+    json_put_string(j, "request_id", c->id);
+    json_close(j, '}');
+}
+
+/* Appends the error object as @c's client knows it. */
 static int put_error(struct call *c, struct buf *out, const struct err *err) {
-    size_t i = find(err->status);
     struct json j;
 
     snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
     json_begin(&j, out);
-    json_open(&j, '{');
-    json_key(&j, "error");
-    json_open(&j, '{');
-    json_put_string(&j, "message", err->message);
-    json_put_string(&j, "type", statuses[i].type);
-    json_put_string(&j, "param", *err->param ? err->param : NULL);
-    json_put_string(&j, "code", code_of(err));
-    json_close(&j, '}');
-    json_close(&j, '}');
+    if (c->dialect == DIALECT_ANTHROPIC)
+        put_anthropic_error(&j, err, c);
+    else
+        put_openai_error(&j, err);
     return j.error;
+}
+
+/* Anthropic's clients know no 503. */
+static int status_of(const struct call *c, const struct err *err) {
+    int status = statuses[find(err->status)].status;
+
+    return c->dialect == DIALECT_ANTHROPIC && status == 503 ? 529 : status;
 }
 
 void respond_error(struct call *c, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
     char more[160] = "";
-    int status = statuses[find(err->status)].status;
+    int status = status_of(c, err);
 
     if (status == 401)
         snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
@@ -219,8 +256,19 @@ void respond_event(struct call *c, const char *json, size_t len) {
         conn_break(c->conn);
 }
 
-void respond_comment(struct call *c) {
-    send_piece(c, ": keep-alive\n\n", "", 0, "");
+void respond_named_event(struct call *c, const char *name, const char *json, size_t len) {
+    char before[96];
+
+    snprintf(before, sizeof(before), "event: %s\ndata: ", name);
+    if (send_piece(c, before, json, len, "\n\n") < 0 && c->conn)
+        conn_break(c->conn);
+}
+
+void respond_keepalive(struct call *c) {
+    if (c->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(c, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
+    else
+        send_piece(c, ": keep-alive\n\n", "", 0, "");
     if (c->conn)
         conn_flush(c->conn);
 }
@@ -234,14 +282,17 @@ static void end_stream(struct call *c) {
 void respond_stream_error(struct call *c, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (put_error(c, &b, err) == 0)
+    if (put_error(c, &b, err) == 0 && c->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(c, "error", b.data, b.len);
+    else if (b.len)
         respond_event(c, b.data, b.len);
     if (c->status == 200)
-        c->status = statuses[find(err->status)].status; /* for the log: the head said 200 */
+        c->status = status_of(c, err); /* for the log: the head said 200 */
     end_stream(c);
 }
 
 void respond_stream_end(struct call *c) {
-    send_piece(c, "data: [DONE]\n\n", "", 0, "");
+    if (c->dialect == DIALECT_OPENAI)
+        send_piece(c, "data: [DONE]\n\n", "", 0, "");
     end_stream(c);
 }

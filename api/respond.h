@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * respond - writes answers: heads, whole bodies, the OpenAI error object, server-sent events. A client
+ * respond - writes answers: heads, whole bodies, error objects, server-sent events. A client
  * that is gone is written to in vain, without an error.
  */
 
@@ -22,7 +22,9 @@ void respond_errno(struct call *c, int error);
 /* A stream of events: begin, then events and comments, then end (which ends the call). */
 void respond_stream(struct call *c);
 void respond_event(struct call *c, const char *json, size_t len);
-void respond_comment(struct call *c);
+/* With an "event:" line. */
+void respond_named_event(struct call *c, const char *name, const char *json, size_t len);
+void respond_keepalive(struct call *c); /* a comment, or a ping */
 void respond_stream_error(struct call *c,
                           const struct err *err); /* the error event; ends the call */
-void respond_stream_end(struct call *c);          /* data: [DONE] */
+void respond_stream_end(struct call *c);          /* OpenAI: data: [DONE] */

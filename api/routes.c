@@ -124,12 +124,22 @@ static int check_service(struct call *c, struct err *err) {
                         "The service is stopping, try again elsewhere.");
 }
 
+/* Anthropic's own paths, and what both services have when the client says that it is theirs. */
+static enum dialect dialect_of(const char *path, const struct http *h) {
+    bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
+
+    if (strncmp(path, "/v1/messages", 12) == 0)
+        return DIALECT_ANTHROPIC;
+    return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
+}
+
 int routes_check(struct call *c, struct http *h, struct err *err) {
     CLEANUP(freep) char *path = strdup(http_target(h));
     int r = auth_check_host(&c->api->opts, h, c->conn->local, err);
 
     if (!path)
         return -ENOMEM;
+    c->dialect = dialect_of(path, h);
     if (r < 0)
         return r;
     if (h->parser.http_major != 1)
