@@ -99,6 +99,7 @@ static int alloc_pages(struct engine *e) {
         for (size_t i = 0; i < n_cells; i++)
             e->cells[cls][i] = (struct cell){
                 .context = rng_next(&r),
+                .after = rng_next(&r),
                 .token = (int32_t)rng_below(&r, e->set.n_vocab),
                 .pos = rng_below(&r, e->set.max_context),
             };
@@ -195,16 +196,28 @@ const struct engine_info *engine_info(const struct engine *e) {
     return &e->info;
 }
 
+/* How long a step takes. */
+static double duration(const struct telltale *t, const struct engine_batch *b) {
+    struct rng noise = {t->poison + b->step};
+    double keys = 0, pairs = 0, ns;
+
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        double n = b->seq[i].n_rows, pos0 = b->seq[i].pos0;
+
+        keys += pos0 + n;
+        pairs += n < 2 ? 0 : n * pos0 + n * (n + 1) / 2;
+    }
+    ns = (double)t->step_ns + (double)t->seq_ns * b->n_seqs + t->key_ns * keys +
+         t->pair_ns * pairs + (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
+    return ns * (1 + t->noise * (2 * rng_unit(&noise) - 1));
+}
+
 /* When the step that is launched now will have ended: the device does one after the other. */
 static int64_t step_end(const struct engine *e, const struct engine_batch *b) {
     const struct telltale *t = &e->set;
     int64_t start = MAX(clock_now(&t->clock->clock), e->busy_ns);
-    uint64_t keys = 0;
 
-    for (uint32_t i = 0; i < b->n_seqs; i++)
-        keys += b->seq[i].pos0 + b->seq[i].n_rows;
-    return start + t->step_ns + t->row_ns * b->n_rows + t->seq_ns * b->n_seqs +
-           (int64_t)(t->key_ns * (double)keys) + (b->step == t->hang_step ? t->hang_ns : 0);
+    return start + (int64_t)duration(t, b) + (b->step == t->hang_step ? t->hang_ns : 0);
 }
 
 /* Notes what the next step may feed from. */
@@ -334,11 +347,42 @@ static uint64_t read_position(struct engine *e, const struct engine_batch *b, ui
     return h;
 }
 
-static void write_position(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
-                           uint64_t h, int32_t token) {
+/*
+ * Reads positions [pos, end) of one class as long as they are as they must be, which needs no hashing: a
+ * cell carries the hash that it leads to. Returns where that ends; the rest is for read_position().
+ */
+static uint32_t read_right(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
+                           uint32_t end, const int32_t *history, uint64_t *h) {
+    const uint32_t *page = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[s];
+    uint32_t t = e->opts.page_tokens;
+    uint64_t now = *h;
+
+    while (pos < end) {
+        const struct cell *c = cell_at(e, KV_GLOBAL, page[pos / t], pos % t);
+        uint32_t n = MIN(t - pos % t, end - pos), i = 0;
+
+        for (; i < n; i++, now = c++->after)
+            if (c->context != text_context(now, KV_GLOBAL) || c->pos != pos + i ||
+                c->token != history[pos + i])
+                break;
+        pos += i;
+        if (i < n)
+            break;
+    }
+    *h = now;
+    return pos;
+}
+
+/* Returns the hash after it. */
+static uint64_t write_position(struct engine *e, const struct engine_batch *b, uint32_t s,
+                               uint32_t pos, uint64_t h, int32_t token) {
+    uint64_t after = text_next(&e->set, h, token, pos);
+
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
         if (e->cells[cls])
-            *cell_of(e, b, cls, s, pos) = (struct cell){text_context(h, cls), token, pos};
+            *cell_of(e, b, cls, s, pos) = (struct cell){
+                .context = text_context(h, cls), .after = after, .token = token, .pos = pos};
+    return after;
 }
 
 static int32_t token_of(const struct engine *e, const struct engine_batch *b, uint32_t s,
@@ -353,14 +397,15 @@ static int32_t token_of(const struct engine *e, const struct engine_batch *b, ui
 static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     uint64_t h = text_begin();
-    uint32_t n;
+    uint32_t n, pos = 0;
     const int32_t *history = history_of(b, s, &n);
 
-    for (uint32_t pos = 0; pos < q->pos0; pos++)
+    if (e->set.classes == 1u << KV_GLOBAL)
+        pos = read_right(e, b, s, 0, MIN(n, q->pos0), history, &h);
+    for (; pos < q->pos0; pos++)
         h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
     for (uint32_t i = 0; i < q->n_rows; i++) {
-        write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
-        h = read_position(e, b, s, q->pos0 + i, -1, h);
+        h = write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
         e->row_hash[q->row0 + i] = h;
         e->row_seq[q->row0 + i] = s;
     }

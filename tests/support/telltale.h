@@ -43,7 +43,10 @@ struct telltale {
      * and takes the sum of these; engine_wait() moves the clock to its end. */
     struct clock_virtual *clock;
     int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
-    double key_ns;                   /* for each token of context that a sequence reads */
+    int64_t read_ns; /* what all rows together take at least: the reading of the weights */
+    double key_ns;   /* for each token of context that a sequence reads */
+    double pair_ns;  /* for each row of a prefill and token of its context */
+    double noise;    /* a step takes up to this part more or less */
 };
 
 /* What the next engine_new() and telltale_expect() go by. NULL: all defaults. */

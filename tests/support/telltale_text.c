@@ -17,10 +17,6 @@ uint64_t text_begin(void) {
     return text_mix(0, 0x74656C6C74616C65u);
 }
 
-uint64_t text_context(uint64_t h, uint32_t cls) {
-    return text_mix(h, cls + 1);
-}
-
 uint64_t text_read(uint64_t h, const struct cell *c) {
     return text_mix(text_mix(h, c->context), (uint64_t)(uint32_t)c->token << 32 | c->pos);
 }
@@ -29,7 +25,7 @@ uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token, uint32_t
     uint64_t before = h;
 
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
-        struct cell c = {text_context(before, cls), token, pos};
+        struct cell c = {.context = text_context(before, cls), .token = token, .pos = pos};
 
         if (t->classes >> cls & 1)
             h = text_read(h, &c);

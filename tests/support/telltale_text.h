@@ -10,13 +10,20 @@
 /* What a page holds of a position. */
 struct cell {
     uint64_t context; /* hash of all positions before it, when it was written */
+    uint64_t
+        after; /* and of those up to it, right in all classes: reading what is right hashes nothing */
     int32_t token;
     uint32_t pos;
 };
 
 uint64_t text_mix(uint64_t h, uint64_t v);
-uint64_t text_begin(void);                       /* nothing read yet */
-uint64_t text_context(uint64_t h, uint32_t cls); /* what belongs in a cell after @h */
+uint64_t text_begin(void); /* nothing read yet */
+
+/* What belongs in a cell after @h. */
+static inline uint64_t text_context(uint64_t h, uint32_t cls) {
+    return h + cls + 1;
+}
+
 uint64_t text_read(uint64_t h, const struct cell *c);
 /* The hash after one more position that is right in all classes. */
 uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token, uint32_t pos);
