@@ -7,6 +7,7 @@
 #include "api/json.h"
 #include "api/models.h"
 #include "api/private.h"
+#include "api/wants.h"
 #include "text/stops.h"
 
 /*
@@ -339,27 +340,25 @@ PARSER(parse_best_of) {
 
 PARSER(parse_tool_choice) {
     (void)a;
-    if (yyjson_equals_str(v, "auto"))
-        return 0;
-    if (yyjson_equals_str(v, "none"))
-        return r->no_tools = true, 0;
-    if (yyjson_equals_str(v, "required") || yyjson_is_obj(v))
-        return err_set_code(err, 400, "unsupported_parameter", f->name,
-                            "%s: only \"auto\" and \"none\" are supported here.", f->name);
-    return refuse(f, err);
+    (void)f;
+    return wants_tool_choice(r, v, err);
 }
 
 PARSER(parse_format) {
-    yyjson_val *type = yyjson_obj_get(v, "type");
-
-    (void)r;
     (void)a;
-    if (yyjson_equals_str(type, "text"))
-        return 0;
-    if (yyjson_equals_str(type, "json_object") || yyjson_equals_str(type, "json_schema"))
-        return err_set_code(err, 400, "unsupported_parameter", "response_format.type",
-                            "response_format: only the type \"text\" is supported here.");
-    return refuse(f, err);
+    (void)f;
+    return wants_response_format(r, v, err);
+}
+
+PARSER(parse_structured) {
+    (void)a;
+    (void)f;
+    return wants_structured(r, v, err);
+}
+
+PARSER(parse_guided) {
+    (void)a;
+    return wants_guided(r, f->name, v, err);
 }
 
 PARSER(parse_modalities) {
@@ -438,9 +437,17 @@ static const struct field fields[] = {
     {"metadata", BOTH, parse_metadata, AT(metadata_user), 0, 4096, NULL},
     {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
-    {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, "\"auto\" or \"none\""},
+    {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, NULL},
     {"parallel_tool_calls", CHAT, parse_not, AT(one_call), 0, 0, "a boolean"},
-    {"response_format", BOTH, parse_format, 0, 0, 0, "an object with the type \"text\""},
+    {"response_format", BOTH, parse_format, 0, 0, 0, NULL},
+    {"structured_outputs", BOTH, parse_structured, 0, 0, 0, NULL},
+    {"guided_json", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_json_object", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_regex", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_choice", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_grammar", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"grammar", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"json_schema", BOTH, parse_guided, 0, 0, 0, NULL},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
     {"reasoning_effort", CHAT, parse_value, AT(reasoning_effort), 0, 0, NULL},
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
@@ -478,13 +485,7 @@ static const struct field fields[] = {
     UNSUPPORTED("bad_words", 0),
     UNSUPPORTED("allowed_token_ids", 0),
     UNSUPPORTED("thinking_token_budget", -1),
-    UNSUPPORTED("guided_json", 0),
-    UNSUPPORTED("guided_regex", 0),
-    UNSUPPORTED("guided_choice", 0),
-    UNSUPPORTED("guided_grammar", 0),
-    UNSUPPORTED("structured_outputs", 0),
-    UNSUPPORTED("grammar", 0),
-    UNSUPPORTED("json_schema", 0),
+    UNSUPPORTED("guided_whitespace_pattern", 0),
     UNSUPPORTED("typical_p", 1),
     UNSUPPORTED("mirostat", 0),
     UNSUPPORTED("dry_multiplier", 0),
@@ -513,7 +514,7 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (r->n_top && !r->logprobs)
         return err_set_code(err, 400, "invalid_value", "top_logprobs",
                             "top_logprobs needs logprobs to be true.");
-    return 0;
+    return wants_check(r, err);
 }
 
 static const struct field *find(const char *name, enum request_kind kind, size_t *index) {
@@ -569,9 +570,11 @@ int request_parse(struct request *r, const struct api *a, enum request_kind kind
 }
 
 void request_drop_body(struct request *r) {
-    if (r->doc)
-        yyjson_doc_free(r->doc);
+    yyjson_doc_free(r->doc);
+    yyjson_doc_free(r->form.doc);
     r->doc = NULL;
+    r->choice.function = r->choice.allowed = NULL;
+    r->form = (struct request_form){0};
     r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = NULL;
 }
 

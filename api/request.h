@@ -29,6 +29,24 @@ enum request_kind {
     REQUEST_DETOKENIZE = 8,
 };
 
+enum request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
+
+/* tool_choice. Values are in the body. */
+struct request_choice {
+    uint8_t mode;         /* enum request_tools */
+    yyjson_val *function; /* the name of the only one that may be called, or NULL */
+    yyjson_val *allowed;  /* those that may be called, or NULL: all */
+};
+
+/* What the text must be: response_format and its kin. */
+struct request_form {
+    const char *kind;  /* key of a node of text/constraint.h; NULL: any text */
+    const char *param; /* the field that says so */
+    yyjson_val *value; /* in the body or in `doc` */
+    yyjson_doc *doc;   /* of a schema that came as text */
+    bool compact;
+};
+
 struct request {
     enum request_kind kind;
     yyjson_doc *doc;    /* the body */
@@ -47,6 +65,9 @@ struct request {
     struct str cache_salt, cache_key, safety_id, user, metadata_user;
     uint64_t conversation; /* its beginning as a number; 0: it has none */
     yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
+    struct request_choice choice;
+    struct request_form form;
+    struct str grammar, triggers; /* for the worker: constrain.h */
     /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
 };
