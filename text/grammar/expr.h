@@ -158,11 +158,11 @@ struct expr *json_char(struct build *b); /* one character of a string, in any sp
 struct expr *
 json_char_unshared(struct build *b); /* the same, for a place before more than a quote */
 struct expr *json_canonical_char(struct build *b); /* in its shortest spelling */
-struct expr *json_string(struct build *b, uint32_t min, uint32_t max);
+struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max);
 struct expr *json_quoted(struct build *b, struct expr *chars);
 struct expr *json_literal(struct build *b, const char *s, size_t len); /* a string, quoted */
-struct expr *json_space(struct build *b); /* after `{ [ ,` and before `} ]` */
-struct expr *json_colon(struct build *b); /* with what may follow it */
+struct expr *json_space(struct build *b);       /* after `{ [ ,` and before `} ]` */
+struct expr *json_colon_space(struct build *b); /* with what may follow it */
 struct expr *json_comma(struct build *b);
 struct expr *json_any(struct build *b);
 struct expr *json_any_object(struct build *b);

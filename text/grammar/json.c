@@ -72,7 +72,7 @@ struct expr *json_quoted(struct build *b, struct expr *chars) {
     return expr_seq3(b, expr_str(b, "\""), chars, expr_str(b, "\""));
 }
 
-struct expr *json_string(struct build *b, uint32_t min, uint32_t max) {
+struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max) {
     return json_quoted(b, expr_repeat(b, json_char(b), min, max));
 }
 
@@ -130,7 +130,7 @@ struct expr *json_space(struct build *b) {
     return expr_optional(b, expr_alt2(b, expr_str(b, " "), expr_seq2(b, lines, indent)));
 }
 
-struct expr *json_colon(struct build *b) {
+struct expr *json_colon_space(struct build *b) {
     if (b->flags & GRAMMAR_COMPACT)
         return expr_str(b, ":");
     return expr_seq2(b, expr_str(b, ":"), expr_optional(b, expr_str(b, " ")));
@@ -185,12 +185,15 @@ static struct expr *any_rule(struct build *b, bool object) {
         b->any_value[k] = value;
         b->any_object[k] = obj;
         struct expr *pair =
-            expr_seq3(b, json_string(b, 0, NO_MAX), json_colon(b), expr_call(b, value));
+            expr_seq3(b, json_any_string(b, 0, NO_MAX), json_colon_space(b), expr_call(b, value));
         struct expr *object_body = collection(b, "{", pair, "}");
         struct expr *kinds[] = {
-            expr_call(b, obj),         collection(b, "[", expr_call(b, value), "]"),
-            json_string(b, 0, NO_MAX), json_number(b),
-            expr_str(b, "true"),       expr_str(b, "false"),
+            expr_call(b, obj),
+            collection(b, "[", expr_call(b, value), "]"),
+            json_any_string(b, 0, NO_MAX),
+            json_number(b),
+            expr_str(b, "true"),
+            expr_str(b, "false"),
             expr_str(b, "null"),
         };
         struct expr *body = expr_alt(b, kinds, ARRAY_SIZE(kinds));

@@ -111,7 +111,7 @@ int facets_disjoint(struct schema *s, const struct facets *x, const struct facet
 /* Whether a value of an enum satisfies the other keywords: 1, 0, or unsupported. */
 int facets_admit(struct schema *s, const struct facets *f, struct place value);
 unsigned value_type(yyjson_val *v);
-bool value_equal(yyjson_val *x, yyjson_val *y);
+bool same_value(yyjson_val *x, yyjson_val *y);
 int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
 /* Schemas of the member @name: from properties, or else additionalProperties. */
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,

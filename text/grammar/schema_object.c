@@ -160,7 +160,7 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
     size_t total = 1;
 
     if (l->n == 0) {
-        *out = json_string(b, 0, NO_MAX);
+        *out = json_any_string(b, 0, NO_MAX);
         return *out ? 0 : build_no_memory(b);
     }
     for (uint32_t i = 0; i < l->n; i++)
@@ -245,7 +245,7 @@ static int add_declared(struct schema *s, const struct facets *f, const struct n
             return r;
         if (x->kind == EXPR_NEVER && !name->required)
             continue;
-        m = expr_seq3(s->b, json_literal(s->b, name->s, name->len), json_colon(s->b),
+        m = expr_seq3(s->b, json_literal(s->b, name->s, name->len), json_colon_space(s->b),
                       counted ? share(s, x) : x);
         if (!m)
             return build_no_memory(s->b);
@@ -286,7 +286,7 @@ static int other_members(struct schema *s, const struct facets *f, const struct 
         r = other_key(s, l, &key);
     if (r < 0)
         return r;
-    *out = expr_seq3(s->b, key, json_colon(s->b), share(s, x));
+    *out = expr_seq3(s->b, key, json_colon_space(s->b), share(s, x));
     return *out ? 0 : build_no_memory(s->b);
 }
 

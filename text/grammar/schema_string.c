@@ -194,7 +194,7 @@ int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
         return r;
     if (!e) {
         *out = f->min_length > f->max_length ? expr_never(b)
-                                             : json_string(b, f->min_length, f->max_length);
+                                             : json_any_string(b, f->min_length, f->max_length);
         return *out ? 0 : build_no_memory(b);
     }
     struct string_rule *rule = find_rule(s, f, at);

@@ -34,7 +34,7 @@ unsigned value_type(yyjson_val *v) {
     }
 }
 
-bool value_equal(yyjson_val *x, yyjson_val *y) {
+bool same_value(yyjson_val *x, yyjson_val *y) {
     struct decimal a, b;
 
     if (yyjson_is_raw(x) && yyjson_is_raw(y) &&
@@ -72,9 +72,9 @@ static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
     size_t k, n;
 
     if (f->value_is_const[i])
-        return value_equal(f->value[i].v, v);
+        return same_value(f->value[i].v, v);
     yyjson_arr_foreach(f->value[i].v, k, n, item) {
-        if (value_equal(item, v))
+        if (same_value(item, v))
             return true;
     }
     return false;
@@ -132,7 +132,7 @@ static int members_expr(struct schema *s, yyjson_val *v, struct expr_vec *out) {
             r = expr_vec_add(s->b, out,
                              json_literal(s->b, yyjson_get_str(key), yyjson_get_len(key)));
         if (r == 0)
-            r = expr_vec_add(s->b, out, json_colon(s->b));
+            r = expr_vec_add(s->b, out, json_colon_space(s->b));
         if (r == 0)
             r = value_expr(s, item, &x);
         if (r == 0)
