@@ -97,6 +97,8 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->m.stop_ids = r->stop_ids;
     g->m.n_bias = r->n_bias;
     g->m.bias = r->bias;
+    g->m.grammar = r->grammar;
+    g->m.triggers = r->triggers;
     list_push_back(&a->gens, &g->link);
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     *out = g;

@@ -16,8 +16,8 @@ static int unsupported(const char *param, const char *why, struct err *err) {
 static int set_form(struct request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
     if (r->form.kind)
-        return err_set_code(err, 400, "invalid_value", param,
-                            "%s and %s cannot be given together.", param, r->form.param);
+        return err_set_code(err, 400, "invalid_value", param, "%s and %s cannot be given together.",
+                            param, r->form.param);
     r->form.kind = kind;
     r->form.param = param;
     r->form.value = v;
@@ -145,7 +145,7 @@ static yyjson_val *function_name(yyjson_val *v) {
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
     return yyjson_equals_str(yyjson_obj_get(v, "type"), "function") && yyjson_is_str(name) ? name
-                                                                                         : NULL;
+                                                                                           : NULL;
 }
 
 static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
@@ -173,9 +173,8 @@ static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
 }
 
 int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
-    static const char *const modes[] = {[TOOLS_AUTO] = "auto",
-                                        [TOOLS_NONE] = "none",
-                                        [TOOLS_REQUIRED] = "required"};
+    static const char *const modes[] = {
+        [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required"};
     yyjson_val *type = yyjson_obj_get(v, "type");
 
     for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
@@ -219,8 +218,8 @@ static bool is_offered(const struct request *r, yyjson_val *name) {
 }
 
 static int unknown(const char *param, yyjson_val *name, struct err *err) {
-    return err_set_code(err, 400, "invalid_value", param, "%s: there is no function '%.100s' in tools.",
-                        param, yyjson_get_str(name));
+    return err_set_code(err, 400, "invalid_value", param,
+                        "%s: there is no function '%.100s' in tools.", param, yyjson_get_str(name));
 }
 
 int wants_check(const struct request *r, struct err *err) {

@@ -6,6 +6,7 @@
 #include <time.h>
 #include "api/call.h"
 #include "api/conn.h"
+#include "api/constrain.h"
 #include "api/messages.h"
 #include "api/private.h"
 #include "api/session.h"
@@ -13,8 +14,9 @@
 /*
  * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
  * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
- * INLINE_MAX take some tens of microseconds here. Huge ones never have all threads: they queue among
- * themselves, so that a few clients with books to read do not hold up those with pages. Everything that a work touches on the pool is its own,
+ * INLINE_MAX take some tens of microseconds here, but for those that bring a grammar. Huge ones never
+ * have all threads: they queue among themselves, so that a few clients with books to read do not hold up
+ * those with pages. Everything that a work touches on the pool is its own,
  * or immutable: the tokenizer, the template, the options.
  */
 
@@ -202,10 +204,17 @@ static int detokenise(struct work *w) {
     return r < 0 ? r : tokenizer_decode(w->api->model->tokenizer, ids, n, true, &w->text);
 }
 
-static int run(struct work *w) {
+static int parse(struct work *w) {
     int r = request_parse(&w->r, w->api, w->kind, w->body.data, w->body.len, &w->err);
 
     buf_deinit(&w->body);
+    w->parsed = true;
+    return r;
+}
+
+static int run(struct work *w) {
+    int r = w->parsed ? 0 : parse(w);
+
     if (r < 0)
         return r;
     if (w->kind == REQUEST_DETOKENIZE)
@@ -214,6 +223,8 @@ static int run(struct work *w) {
     r = w->r.messages ? find_chat(w, &w->err) : find_prompts(w, &w->err);
     if (r == 0 && w->chat)
         r = render(w);
+    if (r == 0)
+        r = constrain(w);
     for (uint32_t i = 0; i < w->n_prompts && r == 0; i++)
         if (w->prompts[i].text)
             r = tokenise(w, &w->prompts[i]);
@@ -291,7 +302,12 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
     } else if (w->body.len > INLINE_MAX) {
         begin(w);
     } else {
-        w->result = run(w);
+        w->result = parse(w);
+        if (w->result == 0 && constrain_is_work(&w->r)) {
+            begin(w);
+            return;
+        }
+        w->result = w->result < 0 ? w->result : run(w);
         finish(w);
     }
 }

@@ -40,7 +40,7 @@ struct work {
     struct buf text; /* REQUEST_DETOKENIZE */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool running, huge, abandoned;
+    bool parsed, running, huge, abandoned;
     void (*done)(struct work *w);
 };
 

@@ -17,6 +17,11 @@ struct fake_request *fake_find(struct fake_port *f, uint64_t id) {
     return NULL;
 }
 
+static void replace(char **text, struct str s) {
+    free(*text);
+    *text = strndup(s.data ? s.data : "", s.len);
+}
+
 static int submit(struct api_port *p, const struct submit *m) {
     struct fake_port *f = of(p);
     struct fake_request *r = fake_find(f, m->id);
@@ -43,6 +48,8 @@ static int submit(struct api_port *p, const struct submit *m) {
         memcpy(r->stops[i], m->stops[i].data, m->stops[i].len);
         r->stops[i][m->stops[i].len] = 0;
     }
+    replace(&r->grammar, m->grammar);
+    replace(&r->triggers, m->triggers);
     return 0;
 }
 
@@ -61,8 +68,11 @@ void fake_init(struct fake_port *f, struct clock *clock) {
 }
 
 void fake_deinit(struct fake_port *f) {
-    for (uint32_t i = 0; i < FAKE_MAX; i++)
+    for (uint32_t i = 0; i < FAKE_MAX; i++) {
         free(f->r[i].tokens);
+        free(f->r[i].grammar);
+        free(f->r[i].triggers);
+    }
 }
 
 static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {

@@ -17,6 +17,7 @@ struct fake_request {
     struct submit m; /* the last one; pointers are copies */
     int32_t *tokens;
     char stops[SUBMIT_STOPS_MAX][64];
+    char *grammar, *triggers; /* "": none */
 };
 
 struct fake_port {

@@ -1,0 +1,147 @@
+/*
+ * What a request wants of its output, as it reaches the worker; and what is refused, by name.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
+#define FORMAT(inner) "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":" inner "}"
+#define NAMED(schema) "{\"name\":\"x\",\"strict\":true,\"schema\":" schema "}"
+#define NODE(schema, param)                                                                        \
+    "{\"json_schema\":" schema ",\"param\":\"" param "\",\"any_format\":true}"
+#define IN_FORMAT "response_format.json_schema.schema"
+
+static void started(struct world *w) {
+    world_init(w);
+    world_start(w);
+}
+
+/* The request is served; what the worker was told. */
+static void expect_told(struct world *w, const char *path, const char *body, const char *grammar,
+                        const char *triggers) {
+    struct reply r;
+    uint32_t i = w->port.n;
+
+    w->port.script = "ok";
+    world_ask(w, path, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+    cr_assert_eq(w->port.n, i + 1);
+    cr_expect_str_eq(w->port.r[i].grammar, grammar, "%s\n     told %s\n   wanted %s", body,
+                     w->port.r[i].grammar, grammar);
+    cr_expect_str_eq(w->port.r[i].triggers, triggers, "%s: %s", body, w->port.r[i].triggers);
+    reply_deinit(&r);
+}
+
+static void expect_refused(struct world *w, const char *path, const char *body, const char *param,
+                           const char *code) {
+    struct reply r;
+    char needle[200];
+
+    world_ask(w, path, body, &r);
+    snprintf(needle, sizeof(needle), "\"param\":\"%s\",\"code\":\"%s\"}}", param, code);
+    cr_expect_eq(r.status, 400, "%s: %d", body, r.status);
+    cr_expect(r.body.data && strstr(r.body.data, needle), "%s: %s has no %s", body, r.body.data,
+              needle);
+    reply_deinit(&r);
+}
+
+Test(constrain, every_form_of_text_becomes_a_grammar) {
+    static const struct {
+        const char *field, *grammar;
+    } table[] = {
+        {"\"response_format\":{\"type\":\"text\"}", ""},
+        {"\"response_format\":null", ""},
+        {"\"response_format\":{\"type\":\"json_object\"}",
+         "{\"json_object\":true,\"param\":\"response_format\"}"},
+        {FORMAT(NAMED(SCHEMA)), NODE(SCHEMA, IN_FORMAT)},
+        {FORMAT("{\"schema\":true}"), NODE("true", IN_FORMAT)},
+        {"\"response_format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}",
+         NODE(SCHEMA, IN_FORMAT)},
+        {"\"structured_outputs\":{\"json\":" SCHEMA "}", NODE(SCHEMA, "structured_outputs.json")},
+        {"\"structured_outputs\":{\"json\":\"{\\\"type\\\":\\\"null\\\"}\"}",
+         NODE("{\"type\":\"null\"}", "structured_outputs.json")},
+        {"\"structured_outputs\":{\"json_object\":true,\"disable_any_whitespace\":true}",
+         "{\"json_object\":true,\"param\":\"structured_outputs.json_object\",\"compact\":true}"},
+        {"\"structured_outputs\":{\"regex\":\"[ab]+\"}",
+         "{\"regex\":\"[ab]+\",\"param\":\"structured_outputs.regex\"}"},
+        {"\"structured_outputs\":{\"choice\":[\"yes\",\"no\"]}",
+         "{\"choice\":[\"yes\",\"no\"],\"param\":\"structured_outputs.choice\"}"},
+        {"\"structured_outputs\":{\"grammar\":\"root ::= \\\"a\\\"\"}",
+         "{\"ebnf\":\"root ::= \\\"a\\\"\",\"param\":\"structured_outputs.grammar\"}"},
+        {"\"structured_outputs\":{}", ""},
+        {"\"guided_json\":" SCHEMA, NODE(SCHEMA, "guided_json")},
+        {"\"json_schema\":" SCHEMA, NODE(SCHEMA, "json_schema")},
+        {"\"guided_regex\":\"a?\"", "{\"regex\":\"a?\",\"param\":\"guided_regex\"}"},
+        {"\"guided_choice\":[\"a\"]", "{\"choice\":[\"a\"],\"param\":\"guided_choice\"}"},
+        {"\"guided_grammar\":\"root ::= [0-9]\"",
+         "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"guided_grammar\"}"},
+        {"\"grammar\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"grammar\"}"},
+        {"\"grammar\":\"\"", ""},
+    };
+    struct world w;
+    char body[1000];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", table[i].field);
+        expect_told(&w, CHAT, body, table[i].grammar, "");
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", table[i].field);
+        expect_told(&w, TEXT, body, table[i].grammar, "");
+    }
+    world_stop(&w);
+}
+
+Test(constrain, what_cannot_be_held_is_named) {
+    static const struct {
+        const char *field, *param, *code;
+    } table[] = {
+        {"\"response_format\":1", "response_format", "invalid_value"},
+        {"\"response_format\":{\"type\":\"xml\"}", "response_format.type", "invalid_value"},
+        {"\"response_format\":{\"type\":\"json_schema\"}", IN_FORMAT, "invalid_value"},
+        {FORMAT("1"), "response_format.json_schema", "invalid_value"},
+        {FORMAT("{\"schema\":[]}"), IN_FORMAT, "invalid_value"},
+        {FORMAT("{\"name\":1,\"schema\":{}}"), "response_format.json_schema.name", "invalid_value"},
+        {FORMAT("{\"strict\":1,\"schema\":{}}"), "response_format.json_schema.strict",
+         "invalid_value"},
+        {FORMAT(NAMED("{\"not\":{}}")), IN_FORMAT, "grammar_unsupported"},
+        {FORMAT(NAMED("{\"type\":\"what\"}")), IN_FORMAT, "grammar_invalid"},
+        {"\"structured_outputs\":[]", "structured_outputs", "invalid_value"},
+        {"\"structured_outputs\":{\"json\":\"{\"}", "structured_outputs.json", "invalid_value"},
+        {"\"structured_outputs\":{\"json\":7}", "structured_outputs.json", "invalid_value"},
+        {"\"structured_outputs\":{\"json\":\"{}\",\"regex\":\"a\"}", "structured_outputs.regex",
+         "invalid_value"},
+        {"\"structured_outputs\":{\"regex\":\"(\"}", "structured_outputs.regex", "grammar_invalid"},
+        {"\"structured_outputs\":{\"regex\":\"\"}", "structured_outputs.regex", "invalid_value"},
+        {"\"structured_outputs\":{\"choice\":[]}", "structured_outputs.choice", "invalid_value"},
+        {"\"structured_outputs\":{\"choice\":[1]}", "structured_outputs.choice", "invalid_value"},
+        {"\"structured_outputs\":{\"json_object\":1}", "structured_outputs.json_object",
+         "invalid_value"},
+        {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structured_outputs.structural_tag",
+         "unsupported_parameter"},
+        {"\"structured_outputs\":{\"whitespace_pattern\":\"x\"}",
+         "structured_outputs.whitespace_pattern", "unsupported_parameter"},
+        {"\"structured_outputs\":{\"disable_any_whitespace\":1}",
+         "structured_outputs.disable_any_whitespace", "invalid_value"},
+        {"\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]", "guided_choice", "invalid_value"},
+        {"\"guided_json\":\"{}\",\"json_schema\":\"{}\"", "json_schema", "invalid_value"},
+        {"\"guided_grammar\":\"root\"", "guided_grammar", "grammar_invalid"},
+        {"\"guided_whitespace_pattern\":\"x\"", "guided_whitespace_pattern",
+         "unsupported_parameter"},
+    };
+    struct world w;
+    char body[1000];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", table[i].field);
+        expect_refused(&w, CHAT, body, table[i].param, table[i].code);
+        snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", table[i].field);
+        expect_refused(&w, TEXT, body, table[i].param, table[i].code);
+    }
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    world_stop(&w);
+}
