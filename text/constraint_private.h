@@ -1,6 +1,7 @@
 #pragma once
 
-/* The triggers of a constraint: Aho-Corasick over a few short strings. Private to text/. */
+/* The triggers of a constraint: Aho-Corasick over a few short strings; and the constraint itself. Private to
+ * text/. */
 
 #include "text/constraint.h"
 
@@ -24,3 +25,18 @@ DEFINE_FREEP(struct triggers, triggers)
 /* Reads bytes from @node until a trigger is complete: how many were read. *node is 0 then, and *found true. */
 size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
                      bool *found);
+/* The node after one more byte; the root only when nothing of a trigger is there. */
+uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
+
+struct constraint {
+    const struct grammar_vocab *vocab;
+    struct grammar *grammar;
+    struct triggers *triggers; /* NULL: the grammar holds from the start */
+    /* Tokens that must not come at a node of the triggers: they would complete one and go on with what
+     * the grammar refuses. Those of node i: crossing[first[i], first[i + 1]). */
+    uint32_t *first;
+    int32_t *crossing;
+};
+
+/* Fills first and crossing. 0, -ENOMEM, -EINVAL with @err when there are too many. */
+int crossing_find(struct constraint *c, struct err *err);

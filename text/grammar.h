@@ -142,6 +142,10 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
 bool grammar_can_end(const struct grammar_state *s);
+bool grammar_must_end(const struct grammar_state *s); /* nothing but the end may come */
+/* As an accepted token that brings the text back to its start and is @bytes there. -EINVAL: they do not fit
+ * (nothing changes). */
+int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);
 /* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL beyond what is
  * kept (nothing changes). */
 #define GRAMMAR_HISTORY 128

@@ -18,7 +18,7 @@ static uint16_t child_of(const struct triggers *t, uint16_t node, uint8_t byte) 
     return c;
 }
 
-static uint16_t step(const struct triggers *t, uint16_t node, uint8_t byte) {
+uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte) {
     uint16_t c;
 
     while (!(c = child_of(t, node, byte)) && node)
@@ -54,7 +54,7 @@ static int link_failures(struct triggers *t) {
         uint16_t at = queue[head++];
 
         for (uint16_t c = t->node[at].child; c; c = t->node[c].next) {
-            t->node[c].fail = at ? step(t, t->node[at].fail, t->node[c].byte) : 0;
+            t->node[c].fail = at ? triggers_step(t, t->node[at].fail, t->node[c].byte) : 0;
             t->node[c].end |= t->node[t->node[c].fail].end;
             queue[tail++] = c;
         }
@@ -137,7 +137,7 @@ size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes
 
     *found = false;
     for (size_t i = 0; i < len; i++) {
-        *node = step(t, *node, s[i]);
+        *node = triggers_step(t, *node, s[i]);
         if (t->node[*node].end) {
             *found = true;
             *node = 0;

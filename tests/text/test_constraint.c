@@ -115,3 +115,254 @@ Test(constraint, triggers_are_checked) {
         cr_assert_eq(constraint_check_triggers(bad[i], strlen(bad[i]), &err), -EINVAL, "%s",
                      bad[i]);
 }
+
+static struct constraint *constrain(const char *grammar, const char *triggers) {
+    struct constraint *c = NULL;
+    struct err err = {0};
+    int r = constraint_new(&c, test_vocab(), grammar, strlen(grammar), triggers, strlen(triggers),
+                           NULL, &err);
+
+    cr_assert_eq(r, 0, "%s %s: %s", grammar, triggers, err.message);
+    return c;
+}
+
+static const struct {
+    const char *grammar, *triggers;
+} CASES[] = {
+    {"{\"json_object\":true}", ""},
+    {"{\"json_object\":true}", "{\"after\":[\"</tool_call>\"]}"},
+    {"{\"json_object\":true}", "{\"after\":[\"</\", \"abc\"],\"required\":true}"},
+    {"{\"regex\":\"[a-z]{1,6}\"}", "{\"after\":[\"\\\"\", \"id\"],\"repeat\":true}"},
+    {"{\"regex\":\"name( [0-9]*)?\"}", "{\"after\":[\"{\", \":0\"],\"repeat\":true}"},
+    {"{\"sequence\":[{\"json_object\":true},{\"literal\":\"</tool_call>\"}]}",
+     "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"required\":true}"},
+    {"{\"literal\":\"\"}", "{\"after\":[\"a\", \"aab\"],\"repeat\":true}"},
+};
+
+/* The mask has exactly the tokens that are accepted. */
+static uint32_t check_mask(struct constraint_state *s, uint32_t *bits) {
+    int64_t n = constraint_mask(s, bits);
+    uint32_t count = 0;
+
+    for (uint32_t t = 0; t < test_n_tokens(); t++) {
+        bool in = bits[t / 32] >> (t % 32) & 1;
+        int r = constraint_accept(s, (int32_t)t);
+
+        count += in;
+        cr_assert_eq(r, in ? 0 : -EINVAL, "token %u: mask %d, accept %d", t, in, r);
+        if (r == 0)
+            cr_assert_eq(constraint_rollback(s, 1), 0);
+    }
+    for (uint32_t t = test_n_tokens(); t < 32 * ((test_n_tokens() + 31) / 32); t++)
+        cr_assert(!(bits[t / 32] >> (t % 32) & 1));
+    cr_assert_eq(n, count);
+    cr_assert_eq(constraint_can_end(s), bits[TEST_END / 32] >> (TEST_END % 32) & 1);
+    cr_assert(!constraint_is_free(s) || count == test_n_tokens());
+    cr_assert_eq(constraint_must_end(s), count == 1 && constraint_can_end(s));
+    return count;
+}
+
+static int32_t pick(struct rng *r, const uint32_t *bits, uint32_t n) {
+    uint32_t k = rng_below(r, n);
+    int32_t id = 0;
+
+    while (!(bits[id / 32] >> (id % 32) & 1) || k-- > 0)
+        id++;
+    return id;
+}
+
+Test(constraint_state, masks_equal_acceptance_in_random_texts) {
+    struct rng r = {11};
+
+    for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {
+        CLEANUP(constraint_freep)
+        struct constraint *c = constrain(CASES[i].grammar, CASES[i].triggers);
+
+        for (int run = 0; run < 12; run++) {
+            CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+            uint32_t bits[64];
+
+            cr_assert_eq(constraint_state_new(&s, c), 0);
+            for (int step = 0; step < 60; step++) {
+                uint32_t n = check_mask(s, bits);
+
+                if (n == 0)
+                    break;
+                cr_assert_eq(constraint_accept(s, pick(&r, bits, n)), 0);
+            }
+        }
+    }
+}
+
+Test(constraint_state, rollback_equals_replay) {
+    struct rng r = {5};
+
+    for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {
+        CLEANUP(constraint_freep)
+        struct constraint *c = constrain(CASES[i].grammar, CASES[i].triggers);
+        CLEANUP(constraint_state_freep) struct constraint_state *s = NULL, *t = NULL, *u = NULL;
+        int32_t path[2048];
+        uint32_t n = 0, most = 0, a[64], b[64];
+
+        cr_assert_eq(constraint_state_new(&s, c), 0);
+        cr_assert_eq(constraint_state_new(&t, c), 0);
+        cr_assert_eq(constraint_state_new(&u, c), 0);
+        for (int turn = 0; turn < 1500; turn++) {
+            int64_t allowed = constraint_mask(s, a);
+
+            if (allowed == 0 || rng_below(&r, 6) == 0) {
+                uint32_t back = rng_below(&r, turn % 100 ? 9 : CONSTRAINT_HISTORY);
+
+                back = MIN(back, n - (most - MIN(most, CONSTRAINT_HISTORY)));
+                cr_assert_eq(constraint_rollback(s, back), 0);
+                n -= back;
+            } else {
+                path[n] = pick(&r, a, (uint32_t)allowed);
+                cr_assert_eq(constraint_accept(s, path[n++]), 0);
+                most = MAX(most, n);
+            }
+            if (turn % 25)
+                continue;
+            constraint_state_reset(t);
+            for (uint32_t p = 0; p < n; p++)
+                cr_assert_eq(constraint_accept(t, path[p]), 0);
+            cr_assert_eq(constraint_state_copy(u, s), 0);
+            cr_assert_eq(constraint_mask(s, a), constraint_mask(t, b));
+            cr_assert_eq(memcmp(a, b, (test_n_tokens() + 31) / 32 * 4), 0);
+            cr_assert_eq(constraint_mask(s, a), constraint_mask(u, b));
+            cr_assert_eq(memcmp(a, b, (test_n_tokens() + 31) / 32 * 4), 0);
+            cr_assert_eq(constraint_is_free(s), constraint_is_free(t));
+        }
+    }
+}
+
+/* Feeds @text token by token, the longest first; -1, or the offset at which one is refused. */
+static int feed(struct constraint_state *s, const char *text) {
+    size_t len = strlen(text), at = 0;
+
+    while (at < len) {
+        int32_t best = -1;
+        size_t longest = 0;
+
+        for (uint32_t t = 0; t < test_n_tokens(); t++) {
+            size_t n;
+            const char *bytes = test_token(t, &n);
+
+            if (n > longest && n <= len - at && memcmp(bytes, text + at, n) == 0)
+                best = (int32_t)t, longest = n;
+        }
+        if (constraint_accept(s, best) < 0)
+            return (int)at;
+        at += longest;
+    }
+    return -1;
+}
+
+Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
+    CLEANUP(constraint_freep)
+    struct constraint *c = constrain("{\"json_object\":true}", "{\"after\":[\"</think>\"]}");
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    cr_assert(constraint_is_free(s));
+    cr_assert_eq(feed(s, "hello {x </thin </think"), -1);
+    cr_assert(constraint_can_end(s));
+    cr_assert_eq(feed(s, ">"), -1);
+    cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
+    cr_assert_eq(feed(s, "hello"), 0);
+    cr_assert_eq(feed(s, "{\"a\": 1}"), -1);
+    cr_assert(constraint_must_end(s));
+    cr_assert_eq(feed(s, "</think>"), 0);
+    cr_assert_eq(constraint_accept(s, TEST_END), 0);
+    cr_assert(constraint_is_done(s));
+    cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
+}
+
+Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
+    CLEANUP(constraint_freep)
+    struct constraint *c = constrain("{\"regex\":\"value|a|o\"}", "{\"after\":[\"xf\"]}");
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+    uint32_t bits[64];
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    cr_assert_eq(feed(s, "hello x"), -1);
+    check_mask(s, bits);
+    /* "foo" goes on with "oo", "fal" with "al". */
+    for (uint32_t t = 0; t < test_n_tokens(); t++) {
+        size_t n;
+        const char *bytes = test_token(t, &n);
+        bool bad = n > 1 && bytes[0] == 'f';
+
+        cr_assert_eq(bits[t / 32] >> (t % 32) & 1, !bad, "%.*s", (int)n, bytes);
+    }
+}
+
+Test(constraint_state, repeated_triggers_set_the_text_free_again) {
+    CLEANUP(constraint_freep)
+    struct constraint *c =
+        constrain("{\"sequence\":[{\"json_object\":true},{\"literal\":\"</tool_call>\"}]}",
+                  "{\"after\":[\"<tool_call>\"],\"repeat\":true}");
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    for (int i = 0; i < 3; i++) {
+        cr_assert(constraint_is_free(s) && constraint_can_end(s));
+        cr_assert_eq(feed(s, "hello <tool_call>"), -1);
+        cr_assert(!constraint_is_free(s) && !constraint_can_end(s));
+        cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
+        cr_assert_eq(feed(s, "{\"a\":[]}"), -1);
+        cr_assert_eq(feed(s, "hello"), 0);
+        cr_assert_eq(feed(s, "</tool_call>"), -1);
+    }
+    cr_assert_eq(constraint_accept(s, TEST_END), 0);
+}
+
+Test(constraint_state, what_may_end_is_left_by_what_does_not_fit) {
+    CLEANUP(constraint_freep)
+    struct constraint *c = constrain("{\"repeat\":{\"literal\":\"ab\"},\"min\":1}",
+                                     "{\"after\":[\"@\"],\"repeat\":true}");
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    cr_assert_eq(feed(s, "foo@"), -1);
+    cr_assert(!constraint_can_end(s));
+    cr_assert_eq(feed(s, "ab"), -1);
+    cr_assert(constraint_can_end(s));
+    cr_assert_eq(feed(s, "ab"), -1);
+    cr_assert_eq(feed(s, "foo@"), -1); /* left, and a trigger again */
+    cr_assert_eq(feed(s, "foo"), 0);
+    cr_assert_eq(feed(s, "ab"), -1);
+    cr_assert_eq(constraint_accept(s, TEST_END), 0);
+}
+
+Test(constraint_state, required_triggers_come_before_the_end) {
+    CLEANUP(constraint_freep)
+    struct constraint *c =
+        constrain("{\"json_object\":true}", "{\"after\":[\"@\"],\"required\":true}");
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
+    cr_assert_eq(feed(s, "foo@{}"), -1);
+    cr_assert_eq(constraint_accept(s, TEST_END), 0);
+}
+
+Test(constraint_state, the_longest_triggers_are_no_trouble) {
+    char grammar[] = "{\"literal\":\"b\"}", triggers[8192];
+    size_t n = (size_t)snprintf(triggers, sizeof(triggers), "{\"after\":[");
+    struct constraint *c = NULL;
+    struct err err = {0};
+
+    for (int i = 0; i < 16; i++) {
+        n += (size_t)snprintf(triggers + n, sizeof(triggers) - n, "%s\"%x", i ? "," : "", i);
+        for (int k = 0; k < 250; k++)
+            triggers[n++] = 'a';
+        triggers[n++] = '"';
+    }
+    n += (size_t)snprintf(triggers + n, sizeof(triggers) - n, "]}");
+    int r = constraint_new(&c, test_vocab(), grammar, strlen(grammar), triggers, n, NULL, &err);
+
+    cr_assert_eq(r, 0, "%s", err.message);
+    cr_assert(constraint_bytes(c) < 1u << 20);
+    constraint_free(c);
+}

@@ -261,28 +261,12 @@ static void shorten(struct grammar_state *s) {
     s->n_dropped += drop;
 }
 
-static bool is_end(const struct grammar_state *s, int32_t token) {
-    size_t n;
-    const int32_t *ends = vocab_ends(s->m.g->vocab, &n);
-
-    for (size_t i = 0; i < n; i++) {
-        if (ends[i] == token)
-            return true;
-    }
-    return false;
-}
-
-/* The set after the bytes of @token, at the end of config[]; the sets between are dropped. */
-static bool step_bytes(struct grammar_state *s, int32_t token, struct set *out) {
-    struct machine *m = &s->m;
-    uint32_t base = m->n_configs;
-    struct set from = now(s)->set;
-    size_t len;
-    const uint8_t *bytes = vocab_bytes(m->g->vocab, token, &len);
-
-    if (len == 0 || len > TRIE_MAX_LEN)
-        return false;
+/* The set after @bytes are read from *out; it takes the place of config[@base, ...), the sets between are dropped. */
+static bool step_bytes(struct machine *m, uint32_t base, const uint8_t *bytes, size_t len,
+                       struct set *out) {
     for (size_t i = 0; i < len; i++) {
+        struct set from = *out;
+
         if (!machine_step(m, &from, bytes[i], out) || m->error)
             return false;
         uint32_t n = out->end - out->begin;
@@ -290,9 +274,16 @@ static bool step_bytes(struct grammar_state *s, int32_t token, struct set *out) 
         memmove(m->config + base, m->config + out->begin, n * sizeof(*m->config));
         out->begin = base;
         out->end = m->n_configs = base + n;
-        from = *out;
     }
     return true;
+}
+
+static bool step_text(struct grammar_state *s, int32_t token, struct set *out) {
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(s->m.g->vocab, token, &len);
+
+    *out = now(s)->set;
+    return len > 0 && len <= TRIE_MAX_LEN && step_bytes(&s->m, s->m.n_configs, bytes, len, out);
 }
 
 static bool step_special(struct grammar_state *s, int32_t token, struct set *out) {
@@ -306,25 +297,10 @@ static bool step_special(struct grammar_state *s, int32_t token, struct set *out
     return false;
 }
 
-int grammar_accept(struct grammar_state *s, int32_t token) {
+/* One more moment; @next lies at the end of config[]. */
+static void add_moment(struct grammar_state *s, struct set next, bool done) {
     struct machine *m = &s->m;
-    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
-    struct set next = set_open(m);
 
-    if (now(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
-        return -EINVAL;
-    bool end = is_end(s, token) && now(s)->set.can_end, ok = end;
-
-    m->fuel = MASK_FUEL;
-    if (!ok)
-        ok = step_special(s, token, &next);
-    if (!ok && !vocab_is_special(m->g->vocab, token) && !is_end(s, token) && !m->error)
-        ok = step_bytes(s, token, &next);
-    if (!ok || m->error) {
-        int r = leave_no_trace(s, n_configs, n_frames);
-
-        return r < 0 ? r : -EINVAL;
-    }
     if (s->n == s->cap) {
         uint32_t first = s->moment[s->n - GRAMMAR_HISTORY - 1].set.begin;
 
@@ -332,11 +308,50 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
         next.begin -= first;
         next.end -= first;
     }
-    s->moment[s->n++] = (struct moment){.set = next, .done = end};
+    s->moment[s->n++] = (struct moment){.set = next, .done = done};
     if (m->n_frames > s->collect_at) {
         machine_collect(m);
         s->collect_at = MAX(COLLECT_AT, m->n_frames * 2);
     }
+}
+
+int grammar_accept(struct grammar_state *s, int32_t token) {
+    struct machine *m = &s->m;
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
+    struct set next = set_open(m);
+
+    if (now(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
+        return -EINVAL;
+    bool end = vocab_is_end(s->m.g->vocab, token) && now(s)->set.can_end, ok = end;
+
+    m->fuel = MASK_FUEL;
+    if (!ok)
+        ok = step_special(s, token, &next);
+    if (!ok && !vocab_is_special(m->g->vocab, token) && !vocab_is_end(s->m.g->vocab, token) &&
+        !m->error)
+        ok = step_text(s, token, &next);
+    if (!ok || m->error) {
+        int r = leave_no_trace(s, n_configs, n_frames);
+
+        return r < 0 ? r : -EINVAL;
+    }
+    add_moment(s, next, end);
+    return 0;
+}
+
+int grammar_restart(struct grammar_state *s, const void *bytes, size_t len) {
+    struct machine *m = &s->m;
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
+    struct set next;
+
+    m->fuel = MASK_FUEL;
+    machine_start(m, &next);
+    if (m->error || !step_bytes(m, n_configs, bytes, len, &next)) {
+        int r = leave_no_trace(s, n_configs, n_frames);
+
+        return r < 0 ? r : -EINVAL;
+    }
+    add_moment(s, next, false);
     return 0;
 }
 
@@ -346,6 +361,10 @@ bool grammar_is_done(const struct grammar_state *s) {
 
 bool grammar_can_end(const struct grammar_state *s) {
     return now(s)->set.can_end && !now(s)->done;
+}
+
+bool grammar_must_end(const struct grammar_state *s) {
+    return grammar_can_end(s) && now(s)->set.begin == now(s)->set.end;
 }
 
 uint32_t grammar_n_accepted(const struct grammar_state *s) {

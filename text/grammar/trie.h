@@ -45,6 +45,7 @@ const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
+bool vocab_is_end(const struct grammar_vocab *v, int32_t token);
 /* Classes of a shared loop's states, NULL where there is none. */
 struct token_class *vocab_shared_class(const struct grammar_vocab *v, unsigned loop,
                                        uint32_t state);

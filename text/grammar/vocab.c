@@ -196,6 +196,14 @@ bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {
     return v->is_special[token];
 }
 
+bool vocab_is_end(const struct grammar_vocab *v, int32_t token) {
+    for (size_t i = 0; i < v->n_ends; i++) {
+        if (v->ends[i] == token)
+            return true;
+    }
+    return false;
+}
+
 /* The longest special token that @s starts with, -1: none. */
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n) {
     const struct trie *t = &v->special;
