@@ -109,17 +109,17 @@ struct be_ops {
     int (*experts)(struct step *s, struct act x, const struct routes *r, const struct weights *w);
     int (*recur)(struct step *s, struct act y, struct act x, const struct weights *w, void *state);
     int (*reduce)(struct step *s, struct act x);
-    int (*logits)(struct step *s, struct act x,
-                  const struct weights *w); /* of the wanted rows only */
+    /* Of the wanted rows only; for WANT_HIDDEN it stops after the norm. */
+    int (*logits)(struct step *s, struct act x, const struct weights *w);
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
-    int (*pool)(struct step *s, struct act x);
     int (*end)(struct step *s, struct engine_result *out); /* waits */
 
     /* false: the ops compute in the caller's thread, and the engine calls them inside engine_wait(), with
      * the tokens of `feed` filled in. true: they enqueue, are called inside engine_launch() and
      * engine_seal(), and resolve `feed` on the device. */
     bool device;
+    bool hidden;   /* answers WANT_HIDDEN */
     bool unproven; /* never checked on hardware: used only when asked for by name */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);

@@ -178,6 +178,7 @@ static void fill_info(struct engine *e) {
     i->n_pages = e->opts.n_pages;
     i->n_threads = e->ops->n_threads(e->be);
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
+    i->hidden = e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
     i->n_params = e->model.n_params;
     gguf_fingerprint(e->opts.file, i->fingerprint);
@@ -292,7 +293,8 @@ static void check_batch(const struct engine *e, const struct engine_batch *b) {
     assert(n_rows == b->n_rows);
     for (uint32_t i = 0; i < b->n_wants; i++) {
         assert(b->want[i].row < b->n_rows && b->want[i].param < b->n_params);
-        assert(b->want[i].what == WANT_SAMPLE || b->want[i].what == WANT_PROMPT_LP); /* later */
+        assert(b->want[i].what <= WANT_HIDDEN);
+        assert(b->want[i].what != WANT_HIDDEN || e->ops->hidden);
         assert(b->want[i].n_top <= ENGINE_TOP_MAX);
     }
     check_copies(e, b->before, b->n_before);

@@ -19,7 +19,7 @@
 
 enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
-enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_POOL_LAST, WANT_POOL_MEAN, WANT_HIDDEN };
+enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: reference only */
 
 #define ENGINE_TOP_MAX 20 /* top_logprobs */
@@ -101,7 +101,7 @@ struct engine_out {
     uint64_t digest; /* of the row's logits (before processors), 0 unless opts.digest */
     uint32_t n_top;
     const struct engine_top *top; /* best first; ties by lowest id */
-    const float *vector;          /* WANT_POOL_*, WANT_HIDDEN: n_embd floats */
+    const float *vector;          /* WANT_HIDDEN: n_embd floats, and nothing else of the above */
 };
 
 struct engine_result {
@@ -131,6 +131,7 @@ struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
+    bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
     uint64_t weight_bytes, page_bytes, n_params;
     uint8_t fingerprint[16];
 };

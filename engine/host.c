@@ -15,12 +15,16 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
         .row_seq = calloc(e->max_rows, sizeof(uint32_t)),
         .row_pos = calloc(e->max_rows, sizeof(uint32_t)),
         .mask = calloc(e->max_wants, sizeof(uint32_t *)),
+        .scored = calloc(e->max_wants, sizeof(uint32_t)),
+        .logits_of = calloc(e->max_wants, sizeof(uint32_t)),
+        .n_embd = o->shape->n_embd,
     };
-    bool ok = h->row_seq && h->row_pos && h->mask;
+    bool ok = h->row_seq && h->row_pos && h->mask && h->scored && h->logits_of;
     for (int i = 0; i < 2; i++) {
         h->result[i].out = calloc(e->max_wants, sizeof(struct engine_out));
         h->result[i].top = calloc((size_t)e->max_wants * ENGINE_TOP_MAX, sizeof(struct engine_top));
-        ok = ok && h->result[i].out && h->result[i].top;
+        h->result[i].vector = calloc((size_t)e->max_wants * h->n_embd, sizeof(float));
+        ok = ok && h->result[i].out && h->result[i].top && h->result[i].vector;
     }
     if (!ok)
         host_step_deinit(h);
@@ -31,9 +35,12 @@ void host_step_deinit(struct host_step *h) {
     free(h->row_seq);
     free(h->row_pos);
     free(h->mask);
+    free(h->scored);
+    free(h->logits_of);
     for (int i = 0; i < 2; i++) {
         free(h->result[i].out);
         free(h->result[i].top);
+        free(h->result[i].vector);
     }
     *h = (struct host_step){0};
 }
@@ -47,6 +54,12 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b) {
             h->row_seq[b->seq[s].row0 + i] = s;
             h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
         }
+    h->n_scored = 0;
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        h->logits_of[i] = h->n_scored;
+        if (b->want[i].what != WANT_HIDDEN)
+            h->scored[h->n_scored++] = i;
+    }
 }
 
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits) {
@@ -75,6 +88,13 @@ void host_step_sample(struct host_step *h, uint32_t want, const float *logits, s
     }
     sampler_run(s, &job, &h->result[h->turn].out[want],
                 h->result[h->turn].top + (size_t)want * ENGINE_TOP_MAX);
+}
+
+float *host_step_vector(struct host_step *h, uint32_t want) {
+    float *v = h->result[h->turn].vector + (size_t)want * h->n_embd;
+
+    h->result[h->turn].out[want] = (struct engine_out){.token = -1, .vector = v};
+    return v;
 }
 
 void host_step_end(struct host_step *h, struct engine_result *out) {

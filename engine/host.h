@@ -14,8 +14,13 @@ struct host_step {
     bool digest;
     uint32_t *row_seq, *row_pos; /* [max_rows] */
     const uint32_t **mask;       /* [max_wants] */
+    /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of logits,
+     * logits_of[want] that row. They outlive the step. */
+    uint32_t n_scored, *scored, *logits_of; /* [max_wants] */
+    uint32_t n_embd;
     /* Results of this step and of the one before. */
     struct {
+        float *vector;          /* [max_wants][n_embd] */
         struct engine_out *out; /* [max_wants] */
         struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
     } result[2];
@@ -28,6 +33,8 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b);
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
 /* Samples want @want from @logits. Threads may do different wants at once, each with its sampler. */
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
+/* Answers WANT_HIDDEN: room for the vector of want @want. */
+float *host_step_vector(struct host_step *h, uint32_t want);
 void host_step_end(struct host_step *h, struct engine_result *out);
 
 /* The page that holds position @pos of the sequence of row @row. */

@@ -245,12 +245,12 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 struct wire_event {
     uint32_t bytes, zero; /* of the whole record */
     struct event e;       /* its pointers are zero on the wire */
-    struct span tokens, logprobs, top, digests, prompt_lp, text;
+    struct span tokens, logprobs, top, digests, prompt_lp, text, vector;
 };
 
 static void clear_event_pointers(struct event *e) {
     e->tokens = NULL;
-    e->logprobs = e->prompt_lp = NULL;
+    e->logprobs = e->prompt_lp = e->vector = NULL;
     e->top = NULL;
     e->digests = NULL;
     e->text = (struct str){0};
@@ -268,6 +268,7 @@ int msg_event_pack(struct buf *out, const struct event *e) {
     f.digests = put(&w, e->digests, e->digests ? n * sizeof(*e->digests) : 0);
     f.prompt_lp = put(&w, e->prompt_lp, e->n_prompt_lp * sizeof(*e->prompt_lp));
     f.text = put_str(&w, e->text);
+    f.vector = put(&w, e->vector, e->n_vector * sizeof(*e->vector));
     pad8(&w);
     f.bytes = (uint32_t)(out->len - w.start);
     return end(&w, &f, sizeof(f));
@@ -294,7 +295,7 @@ static bool event_sane(const struct event *e) {
 int msg_events_next(struct event_cursor *c, struct event *out) {
     struct wire_event f;
     uint32_t left = (uint32_t)(c->end - c->at), n_tokens;
-    const void *tokens, *logprobs, *top, *digests, *prompt_lp;
+    const void *tokens, *logprobs, *top, *digests, *prompt_lp, *vector;
 
     if (left == 0)
         return 1;
@@ -310,13 +311,15 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
             0 ||
         get_optional(c->at, f.bytes, f.digests, sizeof(uint64_t), n_tokens, &digests) < 0 ||
         get_optional(c->at, f.bytes, f.prompt_lp, sizeof(float), f.e.n_prompt_lp, &prompt_lp) < 0 ||
-        get_str(c->at, f.bytes, f.text, &f.e.text) < 0)
+        get_optional(c->at, f.bytes, f.vector, sizeof(float), f.e.n_vector, &vector) < 0 ||
+        get_str(c->at, f.bytes, f.text, &f.e.text) < 0 || (f.e.n_vector && !vector))
         return -EPROTO;
     f.e.tokens = tokens;
     f.e.logprobs = logprobs;
     f.e.top = top;
     f.e.digests = digests;
     f.e.prompt_lp = prompt_lp;
+    f.e.vector = vector;
     c->at += f.bytes;
     *out = f.e;
     return 0;

@@ -76,6 +76,10 @@ enum submit_flags {
     SUBMIT_DIGESTS = 2,
     SUBMIT_PROMPT_LOGPROBS = 4, /* skips the prefix lookup */
     SUBMIT_NO_SPECULATION = 8,
+    /* Not a text but a vector is wanted: the model's last hidden state, after the final norm, at the last
+     * token or as the mean over all tokens. It takes the place of the one token that max_new asks for. */
+    SUBMIT_POOL_LAST = 16,
+    SUBMIT_POOL_MEAN = 32,
 };
 
 struct submit_bias {
@@ -131,7 +135,9 @@ struct event {
     uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
     /* prompt's tokens 1 .. n_prompt - 1, in this order */
     const float *prompt_lp;
-    struct str text; /* why, for REJECTED and FINISH_ERROR */
+    struct str text;   /* why, for REJECTED and FINISH_ERROR */
+    uint32_t n_vector; /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
+    const float *vector;
 };
 
 /* Counters since the worker started and gauges of now; sent at most every 100 ms and when idle begins. */

@@ -83,6 +83,21 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
                                      .no_digest = !(r->flags & SUBMIT_DIGESTS)});
 }
 
+/* What is asked of rows of a request that wants a vector: hidden states. */
+static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
+    struct request *r = it->request;
+    uint32_t end = it->pos0 + it->n_rows;
+    uint32_t from = MAX(it->pos0, r->sum ? r->n_pooled : r->n_prompt - 1);
+
+    it->want0 = t->b.n_wants;
+    it->samples = end == r->n_prompt;
+    uint32_t param = from < end ? add_param(t, r, 0) : 0;
+    for (uint32_t pos = from; pos < end; pos++)
+        add_want(t, (struct engine_want){
+                        .row = row0 + pos - it->pos0, .param = param, .what = WANT_HIDDEN});
+    it->n_wants = t->b.n_wants - it->want0;
+}
+
 /* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as they are
  * still missing, and the next token when the rows reach the last known one, also behind each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
@@ -132,7 +147,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
     *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows, .n_draft = n_draft};
-    add_wants(t, it, row0);
+    (request_pools(r) ? add_hidden : add_wants)(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
@@ -164,6 +179,18 @@ static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
     return why;
 }
 
+/* The vector is what this request has in place of a token. */
+static int take_hidden(const struct batch *t, uint32_t i, const struct engine_out *out) {
+    const struct batch_item *it = &t->item[i];
+    struct request *r = it->request;
+
+    for (uint32_t k = 0; k < it->n_wants; k++)
+        request_add_hidden(r, it->pos0 + t->want[it->want0 + k].row - t->seq[i].row0,
+                           out[k].vector);
+    r->n_pending -= it->samples;
+    return it->samples ? FINISH_STOP : FINISH_NONE;
+}
+
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     struct batch_item *it = &t->item[i];
     const struct engine_out *out = res->out + it->want0;
@@ -174,6 +201,12 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     int why = FINISH_NONE;
 
     assert(res->n_outs == t->b.n_wants);
+    if (request_pools(r)) {
+        why = take_hidden(t, i, out);
+        if (r->seq)
+            kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows);
+        return why;
+    }
     for (uint32_t k = 0; k < n_lp; k++)
         request_add_prompt_lp(r, lp_pos + k, out[k].logprob);
     if (it->samples) {

@@ -45,6 +45,10 @@ static int pack_progress(struct buf *out, struct request *r) {
     }
     if (end)
         e.finish = (uint16_t)r->finish;
+    if (end && r->finish == FINISH_STOP && r->vector) {
+        e.n_vector = r->n_vector;
+        e.vector = r->vector;
+    }
     int err = msg_event_pack(out, &e);
     if (err < 0)
         return err;

@@ -98,6 +98,13 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         if (m->stops[i].len == 0 || m->stops[i].len > STOPS_LEN_MAX)
             return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
                            STOPS_LEN_MAX);
+    uint16_t pool = m->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN);
+    if (pool && l->n_embd == 0)
+        return err_set(err, 400, NULL,
+                       "The backend that this server runs on makes no embeddings yet.");
+    if (pool &&
+        (m->n_tokens != m->n_prompt || !(pool & SUBMIT_POOL_LAST) == !(pool & SUBMIT_POOL_MEAN)))
+        return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (m->adapter || m->grammar.len || m->triggers.len || m->media.len)
         return err_set(err, 400, NULL, "This server cannot use adapters, grammars or media yet.");
     return check_prediction(m, l, err);
@@ -286,6 +293,20 @@ void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob) {
         r->prompt_lp[r->n_prompt_lp++] = logprob;
 }
 
+void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
+    if (r->flags & SUBMIT_POOL_LAST) {
+        memcpy(r->vector, v, r->n_vector * sizeof(*v));
+        return;
+    }
+    if (pos != r->n_pooled)
+        return; /* it is in the sum: computed again after the request had to yield */
+    r->n_pooled++;
+    for (uint32_t i = 0; i < r->n_vector; i++)
+        r->sum[i] += (double)v[i];
+    for (uint32_t i = 0; i < r->n_vector && r->n_pooled == r->n_prompt; i++)
+        r->vector[i] = (float)(r->sum[i] / r->n_prompt);
+}
+
 void request_trim(struct request *r) {
     if (r->told.n_out == request_n_out(r))
         r->out_base = r->told.n_out;
@@ -294,6 +315,8 @@ void request_trim(struct request *r) {
 uint32_t request_shareable(const struct request *r) {
     if (r->n_hashes == 0)
         return 0;
+    if (r->sum)
+        return MIN(r->n_pooled, r->n_tokens - 1);
     return r->n_prompt_lp < r->want_prompt_lp ? r->n_prompt_lp : r->n_tokens - 1;
 }
 
@@ -338,6 +361,15 @@ static int fill(struct request *r, const struct submit *m, const struct request_
         r->want_prompt_lp = m->n_prompt - 1;
         r->prompt_lp = calloc(m->n_prompt, sizeof(*r->prompt_lp));
         if (!r->prompt_lp)
+            return -ENOMEM;
+    }
+    if (request_pools(r)) {
+        r->flags |= SUBMIT_NO_SPECULATION;
+        r->max_tokens = m->n_prompt + 1;
+        r->n_vector = l->n_embd;
+        r->vector = calloc(l->n_embd, sizeof(*r->vector));
+        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(l->n_embd, sizeof(*r->sum)) : NULL;
+        if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
             return -ENOMEM;
     }
     r->told.n_out = r->packed.n_out = r->out_base = m->n_tokens - m->n_prompt;
@@ -397,6 +429,8 @@ struct request *request_free(struct request *r) {
     free(r->top);
     free(r->digests);
     free(r->prompt_lp);
+    free(r->vector);
+    free(r->sum);
     free(r);
     return NULL;
 }

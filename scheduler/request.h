@@ -36,6 +36,7 @@ struct request_rules {
     uint32_t page_tokens;
     const struct tokenizer *tokenizer; /* or NULL */
     bool no_sharing;
+    uint32_t n_embd; /* of vectors; 0: the engine gives none */
 };
 
 struct spec_request;
@@ -88,6 +89,11 @@ struct request {
     uint64_t *digests;
     float *prompt_lp;
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
+    /* SUBMIT_POOL_*: the vector that stands for the one token, and the sum of the hidden states of positions
+     * [0, n_pooled), one after the other: the mean does not depend on how the prompt was cut. */
+    float *vector;
+    double *sum;
+    uint32_t n_pooled, n_vector;
     uint32_t n_cached;
     int64_t first_step_ns;
     enum finish_reason finish;
@@ -116,6 +122,10 @@ static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
+static inline bool request_pools(const struct request *r) {
+    return (r->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
+}
+
 /* Nothing is left to launch: its last token is under way. */
 static inline bool request_is_last(const struct request *r) {
     return r->n_tokens + r->n_pending >= r->max_tokens;
@@ -132,6 +142,9 @@ int request_add(struct request *r, const struct engine_out *o);
 int request_reserve(struct request *r, uint32_t n);
 /* Takes the log probability of prompt token @pos + 1. */
 void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob);
+
+/* Takes the hidden state of position @pos. */
+void request_add_hidden(struct request *r, uint32_t pos, const float *v);
 
 /* Drops what the front has from the arrays of outputs. */
 void request_trim(struct request *r);

@@ -52,6 +52,7 @@ static int init_pager(struct sched *s) {
         .page_tokens = i->page_tokens,
         .tokenizer = s->opts.tokenizer,
         .no_sharing = s->opts.no_prefix_sharing,
+        .n_embd = i->hidden ? i->n_embd : 0,
     };
     return kv_pager_new(&s->pager, &o);
 }
@@ -179,7 +180,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->seq = kv_seq_free(r->seq);
     list_remove(&r->queued.link);
     request_finish(r, why);
-    if (why == FINISH_STOP || why == FINISH_LENGTH) {
+    if ((why == FINISH_STOP || why == FINISH_LENGTH) && !request_pools(r)) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
         spec_finish(&s->spec, r);
     }

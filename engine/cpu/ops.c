@@ -20,7 +20,7 @@ struct rows {
     const float *in;
     size_t in_stride;
     uint32_t n, n_in;
-    bool wanted; /* row i is that of want i */
+    bool wanted; /* row i is that of the i-th want with logits */
     _Atomic uint32_t next;
 };
 
@@ -71,7 +71,6 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
     assert(batch->n_rows <= b->max_rows && batch->n_wants <= b->max_wants);
     host_step_begin(&s->host, batch);
     s->n_rows = batch->n_rows;
-    s->n_wants = batch->n_wants;
     attend_begin(s);
     each_row(&r, fill_rope);
     *out = s;
@@ -105,7 +104,8 @@ int ops_embed(struct step *s, struct act x, const struct weights *w) {
 /* Norms a row, when the op has a norm, and stores it in every form that its matrices want. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
-    uint32_t from = r->wanted ? r->step->host.batch->want[row].row : row;
+    const struct host_step *host = &r->step->host;
+    uint32_t from = r->wanted ? host->batch->want[host->scored[row]].row : row;
     const float *x = r->in + from * r->in_stride;
     uint32_t tile = row / TILE_MAX, width = tile_width(MIN(r->n - tile * TILE_MAX, TILE_MAX));
 
@@ -130,7 +130,7 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
         .w = w,
         .in = b->act[in],
         .in_stride = b->act_width[in],
-        .n = wanted ? s->n_wants : s->n_rows,
+        .n = wanted ? s->host.n_scored : s->n_rows,
         .n_in = w->m[0].n_in,
         .wanted = wanted,
     };
@@ -226,8 +226,23 @@ int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights
     return 0;
 }
 
+/* The final norm's output of a row, where that is what is wanted. */
+static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
+    struct be *b = r->step->be;
+    const struct engine_want *w = &r->step->host.batch->want[want];
+
+    if (w->what == WANT_HIDDEN)
+        b->kernels->norm(act_row(b, ACT_X, w->row), r->w->norm,
+                         host_step_vector(&r->step->host, want), b->shape.n_embd, b->shape.rms_eps);
+}
+
 int ops_logits(struct step *s, struct act x, const struct weights *w) {
-    if (s->n_wants == 0)
+    struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
+
+    assert(x.role == ACT_X && w->norm);
+    if (s->host.n_scored < hidden.n)
+        each_row(&hidden, put_hidden);
+    if (s->host.n_scored == 0)
         return 0;
     struct matmul mm = prepare(s, x.role, w, true);
 
@@ -243,17 +258,17 @@ int ops_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return 0;
 }
 
-static void sample_want(const struct rows *r, uint32_t want, uint32_t thread) {
+static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
     struct be *b = r->step->be;
 
-    host_step_sample(&r->step->host, want, b->logits + (size_t)want * b->shape.n_vocab,
-                     &b->samplers[thread]);
+    host_step_sample(&r->step->host, r->step->host.scored[i],
+                     b->logits + (size_t)i * b->shape.n_vocab, &b->samplers[thread]);
 }
 
 int ops_sample(struct step *s) {
-    struct row_run run = {&(struct rows){.step = s, .n = s->n_wants}, sample_want};
+    struct row_run run = {&(struct rows){.step = s, .n = s->host.n_scored}, sample_want};
 
-    if (s->n_wants == 1)
+    if (s->host.n_scored <= 1)
         do_rows(&run, 0);
     else
         pool_run(s->be->pool, do_rows, &run);

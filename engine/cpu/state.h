@@ -34,7 +34,7 @@ struct attend_scratch { /* one a thread */
 struct step {
     struct host_step host;
     struct be *be;
-    uint32_t n_rows, n_wants;
+    uint32_t n_rows;
     uint32_t n_blocks, block_rows; /* attend_block */
 };
 

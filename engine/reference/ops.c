@@ -279,9 +279,14 @@ int ref_logits(struct step *s, struct act x, const struct weights *w) {
     const struct engine_batch *batch = s->host.batch;
     uint32_t n = b->shape->n_embd;
 
-    for (uint32_t i = 0; i < batch->n_wants; i++)
+    for (uint32_t i = 0; i < batch->n_wants; i++) {
+        bool hidden = batch->want[i].what == WANT_HIDDEN;
+        float *to =
+            hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
+
         rms_norm(b->act[x.role] + (size_t)batch->want[i].row * n, w->t.norm, b->shape->rms_eps, n,
-                 b->normed + (size_t)i * n);
-    linear(b, w->t.w[0], w->t.bias[0], b->normed, batch->n_wants, false, b->logits);
+                 to);
+    }
+    linear(b, w->t.w[0], w->t.bias[0], b->normed, s->host.n_scored, false, b->logits);
     return 0;
 }

@@ -121,9 +121,9 @@ static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
 }
 
 static int sample(struct step *s) {
-    for (uint32_t i = 0; i < s->host.batch->n_wants; i++)
-        host_step_sample(&s->host, i, s->be->logits + (size_t)i * s->be->shape->n_vocab,
-                         &s->be->sampler);
+    for (uint32_t k = 0; k < s->host.n_scored; k++)
+        host_step_sample(&s->host, s->host.scored[k],
+                         s->be->logits + (size_t)k * s->be->shape->n_vocab, &s->be->sampler);
     return 0;
 }
 
@@ -144,13 +144,14 @@ static int copy(struct be *b, const struct engine_copy *c) {
 }
 
 static const float *peek(const struct be *b, uint32_t want) {
-    return b->logits + (size_t)want * b->shape->n_vocab;
+    return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 
 const struct be_ops backend_reference = {
     .abi = BACKEND_ABI,
     .name = "reference",
     .depth = 1,
+    .hidden = true,
     .open = open_be,
     .close = close_be,
     .isa = isa,

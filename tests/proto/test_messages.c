@@ -102,6 +102,7 @@ Test(messages, events_are_read_back_in_order) {
     static const float lp[] = {-0.5f, -1};
     static const struct event_top top[] = {{1, -1}, {2, -2}, {3, -3}, {4, -4}};
     static const uint64_t digest[] = {11};
+    static const float vector[] = {0.25f, -3, 7};
     struct event a = {.id = 1,
                       .kind = EVENT_TOKENS,
                       .n_tokens = 2,
@@ -116,7 +117,9 @@ Test(messages, events_are_read_back_in_order) {
                       .n_tokens = 1,
                       .tokens = t2,
                       .digests = digest,
-                      .text = {"why", 3}},
+                      .text = {"why", 3},
+                      .n_vector = 3,
+                      .vector = vector},
                  got;
     struct event_cursor c;
     struct buf out;
@@ -132,6 +135,8 @@ Test(messages, events_are_read_back_in_order) {
     cr_assert_eq(msg_events_next(&c, &got), 0);
     cr_expect_eq(got.digests[0], 11);
     cr_expect_eq(got.text.len, 3);
+    cr_assert_eq(got.n_vector, 3);
+    cr_expect_eq(got.vector[2], 7);
     cr_expect_eq(msg_events_next(&c, &got), 1);
 
     for (uint32_t cut = 1; cut < out.len; cut++) {

@@ -123,6 +123,7 @@ static void describe(struct engine *e) {
         .page_tokens = e->opts.page_tokens,
         .n_pages = e->opts.n_pages,
         .n_threads = 1,
+        .hidden = true,
         .depth = e->set.depth,
         .weight_bytes = 1,
         .page_bytes = e->opts.page_tokens * sizeof(struct cell),

@@ -1,0 +1,151 @@
+/*
+ * WANT_HIDDEN: the final norm's output of a row. It must be what the logits are made of, and the same bits
+ * however the prompt is cut and whatever runs beside it.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/backend.h"
+#include "engine/quant.h"
+#include "tests/support/tiny_model.h"
+
+enum { N = 75, N_EMBD = 256, N_VOCAB = 300, MAX_WANTS = 160 };
+
+struct run {
+    char path[64];
+    struct gguf *file;
+    struct engine *engine;
+    uint64_t step;
+    int32_t token[2][N];
+    float vector[2][N][N_EMBD];
+};
+
+static void open_run(struct run *r, const char *backend, uint32_t n_threads) {
+    struct err err = {0};
+    struct rng rng = {5};
+
+    memset(r, 0, sizeof(*r));
+    tiny_model_temp(&(struct tiny_model){.arch = "qwen3", .type = TENSOR_Q8_0}, r->path);
+    cr_assert(eq(int, gguf_open(&r->file, r->path, &err), 0));
+    unlink(r->path);
+    struct engine_opts o = {
+        .file = r->file,
+        .backend = backend,
+        .isa = "auto",
+        .n_threads = n_threads,
+        .n_pages = 16,
+        .page_tokens = 16,
+        .max_rows = 160,
+        .max_seqs = 4,
+        .max_wants = MAX_WANTS,
+    };
+    cr_assert(eq(int, engine_new(&r->engine, &o, &err), 0), "%s", err.message);
+    cr_assert(engine_info(r->engine)->hidden);
+    for (uint32_t s = 0; s < 2; s++)
+        for (uint32_t i = 0; i < N; i++)
+            r->token[s][i] = (int32_t)rng_below(&rng, N_VOCAB);
+}
+
+static void close_run(struct run *r) {
+    engine_free(r->engine);
+    gguf_free(r->file);
+}
+
+/* Computes rows [from, to) of both prompts, or of the first alone, and keeps their vectors; with a sample
+ * at the last row of each when @sample, before or behind the vectors. */
+static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t from, uint32_t to,
+                                    bool sample) {
+    static const uint32_t page[2][5] = {{3, 9, 0, 11, 6}, {1, 2, 15, 4, 8}};
+    static uint32_t start[3], pages[10];
+    static struct engine_want want[MAX_WANTS];
+    static int32_t token[160];
+    static struct engine_seq seq[2];
+    static struct engine_param param[2];
+    struct engine_batch b = {.step = ++r->step, .n_seqs = n_seqs, .n_params = n_seqs};
+    struct engine_result res;
+
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        seq[s] = (struct engine_seq){
+            .row0 = b.n_rows, .n_rows = to - from, .pos0 = from, .n_prompt = N, .feed = -1};
+        param[s] = (struct engine_param){
+            .top_p = 1, .repetition = 1, .tokens = r->token[s], .n_prompt = N, .n_tokens = to};
+        memcpy(pages + 5 * s, page[s], sizeof(page[s]));
+        start[s + 1] = 5 * (s + 1);
+        for (uint32_t p = from; p < to; p++) {
+            uint32_t row = b.n_rows++;
+
+            token[row] = r->token[s][p];
+            if (sample && p + 1 == to && s == 0)
+                want[b.n_wants++] = (struct engine_want){.row = row, .param = s};
+            want[b.n_wants++] = (struct engine_want){.row = row, .param = s, .what = WANT_HIDDEN};
+            if (sample && p + 1 == to && s == 1)
+                want[b.n_wants++] = (struct engine_want){.row = row, .param = s};
+        }
+    }
+    b.token = token;
+    b.seq = seq;
+    b.want = want;
+    b.param = param;
+    b.table[KV_GLOBAL].start = start;
+    b.table[KV_GLOBAL].page = pages;
+    cr_assert(eq(int, engine_launch(r->engine, &b), 0));
+    cr_assert(eq(int, engine_seal(r->engine, b.step), 0));
+    cr_assert(eq(int, engine_wait(r->engine, b.step, &res), 0));
+    for (uint32_t i = 0; i < b.n_wants; i++) {
+        uint32_t s = want[i].param, pos = from + want[i].row - seq[s].row0;
+
+        if (want[i].what == WANT_HIDDEN)
+            memcpy(r->vector[s][pos], res.out[i].vector, sizeof(r->vector[s][pos]));
+        cr_expect_eq(want[i].what == WANT_HIDDEN, res.out[i].vector != NULL);
+    }
+    return res;
+}
+
+/* The logits of the tokens, computed from the vector alone. */
+static void check_logits(const struct run *r, const float *v, const float *logits,
+                         double tolerance) {
+    const struct tensor *t = gguf_find(r->file, "output.weight");
+    float row[N_EMBD];
+
+    cr_assert(t != NULL);
+    for (uint32_t o = 0; o < N_VOCAB; o++) {
+        double sum = 0;
+
+        quant_decode_row(t, o, row);
+        for (uint32_t i = 0; i < N_EMBD; i++)
+            sum += (double)row[i] * (double)v[i];
+        cr_assert_lt(fabs(sum - (double)logits[o]), tolerance, "token %u: %g and %g", o, sum,
+                     (double)logits[o]);
+    }
+}
+
+static struct run a, b;
+
+static void check_backend(const char *backend, uint32_t n_threads, double tolerance) {
+    open_run(&a, backend, 1);
+    open_run(&b, backend, n_threads);
+    compute(&a, 1, 0, N, false); /* alone, whole */
+    struct engine_result res = compute(&b, 2, 0, 32, true);
+    cr_expect(res.out[31].token >= 0 && !res.out[31].vector);
+    compute(&b, 2, 32, 33, false);
+    compute(&b, 2, 33, 74, true);
+    compute(&b, 2, 74, N, true);
+    cr_expect_eq(memcmp(a.vector[0], b.vector[0], sizeof(a.vector[0])), 0, "%s", backend);
+    cr_expect_neq(memcmp(a.vector[0], b.vector[1], sizeof(a.vector[0])), 0);
+    const float *first = engine_peek(b.engine, 0), *last = engine_peek(b.engine, 3);
+    cr_assert(first != NULL && last != NULL);
+    check_logits(&b, b.vector[0][N - 1], first, tolerance);
+    check_logits(&b, b.vector[1][N - 1], last, tolerance);
+    close_run(&a);
+    close_run(&b);
+}
+
+Test(hidden, is_what_the_logits_are_made_of_and_depends_on_nothing_else) {
+    check_backend("reference", 1, 1e-4);
+    check_backend("cpu", 3, 0.3); /* its matrices take activations of 8 bits */
+}
