@@ -5,12 +5,17 @@
 #include "api/private.h"
 
 /*
- * First come first served is right here although the scheduler is fair between tenants: its fairness
- * works on what it has been given, and max_running is meant to be well above what runs at once. The queue
- * only absorbs bursts beyond that; its bound is what makes overload visible at once.
+ * The worker is fair with what it has been given; here it is decided what it is given. A free place goes to the
+ * tenant with the fewest generations for his weight, and inside a tenant first come first served. A tenant that has
+ * less than his share of the places finds one even when all are taken (a quarter more exist for that),
+ * so that a flood by others does not make him wait for one of theirs to end.
  *
- * One timer looks after all that nobody else would wake: submits the channel could not take, and
- * deadlines of what waits. It runs only while there is such a thing: an idle daemon does not tick.
+ * The queue only absorbs bursts. When it is full, who has the most in it for his weight loses his last one
+ * to a tenant that has less: the flood is refused, not whoever comes after it.
+ *
+ * One timer looks after all that nobody else would wake: submits the channel could not take, deadlines of
+ * what waits, and those who lost their places. It runs only while there is such a thing: an idle daemon does not
+ * tick.
  */
 
 #define TICK_MS 20
@@ -18,7 +23,8 @@
 #define RETRY_MAX_MS 60000 /* what both SDKs still honour */
 
 void admit_init(struct api *a) {
-    list_init(&a->admit.waiting);
+    list_init(&a->admit.busy);
+    list_init(&a->admit.dropped);
     a->admit.mean_ms = 1000;
     uv_timer_init(a->loop, &a->admit.tick);
     a->admit.tick.data = a;
@@ -32,48 +38,160 @@ bool admit_is_waiting(const struct waiter *w) {
     return !list_empty(&w->link);
 }
 
-/* A request larger than the limit runs alone rather than never. */
-static bool fits(const struct api *a, uint32_t n) {
-    return a->admit.n_running == 0 || a->admit.n_running + n <= a->opts.max_running;
+/* ---- shares ---- */
+
+static void note_busy(struct api *a, struct tenant *t) {
+    bool is = t->n_running + t->n_queued > 0;
+
+    if (is && list_empty(&t->link))
+        list_push_back(&a->admit.busy, &t->link);
+    else if (!is)
+        list_remove(&t->link);
+}
+
+/* Whether @n more leave @t within his share of @total among those that are busy. */
+static bool in_share(const struct api *a, const struct tenant *t, uint32_t n, uint32_t total) {
+    double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
+
+    for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next)
+        sum += tenant_weight(LIST_ENTRY(l, const struct tenant, link));
+    return (t->n_running + n) * sum <= total * tenant_weight(t);
+}
+
+/* A request larger than a limit runs alone rather than never. */
+static bool fits(const struct api *a, const struct waiter *w) {
+    const struct tenant *t = w->tenant;
+    const struct api_tenant *c = &t->conf;
+    uint32_t total = a->opts.max_running, n = a->admit.n_running + w->n;
+
+    if (t->n_running > 0 && c->max_running > 0 && t->n_running + w->n > c->max_running)
+        return false;
+    if (t->n_running > 0 && c->kv_tokens > 0 && t->n_context + w->n_context > c->kv_tokens)
+        return false;
+    if (a->admit.n_running == 0 || n <= total)
+        return true;
+    return n <= total + total / 4 && in_share(a, t, w->n, total);
+}
+
+static struct waiter *first_of(const struct tenant *t) {
+    return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.next, struct waiter, link);
+}
+
+static struct waiter *last_of(const struct tenant *t) {
+    return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.prev, struct waiter, link);
+}
+
+/* Whose turn it is: of those whose first waiter fits, the one with the fewest places for his weight. */
+static struct waiter *next_waiter(const struct api *a) {
+    struct waiter *best = NULL;
+    double least = 0;
+
+    for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next) {
+        const struct tenant *t = LIST_ENTRY(l, const struct tenant, link);
+        struct waiter *w = first_of(t);
+        double has = t->n_running / tenant_weight(t);
+
+        if (w && fits(a, w) && (!best || has < least)) {
+            best = w;
+            least = has;
+        }
+    }
+    return best;
+}
+
+static void unqueue(struct api *a, struct waiter *w) {
+    list_remove(&w->link);
+    w->tenant->n_queued -= w->n;
+    a->admit.n_queued -= w->n;
+}
+
+/* The charges of its generations count it for the tenant; that is over when they start. */
+static void admit(struct api *a, struct waiter *w) {
+    struct tenant *t = w->tenant;
+
+    a->admit.n_running += w->n;
+    w->admitted(w);
+    note_busy(a, t);
 }
 
 static void admit_waiting(struct api *a) {
-    while (!list_empty(&a->admit.waiting) && !a->closing) {
-        struct waiter *w = LIST_ENTRY(a->admit.waiting.next, struct waiter, link);
+    struct waiter *w;
 
-        if (!fits(a, w->n))
-            break;
-        list_remove(&w->link);
-        a->admit.n_queued -= w->n;
-        a->admit.n_running += w->n;
-        w->admitted(w);
+    while (!a->closing && (w = next_waiter(a))) {
+        unqueue(a, w);
+        admit(a, w);
     }
 }
 
+/* ---- the queue ---- */
+
 /* When a place in the queue should be free, spread a little so that clients do not return together. */
-static uint32_t retry_ms(struct api *a) {
-    double ms = a->admit.mean_ms * (a->admit.n_queued + 1) / MAX(a->opts.max_running, 1u);
+static uint32_t retry_ms(struct api *a, uint32_t n_before, uint32_t n_places) {
+    double ms = a->admit.mean_ms * (n_before + 1) / MAX(n_places, 1u);
 
     ms = MIN(MAX(ms, RETRY_MIN_MS), RETRY_MAX_MS * 0.8);
     return (uint32_t)(ms * (1 + 0.25 * rng_unit(&a->rng)));
 }
 
+static int refuse(struct api *a, const struct tenant *t, uint32_t *retry, struct err *err) {
+    uint32_t places = t->conf.max_running ? t->conf.max_running : a->opts.max_running;
+
+    *retry = retry_ms(a, t->n_queued, MIN(places, a->opts.max_running));
+    return err_set_code(err, 429, "rate_limit_exceeded", NULL,
+                        "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
+}
+
+/* The tenant that has most in the queue for his weight, if it is more than @t will have with @n more. */
+static struct tenant *greediest(const struct api *a, const struct tenant *t, uint32_t n) {
+    double most = (t->n_queued + n) / tenant_weight(t);
+    struct tenant *found = NULL;
+
+    for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next) {
+        struct tenant *o = LIST_ENTRY(l, struct tenant, link);
+        double has = o->n_queued / tenant_weight(o);
+
+        if (o != t && last_of(o) && last_of(o)->refused && has > most) {
+            most = has;
+            found = o;
+        }
+    }
+    return found;
+}
+
+/* Makes room in the queue for @w at the cost of who has more in it. They are told by the timer: a client's
+ * answer may begin its next request, and this is not the place for that. */
+static bool push_out(struct api *a, const struct waiter *w) {
+    while (a->admit.n_queued + w->n > a->opts.max_queued) {
+        struct tenant *t = greediest(a, w->tenant, w->n);
+
+        if (!t)
+            return false;
+        struct waiter *last = last_of(t);
+        unqueue(a, last);
+        note_busy(a, t);
+        last->dropped = true;
+        list_push_back(&a->admit.dropped, &last->link);
+        admit_tick_later(a);
+    }
+    return true;
+}
+
 int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *err) {
-    struct admit *m = &a->admit;
+    struct tenant *t = w->tenant;
 
     list_init(&w->link);
-    if (list_empty(&m->waiting) && fits(a, w->n)) {
-        m->n_running += w->n;
-        w->admitted(w);
+    if (list_empty(&t->waiting) && fits(a, w)) {
+        admit(a, w);
         return 0;
     }
-    if (m->n_queued + w->n > a->opts.max_queued) {
-        *retry = retry_ms(a);
-        return err_set_code(err, 429, "rate_limit_exceeded", NULL,
-                            "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
+    if ((t->conf.max_queued > 0 && t->n_queued + w->n > t->conf.max_queued) || !push_out(a, w)) {
+        t->n_limited++;
+        return refuse(a, t, retry, err);
     }
-    list_push_back(&m->waiting, &w->link);
-    m->n_queued += w->n;
+    list_push_back(&t->waiting, &w->link);
+    t->n_queued += w->n;
+    a->admit.n_queued += w->n;
+    note_busy(a, t);
     if (w->deadline_ns)
         admit_tick_later(a);
     return 0;
@@ -82,14 +200,19 @@ int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *er
 void admit_cancel(struct api *a, struct waiter *w) {
     if (!admit_is_waiting(w))
         return;
-    list_remove(&w->link);
-    a->admit.n_queued -= w->n;
+    if (w->dropped) {
+        list_remove(&w->link);
+        return;
+    }
+    unqueue(a, w);
+    note_busy(a, w->tenant);
     admit_waiting(a);
 }
 
-void admit_release(struct api *a, uint32_t n) {
+void admit_release(struct api *a, struct tenant *t, uint32_t n) {
     assert(a->admit.n_running >= n);
     a->admit.n_running -= n;
+    note_busy(a, t);
     admit_waiting(a);
 }
 
@@ -97,27 +220,46 @@ void admit_took(struct api *a, int64_t ns) {
     a->admit.mean_ms += 0.1 * ((double)ns / 1e6 - a->admit.mean_ms);
 }
 
+/* The first waiter whose deadline has passed; *more: others have one. */
+static struct waiter *late(const struct api *a, int64_t now, bool *more) {
+    *more = false;
+    for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next) {
+        const struct tenant *t = LIST_ENTRY(l, const struct tenant, link);
+
+        for (const struct list *n = t->waiting.next; n != &t->waiting; n = n->next) {
+            struct waiter *w = LIST_ENTRY(n, struct waiter, link);
+
+            *more |= w->deadline_ns != 0;
+            if (w->deadline_ns && now >= w->deadline_ns)
+                return w;
+        }
+    }
+    return NULL;
+}
+
 /* Whether a deadline is pending, after those that have passed were told. */
 static bool expire(struct api *a) {
     int64_t now = clock_now(a->clock);
-    bool more = false, again;
+    struct waiter *w;
+    bool more;
 
-    do {
-        again = false;
-        more = false;
-        LIST_FOREACH(node, &a->admit.waiting) {
-            struct waiter *w = LIST_ENTRY(node, struct waiter, link);
-
-            more |= w->deadline_ns != 0;
-            if (!w->deadline_ns || now < w->deadline_ns)
-                continue;
-            admit_cancel(a, w);
-            w->expired(w);
-            again = true; /* the list may have changed altogether */
-            break;
-        }
-    } while (again);
+    while ((w = late(a, now, &more))) { /* the lists may have changed altogether */
+        admit_cancel(a, w);
+        w->expired(w);
+    }
     return more;
+}
+
+static void tell_dropped(struct api *a) {
+    while (!list_empty(&a->admit.dropped)) {
+        struct waiter *w = LIST_ENTRY(list_pop_front(&a->admit.dropped), struct waiter, link);
+        struct err err;
+        uint32_t ms;
+
+        w->tenant->n_limited++;
+        refuse(a, w->tenant, &ms, &err);
+        w->refused(w, &err, ms);
+    }
 }
 
 static void on_tick(uv_timer_t *t) {
@@ -125,6 +267,7 @@ static void on_tick(uv_timer_t *t) {
 
     a->admit.ticking = false;
     gen_retry(a);
+    tell_dropped(a);
     if (expire(a) || gen_any_pending(a))
         admit_tick_later(a);
 }

@@ -458,6 +458,13 @@ static void on_admitted(struct waiter *w) {
         gen_start(a->choices[i].gen);
 }
 
+static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
+    struct answer *a = CONTAINER_OF(w, struct answer, waiter);
+
+    a->call->retry_ms = retry_ms;
+    fail(a, err);
+}
+
 static void on_expired(struct waiter *w) {
     struct err err;
 
@@ -469,7 +476,8 @@ static void on_expired(struct waiter *w) {
 static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct err *err) {
     const struct request *r = &a->work.r;
     const struct api *api = a->work.api;
-    uint32_t context = api->model->max_context;
+    uint32_t own = tenants_get(&api->tenants, a->call->tenant)->conf.max_context;
+    uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
     uint32_t given = r->max_new                ? r->max_new
                      : a->form->default_tokens ? a->form->default_tokens
                                                : api->opts.default_max_tokens;
@@ -488,6 +496,30 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
     return 0;
 }
 
+/* Who pays, and how much each generation may come to. 429 when the tenant's minute is used up. */
+static int charge(struct answer *a, struct err *err) {
+    struct api *api = a->work.api;
+    struct tenant *t = tenants_get(&api->tenants, a->call->tenant);
+    const struct request *r = &a->work.r;
+    uint64_t n_tokens = 0;
+
+    a->waiter.tenant = t;
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        const struct gen *g = a->choices[i].gen;
+        uint32_t n_out = r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new);
+
+        n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
+        a->waiter.n_context += g->n_prompt + n_out;
+    }
+    int e = tenant_request(t, n_tokens, clock_now(api->clock), &a->call->retry_ms, err);
+    for (uint32_t i = 0; i < a->n_choices && e == 0; i++) {
+        struct gen *g = a->choices[i].gen;
+
+        gen_charge(g, t, r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new));
+    }
+    return e;
+}
+
 static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_t seed) {
     struct call *c = a->call;
     struct api *api = c->api;
@@ -500,12 +532,16 @@ static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_
     struct session s = c->session.program ? c->session : session_of_body(api, c->tenant, r);
     g->m.program = s.program;
     g->session_from = s.from;
-    g->m.tenant = c->tenant;
+    const struct tenant *t = tenants_get(&api->tenants, c->tenant);
+    g->m.tenant = t->number;
+    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
+    g->m.class = (uint8_t)t->conf.class;
     g->m.arrived_ns = c->started_ns;
     if (api->opts.request_timeout_ms)
         g->m.deadline_ns = c->started_ns + (int64_t)api->opts.request_timeout_ms * 1000000;
-    auth_share_key(&api->auth, api->secret, c->tenant, r->cache_salt.data, r->cache_salt.len,
-                   g->m.share_key);
+    char name[AUTH_SHARE_NAME];
+    tenant_share_name(t, name);
+    auth_share_key(api->secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
 }
 
 static int set_split(struct answer *a, struct gen *g) {
@@ -571,6 +607,9 @@ static void on_prepared(struct work *w) {
         work_trim(w);
         a->waiter.n = a->n_choices;
         a->waiter.deadline_ns = deadline_of(a->call);
+        r = charge(a, &err);
+    }
+    if (r == 0) {
         r = admit_enter(a->work.api, &a->waiter, &a->call->retry_ms, &err);
     }
     if (r == 0)
@@ -594,6 +633,7 @@ void answer_serve(struct call *c, const struct answer_form *form) {
     list_init(&a->waiter.link);
     a->waiter.admitted = on_admitted;
     a->waiter.expired = on_expired;
+    a->waiter.refused = on_refused;
     snprintf(a->id, sizeof(a->id), "%s%016llx%08llx", form->id_prefix,
              (unsigned long long)rng_next(&c->api->rng),
              (unsigned long long)rng_next(&c->api->rng) >> 32);

@@ -49,6 +49,22 @@ struct api_opts {
     bool digests; /* "logits_digest": true is allowed */
 };
 
+/* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and gives what a row leaves
+ * out. */
+#define API_TENANT_KEYS 16
+#define API_TENANT_UIDS 16
+#define API_TENANTS_MAX 1024
+struct api_tenant {
+    char name[64], share[64];       /* share: the group whose prefixes it shares; "": none */
+    char keys[API_TENANT_KEYS][64]; /* names of API keys that are its, besides its own name */
+    uint32_t uids[API_TENANT_UIDS]; /* users at the other end of a UNIX socket */
+    uint32_t n_keys, n_uids;
+    double weight;
+    uint32_t class; /* 0 normal, 1 interactive, 2 batch */
+    uint32_t requests_per_minute, max_running, max_queued, max_context;
+    uint64_t tokens_per_minute, kv_tokens;
+};
+
 /* What /health, /metrics and the admin socket show. */
 enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_DRAINING };
 
@@ -56,6 +72,14 @@ struct api_stats {
     uint32_t n_connections, n_running, n_queued;
     uint64_t n_requests, n_ok, n_client_errors, n_server_errors, n_rejected, n_cancelled;
     uint64_t n_prompt_tokens, n_output_tokens, n_resumed;
+};
+
+struct api_tenant_info { /* for the admin socket */
+    char name[64];
+    double weight;
+    uint32_t class, n_running, n_queued;
+    uint64_t n_context, n_reserved; /* tokens */
+    uint64_t n_requests, n_limited, n_prompt_tokens, n_cached_tokens, n_output_tokens;
 };
 
 struct api_request_info { /* one live generation, for the admin socket */
@@ -93,8 +117,11 @@ void api_drain(struct api *a); /* stop accepting; idle connections are answered 
 void api_close(struct api *a); /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
 int api_reload_keys(struct api *a, struct err *err);
+/* What the tenants may use from now on. 0 or -ENOMEM. */
+int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 
 /* Admin. */
 void api_stats(const struct api *a, struct api_stats *out);
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
+uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
 bool api_cancel(struct api *a, uint64_t id);

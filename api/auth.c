@@ -235,20 +235,17 @@ int auth_check_host(const struct api_opts *o, const struct http *h, bool local, 
 
 /* ---- share keys ---- */
 
-void auth_share_key(const struct auth *a, const uint64_t secret[2], uint32_t tenant,
-                    const char *salt, size_t len, uint8_t out[16]) {
-    uint8_t text[64 + 1024];
-    size_t n = 0;
+void auth_share_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME], const char *salt,
+                    size_t len, uint8_t out[16]) {
+    uint8_t text[AUTH_SHARE_NAME + 1024];
+    size_t n = MIN(len, sizeof(text) - AUTH_SHARE_NAME);
 
-    memset(text, 0, 64);
-    if (tenant < a->n_tenants)
-        memcpy(text, a->names[tenant], 64);
-    n = MIN(len, sizeof(text) - 64);
+    memcpy(text, name, AUTH_SHARE_NAME);
     if (n)
-        memcpy(text + 64, salt, n);
+        memcpy(text + AUTH_SHARE_NAME, salt, n);
     for (int half = 0; half < 2; half++) {
         uint64_t key[2] = {secret[0] + (uint64_t)half, secret[1]};
-        uint64_t h = siphash(key, text, 64 + n);
+        uint64_t h = siphash(key, text, AUTH_SHARE_NAME + n);
 
         memcpy(out + 8 * half, &h, 8);
     }

@@ -18,6 +18,7 @@ struct http;
 
 #define AUTH_KEY_MAX 256
 #define AUTH_KEYS_MAX 4096
+#define AUTH_SHARE_NAME 160
 
 struct auth_key {
     uint8_t key[AUTH_KEY_MAX]; /* padded with zeros */
@@ -38,8 +39,9 @@ int auth_reload(struct auth *a, struct err *err);
 
 /* The tenant behind the request's key: Authorization: Bearer KEY, or x-api-key. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
-/* The key under which prefixes are shared: one for each tenant and salt, unknown outside. */
-void auth_share_key(const struct auth *a, const uint64_t secret[2], uint32_t tenant,
-                    const char *salt, size_t len, uint8_t out[16]);
+/* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with zeros) and
+ * salt, unknown outside. */
+void auth_share_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME], const char *salt,
+                    size_t len, uint8_t out[16]);
 /* @local: a UNIX socket, which no browser reaches. */
 int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err);

@@ -109,13 +109,30 @@ int gen_split(struct gen *g, const struct toolcall_opts *opts) {
     return split_new(&g->split, opts, TEXT_MAX);
 }
 
+/* The prompt of n choices is one. */
+static uint32_t charged_prompt(const struct gen *g) {
+    return g->m.choice == 0 ? g->n_prompt : 0;
+}
+
+void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
+    charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
+                (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
+}
+
 static void leave(struct gen *g) {
+    struct tenant *t = tenants_get(&g->api->tenants, g->m.tenant);
+    enum gen_state was = g->state;
+
     if (is_at_worker(g) && g->api->worker_up)
         g->api->port->cancel(g->api->port, g->m.id);
-    if (g->state != GEN_WAITING && g->state != GEN_DONE)
-        admit_release(g->api, 1);
-    if (g->state != GEN_DONE)
+    if (was != GEN_DONE)
         set_state(g, GEN_DONE);
+    if (g->accepted)
+        charge_settle(&g->charge, charged_prompt(g), g->m.choice == 0 ? g->n_cached : 0, g->n_out,
+                      clock_now(g->api->clock));
+    charge_deinit(&g->charge, clock_now(g->api->clock));
+    if (was != GEN_WAITING && was != GEN_DONE)
+        admit_release(g->api, t, 1);
 }
 
 struct gen *gen_free(struct gen *g) {
@@ -409,6 +426,7 @@ static void submit(struct gen *g) {
 
 void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
+    charge_run(&g->charge);
     submit(g);
 }
 

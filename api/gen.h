@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "api/split.h"
+#include "api/tenant.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 
@@ -38,6 +39,7 @@ struct gen {
     void *owner;
     void (*changed)(struct gen *g); /* something new; may free @g */
     const char *session_from;       /* what told m.program, or NULL */
+    struct charge charge;           /* of its tenant; gen_charge() */
     struct submit m;                /* m.tokens is `tokens` */
     int32_t *tokens;                /* prompt and output */
     float *logprobs;                /* the next three: per output token, or NULL */
@@ -64,6 +66,8 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
 /* Its text is taken apart. Before it is started. */
 int gen_split(struct gen *g, const struct toolcall_opts *opts);
+/* Reserves what it may use, @n_output tokens of output. Before it is started. */
+void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
 
 /* Hands it to the worker, now or when there is one. */

@@ -65,6 +65,30 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     return n;
 }
 
+uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max) {
+    uint32_t n = MIN(a->tenants.n, max);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct tenant *t = a->tenants.list[i];
+
+        out[i] = (struct api_tenant_info){
+            .weight = t->conf.weight,
+            .class = t->conf.class,
+            .n_running = t->n_running,
+            .n_queued = t->n_queued,
+            .n_context = t->n_context,
+            .n_reserved = t->n_reserved,
+            .n_requests = t->n_requests,
+            .n_limited = t->n_limited,
+            .n_prompt_tokens = t->n_prompt_tokens,
+            .n_cached_tokens = t->n_cached_tokens,
+            .n_output_tokens = t->n_output_tokens,
+        };
+        snprintf(out[i].name, sizeof(out[i].name), "%s", t->conf.name);
+    }
+    return n;
+}
+
 bool api_cancel(struct api *a, uint64_t id) {
     struct gen *g = gen_find(a, id);
 

@@ -9,6 +9,7 @@
 #include "api/auth.h"
 #include "api/family.h"
 #include "api/metrics.h"
+#include "api/tenant.h"
 #include "base/list.h"
 #include "base/rng.h"
 
@@ -40,6 +41,7 @@ struct api {
     uint64_t next_gen;
     struct api_stats stats;
     struct auth auth;
+    struct tenants tenants;
     struct admit admit;
     struct metrics metrics;
     struct rng rng;     /* request ids and seeds */

@@ -113,6 +113,9 @@ static void send_head(struct call *c, int status, const char *type, ssize_t len,
             "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n",
             c->id, (long long)(now - c->started_ns) / 1000000);
     put_retry(c, status, head, &n);
+    if (c->route && !c->route->open && status != 401)
+        n += tenant_put_headers(tenants_get(&c->api->tenants, c->tenant), c->dialect, now, head + n,
+                                HEAD_MAX - n);
     put(head, &n, "%s", more);
     if (c->conn->close_after)
         put(head, &n, "Connection: close\r\n");

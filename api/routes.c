@@ -152,7 +152,7 @@ int routes_check(struct call *c, struct http *h, struct err *err) {
         return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
     if ((r = find(c, path, h->parser.method, err)) < 0)
         return r;
-    if (!c->route->open && (r = auth_check(&c->api->auth, h, &c->tenant, err)) < 0)
+    if (!c->route->open && (r = tenant_identify(c, h, err)) < 0)
         return r;
     c->session = session_of_head(c->api, c->tenant, h);
     if ((r = check_body(c, h, err)) < 0)

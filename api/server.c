@@ -187,6 +187,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         return -errno;
     a->next_gen = 1;
     metrics_init(&a->metrics);
+    if (tenants_init(&a->tenants) < 0)
+        return -ENOMEM;
     admit_init(a);
     auth_init(&a->auth, opts->api_keys_file);
     *out = STEAL(a);
@@ -197,12 +199,17 @@ struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
     auth_deinit(&a->auth);
+    tenants_deinit(&a->tenants);
     free(a);
     return NULL;
 }
 
 int api_reload_keys(struct api *a, struct err *err) {
     return auth_reload(&a->auth, err);
+}
+
+int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n) {
+    return tenants_set(&a->tenants, rows, n);
 }
 
 void api_leave(struct api *a) {

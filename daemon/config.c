@@ -37,6 +37,9 @@ const struct option config_table[] = {
     STRING("listen", "api-keys", api_keys, "",
            "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: none "
            "is asked for."),
+    STRING("listen", "tenants", tenants, "",
+           "A file with the tenants, their weights and limits (conf/tenants.conf), read again on "
+           "SIGHUP; empty: all are equal and unlimited."),
     BOOL("listen", "anonymous", anonymous, "no",
          "Allow addresses other than loopback without API keys."),
 

@@ -20,7 +20,7 @@ struct config {
     char *model, *model_name, *chat_template;
     /* listen */
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
-    char *admin_socket, *api_keys;
+    char *admin_socket, *api_keys, *tenants;
     bool anonymous;
     /* limits */
     uint64_t max_connections, max_running, max_queued, max_n, max_body, max_header,

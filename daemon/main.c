@@ -18,6 +18,7 @@
 #include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/service.h"
+#include "daemon/tenants.h"
 #include "daemon/worker.h"
 #include "daemon/workers.h"
 
@@ -182,6 +183,17 @@ static void apply_reload(struct front *f, struct config *next) {
     }
 }
 
+/* Reads keys and tenants again. What is wrong changes nothing of its file. */
+static int read_identities(struct front *f, struct err *err) {
+    CLEANUP(freep) struct api_tenant *rows = NULL;
+    uint32_t n = 0;
+    int r = *f->config.tenants ? tenants_read(f->config.tenants, &rows, &n, err) : 0;
+
+    if (r == 0)
+        r = api_reload_keys(f->api, err);
+    return r < 0 ? r : api_set_tenants(f->api, rows, n);
+}
+
 static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct config next;
@@ -196,7 +208,7 @@ static void on_hup(uv_signal_t *s, int signum) {
     } else {
         apply_reload(f, &next);
         log_set_level(level_of(&f->config));
-        if (api_reload_keys(f->api, &err) < 0)
+        if (read_identities(f, &err) < 0)
             log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
     }
     config_deinit(&next);
@@ -453,7 +465,7 @@ static int open_front(struct front *f, struct err *err) {
         .health = health_word,
         .drain = drain_from_admin,
     };
-    if ((r = admin_new(&f->admin, &a)) < 0 || (r = api_reload_keys(f->api, err)) < 0 ||
+    if ((r = admin_new(&f->admin, &a)) < 0 || (r = read_identities(f, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
         return r;
     start_signal(f, &f->term, on_stop_signal, SIGTERM);

@@ -208,7 +208,7 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
 static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
-           m->n_top <= SUBMIT_TOP_MAX && params_check(&m->sampling, NULL) == 0;
+           m->n_top <= SUBMIT_TOP_MAX && m->class <= 2 && params_check(&m->sampling, NULL) == 0;
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {

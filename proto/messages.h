@@ -93,7 +93,9 @@ struct submit {
     uint32_t tenant, n_prompt;       /* tokens[0, n_prompt) prompt, the rest output: resumed */
     uint32_t max_new, min_new;       /* output tokens in all, those resumed included */
     uint16_t choice, adapter, n_faults, flags;
-    int16_t priority;
+    int16_t priority;      /* among those of one tenant */
+    uint32_t weight_milli; /* of the tenant; 0 counts as 1000 */
+    uint8_t class;         /* of the tenant: 0 normal, 1 interactive, 2 batch */
     uint8_t share_key[16], n_top;
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
