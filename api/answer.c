@@ -390,13 +390,17 @@ static void send_whole(struct answer *a) {
 /* ---- progress ---- */
 
 static void fail(struct answer *a, const struct err *err) {
+    const struct answer_events *events = a->form->events;
     bool head_sent = a->head_sent;
     struct err e = *err;
+    bool told = events && events->fail && events->fail(a, &e);
     struct call *c = detach(a);
 
     if (!work_abandon(&a->work))
         free_answer(a);
-    if (head_sent)
+    if (told)
+        respond_stream_failed(c, &e);
+    else if (head_sent)
         respond_stream_error(c, &e);
     else
         respond_error(c, &e);
@@ -447,7 +451,16 @@ static void on_gone(struct call *c) {
     call_end(c);
 }
 
-static const struct call_ops ops = {on_gone, on_drained, on_fail};
+static bool on_alive(struct call *c) {
+    struct answer *a = c->state;
+
+    if (!a->form->events || !a->form->events->alive)
+        return false;
+    a->form->events->alive(a);
+    return true;
+}
+
+static const struct call_ops ops = {on_gone, on_drained, on_fail, on_alive};
 
 /* ---- beginning ---- */
 
@@ -549,7 +562,7 @@ static int set_split(struct answer *a, struct gen *g) {
 
     opts.seed =
         rng_next(&a->work.api->rng); /* ids of calls must not come again in a conversation */
-    return a->work.parses ? gen_split(g, &opts) : 0;
+    return a->work.parses || a->form->events ? gen_split(g, &opts) : 0;
 }
 
 /* Tokens are there: one generation for each prompt and choice. */
@@ -639,5 +652,11 @@ void answer_serve(struct call *c, const struct answer_form *form) {
              (unsigned long long)rng_next(&c->api->rng) >> 32);
     c->ops = &ops;
     c->state = a;
+    if (form->events && form->events->prepare && form->events->prepare(a) < 0) {
+        c->ops = NULL;
+        free_answer(a);
+        respond_errno(c, -ENOMEM);
+        return;
+    }
     work_start(&a->work, c, form->kind, on_prepared);
 }

@@ -45,6 +45,12 @@ struct answer_events {
     void (*piece)(struct answer *a, const struct piece *p);
     void (*end)(struct answer *a); /* everything is sent */
     void (*whole)(struct json *j, const struct answer *a);
+    /* The next three may be NULL. Before the body is worked on: 0 or -ENOMEM. */
+    int (*prepare)(struct answer *a);
+    /* The answer fails: @err may be put into other words. In a stream that has begun it may be told
+     * here, which is answered with true. */
+    bool (*fail)(struct answer *a, struct err *err);
+    void (*alive)(struct answer *a); /* a stream has been silent for keepalive_ms */
 };
 
 struct answer_form {

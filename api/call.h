@@ -20,14 +20,15 @@ struct api;
 struct conn;
 struct call;
 
-/* Whose errors and keep-alives a client expects. */
-enum dialect { DIALECT_OPENAI, DIALECT_ANTHROPIC };
+/* Whose errors and keep-alives a client expects, and whether a stream ends with [DONE]. */
+enum dialect { DIALECT_OPENAI, DIALECT_RESPONSES, DIALECT_ANTHROPIC };
 
 /* What a route whose answer takes time is told. All may be NULL. */
 struct call_ops {
     void (*gone)(struct call *c);    /* the client left: stop, then call_end() */
     void (*drained)(struct call *c); /* the connection has room again */
     void (*fail)(struct call *c, const struct err *err); /* the service stops: answer with @err */
+    bool (*alive)(struct call *c); /* a stream is silent: says something of its own, or false */
 };
 
 struct call {
@@ -66,8 +67,8 @@ void call_fail(struct call *c, const struct err *err);
 
 /* routes.c */
 struct route {
-    const char *path; /* ends with "*": the rest is the argument */
-    uint8_t method;   /* HTTP_GET (HEAD too) or HTTP_POST */
+    const char *path; /* a "*" in it stands for the argument */
+    uint8_t method;   /* HTTP_GET (HEAD too), HTTP_POST or HTTP_DELETE */
     bool open;        /* no key is needed */
     bool generates;   /* refused while starting or draining */
     void (*serve)(struct call *c, struct http *h);

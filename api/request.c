@@ -554,19 +554,26 @@ static int parse_fields(struct request *r, const struct api *a, struct err *err)
     return check(r, has_stream_options, err);
 }
 
-int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
-                  size_t len, struct err *err) {
+int request_parse_doc(struct request *r, const struct api *a, enum request_kind kind,
+                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
     r->kind = kind;
     r->n = 1;
     params_init(&r->sampling);
     arena_init(&r->arena, ARENA_MAX);
-    int result = json_read(&r->doc, body, len, err);
-    if (result == 0)
-        result = parse_fields(r, a, err);
+    r->doc = doc;
+    int result = parse_fields(r, a, err);
     if (result < 0)
         request_deinit(r);
     return result;
+}
+
+int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
+                  size_t len, struct err *err) {
+    yyjson_doc *doc = NULL;
+    int result = json_read(&doc, body, len, err);
+
+    return result < 0 ? result : request_parse_doc(r, a, kind, doc, err);
 }
 
 void request_drop_body(struct request *r) {

@@ -75,6 +75,9 @@ struct request {
 /* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */
 int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
                   size_t len, struct err *err);
+/* The same of a parsed body, which it takes over. */
+int request_parse_doc(struct request *r, const struct api *a, enum request_kind kind,
+                      yyjson_doc *doc, struct err *err);
 void request_deinit(struct request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */
 void request_drop_body(struct request *r);

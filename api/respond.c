@@ -268,6 +268,8 @@ void respond_named_event(struct call *c, const char *name, const char *json, siz
 }
 
 void respond_keepalive(struct call *c) {
+    if (c->ops && c->ops->alive && c->ops->alive(c))
+        return;
     if (c->dialect == DIALECT_ANTHROPIC)
         respond_named_event(c, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
     else
@@ -289,6 +291,11 @@ void respond_stream_error(struct call *c, const struct err *err) {
         respond_named_event(c, "error", b.data, b.len);
     else if (b.len)
         respond_event(c, b.data, b.len);
+    respond_stream_failed(c, err);
+}
+
+void respond_stream_failed(struct call *c, const struct err *err) {
+    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
     if (c->status == 200)
         c->status = status_of(c, err); /* for the log: the head said 200 */
     end_stream(c);

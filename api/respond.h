@@ -27,4 +27,6 @@ void respond_named_event(struct call *c, const char *name, const char *json, siz
 void respond_keepalive(struct call *c); /* a comment, or a ping */
 void respond_stream_error(struct call *c,
                           const struct err *err); /* the error event; ends the call */
-void respond_stream_end(struct call *c);          /* OpenAI: data: [DONE] */
+/* The same when the client has been told. */
+void respond_stream_failed(struct call *c, const struct err *err);
+void respond_stream_end(struct call *c); /* OpenAI: data: [DONE] */

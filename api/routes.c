@@ -1,5 +1,6 @@
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include "api/call.h"
@@ -28,16 +29,20 @@ static const struct route routes[] = {
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
 };
 
-/* Whether @path is @r's; *arg is what stands for the star, or NULL. */
-static bool matches(const struct route *r, const char *path, const char **arg) {
-    size_t n = strlen(r->path);
+/* Whether @path is @r's; [*arg, *arg + *len) is what stands for the star, *arg NULL: there is none. */
+static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
+    size_t head = strcspn(r->path, "*"), n = strlen(path);
 
     *arg = NULL;
-    if (r->path[n - 1] != '*')
+    if (!r->path[head])
         return strcmp(r->path, path) == 0;
-    if (strncmp(r->path, path, n - 1) != 0 || !path[n - 1])
+    const char *tail = r->path + head + 1;
+    size_t n_tail = strlen(tail);
+    if (n <= head + n_tail || strncmp(r->path, path, head) != 0 ||
+        strcmp(path + n - n_tail, tail) != 0)
         return false;
-    *arg = path + n - 1;
+    *arg = path + head;
+    *len = n - head - n_tail;
     return true;
 }
 
@@ -65,19 +70,25 @@ static bool decode(char *s) {
 
 /* 405 keeps the allowed methods in @c->arg, for the Allow header. */
 static int find(struct call *c, const char *path, uint8_t method, struct err *err) {
-    const char *arg, *allow = NULL;
+    const char *arg;
+    char allow[40] = "";
+    size_t len = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
-        if (!matches(&routes[i], path, &arg))
+        if (!matches(&routes[i], path, &arg, &len))
             continue;
         bool get = routes[i].method == HTTP_GET;
         if (routes[i].method == method || (get && method == HTTP_HEAD)) {
             c->route = &routes[i];
-            return arg && !(c->arg = strdup(arg)) ? -ENOMEM : 0;
+            return arg && !(c->arg = strndup(arg, len)) ? -ENOMEM : 0;
         }
-        allow = get ? "GET, HEAD" : "POST";
+        size_t n = strlen(allow);
+        snprintf(allow + n, sizeof(allow) - n, "%s%s", n ? ", " : "",
+                 get                               ? "GET, HEAD"
+                 : routes[i].method == HTTP_DELETE ? "DELETE"
+                                                   : "POST");
     }
-    if (!allow)
+    if (!*allow)
         return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
     if (!(c->arg = strdup(allow)))
         return -ENOMEM;
@@ -130,6 +141,8 @@ static enum dialect dialect_of(const char *path, const struct http *h) {
 
     if (strncmp(path, "/v1/messages", 12) == 0)
         return DIALECT_ANTHROPIC;
+    if (strncmp(path, "/v1/responses", 13) == 0)
+        return DIALECT_RESPONSES;
     return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
 }
 

@@ -132,7 +132,7 @@ static void on_fail(struct call *c, const struct err *err) {
 
 static void serve(struct call *c, enum request_kind kind,
                   void (*write)(struct json *j, const struct lookup *l)) {
-    static const struct call_ops ops = {on_gone, NULL, on_fail};
+    static const struct call_ops ops = {on_gone, NULL, on_fail, NULL};
     struct lookup *l = calloc(1, sizeof(*l));
 
     if (!l) {
