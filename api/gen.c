@@ -269,6 +269,7 @@ static int add_text(struct gen *g, int32_t id) {
     if (!g->stops || !stops_feed(g->stops, piece, len, &match))
         return 0;
     g->stopped = true;
+    g->stop_index = (uint32_t)match.index;
     g->ready = MIN(match.begin + (g->include_stop ? g->m.stops[match.index].len : 0), g->text.len);
     return 0;
 }

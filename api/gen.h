@@ -54,6 +54,7 @@ struct gen {
     size_t n_split;      /* bytes of text that `split` has been fed */
     uint32_t n_counted;  /* tokens, whole ones */
     bool keep_special, include_stop;
+    uint32_t stop_index; /* with `stopped`: of m.stops */
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_lives;

@@ -163,8 +163,22 @@ void json_null(struct json *j) {
 }
 
 void json_raw(struct json *j, const char *text, size_t len) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t from = 0, i = 0, bad;
+
     separate(j);
-    put(j, text, len);
+    while (i < len) {
+        size_t n = s[i] < 0x80 ? 1 : sequence(s + i, len - i, &bad);
+
+        if (n) {
+            i += n;
+            continue;
+        }
+        put(j, text + from, i - from);
+        put(j, "\xEF\xBF\xBD", 3);
+        from = i += bad;
+    }
+    put(j, text + from, len - from);
 }
 
 void json_put_string(struct json *j, const char *key, const char *s) {

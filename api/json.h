@@ -33,7 +33,8 @@ void json_double(struct json *j,
                  double v); /* nine digits; not finite: -9999 (a logprob of nothing) */
 void json_bool(struct json *j, bool v);
 void json_null(struct json *j);
-void json_raw(struct json *j, const char *text, size_t len); /* a value that is JSON already */
+/* A value that is JSON already, but perhaps for bytes that are no UTF-8. */
+void json_raw(struct json *j, const char *text, size_t len);
 
 /* Key and value at once. */
 void json_put_string(struct json *j, const char *key, const char *s);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/anthropic_input.h"
 #include "api/json.h"
 #include "api/models.h"
 #include "api/private.h"
@@ -568,11 +569,30 @@ int request_parse_doc(struct request *r, const struct api *a, enum request_kind 
     return result;
 }
 
+/* From Anthropic's form into a chat's. Takes @body over. */
+static int parse_anthropic(struct request *r, const struct api *a, bool count, yyjson_doc *body,
+                           struct err *err) {
+    CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
+    yyjson_doc *chat = NULL;
+    int result = anthropic_translate(a, body, count, &chat, &prefill, err);
+
+    yyjson_doc_free(body);
+    if (result == 0 && (result = request_parse_doc(r, a, REQUEST_CHAT, chat, err)) == -EINVAL)
+        anthropic_rename(err);
+    if (result < 0 || prefill.len == 0)
+        return result;
+    r->prefill.len = (uint32_t)prefill.len;
+    r->prefill.data = arena_strndup(&r->arena, prefill.data, prefill.len);
+    return r->prefill.data ? 0 : -ENOMEM;
+}
+
 int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
                   size_t len, struct err *err) {
     yyjson_doc *doc = NULL;
     int result = json_read(&doc, body, len, err);
 
+    if (result == 0 && kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
+        return parse_anthropic(r, a, kind == REQUEST_ANTHROPIC_COUNT, doc, err);
     return result < 0 ? result : request_parse_doc(r, a, kind, doc, err);
 }
 

@@ -27,6 +27,9 @@ enum request_kind {
     REQUEST_COMPLETION = 2,
     REQUEST_TOKENIZE = 4,
     REQUEST_DETOKENIZE = 8,
+    /* Translated into a chat, and REQUEST_CHAT then. */
+    REQUEST_ANTHROPIC = 16,
+    REQUEST_ANTHROPIC_COUNT = 32,
 };
 
 enum request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
@@ -68,6 +71,7 @@ struct request {
     struct request_choice choice;
     struct request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */
+    struct str prefill; /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
 };

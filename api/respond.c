@@ -168,13 +168,18 @@ static const char *anthropic_type(int status) {
                            : statuses[find(status)].type;
 }
 
+/* Claude Code shortens the conversation when it reads "prompt is too long". */
 static void put_anthropic_error(struct json *j, const struct err *err, const struct call *c) {
+    bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
+    char text[sizeof(err->message) + 32];
+
+    snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
     json_open(j, '{');
     json_put_string(j, "type", "error");
     json_key(j, "error");
     json_open(j, '{');
     json_put_string(j, "type", anthropic_type(err->status));
-    json_put_string(j, "message", err->message);
+    json_put_string(j, "message", text);
     json_close(j, '}');
     json_put_string(j, "request_id", c->id);
     json_close(j, '}');

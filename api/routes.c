@@ -25,6 +25,8 @@ static const struct route routes[] = {
     {"/v1/completions", HTTP_POST, false, true, completions_serve},
     {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
     {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
+    {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
+    {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
 };

@@ -82,6 +82,13 @@ static void write_prompts(struct json *j, const struct lookup *l) {
     json_close(j, '}');
 }
 
+/* Anthropic's answer of /v1/messages/count_tokens. */
+static void write_count(struct json *j, const struct lookup *l) {
+    json_open(j, '{');
+    json_put_int(j, "input_tokens", (int64_t)l->work.prompts[0].tokens.n);
+    json_close(j, '}');
+}
+
 static void write_text(struct json *j, const struct lookup *l) {
     const struct buf *text = &l->work.text;
 
@@ -149,6 +156,11 @@ static void serve(struct call *c, enum request_kind kind,
 void tokenize_serve(struct call *c, struct http *h) {
     (void)h;
     serve(c, REQUEST_TOKENIZE, write_tokens);
+}
+
+void anthropic_count_serve(struct call *c, struct http *h) {
+    (void)h;
+    serve(c, REQUEST_ANTHROPIC_COUNT, write_count);
 }
 
 void chat_render_serve(struct call *c, struct http *h) {

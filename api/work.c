@@ -138,6 +138,25 @@ static int render_as(struct work *w, const struct messages_form *form) {
     return r == -EINVAL && !*w->err.code ? -EBADMSG : r;
 }
 
+/* The prompt goes on with what the answer shall begin with, which is no reasoning. */
+static int add_prefill(struct work *w) {
+    const struct toolcall_reasoning *reasoning = w->api->family.reasoning;
+    struct rendered *out = &w->rendered;
+    const char *text = out->text.data ? out->text.data : "";
+
+    if (w->r.prefill.len == 0)
+        return 0;
+    if (toolcall_opens_reasoning(reasoning, text, out->text.len) &&
+        (buf_add_str(&out->text, reasoning->close) < 0 || buf_add_str(&out->text, "\n\n") < 0))
+        return -ENOMEM;
+    struct text_range *user = reallocarray(out->user, out->n_user + 1, sizeof(*user));
+    if (!user)
+        return -ENOMEM;
+    out->user = user;
+    user[out->n_user++] = (struct text_range){out->text.len, out->text.len + w->r.prefill.len};
+    return buf_add(&out->text, w->r.prefill.data, w->r.prefill.len);
+}
+
 static int render(struct work *w) {
     struct messages_form form = {.plain = !w->api->family.takes_tools,
                                  .text_args =
@@ -161,13 +180,15 @@ static int render(struct work *w) {
         return err_set_code(&w->err, e.status ? e.status : 400, "template_error", "messages", "%s",
                             *e.message ? e.message : "The chat template cannot render this.");
     }
+    if (r == 0)
+        r = add_prefill(w);
     if (r < 0)
         return r;
     w->prompts[0].text = w->rendered.text.data ? w->rendered.text.data : "";
     w->prompts[0].len = w->rendered.text.len;
     w->prompts[0].user = w->rendered.user;
     w->prompts[0].n_user = w->rendered.n_user;
-    if (w->kind == REQUEST_CHAT)
+    if (w->r.kind == REQUEST_CHAT)
         set_parse(w);
     return 0;
 }

@@ -1,0 +1,457 @@
+#include "api/anthropic_input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/models.h"
+#include "api/private.h"
+#include "api/request.h"
+
+/*
+ * One row per field of a Messages request: its name and what becomes of it. A field without a row is
+ * ignored, as everywhere here: beta headers bring new ones every month. Sampling parameters that only weft
+ * has are passed on under their own names, so that what can be asked of a chat can be asked here.
+ */
+
+int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
+    char param[160];
+
+    snprintf(param, sizeof(param), "%s%s", in->place, field);
+    return err_set_code(in->err, 400, "invalid_value", param, "%s: %s.", param, must);
+}
+
+int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
+                  yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(in->doc, object, key, v) ? 0 : -ENOMEM;
+}
+
+static void set_place(struct anthropic_input *in, const char *place) {
+    *stpncpy(in->place, place, sizeof(in->place) - 1) = 0;
+}
+
+static int put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
+    return anthropic_put(in, in->root, key, v);
+}
+
+static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
+    return yyjson_val_mut_copy(in->doc, v);
+}
+
+static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
+    return yyjson_mut_str(in->doc, s);
+}
+
+#define FIELD(name) static int name(struct anthropic_input *in, const char *key, yyjson_val *v)
+
+/* The same in a chat. */
+FIELD(pass) {
+    return put(in, key, copy(in, v));
+}
+
+FIELD(take_stops) {
+    size_t i, n;
+    yyjson_val *s;
+
+    (void)key;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > SUBMIT_STOPS_MAX)
+        return anthropic_refuse(in, "", "must be an array of at most 16 strings");
+    yyjson_arr_foreach(v, i, n, s) {
+        if (!yyjson_is_str(s) || yyjson_get_len(s) == 0 || yyjson_get_len(s) > 256)
+            return anthropic_refuse(in, "", "must hold strings of 1 to 256 bytes");
+    }
+    return put(in, "stop", copy(in, v));
+}
+
+/* Claude Code puts its session into user_id. */
+FIELD(take_metadata) {
+    yyjson_val *user = yyjson_obj_get(v, "user_id");
+
+    (void)key;
+    if (!yyjson_is_obj(v))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!user || yyjson_is_null(user))
+        return 0;
+    if (!yyjson_is_str(user) || yyjson_get_len(user) > 4096)
+        return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
+    return put(in, "user", copy(in, user));
+}
+
+static int take_format(struct anthropic_input *in, yyjson_val *format) {
+    yyjson_val *type = yyjson_obj_get(format, "type"), *schema = yyjson_obj_get(format, "schema");
+    yyjson_mut_val *to = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
+
+    if (!format || yyjson_is_null(format))
+        return 0;
+    if (!yyjson_equals_str(type, "json_schema"))
+        return anthropic_refuse(in, ".type", "must be \"json_schema\"");
+    if (!yyjson_is_obj(schema))
+        return anthropic_refuse(in, ".schema", "must be an object");
+    if (!to || anthropic_put(in, to, "type", literal(in, "json_schema")) < 0 ||
+        anthropic_put(in, to, "json_schema", inner) < 0 ||
+        anthropic_put(in, inner, "name", literal(in, "output")) < 0 ||
+        anthropic_put(in, inner, "schema", copy(in, schema)) < 0)
+        return -ENOMEM;
+    return put(in, "response_format", to);
+}
+
+FIELD(take_output_format) {
+    (void)key;
+    return take_format(in, v);
+}
+
+/* Templates know three efforts. */
+FIELD(take_output_config) {
+    static const char *const efforts[][2] = {
+        {"low", "low"}, {"medium", "medium"}, {"high", "high"}, {"xhigh", "high"}, {"max", "high"}};
+    yyjson_val *effort = yyjson_obj_get(v, "effort");
+    int r = -EINVAL;
+
+    (void)key;
+    if (!yyjson_is_obj(v))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!effort || yyjson_is_null(effort))
+        r = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(efforts); i++)
+        if (yyjson_equals_str(effort, efforts[i][0]))
+            r = put(in, "reasoning_effort", literal(in, efforts[i][1]));
+    if (r == -EINVAL)
+        return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
+    if (r < 0)
+        return r;
+    set_place(in, "output_config.format");
+    return take_format(in, yyjson_obj_get(v, "format"));
+}
+
+/* ---- tools ---- */
+
+/* Tools that the client runs and whose schema is not in the request: the model must be told of it. */
+static const struct {
+    const char *type, *description, *schema;
+} known[] = {
+    {"bash_", "Run a command in a bash shell, whose state stays between calls.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"description\":\"The "
+     "command to run.\"},\"restart\":{\"type\":\"boolean\",\"description\":\"Start the shell "
+     "anew.\"}}}"},
+    {"text_editor_",
+     "View, create and edit text files. view shows a file, with view_range only these lines, or "
+     "lists a folder; create writes file_text; str_replace puts new_str where old_str is, which "
+     "must be there once; insert puts insert_text after line insert_line.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
+     "\"create\",\"str_replace\",\"insert\"]},\"path\":{\"type\":\"string\",\"description\":\"Path "
+     "of the file or folder.\"},\"file_text\":{\"type\":\"string\"},\"old_str\":{\"type\":"
+     "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
+     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
+     "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+};
+
+/* Adds a function with what it is described by, which may be NULL. */
+static int add_function(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *name,
+                        yyjson_mut_val *description, yyjson_mut_val *schema, bool strict) {
+    yyjson_mut_val *tool = yyjson_mut_arr_add_obj(in->doc, tools), *f = yyjson_mut_obj(in->doc);
+
+    if (!tool || anthropic_put(in, tool, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, tool, "function", f) < 0 ||
+        anthropic_put(in, f, "name", copy(in, name)) < 0 ||
+        (description && anthropic_put(in, f, "description", description) < 0) ||
+        anthropic_put(in, f, "parameters", schema) < 0)
+        return -ENOMEM;
+    return strict ? anthropic_put(in, f, "strict", yyjson_mut_bool(in->doc, true)) : 0;
+}
+
+static int add_known(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *name,
+                     size_t i) {
+    yyjson_doc *doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
+    int r = add_function(in, tools, name, literal(in, known[i].description),
+                         copy(in, yyjson_doc_get_root(doc)), false);
+
+    yyjson_doc_free(doc);
+    return r;
+}
+
+static int add_custom(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *tool,
+                      yyjson_val *name) {
+    yyjson_val *description = yyjson_obj_get(tool, "description");
+    yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
+    bool described = description && !yyjson_is_null(description);
+
+    if (described && !yyjson_is_str(description))
+        return anthropic_refuse(in, ".description", "must be a string");
+    if (!yyjson_is_obj(schema))
+        return anthropic_refuse(in, ".input_schema", "must be an object");
+    return add_function(in, tools, name, described ? copy(in, description) : NULL, copy(in, schema),
+                        yyjson_get_bool(yyjson_obj_get(tool, "strict")));
+}
+
+/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the model. */
+static int add_tool(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *tool) {
+    yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
+    bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");
+
+    if (!yyjson_is_obj(tool))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!custom && !yyjson_is_str(type))
+        return anthropic_refuse(in, ".type", "must be a string");
+    if (custom && (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256))
+        return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes");
+    if (custom)
+        return add_custom(in, tools, tool, name);
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        if (yyjson_is_str(name) &&
+            strncmp(yyjson_get_str(type), known[i].type, strlen(known[i].type)) == 0)
+            return add_known(in, tools, name, i);
+    return 0;
+}
+
+FIELD(take_tools) {
+    yyjson_mut_val *tools = yyjson_mut_arr(in->doc);
+    yyjson_val *tool;
+    size_t i, n;
+    int r;
+
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_TOOLS_MAX)
+        return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
+    yyjson_arr_foreach(v, i, n, tool) {
+        snprintf(in->place, sizeof(in->place), "tools.%zu", i);
+        if ((r = add_tool(in, tools, tool)) < 0)
+            return r;
+    }
+    return put(in, key, tools);
+}
+
+static bool is_offered(const struct anthropic_input *in, yyjson_val *name) {
+    yyjson_mut_val *tool;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(yyjson_mut_obj_get(in->root, "tools"), i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (yyjson_mut_equals_str(yyjson_mut_obj_get(f, "name"), yyjson_get_str(name)))
+            return true;
+    }
+    return false;
+}
+
+static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
+    yyjson_mut_val *choice = yyjson_mut_obj(in->doc), *f = yyjson_mut_obj(in->doc);
+
+    if (!yyjson_is_str(name))
+        return anthropic_refuse(in, ".name", "must be a string");
+    if (!is_offered(in, name))
+        return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
+    if (!choice || anthropic_put(in, choice, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, choice, "function", f) < 0 ||
+        anthropic_put(in, f, "name", copy(in, name)) < 0)
+        return -ENOMEM;
+    return put(in, "tool_choice", choice);
+}
+
+FIELD(take_tool_choice) {
+    static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
+    yyjson_val *type = yyjson_obj_get(v, "type");
+    yyjson_val *single = yyjson_obj_get(v, "disable_parallel_tool_use");
+
+    if (single && !yyjson_is_null(single) && !yyjson_is_bool(single))
+        return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
+    if (yyjson_get_bool(single) &&
+        put(in, "parallel_tool_calls", yyjson_mut_bool(in->doc, false)) < 0)
+        return -ENOMEM;
+    if (yyjson_equals_str(type, "tool"))
+        return choose_tool(in, yyjson_obj_get(v, "name"));
+    if (yyjson_equals_str(type, "any") &&
+        !yyjson_mut_arr_size(yyjson_mut_obj_get(in->root, "tools")))
+        return anthropic_refuse(in, ".type", "needs tools that can be called");
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (yyjson_equals_str(type, types[i][0]))
+            return put(in, key, literal(in, types[i][1]));
+    return anthropic_refuse(in, ".type", "must be auto, any, tool or none");
+}
+
+/* ---- thinking ---- */
+
+/* Who does not ask for thinking gets none, where the template has a switch for it. These are the names
+ * that templates have for it; what the client sets itself stays. */
+static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    yyjson_val *type = yyjson_obj_get(thinking, "type");
+    yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
+    bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
+
+    set_place(in, "thinking");
+    if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
+        return anthropic_refuse(in, "", "must be an object with a type");
+    set_place(in, "chat_template_kwargs");
+    if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
+        return anthropic_refuse(in, "", "must be an object");
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!yyjson_obj_get(given, names[i]) &&
+            anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
+            return -ENOMEM;
+    return put(in, "chat_template_kwargs", kwargs);
+}
+
+/* ---- the body ---- */
+
+static const struct {
+    const char *name;
+    int (*take)(struct anthropic_input *in, const char *key, yyjson_val *v);
+} fields[] = {
+    {"stream", pass},
+    {"temperature", pass},
+    {"top_p", pass},
+    {"top_k", pass},
+    {"stop_sequences", take_stops},
+    {"metadata", take_metadata},
+    {"output_config", take_output_config},
+    {"output_format", take_output_format},
+    {"tools", take_tools},
+    {"tool_choice", take_tool_choice}, /* after the tools */
+    {"cache_salt", pass},
+    {"ignore_eos", pass},
+    {"min_p", pass},
+    {"min_tokens", pass},
+    {"presence_penalty", pass},
+    {"frequency_penalty", pass},
+    {"repetition_penalty", pass},
+    {"priority", pass},
+    {"prompt_cache_key", pass},
+    {"seed", pass},
+};
+
+static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
+    static const char *const others[] = {"model",  "messages", "max_tokens",
+                                         "system", "thinking", "chat_template_kwargs"};
+    uint64_t seen = 0;
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    yyjson_obj_foreach(body, i, n, key, value) {
+        uint64_t bit = 0;
+
+        for (size_t k = 0; k < ARRAY_SIZE(fields); k++)
+            if (yyjson_equals_str(key, fields[k].name))
+                bit = (uint64_t)1 << k;
+        for (size_t k = 0; k < ARRAY_SIZE(others); k++)
+            if (yyjson_equals_str(key, others[k]))
+                bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
+        if (seen & bit) {
+            set_place(in, yyjson_get_str(key));
+            return anthropic_refuse(in, "", "is given twice");
+        }
+        seen |= bit;
+    }
+    return 0;
+}
+
+/* A field that must be there. */
+static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
+                   yyjson_val **out) {
+    *out = yyjson_obj_get(body, key);
+    set_place(in, key);
+    if (*out && !yyjson_is_null(*out))
+        return 0;
+    return err_set_code(in->err, 400, "missing_required_parameter", key, "%s: Field required.",
+                        key);
+}
+
+/* Clients name Anthropic's models, also small ones for work on the side: all of these are the served one.
+ * Any other name is a mistake. */
+static int take_model(struct anthropic_input *in, const struct api *a, yyjson_val *body) {
+    yyjson_val *v;
+    int r = require(in, body, "model", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, "", "must be a string");
+    if (strcasestr(yyjson_get_str(v), "claude") ||
+        models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
+        return 0;
+    return models_unknown(yyjson_get_str(v), yyjson_get_len(v), in->err);
+}
+
+static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
+    yyjson_val *v;
+    int r = require(in, body, "max_tokens", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) < 1 ||
+        yyjson_get_uint(v) > INT32_MAX)
+        return anthropic_refuse(in, "", "must be a whole number of at least 1");
+    return put(in, "max_tokens", copy(in, v));
+}
+
+static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {
+    yyjson_val *v;
+    int r = require(in, body, "messages", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
+        return anthropic_refuse(in, "", "must be an array of at least one message");
+    in->list = yyjson_mut_arr(in->doc);
+    if (put(in, "messages", in->list) < 0)
+        return -ENOMEM;
+    if ((r = anthropic_system(in, yyjson_obj_get(body, "system"))) < 0 ||
+        (r = anthropic_turns(in, v, prefill)) < 0)
+        return r;
+    set_place(in, "messages");
+    return yyjson_mut_arr_size(in->list) ? 0 : anthropic_refuse(in, "", "must say something");
+}
+
+static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val *body, bool count,
+                    struct buf *prefill) {
+    int r = refuse_twice(in, body);
+
+    if (r == 0)
+        r = take_model(in, a, body);
+    if (r == 0 && !count)
+        r = take_max_tokens(in, body);
+    if (r == 0)
+        r = take_messages(in, body, prefill);
+    for (size_t i = 0; i < ARRAY_SIZE(fields) && r == 0; i++) {
+        yyjson_val *v = yyjson_obj_get(body, fields[i].name);
+
+        set_place(in, fields[i].name);
+        if (v && !yyjson_is_null(v))
+            r = fields[i].take(in, fields[i].name, v);
+    }
+    return r < 0 ? r
+                 : put_thinking(in, yyjson_obj_get(body, "thinking"),
+                                yyjson_obj_get(body, "chat_template_kwargs"));
+}
+
+int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
+                        struct buf *prefill, struct err *err) {
+    struct anthropic_input in = {
+        .doc = yyjson_mut_doc_new(NULL), .err = err, .role = "", .reasoning = {.max = UINT32_MAX}};
+    int r = -ENOMEM;
+
+    in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
+    if (in.root) {
+        yyjson_mut_doc_set_root(in.doc, in.root);
+        r = take_all(&in, a, yyjson_doc_get_root(body), count, prefill);
+    }
+    if (r == 0)
+        r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
+    buf_deinit(&in.reasoning);
+    yyjson_mut_doc_free(in.doc);
+    return r;
+}
+
+void anthropic_rename(struct err *err) {
+    static const char *const names[][2] = {{"response_format", "output_config.format"},
+                                           {"user", "metadata.user_id"},
+                                           {"stop", "stop_sequences"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        size_t n = strlen(names[i][0]);
+
+        if (strncmp(err->message, names[i][0], n) != 0 ||
+            strchr("_abcdefghijklmnopqrstuvwxyz", err->message[n]))
+            continue;
+        struct err old = *err;
+        err_set_code(err, old.status, old.code, names[i][1], "%s%s", names[i][1], old.message + n);
+        return;
+    }
+}

@@ -1,0 +1,47 @@
+#pragma once
+
+/*
+ * anthropic_input - the body of a Messages request as that of a chat: what /v1/messages takes becomes
+ * what /v1/chat/completions takes, once, so that everything behind it exists once. Whatever a client can
+ * get wrong in it is refused here, by its name there ("messages.3.content.0.text: must be a string.").
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+struct api;
+
+struct anthropic_input { /* a translation on its way */
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *root; /* the chat's body */
+    struct err *err;
+    char place[112]; /* of what is being read, for messages */
+
+    /* anthropic_turns.c */
+    yyjson_mut_val *list;    /* messages */
+    yyjson_mut_val *message; /* the last of them, which may still grow; NULL: none */
+    yyjson_mut_val *parts;   /* its content */
+    yyjson_mut_val *calls;   /* its tool_calls */
+    const char *role;        /* its role, or "" */
+    yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
+    struct buf reasoning;    /* of the message */
+};
+
+/* A new body in *out, with @body untouched. The text of a last message of the assistant, which the answer
+ * is to continue, is not in it but added to @prefill. @count: for count_tokens, which needs no
+ * max_tokens. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
+int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
+                        struct buf *prefill, struct err *err);
+/* A message about a chat's field, in the words of Messages. */
+void anthropic_rename(struct err *err);
+
+/* Between the two files. */
+int anthropic_system(struct anthropic_input *in, yyjson_val *system);
+int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill);
+/* A 400: "PLACE.FIELD: MUST." */
+int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must);
+int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
+                  yyjson_mut_val *v);

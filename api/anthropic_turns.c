@@ -1,0 +1,430 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic_input.h"
+#include "base/util.h"
+
+/*
+ * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text, what
+ * the model thought, calls, and in the user's turns the results of calls. Here results are messages of
+ * their own, and a message of the assistant has its text, reasoning and calls in three places. Turns of
+ * one side that follow each other are one, as Anthropic does it: many templates want them to alternate.
+ *
+ * What a text model cannot read is refused, with its place. The one exception is an image or a file in
+ * the result of a tool: an agent cannot take back what its tool has said, and every later request of the
+ * conversation would be refused as well. There the model is told that something was left out.
+ */
+
+#define NOT_READABLE "[%s: left out, this model reads only text]"
+
+static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
+    return yyjson_mut_strn(in->doc, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf *b) {
+    return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
+}
+
+/* What the message still lacks. */
+static int end_message(struct anthropic_input *in) {
+    int r = 0;
+
+    if (in->message && in->reasoning.len)
+        r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
+    buf_clear(&in->reasoning);
+    in->message = in->parts = in->calls = NULL;
+    in->role = "";
+    return r;
+}
+
+/* The message of @role that the next block belongs to: the last one, or a new one. */
+static int need_message(struct anthropic_input *in, const char *role) {
+    if (strcmp(in->role, role) == 0)
+        return 0;
+    int r = end_message(in);
+    if (r < 0)
+        return r;
+    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+    in->parts = yyjson_mut_arr(in->doc);
+    in->role = role;
+    if (!in->message || anthropic_put(in, in->message, "role", yyjson_mut_str(in->doc, role)) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, in->message, "content", in->parts);
+}
+
+static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val *text) {
+    int r = need_message(in, role);
+    yyjson_mut_val *part = r == 0 ? yyjson_mut_arr_add_obj(in->doc, in->parts) : NULL;
+
+    if (!part || anthropic_put(in, part, "type", yyjson_mut_str(in->doc, "text")) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, part, "text", text);
+}
+
+/* Calls @f for each block of @blocks, with the place named. */
+static int each(struct anthropic_input *in, yyjson_val *blocks, void *to,
+                int (*f)(struct anthropic_input *in, yyjson_val *block, const char *type,
+                         void *to)) {
+    size_t i, n, len = strlen(in->place);
+    yyjson_val *block;
+    int r = 0;
+
+    yyjson_arr_foreach(blocks, i, n, block) {
+        const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
+
+        snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
+        if (!yyjson_is_obj(block))
+            r = anthropic_refuse(in, "", "must be a content block");
+        else if (!type)
+            r = anthropic_refuse(in, ".type", "must be a string");
+        else
+            r = f(in, block, type, to);
+        if (r < 0)
+            return r;
+    }
+    in->place[len] = 0;
+    return 0;
+}
+
+/* The string @key of @block, added to @out on lines of its own as <tag>. Absent: nothing. */
+static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
+                      struct buf *out) {
+    yyjson_val *v = yyjson_obj_get(block, key);
+    char field[32];
+
+    if (!v || yyjson_is_null(v))
+        return 0;
+    snprintf(field, sizeof(field), ".%s", key);
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, field, "must be a string");
+    return buf_printf(out, "<%s>%s</%s>\n", key, yyjson_get_str(v), key);
+}
+
+static int add_string(struct anthropic_input *in, yyjson_val *v, const char *field,
+                      struct buf *out) {
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, field, "must be a string");
+    return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+/* Text blocks and nothing else, a line each. */
+static int add_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
+    struct buf *out = to;
+
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
+    if (out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return add_string(in, yyjson_obj_get(block, "text"), ".text", out);
+}
+
+/* A string or an array of text blocks at @field of the place. */
+static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const char *field,
+                             struct buf *out) {
+    size_t len = strlen(in->place);
+    int r;
+
+    if (yyjson_is_str(v))
+        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+    if (!yyjson_is_arr(v))
+        return anthropic_refuse(in, field, "must be a string or an array of text blocks");
+    snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
+    if ((r = each(in, v, out, add_plain)) == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+/* A document of text. False in *text: it is of another kind. */
+static int add_document(struct anthropic_input *in, yyjson_val *block, struct buf *out,
+                        bool *text) {
+    yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
+    int r;
+
+    if (!yyjson_is_str(type))
+        return anthropic_refuse(in, ".source", "must be an object with a type");
+    *text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "content");
+    if (!*text)
+        return 0;
+    if ((r = buf_add_str(out, "<document>\n")) < 0 ||
+        (r = add_tagged(in, block, "title", out)) < 0 ||
+        (r = add_tagged(in, block, "context", out)) < 0)
+        return r;
+    r = yyjson_equals_str(type, "text")
+            ? add_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
+            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out);
+    return r < 0 ? r : buf_add_str(out, "\n</document>");
+}
+
+static int add_search_result(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
+    int r;
+
+    if ((r = buf_add_str(out, "<search_result>\n")) < 0 ||
+        (r = add_tagged(in, block, "title", out)) < 0 ||
+        (r = add_tagged(in, block, "source", out)) < 0 ||
+        (r = add_plain_content(in, yyjson_obj_get(block, "content"), ".content", out)) < 0)
+        return r;
+    return buf_add_str(out, "\n</search_result>");
+}
+
+/* What the user or a tool says, as text added to @out. @result: of a tool. */
+static int add_block(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
+                     struct buf *out) {
+    bool text = false;
+    int r = 0;
+
+    if (strcmp(type, "text") == 0)
+        return add_string(in, yyjson_obj_get(block, "text"), ".text", out);
+    if (strcmp(type, "search_result") == 0)
+        return add_search_result(in, block, out);
+    if (strcmp(type, "document") == 0)
+        r = add_document(in, block, out, &text);
+    if (r < 0 || text)
+        return r;
+    if (result && strcmp(type, "tool_reference") == 0)
+        return add_string(in, yyjson_obj_get(block, "tool_name"), ".tool_name", out);
+    if (result && (strcmp(type, "image") == 0 || strcmp(type, "document") == 0))
+        return buf_printf(out, NOT_READABLE, type);
+    if (strcmp(type, "document") == 0)
+        return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");
+    if (strcmp(type, "image") == 0)
+        return anthropic_refuse(in, ".type", "is not supported: this model reads only text");
+    return anthropic_refuse(in, ".type", "is not supported here");
+}
+
+/* ---- results of calls ---- */
+
+static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                            void *to) {
+    struct buf *out = to;
+
+    if (out->len && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return add_block(in, block, type, true, out);
+}
+
+/* The name of the call with this id in the assistant's last message; NULL: it is not there. */
+static yyjson_val *name_of(const struct anthropic_input *in, yyjson_val *id) {
+    yyjson_val *block;
+    size_t i, n;
+
+    yyjson_arr_foreach(in->asked, i, n, block) {
+        if (yyjson_equals_str(yyjson_obj_get(block, "type"), "tool_use") &&
+            yyjson_equals(yyjson_obj_get(block, "id"), id))
+            return yyjson_obj_get(block, "name");
+    }
+    return NULL;
+}
+
+/* Templates know no failed results: it has to be in the text, where most tools say it anyway. */
+static int mark_error(const struct buf *text, struct buf *out) {
+    bool said = text->data && strcasestr(text->data, "error");
+
+    return said ? 0 : buf_add_str(out, "Error: ");
+}
+
+static int put_result(struct anthropic_input *in, yyjson_val *id, const struct buf *text) {
+    yyjson_mut_val *m = yyjson_mut_arr_add_obj(in->doc, in->list);
+    yyjson_val *name = name_of(in, id);
+    int r = m ? anthropic_put(in, m, "role", yyjson_mut_str(in->doc, "tool")) : -ENOMEM;
+
+    if (r == 0)
+        r = anthropic_put(in, m, "tool_call_id", text_of(in, id));
+    if (r == 0 && yyjson_is_str(name))
+        r = anthropic_put(in, m, "name", text_of(in, name));
+    return r < 0 ? r : anthropic_put(in, m, "content", text_of_buf(in, text));
+}
+
+static int add_result(struct anthropic_input *in, yyjson_val *block) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX}, all = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(block, "tool_use_id"), *v = yyjson_obj_get(block, "content");
+    size_t len = strlen(in->place);
+    int r = end_message(in);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".tool_use_id", "must be a string");
+    if (yyjson_is_arr(v)) {
+        snprintf(in->place + len, sizeof(in->place) - len, ".content");
+        r = each(in, v, &text, add_result_block);
+    } else if (v && !yyjson_is_null(v)) {
+        r = yyjson_is_str(v) ? buf_add(&text, yyjson_get_str(v), yyjson_get_len(v))
+                             : anthropic_refuse(in, ".content",
+                                                "must be a string or an array of content blocks");
+    }
+    if (r < 0)
+        return r;
+    in->place[len] = 0;
+    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&text, &all) < 0)
+        return -ENOMEM;
+    if (buf_add(&all, text.data ? text.data : "", text.len) < 0)
+        return -ENOMEM;
+    return put_result(in, id, &all);
+}
+
+/* ---- turns ---- */
+
+static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                          void *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    (void)to;
+    if (strcmp(type, "tool_result") == 0)
+        return add_result(in, block);
+    int r = add_block(in, block, type, false, &text);
+    return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
+}
+
+static int add_call(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
+    yyjson_val *input = yyjson_obj_get(block, "input");
+
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".id", "must be a string");
+    if (!yyjson_is_str(name))
+        return anthropic_refuse(in, ".name", "must be a string");
+    if (!yyjson_is_obj(input))
+        return anthropic_refuse(in, ".input", "must be an object");
+    if (!in->calls) {
+        in->calls = yyjson_mut_arr(in->doc);
+        if (anthropic_put(in, in->message, "tool_calls", in->calls) < 0)
+            return -ENOMEM;
+    }
+    yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
+    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
+    if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
+        anthropic_put(in, call, "type", yyjson_mut_str(in->doc, "function")) < 0 ||
+        anthropic_put(in, call, "function", f) < 0 ||
+        anthropic_put(in, f, "name", text_of(in, name)) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, f, "arguments", yyjson_val_mut_copy(in->doc, input));
+}
+
+static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                               void *to) {
+    yyjson_val *text = yyjson_obj_get(block, "text");
+
+    (void)to;
+    if (strcmp(type, "tool_use") == 0)
+        return add_call(in, block);
+    if (strcmp(type, "redacted_thinking") == 0)
+        return 0; /* another service's, and unreadable here */
+    if (strcmp(type, "thinking") == 0) {
+        if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
+            return -ENOMEM;
+        return add_string(in, yyjson_obj_get(block, "thinking"), ".thinking", &in->reasoning);
+    }
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here");
+    if (!yyjson_is_str(text))
+        return anthropic_refuse(in, ".text", "must be a string");
+    return add_part(in, "assistant", text_of(in, text));
+}
+
+/* Instructions in the middle are the user's for a template: most refuse a second system message. */
+static int add_turn(struct anthropic_input *in, yyjson_val *turn) {
+    yyjson_val *role = yyjson_obj_get(turn, "role"), *content = yyjson_obj_get(turn, "content");
+    bool assistant = yyjson_equals_str(role, "assistant");
+    const char *as = assistant ? "assistant" : "user";
+    size_t len = strlen(in->place);
+
+    if (!yyjson_is_obj(turn))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!assistant && !yyjson_equals_str(role, "user") && !yyjson_equals_str(role, "system"))
+        return anthropic_refuse(in, ".role", "must be user, assistant or system");
+    if (!yyjson_is_str(content) && !yyjson_is_arr(content))
+        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    int r = assistant ? need_message(in, as) : 0;
+    if (r < 0)
+        return r;
+    if (assistant)
+        in->asked = content;
+    if (yyjson_is_str(content))
+        return add_part(in, as, text_of(in, content));
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    return each(in, content, NULL, assistant ? add_assistant_block : add_user_block);
+}
+
+/* The last message of the assistant, which is not complete: its text is what the answer begins with. */
+static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
+    size_t i, n;
+    yyjson_mut_val *part;
+
+    if (in->calls)
+        return anthropic_refuse(in, "", "must not be the last one: its calls have no results");
+    yyjson_mut_arr_foreach(in->parts, i, n, part) {
+        yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
+
+        if ((i && buf_add_char(prefill, '\n') < 0) ||
+            buf_add(prefill, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
+            return -ENOMEM;
+    }
+    in->message = NULL;
+    yyjson_mut_arr_remove_last(in->list);
+    return 0;
+}
+
+int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill) {
+    yyjson_val *turn;
+    size_t i, n;
+    int r = 0;
+
+    yyjson_arr_foreach(messages, i, n, turn) {
+        snprintf(in->place, sizeof(in->place), "messages.%zu", i);
+        if ((r = add_turn(in, turn)) < 0)
+            return r;
+    }
+    snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);
+    if (strcmp(in->role, "assistant") == 0)
+        r = take_prefill(in, prefill);
+    return r < 0 ? r : end_message(in);
+}
+
+/* ---- the system prompt ---- */
+
+/* Claude Code puts a line at the head of its system prompt that is different each time and means nothing
+ * to a model. With it no prefix would ever be found in the cache. */
+static void drop_billing(const char **s, size_t *len) {
+    static const char header[] = "x-anthropic-billing-header:";
+
+    while (*len >= strlen(header) && memcmp(*s, header, strlen(header)) == 0) {
+        const char *end = memchr(*s, '\n', *len);
+        size_t n = end ? (size_t)(end - *s) + 1 : *len;
+
+        *s += n;
+        *len -= n;
+    }
+}
+
+static int add_system(struct anthropic_input *in, yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+    size_t len = yyjson_get_len(v);
+
+    if (!in->message)
+        drop_billing(&s, &len);
+    return len ? add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
+}
+
+static int add_system_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                            void *to) {
+    yyjson_val *text = yyjson_obj_get(block, "text");
+
+    (void)to;
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
+    return yyjson_is_str(text) ? add_system(in, text)
+                               : anthropic_refuse(in, ".text", "must be a string");
+}
+
+int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
+    int r = 0;
+
+    snprintf(in->place, sizeof(in->place), "system");
+    if (yyjson_is_str(system))
+        r = add_system(in, system);
+    else if (yyjson_is_arr(system))
+        r = each(in, system, NULL, add_system_block);
+    else if (system && !yyjson_is_null(system))
+        r = anthropic_refuse(in, "", "must be a string or an array of text blocks");
+    return r < 0 ? r : end_message(in);
+}
