@@ -4,10 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
-int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages) {
+int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
+               uint32_t n_vocab) {
     size_t n_pages;
 
-    *t = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs};
+    *t = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs, .n_words = (n_vocab + 31) / 32};
     if (size_mul(max_seqs, max_seq_pages, &n_pages))
         return -ENOMEM;
     t->item = calloc(max_seqs, sizeof(*t->item));
@@ -30,6 +31,9 @@ void batch_deinit(struct batch *t) {
     free(t->param);
     free(t->start);
     free(t->page);
+    for (uint32_t i = 0; i < t->cap_masks; i++)
+        free(t->mask[i]);
+    free(t->mask);
     *t = (struct batch){0};
 }
 
@@ -44,7 +48,8 @@ void batch_begin(struct batch *t, uint64_t step) {
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
     t->shape = (struct cost_shape){0};
-    t->alone = t->drafts = t->prefills = false;
+    t->alone = t->drafts = t->prefills = t->unsealed = false;
+    t->n_masks = 0;
     t->start[0] = 0;
 }
 
@@ -63,7 +68,8 @@ static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_d
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
-    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens ? r->n_bans : 0;
+    /* The masks of a constraint have the bans in them. */
+    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->place ? r->n_bans : 0;
     return t->b.n_params++;
 }
 
@@ -158,6 +164,29 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     r->n_flights++;
     r->n_pending += it->samples;
     r->want = it->want0 + it->n_wants - 1;
+}
+
+/* Most steps need none, so they are made when they are needed and kept. */
+uint32_t *batch_mask(struct batch *t) {
+    if (t->n_masks == t->cap_masks) {
+        uint32_t cap = t->cap_masks ? 2 * t->cap_masks : 16;
+        uint32_t **p = realloc(t->mask, cap * sizeof(*p));
+
+        if (!p)
+            return NULL;
+        memset(p + t->cap_masks, 0, (cap - t->cap_masks) * sizeof(*p));
+        t->mask = p;
+        t->cap_masks = cap;
+    }
+    uint32_t **m = &t->mask[t->n_masks];
+
+    if (!*m)
+        *m = malloc(t->n_words * sizeof(**m));
+    if (!*m)
+        return NULL;
+    memset(*m, 0, t->n_words * sizeof(**m));
+    t->n_masks++;
+    return *m;
 }
 
 /* The samples of @it: each draft is a token if the one sampled before it is the same. */

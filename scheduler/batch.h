@@ -26,6 +26,7 @@ struct batch {
     bool alone;
     bool drafts;   /* some rows are drafts: nothing is launched until their fate is known */
     bool prefills; /* some sequence has more than one row that is no draft */
+    bool unsealed; /* masks wait for the samples of the step before */
     uint32_t max_rows, max_seqs;
     /* What b points to. */
     int32_t *token;
@@ -33,9 +34,12 @@ struct batch {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
+    uint32_t **mask; /* [cap_masks] of n_words, NULL where none was needed yet */
+    uint32_t n_masks, cap_masks, n_words;
 };
 
-int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages);
+int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
+               uint32_t n_vocab);
 void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
 void batch_begin(struct batch *t, uint64_t step);
@@ -44,6 +48,9 @@ void batch_begin(struct batch *t, uint64_t step);
  * are the tokens @draft, behind all known ones; request_reserve() has made room. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
+
+/* An empty mask that stays until the next step is begun; NULL: no memory. */
+uint32_t *batch_mask(struct batch *t);
 
 /* Takes item @i's results to its request, which still runs or waits: adds the samples, drafts as long as they
  * were right, commits what was computed, unless it has given its pages back meanwhile, and takes wrong

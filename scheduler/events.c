@@ -49,6 +49,10 @@ static int pack_progress(struct buf *out, struct request *r) {
         e.n_vector = r->n_vector;
         e.vector = r->vector;
     }
+    if (end && r->finish == FINISH_ERROR) {
+        e.status = (uint16_t)r->why.status;
+        e.text = (struct str){r->why.message, (uint32_t)strlen(r->why.message)};
+    }
     int err = msg_event_pack(out, &e);
     if (err < 0)
         return err;
@@ -69,9 +73,9 @@ int events_pack(struct buf *out, struct request *r) {
     } else {
         struct event accepted = blank(r, EVENT_ACCEPTED);
 
-        if (!r->told.accepted)
+        if (!r->told.accepted && !r->compiling)
             e = msg_event_pack(out, &accepted);
-        r->packed.accepted = true;
+        r->packed.accepted = !r->compiling;
         if (e == 0)
             e = pack_progress(out, r);
     }

@@ -20,6 +20,7 @@ struct sched {
     struct request_rules rules;
 
     struct list waiting, running; /* request.queued, by standing */
+    struct list compiling;        /* request.queued, in order of submission */
     struct list news;             /* request.news */
     struct request *by_id[SCHED_ID_SLOTS];
     uint64_t n_submitted;

@@ -3,7 +3,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
+#include "text/constraint.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
 
@@ -105,8 +107,10 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
     if (pool &&
         (m->n_tokens != m->n_prompt || !(pool & SUBMIT_POOL_LAST) == !(pool & SUBMIT_POOL_MEAN)))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
-    if (m->adapter || m->grammar.len || m->triggers.len || m->media.len)
-        return err_set(err, 400, NULL, "This server cannot use adapters, grammars or media yet.");
+    if (m->adapter || m->media.len)
+        return err_set(err, 400, NULL, "This server cannot use adapters or media yet.");
+    if (m->grammar.len > 0 && !l->constraints)
+        return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
     return check_prediction(m, l, err);
 }
 
@@ -271,13 +275,53 @@ static bool completes_stop(struct request *r, int32_t token) {
     return stops_feed(r->stops, bytes, len, &match);
 }
 
+/* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own mistake or that of
+ * a worker before us. An end token ends the request here even if end tokens are ignored: nothing may follow. */
+static enum finish_reason follow(struct request *r, int32_t token) {
+    int e = constraint_accept(r->place, token);
+
+    if (e == 0)
+        return constraint_is_done(r->place) ? FINISH_STOP : FINISH_NONE;
+    request_blame(r, e);
+    return FINISH_ERROR;
+}
+
 /* Why the request is over now that @token is its last one; FINISH_NONE if it is not. */
 static enum finish_reason judge(struct request *r, int32_t token) {
     bool stop = completes_stop(r, token);
+    enum finish_reason why = FINISH_NONE;
 
     if (stop || is_end(r, token))
         return FINISH_STOP;
+    if (r->place)
+        why = follow(r, token);
+    if (why != FINISH_NONE)
+        return why;
     return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
+}
+
+void request_blame(struct request *r, int e) {
+    if (e == -E2BIG)
+        err_set_code(&r->why, 400, "grammar_too_complex", NULL,
+                     "the grammar is too ambiguous here: too many readings of the text so far");
+    else if (e == 0)
+        err_set_code(&r->why, 400, "grammar_unsupported", NULL,
+                     "no token of this model goes on as the grammar demands");
+    else
+        err_set_code(&r->why, 500, "internal_error", NULL,
+                     e == -ENOMEM ? "out of memory" : "a token that the grammar does not allow");
+}
+
+int request_constrain(struct request *r, const struct constraint *c) {
+    enum finish_reason why = FINISH_NONE;
+
+    r->constraint = c;
+    int e = constraint_state_new(&r->place, c);
+    if (e < 0)
+        return e;
+    for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
+        why = follow(r, r->tokens[i]);
+    return (int)why;
 }
 
 int request_add(struct request *r, const struct engine_out *o) {
@@ -395,6 +439,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->alone = m->n_faults >= 2;
     r->ignore_eos = m->sampling.ignore_eos;
     r->tokenizer = rules->tokenizer;
+    r->constraints = rules->constraints;
     memcpy(r->share.key, m->share_key, sizeof(r->share.key));
     if (rules->no_sharing) /* a key that nobody else has */
         for (size_t i = 0; i < sizeof(order); i++)
@@ -422,6 +467,9 @@ struct request *request_free(struct request *r) {
     free(r->bias);
     free(r->prediction);
     spec_request_free(r->spec);
+    constraint_state_free(r->place);
+    if (r->constraint)
+        r->constraints->release(r->constraints->ctx, r->constraint);
     free(r->tokens);
     free(r->retired);
     free(r->hash);

@@ -34,12 +34,15 @@ struct request_rules {
     uint32_t n_vocab, max_context;
     uint32_t n_slots; /* positions that the whole pool holds */
     uint32_t page_tokens;
-    const struct tokenizer *tokenizer; /* or NULL */
+    const struct tokenizer *tokenizer;           /* or NULL */
+    const struct sched_constraints *constraints; /* or NULL */
     bool no_sharing;
     uint32_t n_embd; /* of vectors; 0: the engine gives none */
 };
 
 struct spec_request;
+struct constraint;
+struct constraint_state;
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
@@ -65,6 +68,9 @@ struct request {
     const struct tokenizer *tokenizer;
     int32_t *prediction; /* [n_prediction] or NULL */
     uint32_t n_prediction;
+    const struct sched_constraints *constraints;
+    const struct constraint *constraint; /* NULL: none, or still being compiled */
+    bool compiling;                      /* it is not in the queue before its constraint is there */
 
     /* So far. */
     int32_t *tokens, *retired; /* retired: an array that a step under way may still read */
@@ -77,7 +83,8 @@ struct request {
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_flights;                   /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
-    struct spec_request *spec; /* scheduler/spec.h; NULL: nothing was drafted yet */
+    struct spec_request *spec;      /* scheduler/spec.h; NULL: nothing was drafted yet */
+    struct constraint_state *place; /* after all of tokens[]; NULL: nothing is constrained */
     uint32_t n_drafted, n_accepted;
     uint32_t seen_hit; /* of the last look into the pager while waiting, at step seen_step */
     uint64_t seen_step;
@@ -135,11 +142,15 @@ static inline bool request_is_last(const struct request *r) {
  * it has to tell about its prompt. */
 uint32_t request_shareable(const struct request *r);
 
-/* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP or
- * FINISH_LENGTH; a negative errno when there is no memory. */
+/* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP,
+ * FINISH_LENGTH, or FINISH_ERROR with r->why; a negative errno when there is no memory. */
 int request_add(struct request *r, const struct engine_out *o);
+/* Its constraint is here, which it takes over: the outputs that it has are read. As request_add(). */
+int request_constrain(struct request *r, const struct constraint *c);
 /* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);
+/* Why its constraint ends it, as r->why: 0, no token fits; or what text/constraint.h answered. */
+void request_blame(struct request *r, int e);
 /* Takes the log probability of prompt token @pos + 1. */
 void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob);
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include "scheduler/events.h"
 #include "scheduler/private.h"
+#include "text/tokenizer.h"
 
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
 
@@ -51,6 +52,7 @@ static int init_pager(struct sched *s) {
         .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
         .page_tokens = i->page_tokens,
         .tokenizer = s->opts.tokenizer,
+        .constraints = s->opts.constraints,
         .no_sharing = s->opts.no_prefix_sharing,
         .n_embd = i->hidden ? i->n_embd : 0,
     };
@@ -82,6 +84,7 @@ static int init_plan(struct sched *s) {
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
+    uint32_t n_tokens = s->opts.tokenizer ? tokenizer_n_vocab(s->opts.tokenizer) : 0;
     struct spec_opts spec = {
         .off = s->opts.no_speculation,
         .max_draft = s->opts.max_draft,
@@ -94,7 +97,8 @@ static int init(struct sched *s) {
     if (r == 0)
         r = spec_init(&s->spec, &spec);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
-        r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages);
+        r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
+                       MAX(s->info->n_vocab, n_tokens));
     return r;
 }
 
@@ -117,6 +121,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     s->next_deadline_ns = INT64_MAX;
     list_init(&s->waiting);
     list_init(&s->running);
+    list_init(&s->compiling);
     list_init(&s->news);
     cost_init(&s->cost);
     estimate_init(&s->estimate);
@@ -179,6 +184,9 @@ static void count_end(struct sched *s, const struct request *r) {
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->seq = kv_seq_free(r->seq);
     list_remove(&r->queued.link);
+    if (r->compiling && r->constraints->forget)
+        r->constraints->forget(r->constraints->ctx, r->id);
+    r->compiling = false;
     request_finish(r, why);
     if ((why == FINISH_STOP || why == FINISH_LENGTH) && !request_pools(r)) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
@@ -186,6 +194,71 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     count_end(s, r);
     sched_note_news(s, r);
+}
+
+/* It can run from now on. */
+static void enqueue(struct sched *s, struct request *r) {
+    queue_insert(&s->waiting, &r->queued);
+}
+
+/* Before anybody was told that it was accepted. */
+static void refuse(struct sched *s, struct request *r, const struct err *why) {
+    r->why = *why;
+    r->refused = true;
+    sched_finish(s, r, FINISH_ERROR);
+}
+
+/* Its constraint is there. A resumed request may turn out to have been at its end. */
+static int constrain(struct sched *s, struct request *r, const struct constraint *c) {
+    int why = request_constrain(r, c);
+
+    if (why < 0)
+        return why;
+    r->compiling = false;
+    sched_note_news(s, r);
+    if (why != FINISH_NONE)
+        sched_finish(s, r, (enum finish_reason)why);
+    else
+        enqueue(s, r);
+    return 0;
+}
+
+static int ask(struct sched *s, struct request *r, const struct submit *m) {
+    const struct constraint *c;
+    struct err err = {0};
+    int e = s->opts.constraints->ask(s->opts.constraints->ctx, m, &c, &err);
+
+    if (e == 0)
+        return constrain(s, r, c);
+    if (e < 0 && e != -EINVAL)
+        return e;
+    if (e < 0) {
+        refuse(s, r, &err);
+    } else {
+        r->compiling = true;
+        list_push_back(&s->compiling, &r->queued.link);
+    }
+    return 0;
+}
+
+void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
+                            const struct err *why) {
+    struct request *r = *find(s, id);
+    struct err no_memory = {.status = 500, .message = "out of memory"};
+
+    if (!r || !r->compiling) {
+        if (c)
+            s->opts.constraints->release(s->opts.constraints->ctx, c);
+        return;
+    }
+    list_remove(&r->queued.link);
+    if (!c) {
+        r->compiling = false;
+        refuse(s, r, why);
+    } else if (constrain(s, r, c) < 0) {
+        r->compiling = false;
+        refuse(s, r, &no_memory);
+    }
 }
 
 int sched_submit(struct sched *s, const struct submit *m) {
@@ -202,9 +275,11 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
-    queue_insert(&s->waiting, &r->queued);
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
+    if (m->grammar.len > 0)
+        return ask(s, r, m);
+    enqueue(s, r);
     return 0;
 }
 
@@ -236,6 +311,7 @@ static void expire(struct sched *s) {
     s->next_deadline_ns = INT64_MAX;
     expire_list(s, &s->waiting, now);
     expire_list(s, &s->running, now);
+    expire_list(s, &s->compiling, now);
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
@@ -332,7 +408,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_lookup_tokens = kv.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens;
     out->n_running = length(&s->running);
-    out->n_waiting = length(&s->waiting);
+    out->n_waiting = length(&s->waiting) + length(&s->compiling);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
     out->n_cached = kv.n_cached;

@@ -21,6 +21,19 @@
 struct sched;
 struct tokenizer;
 struct draft_source;
+struct constraint;
+
+/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed out is
+ * given back once. */
+struct sched_constraints {
+    void *ctx;
+    /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
+     * -EINVAL with @err; -ENOMEM. */
+    int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
+    /* Nobody waits for what was asked for @id any more; NULL: do not care. */
+    void (*forget)(void *ctx, uint64_t id);
+    void (*release)(void *ctx, const struct constraint *c);
+};
 
 struct sched_opts {
     uint32_t max_seqs;      /* running at once */
@@ -40,6 +53,7 @@ struct sched_opts {
     uint64_t hash_seed;
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
     struct suspects *suspects;         /* NULL, or the shared page */
+    const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
 };
 
 /* Takes neither @engine nor @clock over. */
@@ -53,6 +67,10 @@ DEFINE_FREEP(struct sched, sched)
 int sched_submit(struct sched *s, const struct submit *m);
 void sched_cancel(struct sched *s,
                   uint64_t id); /* unknown ids are ignored: the finish crossed it */
+
+/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c over. */
+void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
+                            const struct err *why);
 
 /* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_IDLE. -EIO: the engine
  * is lost, the worker exits. */

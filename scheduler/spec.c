@@ -18,6 +18,7 @@
  */
 
 #include "scheduler/spec.h"
+#include "scheduler/constrain.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -50,10 +51,7 @@
 #define PAUSE_MAX 1024u
 
 static const struct draft_source *const table[] = {
-    &draft_prediction,
-    &draft_suffix,
-    &draft_recent,
-    NULL,
+    &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, NULL,
 };
 
 int spec_init(struct spec *s, const struct spec_opts *opts) {
@@ -216,13 +214,16 @@ static struct draft_text text_of(const struct request *r) {
                                .n_tokens = r->n_tokens,
                                .prediction = r->prediction,
                                .n_prediction = r->n_prediction,
+                               .place = r->place,
+                               .tokenizer = r->tokenizer,
                                .share_key = r->share.key};
 }
 
 /* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
  * expected of the one kept. */
-static float ask(struct spec *s, struct spec_request *q, uint32_t i, const struct draft_text *t,
+static float ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
                  uint32_t max, float best) {
+    struct spec_request *q = r->spec;
     int32_t draft[DRAFT_MAX];
     const struct spec_run *u = &q->run[i];
     float survival[DRAFT_MAX], sum = 0;
@@ -232,6 +233,8 @@ static float ask(struct spec *s, struct spec_request *q, uint32_t i, const struc
 
     max = MIN(max, q->rest[i].probe ? PROBE : MAX(u->most, START));
     n = s->source[i]->propose(q->state[i], t, draft, max, &strength);
+    if (r->place)
+        n = constrain_draft(r, draft, n);
     for (k = 0; k < n; k++) {
         p *= estimate(s, q, i, level_of(strength), k, &common, &own);
         if (p < LEAST && !q->rest[i].probe)
@@ -274,7 +277,7 @@ void spec_propose(struct spec *s, struct request *r) {
 
         if (!q->state[i] || n_out < z->until || (z->probe && s->n_tries == 0))
             continue;
-        best = ask(s, q, i, &t, MIN(s->max_draft, left - 1), best);
+        best = ask(s, r, i, &t, MIN(s->max_draft, left - 1), best);
     }
     s->n_tries -= q->n_draft > 0 && q->rest[q->source].probe;
 }

@@ -13,11 +13,16 @@
  * launched while it runs: how many tokens it brings decides where everybody goes on. Whether the next step
  * should have drafts is asked before it is known what the step under way brings (propose()): then it is
  * waited for first.
+ *
+ * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched all the same, computes
+ * logits, and samples when the masks are there (seal()): right after N has been taken back. Nobody waits for it, and
+ * no step is launched in between.
  */
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/constrain.h"
 #include "scheduler/private.h"
 
 #define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
@@ -295,12 +300,31 @@ static int plan(struct sched *s, int64_t now) {
     return 1;
 }
 
+/* Hands the masks of the step over and lets it sample. */
+static int seal(struct sched *s, struct batch *t) {
+    int e = 0;
+
+    t->unsealed = false;
+    for (uint32_t i = 0; i < t->b.n_seqs && e >= 0; i++) {
+        struct request *r = t->item[i].request;
+
+        if (!t->item[i].samples || !r->place || r->state == REQUEST_DONE)
+            continue;
+        e = constrain_item(t, i, s->engine);
+        if (e > 0)
+            sched_finish(s, r, FINISH_ERROR);
+    }
+    return e < 0 ? e : engine_seal(s->engine, t->b.step);
+}
+
 static int launch(struct sched *s, struct batch *t, int64_t now) {
     t->launched_ns = now;
     s->n_launched++;
     write_suspects(s, now);
     int e = engine_launch(s->engine, &t->b);
-    return e < 0 ? e : engine_seal(s->engine, t->b.step);
+
+    t->unsealed = e == 0 && constrain_must_wait(t);
+    return e < 0 || t->unsealed ? e : seal(s, t);
 }
 
 int step_launch(struct sched *s) {
@@ -386,6 +410,9 @@ int step_wait(struct sched *s) {
     write_suspects(s, now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
+    struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
+    if (e == 0 && sched_n_flights(s) > 0 && next->unsealed)
+        e = seal(s, next);
     learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
     return e;
 }

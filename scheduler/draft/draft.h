@@ -12,6 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct constraint_state;
+struct tokenizer;
+
 #define DRAFT_MAX 32u        /* tokens of a draft */
 #define DRAFT_SOURCES_MAX 4u /* rows of a table */
 #define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
@@ -22,6 +25,8 @@ struct draft_text {
     uint32_t n_prompt, n_tokens;
     const int32_t *prediction; /* what the client expects, or NULL */
     uint32_t n_prediction;
+    struct constraint_state *place;    /* after the last token; looked at, not moved; or NULL */
+    const struct tokenizer *tokenizer; /* or NULL */
     const uint8_t *share_key; /* [16] only outputs under the same key may show in a draft */
 };
 
@@ -42,6 +47,7 @@ struct draft_source {
     void (*finish)(void *common, const struct draft_text *t);
 };
 
+extern const struct draft_source draft_forced;     /* what the constraint leaves no choice about */
 extern const struct draft_source draft_prediction; /* what the client expects */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
 extern const struct draft_source draft_recent;     /* recent outputs under the same share key */

@@ -1,0 +1,88 @@
+/*
+ * forced - where a constraint leaves no choice of the next bytes (the name of a property, the frame of a tool
+ * call), the text is known, though not how the model cuts it into tokens. Nearly always it is cut as the tokenizer
+ * does; the last token may turn out longer, when it takes what follows in.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/util.h"
+#include "scheduler/draft/draft.h"
+#include "text/constraint.h"
+#include "text/tokenizer.h"
+
+#define BYTES_MAX 128u
+
+struct forced {
+    size_t
+        n_lead; /* bytes of what precedes the text when LEAD is put in front of it; 0: nothing is needed */
+};
+
+/* Put before the text where the tokenizer would add a space to its beginning. */
+#define LEAD "\n"
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    struct tokens ids = {0};
+    struct forced *f;
+    size_t len = 0;
+
+    (void)common;
+    if (!t->place || !t->tokenizer)
+        return 0;
+    f = calloc(1, sizeof(*f));
+    if (!f)
+        return -ENOMEM;
+    if (tokenizer_encode(t->tokenizer, "{", 1, 0, NULL, 0, &ids) == 0 && ids.n > 0 &&
+        *tokenizer_piece(t->tokenizer, ids.id[0], false, &len) == ' ')
+        f->n_lead = 1 + strlen(LEAD);
+    tokens_deinit(&ids);
+    *state = f;
+    return 0;
+}
+
+/* The tokens of @text, without what was put before it. Their number; 0 also if a token has bytes of both. */
+static uint32_t cut(const struct forced *f, const struct tokenizer *t, const char *text, size_t len,
+                    int32_t *out, uint32_t max) {
+    struct tokens ids = {0};
+    size_t n_lead = 0, i = 0;
+    uint32_t n = 0;
+
+    if (tokenizer_encode(t, text, len, 0, NULL, 0, &ids) == 0) {
+        for (; i < ids.n && n_lead < f->n_lead; i++) {
+            size_t bytes;
+
+            tokenizer_piece(t, ids.id[i], false, &bytes);
+            n_lead += bytes;
+        }
+        for (; i < ids.n && n < max && n_lead == f->n_lead; i++)
+            out[n++] = ids.id[i];
+    }
+    tokens_deinit(&ids);
+    return n;
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    const struct forced *f = state;
+    char text[sizeof(LEAD) + BYTES_MAX] = LEAD;
+    size_t lead = f->n_lead > 0 ? strlen(LEAD) : 0;
+    int32_t special;
+    size_t len = constraint_forced(t->place, (uint8_t *)text + lead, BYTES_MAX, &special);
+    uint32_t n = len > 0 ? cut(f, t->tokenizer, text, lead + len, out, max) : 0;
+
+    if (len == BYTES_MAX && n > 0 && n < max)
+        n--; /* it goes on, and so may the last token */
+    if (special >= 0 && n < max && (n > 0 || len == 0))
+        out[n++] = special;
+    *strength = (uint32_t)len + (special >= 0);
+    return n;
+}
+
+const struct draft_source draft_forced = {
+    .name = "forced",
+    .prior = 0.9F,
+    .begin = begin,
+    .end = free,
+    .propose = propose,
+};
