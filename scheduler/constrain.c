@@ -70,14 +70,3 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     (void)back;
     return e;
 }
-
-uint32_t constrain_draft(struct request *r, const int32_t *draft, uint32_t n) {
-    uint32_t fits = 0;
-
-    while (fits < n && constraint_accept(r->place, draft[fits]) == 0)
-        fits++;
-    int e = constraint_rollback(r->place, fits);
-    assert(e == 0);
-    (void)e;
-    return fits;
-}

@@ -15,5 +15,3 @@ struct engine;
 bool constrain_must_wait(const struct batch *t);
 /* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why; -EIO. */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine);
-/* How many tokens of a draft behind the last known token of @r its constraint allows. */
-uint32_t constrain_draft(struct request *r, const int32_t *draft, uint32_t n);

@@ -18,11 +18,12 @@
  */
 
 #include "scheduler/spec.h"
-#include "scheduler/constrain.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "text/constraint.h"
 
 #define DEFAULT_MAX 16u
 #define WEIGHT 4.0F      /* trials that the estimate of all requests is worth to one */
@@ -219,6 +220,18 @@ static struct draft_text text_of(const struct request *r) {
                                .share_key = r->share.key};
 }
 
+/* How many tokens of the draft the constraint allows. */
+static uint32_t cut_refused(struct constraint_state *place, const int32_t *draft, uint32_t n) {
+    uint32_t fits = 0;
+
+    while (fits < n && constraint_accept(place, draft[fits]) == 0)
+        fits++;
+    int e = constraint_rollback(place, fits);
+    assert(e == 0);
+    (void)e;
+    return fits;
+}
+
 /* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
  * expected of the one kept. */
 static float ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
@@ -234,7 +247,7 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
     max = MIN(max, q->rest[i].probe ? PROBE : MAX(u->most, START));
     n = s->source[i]->propose(q->state[i], t, draft, max, &strength);
     if (r->place)
-        n = constrain_draft(r, draft, n);
+        n = cut_refused(r->place, draft, n);
     for (k = 0; k < n; k++) {
         p *= estimate(s, q, i, level_of(strength), k, &common, &own);
         if (p < LEAST && !q->rest[i].probe)

@@ -12,7 +12,7 @@ ALL = "*"
 PUBLIC = {
     "base": ALL,
     "proto": ALL,
-    "text": {"tokenizer.h", "template.h", "stops.h", "grammar.h"},
+    "text": {"tokenizer.h", "template.h", "stops.h", "grammar.h", "constraint.h"},
     "kvpager": {"kvpager.h"},
     "engine": {"engine.h"},
     "scheduler": {"scheduler.h"},
