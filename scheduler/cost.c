@@ -110,6 +110,17 @@ int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
     return (int64_t)((double)cost_expect_ns(c, s) * (1 + MARGIN * c->error));
 }
 
+double cost_part_ms(const struct cost *c, const struct cost_shape *all,
+                    const struct cost_shape *own) {
+    double x[COST_FEATURES];
+
+    features(all, x);
+    double rows = own->rows / (double)MAX(all->rows, 1u), seqs = own->seqs;
+    double ms = c->a[0] * seqs / MAX(all->seqs, 1u) + (c->a[1] * x[1] + c->a[2] * x[2]) * rows;
+    return ms + c->a[3] * (double)own->context / 16384 + c->a[4] * (double)own->pairs / (1 << 20) +
+           c->a[5] * seqs / 16.0;
+}
+
 uint32_t cost_trusted_rows(const struct cost *c) {
     return MAX(TRUSTED_MIN, c->max_rows > UINT32_MAX / 2 ? UINT32_MAX : 2 * c->max_rows);
 }

@@ -41,6 +41,10 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
 
+/* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is expected. */
+double cost_part_ms(const struct cost *c, const struct cost_shape *all,
+                    const struct cost_shape *own);
+
 /* No step should have more rows than this, until one of that size was seen. */
 uint32_t cost_trusted_rows(const struct cost *c);
 

@@ -1,0 +1,329 @@
+/*
+ * share - turns in virtual time.
+ *
+ * Between tenants: every tenant has a clock, the device time that its requests have taken divided by its weight.
+ * The one whose clock is furthest behind has the next turn. That is deficit round robin written as virtual time (the
+ * deficit is how far a clock is behind), so nothing has to be refilled in rounds: tenants whose clocks are
+ * less than QUANTUM_NS apart are equal, and then the older request goes first. What is charged is device time,
+ * so prompts found in the cache cost nothing and a row of decode costs its part of the weights' reading.
+ * A tenant that comes back after a pause does not keep the credit of its absence: its clock is put at most BURST_NS
+ * behind the slowest live one. That much it keeps, because an agent that asks now and then should not stand behind
+ * a flood.
+ *
+ * Inside a tenant: requests stand in the order of a virtual arrival. A program (an agent's session) that had
+ * much device time lately counts as having come later, in steps (least attained service, in levels, so that
+ * programs of like use are equal); a request of which much is cached counts as having come a little earlier
+ * (longest prefix first, among equals). Both are bounded offsets of a time of arrival. So nothing can overtake
+ * a request for ever: what comes more than MAX_LEVEL * LEVEL_NS + HIT_NS after it stands behind it. A plan may
+ * let others overtake one that does not fit, a bounded number of times; then it is `due` and first of all.
+ *
+ * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
+ */
+
+#include "scheduler/share.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "base/util.h"
+
+#define QUANTUM_NS 50e6
+#define BURST_NS 1e9
+#define BEHIND_NS                                                                                  \
+    200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
+#define BEHIND_FACTOR 4.0F
+#define HALF_LIFE_NS 30e9
+#define LATELY_NS INT64_C(300000000000)
+#define LEVEL_NS INT64_C(2000000000) /* of delay for each level */
+#define LEVEL0_NS 250e6 /* device time lately up to which the level is 0; then each 4 times more */
+#define MAX_LEVEL 6
+#define HIT_NS INT64_C(1000000000) /* earlier, when all of it is cached */
+#define PROBES 8u
+#define NOBODY UINT32_MAX
+
+void share_init(struct share *s) {
+    memset(s, 0, sizeof(*s));
+}
+
+/* ---- tenants ---- */
+
+static double factor_of(uint8_t class) {
+    static const double factor[SHARE_CLASSES] = {1, 8, 0.125};
+
+    return factor[MIN(class, SHARE_CLASSES - 1)];
+}
+
+/* The slot of tenant @id; that of the one idle for longest when all are taken. */
+static uint32_t slot_of(struct share *s, uint32_t id) {
+    uint32_t idle = NOBODY;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct share_tenant *t = &s->tenant[i];
+
+        if (t->id == id)
+            return i;
+        if (t->n_live == 0 && (idle == NOBODY || t->seen_ns < s->tenant[idle].seen_ns))
+            idle = i;
+    }
+    if (s->n_tenants < SHARE_TENANTS)
+        idle = s->n_tenants++;
+    if (idle == NOBODY)
+        return SHARE_TENANTS - 1;
+    s->tenant[idle] = (struct share_tenant){.id = id};
+    return idle;
+}
+
+/* The least and the greatest clock of those that are live. */
+static bool clocks(const struct share *s, double *least, double *most) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct share_tenant *t = &s->tenant[i];
+
+        if (t->n_live == 0)
+            continue;
+        *least = any ? fmin(*least, t->served_ns) : t->served_ns;
+        *most = any ? fmax(*most, t->served_ns) : t->served_ns;
+        any = true;
+    }
+    return any;
+}
+
+/* The clock of all. When the last one leaves it is as late as his: who comes next is compared with that, and
+ * nobody is reproached with what he had while nobody else wanted it. */
+static void advance(struct share *s) {
+    double least, most;
+
+    if (clocks(s, &least, &most))
+        s->clock_ns = fmax(s->clock_ns, least);
+}
+
+/* A tenant comes, or comes back: no more credit than BURST_NS. */
+static void lift(struct share *s, struct share_tenant *t) {
+    advance(s);
+    t->served_ns = fmax(t->served_ns, s->clock_ns - BURST_NS / t->weight);
+}
+
+/* ---- programs ---- */
+
+static double decayed(double ns, int64_t from, int64_t now) {
+    return ns * exp2(-(double)MAX(now - from, 0) / HALF_LIFE_NS);
+}
+
+static uint16_t program_of(struct share *s, uint64_t id) {
+    uint32_t first = (uint32_t)((id * 0x9E3779B97F4A7C15u) >> 54), idle = SHARE_PROGRAMS;
+
+    if (id == 0)
+        return SHARE_PROGRAMS;
+    for (uint32_t k = 0; k < PROBES; k++) {
+        uint32_t i = (first + k) % SHARE_PROGRAMS;
+        const struct share_program *p = &s->program[i];
+
+        if (p->id == id)
+            return (uint16_t)i;
+        if (p->n_live == 0 &&
+            (idle == SHARE_PROGRAMS || p->at_ns < s->program[idle].at_ns || p->id == 0))
+            idle = i;
+    }
+    if (idle < SHARE_PROGRAMS)
+        s->program[idle] = (struct share_program){.id = id};
+    return (uint16_t)idle;
+}
+
+struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,
+                             uint64_t program, int64_t now) {
+    struct share_ref ref = {(uint16_t)slot_of(s, tenant), program_of(s, program)};
+    struct share_tenant *t = &s->tenant[ref.tenant];
+
+    t->class = class;
+    t->weight = (weight_milli ? weight_milli : 1000) / 1000.0 * factor_of(class);
+    if (t->n_live == 0)
+        lift(s, t);
+    t->n_live++;
+    t->seen_ns = now;
+    if (ref.program < SHARE_PROGRAMS)
+        s->program[ref.program].n_live++;
+    return ref;
+}
+
+void share_leave(struct share *s, struct share_ref ref, int64_t now) {
+    struct share_tenant *t = &s->tenant[ref.tenant];
+
+    assert(t->n_live > 0);
+    if (t->n_live == 1)
+        advance(s);
+    t->n_live--;
+    t->seen_ns = now;
+    if (ref.program < SHARE_PROGRAMS) {
+        assert(s->program[ref.program].n_live > 0);
+        s->program[ref.program].n_live--;
+    }
+}
+
+void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now) {
+    struct share_tenant *t = &s->tenant[ref.tenant];
+
+    t->served_ns += ns / t->weight;
+    t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
+    t->recent_at = now;
+    if (ref.program >= SHARE_PROGRAMS)
+        return;
+    struct share_program *p = &s->program[ref.program];
+    p->recent_ns = decayed(p->recent_ns, p->at_ns, now) + ns;
+    p->at_ns = now;
+}
+
+int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now) {
+    if (ref.program >= SHARE_PROGRAMS)
+        return 0;
+    const struct share_program *p = &s->program[ref.program];
+    double had = decayed(p->recent_ns, p->at_ns, now);
+    int64_t level = 0;
+
+    for (double limit = LEVEL0_NS; had > limit && level < MAX_LEVEL; limit *= 4)
+        level++;
+    return level * LEVEL_NS;
+}
+
+/* ---- the order of those that wait ---- */
+
+void share_begin_pick(struct share *s) {
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        s->tenant[i].n_window = 0;
+}
+
+bool share_wants(struct share *s, struct share_ref ref) {
+    return s->tenant[ref.tenant].n_window++ < SHARE_WINDOW;
+}
+
+static bool before(const struct share_item *a, const struct share_item *b) {
+    if (a->due != b->due)
+        return a->due;
+    return a->key != b->key ? a->key < b->key : a->order < b->order;
+}
+
+/* A list of each tenant's items, the best first, from share_tenant.head over share_item.next. */
+static void make_lists(struct share *s, struct share_item *item, uint32_t n, int64_t now) {
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        s->tenant[i].head = NOBODY;
+        s->tenant[i].n_picked = 0;
+        s->tenant[i].next_ns = s->tenant[i].served_ns;
+    }
+    for (uint32_t i = n; i-- > 0;) {
+        struct share_item *x = &item[i];
+        uint32_t *at = &s->tenant[x->ref.tenant].head;
+
+        x->key += share_delay_ns(s, x->ref, now);
+        if (x->n_tokens > 0)
+            x->key -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
+        while (*at != NOBODY && before(&item[*at], x))
+            at = &item[*at].next;
+        x->next = *at;
+        *at = i;
+    }
+}
+
+/* Whether @a has its turn before @b. */
+static bool is_next(const struct share_tenant *a, const struct share_tenant *b,
+                    const struct share_item *item) {
+    const struct share_item *x = &item[a->head], *y = &item[b->head];
+
+    if (x->due != y->due)
+        return x->due;
+    if (!x->due && fabs(a->next_ns - b->next_ns) >= QUANTUM_NS)
+        return a->next_ns < b->next_ns;
+    return before(x, y);
+}
+
+uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32_t *out,
+                    uint32_t max, int64_t now) {
+    uint32_t n_out = 0;
+
+    make_lists(s, item, n, now);
+    while (n_out < max) {
+        struct share_tenant *best = NULL;
+
+        for (uint32_t i = 0; i < s->n_tenants; i++) {
+            struct share_tenant *t = &s->tenant[i];
+
+            if (t->head != NOBODY && (!best || is_next(t, best, item)))
+                best = t;
+        }
+        if (!best)
+            break;
+        struct share_item *x = &item[best->head];
+        out[n_out++] = best->head;
+        best->head = x->next;
+        best->n_picked++;
+        best->next_ns += x->cost_ns / best->weight;
+    }
+    return n_out;
+}
+
+/* ---- shares ---- */
+
+static bool counts(const struct share_tenant *t, bool lately, int64_t now) {
+    return t->n_live > 0 || (lately && now - t->seen_ns < LATELY_NS);
+}
+
+bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t total, bool lately,
+                   int64_t now) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        if (i == t || counts(&s->tenant[i], lately, now))
+            sum += s->tenant[i].weight;
+    return held * sum > total * s->tenant[t].weight;
+}
+
+bool share_is_shared(const struct share *s, int64_t now) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_tenants && n < 2; i++)
+        n += counts(&s->tenant[i], true, now);
+    return n > 1;
+}
+
+uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
+                     float weight[SHARE_TENANTS]) {
+    double least, most = 0;
+    uint32_t n = 0;
+
+    clocks(s, &least, &most);
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct share_tenant *t = &s->tenant[i];
+        uint32_t k = n;
+
+        if (t->n_live == 0)
+            continue;
+        for (; k > 0 && t->served_ns < s->tenant[out[k - 1]].served_ns; k--)
+            out[k] = out[k - 1];
+        out[k] = (uint16_t)i;
+        n++;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        const struct share_tenant *t = &s->tenant[out[k]];
+
+        weight[k] =
+            (float)t->weight * (most - t->served_ns > BEHIND_NS / t->weight ? BEHIND_FACTOR : 1);
+    }
+    return n;
+}
+
+double share_jain(const struct share *s, int64_t now, uint32_t *n_live) {
+    double sum = 0, squares = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct share_tenant *t = &s->tenant[i];
+
+        if (t->n_live == 0)
+            continue;
+        double x = decayed(t->recent_ns, t->recent_at, now) / t->weight;
+        sum += x;
+        squares += x * x;
+        n++;
+    }
+    *n_live = n;
+    return n > 1 && squares > 0 ? sum * sum / (n * squares) : 1;
+}

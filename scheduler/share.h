@@ -1,0 +1,94 @@
+#pragma once
+
+/*
+ * share - who of many has the next turn: between tenants by weight, between the programs of a tenant by
+ * what they have had lately. It knows numbers, not requests; what it is told are costs and times. How it decides
+ * is told in docs/fairness.md and at the top of share.c.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHARE_TENANTS 256u   /* of which something is known at once; more share the last one */
+#define SHARE_PROGRAMS 1024u /* likewise; programs in excess count as none */
+#define SHARE_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
+#define SHARE_CLASSES 3u     /* normal, interactive, batch */
+
+struct share_tenant {
+    uint32_t id;
+    uint8_t class;
+    double weight;      /* with that of the class */
+    double served_ns;   /* device time had, divided by weight: the virtual time of its turn */
+    double recent_ns;   /* device time had, by half a minute's half-life */
+    int64_t recent_at;  /* when recent_ns was true */
+    int64_t seen_ns;    /* last heard of */
+    uint32_t n_live;    /* requests, waiting and running */
+    uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
+    uint32_t n_pages;
+    uint32_t n_window, n_picked; /* scratch of share_pick() */
+    double next_ns;
+    uint32_t head;
+};
+
+struct share_program {
+    uint64_t id; /* 0: unused */
+    double recent_ns;
+    int64_t at_ns;
+    uint32_t n_live;
+};
+
+struct share {
+    struct share_tenant tenant[SHARE_TENANTS];
+    struct share_program program[SHARE_PROGRAMS];
+    uint32_t n_tenants;
+    double
+        clock_ns; /* that of the slowest live tenant, when it was last looked at; never goes back */
+};
+
+/* What a request keeps of it. */
+struct share_ref {
+    uint16_t tenant, program; /* program SHARE_PROGRAMS: none */
+};
+
+void share_init(struct share *s);
+
+/* A request of @tenant comes, and has gone. */
+struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,
+                             uint64_t program, int64_t now);
+void share_leave(struct share *s, struct share_ref ref, int64_t now);
+/* It has had @ns of the device. */
+void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now);
+
+/* How much later than it did a request counts as having come, for what its program has had lately. */
+int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now);
+
+/* One waiting request. */
+struct share_item {
+    struct share_ref ref;
+    bool due;       /* it was overtaken as often as it may be */
+    int64_t key;    /* virtual arrival */
+    uint64_t order; /* for equal ones */
+    uint32_t n_hit, n_tokens;
+    double cost_ns; /* what it will take, roughly */
+    void *who;
+    uint32_t next; /* scratch */
+};
+
+/* Whether another waiting request of its tenant should be looked at: SHARE_WINDOW are enough. */
+bool share_wants(struct share *s, struct share_ref ref);
+void share_begin_pick(struct share *s);
+/* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How many. */
+uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32_t *out,
+                    uint32_t max, int64_t now);
+
+/* Whether @held of @total is more than the part of tenant @t, of those that are live, or of all that were lately when
+ * @lately. */
+bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t total, bool lately,
+                   int64_t now);
+/* More than one tenant has been here lately. */
+bool share_is_shared(const struct share *s, int64_t now);
+/* Tenants that are live, by their turn: numbers in @out, their weights for this step in @weight. */
+uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
+                     float weight[SHARE_TENANTS]);
+/* (sum x)^2 / (n * sum x^2) over the live tenants' device time by weight: 1 is fair; 1 for one alone. */
+double share_jain(const struct share *s, int64_t now, uint32_t *n_live);
