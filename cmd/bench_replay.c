@@ -53,6 +53,9 @@ static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     q->n_prompt = (uint32_t)q->token.n;
     if (e == 0)
         e = add_part(r, out->n, "output", yyjson_obj_get(v, "output"), 0, &q->token);
+    q->prediction = (struct tokens){.max = REPLAY_TOKENS_MAX};
+    if (e == 0 && yyjson_obj_get(v, "prediction"))
+        e = add_part(r, out->n, "prediction", yyjson_obj_get(v, "prediction"), 0, &q->prediction);
     out->longest = MAX(out->longest, (uint32_t)q->token.n);
     return e;
 }
@@ -100,9 +103,14 @@ int replay_read(struct replay *out, const char *path, const struct gguf *model, 
     return e;
 }
 
+static void request_deinit(struct replay_request *q) {
+    tokens_deinit(&q->token);
+    tokens_deinit(&q->prediction);
+}
+
 void replay_deinit(struct replay *r) {
     for (uint32_t i = 0; i < r->n; i++)
-        tokens_deinit(&r->request[i].token);
+        request_deinit(&r->request[i]);
     free(r->request);
     *r = (struct replay){0};
 }
