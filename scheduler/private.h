@@ -50,6 +50,9 @@ static inline uint32_t sched_n_flights(const struct sched *s) {
 
 /* scheduler.c */
 
+/* Where the table of ids has, or would have, request @id. */
+struct request **sched_slot(struct sched *s, uint64_t id);
+
 /* Ends a request that waits or runs: its pages are free, the front will be told. */
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
 void sched_note_news(struct sched *s, struct request *r);

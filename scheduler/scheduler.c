@@ -24,7 +24,7 @@ static struct request **slot_of(struct sched *s, uint64_t id) {
     return &s->by_id[(id * 0x9E3779B97F4A7C15u) >> 52];
 }
 
-static struct request **find(struct sched *s, uint64_t id) {
+struct request **sched_slot(struct sched *s, uint64_t id) {
     struct request **at = slot_of(s, id);
 
     while (*at && (*at)->id != id)
@@ -169,7 +169,7 @@ void sched_note_news(struct sched *s, struct request *r) {
 void sched_maybe_free(struct sched *s, struct request *r) {
     if (r->state != REQUEST_DONE || !r->told.end || r->n_flights > 0)
         return;
-    struct request **at = find(s, r->id);
+    struct request **at = sched_slot(s, r->id);
     assert(*at == r);
     *at = r->next_id;
     request_free(r);
@@ -262,7 +262,7 @@ void sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
 }
 
 int sched_submit(struct sched *s, const struct submit *m) {
-    struct request *r, **at = find(s, m->id);
+    struct request *r, **at = sched_slot(s, m->id);
 
     if (*at)
         return -EPROTO;
@@ -284,7 +284,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
 }
 
 void sched_cancel(struct sched *s, uint64_t id) {
-    struct request *r = *find(s, id);
+    struct request *r = *sched_slot(s, id);
 
     if (r && r->state != REQUEST_DONE)
         sched_finish(s, r, FINISH_CANCELLED);

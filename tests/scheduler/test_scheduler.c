@@ -180,11 +180,9 @@ Test(scheduler, what_can_never_fit_is_refused_in_words) {
     d->m.bias = &bias;
     d->m.n_bias = 1;
     struct sim_client *all[] = {a, b, c, d};
-    for (int i = 0; i < 4; i++) {
-        all[i]->submitted = true;
-        all[i]->m.n_tokens = all[i]->m.n_prompt;
-        cr_assert_eq(sched_submit(sim.sched, &all[i]->m), 0);
-    }
+    c->invalid = d->invalid = true;
+    for (int i = 0; i < 4; i++)
+        sim_submit(&sim, all[i], 0);
     cr_expect_eq(sim_step(&sim), SCHED_IDLE);
     for (int i = 0; i < 4; i++)
         cr_expect(all[i]->end == EVENT_REJECTED && all[i]->n_ends == 1);

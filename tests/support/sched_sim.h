@@ -5,22 +5,23 @@
  *
  * The oracle looks at what the clients are sent, at every step: each event's tokens must be the ones that
  * the request would get alone (tests/support/telltale.h), in order, without gaps; each request gets exactly
- * one end, the right one; and at the end every page is back. Any violation prints a line and aborts,
- * so that the same body runs under Criterion and, as a plain program, under the thread sanitizer.
+ * one end, the right one; and at the end every page is back. After every step the scheduler and the pager are
+ * looked at from inside too (sched_rules.h has all invariants). Any violation prints a line and aborts, so that the
+ * same body runs under Criterion, in tests/sim and under the sanitizers.
  */
 
 #include "base/clock.h"
 #include "base/rng.h"
 #include "proto/messages.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/private.h"
+#include "tests/support/sched_rules.h"
 #include "tests/support/telltale.h"
 #include "text/tokenizer.h"
 
 #define SIM_CLIENTS 64
-#define SIM_PROMPT_MAX 8192
-#define SIM_OUT_MAX 512
 #define SIM_VOCAB 64
-#define SIM_END 2 /* the end token; tokens 3 to 63 are the letters of sim_piece() */
+#define SIM_END 2    /* the end token; tokens 3 to 63 are the letters of sim_piece() */
+#define SIM_DEATHS 3 /* the front gives a request up that was suspect so often */
 
 /* What the drafts of the simulation are like; they come from what the clients must get. */
 enum sim_drafts {
@@ -36,29 +37,42 @@ struct sim_opts {
     enum sim_drafts drafts;
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
+    uint32_t max_clients;                       /* 0: SIM_CLIENTS */
     uint32_t end_per_1024;                      /* how often the end token is drawn */
-    uint64_t fail_launch, fail_wait;
-    int64_t step_ns, row_ns, key_ns; /* of a step; 0: 5 ms, 0.1 ms, 0 */
+    uint64_t fail_launch, fail_wait;            /* of the first worker */
+    int64_t step_ns, row_ns, key_ns;            /* of a step; 0: 5 ms, 0.1 ms, 0 */
+    struct telltale
+        machine;    /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
+    bool unwatched; /* only what clients are sent is checked: long simulations */
 };
 
 /* One request and what its client has seen. */
 struct sim_client {
     struct submit m;
-    int32_t tokens[SIM_PROMPT_MAX + SIM_OUT_MAX]; /* the prompt, then what it must get */
-    uint64_t digest[SIM_OUT_MAX];
-    float logprob[SIM_OUT_MAX], prompt_lp[SIM_PROMPT_MAX];
+    void *memory;    /* of the arrays below */
+    int32_t *tokens; /* the prompt, then what it must get */
+    uint64_t *digest;
+    float *logprob, *prompt_lp;
+    int32_t *prediction;
     uint32_t n_expect;
     enum finish_reason expect;
     uint32_t
         edit_every; /* > 0: a prediction is sent, what it must get with a change in so many tokens */
-    int32_t prediction[SIM_OUT_MAX];
 
     bool submitted, accepted, cancelled, got_prompt_lp;
+    bool invalid;     /* something in it is invalid: it must be refused */
+    uint32_t at_live; /* index in sim.live */
+    uint32_t n_given; /* output tokens that it came with to this worker */
     uint32_t n_got, n_cached, n_drafted, n_accepted, n_ends;
     enum event_kind end; /* REJECTED or FINISH */
     enum finish_reason finish;
-    int64_t first_ns, end_ns; /* when the first token and the end were told */
+    bool given_up;             /* its end is the front's: a worker died of it too often */
+    int64_t first_ns, end_ns;  /* when the first token and the end were told */
+    int64_t last_ns, worst_ns; /* of the latest token; the longest time between two */
     char text[400];
+    /* Of the rules. */
+    uint32_t n_overtaken, n_preempted, n_flights, n_drafts_out;
+    bool was_waiting; /* before the step, and no step had it */
 };
 
 struct sim {
@@ -67,44 +81,52 @@ struct sim {
     struct clock watch; /* what the scheduler asks; looks at the suspects each time */
     struct engine *engine;
     struct sched *sched;
-    struct tokenizer *tokenizer;
+    const struct tokenizer *tokenizer;
     struct suspects suspects;
-    struct sim_client *client; /* [SIM_CLIENTS]; the id of client i is i + 1 */
+    struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */
     uint32_t n_clients;
+    uint32_t *live, n_live; /* [max_clients] submitted and not ended: indices */
     struct buf events;
     bool deaf; /* the channel is full: nothing is delivered */
     uint64_t n_steps, n_restarts;
+    uint64_t hash;          /* of all events delivered */
     struct msg_stats stats; /* after the last step */
     struct telltale_seen seen;
     uint32_t max_rows_seen;
-    int64_t max_step_ns; /* the longest step so far */
+    int64_t max_step_ns;                                /* the longest step so far */
+    void (*ended)(struct sim *s, struct sim_client *c); /* NULL, or is told of each end */
+
+    /* Of the rules: before the step, and since the worker began. */
+    struct {
+        struct cost cost;
+        int64_t begin_ns;
+        uint64_t n_launched, n_progress, at_step, n_ended;
+        uint64_t n_outputs, n_finished; /* of clients that know of their end */
+    } was;
 };
 
 void sim_init(struct sim *s, const struct sim_opts *opts);
 void sim_deinit(struct sim *s); /* also checks that all pages are back, if all have ended */
 
 /* A new client with @n_prompt tokens that depend on @family up to @n_family, and on the client after it; 0
- * temperature, @max_new tokens, no stops. The caller may change client->m before sim_submit(). */
+ * temperature, @max_new tokens, no stops. The caller may change client->m before sim_submit(), but not make it
+ * longer. */
 struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
                               uint32_t max_new);
+/* The next turn of a conversation: the prompt and the outputs so far of @before, and @n_more tokens. */
+struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
+                                    uint32_t max_new);
 /* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
 void sim_cancel(struct sim *s, struct sim_client *c);
 
 /* One step and its events, checked. What sched_step() says; -EIO is passed on. */
 int sim_step(struct sim *s);
-/* Steps until nothing is left to do; aborts after @max_steps. */
+/* Steps until nothing is left to do; breaks a rule after @max_steps. */
 void sim_run(struct sim *s, uint32_t max_steps);
-/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far. */
+/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; whoever
+ * was suspect SIM_DEATHS times is given up. */
 void sim_restart(struct sim *s);
 
 bool sim_all_ended(const struct sim *s);
 const char *sim_piece(int32_t token); /* the text of a token */
-
-/* A random scenario. Adds what happened to @total. */
-struct sim_total {
-    uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_restarts;
-    uint64_t n_drafted, n_accepted;
-    uint64_t n_end[FINISH_ERROR + 1]; /* by reason */
-};
-void sim_random(uint64_t seed, struct sim_total *total);

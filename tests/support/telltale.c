@@ -65,6 +65,18 @@ void telltale_seen(const struct engine *e, struct telltale_seen *out) {
     *out = e->seen;
 }
 
+void telltale_fail(struct engine *e, bool at_wait) {
+    if (at_wait)
+        e->set.fail_wait = e->n_waited + 1;
+    else
+        e->set.fail_launch = e->n_launched + 1;
+}
+
+void telltale_hang(struct engine *e, int64_t ns) {
+    e->set.hang_step = e->n_launched + 1;
+    e->set.hang_ns = ns;
+}
+
 static int alloc_flights(struct engine *e) {
     size_t n = e->opts.max_wants;
     bool ok = true;

@@ -59,6 +59,10 @@ struct telltale_seen {
 
 void telltale_seen(const struct engine *e, struct telltale_seen *out);
 
+/* The next step that is launched (or, @at_wait, waited for) fails as above; or takes @ns longer. */
+void telltale_fail(struct engine *e, bool at_wait);
+void telltale_hang(struct engine *e, int64_t ns);
+
 /* A request, and what it must get, alone or in any company. */
 struct telltale_ask {
     const int32_t *prompt;

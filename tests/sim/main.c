@@ -1,0 +1,95 @@
+/* weft-sim - the scheduler in virtual time: random scenarios, replays of traces. docs/simulator.md. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/sim/run.h"
+
+#define STEPS 2000 /* of a seed, before its faults end */
+
+static int usage(void) {
+    fputs("usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
+          "[--keep I,J-K]\n"
+          "                [--no-shrink]\n"
+          "  --seeds    which scenarios (1-1000)\n"
+          "  --steps    scheduler steps of each before its faults end (2000)\n"
+          "  --threads  processes at the same time (1)\n"
+          "  --set      what a seed draws is this instead; without a value: lists what there is\n"
+          "  --keep     of each seed only these actions\n"
+          "exit status: 0 every invariant held, 1 one did not, 2 nothing was run\n",
+          stderr);
+    return 2;
+}
+
+static bool range(const char *s, uint64_t *a, uint64_t *b, const char **end) {
+    char *e;
+
+    *b = *a = strtoull(s, &e, 10);
+    if (e == s)
+        return false;
+    if (*e == '-')
+        *b = strtoull(e + 1, &e, 10);
+    *end = e;
+    return *b >= *a;
+}
+
+static bool parse_keep(struct swarm_case *c, const char *s) {
+    uint64_t a, b;
+
+    for (c->some = true; *s; s += *s == ',') {
+        if (!range(s, &a, &b, &s) || b >= SWARM_ACTIONS || (*s && *s != ','))
+            return false;
+        memset(c->keep + a, 1, b - a + 1);
+    }
+    return true;
+}
+
+static bool parse_set(struct swarm_case *c, const char *s) {
+    size_t len = strcspn(s, "=");
+    uint32_t i = swarm_field(s, len);
+
+    if (i == SWARM_N || s[len] != '=') {
+        for (i = 0; i < SWARM_N; i++)
+            fprintf(stderr, "%s\n", swarm_names[i]);
+        return false;
+    }
+    c->is_set[i] = true;
+    ((uint32_t *)&c->set)[i] = (uint32_t)strtoul(s + len + 1, NULL, 10);
+    return true;
+}
+
+static bool parse_run(struct run_opts *o, int argc, char **argv) {
+    for (int i = 0; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL, *end;
+        bool ok = value != NULL;
+
+        if (strcmp(argv[i], "--no-shrink") == 0) {
+            o->no_shrink = true;
+            continue;
+        }
+        if (ok && strcmp(argv[i], "--seeds") == 0)
+            ok = range(value, &o->first, &o->last, &end) && *end == '\0';
+        else if (ok && strcmp(argv[i], "--steps") == 0)
+            o->base.n_steps = (uint32_t)strtoul(value, NULL, 10);
+        else if (ok && strcmp(argv[i], "--threads") == 0)
+            o->n_processes = (uint32_t)strtoul(value, NULL, 10);
+        else if (ok && strcmp(argv[i], "--set") == 0)
+            ok = parse_set(&o->base, value);
+        else if (ok && strcmp(argv[i], "--keep") == 0)
+            ok = parse_keep(&o->base, value);
+        else
+            ok = false;
+        if (!ok)
+            return false;
+        i++;
+    }
+    return o->base.n_steps > 0;
+}
+
+int main(int argc, char **argv) {
+    static struct run_opts o = {.first = 1, .last = 1000, .base.n_steps = STEPS};
+
+    if (argc < 2 || strcmp(argv[1], "run") != 0 || !parse_run(&o, argc - 2, argv + 2))
+        return usage();
+    return run_seeds(&o);
+}

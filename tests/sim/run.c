@@ -1,0 +1,328 @@
+#include "tests/sim/run.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REPEAT_SEEDS 100 /* one seed in so many is run twice: the same must happen */
+#define SAYS_MAX 4096
+#define HANG_S 60 /* a case takes milliseconds */
+
+/* What a process shares with the one that started it. */
+struct shared {
+    struct swarm_total total;
+    uint64_t seed, at;
+};
+
+struct child {
+    pid_t pid; /* 0: none */
+    int fd;    /* its stderr */
+    struct shared *shared;
+    char says[SAYS_MAX];
+    size_t n_says;
+};
+
+static void *shared_memory(size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED) {
+        perror("weft-sim: mmap");
+        exit(2);
+    }
+    return p;
+}
+
+/* One seed; now and then twice. */
+static void run_seed(struct swarm_case *c, struct shared *shared) {
+    struct swarm_total again = {0};
+
+    shared->seed = c->seed;
+    swarm_run(c, &shared->total, &shared->at);
+    if (c->seed % REPEAT_SEEDS)
+        return;
+    swarm_run(c, &again, &shared->at);
+    HOLD(NULL, NULL, REPEATS, again.hash == shared->total.hash);
+}
+
+/* @first, @first + @stride, ... in a process of their own. */
+static void start(struct child *child, const struct run_opts *o, uint64_t first, uint64_t stride) {
+    static struct swarm_case c;
+    int fd[2];
+
+    child->n_says = 0;
+    if (pipe(fd) < 0 || (child->pid = fork()) < 0) {
+        perror("weft-sim");
+        exit(2);
+    }
+    if (child->pid > 0) {
+        close(fd[1]);
+        child->fd = fd[0];
+        return;
+    }
+    close(fd[0]);
+    dup2(fd[1], STDERR_FILENO);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+    c = o->base;
+    for (c.seed = first; c.seed <= o->last; c.seed += stride) {
+        alarm(HANG_S);
+        run_seed(&c, child->shared);
+    }
+    exit(0); /* the leak checker of the sanitizers runs */
+}
+
+/* Waits for its end; what it says is kept. True: it failed. */
+static bool finish(struct child *child) {
+    char more[512];
+    ssize_t n;
+    int status;
+
+    while ((n = read(child->fd, more, sizeof(more))) != 0) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            break;
+        size_t room = SAYS_MAX - 1 - child->n_says;
+        memcpy(child->says + child->n_says, more, MIN((size_t)n, room));
+        child->n_says += MIN((size_t)n, room);
+    }
+    close(child->fd);
+    child->says[child->n_says] = '\0';
+    waitpid(child->pid, &status, 0);
+    child->pid = 0;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        snprintf(child->says, SAYS_MAX, "it does not end: %d s are over\n", HANG_S);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at) {
+    struct run_opts o = {.first = c->seed, .last = c->seed, .base = *c};
+    struct child child = {.shared = shared_memory(sizeof(*child.shared))};
+
+    start(&child, &o, c->seed, 1);
+    bool failed = finish(&child);
+    if (says)
+        snprintf(says, size, "%s", child.says);
+    if (at)
+        *at = child.shared->at;
+    munmap(child.shared, sizeof(*child.shared));
+    return failed;
+}
+
+/* ---- making it smaller ---- */
+
+/* The first line without numbers: what is broken, wherever it happens. */
+static void kind_of(const char *says, char *out, size_t size) {
+    size_t n = 0;
+
+    for (; *says && *says != '\n' && n + 1 < size; says++)
+        if (*says < '0' || *says > '9')
+            out[n++] = *says;
+    out[n] = '\0';
+}
+
+struct shrink {
+    struct swarm_case *c;
+    char kind[256];
+    uint32_t n_tries;
+};
+
+#define TRIES_MAX 2000u
+
+static bool still_fails(struct shrink *z, const struct swarm_case *c) {
+    char says[SAYS_MAX], kind[256];
+
+    if (z->n_tries++ >= TRIES_MAX || !run_fails(c, says, sizeof(says), NULL))
+        return false;
+    kind_of(says, kind, sizeof(kind));
+    return strcmp(kind, z->kind) == 0;
+}
+
+/* Leaves out half of the actions, quarters, ... single ones. */
+static void drop_actions(struct shrink *z) {
+    static struct swarm_case t;
+    uint32_t n = swarm_actions(z->c);
+
+    for (uint32_t part = MAX(n / 2, 1); part > 0; part /= 2)
+        for (uint32_t i = 0; i < n; i += part) {
+            uint32_t end = MIN(i + part, n);
+
+            if (!memchr(z->c->keep + i, 1, end - i))
+                continue;
+            t = *z->c;
+            memset(t.keep + i, 0, end - i);
+            if (still_fails(z, &t))
+                *z->c = t;
+        }
+}
+
+/* Values of features that leave them out or make them simple. Those of arrivals and faults would renumber the
+ * actions, which are left out one by one anyway. */
+static void drop_features(struct shrink *z) {
+    static const struct {
+        const char *name;
+        uint32_t value;
+    } simple[] = {
+        {"noise", 0},       {"key_ns", 0},         {"extras", 0},      {"sampling", 0},
+        {"stops", 0},       {"deadlines", 0},      {"lonely", 0},      {"priorities", 1},
+        {"end", 0},         {"no_speculation", 1}, {"drafts", 0},      {"max_draft", 1},
+        {"force_draft", 0}, {"no_sharing", 1},     {"turns", 0},       {"tenants", 1},
+        {"programs", 1},    {"keys", 1},           {"families", 1},    {"depth", 1},
+        {"seqs", 1},        {"seqs", 2},           {"page_tokens", 1}, {"page_tokens", 4},
+        {"hungry", 0},      {"prompt", 8},         {"prompt", 30},     {"output", 2},
+        {"output", 10},     {"chunk", 0},
+    };
+    static struct swarm_case t;
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(simple); i++) {
+        uint32_t field = swarm_field(simple[i].name, strlen(simple[i].name));
+
+        t = *z->c;
+        if (t.is_set[field])
+            continue;
+        t.is_set[field] = true;
+        ((uint32_t *)&t.set)[field] = simple[i].value;
+        if (still_fails(z, &t))
+            *z->c = t;
+    }
+}
+
+void run_shrink(struct swarm_case *c) {
+    static struct swarm_case t;
+    char says[SAYS_MAX];
+    struct shrink z = {.c = c};
+    uint64_t at;
+
+    if (!run_fails(c, says, sizeof(says), &at))
+        return;
+    kind_of(says, z.kind, sizeof(z.kind));
+    if (!c->some)
+        memset(c->keep, 1, sizeof(c->keep));
+    c->some = true;
+    /* Fewer steps leave out the last actions only: they keep their numbers. */
+    t = *c;
+    t.n_steps = (uint32_t)MIN(at + 1, c->n_steps);
+    if (still_fails(&z, &t))
+        *c = t;
+    for (uint32_t round = 0, before = 0; round < 4 && z.n_tries < TRIES_MAX; round++) {
+        before = z.n_tries;
+        drop_actions(&z);
+        drop_features(&z);
+        if (z.n_tries == before)
+            break;
+    }
+}
+
+void run_command(const struct swarm_case *c, char *out, size_t size) {
+    uint32_t n = swarm_actions(c);
+    size_t at = 0;
+
+#define PUT(...) at += (size_t)snprintf(out + MIN(at, size), size - MIN(at, size), __VA_ARGS__)
+    PUT("weft-sim run --seeds %llu-%llu --steps %u", (unsigned long long)c->seed,
+        (unsigned long long)c->seed, c->n_steps);
+    for (uint32_t i = 0; i < SWARM_N; i++)
+        if (c->is_set[i])
+            PUT(" --set %s=%u", swarm_names[i], ((const uint32_t *)&c->set)[i]);
+    bool first = true;
+    for (uint32_t i = 0, end; c->some && i < n; i = end + 1) {
+        for (end = i; end < n && c->keep[end]; end++)
+            ;
+        if (end == i)
+            continue;
+        PUT("%s%u", first ? " --keep " : ",", i);
+        if (end > i + 1)
+            PUT("-%u", end - 1);
+        first = false;
+    }
+#undef PUT
+}
+
+/* ---- many ---- */
+
+static void tell_failure(const struct run_opts *o, const struct child *child) {
+    static struct swarm_case c;
+    char command[8192], says[SAYS_MAX], line[128];
+
+    c = o->base;
+    c.seed = child->shared->seed;
+    run_command(&c, command, sizeof(command));
+    printf("FAILED: seed %llu at step %llu\n%s  again: %s\n", (unsigned long long)c.seed,
+           (unsigned long long)child->shared->at, child->says, command);
+    fflush(stdout);
+    if (o->no_shrink || !run_fails(&c, NULL, 0, NULL))
+        return;
+    run_shrink(&c);
+    run_command(&c, command, sizeof(command));
+    run_fails(&c, says, sizeof(says), NULL);
+    printf("smaller: %s\n%s", command, says);
+    for (uint32_t i = 0, n = swarm_actions(&c), k = 0; i < n && k < 20; i++)
+        if (c.keep[i]) {
+            swarm_tell(&c, i, line, sizeof(line));
+            printf("  action %u, %s\n", i, line);
+            k++;
+        }
+    fflush(stdout);
+}
+
+static void tell_total(const struct swarm_total *t, double seconds) {
+    printf(
+        "%llu runs, %llu steps, %llu requests: %llu stop, %llu length, %llu cancelled, %llu late, "
+        "%llu refused or given up; %llu preemptions, %llu cached tokens, %llu deaths; %llu of %llu "
+        "drafted tokens accepted; %.0f steps/s\n",
+        (unsigned long long)t->n_runs, (unsigned long long)t->n_steps,
+        (unsigned long long)t->n_requests, (unsigned long long)t->n_end[FINISH_STOP],
+        (unsigned long long)t->n_end[FINISH_LENGTH], (unsigned long long)t->n_end[FINISH_CANCELLED],
+        (unsigned long long)t->n_end[FINISH_DEADLINE], (unsigned long long)t->n_end[FINISH_ERROR],
+        (unsigned long long)t->n_preemptions, (unsigned long long)t->n_cached,
+        (unsigned long long)t->n_deaths, (unsigned long long)t->n_accepted,
+        (unsigned long long)t->n_drafted, (double)t->n_steps / seconds);
+}
+
+static void add(struct swarm_total *sum, const struct swarm_total *t) {
+    uint64_t *a = (uint64_t *)sum;
+    const uint64_t *b = (const uint64_t *)t;
+
+    for (size_t i = 0; i < sizeof(*t) / sizeof(*b); i++)
+        a[i] += b[i];
+}
+
+/* Processor time of all that have ended. */
+static double cpu_seconds(void) {
+    struct rusage u;
+
+    getrusage(RUSAGE_CHILDREN, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+int run_seeds(const struct run_opts *o) {
+    uint32_t n = MAX(o->n_processes, 1);
+    CLEANUP(freep) struct child *child = calloc(n, sizeof(*child));
+    struct swarm_total total = {0};
+    bool failed = false;
+
+    if (!child)
+        return 2;
+    for (uint32_t i = 0; i < n; i++) {
+        child[i].shared = shared_memory(sizeof(*child[i].shared));
+        start(&child[i], o, o->first + i, n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        /* A pipe holds what a dying process has to say: they may be waited for in turn. */
+        if (finish(&child[i])) {
+            failed = true;
+            tell_failure(o, &child[i]);
+        }
+        add(&total, &child[i].shared->total);
+        munmap(child[i].shared, sizeof(*child[i].shared));
+    }
+    tell_total(&total, MAX(cpu_seconds(), 1e-3));
+    return failed;
+}

@@ -1,0 +1,363 @@
+#include "tests/sim/swarm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { ARRIVE, CANCEL, DEAF, DIE, HANG, KINDS };
+
+static const char *const kind_names[KINDS] = {"request", "cancel", "channel full", "death", "hang"};
+
+struct action {
+    uint32_t at; /* step */
+    enum kind kind;
+    uint64_t seed;
+};
+
+struct run {
+    const struct swarm_case *c;
+    struct swarm w;
+    struct sim sim;
+    struct action action[SWARM_ACTIONS];
+    uint32_t n_actions, next, n_skipped;
+    uint32_t deaf_until;
+};
+
+const char *const swarm_names[SWARM_N] = {
+#define X(name, draw) #name,
+    SWARM_FIELDS(X)
+#undef X
+};
+
+uint32_t swarm_field(const char *name, size_t len) {
+    uint32_t i = 0;
+
+    while (i < SWARM_N && (strncmp(swarm_names[i], name, len) != 0 || swarm_names[i][len] != '\0'))
+        i++;
+    return i;
+}
+
+static bool one_in(struct rng *r, uint32_t n) {
+    return rng_below(r, n) == 0;
+}
+
+/* A pool for some hundred tokens; a hungry one is too small for all who run. */
+static uint32_t draw_pages(struct rng *r, const struct swarm *w) {
+    uint32_t tokens = w->hungry ? 40 + rng_below(r, 160) : 100 + rng_below(r, 400);
+
+    return MIN(tokens / w->page_tokens + 1, 128);
+}
+
+void swarm_draw(struct swarm *w, const struct swarm_case *c) {
+    struct rng rng = {c->seed}, *r = &rng;
+    uint32_t i = 0;
+
+    *w = (struct swarm){0};
+    /* What is set takes its place after the drawing: the others stay as they are. */
+#define X(name, draw)                                                                              \
+    w->name = (uint32_t)(draw);                                                                    \
+    w->name = c->is_set[i] ? c->set.name : w->name;                                                \
+    i++;
+    SWARM_FIELDS(X)
+#undef X
+}
+
+/* ---- actions ---- */
+
+static uint32_t count_until(struct rng *r, uint32_t mean) {
+    return 1 + rng_below(r, 2 * mean);
+}
+
+static int by_step(const void *a, const void *b) {
+    const struct action *x = a, *y = b;
+
+    return x->at != y->at ? (x->at < y->at ? -1 : 1) : (x->seed < y->seed ? -1 : x->seed > y->seed);
+}
+
+static void add_actions(struct run *u, enum kind kind, uint32_t every, uint32_t burst) {
+    struct rng r = {u->c->seed * 8 + kind};
+    uint32_t at = kind == ARRIVE ? 0 : every;
+
+    while (every > 0 && at < u->c->n_steps && u->n_actions < SWARM_ACTIONS) {
+        uint32_t n = burst > 1 ? 1 + rng_below(&r, burst) : 1;
+
+        for (uint32_t i = 0; i < n && u->n_actions < SWARM_ACTIONS; i++)
+            u->action[u->n_actions++] = (struct action){at, kind, rng_next(&r)};
+        at += count_until(&r, every * burst);
+    }
+}
+
+/* Numbers do not change when a field that is no field of arrival is set to something else. */
+static void make_actions(struct run *u) {
+    const struct swarm *w = &u->w;
+
+    add_actions(u, DIE, w->deaths, 1);
+    add_actions(u, HANG, w->hangs, 1);
+    add_actions(u, CANCEL, w->cancels, 1);
+    add_actions(u, DEAF, w->deaf, 1);
+    add_actions(u, ARRIVE, w->every, w->burst);
+    qsort(u->action, u->n_actions, sizeof(*u->action), by_step);
+}
+
+/* ---- requests ---- */
+
+/* How a request is sampled and what ends it. */
+static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c) {
+    static const int32_t stop_ids[] = {7, 20, 33};
+    static const char *const stops[] = {"abcd", "ddd", "adb", "cab", "bcabc"};
+    static const struct submit_bias bias[] = {{5, 1.5f}, {9, -100.0f}};
+    struct submit *m = &c->m;
+
+    if (w->sampling) {
+        m->sampling.temperature = one_in(r, 2) ? 0.8 : 0;
+        m->sampling.repetition_penalty = one_in(r, 3) ? 1.1 : 1;
+        m->sampling.presence_penalty = one_in(r, 3) ? 0.5 : 0;
+        m->choice = (uint16_t)rng_below(r, 2);
+        if (one_in(r, 4))
+            m->bias = bias, m->n_bias = 2;
+    }
+    if (w->stops) {
+        m->min_new = one_in(r, 3) ? rng_below(r, m->max_new + 1) : 0;
+        m->sampling.ignore_eos = one_in(r, 3);
+        if (one_in(r, 3))
+            m->stop_ids = stop_ids, m->n_stop_ids = 1 + rng_below(r, 3);
+        m->n_stops = one_in(r, 3) ? 1 + rng_below(r, 5) : 0;
+        for (uint32_t i = 0; i < m->n_stops; i++)
+            m->stops[i] = (struct str){stops[i], (uint32_t)strlen(stops[i])};
+    }
+    m->flags = (uint16_t)rng_below(r, 4);
+    if (w->extras) {
+        m->flags |= one_in(r, 4) ? SUBMIT_PROMPT_LOGPROBS : 0;
+        m->n_top = one_in(r, 6) ? (uint8_t)(1 + rng_below(r, 5)) : 0;
+    }
+    m->flags |= m->n_top ? SUBMIT_LOGPROBS : 0;
+    m->flags |= one_in(r, 8) ? SUBMIT_NO_SPECULATION : 0;
+    c->edit_every = one_in(r, 2) ? 1 + rng_below(r, 12) : 0;
+}
+
+static uint32_t output_length(const struct run *u, struct rng *r) {
+    /* Of many short answers it is learnt that the next ones will be short: then pages run out. */
+    if (u->w.hungry && u->sim.n_clients / 12 % 2 == 0)
+        return 1 + rng_below(r, 2);
+    return 1 + rng_below(r, one_in(r, 8) ? 3 * u->w.output : u->w.output);
+}
+
+/* Another request of a conversation: mostly what the last one got and more, while it still runs a sibling of it. */
+static struct sim_client *next_turn(struct run *u, struct rng *r) {
+    struct sim *s = &u->sim;
+    const struct sim_client *before = &s->client[rng_below(r, s->n_clients)];
+    uint32_t n_more = 1 + rng_below(r, 20);
+
+    if (before->m.n_prompt + before->n_got + n_more >= u->w.context)
+        return NULL;
+    struct sim_client *c = sim_client_after(s, before, n_more, output_length(u, r));
+    memcpy(c->m.share_key, before->m.share_key, sizeof(c->m.share_key));
+    c->m.program = before->m.program;
+    c->m.tenant = before->m.tenant;
+    return c;
+}
+
+static struct sim_client *new_prompt(struct run *u, struct rng *r) {
+    uint32_t n = 1 + rng_below(r, one_in(r, 20) ? 3 * u->w.prompt : u->w.prompt);
+
+    if (u->w.hungry) /* many fit as long as they are short */
+        n = 1 + n / 4;
+    struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.families),
+                                      rng_below(r, n + n / 4 + 2), output_length(u, r));
+
+    c->m.share_key[0] = (uint8_t)rng_below(r, u->w.keys);
+    c->m.program = u->w.hungry ? 0 : rng_below(r, u->w.programs);
+    c->m.tenant = rng_below(r, u->w.tenants);
+    return c;
+}
+
+static void arrive(struct run *u, struct rng *r) {
+    struct sim *s = &u->sim;
+    const struct swarm *w = &u->w;
+    struct sim_client *c = NULL;
+
+    if (s->n_live >= SWARM_LIVE || s->n_clients >= s->opts.max_clients) {
+        u->n_skipped++;
+        return;
+    }
+    if (s->n_clients > 0 && rng_below(r, 4) < w->turns)
+        c = next_turn(u, r);
+    if (!c)
+        c = new_prompt(u, r);
+    draw_text(w, r, c);
+    c->m.priority = (int16_t)rng_below(r, w->priorities);
+    c->m.n_faults = w->lonely && one_in(r, w->lonely) ? 2 : 0;
+    if (w->deadlines && one_in(r, w->deadlines))
+        c->m.deadline_ns = s->clock.ns + 1 + rng_below(r, 1000) * INT64_C(3000000);
+    sim_submit(s, c, 0);
+}
+
+static void act(struct run *u, const struct action *a) {
+    struct rng r = {a->seed};
+    struct sim *s = &u->sim;
+
+    switch (a->kind) {
+    case ARRIVE:
+        arrive(u, &r);
+        break;
+    case CANCEL:
+        if (s->n_live > 0)
+            sim_cancel(s, &s->client[s->live[rng_below(&r, s->n_live)]]);
+        break;
+    case DEAF:
+        u->deaf_until = a->at + 1 + rng_below(&r, 8);
+        break;
+    case DIE:
+        telltale_fail(s->engine, one_in(&r, 2));
+        break;
+    default:
+        telltale_hang(s->engine, rng_below(&r, 400) * INT64_C(1000000));
+    }
+}
+
+/* ---- the run ---- */
+
+static void options(const struct swarm *w, struct sim_opts *o) {
+    *o = (struct sim_opts){
+        .drafts = (enum sim_drafts)w->drafts,
+        .sched = {.max_seqs = w->seqs,
+                  .max_rows = w->rows,
+                  .itl_target_ms = w->itl_ms,
+                  .max_step_ms = w->step_ms,
+                  .depth = w->depth,
+                  .max_bypass = w->bypass,
+                  .force_chunk = w->chunk,
+                  .no_prefix_sharing = w->no_sharing,
+                  .no_speculation = w->no_speculation,
+                  .max_draft = w->max_draft,
+                  .force_draft = w->force_draft},
+        .n_pages = w->pages,
+        .page_tokens = w->page_tokens,
+        .max_context = w->context,
+        .max_clients = SWARM_ACTIONS,
+        .end_per_1024 = w->end,
+        .step_ns = (int64_t)w->fixed_us * 1000,
+        .row_ns = (int64_t)w->row_us * 1000,
+        .key_ns = w->key_ns,
+        .machine = {.noise = w->noise / 100.0},
+    };
+}
+
+static void restart(struct run *u, struct swarm_total *total) {
+    struct sim *s = &u->sim;
+
+    HOLD(s, NULL, PROGRESS, sched_step(s->sched) == -EIO);
+    total->n_preemptions += s->stats.n_preemptions;
+    sim_restart(s);
+}
+
+/* Nothing runs: time passes until something happens. */
+static uint32_t pass_time(struct run *u, uint32_t step) {
+    u->sim.clock.ns += 1000000;
+    if (u->sim.deaf || u->next == u->n_actions)
+        return step + 1;
+    return MAX(step + 1, u->action[u->next].at);
+}
+
+static void run_with_faults(struct run *u, struct swarm_total *total, volatile uint64_t *at) {
+    struct sim *s = &u->sim;
+
+    for (uint32_t step = 0; step < u->c->n_steps;) {
+        while (u->next < u->n_actions && u->action[u->next].at <= step) {
+            if (!u->c->some || u->c->keep[u->next])
+                act(u, &u->action[u->next]);
+            u->next++;
+        }
+        s->deaf = step < u->deaf_until;
+        int e = sim_step(s);
+        if (e < 0)
+            restart(u, total);
+        step = e == SCHED_IDLE ? pass_time(u, step) : step + 1;
+        if (at)
+            *at = step;
+    }
+}
+
+/* Whoever stands highest is never held up by more than prefill, output and the turns of those that must be
+ * alone. */
+static uint64_t patience(const struct sim *s) {
+    uint64_t n = 200;
+
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_client *c = &s->client[s->live[i]];
+
+        n += 8 * ((uint64_t)c->m.n_prompt + c->m.max_new);
+    }
+    return n;
+}
+
+static void run_to_the_end(struct run *u, struct swarm_total *total) {
+    struct sim *s = &u->sim;
+    uint64_t steps = patience(s);
+
+    s->deaf = false;
+    for (uint64_t i = 0;; i++) {
+        int e = sim_step(s);
+
+        if (e < 0) /* it was about to happen */
+            restart(u, total);
+        if (e == SCHED_IDLE && sim_all_ended(s))
+            return;
+        HOLD(s, &s->client[s->live[0]], ALL_END, e != SCHED_IDLE && i < steps);
+    }
+}
+
+static void add_up(const struct run *u, struct swarm_total *t) {
+    const struct sim *s = &u->sim;
+
+    for (uint32_t i = 0; i < s->n_clients; i++) {
+        const struct sim_client *c = &s->client[i];
+
+        HOLD(s, c, ONE_END, c->n_ends == 1);
+        t->n_end[c->finish]++;
+        t->n_given_up += c->given_up;
+        t->n_cached += c->n_cached;
+        t->n_drafted += c->n_drafted;
+        t->n_accepted += c->n_accepted;
+    }
+    t->n_runs++;
+    t->n_steps += s->n_steps;
+    t->n_requests += s->n_clients;
+    t->n_preemptions += s->stats.n_preemptions;
+    t->n_deaths += s->n_restarts;
+    t->n_skipped += u->n_skipped;
+    t->hash = s->hash;
+}
+
+static struct run *prepare(const struct swarm_case *c) {
+    static struct run u;
+
+    u.c = c;
+    u.n_actions = u.next = u.n_skipped = u.deaf_until = 0;
+    swarm_draw(&u.w, c);
+    make_actions(&u);
+    return &u;
+}
+
+void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at) {
+    struct run *u = prepare(c);
+    struct sim_opts o;
+
+    options(&u->w, &o);
+    sim_init(&u->sim, &o);
+    run_with_faults(u, total, at);
+    run_to_the_end(u, total);
+    add_up(u, total);
+    sim_deinit(&u->sim);
+}
+
+uint32_t swarm_actions(const struct swarm_case *c) {
+    return prepare(c)->n_actions;
+}
+
+void swarm_tell(const struct swarm_case *c, uint32_t action, char *out, size_t size) {
+    const struct action *a = &prepare(c)->action[action];
+
+    snprintf(out, size, "step %u: %s", a->at, kind_names[a->kind]);
+}

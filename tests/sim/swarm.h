@@ -1,0 +1,96 @@
+#pragma once
+
+/*
+ * swarm - a random scenario of the scheduler's simulation. A seed draws first how the machine is, what requests
+ * are like and which faults there are (struct swarm; many features are absent from a given seed, so that the
+ * others get at each other), then a list of actions: requests, cancels, a channel that is full, dying engines.
+ *
+ * An action has a number and draws from a seed of its own, so that it stays the same when others are left out:
+ * that is how a failing scenario is made small (shrink.h).
+ */
+
+#include "tests/support/sched_sim.h"
+
+#define SWARM_ACTIONS 8192u /* of a scenario */
+#define SWARM_LIVE 40u      /* the front's bound on requests under way */
+
+/* Name, and what it is drawn from; @r is the generator and @w what has been drawn already. */
+#define SWARM_FIELDS(X)                                                                            \
+    X(hungry, one_in(r, 2))               /* answers are short for a while, then long */           \
+    X(page_tokens, 1u << rng_below(r, 6)) /* 1 to 32 */                                            \
+    X(pages, draw_pages(r, w))                                                                     \
+    X(context, 60 + rng_below(r, 300)) /* longest sequence */                                      \
+    X(seqs, 1 + rng_below(r, 8))                                                                   \
+    X(rows, 1 + rng_below(r, one_in(r, 2) ? 12 : 80))                                              \
+    X(depth, 1 + rng_below(r, 2))                                                                  \
+    X(bypass, rng_below(r, 5))                                                                     \
+    X(itl_ms, 5 + rng_below(r, 50))                                                                \
+    X(step_ms, 20 + rng_below(r, 200))                                                             \
+    X(chunk, one_in(r, 5) ? 1 + rng_below(r, 40) : 0) /* prefill chunks of this size */            \
+    X(no_sharing, one_in(r, 10))                                                                   \
+    X(fixed_us, 500 + rng_below(r, 20000)) /* what a step takes, */                                \
+    X(row_us, 10 + rng_below(r, 1000))                                                             \
+    X(key_ns, rng_below(r, 2000))                                                                  \
+    X(noise, one_in(r, 2) ? rng_below(r, 40) : 0) /* percent */                                    \
+    X(drafts, rng_below(r, SIM_DRAFTS_KINDS))                                                      \
+    X(no_speculation, one_in(r, 6))                                                                \
+    X(max_draft, rng_below(r, 40))                                                                 \
+    X(force_draft, one_in(r, 2) ? 1 + rng_below(r, 32) : 0)                                        \
+    X(tenants, 1 + rng_below(r, 4))                                                                \
+    X(programs, 1 + rng_below(r, 6))                                                               \
+    X(keys, 1 + rng_below(r, 3))                     /* of sharing */                              \
+    X(families, 1 + rng_below(r, 4))                 /* of prompts with a common beginning */      \
+    X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests go on with a conversation */ \
+    X(every, 1u << rng_below(r, 6)) /* steps from one request to the next, on average */           \
+    X(burst, one_in(r, 3) ? 2 + rng_below(r, 8) : 1)                                               \
+    X(prompt, 8 + rng_below(r, 120)) /* tokens, at most */                                         \
+    X(output, 2 + rng_below(r, 60))                                                                \
+    X(end, one_in(r, 2) ? rng_below(r, 60) : 0) /* end tokens of 1024 */                           \
+    X(stops, one_in(r, 2))                      /* stop strings and ids */                         \
+    X(sampling, one_in(r, 2))                   /* temperatures, penalties, bias */                \
+    X(extras, one_in(r, 3))                     /* log probabilities of the prompt, top lists */   \
+    X(priorities, one_in(r, 2) ? 3 : 1)                                                            \
+    X(deadlines, one_in(r, 2) ? 1 + rng_below(r, 6) : 0)  /* one request in so many */             \
+    X(cancels, one_in(r, 2) ? 10 + rng_below(r, 200) : 0) /* steps from one to the next */         \
+    X(deaf, one_in(r, 2) ? 5 + rng_below(r, 60) : 0)                                               \
+    X(deaths, one_in(r, 3) ? 40 + rng_below(r, 400) : 0)                                           \
+    X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
+    X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */
+
+struct swarm {
+#define X(name, draw) uint32_t name;
+    SWARM_FIELDS(X)
+#undef X
+};
+
+/* A scenario: a seed, what is different from what it draws, and which actions are kept. */
+struct swarm_case {
+    uint64_t seed;
+    uint32_t n_steps; /* before the faults end */
+    struct swarm set;
+    bool is_set[sizeof(struct swarm) / sizeof(uint32_t)];
+    bool some;                   /* only these actions: */
+    uint8_t keep[SWARM_ACTIONS]; /* 0 or 1 */
+};
+
+#define SWARM_N (sizeof(struct swarm) / sizeof(uint32_t))
+extern const char *const swarm_names[SWARM_N];
+
+/* Index of the field @name, or SWARM_N. */
+uint32_t swarm_field(const char *name, size_t len);
+void swarm_draw(struct swarm *w, const struct swarm_case *c);
+
+/* What happened; adds up. */
+struct swarm_total {
+    uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_deaths, n_given_up;
+    uint64_t n_drafted, n_accepted, n_skipped, n_end[FINISH_ERROR + 1];
+    uint64_t hash; /* of the last run's events */
+};
+
+/* Runs it: with faults, then without until everybody has ended. Any violation aborts. @at, if not NULL, follows the
+ * steps. */
+void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at);
+
+/* The number of actions that the case has, and a line about one of them. */
+uint32_t swarm_actions(const struct swarm_case *c);
+void swarm_tell(const struct swarm_case *c, uint32_t action, char *out, size_t size);

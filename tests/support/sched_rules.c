@@ -1,0 +1,304 @@
+#include "tests/support/sched_rules.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "kvpager/private.h"
+#include "tests/support/sched_sim.h"
+
+#define ALWAYS_ROWS 4  /* of the first prefill */
+#define TABLE_STEPS 64 /* the whole table of ids is looked at in one step in so many */
+
+const struct sim_rule_text sim_rules[RULES] = {
+#define X(name, text) {#name, text},
+    SIM_RULES(X)
+#undef X
+};
+
+void rule_broken(const struct sim *s, const struct sim_client *c, enum sim_rule rule,
+                 const char *what, const char *file, int line) {
+    fprintf(stderr, "invariant %d %s broken: %s\n  must be: %s (%s:%d)\n", rule + 1,
+            sim_rules[rule].name, sim_rules[rule].text, what, file, line);
+    if (s)
+        fprintf(stderr,
+                "  step %llu, %u pages of %u, running %u, waiting %u, under way %u, drafts %d, "
+                "restarts %u\n",
+                (unsigned long long)s->n_steps, s->opts.n_pages, s->opts.page_tokens,
+                s->stats.n_running, s->stats.n_waiting, s->sched ? sched_n_flights(s->sched) : 0,
+                s->opts.drafts, (unsigned)s->n_restarts);
+    if (c)
+        fprintf(stderr, "  request %llu: prompt %u, got %u of %u, ends %u, finish %d (%d due)\n",
+                (unsigned long long)c->m.id, c->m.n_prompt, c->n_got, c->n_expect, c->n_ends,
+                c->finish, c->expect);
+    abort();
+}
+
+static struct sim_client *client_of(struct sim *s, const struct request *r) {
+    HOLD(s, NULL, NO_STRANGER, r->id >= 1 && r->id <= s->n_clients);
+    return &s->client[r->id - 1];
+}
+
+static bool waits(const struct request *r) {
+    return r && r->state == REQUEST_WAITING;
+}
+
+void rules_before(struct sim *s) {
+    struct sched *d = s->sched;
+
+    s->was.begin_ns = s->clock.ns;
+    s->was.n_launched = d->n_launched;
+    s->was.cost = d->cost;
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_client *c = &s->client[s->live[i]];
+        const struct request *r = *sched_slot(d, c->m.id);
+
+        c->was_waiting = waits(r) && r->n_flights == 0;
+    }
+}
+
+void rules_cancelled(struct sim *s, const struct sim_client *c) {
+    const struct request *r = *sched_slot(s->sched, c->m.id);
+
+    HOLD(s, c, CANCEL, c->n_ends > 0 || (r && r->state == REQUEST_DONE && !r->seq));
+}
+
+/* ---- steps under way ---- */
+
+static void check_drafts(const struct sim *s, const struct sim_client *c,
+                         const struct batch_item *it) {
+    const struct sched_opts *o = &s->opts.sched;
+    uint32_t most = o->max_draft ? MIN(o->max_draft, DRAFT_MAX) : 16;
+
+    HOLD(s, c, DRAFTS, it->n_draft < it->n_rows && it->n_draft <= most);
+    HOLD(s, c, DRAFTS,
+         it->n_draft == 0 || !(o->no_speculation || c->m.flags & SUBMIT_NO_SPECULATION));
+}
+
+static void check_flight(struct sim *s, const struct batch *t) {
+    const struct suspects *page = &s->suspects;
+
+    HOLD(s, NULL, LIMITS, t->b.n_rows <= s->opts.sched.max_rows);
+    HOLD(s, NULL, LIMITS, t->b.n_seqs <= s->opts.sched.max_seqs);
+    for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+        const struct request *r = t->item[i].request;
+        struct sim_client *c = client_of(s, r);
+        bool suspect = false;
+
+        c->n_flights++;
+        c->n_drafts_out += t->item[i].n_draft;
+        check_drafts(s, c, &t->item[i]);
+        HOLD(s, c, FLIGHTS, r->n_flights > 0 && *sched_slot(s->sched, r->id) == r);
+        for (uint32_t k = 0; k < page->n && !suspect; k++)
+            suspect = page->ids[k] == r->id;
+        HOLD(s, c, SUSPECTS, suspect);
+    }
+}
+
+static void check_flights(struct sim *s) {
+    const struct sched *d = s->sched;
+    uint32_t n = 0;
+
+    HOLD(s, NULL, FLIGHTS, sched_n_flights(d) <= d->opts.depth);
+    for (uint64_t step = d->n_waited + 1; step <= d->n_launched; step++) {
+        check_flight(s, &d->batch[step % SCHED_DEPTH_MAX]);
+        n += d->batch[step % SCHED_DEPTH_MAX].b.n_seqs;
+    }
+    HOLD(s, NULL, SUSPECTS, s->suspects.n == n && (s->suspects.started_ns != 0) == (n > 0));
+}
+
+/* ---- requests ---- */
+
+static void check_news(const struct sim *s, const struct sim_client *c, const struct request *r) {
+    bool news = !r->told.accepted || r->told.n_out < request_n_out(r) ||
+                (r->state == REQUEST_DONE && !r->told.end);
+
+    HOLD(s, c, NEWS, !news || !list_empty(&r->news));
+}
+
+static void check_running(struct sim *s, const struct sim_client *c, const struct request *r) {
+    const struct kv_pager *p = s->sched->pager;
+    uint32_t t = s->opts.page_tokens, n;
+
+    HOLD(s, c, PAGES, r->seq != NULL);
+    const kv_page *page = kv_seq_pages(r->seq, &n);
+    HOLD(s, c, PAGES, n == (r->n_computed + t - 1) / t);
+    HOLD(s, c, CHASE, r->n_pending <= c->n_flights);
+    HOLD(s, c, CHASE, r->n_computed < r->n_tokens + r->n_pending + c->n_drafts_out);
+    HOLD(s, c, CHASE, kv_seq_committed(r->seq) <= r->n_computed);
+    HOLD(s, c, CHASE, c->n_flights > 0 || kv_seq_committed(r->seq) == r->n_computed);
+    for (uint32_t i = 0; i < r->seq->n_published; i++)
+        HOLD(s, c, CONTENT,
+             memcmp(pool_tokens(&p->pool, &p->pool.page[page[i]]), r->tokens + i * t,
+                    t * sizeof(*r->tokens)) == 0);
+}
+
+static void check_request(struct sim *s, struct sim_client *c, const struct request *r) {
+    HOLD(s, c, FLIGHTS, r->n_flights == c->n_flights);
+    HOLD(s, c, KNOWN, r->refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
+    HOLD(s, c, KNOWN,
+         r->refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
+    check_news(s, c, r);
+    if (r->state == REQUEST_RUNNING) {
+        check_running(s, c, r);
+    } else {
+        HOLD(s, c, PAGES, r->seq == NULL);
+        HOLD(s, c, CHASE, r->state == REQUEST_DONE || r->n_computed == 0);
+        HOLD(s, c, ONE_PLACE, r->state == REQUEST_WAITING || list_empty(&r->queued.link));
+    }
+    if (r->state != REQUEST_DONE && c->m.deadline_ns > 0) {
+        HOLD(s, c, DEADLINE, c->m.deadline_ns > s->was.begin_ns);
+        HOLD(s, c, WAKE, sched_wake_ns(s->sched) <= c->m.deadline_ns);
+    }
+}
+
+static void check_list(struct sim *s, const struct list *l, enum request_state state,
+                       uint32_t n_in_state) {
+    const struct standing *before = NULL;
+    uint32_t n = 0;
+
+    for (const struct list *node = l->next; node != l; node = node->next, n++) {
+        const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
+
+        HOLD(s, client_of(s, r), ONE_PLACE, r->state == state && n < n_in_state);
+        HOLD(s, client_of(s, r), STANDING, !before || queue_before(before, &r->queued.standing));
+        before = &r->queued.standing;
+    }
+    HOLD(s, NULL, ONE_PLACE, n == n_in_state);
+}
+
+/* No request is left behind in the table of ids: it is a client's, or a step still has it. */
+static void check_table(struct sim *s) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
+        for (const struct request *r = s->sched->by_id[i]; r; r = r->next_id) {
+            HOLD(s, client_of(s, r), NO_STRANGER, !r->told.end || r->n_flights > 0);
+            n += !r->told.end;
+        }
+    HOLD(s, NULL, NO_STRANGER, n == s->n_live);
+}
+
+static void check_requests(struct sim *s) {
+    uint32_t n_in[3] = {0};
+    uint64_t n_out = s->was.n_outputs, n_finished = s->was.n_finished;
+
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_client *c = &s->client[s->live[i]];
+        const struct request *r = *sched_slot(s->sched, c->m.id);
+
+        HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
+        check_request(s, c, r);
+        n_in[r->state]++;
+        n_finished += r->state == REQUEST_DONE && !r->refused;
+        n_out += request_n_out(r) - (r->refused ? request_n_out(r) : c->n_given);
+    }
+    check_list(s, &s->sched->waiting, REQUEST_WAITING, n_in[REQUEST_WAITING]);
+    check_list(s, &s->sched->running, REQUEST_RUNNING, n_in[REQUEST_RUNNING]);
+    HOLD(s, NULL, LIMITS, n_in[REQUEST_RUNNING] <= s->opts.sched.max_seqs);
+    HOLD(s, NULL, COUNTERS, s->stats.n_running == n_in[REQUEST_RUNNING]);
+    HOLD(s, NULL, COUNTERS, s->stats.n_waiting == n_in[REQUEST_WAITING]);
+    HOLD(s, NULL, COUNTERS, s->stats.n_output_tokens == n_out);
+    HOLD(s, NULL, COUNTERS, s->stats.n_finished == n_finished);
+    HOLD(s, NULL, COUNTERS,
+         s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
+}
+
+/* ---- decisions ---- */
+
+/* @h waits and did before: how many that stand behind it have been admitted in this step? */
+static uint32_t overtakers(struct sim *s, const struct request *h) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, &s->sched->running) {
+        const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
+
+        n += client_of(s, r)->was_waiting && queue_before(&h->queued.standing, &r->queued.standing);
+    }
+    return n;
+}
+
+static bool somebody_stands_higher(struct sim *s, const struct request *h) {
+    const struct list *first = s->sched->running.next;
+
+    return first != &s->sched->running &&
+           queue_before(&LIST_ENTRY(first, const struct request, queued.link)->queued.standing,
+                        &h->queued.standing);
+}
+
+static void check_turns(struct sim *s, bool ends) {
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_client *c = &s->client[s->live[i]];
+        const struct request *r = *sched_slot(s->sched, c->m.id);
+
+        if (r->n_preempted > c->n_preempted) {
+            HOLD(s, c, YIELD, ends || somebody_stands_higher(s, r));
+            c->n_overtaken = 0;
+        } else if (waits(r) && c->was_waiting) {
+            c->n_overtaken += overtakers(s, r);
+            HOLD(s, c, BYPASS, c->n_overtaken <= s->opts.sched.max_bypass);
+        } else {
+            c->n_overtaken = 0;
+        }
+        c->n_preempted = r->n_preempted;
+    }
+}
+
+/* The plan of the step just launched, by the estimates that it was made with. */
+static void check_budget(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    struct cost_shape shape = {0}, decodes = {0};
+    uint32_t n_rows = 0, n_drafts = 0;
+    bool decode = false, first = true;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+        bool one = q->n_tokens - q->n_computed == 1;
+
+        decode |= i < p->n_running && (one || q->last);
+        if (q->n_rows == 0)
+            continue;
+        n_rows += q->n_rows;
+        n_drafts += q->n_draft;
+        if (one)
+            cost_add(&decodes, q->n_computed, 1);
+        /* The first prefill has a few rows in any case. */
+        if (one || !first || q->n_rows > ALWAYS_ROWS)
+            cost_add(&shape, q->n_computed, q->n_rows);
+        first &= one;
+    }
+    int64_t limit = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
+    int64_t least = cost_bound_ns(&s->was.cost, &decodes);
+    if (n_drafts > 0)
+        limit = MAX(limit, p->max_step_ns);
+    limit = MAX(limit, least + least / 4);
+    HOLD(s, NULL, BUDGET, n_rows == p->n_rows);
+    HOLD(s, NULL, BUDGET, cost_bound_ns(&s->was.cost, &shape) <= limit + 1);
+}
+
+static void check_progress(struct sim *s, int r) {
+    uint64_t n = s->stats.n_output_tokens + s->stats.n_finished + s->stats.n_rejected;
+    uint32_t busy = s->stats.n_running + s->stats.n_waiting;
+
+    HOLD(s, NULL, PROGRESS, r != SCHED_IDLE || busy == 0);
+    if (n != s->was.n_progress || busy == 0) {
+        s->was.n_progress = n;
+        s->was.at_step = s->n_steps;
+    }
+    HOLD(s, NULL, PROGRESS, s->n_steps - s->was.at_step <= 4 * s->opts.max_context + 256);
+}
+
+void rules_after(struct sim *s, int r) {
+    const struct sched_opts *o = &s->opts.sched;
+    uint64_t n_finished = s->was.n_ended;
+
+    s->was.n_ended = s->stats.n_finished;
+    for (uint32_t i = 0; i < s->n_live; i++)
+        s->client[s->live[i]].n_flights = s->client[s->live[i]].n_drafts_out = 0;
+    check_flights(s);
+    check_requests(s);
+    check_turns(s, s->stats.n_finished > n_finished);
+    if (s->sched->n_launched > s->was.n_launched && o->force_chunk == 0 && o->force_draft == 0)
+        check_budget(s);
+    check_progress(s, r);
+    if (s->n_steps % TABLE_STEPS == 0)
+        check_table(s);
+}

@@ -1,0 +1,93 @@
+#pragma once
+
+/*
+ * sched_rules - the invariants of the simulated scheduler, numbered. docs/simulator.md tells how each is checked.
+ *
+ * Some are seen in what a client is sent (sched_sim.c), some by looking inside after each step (sched_rules.c),
+ * some by the pager's own recount (kv_pager_check()) and by the tell-tale engine when a batch is launched or
+ * computed. Whatever is broken ends the process with a line that names it.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sim;
+struct sim_client;
+
+#define SIM_RULES(X)                                                                               \
+    /* What clients are sent: after each step. */                                                  \
+    X(STREAM, "what a client has been sent is the beginning of what it would get alone")           \
+    X(NUMBERS, "log probabilities, digests and top lists are those it would get alone")            \
+    X(NO_GAP, "events follow each other, nothing is left out and nothing delivered comes again")   \
+    X(ONE_END, "exactly one end, and nothing after it")                                            \
+    X(RIGHT_END, "the end is the one it would have alone, or its cause has been given")            \
+    X(ACCEPTED, "accepted once and first; refused, with a text, is only what can never run")       \
+    X(USAGE, "cached, drafted and accepted tokens are possible numbers that never fall")           \
+    X(NO_ECHO, "once everything is delivered there is no news")                                    \
+    X(SUSPECTS, "the page of suspects holds those under way, all of them and nobody else")         \
+    X(ALONE, "who must be alone is under way with nobody else")                                    \
+    /* The scheduler from inside: after each step. */                                              \
+    X(ONE_PLACE, "a request is in one state, in the list of that state, and found by its id")      \
+    X(NO_STRANGER, "there is no request but those that clients wait for")                          \
+    X(STANDING, "lists are in order of standing")                                                  \
+    X(PAGES, "only running requests hold pages, as many as their tokens need")                     \
+    X(KNOWN, "the tokens that it has are those that it should have")                               \
+    X(CHASE, "n_computed follows n_tokens; what is pending is under way; drafts are taken back")   \
+    X(FLIGHTS, "a step under way is counted in its requests, and the other way round")             \
+    X(NEWS, "who has something to tell is in the list of news")                                    \
+    X(LIMITS, "no more sequences and rows than allowed")                                           \
+    X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \
+    X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
+    X(BYPASS, "nobody is overtaken more often than max_bypass")                                    \
+    X(YIELD, "pages are only taken for one of higher standing: the highest always goes on")        \
+    X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
+    X(WAKE, "the worker wakes no later than the first deadline")                                   \
+    X(CANCEL, "a cancelled request is over at once and holds nothing")                             \
+    X(COUNTERS, "the worker's counters are the sums over its requests")                            \
+    X(CONTENT, "a page that is shared holds the tokens of everybody who has it")                   \
+    X(PROGRESS, "while anybody can run, somebody gets on")                                         \
+    X(ALL_END, "without new faults everybody comes to an end in bounded time")                     \
+    X(ALL_BACK, "when all have ended every page is back and nobody is suspect")                    \
+    X(REPEATS, "the same seed gives the same events again")                                        \
+    /* kv_pager_check(): after each step. */                                                       \
+    X(STATES, "a page is in one state and its list; the counts add up")                            \
+    X(REFERENCES, "a page is held as often as tables have it")                                     \
+    X(PUBLISHED, "shared or cached are only full pages of committed tokens")                       \
+    X(WRITABLE, "a page that will be written is held once and not shared")                         \
+    X(KEYS, "a key is the hash of parent, tokens and share key; a lookup finds its page")          \
+    X(TABLES, "tables are closed: page i before page i + 1, parents before children")              \
+    X(EVICTION, "lists have no page twice; children are evicted before parents")                   \
+    /* The tell-tale engine: at each launch and each wait. */                                      \
+    X(BATCH, "a batch is well formed: rows, wants, samples, feeds, bans, parameters")              \
+    X(WRITERS, "a page that one sequence writes is no other's")                                    \
+    X(READ, "a position that is read was written for this sequence, after these tokens")           \
+    X(UNCHANGED, "a batch does not change while it runs")
+
+enum sim_rule {
+#define X(name, text) RULE_##name,
+    SIM_RULES(X)
+#undef X
+        RULES
+};
+
+struct sim_rule_text {
+    const char *name, *text;
+};
+extern const struct sim_rule_text sim_rules[RULES];
+
+/* Names the rule and ends the process. */
+_Noreturn void rule_broken(const struct sim *s, const struct sim_client *c, enum sim_rule rule,
+                           const char *what, const char *file, int line);
+
+#define HOLD(s, c, rule, cond)                                                                     \
+    do {                                                                                           \
+        if (__builtin_expect(!(cond), 0))                                                          \
+            rule_broken(s, c, RULE_##rule, #cond, __FILE__, __LINE__);                             \
+    } while (0)
+
+/* What is to be remembered from before a step. */
+void rules_before(struct sim *s);
+/* Looks inside after a step that said @r. */
+void rules_after(struct sim *s, int r);
+/* A request has just been cancelled. */
+void rules_cancelled(struct sim *s, const struct sim_client *c);
