@@ -71,7 +71,7 @@ struct request {
     struct request_choice choice;
     struct request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */
-    struct str prefill; /* the end of the prompt: the answer goes on there */
+    struct str prefill;           /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
 };
