@@ -243,7 +243,7 @@ static int ask(struct sched *s, struct request *r, const struct submit *m) {
 
 void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why) {
-    struct request *r = *find(s, id);
+    struct request *r = *sched_slot(s, id);
     struct err no_memory = {.status = 500, .message = "out of memory"};
 
     if (!r || !r->compiling) {
