@@ -3,15 +3,17 @@
  *
  *  1. A request that must be alone gets every fourth step for itself, or all when there is no other.
  *  2. Every running request that lacks one token gets one row: decode is never put off.
- *  3. Waiting requests are admitted in queue order while the room lasts. Room is what is available
+ *  3. Waiting requests are admitted in the given order while the room lasts. Room is what is available
  *     less what the running ones are expected to take. One that does not fit may be overtaken
- *     max_bypass times; then everybody behind it waits.
+ *     max_bypass times; then everybody behind it waits. The last sequences and pages are kept for tenants that
+ *     have less than their part.
  *  4. Drafts, where they let the step bring more tokens for each millisecond (plan_draft.c).
- *  5. What is left of the step's time goes to those that lack more than one token. The one of highest
+ *  5. What is left of the step's time goes to those that lack more than one token: to tenants by weight,
+ *     the one whose turn it is first, what one leaves to the next. Of those of a tenant the one of highest
  *     standing has half and what the others leave; the others share the other half, the shortest
  *     first, so a short prompt is not stuck behind a long one and the long one still ends.
  *
- * Time: the step is to end within itl_ns while anything decodes and within max_step_ns always. When the
+ * Time: the step is to end within the strictest pace of those that decode and within max_step_ns always. When the
  * decode rows alone take longer, the first prefill still gets a few rows (min_chunk()).
  *
  * Pages: who lacks a page takes it from the lowest standing running request, which yields everything.
@@ -217,7 +219,12 @@ static void plan_admissions(struct plan_work *w) {
                                                                  : PLAN_WAIT_PAGES;
         if (r->verdict != PLAN_WAIT_PAGES)
             continue;
-        uint32_t need = full_need(p, i);
+        uint32_t need = full_need(p, i), in = p->n_running + p->n_admitted;
+        if (r->over && in > 0 &&
+            (in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)) {
+            r->verdict = PLAN_WAIT_SHARE; /* nobody behind it waits for that */
+            continue;
+        }
         /* Alone in the pool everybody fits, whatever the estimate of its output says. */
         bool possible = !r->unfit && r->n_idle <= w->available;
         if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
@@ -333,13 +340,19 @@ static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t
     return cost_bound_ns(w->p->cost, &s) <= until;
 }
 
-/* @list in order of standing. */
-static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
+/* A part of the step's time and rows: until when, and how many in all. */
+struct part {
+    int64_t limit_ns;
+    uint32_t max_rows;
+};
+
+/* The requests of one tenant, in order of standing. */
+static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     struct plan_req *first = &p->req[list[0]];
     int64_t now = cost_bound_ns(p->cost, &w->shape);
-    int64_t half = now + (w->limit_ns - now) / 2;
-    uint32_t rows_half = (w->max_rows - w->rows) / 2;
+    int64_t half = now + (part.limit_ns - now) / 2;
+    uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
 
     sort_by_lag(p, list + 1, n - 1);
     for (uint32_t k = 1; k < n; k++) {
@@ -353,12 +366,61 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         rows_half -= r->n_rows;
         now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
     }
-    extend(w, first, w->limit_ns, UINT32_MAX);
-    for (uint32_t k = 1; k < n && w->rows < w->max_rows; k++) {
-        if (cost_bound_ns(p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
+    extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
+}
+
+static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
+    for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
+        if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
             break;
-        extend(w, &p->req[list[k]], w->limit_ns, UINT32_MAX);
+        extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
     }
+}
+
+/* Sorts @list by group; those of one keep their order. */
+static void sort_by_group(const struct plan *p, uint32_t *list, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = list[i], j = i;
+
+        for (; j > 0 && p->req[list[j - 1]].group > p->req[x].group; j--)
+            list[j] = list[j - 1];
+        list[j] = x;
+    }
+}
+
+/* The end of the run of @list's first group. */
+static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_t n) {
+    uint32_t k = 1;
+
+    while (k < n && p->req[list[k]].group == p->req[list[0]].group)
+        k++;
+    return k;
+}
+
+/* @list in order of standing. Parts are counted from the beginning, so what a tenant leaves goes to those after it,
+ * and what all leave to whoever can use it. */
+static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
+    struct plan *p = w->p;
+    int64_t begin = cost_bound_ns(p->cost, &w->shape);
+    uint32_t rows = w->rows, k = 0, len;
+    double sum = 0, have = 0;
+
+    if (p->n_groups > 1)
+        sort_by_group(p, list, n);
+    for (; p->n_groups > 1 && k < n; k += end_of_group(p, list + k, n - k))
+        sum += p->group_weight[p->req[list[k]].group];
+    for (k = 0; k < n; k += len) {
+        struct part part = {w->limit_ns, w->max_rows};
+
+        len = p->n_groups > 1 ? end_of_group(p, list + k, n - k) : n;
+        if (len < n) {
+            have += p->group_weight[p->req[list[k]].group];
+            part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
+            part.max_rows = rows + (uint32_t)((w->max_rows - rows) * have / sum);
+        }
+        share_part(w, list + k, len, part);
+    }
+    share_rest(w, list, n);
 }
 
 static void plan_prefills(struct plan_work *w) {
@@ -379,26 +441,38 @@ static void plan_prefills(struct plan_work *w) {
     }
     if (n == 0)
         return;
-    uint32_t first = p->scratch[0];
+    uint32_t highest = p->scratch[0];
     if (p->force_chunk)
         force_chunks(w, p->scratch, n);
     else
         share_time(w, p->scratch, n);
-    min_chunk(w, first);
+    min_chunk(w, p->scratch[0]);
+    if (p->req[p->scratch[0]].n_rows == 0)
+        min_chunk(w, highest); /* it may take pages that the other may not */
     for (uint32_t k = 0; k < n; k++)
         w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
 }
 
 /* ---- all together ---- */
 
+static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
+    return r->pace == PLAN_PACE_NORMAL ? p->itl_ns
+           : r->pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
+                                       : p->itl_ns / 2;
+}
+
 /* The limits on time and rows, once it is known how many decode. */
 static void set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
-    bool decode = false;
+    int64_t limit = p->max_step_ns;
 
-    for (uint32_t i = 0; i < p->n_running && !decode; i++)
-        decode = plan_lag(&p->req[i]) == 1 || p->req[i].last;
-    w->limit_ns = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *r = &p->req[i];
+
+        if (plan_lag(r) == 1 || r->last)
+            limit = MIN(limit, pace_ns(p, r));
+    }
+    w->limit_ns = limit;
     int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
     w->min_chunk_ns = MAX(slower, w->limit_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);

@@ -26,7 +26,11 @@ enum plan_verdict {
     PLAN_WAIT_TURN,  /* waiting: one before it was overtaken often enough */
     PLAN_WAIT_ALONE, /* a request that must be alone runs, or it is one and others do */
     PLAN_YIELD,      /* running: gives its pages back and waits again */
+    PLAN_WAIT_SHARE, /* waiting: what is left is kept for tenants that have less than their part */
 };
+
+/* How long the steps of those that decode may be: itl_ns, half of it, four times as long. */
+enum plan_pace { PLAN_PACE_NORMAL, PLAN_PACE_QUICK, PLAN_PACE_SLOW };
 
 struct plan_req {
     /* In. Tokens and positions count what is under way in steps that were launched. */
@@ -52,6 +56,10 @@ struct plan_req {
     const float *survival;
     bool try_draft;
 
+    uint16_t group; /* its tenant's, in the order of their turns; less than plan.n_groups */
+    uint8_t pace;   /* enum plan_pace */
+    bool over;      /* waiting: with it its tenant would have more than its part */
+
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
 
     /* Out. */
@@ -71,6 +79,9 @@ struct plan {
     uint32_t force_chunk; /* 0, or the size of every prefill chunk */
     uint32_t force_draft; /* 0, or every draft is planned up to this length */
     int64_t itl_ns, max_step_ns;
+    uint32_t n_groups;                    /* tenants; 0 counts as 1 */
+    const float *group_weight;            /* [n_groups]: how they share the time for prefill */
+    uint32_t reserve_seqs, reserve_pages; /* kept for those that are not over */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */
     float draft_slower;

@@ -6,6 +6,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
+#include "scheduler/turns.h"
 
 #define SCHED_DEPTH_MAX 2u
 #define SCHED_CANDIDATES 32u /* waiting requests that a plan looks at */
@@ -33,6 +34,7 @@ struct sched {
     struct cost cost;
     struct estimate estimate;
     struct spec spec;
+    struct turns turns;
     int64_t
         host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */
 

@@ -432,6 +432,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->queued.standing = queue_standing(m->arrived_ns, m->priority, order);
     r->id = m->id;
     r->program = m->program;
+    r->class = m->class;
     r->deadline_ns = m->deadline_ns;
     r->n_prompt = r->n_tokens = m->n_prompt;
     r->flags = m->flags | (m->n_top ? SUBMIT_LOGPROBS : 0);

@@ -24,6 +24,7 @@
 #include "kvpager/kvpager.h"
 #include "proto/messages.h"
 #include "scheduler/queue.h"
+#include "scheduler/share.h"
 
 #define REQUEST_LIST_MAX 4096u /* bias entries, stop ids */
 
@@ -48,6 +49,9 @@ struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
     struct list news;        /* in sched.news: the front has something to learn */
     struct request *next_id; /* in the table of ids */
+    struct share_ref turn;   /* scheduler/turns.h, while entered */
+    bool entered;
+    uint8_t class; /* of its tenant */
     enum request_state state;
 
     /* Asked. */

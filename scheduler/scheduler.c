@@ -96,6 +96,8 @@ static int init(struct sched *s) {
         r = init_plan(s);
     if (r == 0)
         r = spec_init(&s->spec, &spec);
+    if (r == 0)
+        r = turns_init(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        MAX(s->info->n_vocab, n_tokens));
@@ -151,6 +153,7 @@ struct sched *sched_free(struct sched *s) {
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
+    turns_deinit(s);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);
@@ -192,6 +195,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
         spec_finish(&s->spec, r);
     }
+    turns_leave(s, r);
     count_end(s, r);
     sched_note_news(s, r);
 }
@@ -275,6 +279,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
+    turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
     if (m->grammar.len > 0)

@@ -84,6 +84,8 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .alone = r->alone,
         .stalled = r->stalled,
         .n_bypassed = r->n_bypassed,
+        .group = s->turns.group[r->turn.tenant],
+        .pace = r->class, /* enum plan_pace is in the same order */
     };
     if (r->seq) {
         q->n_stored = kv_seq_committed(r->seq);
@@ -130,38 +132,43 @@ static void gather_running(struct sched *s) {
     struct plan *p = &s->plan;
 
     p->n_running = 0;
-    LIST_FOREACH(node, &s->running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+    turns_begin(s, clock_now(s->clock));
+    for (int low = 0; low < 2; low++)
+        LIST_FOREACH(node, &s->running) {
+            struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
-            attach(s, r);
-        s->planned[p->n_running] = r;
-        describe(s, r, &p->req[p->n_running]);
-        propose(s, r, &p->req[p->n_running++]);
-    }
+            if (turns_is_low(s, r) != low)
+                continue;
+            if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
+                attach(s, r);
+            s->planned[p->n_running] = r;
+            describe(s, r, &p->req[p->n_running]);
+            propose(s, r, &p->req[p->n_running++]);
+        }
 }
 
 static void gather_waiting(struct sched *s) {
     struct plan *p = &s->plan;
     uint64_t promised = plan_promised(p), room = 0;
+    struct request *candidate[SCHED_CANDIDATES];
+    bool over[SCHED_CANDIDATES];
 
     if (p->n_running == 0)
         room = UINT64_MAX; /* whoever is the first fits */
     else if (promised < p->n_available)
         room = p->n_available - promised;
     p->n_waiting = 0;
-    LIST_FOREACH(node, &s->waiting) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-        uint32_t i = p->n_running + p->n_waiting;
+    if (p->n_running == p->max_seqs || list_empty(&s->waiting))
+        return;
+    /* Not those that have just yielded and whose samples are still to come. */
+    p->n_waiting = turns_waiting(s, candidate, over, SCHED_CANDIDATES);
+    for (uint32_t k = 0; k < p->n_waiting; k++) {
+        uint32_t i = p->n_running + k;
 
-        if (p->n_running == p->max_seqs || p->n_waiting == SCHED_CANDIDATES)
-            break;
-        if (r->n_flights > 0) /* it has just yielded, its sample is still to come */
-            continue;
-        s->planned[i] = r;
-        describe(s, r, &p->req[i]);
-        look_up(s, r, &p->req[i], room);
-        p->n_waiting++;
+        s->planned[i] = candidate[k];
+        describe(s, candidate[k], &p->req[i]);
+        look_up(s, candidate[k], &p->req[i], room);
+        p->req[i].over = over[k];
     }
 }
 
@@ -408,6 +415,7 @@ int step_wait(struct sched *s) {
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
     write_suspects(s, now);
+    turns_charge(s, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];

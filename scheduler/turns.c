@@ -1,0 +1,157 @@
+/*
+ * turns - carries figures between the requests, share.c and the plan.
+ *
+ * With one tenant nothing here changes anything but the order of its programs. With several, the last sixteenth
+ * of the sequences and the last eighth of the pages are kept for tenants that have less than their
+ * part, so that the first request of one does not wait until a flood's requests end; and those of a tenant
+ * that holds more than its part of the pages stand below all others: they give pages back first.
+ */
+
+#include "scheduler/turns.h"
+
+#include <errno.h>
+#include "scheduler/private.h"
+
+#define RESERVE_SEQS 16 /* one of so many; */
+#define RESERVE_PAGES 8 /* likewise */
+#define RESERVE_MIN 4   /* sequences below which nothing is kept */
+#define DECODERS 16     /* an output row is priced as one of so many */
+
+int turns_init(struct sched *s) {
+    share_init(&s->turns.share);
+    s->turns.item = calloc(TURNS_ITEMS, sizeof(*s->turns.item));
+    return s->turns.item ? 0 : -ENOMEM;
+}
+
+void turns_deinit(struct sched *s) {
+    free(s->turns.item);
+}
+
+void turns_enter(struct sched *s, struct request *r, uint32_t tenant, uint32_t weight_milli,
+                 uint8_t class) {
+    r->turn =
+        share_enter(&s->turns.share, tenant, weight_milli, class, r->program, clock_now(s->clock));
+    r->entered = true;
+}
+
+void turns_leave(struct sched *s, struct request *r) {
+    if (r->entered)
+        share_leave(&s->turns.share, r->turn, clock_now(s->clock));
+    r->entered = false;
+}
+
+static void count_held(struct sched *s) {
+    struct share *h = &s->turns.share;
+    uint32_t n;
+
+    for (uint32_t i = 0; i < h->n_tenants; i++)
+        h->tenant[i].n_running = h->tenant[i].n_pages = 0;
+    LIST_FOREACH(node, &s->running) {
+        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        struct share_tenant *t = &h->tenant[r->turn.tenant];
+
+        kv_seq_pages(r->seq, &n);
+        t->n_running++;
+        t->n_pages += n;
+    }
+}
+
+void turns_begin(struct sched *s, int64_t now) {
+    struct turns *t = &s->turns;
+    struct plan *p = &s->plan;
+    bool shared = share_is_shared(&t->share, now);
+
+    count_held(s);
+    t->n_groups = share_turns(&t->share, t->turn, t->weight);
+    for (uint32_t i = 0; i < t->n_groups; i++)
+        t->group[t->turn[i]] = (uint16_t)i;
+    p->n_groups = t->n_groups;
+    p->group_weight = t->weight;
+    p->reserve_seqs =
+        shared && p->max_seqs >= RESERVE_MIN ? MAX(p->max_seqs / RESERVE_SEQS, 1u) : 0;
+    p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
+}
+
+bool turns_is_low(const struct sched *s, const struct request *r) {
+    const struct share *h = &s->turns.share;
+    uint32_t t = r->turn.tenant;
+
+    return s->turns.n_groups > 1 &&
+           share_is_over(h, t, h->tenant[t].n_pages, s->info->n_pages, false, 0);
+}
+
+/* What is left of it will take, roughly. */
+static double price_ns(const struct sched *s, const struct request *r) {
+    uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1), max_new = r->max_tokens - r->n_prompt;
+    uint32_t n_out = estimate_output(&s->estimate, r->program, request_n_out(r), max_new);
+    struct cost_shape prompt = {0}, all = {0}, one = {0};
+
+    cost_add(&prompt, hit, r->n_tokens - hit);
+    cost_add(&one, r->n_tokens, 1);
+    all = (struct cost_shape){DECODERS, DECODERS, one.context * DECODERS, 0};
+    double ms = cost_part_ms(&s->cost, &prompt, &prompt);
+    return 1e6 * (ms + cost_part_ms(&s->cost, &all, &one) * (n_out - request_n_out(r)));
+}
+
+static uint32_t collect(struct sched *s) {
+    uint32_t n = 0;
+
+    share_begin_pick(&s->turns.share);
+    LIST_FOREACH(node, &s->waiting) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (n == TURNS_ITEMS)
+            break;
+        if (r->n_flights > 0 || !share_wants(&s->turns.share, r->turn))
+            continue;
+        s->turns.item[n++] = (struct share_item){
+            .ref = r->turn,
+            .due = r->n_bypassed > 0 && r->n_bypassed >= s->opts.max_bypass,
+            .key = r->queued.standing.key,
+            .order = r->queued.standing.order,
+            .n_hit = r->seen_hit,
+            .n_tokens = r->n_tokens,
+            .cost_ns = price_ns(s, r),
+            .who = r,
+        };
+    }
+    return n;
+}
+
+uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32_t max) {
+    struct share *h = &s->turns.share;
+    uint32_t index[SCHED_CANDIDATES], t = s->rules.page_tokens;
+    int64_t now = clock_now(s->clock);
+    uint32_t n = share_pick(h, s->turns.item, collect(s), index, MIN(max, SCHED_CANDIDATES), now);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = s->turns.item[index[i]].who;
+        struct share_tenant *who = &h->tenant[r->turn.tenant];
+
+        /* As if all of them were admitted, in this order. */
+        who->n_running++;
+        who->n_pages += r->n_tokens / t + 1;
+        out[i] = r;
+        over[i] = s->plan.reserve_pages > 0 &&
+                  (share_is_over(h, r->turn.tenant, who->n_running, s->opts.max_seqs, true, now) ||
+                   share_is_over(h, r->turn.tenant, who->n_pages, s->info->n_pages, true, now));
+    }
+    return n;
+}
+
+void turns_charge(struct sched *s, const struct batch *t, int64_t ns, int64_t now) {
+    double sum = 0, part[2];
+
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+            const struct batch_item *it = &t->item[i];
+            struct cost_shape own = {0};
+
+            cost_add(&own, it->pos0, it->n_rows);
+            part[pass] = cost_part_ms(&s->cost, &t->shape, &own);
+            if (pass == 0)
+                sum += part[0];
+            else if (sum > 0)
+                share_charge(&s->turns.share, it->request->turn, (double)ns * part[1] / sum, now);
+        }
+}
