@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <string.h>
+#include "api/anthropic_input.h"
 #include "api/answer.h"
 #include "api/conn.h"
 #include "api/private.h"
@@ -118,7 +119,7 @@ static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) 
         } else if (strchr("-0123456789tfn", s[i])) { /* ends where something else begins */
             while (i + 1 < len && !strchr(",]} \n\r\t", s[i + 1]))
                 i++;
-            ends = i + 1 < len || s[i] == 'l' || (s[i] == 'e' && i >= 3);
+            ends = i + 1 < len;
         }
         if (!ends)
             continue;
@@ -305,8 +306,16 @@ static void send_end(struct answer *a) {
     emit(a, &e);
 }
 
+/* What the worker refuses it knows by a chat's names. */
+static bool on_fail(struct answer *a, struct err *err) {
+    (void)a;
+    anthropic_rename(err);
+    return false;
+}
+
 static const struct answer_events events = {
     .begin = send_start,
+    .fail = on_fail,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,

@@ -353,8 +353,6 @@ static int require(struct anthropic_input *in, yyjson_val *body, const char *key
                         key);
 }
 
-/* Clients name Anthropic's models, also small ones for work on the side: all of these are the served one.
- * Any other name is a mistake. */
 static int take_model(struct anthropic_input *in, const struct api *a, yyjson_val *body) {
     yyjson_val *v;
     int r = require(in, body, "model", &v);
@@ -363,8 +361,7 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
         return r;
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, "", "must be a string");
-    if (strcasestr(yyjson_get_str(v), "claude") ||
-        models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
+    if (models_is_answered(a, yyjson_get_str(v)))
         return 0;
     return models_unknown(yyjson_get_str(v), yyjson_get_len(v), in->err);
 }
@@ -440,15 +437,16 @@ int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjso
 }
 
 void anthropic_rename(struct err *err) {
-    static const char *const names[][2] = {{"response_format", "output_config.format"},
-                                           {"user", "metadata.user_id"},
-                                           {"stop", "stop_sequences"}};
+    static const char *const names[][2] = {
+        {"response_format.json_schema.schema", "output_config.format.schema"},
+        {"response_format", "output_config.format"},
+        {"user", "metadata.user_id"},
+    };
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         size_t n = strlen(names[i][0]);
 
-        if (strncmp(err->message, names[i][0], n) != 0 ||
-            strchr("_abcdefghijklmnopqrstuvwxyz", err->message[n]))
+        if (strcmp(err->param, names[i][0]) != 0 || strncmp(err->message, names[i][0], n) != 0)
             continue;
         struct err old = *err;
         err_set_code(err, old.status, old.code, names[i][1], "%s%s", names[i][1], old.message + n);

@@ -1,4 +1,5 @@
 #include <string.h>
+#include <time.h>
 #include "api/call.h"
 #include "api/json.h"
 #include "api/models.h"
@@ -34,19 +35,58 @@ bool models_is_served(const struct api *a, const char *name, size_t len) {
     return false;
 }
 
+bool models_is_answered(const struct api *a, const char *name) {
+    return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
+}
+
+/* As Anthropic's clients know models. */
+static void put_anthropic(struct json *j, const struct api *a) {
+    const struct api_model *m = a->model;
+    char created[32] = "";
+    time_t t = m->created_unix;
+    struct tm tm;
+
+    strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
+    json_open(j, '{');
+    json_put_string(j, "type", "model");
+    json_put_string(j, "id", m->id);
+    json_put_string(j, "display_name", m->id);
+    json_put_string(j, "created_at", created);
+    json_put_string(j, "lifecycle", "active");
+    json_key(j, "max_input_tokens");
+    if (m->max_context)
+        json_uint(j, m->max_context);
+    else
+        json_null(j);
+    json_close(j, '}');
+}
+
+static void put_list(struct json *j, const struct call *c) {
+    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
+
+    json_open(j, '{');
+    if (!anthropic)
+        json_put_string(j, "object", "list");
+    json_key(j, "data");
+    json_open(j, '[');
+    (anthropic ? put_anthropic : put_model)(j, c->api);
+    json_close(j, ']');
+    if (anthropic) {
+        json_key(j, "has_more");
+        json_bool(j, false);
+        json_put_string(j, "first_id", c->api->model->id);
+        json_put_string(j, "last_id", c->api->model->id);
+    }
+    json_close(j, '}');
+}
+
 void models_list_serve(struct call *c, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct json j;
 
     (void)h;
     json_begin(&j, &b);
-    json_open(&j, '{');
-    json_put_string(&j, "object", "list");
-    json_key(&j, "data");
-    json_open(&j, '[');
-    put_model(&j, c->api);
-    json_close(&j, ']');
-    json_close(&j, '}');
+    put_list(&j, c);
     respond_buf(c, 200, &b, j.error);
 }
 
@@ -56,13 +96,15 @@ void models_one_serve(struct call *c, struct http *h) {
     struct err err;
 
     (void)h;
-    if (!models_is_served(c->api, c->arg, strlen(c->arg))) {
+    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
+    if (anthropic ? !models_is_answered(c->api, c->arg)
+                  : !models_is_served(c->api, c->arg, strlen(c->arg))) {
         models_unknown(c->arg, strlen(c->arg), &err);
         respond_error(c, &err);
         return;
     }
     json_begin(&j, &b);
-    put_model(&j, c->api);
+    (anthropic ? put_anthropic : put_model)(&j, c->api);
     respond_buf(c, 200, &b, j.error);
 }
 

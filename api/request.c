@@ -577,8 +577,8 @@ static int parse_anthropic(struct request *r, const struct api *a, bool count, y
     int result = anthropic_translate(a, body, count, &chat, &prefill, err);
 
     yyjson_doc_free(body);
-    if (result == 0 && (result = request_parse_doc(r, a, REQUEST_CHAT, chat, err)) == -EINVAL)
-        anthropic_rename(err);
+    if (result == 0)
+        result = request_parse_doc(r, a, REQUEST_CHAT, chat, err);
     if (result < 0 || prefill.len == 0)
         return result;
     r->prefill.len = (uint32_t)prefill.len;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/anthropic_input.h"
 #include "api/call.h"
 #include "api/conn.h"
 #include "api/constrain.h"
@@ -263,6 +264,8 @@ static void finish(struct work *w) {
     w->api->body_bytes -= w->n_charged;
     w->n_charged = 0;
     w->running = false;
+    if (w->kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
+        anthropic_rename(&w->err);
     w->done(w);
 }
 

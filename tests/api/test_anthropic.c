@@ -1,0 +1,592 @@
+/*
+ * Answers of /v1/messages: exact, whole and streamed, wherever the output is cut; what a client puts
+ * together from a stream is what the plain answer says.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <yyjson.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define MESSAGES "/v1/messages"
+#define BODY(fields) "{\"model\":\"claude-haiku-4-5\",\"max_tokens\":400," HI fields "}"
+#define TOOLS                                                                                      \
+    ",\"tools\":[{\"name\":\"weather\",\"input_schema\":{\"type\":\"object\",\"properties\":{"     \
+    "\"city\":{\"type\":\"string\"}}}},{\"name\":\"time\",\"input_schema\":{\"type\":\"object\"}}" \
+    "]"
+#define STREAM ",\"stream\":true"
+#define CALL(name, args)                                                                           \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+
+static const char hermes[] =
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function.arguments | tojson }}</tool_call>"
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}{%- if tools %}{# <tool_call> #}{% endif -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if enable_thinking %}<think>\n"
+    "{% endif %}{%- endif -%}{# </think> #}";
+
+static void started(struct world *w) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, hermes, sizeof(hermes) - 1, &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = hermes;
+    w->model.template_len = sizeof(hermes) - 1;
+    w->model.n_vocab = TINY_ALL;
+    w->model.max_context = 16384;
+    world_start(w);
+}
+
+static const char *text_of(const struct buf *b) {
+    return b->data ? b->data : "";
+}
+
+static void ask(struct world *w, const char *body, const char *output, struct reply *r) {
+    w->port.script = output;
+    world_ask(w, MESSAGES, body, r);
+    w->port.script = NULL;
+}
+
+/* ---- exact ---- */
+
+#define HEAD                                                                                       \
+    "\"id\":\"X\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"tiny\",\"content\":"
+#define STOP(reason, stop)                                                                         \
+    "\"stop_reason\":" reason ",\"stop_sequence\":" stop ",\"stop_details\":null,\"container\":"   \
+    "null"
+#define USAGE(in, cached, out, thinking)                                                           \
+    ",\"usage\":{\"input_tokens\":" in                                                             \
+    ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":" cached                       \
+    ",\"output_tokens\":" out ",\"output_tokens_details\":{\"thinking_tokens\":" thinking          \
+    "},\"server_tool_use\":null,\"service_tier\":\"standard\"}"
+#define EVENT(type, rest) "event: " type "\ndata: {\"type\":\"" type "\"" rest "}\n\n"
+#define BEGIN(usage)                                                                               \
+    EVENT("message_start", ",\"message\":{" HEAD "[]," STOP("null", "null") usage "}")
+#define START(i, block)                                                                            \
+    EVENT("content_block_start", ",\"index\":" i ",\"content_block\":{" block "}")
+#define DELTA_(i, type, key, value)                                                                \
+    EVENT("content_block_delta",                                                                   \
+          ",\"index\":" i ",\"delta\":{\"type\":\"" type "\",\"" key "\":\"" value "\"}")
+#define END(i) EVENT("content_block_stop", ",\"index\":" i)
+#define FINAL(reason, stop, usage)                                                                 \
+    EVENT("message_delta", ",\"delta\":{" STOP(reason, stop) "}" usage) EVENT("message_stop", "")
+#define TEXT_BLOCK "\"type\":\"text\",\"text\":\"\",\"citations\":null"
+#define CALL_BLOCK(name)                                                                           \
+    "\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"" name                                          \
+    "\",\"caller\":{\"type\":\"direct\"},\"input\":{}"
+
+Test(anthropic, a_plain_answer_is_exact) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, BODY(""), "Hey", &r);
+    reply_expect(&r, 200,
+                 "{" HEAD "[{\"type\":\"text\",\"text\":\"Hey\",\"citations\":null}]," STOP(
+                     "\"end_turn\"", "null") USAGE("10", "10", "3", "0") "}");
+    world_stop(&w);
+}
+
+Test(anthropic, a_stream_is_exact) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, MESSAGES, BODY(STREAM));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "He\xC3");
+    world_turns(&w, 2);
+    fake_tokens(&w.port, 0, "\xA9.");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    reply_expect(&r, 200,
+                 BEGIN(USAGE("10", "10", "0", "0")) START("0", TEXT_BLOCK)
+                     DELTA_("0", "text_delta", "text", "He")
+                         DELTA_("0", "text_delta", "text", "\xC3\xA9.") END("0")
+                             FINAL("\"end_turn\"", "null", USAGE("10", "10", "5", "0")));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(anthropic, thoughts_text_and_calls_are_blocks) {
+    struct world w;
+    struct reply r;
+    static const char output[] =
+        "Hm\n</think>\n\nSo.\n" CALL("time", "{\"z\": 1}") "\n" CALL("time", "{}") "\n";
+
+    started(&w);
+    ask(&w, BODY(TOOLS ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}"), output, &r);
+    reply_expect(
+        &r, 200,
+        "{" HEAD
+        "[{\"type\":\"thinking\",\"thinking\":\"Hm\",\"signature\":\"weft\"},{\"type\":\"text\","
+        "\"text\":\"So.\",\"citations\":null},{\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"time\""
+        ",\"caller\":{\"type\":\"direct\"},\"input\":{\"z\": 1}},{\"type\":\"tool_use\",\"id\":"
+        "\"X\",\"name\":\"time\",\"caller\":{\"type\":\"direct\"},\"input\":{}}]," STOP(
+            "\"tool_use\"", "null") USAGE("14", "14", "141", "10") "}");
+    int fd = world_connect(&w);
+    world_post(&w, fd, MESSAGES, BODY(TOOLS STREAM ",\"thinking\":{\"type\":\"adaptive\"}"));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, output);
+    fake_finish(&w.port, 1, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    reply_expect(
+        &r, 200,
+        BEGIN(USAGE("14", "14", "0", "0"))
+            START("0", "\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"")
+                DELTA_("0", "thinking_delta", "thinking", "Hm") DELTA_(
+                    "0", "signature_delta", "signature", "weft") END("0") START("1", TEXT_BLOCK)
+                    DELTA_("1", "text_delta", "text", "So.") END("1") START("2", CALL_BLOCK("time"))
+                        DELTA_("2", "input_json_delta", "partial_json", "{\\\"z\\\": 1}") END("2")
+                            START("3", CALL_BLOCK("time"))
+                                DELTA_("3", "input_json_delta", "partial_json", "{}") END("3")
+                                    FINAL("\"tool_use\"", "null", USAGE("14", "14", "141", "10")));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- what a client puts together ---- */
+
+struct told {
+    struct buf line; /* T<thinking> C<text> name<input> reason */
+    size_t n_blocks;
+    bool open, ended;
+};
+
+static void add_value(struct buf *b, yyjson_val *v) {
+    cr_assert(yyjson_is_str(v));
+    buf_add(b, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static void open_block(struct told *t, yyjson_val *block) {
+    yyjson_val *type = yyjson_obj_get(block, "type");
+
+    if (yyjson_equals_str(type, "thinking"))
+        buf_add_str(&t->line, "T<");
+    else if (yyjson_equals_str(type, "text"))
+        buf_add_str(&t->line, "C<");
+    else
+        add_value(&t->line, yyjson_obj_get(block, "name")), buf_add_char(&t->line, '<');
+    t->n_blocks++;
+}
+
+static void take_stop(struct told *t, yyjson_val *o) {
+    yyjson_val *stop = yyjson_obj_get(o, "stop_sequence");
+
+    add_value(&t->line, yyjson_obj_get(o, "stop_reason"));
+    if (yyjson_is_str(stop)) {
+        buf_add_char(&t->line, '(');
+        add_value(&t->line, stop);
+        buf_add_char(&t->line, ')');
+    }
+}
+
+static void take_delta(struct told *t, yyjson_val *delta) {
+    static const char *const keys[] = {"text", "thinking", "partial_json"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (yyjson_obj_get(delta, keys[i]))
+            add_value(&t->line, yyjson_obj_get(delta, keys[i]));
+}
+
+/* One event, which must be the one that may come here. */
+static void take_event(struct told *t, const char *type, yyjson_val *root, size_t at) {
+    yyjson_val *index = yyjson_obj_get(root, "index");
+
+    cr_assert(yyjson_equals_str(yyjson_obj_get(root, "type"), type));
+    cr_assert(!t->ended);
+    if (index)
+        cr_assert_eq(yyjson_get_uint(index), t->n_blocks - !!strcmp(type, "content_block_start"));
+    if (strcmp(type, "message_start") == 0) {
+        cr_assert_eq(at, 0);
+    } else if (strcmp(type, "content_block_start") == 0) {
+        cr_assert(!t->open);
+        open_block(t, yyjson_obj_get(root, "content_block"));
+        t->open = true;
+    } else if (strcmp(type, "content_block_delta") == 0) {
+        cr_assert(t->open);
+        take_delta(t, yyjson_obj_get(root, "delta"));
+    } else if (strcmp(type, "content_block_stop") == 0) {
+        cr_assert(t->open);
+        buf_add_str(&t->line, "> ");
+        t->open = false;
+    } else if (strcmp(type, "message_delta") == 0) {
+        cr_assert(!t->open);
+        take_stop(t, yyjson_obj_get(root, "delta"));
+    } else {
+        cr_assert_str_eq(type, "message_stop");
+        t->ended = true;
+    }
+}
+
+static void take_stream(struct told *t, char *text) {
+    char *save = NULL, type[64];
+    size_t at = 0;
+
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        cr_assert_eq(sscanf(line, "event: %63s", type), 1, "%s", line);
+        line = strtok_r(NULL, "\n", &save);
+        cr_assert(line && strncmp(line, "data: ", 6) == 0);
+        yyjson_doc *doc = yyjson_read(line + 6, strlen(line) - 6, 0);
+        cr_assert(doc, "%s", line);
+        take_event(t, type, yyjson_doc_get_root(doc), at++);
+        yyjson_doc_free(doc);
+    }
+    cr_assert(t->ended);
+}
+
+static void take_whole(struct told *t, const struct buf *body) {
+    yyjson_doc *doc = yyjson_read(body->data, body->len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *block;
+    size_t i, n;
+
+    cr_assert(doc, "%s", body->data);
+    yyjson_arr_foreach(yyjson_obj_get(root, "content"), i, n, block) {
+        yyjson_val *input = yyjson_obj_get(block, "input");
+
+        open_block(t, block);
+        if (input) {
+            char *text = yyjson_val_write(input, 0, NULL);
+
+            buf_add_str(&t->line, text);
+            free(text);
+        } else {
+            take_delta(t, block);
+        }
+        buf_add_str(&t->line, "> ");
+    }
+    take_stop(t, root);
+    yyjson_doc_free(doc);
+}
+
+static void expect_told(struct reply *r, const char *want) {
+    struct told t = {.line = {.max = 1 << 20}};
+
+    cr_assert_eq(r->status, 200, "%s", text_of(&r->body));
+    if (strncmp(text_of(&r->body), "event: ", 7) == 0)
+        take_stream(&t, r->body.data);
+    else
+        take_whole(&t, &r->body);
+    cr_expect_str_eq(text_of(&t.line), want);
+    buf_deinit(&t.line);
+    reply_deinit(r);
+}
+
+static const char story[] = "So \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
+    "weather", "{\"city\":\"K\xC3\xB6ln \\\"x\\\"\"}") "\n" CALL("time", "{}") "\nBye";
+static const char story_told[] =
+    "T<So \xC3\xA9?> C<I look: <tool> weather<{\"city\":\"K\xC3\xB6ln \\\"x\\\"\"}> time<{}> "
+    "C<Bye> tool_use";
+
+/* The story in two parts, with a death of the worker and repeated tokens between them. */
+static void perform(struct world *w, size_t cut, bool death) {
+    char head[sizeof(story)];
+
+    snprintf(head, sizeof(head), "%.*s", (int)cut, story);
+    fake_accept(&w->port, 0);
+    fake_tokens(&w->port, 0, head);
+    world_turns(w, 2);
+    if (death) {
+        api_worker_down(w->api);
+        world_turns(w, 1);
+        api_worker_up(w->api, NULL);
+        fake_accept(&w->port, 0);
+    }
+    size_t back = MIN(cut, 3u);
+    fake_tokens_from(&w->port, 0, (uint32_t)(cut - back), story + cut - back);
+    fake_finish(&w->port, 0, FINISH_STOP);
+}
+
+static void run_cuts(const char *body, bool death) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect_unix(&w);
+    for (size_t cut = 0; cut <= sizeof(story) - 1; cut++) {
+        w.port.n = 0;
+        world_post(&w, fd, MESSAGES, body);
+        world_turns(&w, 3);
+        cr_assert_eq(w.port.n, 1);
+        perform(&w, cut, death);
+        world_receive(&w, fd, &r);
+        expect_told(&r, story_told);
+    }
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+#define THINKING ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":2000}"
+
+Test(anthropic, blocks_are_the_same_wherever_tokens_are_cut) {
+    run_cuts(BODY(TOOLS THINKING STREAM), false);
+    run_cuts(BODY(TOOLS THINKING), false);
+}
+
+Test(anthropic, a_death_anywhere_tells_everything_once) {
+    run_cuts(BODY(TOOLS THINKING STREAM), true);
+}
+
+Test(anthropic, reasons_are_anthropics) {
+    static const struct {
+        const char *body, *output, *told;
+    } table[] = {
+        {BODY(""), "Hi.", "C<Hi.> end_turn"},
+        {BODY(""), "", "end_turn"},
+        {BODY(",\"stop_sequences\":[\"x\",\"END\"]"), "Hi END y", "C<Hi > stop_sequence(END)"},
+        {"{\"model\":\"tiny\",\"max_tokens\":4," HI "}", "Hi there", "C<Hi t> max_tokens"},
+        {BODY(TOOLS), CALL("time", "{}"), "time<{}> tool_use"},
+        {BODY(""), CALL("time", "{}"), "C<" CALL("time", "{}") "> end_turn"},
+        {BODY(TOOLS ",\"tool_choice\":{\"type\":\"none\"}"), CALL("time", "{}"),
+         "C<" CALL("time", "{}") "> end_turn"},
+        {BODY(TOOLS ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":true}"),
+         CALL("time", "{}") "\n" CALL("weather", "{}"),
+         "time<{}> C<" CALL("weather", "{}") "> tool_use"},
+    };
+    struct world w;
+    struct reply r;
+    char body[1000];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        ask(&w, table[i].body, table[i].output, &r);
+        expect_told(&r, table[i].told);
+        snprintf(body, sizeof(body), "%.*s" STREAM "}", (int)strlen(table[i].body) - 1,
+                 table[i].body);
+        ask(&w, body, table[i].output, &r);
+        expect_told(&r, table[i].told);
+    }
+    world_stop(&w);
+}
+
+/* As the SDK reads a stream that breaks off. */
+Test(anthropic, a_call_that_breaks_off_has_its_whole_members) {
+    static const struct {
+        const char *args, *input;
+    } table[] = {
+        {"{\"a\": 1, \"b\": [1, 2", "{\"a\":1,\"b\":[1]}"},
+        {"{\"a\": \"x\", \"b\": \"y", "{\"a\":\"x\"}"},
+        {"{\"a\": \"x\", \"b\"", "{\"a\":\"x\"}"},
+        {"{\"a\": {\"b\": tru", "{\"a\":{}}"},
+        {"{\"a\": {\"b\": true ", "{\"a\":{\"b\":true}}"},
+        {"{\"a\": {\"b\": null, \"\\\"", "{\"a\":{\"b\":null}}"},
+        {"{\"a\": [{}, [", "{\"a\":[{},[]]}"},
+        {"{\"a\": \"\\\\\", ", "{\"a\":\"\\\\\"}"},
+        {"{\"a\": -1.5e3, \"t\":", "{\"a\":-1500.0}"},
+        {"{", "{}"},
+    };
+    struct world w;
+    struct reply r;
+    char output[200], want[200];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(output, sizeof(output), "<tool_call>\n{\"name\": \"time\", \"arguments\": %s",
+                 table[i].args);
+        snprintf(want, sizeof(want), "time<%s> end_turn", table[i].input);
+        ask(&w, BODY(TOOLS), output, &r);
+        expect_told(&r, want);
+    }
+    world_stop(&w);
+}
+
+Test(anthropic, what_is_no_utf8_is_mended_in_input) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, BODY(TOOLS), CALL("weather", "{\"city\":\"K\xFFln\"}"), &r);
+    expect_told(&r, "weather<{\"city\":\"K\xEF\xBF\xBDln\"}> tool_use");
+    world_stop(&w);
+}
+
+/* ---- silence and failure ---- */
+
+Test(anthropic, silence_is_a_ping) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf raw = {.max = 1 << 20};
+
+    world_init(&w);
+    w.opts.keepalive_ms = 1;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, MESSAGES, BODY(STREAM));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    cr_assert(world_read_until(&w, fd, &raw, "event: ping\ndata: {\"type\":\"ping\"}\n\n"));
+    cr_expect(!strstr(raw.data, ": keep-alive"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(anthropic, a_failure_in_a_stream_is_an_error_event) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "POST " MESSAGES " HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: one\r\n"
+              "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+              strlen(BODY(STREAM)), BODY(STREAM));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hi");
+    world_turns(&w, 2);
+    fake_fail(&w.port, 0, 503, "No more.");
+    world_receive(&w, fd, &r);
+    const char *at = strstr(text_of(&r.body), "event: error\n");
+    cr_assert(at, "%s", text_of(&r.body));
+    cr_expect_str_eq(at, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":"
+                         "\"overloaded_error\",\"message\":\"No more.\"},\"request_id\":\"one\"}"
+                         "\n\n");
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+static void expect_error(struct reply *r, int status, const char *type) {
+    char needle[100], id[100], value[80];
+
+    snprintf(needle, sizeof(needle), "{\"type\":\"error\",\"error\":{\"type\":\"%s\",", type);
+    cr_expect_eq(r->status, status, "%d: %s", r->status, text_of(&r->body));
+    cr_expect_eq(strncmp(text_of(&r->body), needle, strlen(needle)), 0, "%s is no %s",
+                 text_of(&r->body), type);
+    reply_header(r, "request-id", value, sizeof(value));
+    snprintf(id, sizeof(id), "\"request_id\":\"%s\"}", value);
+    cr_expect(*value && strstr(text_of(&r->body), id), "%s", text_of(&r->body));
+    if (status == 429 || status == 529)
+        cr_expect(*reply_header(r, "retry-after", value, sizeof(value)));
+    reply_deinit(r);
+}
+
+Test(anthropic, every_status_has_its_type) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_body_bytes = 4000;
+    world_start(&w);
+    char *large = calloc(1, 6000);
+    memset(large, ' ', 5000);
+    world_ask(&w, MESSAGES, large, &r);
+    expect_error(&r, 413, "request_too_large");
+    free(large);
+    world_ask(&w, MESSAGES, "{", &r);
+    expect_error(&r, 400, "invalid_request_error");
+    world_ask(&w, MESSAGES, "{\"model\":\"gpt\",\"max_tokens\":1," HI "}", &r);
+    expect_error(&r, 404, "not_found_error");
+    world_get(&w, MESSAGES, &r);
+    expect_error(&r, 405, "invalid_request_error");
+    world_ask(&w, MESSAGES "/batches", "{}", &r);
+    expect_error(&r, 404, "not_found_error");
+    int fd = world_connect(&w);
+    static const int told[][2] = {{500, 500}, {503, 529}, {429, 429}};
+    static const char *const types[] = {"api_error", "overloaded_error", "rate_limit_error"};
+    for (size_t i = 0; i < ARRAY_SIZE(told); i++) {
+        world_post(&w, fd, MESSAGES, BODY(""));
+        world_turns(&w, 4);
+        fake_reject(&w.port, (uint32_t)i, told[i][0], "Why.");
+        world_receive(&w, fd, &r);
+        expect_error(&r, told[i][1], types[i]);
+    }
+    world_drop(&w, fd);
+    api_set_health(w.api, API_STARTING);
+    world_ask(&w, MESSAGES, BODY(""), &r);
+    expect_error(&r, 529, "overloaded_error");
+    world_stop(&w);
+}
+
+Test(anthropic, keys_come_in_either_header) {
+    struct world w;
+    struct reply r;
+    char path[64];
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-keys-%d", getpid());
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs("me:sk-1\n", f) >= 0);
+    fclose(f);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    unlink(path);
+    world_ask(&w, MESSAGES, BODY(""), &r);
+    expect_error(&r, 401, "authentication_error");
+    static const char *const heads[] = {"x-api-key: sk-1", "Authorization: Bearer sk-1"};
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
+        int fd = world_connect(&w);
+
+        world_say(&w, fd,
+                  "POST " MESSAGES "/count_tokens?beta=true HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+                  "anthropic-version: 2023-06-01\r\nanthropic-beta: a-1,b-2\r\n"
+                  "Content-Length: %zu\r\n\r\n%s",
+                  heads[i], strlen(BODY("")), BODY(""));
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 200);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
+Test(anthropic, a_prompt_that_is_too_long_says_so) {
+    struct world w;
+    struct reply r;
+    char body[1000];
+
+    world_init(&w);
+    w.model.max_context = 100;
+    world_start(&w);
+    snprintf(body, sizeof(body),
+             "{\"model\":\"claude\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":"
+             "\"%0200d\"}]}",
+             1);
+    world_ask(&w, MESSAGES, body, &r);
+    cr_expect(strstr(text_of(&r.body), "\"message\":\"prompt is too long: 219 tokens > 99 maximum"),
+              "%s", text_of(&r.body));
+    expect_error(&r, 400, "invalid_request_error");
+    world_stop(&w);
+}
+
+/* ---- models ---- */
+
+static void get(struct world *w, const char *path, const char *head, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_say(w, fd, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, head);
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+#define VERSION "anthropic-version: 2023-06-01\r\n"
+#define MODEL                                                                                      \
+    "{\"type\":\"model\",\"id\":\"X\",\"display_name\":\"tiny\",\"created_at\":"                   \
+    "\"2023-11-14T22:13:20Z\",\"lifecycle\":\"active\",\"max_input_tokens\":512}"
+
+Test(anthropic, models_have_anthropics_form_for_its_clients) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_start(&w);
+    get(&w, "/v1/models?limit=1000", VERSION, &r);
+    reply_expect(&r, 200,
+                 "{\"data\":[" MODEL "],\"has_more\":false,\"first_id\":\"tiny\",\"last_id\":"
+                 "\"tiny\"}");
+    get(&w, "/v1/models/claude-sonnet-4-6", VERSION, &r);
+    reply_expect(&r, 200, MODEL);
+    get(&w, "/v1/models/gpt", VERSION, &r);
+    expect_error(&r, 404, "not_found_error");
+    get(&w, "/v1/models", "", &r);
+    cr_expect(strstr(text_of(&r.body), "\"object\":\"list\""));
+    reply_deinit(&r);
+    world_stop(&w);
+}
