@@ -125,11 +125,18 @@ int chan_recv(struct chan *c, struct chan_frame *out) {
 }
 
 int chan_wait(struct chan *c, int timeout_ms) {
+    return chan_wait_or(c, -1, timeout_ms);
+}
+
+int chan_wait_or(struct chan *c, int other, int timeout_ms) {
     chan_flush(c);
     if (c->dead)
         return c->dead;
-    struct pollfd p = {c->fd, (short)(POLLIN | (chan_wants_write(c) ? POLLOUT : 0)), 0};
-    if (poll(&p, 1, timeout_ms) < 0 && errno != EINTR)
+    struct pollfd p[] = {
+        {c->fd, (short)(POLLIN | (chan_wants_write(c) ? POLLOUT : 0)), 0},
+        {other, POLLIN, 0}, /* poll() passes over a negative one */
+    };
+    if (poll(p, 2, timeout_ms) < 0 && errno != EINTR)
         return die(c, -errno);
     return chan_flush(c);
 }

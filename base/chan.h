@@ -46,3 +46,5 @@ int chan_recv(struct chan *c, struct chan_frame *out); /* 0, CHAN_EMPTY, -errno 
 /* Sleeps until the channel is readable (or writable, when frames are queued) or @timeout_ms has
  * passed (-1: no limit). 0, or -errno. Flushes. */
 int chan_wait(struct chan *c, int timeout_ms);
+/* The same; @other becoming readable ends the sleep too. -1: none. */
+int chan_wait_or(struct chan *c, int other, int timeout_ms);

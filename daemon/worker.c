@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/chan.h"
 #include "base/log.h"
+#include "daemon/compiler.h"
 #include "daemon/sandbox.h"
 #include "engine/engine.h"
 #include "proto/messages.h"
@@ -19,6 +20,7 @@
 #define QUEUE_MAX (32u << 20)  /* bytes that may wait in the channel before batches are skipped */
 #define STATS_NS 100000000     /* between two statistics */
 #define WARM_UP_TOKENS 8u
+#define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 struct worker {
     struct chan chan;
@@ -26,6 +28,7 @@ struct worker {
     struct gguf *file;
     struct engine *engine;
     struct tokenizer *tokenizer;
+    struct compiler *compiler;
     struct sched *sched;
     struct buf out;
     int64_t stats_sent_ns;
@@ -105,6 +108,10 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
 }
 
 static int new_sched(struct worker *w, const struct msg_open *m) {
+    int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->suspects);
+
+    if (r < 0)
+        return r;
     struct sched_opts o = {
         .max_seqs = m->max_seqs,
         .max_rows = m->max_rows,
@@ -115,6 +122,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .no_speculation = m->no_speculation,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
+        .constraints = compiler_source(w->compiler),
     };
 
     memcpy(&o.hash_seed, engine_info(w->engine)->fingerprint, sizeof(o.hash_seed));
@@ -212,6 +220,13 @@ static void send_stats(struct worker *w, bool idle) {
     }
 }
 
+static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    struct worker *w = ctx;
+
+    w->stats_stale = true;
+    sched_constraint_ready(w->sched, id, c, why);
+}
+
 static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
@@ -228,6 +243,7 @@ static int serve(struct worker *w) {
 
         if (r < 0)
             return r;
+        compiler_deliver(w->compiler, on_compiled, w);
         r = sched_step(w->sched);
         if (r < 0)
             return r;
@@ -235,7 +251,8 @@ static int serve(struct worker *w) {
             w->stats_stale = true;
         send_events(w);
         send_stats(w, r == SCHED_IDLE);
-        if (r == SCHED_IDLE && (r = chan_wait(&w->chan, idle_timeout_ms(w))) < 0)
+        if (r == SCHED_IDLE &&
+            (r = chan_wait_or(&w->chan, compiler_fd(w->compiler), idle_timeout_ms(w))) < 0)
             return r;
     }
 }
@@ -289,6 +306,7 @@ int worker_main(int argc, char **argv) {
     int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
 
     sched_free(w.sched);
+    compiler_free(w.compiler);
     engine_free(w.engine);
     tokenizer_free(w.tokenizer);
     gguf_free(w.file);

@@ -111,21 +111,26 @@ static uint32_t faults_of(struct api_port *p, uint64_t id) {
     return 0;
 }
 
-static void blame(struct workers *w) {
-    uint32_t n = MIN(w->suspects->n, SUSPECTS_MAX);
+static void blame_id(struct workers *w, uint64_t id) {
+    struct fault *f = NULL;
 
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t id = w->suspects->ids[i];
-        struct fault *f = NULL;
-
-        for (uint32_t k = 0; k < MIN(w->n_faults, FAULTS_MAX) && !f; k++)
-            f = w->faults[k].id == id ? &w->faults[k] : NULL;
-        if (!f) {
-            f = &w->faults[w->n_faults++ % FAULTS_MAX];
-            *f = (struct fault){.id = id};
-        }
-        f->n++;
+    for (uint32_t k = 0; k < MIN(w->n_faults, FAULTS_MAX) && !f; k++)
+        f = w->faults[k].id == id ? &w->faults[k] : NULL;
+    if (!f) {
+        f = &w->faults[w->n_faults++ % FAULTS_MAX];
+        *f = (struct fault){.id = id};
     }
+    f->n++;
+}
+
+/* Nobody is in both lists: a request runs when its grammar has been compiled. */
+static void blame(struct workers *w) {
+    const struct suspects *s = w->suspects;
+
+    for (uint32_t i = 0; i < MIN(s->n, SUSPECTS_MAX); i++)
+        blame_id(w, s->ids[i]);
+    for (uint32_t i = 0; i < MIN(s->n_compiling, SUSPECTS_COMPILING_MAX); i++)
+        blame_id(w, s->compiling[i]);
 }
 
 static void kill_worker(struct workers *w, const char *why) {

@@ -1,0 +1,432 @@
+/*
+ * compiler - the step thread owns the entries; what the thread needs of one is its job, which is given away and
+ * comes back through mailboxes. While a job is away the step thread does not touch it.
+ *
+ * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends is never used
+ * for another's text, and equal texts cost one compilation however many requests of any tenant bring them.
+ * That a text was seen before can be felt as time; it says no more than that somebody uses the same schema.
+ */
+
+#include "daemon/compiler.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "base/list.h"
+#include "base/mbox.h"
+#include "text/constraint.h"
+#include "text/tokenizer.h"
+
+#define SLOTS 1024u
+#define AWAY_MAX 2   /* one that is compiled, and one so that the thread does not wait for a step */
+#define TENANTS 256u /* slots of the order of tenants; two in one slot take turns as one */
+#define NICE 10      /* the step's own threads come first */
+
+enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
+
+struct job {
+    struct mbox_link mail;
+    const char *text; /* grammar, then triggers */
+    size_t n_grammar, n_triggers;
+    uint64_t blame[SUSPECTS_COMPILING_MAX]; /* who asked, when it was given away */
+    uint32_t n_blame;
+    bool stop; /* the thread ends */
+    struct constraint *constraint;
+    struct err err;
+};
+
+struct entry {
+    struct list link; /* in compiler.queued or compiler.ready */
+    struct entry *next;
+    enum entry_state state;
+    uint64_t hash;
+    char *text;
+    uint32_t tenant, n_refs, n_waiting, cap_waiting;
+    uint64_t *waiting; /* ids */
+    size_t bytes;
+    struct job job;
+};
+
+struct compiler {
+    struct sched_constraints source;
+    struct grammar_vocab *vocab;
+    struct suspects *suspects;
+    struct mbox to, from;
+    pthread_t thread;
+    bool started;
+    int fd;
+    struct entry *slot[SLOTS];
+    struct list queued, ready; /* ready: the one used last comes first */
+    uint32_t n_away, n_entries, n_queued;
+    uint64_t turn, served[TENANTS]; /* when the tenants of a slot were last served */
+    size_t bytes, max_bytes;
+    uint64_t n_hits, n_compiled, n_refused;
+};
+
+/* ---- the thread ---- */
+
+static void blame(struct compiler *c, const struct job *j, uint32_t n) {
+    if (!c->suspects)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        c->suspects->compiling[i] = j->blame[i];
+    __atomic_store_n(&c->suspects->n_compiling, n, __ATOMIC_RELEASE);
+}
+
+static void compile(struct compiler *c, struct job *j) {
+    blame(c, j, j->n_blame);
+    int r = constraint_new(&j->constraint, c->vocab, j->text, j->n_grammar, j->text + j->n_grammar,
+                           j->n_triggers, NULL, &j->err);
+    blame(c, j, 0);
+    if (r < 0 && j->err.status == 0)
+        err_set_code(&j->err, 500, "internal_error", NULL, "out of memory");
+}
+
+static void *run(void *arg) {
+    struct compiler *c = arg;
+
+    prctl(PR_SET_NAME, "weft-compile");
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
+    for (;;) {
+        struct job *j = CONTAINER_OF(mbox_wait(&c->to), struct job, mail);
+
+        if (j->stop)
+            return NULL;
+        compile(c, j);
+        mbox_post(&c->from, &j->mail);
+    }
+}
+
+static void wake(struct mbox *from) {
+    const uint64_t one = 1;
+    ssize_t r = write(CONTAINER_OF(from, struct compiler, from)->fd, &one, sizeof(one));
+
+    (void)r; /* cannot fail: the counter is far from its end */
+}
+
+/* ---- entries ---- */
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+static uint64_t hash_of(struct str a, struct str b) {
+    uint64_t h = mix(a.len, b.len), word;
+    const struct str part[] = {a, b};
+
+    for (int k = 0; k < 2; k++) {
+        uint32_t i = 0;
+
+        for (; i + sizeof(word) <= part[k].len; i += (uint32_t)sizeof(word)) {
+            memcpy(&word, part[k].data + i, sizeof(word));
+            h = mix(h, word);
+        }
+        for (; i < part[k].len; i++)
+            h = mix(h, (uint8_t)part[k].data[i]);
+    }
+    return h;
+}
+
+static bool is_text(const struct entry *e, uint64_t hash, const struct submit *m) {
+    return e->hash == hash && e->job.n_grammar == m->grammar.len &&
+           e->job.n_triggers == m->triggers.len &&
+           memcmp(e->text, m->grammar.data, m->grammar.len) == 0 &&
+           (m->triggers.len == 0 ||
+            memcmp(e->text + m->grammar.len, m->triggers.data, m->triggers.len) == 0);
+}
+
+static struct entry *entry_free(struct entry *e) {
+    if (e) {
+        constraint_free(e->job.constraint);
+        free(e->waiting);
+        free(e->text);
+        free(e);
+    }
+    return NULL;
+}
+
+static void drop(struct compiler *c, struct entry *e) {
+    struct entry **at = &c->slot[e->hash % SLOTS];
+
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    list_remove(&e->link);
+    c->n_entries--;
+    c->n_queued -= e->state == ENTRY_QUEUED;
+    c->bytes -= e->bytes;
+    entry_free(e);
+}
+
+static struct entry *add(struct compiler *c, uint64_t hash, const struct submit *m) {
+    struct entry *e = calloc(1, sizeof(*e));
+
+    if (!e)
+        return NULL;
+    *e = (struct entry){.hash = hash, .tenant = m->tenant, .state = ENTRY_QUEUED};
+    e->text = malloc((size_t)m->grammar.len + m->triggers.len + 1);
+    if (!e->text)
+        return entry_free(e);
+    memcpy(e->text, m->grammar.data, m->grammar.len);
+    if (m->triggers.len > 0)
+        memcpy(e->text + m->grammar.len, m->triggers.data, m->triggers.len);
+    e->job =
+        (struct job){.text = e->text, .n_grammar = m->grammar.len, .n_triggers = m->triggers.len};
+    e->next = c->slot[hash % SLOTS];
+    c->slot[hash % SLOTS] = e;
+    list_push_back(&c->queued, &e->link);
+    c->n_entries++;
+    c->n_queued++;
+    return e;
+}
+
+static int add_waiting(struct entry *e, uint64_t id) {
+    if (e->n_waiting == e->cap_waiting) {
+        uint32_t cap = e->cap_waiting ? 2 * e->cap_waiting : 4;
+        uint64_t *p = realloc(e->waiting, cap * sizeof(*p));
+
+        if (!p)
+            return -ENOMEM;
+        e->waiting = p;
+        e->cap_waiting = cap;
+    }
+    e->waiting[e->n_waiting++] = id;
+    return 0;
+}
+
+/* The first one of the tenant that was served longest ago. */
+static struct entry *next(struct compiler *c) {
+    struct entry *best = NULL;
+
+    LIST_FOREACH(node, &c->queued) {
+        struct entry *e = LIST_ENTRY(node, struct entry, link);
+
+        if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
+            best = e;
+    }
+    return best;
+}
+
+static void give_away(struct compiler *c) {
+    struct entry *e;
+
+    while (c->n_away < AWAY_MAX && (e = next(c))) {
+        list_remove(&e->link);
+        c->served[e->tenant % TENANTS] = ++c->turn;
+        e->state = ENTRY_AWAY;
+        e->job.n_blame = MIN(e->n_waiting, SUSPECTS_COMPILING_MAX);
+        memcpy(e->job.blame, e->waiting, e->job.n_blame * sizeof(*e->waiting));
+        c->n_queued--;
+        c->n_away++;
+        mbox_post(&c->to, &e->job.mail);
+    }
+}
+
+/* ---- what the scheduler calls ---- */
+
+static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
+    struct compiler *c = ctx;
+    uint64_t hash = hash_of(m->grammar, m->triggers);
+    struct entry *e = c->slot[hash % SLOTS];
+
+    (void)err;
+    while (e && !is_text(e, hash, m))
+        e = e->next;
+    c->n_hits += e != NULL;
+    if (!e)
+        e = add(c, hash, m);
+    if (!e)
+        return -ENOMEM;
+    if (e->state == ENTRY_READY) {
+        e->n_refs++;
+        list_remove(&e->link);
+        list_push_front(&c->ready, &e->link);
+        *out = e->job.constraint;
+        return 0;
+    }
+    if (add_waiting(e, m->id) < 0)
+        return -ENOMEM;
+    give_away(c);
+    return 1;
+}
+
+static bool forget_in(struct entry *e, uint64_t id) {
+    for (uint32_t i = 0; i < e->n_waiting; i++) {
+        if (e->waiting[i] == id) {
+            e->waiting[i] = e->waiting[--e->n_waiting];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What is with the thread is compiled to its end and kept. */
+static void forget(void *ctx, uint64_t id) {
+    struct compiler *c = ctx;
+
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        for (struct entry *e = c->slot[i]; e; e = e->next) {
+            if (!forget_in(e, id))
+                continue;
+            if (e->state == ENTRY_QUEUED && e->n_waiting == 0)
+                drop(c, e);
+            return;
+        }
+    }
+}
+
+static void evict(struct compiler *c) {
+    struct list *node = c->ready.prev;
+
+    while (c->bytes > c->max_bytes && node != &c->ready) {
+        struct entry *e = LIST_ENTRY(node, struct entry, link);
+
+        node = node->prev;
+        if (e->n_refs == 0)
+            drop(c, e);
+    }
+}
+
+static void release(void *ctx, const struct constraint *constraint) {
+    struct compiler *c = ctx;
+
+    LIST_FOREACH(node, &c->ready) {
+        struct entry *e = LIST_ENTRY(node, struct entry, link);
+
+        if (e->job.constraint == constraint) {
+            e->n_refs--;
+            break;
+        }
+    }
+    evict(c);
+}
+
+/* ---- results ---- */
+
+typedef void (*ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
+                         const struct err *why);
+
+/* The ids are taken off first: who is told may ask again. */
+static void tell(struct compiler *c, struct entry *e, ready_fn ready, void *ctx) {
+    CLEANUP(freep) uint64_t *id = STEAL(e->waiting);
+    const struct constraint *constraint = e->job.constraint;
+    struct err err = e->job.err;
+    uint32_t n = e->n_waiting;
+
+    e->n_waiting = e->cap_waiting = 0;
+    e->n_refs += constraint ? n : 0;
+    if (!constraint)
+        drop(c, e);
+    for (uint32_t i = 0; i < n; i++)
+        ready(ctx, id[i], constraint, constraint ? NULL : &err);
+}
+
+void compiler_deliver(struct compiler *c, ready_fn ready, void *ctx) {
+    struct mbox_link *mail = mbox_take(&c->from);
+    uint64_t count;
+
+    if (!mail)
+        return;
+    ssize_t r = read(c->fd, &count, sizeof(count));
+    (void)r;
+    for (; mail; mail = mbox_take(&c->from)) {
+        struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
+
+        c->n_away--;
+        e->state = ENTRY_READY;
+        list_push_front(&c->ready, &e->link);
+        if (e->job.constraint) {
+            c->n_compiled++;
+            e->bytes = sizeof(*e) + e->job.n_grammar + e->job.n_triggers +
+                       constraint_bytes(e->job.constraint);
+            c->bytes += e->bytes;
+        } else {
+            c->n_refused++;
+        }
+        tell(c, e, ready, ctx);
+    }
+    evict(c);
+    give_away(c);
+}
+
+/* ---- life ---- */
+
+int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
+                 struct suspects *suspects) {
+    struct compiler *c = calloc(1, sizeof(*c));
+
+    if (!c)
+        return -ENOMEM;
+    c->source = (struct sched_constraints){c, ask, forget, release};
+    c->suspects = suspects;
+    c->max_bytes = max_bytes;
+    list_init(&c->queued);
+    list_init(&c->ready);
+    mbox_init(&c->to, NULL);
+    mbox_init(&c->from, wake);
+    c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int r = c->fd < 0 ? -errno : grammar_vocab_of(&c->vocab, t);
+
+    if (r == 0)
+        r = -pthread_create(&c->thread, NULL, run, c);
+    c->started = r == 0;
+    if (r < 0) {
+        compiler_free(c);
+        return r;
+    }
+    *out = c;
+    return 0;
+}
+
+struct compiler *compiler_free(struct compiler *c) {
+    struct job stop = {.stop = true};
+
+    if (!c)
+        return NULL;
+    /* What the thread has not begun is taken back. */
+    while (mbox_take(&c->to))
+        ;
+    if (c->started) {
+        mbox_post(&c->to, &stop.mail);
+        pthread_join(c->thread, NULL);
+    }
+    while (mbox_take(&c->from))
+        ;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        for (struct entry *e = c->slot[i], *after; e; e = after) {
+            after = e->next;
+            entry_free(e);
+        }
+    mbox_deinit(&c->to);
+    mbox_deinit(&c->from);
+    grammar_vocab_free(c->vocab);
+    if (c->fd >= 0)
+        close(c->fd);
+    free(c);
+    return NULL;
+}
+
+const struct sched_constraints *compiler_source(struct compiler *c) {
+    return &c->source;
+}
+
+int compiler_fd(const struct compiler *c) {
+    return c->fd;
+}
+
+void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
+    *out = (struct compiler_stats){
+        .n_entries = c->n_entries,
+        .n_queued = c->n_queued,
+        .bytes = c->bytes,
+        .n_hits = c->n_hits,
+        .n_compiled = c->n_compiled,
+        .n_refused = c->n_refused,
+    };
+}

@@ -1,0 +1,44 @@
+#pragma once
+
+/*
+ * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for the next
+ * request that brings the same text. All functions are for the step thread.
+ *
+ *     ask ----> queued ----> with the thread ----> ready: as often in use as it was handed out,
+ *                 |                |                      least recently used goes when memory is short
+ *                 '-- nobody waits |-- refused: told to those who wait, and forgotten
+ *
+ * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred large
+ * schemas delays nobody else's small one.
+ */
+
+#include "base/err.h"
+#include "proto/messages.h"
+#include "scheduler/scheduler.h"
+
+struct compiler;
+
+struct compiler_stats {
+    uint32_t n_entries, n_queued;
+    size_t bytes;
+    uint64_t n_hits, n_compiled, n_refused;
+};
+
+/* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is kept for
+ * later. @suspects may be NULL. 0 or -errno. */
+int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
+                 struct suspects *suspects);
+/* Everything that was handed out has been released. Waits for the compilation under way. */
+struct compiler *compiler_free(struct compiler *c);
+DEFINE_FREEP(struct compiler, compiler)
+
+/* For sched_opts; lives as long as the compiler. */
+const struct sched_constraints *compiler_source(struct compiler *c);
+/* Readable when something can be delivered. */
+int compiler_fd(const struct compiler *c);
+/* Tells the results that have arrived: exactly one call for each request that waited. */
+void compiler_deliver(struct compiler *c,
+                      void (*ready)(void *ctx, uint64_t id, const struct constraint *constraint,
+                                    const struct err *why),
+                      void *ctx);
+void compiler_stats(const struct compiler *c, struct compiler_stats *out);

@@ -1,0 +1,202 @@
+/* Grammars are compiled by a thread: who waits is told exactly once, equal texts are compiled once, memory
+ * has a limit, and one tenant's queue is not another's. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include "daemon/compiler.h"
+#include "tests/support/json_vocab.h"
+#include "text/constraint.h"
+
+#define TOLD_MAX 256
+
+static struct tokenizer *tokenizer;
+static struct compiler *compiler;
+static struct suspects suspects;
+
+static struct told {
+    uint64_t id;
+    const struct constraint *constraint;
+    struct err err;
+} told[TOLD_MAX];
+static uint32_t n_told;
+
+static void begin(size_t max_bytes) {
+    tokenizer = json_vocab_new();
+    n_told = 0;
+    cr_assert_eq(compiler_new(&compiler, tokenizer, max_bytes, &suspects), 0);
+}
+
+static void end(void) {
+    compiler_free(compiler);
+    tokenizer_free(tokenizer);
+}
+
+static void on_ready(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    cr_assert(n_told < TOLD_MAX && !ctx && (c != NULL) == (why == NULL));
+    told[n_told++] = (struct told){id, c, why ? *why : (struct err){0}};
+}
+
+static int ask_for(uint64_t id, uint32_t tenant, const char *grammar, const char *triggers,
+                   const struct constraint **out) {
+    const struct sched_constraints *s = compiler_source(compiler);
+    struct submit m = {.id = id,
+                       .tenant = tenant,
+                       .grammar = {grammar, (uint32_t)strlen(grammar)},
+                       .triggers = {triggers, (uint32_t)strlen(triggers)}};
+    struct err err;
+
+    return s->ask(s->ctx, &m, out, &err);
+}
+
+static void release(const struct constraint *c) {
+    const struct sched_constraints *s = compiler_source(compiler);
+
+    s->release(s->ctx, c);
+}
+
+/* Sleeps as the step loop does, until @n have been told. */
+static void wait_for(uint32_t n) {
+    struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+    while (n_told < n) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    compiler_deliver(compiler, on_ready, NULL);
+    cr_assert_eq(n_told, n);
+}
+
+static struct compiler_stats stats(void) {
+    struct compiler_stats s;
+
+    compiler_stats(compiler, &s);
+    return s;
+}
+
+Test(compiler, equal_texts_are_compiled_once) {
+    const struct constraint *c = NULL;
+
+    begin(1 << 20);
+    for (uint64_t id = 1; id <= 5; id++)
+        cr_assert_eq(ask_for(id, 0, "{\"json_object\":true}", "", &c), 1);
+    wait_for(5);
+    for (uint32_t i = 0; i < 5; i++) {
+        cr_assert_eq(told[i].id, i + 1);
+        cr_assert_eq(told[i].constraint, told[0].constraint);
+    }
+    cr_assert_eq(ask_for(6, 0, "{\"json_object\":true}", "", &c), 0);
+    cr_assert_eq(c, told[0].constraint);
+    /* The triggers belong to it. */
+    cr_assert_eq(ask_for(7, 0, "{\"json_object\":true}", "{\"after\":[\"x\"]}", &c), 1);
+    wait_for(6);
+    cr_assert_neq(told[5].constraint, told[0].constraint);
+    for (int i = 0; i < 6; i++)
+        release(told[0].constraint);
+    release(told[5].constraint);
+    cr_assert_eq(stats().n_compiled, 2);
+    cr_assert_eq(stats().n_entries, 2);
+    cr_assert_eq(suspects.n_compiling, 0);
+    end();
+}
+
+Test(compiler, refusals_are_told_and_forgotten) {
+    const struct constraint *c;
+
+    begin(1 << 20);
+    cr_assert_eq(ask_for(1, 0, "{\"regex\":\"(\"}", "", &c), 1);
+    cr_assert_eq(ask_for(2, 0, "{\"regex\":\"(\"}", "", &c), 1);
+    cr_assert_eq(ask_for(3, 0, "{\"regex\":\"a\"}", "[]", &c), 1);
+    wait_for(3);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_null(told[i].constraint);
+        cr_assert_eq(told[i].err.status, 400);
+        cr_assert_str_eq(told[i].err.code, "grammar_invalid");
+    }
+    cr_assert_eq(stats().n_entries, 0);
+    cr_assert_eq(stats().n_refused, 2);
+    end();
+}
+
+Test(compiler, what_is_not_in_use_makes_room) {
+    const struct constraint *c, *kept = NULL;
+    char text[64];
+
+    begin(30000);
+    for (uint64_t id = 1; id <= 100; id++) {
+        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        cr_assert_eq(ask_for(id, 0, text, "", &c), 1);
+        wait_for((uint32_t)id);
+        if (id == 3)
+            kept = told[id - 1].constraint;
+        else
+            release(told[id - 1].constraint);
+    }
+    cr_assert_leq(stats().bytes, 30000);
+    cr_assert(stats().n_entries > 1 && stats().n_entries < 60);
+    /* The one in use is still there, and so is the last one. */
+    cr_assert_eq(ask_for(200, 0, "{\"regex\":\"[a-z]{3}\"}", "", &c), 0);
+    cr_assert_eq(c, kept);
+    cr_assert_eq(ask_for(201, 0, "{\"regex\":\"[a-z]{100}\"}", "", &c), 0);
+    cr_assert_eq(ask_for(202, 0, "{\"regex\":\"[a-z]{1}\"}", "", &c), 1);
+    wait_for(101);
+    release(kept), release(kept), release(told[99].constraint), release(told[100].constraint);
+    end();
+}
+
+Test(compiler, tenants_take_turns) {
+    const struct constraint *c;
+    uint32_t at = 0;
+    char text[64];
+
+    begin(1 << 20);
+    for (uint64_t id = 1; id <= 40; id++) {
+        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+    }
+    cr_assert_eq(ask_for(100, 2, "{\"regex\":\"x\"}", "", &c), 1);
+    wait_for(41);
+    while (told[at].id != 100)
+        at++;
+    cr_assert_leq(at, 3, "%u others came first", at);
+    for (uint32_t i = 0; i < n_told; i++)
+        release(told[i].constraint);
+    end();
+}
+
+Test(compiler, who_has_gone_is_not_told) {
+    const struct sched_constraints *s;
+    const struct constraint *c;
+    char text[64];
+
+    begin(1 << 20);
+    s = compiler_source(compiler);
+    for (uint64_t id = 1; id <= 20; id++) {
+        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id);
+        cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+    }
+    for (uint64_t id = 1; id < 20; id++)
+        s->forget(s->ctx, id);
+    s->forget(s->ctx, 999);
+    cr_assert_eq(stats().n_queued, 1);
+    wait_for(1);
+    cr_assert_eq(told[0].id, 20);
+    release(told[0].constraint);
+    end();
+}
+
+Test(compiler, ends_with_work_under_way) {
+    const struct constraint *c;
+    char text[64];
+
+    for (int round = 0; round < 5; round++) {
+        begin(1 << 20);
+        for (uint64_t id = 1; id <= 10; id++) {
+            snprintf(text, sizeof(text), "{\"regex\":\"([a-z]{%d}x?){3}\"}", (int)id);
+            cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+        }
+        end();
+    }
+}
