@@ -237,7 +237,7 @@ static void plan_admissions(struct plan_work *w) {
             continue;
         overtakes--;
         for (uint32_t j = p->n_running; j < i; j++)
-            p->req[j].n_bypassed += !p->req[j].admitted;
+            p->req[j].n_bypassed += !p->req[j].admitted && p->req[j].verdict != PLAN_WAIT_SHARE;
     }
 }
 

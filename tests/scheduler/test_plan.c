@@ -14,6 +14,7 @@ struct fixture {
     uint32_t scratch[MAX_REQS];
     uint64_t hash[MAX_REQS][MAX_HASHES];
     float survival[MAX_REQS][16];
+    float group_weight[4];
     struct cost cost;
 };
 
@@ -130,12 +131,15 @@ static void check(const struct fixture *f) {
 /* The step ends in time, but for one small chunk of a single prefill. */
 static void check_time(const struct fixture *f) {
     const struct plan *p = &f->p;
-    bool decode = false, in_time;
+    bool in_time;
     uint32_t n_prefills = 0;
 
+    int64_t limit = p->max_step_ns;
+    static const double pace[] = {1, 0.5, 4};
+
     for (uint32_t i = 0; i < p->n_running; i++)
-        decode |= p->req[i].n_tokens - p->req[i].n_computed == 1;
-    int64_t limit = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
+        if (p->req[i].n_tokens - p->req[i].n_computed == 1)
+            limit = MIN(limit, (int64_t)((double)p->itl_ns * pace[p->req[i].pace]));
     in_time = p->force_chunk || p->force_draft || cost_bound_ns(p->cost, &p->shape) <= limit;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];
@@ -159,6 +163,21 @@ static void draft_something(struct fixture *f, struct rng *r, uint32_t i) {
     f->req[i].try_draft = rng_below(r, 8) == 0;
     for (uint32_t k = 0; k < 16; k++)
         f->survival[i][k] = survival *= (float)rng_unit(r) * 0.5F + 0.5F;
+}
+
+/* Several tenants, of which some have more than their part. */
+static void mix_tenants(struct fixture *f, struct rng *r) {
+    f->p.n_groups = 1 + rng_below(r, 4);
+    f->p.group_weight = f->group_weight;
+    f->p.reserve_seqs = rng_below(r, 4);
+    f->p.reserve_pages = rng_below(r, 30);
+    for (uint32_t i = 0; i < 4; i++)
+        f->group_weight[i] = 0.125F * (float)(1 << rng_below(r, 8));
+    for (uint32_t i = 0; i < f->p.n_running + f->p.n_waiting; i++) {
+        f->req[i].group = (uint16_t)rng_below(r, f->p.n_groups);
+        f->req[i].pace = (uint8_t)rng_below(r, 3);
+        f->req[i].over = rng_below(r, 2);
+    }
 }
 
 static void randomize(struct fixture *f, struct rng *r) {
@@ -205,6 +224,8 @@ static void randomize(struct fixture *f, struct rng *r) {
     f->p.n_available = rng_below(r, 3) ? rng_below(r, 40) : 1000;
     if (held + f->p.n_available < plan_pages(&f->p, most))
         f->p.n_available = plan_pages(&f->p, most) - held;
+    if (rng_below(r, 2))
+        mix_tenants(f, r);
     for (uint32_t i = n_running; i < n_running + n_waiting; i++)
         f->req[i].n_idle = MIN(f->req[i].n_idle, f->p.n_available);
 }
@@ -499,4 +520,88 @@ Test(plan, forced_chunks_are_exact) {
     plan_step(&f.p);
     cr_expect_eq(f.req[0].n_rows, 7);
     cr_expect_eq(f.req[1].n_rows, 5);
+}
+
+/* ---- tenants ---- */
+
+Test(plan, time_for_prefill_is_divided_by_weight) {
+    static struct fixture f;
+    uint32_t rows[2] = {0};
+
+    setup(&f, 10, 0.25);
+    f.p.n_available = 5000;
+    f.p.n_groups = 2;
+    f.p.group_weight = f.group_weight;
+    f.group_weight[0] = 1, f.group_weight[1] = 3;
+    add_running(&f, 101, 100);
+    for (uint16_t i = 0; i < 8; i++) /* the first has more prompts, and stands higher */
+        add_running(&f, 4000, 0)->group = i < 7 ? 0 : 1;
+    plan_step(&f.p);
+    check(&f);
+    for (uint32_t i = 1; i < 9; i++)
+        rows[f.req[i].group] += f.req[i].n_rows;
+    cr_expect_gt(rows[0], 16);
+    cr_expect_gt(rows[1], 5 * rows[0] / 2, "%u and %u rows", rows[0], rows[1]);
+    cr_expect_lt(rows[1], 4 * rows[0], "%u and %u rows", rows[0], rows[1]);
+}
+
+Test(plan, what_a_tenant_does_not_need_goes_to_the_other) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.25);
+    f.p.n_available = 5000;
+    f.p.n_groups = 2;
+    f.p.group_weight = f.group_weight;
+    f.group_weight[0] = 100, f.group_weight[1] = 1;
+    add_running(&f, 101, 100);
+    struct plan_req *small = add_running(&f, 20, 0), *large = add_running(&f, 4000, 0);
+    large->group = 1;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(small->n_rows, 20);
+    cr_expect_gt(large->n_rows, 100);
+}
+
+Test(plan, the_last_sequences_and_pages_are_for_those_below_their_part) {
+    static struct fixture f;
+
+    setup(&f, 10, 0.25);
+    f.p.max_seqs = 8;
+    f.p.reserve_seqs = 2;
+    for (int i = 0; i < 6; i++)
+        add_running(&f, 101, 100);
+    struct plan_req *flood = add_waiting(&f, 30, 30), *other = add_waiting(&f, 30, 30);
+    flood->over = true;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(flood->verdict, PLAN_WAIT_SHARE);
+    cr_expect(other->admitted);
+    cr_expect_eq(flood->n_bypassed, 0, "it is not its turn");
+
+    f.p.reserve_seqs = 0;
+    f.p.reserve_pages = 10;
+    f.p.n_available = 11;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_eq(flood->verdict, PLAN_WAIT_SHARE);
+    cr_expect(other->admitted);
+}
+
+Test(plan, the_strictest_pace_of_those_that_decode_counts) {
+    static struct fixture f;
+    static const uint8_t pace[3] = {PLAN_PACE_SLOW, PLAN_PACE_NORMAL, PLAN_PACE_QUICK};
+    uint32_t rows[3];
+
+    for (int k = 0; k < 3; k++) {
+        setup(&f, 5, 0.25);
+        f.p.n_available = 5000;
+        for (int i = 0; i <= k; i++)
+            add_running(&f, 101, 100)->pace = pace[i];
+        struct plan_req *prompt = add_running(&f, 4000, 0);
+        plan_step(&f.p);
+        check_time(&f);
+        rows[k] = prompt->n_rows;
+    }
+    cr_expect(rows[0] > 3 * rows[1] && rows[1] > 3 * rows[2] / 2, "%u, %u, %u rows", rows[0],
+              rows[1], rows[2]);
 }
