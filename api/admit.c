@@ -176,17 +176,17 @@ static bool push_out(struct api *a, const struct waiter *w) {
     return true;
 }
 
-int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *err) {
+bool admit_is_free(const struct api *a, const struct waiter *w) {
+    return list_empty(&w->tenant->waiting) && fits(a, w);
+}
+
+void admit_again(struct api *a, struct waiter *w) {
     struct tenant *t = w->tenant;
 
     list_init(&w->link);
-    if (list_empty(&t->waiting) && fits(a, w)) {
+    if (admit_is_free(a, w)) {
         admit(a, w);
-        return 0;
-    }
-    if ((t->conf.max_queued > 0 && t->n_queued + w->n > t->conf.max_queued) || !push_out(a, w)) {
-        t->n_limited++;
-        return refuse(a, t, retry, err);
+        return;
     }
     list_push_back(&t->waiting, &w->link);
     t->n_queued += w->n;
@@ -194,6 +194,21 @@ int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *er
     note_busy(a, t);
     if (w->deadline_ns)
         admit_tick_later(a);
+}
+
+int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *err) {
+    struct tenant *t = w->tenant;
+
+    list_init(&w->link);
+    if (admit_is_free(a, w)) {
+        admit(a, w);
+        return 0;
+    }
+    if ((t->conf.max_queued > 0 && t->n_queued + w->n > t->conf.max_queued) || !push_out(a, w)) {
+        t->n_limited++;
+        return refuse(a, t, retry, err);
+    }
+    admit_again(a, w);
     return 0;
 }
 

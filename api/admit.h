@@ -43,6 +43,10 @@ void admit_close(struct api *a); /* the timer; nothing may wait */
 
 /* Admits @w now or queues it. 429 with *retry_ms when the queue or the tenant's part of it is full. */
 int admit_enter(struct api *a, struct waiter *w, uint32_t *retry_ms, struct err *err);
+bool admit_is_free(const struct api *a, const struct waiter *w); /* it need not wait */
+/* The same for one that has been in before, for a part of what it came for: it is not sent away. Its
+ * `refused` is NULL. */
+void admit_again(struct api *a, struct waiter *w);
 void admit_cancel(struct api *a, struct waiter *w); /* it waits no longer, if it did */
 bool admit_is_waiting(const struct waiter *w);
 /* @n generations have left (their charges are settled); others follow. */

@@ -537,27 +537,11 @@ static int charge(struct answer *a, struct err *err) {
 }
 
 static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_t seed) {
-    struct call *c = a->call;
-    struct api *api = c->api;
-    const struct request *r = &a->work.r;
-
     g->owner = a;
     g->changed = on_changed;
     g->m.group = group;
     g->m.seed = seed;
-    struct session s = c->session.program ? c->session : session_of_body(api, c->tenant, r);
-    g->m.program = s.program;
-    g->session_from = s.from;
-    const struct tenant *t = tenants_get(&api->tenants, c->tenant);
-    g->m.tenant = t->number;
-    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
-    g->m.class = (uint8_t)t->conf.class;
-    g->m.arrived_ns = c->started_ns;
-    if (api->opts.request_timeout_ms)
-        g->m.deadline_ns = c->started_ns + (int64_t)api->opts.request_timeout_ms * 1000000;
-    char name[AUTH_SHARE_NAME];
-    tenant_share_name(t, name);
-    auth_share_key(api->secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
+    gen_belongs(g, &a->call, &a->work.r);
 }
 
 static int set_split(struct answer *a, struct gen *g) {

@@ -32,7 +32,8 @@ struct api_model {
     const struct template *template; /* NULL: the model has none */
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
-    uint32_t max_context, n_vocab, page_tokens, n_pages;
+    uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
+    bool pools_mean; /* its embeddings are means over all tokens, if nobody says otherwise */
     int64_t created_unix;
 };
 

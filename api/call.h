@@ -82,6 +82,7 @@ void completions_serve(struct call *c, struct http *h);
 void completions_render_serve(struct call *c, struct http *h);
 void anthropic_serve(struct call *c, struct http *h);
 void anthropic_count_serve(struct call *c, struct http *h);
+void embeddings_serve(struct call *c, struct http *h);
 void models_list_serve(struct call *c, struct http *h);
 void models_one_serve(struct call *c, struct http *h);
 void health_serve(struct call *c, struct http *h);

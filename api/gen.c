@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/call.h"
 #include "api/private.h"
 #include "api/request.h"
 
@@ -91,8 +92,8 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->m.priority = r->priority;
     g->m.sampling = r->sampling;
     g->m.n_top = (uint8_t)r->n_top;
-    g->m.flags =
-        (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0));
+    g->m.flags = (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) |
+                            (r->digests ? SUBMIT_DIGESTS : 0) | r->pool);
     g->m.n_stop_ids = r->n_stop_ids;
     g->m.stop_ids = r->stop_ids;
     g->m.n_bias = r->n_bias;
@@ -103,6 +104,26 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     *out = g;
     return 0;
+}
+
+void gen_belongs(struct gen *g, struct call *const *call, const struct request *r) {
+    const struct call *c = *call;
+    const struct api *a = g->api;
+    const struct tenant *t = tenants_get(&a->tenants, c->tenant);
+    struct session s = c->session.program ? c->session : session_of_body(a, c->tenant, r);
+    char name[AUTH_SHARE_NAME];
+
+    g->call = call;
+    g->session_from = s.from;
+    g->m.program = s.program;
+    g->m.tenant = t->number;
+    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
+    g->m.class = (uint8_t)t->conf.class;
+    g->m.arrived_ns = c->started_ns;
+    if (a->opts.request_timeout_ms)
+        g->m.deadline_ns = c->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
+    tenant_share_name(t, name);
+    auth_share_key(a->secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
 }
 
 int gen_split(struct gen *g, const struct toolcall_opts *opts) {
@@ -149,6 +170,7 @@ struct gen *gen_free(struct gen *g) {
     free(g->logprobs);
     free(g->top);
     free(g->digests);
+    free(g->vector);
     free(g->text_end);
     free(g);
     return NULL;
@@ -355,6 +377,24 @@ static void refuse(struct gen *g, const struct event *e) {
              *text ? text : "The engine refused it.");
 }
 
+/* A vector where one was asked for, and nowhere else. */
+static int take_vector(struct gen *g, const struct event *e) {
+    bool wanted = g->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN) && e->kind == EVENT_FINISH &&
+                  e->finish == FINISH_STOP;
+
+    if (wanted != (e->n_vector > 0))
+        return -EPROTO;
+    if (!wanted)
+        return 0;
+    g->vector = malloc(e->n_vector * sizeof(*g->vector));
+    if (!g->vector)
+        return -ENOMEM;
+    memcpy(g->vector, e->vector, e->n_vector * sizeof(*g->vector));
+    g->n_vector = e->n_vector;
+    g->api->stats.n_prompt_tokens += g->n_prompt;
+    return 0;
+}
+
 static void on_finish(struct gen *g, const struct event *e) {
     switch ((enum finish_reason)e->finish) {
     case FINISH_STOP:
@@ -381,6 +421,7 @@ void gen_on_event(struct api *a, const struct event *e) {
         return; /* it ended here first */
     take_counts(g, e);
     int r = take_tokens(g, e);
+    r = r < 0 ? r : take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
                  r == -ENOMEM ? "Out of memory." : "The engine's answer makes no sense.");

@@ -26,6 +26,7 @@
 struct api;
 struct api_port;
 struct request;
+struct call;
 
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 
@@ -37,6 +38,7 @@ struct gen {
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool doomed;
     void *owner;
+    struct call *const *call;       /* the owner's; NULL there: nobody waits for it any more */
     void (*changed)(struct gen *g); /* something new; may free @g */
     const char *session_from;       /* what told m.program, or NULL */
     struct charge charge;           /* of its tenant; gen_charge() */
@@ -45,6 +47,8 @@ struct gen {
     float *logprobs;                /* the next three: per output token, or NULL */
     struct event_top *top;          /* [m.n_top] each */
     uint64_t *digests;
+    float *vector; /* what came in place of tokens: [n_vector] */
+    uint32_t n_vector;
     uint32_t *text_end; /* text.len after each output token */
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
@@ -65,6 +69,8 @@ struct gen {
  * outlive it. */
 int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
+/* It is made for *@call, which outlives it or is set to NULL: whose it is, since when and for how long. */
+void gen_belongs(struct gen *g, struct call *const *call, const struct request *r);
 /* Its text is taken apart. Before it is started. */
 int gen_split(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */

@@ -79,6 +79,8 @@ void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call 
         observe(&m->per_token,
                 (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_out - 1), 1);
     observe(&m->prompt_tokens, g->n_prompt, 1);
+    if (g->vector)
+        return; /* nothing was put out */
     observe(&m->output_tokens, g->n_out, 1);
     observe(&m->max_tokens, g->m.max_new, 1);
     if (g->m.choice == 0)

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
-#include "api/answer.h"
+#include "api/call.h"
+#include "api/gen.h"
 #include "api/private.h"
 
 /* What comes from daemon/: the worker's events and life, and what the admin socket asks. */
@@ -43,14 +44,14 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
 
     for (const struct list *l = a->gens.next; l != &a->gens && n < max; l = l->next) {
         const struct gen *g = LIST_ENTRY(l, struct gen, link);
-        const struct answer *w = g->owner;
+        const struct call *c = g->call ? *g->call : NULL;
 
-        if (g->state == GEN_DONE || !w->call)
+        if (g->state == GEN_DONE || !c)
             continue;
         struct api_request_info *i = &out[n++];
         *i = (struct api_request_info){
             .id = g->m.id,
-            .endpoint = w->call->route->path,
+            .endpoint = c->route->path,
             .state = state_of(g),
             .program = g->m.program,
             .session_from = g->session_from,
@@ -60,7 +61,7 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .max_new = g->m.max_new,
             .age_ms = (now - g->m.arrived_ns) / 1000000,
         };
-        snprintf(i->request_id, sizeof(i->request_id), "%s", w->call->id);
+        snprintf(i->request_id, sizeof(i->request_id), "%s", c->id);
     }
     return n;
 }

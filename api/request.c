@@ -26,6 +26,7 @@
 #define CHAT REQUEST_CHAT
 #define TEXT REQUEST_COMPLETION
 #define BOTH (REQUEST_CHAT | REQUEST_COMPLETION)
+#define EMBED REQUEST_EMBEDDING
 #define RENDERED (REQUEST_CHAT | REQUEST_TOKENIZE)
 #define ANY 0xFF
 
@@ -312,6 +313,34 @@ PARSER(parse_digest) {
     return result;
 }
 
+PARSER(parse_encoding) {
+    (void)a;
+    r->base64 = yyjson_equals_str(v, "base64");
+    return r->base64 || yyjson_equals_str(v, "float") ? 0 : refuse(f, err);
+}
+
+/* Fewer dimensions make sense where a model was trained for that, and no file says so. */
+PARSER(parse_dimensions) {
+    int64_t n;
+    int result = whole(f, v, &n, err);
+
+    (void)r;
+    if (result == 0 && n != a->model->n_embd)
+        return err_set_code(err, 400, "invalid_value", f->name,
+                            "The vectors of this model have %u dimensions; others are not "
+                            "supported here.",
+                            a->model->n_embd);
+    return result;
+}
+
+PARSER(parse_pooling) {
+    (void)a;
+    r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
+              : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
+                                             : 0;
+    return r->pool ? 0 : refuse(f, err);
+}
+
 /* ---- what is not supported ---- */
 
 static int unsupported(const char *name, struct err *err) {
@@ -414,6 +443,11 @@ static const struct field fields[] = {
     {"messages", RENDERED, parse_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
     {"prompt", TEXT | REQUEST_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
+    {"input", EMBED, parse_value, AT(prompt), 0, 0, NULL},
+    {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
+    {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
+    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\" or \"mean\""},
+    {"normalize", EMBED, parse_not, AT(no_normalize), 0, 0, "a boolean"},
     {"tokens", REQUEST_DETOKENIZE, parse_array, AT(tokens), 0, 1e9, "an array of token ids"},
     FLAG("stream", BOTH, stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
@@ -428,14 +462,15 @@ static const struct field fields[] = {
     {"logit_bias", BOTH, parse_bias, 0, 0, 0,
      "an object of at most 1024 token ids with a number from -100 to 100 each"},
     {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
-    {"priority", BOTH, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
-    {"cache_salt", BOTH, parse_string, AT(cache_salt), 0, 1024, "a string of at most 1024 bytes"},
+    {"priority", BOTH | EMBED, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
+    {"cache_salt", BOTH | EMBED, parse_string, AT(cache_salt), 0, 1024,
+     "a string of at most 1024 bytes"},
     {"prompt_cache_key", BOTH, parse_string, AT(cache_key), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"safety_identifier", BOTH, parse_string, AT(safety_id), 0, 4096,
+    {"safety_identifier", BOTH | EMBED, parse_string, AT(safety_id), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"user", BOTH, parse_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
-    {"metadata", BOTH, parse_metadata, AT(metadata_user), 0, 4096, NULL},
+    {"user", BOTH | EMBED, parse_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
+    {"metadata", BOTH | EMBED, parse_metadata, AT(metadata_user), 0, 4096, NULL},
     {"tools", RENDERED, parse_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, NULL},
@@ -454,7 +489,7 @@ static const struct field fields[] = {
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
     {"add_generation_prompt", RENDERED, parse_not, AT(no_generation_prompt), 0, 0, "a boolean"},
-    {"add_special_tokens", TEXT | REQUEST_TOKENIZE, parse_not, AT(no_special_tokens), 0, 0,
+    {"add_special_tokens", TEXT | EMBED | REQUEST_TOKENIZE, parse_not, AT(no_special_tokens), 0, 0,
      "a boolean"},
     {"skip_special_tokens", BOTH, parse_not, AT(keep_special), 0, 0, "a boolean"},
     FLAG("include_stop_str_in_output", BOTH, include_stop),
@@ -481,7 +516,7 @@ static const struct field fields[] = {
     UNSUPPORTED("chat_template", 0),
     UNSUPPORTED("continue_final_message", 0),
     UNSUPPORTED("prompt_logprobs", -1),
-    UNSUPPORTED("truncate_prompt_tokens", -2),
+    {"truncate_prompt_tokens", BOTH | EMBED, parse_unsupported, 0, -2, 0, NULL},
     UNSUPPORTED("use_beam_search", 0),
     UNSUPPORTED("bad_words", 0),
     UNSUPPORTED("allowed_token_ids", 0),
@@ -503,6 +538,9 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (r->kind == REQUEST_COMPLETION && !r->prompt)
         return err_set_code(err, 400, "missing_required_parameter", "prompt",
                             "Missing required parameter: prompt.");
+    if (r->kind == REQUEST_EMBEDDING && !r->prompt)
+        return err_set_code(err, 400, "missing_required_parameter", "input",
+                            "Missing required parameter: input.");
     if (r->kind == REQUEST_DETOKENIZE && !r->tokens)
         return err_set_code(err, 400, "missing_required_parameter", "tokens",
                             "Missing required parameter: tokens.");
@@ -560,6 +598,8 @@ int request_parse_doc(struct request *r, const struct api *a, enum request_kind 
     memset(r, 0, sizeof(*r));
     r->kind = kind;
     r->n = 1;
+    if (kind == REQUEST_EMBEDDING)
+        r->pool = a->model->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
     params_init(&r->sampling);
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;

@@ -19,6 +19,7 @@ struct api;
 #define REQUEST_BIAS_MAX 1024u
 #define REQUEST_STOP_IDS_MAX 128u
 #define REQUEST_PROMPTS_MAX 128u
+#define REQUEST_INPUTS_MAX 2048u /* of an embedding request */
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
 
@@ -30,6 +31,7 @@ enum request_kind {
     /* Translated into a chat, and REQUEST_CHAT then. */
     REQUEST_ANTHROPIC = 16,
     REQUEST_ANTHROPIC_COUNT = 32,
+    REQUEST_EMBEDDING = 64,
 };
 
 enum request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
@@ -57,7 +59,8 @@ struct request {
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    bool has_seed, no_tools, one_call;
+    bool has_seed, no_tools, one_call, base64, no_normalize;
+    uint16_t pool;              /* SUBMIT_POOL_*, or 0 */
     uint32_t n, n_top, max_new; /* max_new 0: not given */
     int16_t priority;
     uint64_t seed;

@@ -23,6 +23,7 @@ static const struct route routes[] = {
     {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
     {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
     {"/v1/completions", HTTP_POST, false, true, completions_serve},
+    {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
     {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
     {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
     {"/v1/messages", HTTP_POST, false, true, anthropic_serve},

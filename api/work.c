@@ -25,17 +25,29 @@
 #define HUGE_MIN (512u << 10) /* bytes of a body that may keep a thread for long */
 #define HUGE_AT_ONCE 2u       /* of libuv's four threads */
 
-static int bad_prompt(struct err *err) {
-    return err_set_code(err, 400, "invalid_value", "prompt",
-                        "prompt must be a string, an array of strings, an array of token ids or an "
-                        "array of such arrays, at most %u.",
-                        REQUEST_PROMPTS_MAX);
+struct work_place work_place(const struct work *w, uint32_t i) {
+    const char *name = w->chat ? "messages" : w->kind == REQUEST_EMBEDDING ? "input" : "prompt";
+    struct work_place p;
+
+    snprintf(p.s, sizeof(p.s), w->many ? "%s[%u]" : "%s", name, i);
+    return p;
 }
 
-static int set_ids(struct work *w, struct prompt *p, yyjson_val *ids, struct err *err) {
+static int bad_prompt(const struct work *w, const char *place, struct err *err) {
+    bool embeds = w->kind == REQUEST_EMBEDDING;
+
+    return err_set_code(err, 400, "invalid_value", place,
+                        "%s must be a string, an array of strings, an array of token ids or an "
+                        "array of such arrays, at most %u.",
+                        embeds ? "input" : "prompt",
+                        embeds ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX);
+}
+
+static int set_ids(struct work *w, uint32_t i, yyjson_val *ids, struct err *err) {
+    struct prompt *p = &w->prompts[i];
     int32_t *id;
     uint32_t n;
-    int r = request_ids(&w->r, w->api, ids, "prompt", &id, &n, err);
+    int r = request_ids(&w->r, w->api, ids, work_place(w, i).s, &id, &n, err);
 
     if (r < 0)
         return r;
@@ -47,13 +59,16 @@ static int set_ids(struct work *w, struct prompt *p, yyjson_val *ids, struct err
     return 0;
 }
 
-static int set_prompt(struct work *w, struct prompt *p, yyjson_val *v, struct err *err) {
+static int set_prompt(struct work *w, uint32_t i, yyjson_val *v, struct err *err) {
     if (yyjson_is_arr(v))
-        return set_ids(w, p, v, err);
+        return set_ids(w, i, v, err);
     if (!yyjson_is_str(v))
-        return bad_prompt(err);
-    p->text = yyjson_get_str(v);
-    p->len = yyjson_get_len(v);
+        return bad_prompt(w, work_place(w, i).s, err);
+    if (w->kind == REQUEST_EMBEDDING && yyjson_get_len(v) == 0)
+        return err_set_code(err, 400, "invalid_value", work_place(w, i).s, "%s must not be empty.",
+                            work_place(w, i).s);
+    w->prompts[i].text = yyjson_get_str(v);
+    w->prompts[i].len = yyjson_get_len(v);
     return 0;
 }
 
@@ -62,19 +77,22 @@ static int find_prompts(struct work *w, struct err *err) {
     yyjson_val *v = w->r.prompt, *first = yyjson_arr_get_first(v), *item;
     bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
     size_t n = many ? yyjson_arr_size(v) : 1, i, max;
+    size_t most = w->kind == REQUEST_EMBEDDING ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
-        return bad_prompt(err);
-    if (n > REQUEST_PROMPTS_MAX || n * w->r.n > REQUEST_PROMPTS_MAX)
-        return bad_prompt(err);
+        return bad_prompt(w, work_place(w, 0).s, err);
+    if (n > most || n * w->r.n > most)
+        return bad_prompt(w, work_place(w, 0).s, err);
     if (!(w->prompts = arena_alloc_array(&w->r.arena, n, sizeof(*w->prompts))))
         return -ENOMEM;
     w->n_prompts = (uint32_t)n;
+    w->many = many;
     if (!many)
-        return set_prompt(w, &w->prompts[0], v, err);
+        return set_prompt(w, 0, v, err);
     yyjson_arr_foreach(v, i, max, item) {
         bool same = yyjson_is_str(item) == yyjson_is_str(first);
-        int r = same ? set_prompt(w, &w->prompts[i], item, err) : bad_prompt(err);
+        int r = same ? set_prompt(w, (uint32_t)i, item, err)
+                     : bad_prompt(w, work_place(w, (uint32_t)i).s, err);
 
         if (r < 0)
             return r;
@@ -194,9 +212,11 @@ static int render(struct work *w) {
     return 0;
 }
 
-/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. */
-static int tokenise(struct work *w, struct prompt *p) {
-    unsigned flags = TOKENIZE_SPECIAL;
+/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What is to be
+ * embedded is data, and never a special token. */
+static int tokenise(struct work *w, uint32_t i) {
+    struct prompt *p = &w->prompts[i];
+    unsigned flags = w->kind == REQUEST_EMBEDDING ? 0 : TOKENIZE_SPECIAL;
 
     if (!w->chat && !w->r.no_special_tokens)
         flags |= TOKENIZE_BOS;
@@ -204,8 +224,7 @@ static int tokenise(struct work *w, struct prompt *p) {
     int r = tokenizer_encode(w->api->model->tokenizer, p->text, p->len, flags, p->user, p->n_user,
                              &p->tokens);
     if (r == -EMSGSIZE)
-        return err_set_code(&w->err, 400, "context_length_exceeded",
-                            w->chat ? "messages" : "prompt",
+        return err_set_code(&w->err, 400, "context_length_exceeded", work_place(w, i).s,
                             "The prompt has more than %u tokens, far more than the model's maximum "
                             "context length.",
                             w->max_tokens);
@@ -249,7 +268,7 @@ static int run(struct work *w) {
         r = constrain(w);
     for (uint32_t i = 0; i < w->n_prompts && r == 0; i++)
         if (w->prompts[i].text)
-            r = tokenise(w, &w->prompts[i]);
+            r = tokenise(w, i);
     return r;
 }
 

@@ -35,6 +35,7 @@ struct work {
     struct prompt *prompts;   /* in r.arena */
     uint32_t n_prompts, max_tokens;
     bool chat;   /* the prompt is made of messages */
+    bool many;   /* the prompts were the entries of an array */
     bool parses; /* the output is taken apart, as `parse` says */
     struct toolcall_opts parse;
     struct buf text; /* REQUEST_DETOKENIZE */
@@ -50,6 +51,11 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
                 void (*done)(struct work *w));
 /* Nobody wants the result any more. True: it still runs, and `done` will be called. */
 bool work_abandon(struct work *w);
+/* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
+struct work_place {
+    char s[32];
+};
+struct work_place work_place(const struct work *w, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. */
 void work_trim(struct work *w);
 void work_deinit(struct work *w);

@@ -227,6 +227,7 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
     f->model.max_context = m->max_context;
     f->model.n_pages = m->n_pages;
     f->model.page_tokens = m->page_tokens;
+    f->model.n_embd = m->n_embd;
     if (f->draining)
         return;
     for (uint32_t i = 0; i < f->n_inherited; i++) {
@@ -304,6 +305,19 @@ static int open_template(struct front *f, struct err *err) {
     return template_new(&f->template, s.data, s.len, err);
 }
 
+/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write, and their last
+ * token has seen all others. */
+static bool pools_mean(const struct gguf *g) {
+    struct gguf_str arch;
+    uint32_t type = 0;
+    char key[96];
+
+    if (gguf_string(g, "general.architecture", &arch) < 0)
+        return false;
+    snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
+    return gguf_u32(g, key, &type) == 0 && type == 1;
+}
+
 static int open_model(struct front *f, struct err *err) {
     int r = gguf_open(&f->file, f->config.model, err);
 
@@ -332,6 +346,7 @@ static int open_model(struct front *f, struct err *err) {
         .template_len = f->model.template_len,
         .n_vocab = tokenizer_n_vocab(f->tokenizer),
         .created_unix = time(NULL),
+        .pools_mean = pools_mean(f->file),
     };
     return 0;
 }

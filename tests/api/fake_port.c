@@ -83,6 +83,10 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
                           .first_step_ns = clock_now(f->clock)};
 }
 
+static bool is_pooled(const struct submit *m) {
+    return m->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN);
+}
+
 void fake_accept(struct fake_port *f, uint32_t i) {
     struct event e = event_of(f, i, EVENT_ACCEPTED);
 
@@ -151,6 +155,16 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
 
     e.finish = (uint16_t)why;
     f->r[i].finished = true;
+    if (why == FINISH_STOP && is_pooled(&f->r[i].m)) {
+        const struct fake_request *r = &f->r[i];
+        float v[FAKE_EMBD] = {(float)r->tokens[0], (float)r->tokens[r->m.n_prompt - 1],
+                              (float)r->m.n_prompt, r->m.flags & SUBMIT_POOL_MEAN ? 1 : 0};
+
+        e.n_vector = FAKE_EMBD;
+        e.vector = v;
+        api_on_event(f->api, &e);
+        return;
+    }
     api_on_event(f->api, &e);
 }
 
@@ -173,7 +187,7 @@ void fake_turn(struct fake_port *f) {
             continue;
         if (!r->accepted) {
             fake_accept(f, i);
-        } else if (r->n_sent < len && r->n_sent < r->m.max_new) {
+        } else if (!is_pooled(&r->m) && r->n_sent < len && r->n_sent < r->m.max_new) {
             char one[2] = {f->script[r->n_sent], 0};
 
             fake_tokens(f, i, one);

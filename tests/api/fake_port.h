@@ -9,6 +9,8 @@
 #include "api/api.h"
 
 #define FAKE_MAX 256
+#define FAKE_EMBD                                                                                  \
+    4 /* of a vector: first and last token, number of tokens, whether a mean is wanted */
 
 struct fake_request {
     uint64_t id;

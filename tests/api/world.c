@@ -57,6 +57,7 @@ void world_init(struct world *w) {
         .n_vocab = TINY_VOCAB + 1,
         .page_tokens = 16,
         .n_pages = 64,
+        .n_embd = FAKE_EMBD,
         .created_unix = 1700000000,
     };
     fake_init(&w->port, clock_monotonic());

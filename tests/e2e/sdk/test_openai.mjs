@@ -176,6 +176,38 @@ test("errors have the SDK's types and name the field", async () => {
     await rejects(client.get("/nothing"), OpenAI.NotFoundError);
 });
 
+test("embeddings are unit vectors in order, in both formats", async () => {
+    const input = ["the weft passes through the warp", "a shuttle", "the weft passes through the warp"];
+    const base64 = await client.embeddings.create({ model, input }); // asked for and decoded by the SDK
+    const float = await client.embeddings.create({ model, input, encoding_format: "float" });
+    assert.deepEqual(base64.data.map((d) => d.index), [0, 1, 2]);
+    assert.equal(base64.usage.prompt_tokens, float.usage.prompt_tokens);
+    for (let i = 0; i < 3; i++) {
+        const a = Array.from(base64.data[i].embedding), b = float.data[i].embedding;
+        assert.deepEqual(a, b.map(Math.fround));
+        assert.ok(Math.abs(Math.hypot(...a) - 1) < 1e-5);
+    }
+    assert.deepEqual(base64.data[0].embedding, base64.data[2].embedding);
+    assert.notDeepEqual(base64.data[0].embedding, base64.data[1].embedding);
+    const mean = await client.embeddings.create({ model, input, pooling: "mean" });
+    assert.notDeepEqual(mean.data[0].embedding, base64.data[0].embedding);
+    assert.deepEqual(mean.data[0].embedding, mean.data[2].embedding);
+});
+
+test("an embedding is the same among hundreds as alone", async () => {
+    const input = Array.from({ length: 300 }, (_, i) => `text ${i % 100} of many `.repeat(1 + (i % 7)));
+    for (const pooling of ["last", "mean"]) {
+        const all = (await client.embeddings.create({ model, input, pooling })).data;
+        for (const i of [0, 17, 99, 299])
+            assert.deepEqual((await client.embeddings.create({ model, input: input[i], pooling })).data[0].embedding, all[i].embedding);
+    }
+});
+
+test("embeddings refuse by name", async () => {
+    await rejects(client.embeddings.create({ model, input: ["a", ""] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "input[1]"));
+    await rejects(client.embeddings.create({ model, input: "a", dimensions: 3 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "dimensions"));
+});
+
 test("32 parallel clients get what one gets alone", async () => {
     const ask = async (i) => {
         const own = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });

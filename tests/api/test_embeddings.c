@@ -1,0 +1,353 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "stream.h"
+#include "tiny.h"
+
+/* The scripted worker's vector says which prompt it is of: first and last token, length, mean or not. */
+
+#define EMBED "/v1/embeddings"
+
+static void started(struct world *w) {
+    world_init(w);
+    w->port.script = "";
+    world_start(w);
+}
+
+static yyjson_doc *ask(struct world *w, const char *body) {
+    struct reply r;
+
+    world_ask(w, EMBED, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %.*s", body, (int)r.body.len, r.body.data);
+    yyjson_doc *d = yyjson_read(r.body.data, r.body.len, 0);
+    cr_assert(d);
+    reply_deinit(&r);
+    return d;
+}
+
+static int digit(char c) {
+    const char *all = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    return (int)(strchr(all, c) - all);
+}
+
+/* The floats of entry @i, in either format. */
+static void vector_of(yyjson_doc *d, uint32_t i, float v[FAKE_EMBD]) {
+    yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
+    yyjson_val *entry = yyjson_arr_get(data, i), *e = yyjson_obj_get(entry, "embedding");
+    uint8_t bytes[3 * 8];
+    size_t n = 0;
+
+    cr_assert_eq(yyjson_get_uint(yyjson_obj_get(entry, "index")), i);
+    cr_assert(yyjson_equals_str(yyjson_obj_get(entry, "object"), "embedding"));
+    if (yyjson_is_arr(e)) {
+        cr_assert_eq(yyjson_arr_size(e), (size_t)FAKE_EMBD);
+        for (uint32_t k = 0; k < FAKE_EMBD; k++)
+            v[k] = (float)yyjson_get_num(yyjson_arr_get(e, k));
+        return;
+    }
+    const char *s = yyjson_get_str(e);
+    cr_assert_eq(yyjson_get_len(e), 24u); /* 16 bytes and two '=' */
+    cr_assert_str_eq(s + 22, "==");
+    for (size_t k = 0; k < 22; k += 4) {
+        uint32_t x = (uint32_t)(digit(s[k]) << 18 | digit(s[k + 1]) << 12);
+
+        if (k + 2 < 22)
+            x |= (uint32_t)(digit(s[k + 2]) << 6 | digit(s[k + 3]));
+        bytes[n++] = (uint8_t)(x >> 16);
+        bytes[n++] = (uint8_t)(x >> 8);
+        bytes[n++] = (uint8_t)x;
+    }
+    memcpy(v, bytes, FAKE_EMBD * sizeof(*v));
+}
+
+/* Entry @i is the vector of a prompt of @n tokens from @first to @last, of length 1 if @unit. */
+static void expect(yyjson_doc *d, uint32_t i, int first, int last, int n, bool mean, bool unit) {
+    float v[FAKE_EMBD], want[FAKE_EMBD] = {(float)first, (float)last, (float)n, mean};
+    float length = 0;
+
+    vector_of(d, i, v);
+    for (uint32_t k = 0; k < FAKE_EMBD; k++)
+        length += want[k] * want[k];
+    for (uint32_t k = 0; k < FAKE_EMBD; k++)
+        cr_expect_float_eq(v[k], unit ? want[k] / sqrtf(length) : want[k], 1e-6, "entry %u, %u: %g",
+                           i, k, (double)v[k]);
+}
+
+static uint64_t usage(yyjson_doc *d, const char *key) {
+    return yyjson_get_uint(yyjson_obj_get(yyjson_obj_get(yyjson_doc_get_root(d), "usage"), key));
+}
+
+Test(embeddings, have_openai_s_shape) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, EMBED, "{\"model\":\"tiny\",\"input\":\"\\u0003\",\"normalize\":false}", &r);
+    reply_expect(&r, 200,
+                 "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,"
+                 "\"embedding\":[3,3,1,0]}],\"model\":\"tiny\","
+                 "\"usage\":{\"prompt_tokens\":1,\"total_tokens\":1}}");
+    world_stop(&w);
+}
+
+Test(embeddings, take_text_and_ids_one_and_many_in_order) {
+    struct world w;
+
+    started(&w);
+    yyjson_doc *d = ask(&w, "{\"input\":\"xyz\"}");
+    expect(d, 0, 'x', 'z', 3, false, true);
+    yyjson_doc_free(d);
+    d = ask(&w, "{\"input\":[\"xyz\",\"q\"],\"pooling\":\"mean\"}");
+    expect(d, 0, 'x', 'z', 3, true, true);
+    expect(d, 1, 'q', 'q', 1, true, true);
+    cr_expect_eq(usage(d, "prompt_tokens"), 4u);
+    cr_expect_eq(usage(d, "total_tokens"), 4u);
+    yyjson_doc_free(d);
+    d = ask(&w, "{\"input\":[7,8,9,10],\"encoding_format\":\"base64\"}");
+    expect(d, 0, 7, 10, 4, false, true);
+    yyjson_doc_free(d);
+    d = ask(&w, "{\"input\":[[7,8],[9]],\"encoding_format\":\"base64\",\"normalize\":false,"
+                "\"dimensions\":4,\"user\":\"u\",\"unknown\":1}");
+    expect(d, 0, 7, 8, 2, false, false);
+    expect(d, 1, 9, 9, 1, false, false);
+    yyjson_doc_free(d);
+    world_stop(&w);
+}
+
+Test(embeddings, of_text_never_hold_special_tokens) {
+    struct world w;
+
+    started(&w);
+    yyjson_doc *d = ask(&w, "{\"input\":\"<|im_end|>\"}");
+    expect(d, 0, '<', '>', 10, false, true);
+    yyjson_doc_free(d);
+    world_stop(&w);
+}
+
+Test(embeddings, are_means_where_the_model_says_so) {
+    struct world w;
+
+    world_init(&w);
+    w.port.script = "";
+    w.model.pools_mean = true;
+    world_start(&w);
+    yyjson_doc *d = ask(&w, "{\"input\":\"xy\"}");
+    expect(d, 0, 'x', 'y', 2, true, true);
+    yyjson_doc_free(d);
+    d = ask(&w, "{\"input\":\"xy\",\"pooling\":\"last\"}");
+    expect(d, 0, 'x', 'y', 2, false, true);
+    yyjson_doc_free(d);
+    world_stop(&w);
+}
+
+/* Many inputs go through few lanes; every place is given back. */
+Test(embeddings, of_many_inputs_leave_room_for_others) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.hold = true;
+    cr_assert_eq(buf_printf(&body, "{\"input\":["), 0);
+    for (int i = 0; i < 200; i++)
+        cr_assert_eq(buf_printf(&body, "%s[%d,1]", i ? "," : "", i), 0);
+    cr_assert_eq(buf_printf(&body, "]}"), 0);
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, body.data);
+    world_turns(&w, 5);
+    cr_expect_eq(w.port.n, w.opts.max_running / 4);
+    w.port.hold = false;
+    w.port.script = "x";
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    w.port.hold = false;
+    world_receive(&w, fd, &r);
+    cr_assert_eq(r.status, 200);
+    yyjson_doc *d = yyjson_read(r.body.data, r.body.len, 0);
+    for (int i = 0; i < 200; i++)
+        expect(d, (uint32_t)i, i, 1, 2, false, true);
+    yyjson_doc_free(d);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(embeddings, refusals_name_the_place) {
+    static const struct {
+        const char *body, *param, *code;
+    } table[] = {
+        {"{}", "input", "missing_required_parameter"},
+        {"{\"input\":null}", "input", "missing_required_parameter"},
+        {"{\"input\":\"\"}", "input", "invalid_value"},
+        {"{\"input\":[]}", "input", "invalid_value"},
+        {"{\"input\":{}}", "input", "invalid_value"},
+        {"{\"input\":[\"a\",\"\"]}", "input[1]", "invalid_value"},
+        {"{\"input\":[\"a\",1]}", "input[1]", "invalid_value"},
+        {"{\"input\":[[1],[]]}", "input[1]", "invalid_value"},
+        {"{\"input\":[[1],[2,99999]]}", "input[1]", "invalid_value"},
+        {"{\"input\":[1,-1]}", "input", "invalid_value"},
+        {"{\"input\":\"a\",\"model\":\"other\"}", "model", "model_not_found"},
+        {"{\"input\":\"a\",\"encoding_format\":\"int8\"}", "encoding_format", "invalid_value"},
+        {"{\"input\":\"a\",\"dimensions\":3}", "dimensions", "invalid_value"},
+        {"{\"input\":\"a\",\"dimensions\":0}", "dimensions", "invalid_value"},
+        {"{\"input\":\"a\",\"pooling\":\"cls\"}", "pooling", "invalid_value"},
+        {"{\"input\":\"a\",\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens",
+         "unsupported_parameter"},
+    };
+    struct world w;
+    struct reply r;
+    char needle[160];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        world_ask(&w, EMBED, table[i].body, &r);
+        snprintf(needle, sizeof(needle), "\"param\":\"%s\",\"code\":\"%s\"", table[i].param,
+                 table[i].code);
+        cr_expect_eq(r.status, strcmp(table[i].param, "model") ? 400 : 404, "%s", table[i].body);
+        cr_expect(strstr(r.body.data, needle), "%s: %s", table[i].body, r.body.data);
+        reply_deinit(&r);
+    }
+    cr_expect_eq(w.port.n, 0u);
+    world_stop(&w);
+}
+
+Test(embeddings, of_what_is_too_long_or_too_much_are_refused) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    cr_assert_eq(buf_printf(&body, "{\"input\":[\"a\",[1"), 0);
+    for (int i = 1; i < 512; i++)
+        cr_assert_eq(buf_printf(&body, ",1"), 0);
+    cr_assert_eq(buf_printf(&body, "]]}"), 0);
+    memcpy(strchr(body.data, '"') + 9, "[2],", 4); /* both entries are ids */
+    world_ask(&w, EMBED, body.data, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "\"param\":\"input[1]\",\"code\":\"context_length_exceeded\""),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    buf_clear(&body);
+    cr_assert_eq(buf_printf(&body, "{\"input\":[\"a\""), 0);
+    for (int i = 0; i < 2048; i++)
+        cr_assert_eq(buf_printf(&body, ",\"a\""), 0);
+    cr_assert_eq(buf_printf(&body, "]}"), 0);
+    world_ask(&w, EMBED, body.data, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "at most 2048"));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(embeddings, a_worker_s_refusal_or_failure_is_the_answer) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, "{\"input\":[\"a\",\"b\",\"c\"]}");
+    world_turns(&w, 5);
+    fake_reject(&w.port, 0, 400, "no embeddings here");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "no embeddings here"));
+    cr_expect(w.port.r[1].cancelled);
+    reply_deinit(&r);
+    uint32_t n = w.port.n;
+    world_post(&w, fd, EMBED, "{\"input\":\"a\"}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, n);
+    fake_finish(&w.port, n, FINISH_LENGTH); /* without a vector */
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 500);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(embeddings, end_with_their_client) {
+    struct world w;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, "{\"input\":[\"a\",\"b\",\"c\"]}");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 2u);
+    world_drop(&w, fd);
+    cr_expect(w.port.r[0].cancelled && w.port.r[1].cancelled);
+    cr_expect_eq(w.port.n, 2u);
+    world_stop(&w);
+}
+
+Test(embeddings, go_on_with_another_worker) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, "{\"input\":\"a\",\"normalize\":false}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    api_worker_down(w.api);
+    world_turns(&w, 5);
+    api_worker_up(w.api, NULL);
+    cr_assert_eq(w.port.r[0].n_submits, 2u);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "[97,97,1,0]"));
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(embeddings, are_in_the_list_of_requests_and_can_be_cancelled) {
+    struct api_request_info info[4];
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, "{\"input\":\"a\"}");
+    world_turns(&w, 5);
+    cr_assert_eq(api_requests(w.api, info, 4), 1u);
+    cr_expect_str_eq(info[0].endpoint, EMBED);
+    cr_expect(api_cancel(w.api, info[0].id));
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(embeddings, are_refused_when_nobody_may_enter) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_running = 1;
+    w.opts.max_queued = 0;
+    w.port.script = "x";
+    w.port.hold = true;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    world_ask(&w, EMBED, "{\"input\":[\"a\",\"b\"]}", &r);
+    cr_expect_eq(r.status, 429);
+    reply_deinit(&r);
+    w.port.hold = false;
+    world_receive(&w, fd, &r);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
