@@ -1,0 +1,362 @@
+/*
+ * The sampler against a naive one that sorts everything, on random logits and parameters; its two builds
+ * against each other bit for bit; and what it draws against the softmax it claims to draw from.
+ */
+
+#include "engine/sampler.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+#include "base/rng.h"
+#include "engine/shared/sampling.h"
+
+enum { VOCAB = 777, LISTS = 40, SCENES = 6000, DRAWS = 100000 };
+
+struct scene {
+    float logits[VOCAB];
+    uint32_t mask[(VOCAB + 31) / 32];
+    int32_t tokens[LISTS], bans[LISTS];
+    struct engine_bias bias[LISTS];
+    struct engine_param param;
+    struct engine_want want;
+    struct sample_job job;
+};
+
+static float gauss(struct rng *r) {
+    return (float)(rng_unit(r) + rng_unit(r) + rng_unit(r) - 1.5) * 4;
+}
+
+static void make_logits(struct scene *s, struct rng *r) {
+    uint32_t kind = rng_below(r, 5);
+
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        float g = gauss(r);
+
+        s->logits[i] = kind == 0   ? 0.5f                    /* all equal */
+                       : kind == 1 ? roundf(g)               /* many ties */
+                       : kind == 2 ? g * 20                  /* one stands out */
+                       : kind == 3 ? (i % 9 ? -INFINITY : g) /* few are possible */
+                                   : g;
+    }
+    if (rng_below(r, 8) == 0)
+        s->logits[rng_below(r, VOCAB)] = NAN;
+    if (rng_below(r, 8) == 0)
+        s->logits[rng_below(r, VOCAB)] = INFINITY;
+}
+
+static void make_param(struct scene *s, struct rng *r) {
+    static const float temperatures[] = {0, 1e-6f, 0.2f, 1, 1, 2};
+
+    s->param = (struct engine_param){
+        .temperature = temperatures[rng_below(r, 6)],
+        .top_p = rng_below(r, 2) ? 1 : (float)rng_unit(r),
+        .min_p = rng_below(r, 4) ? 0 : (float)rng_unit(r) * 0.3f,
+        .repetition = rng_below(r, 3) ? 1 : 1.3f,
+        .presence = rng_below(r, 3) ? 0 : 0.7f,
+        .frequency = rng_below(r, 3) ? 0 : 0.4f,
+        .top_k = rng_below(r, 2)   ? 0
+                 : rng_below(r, 2) ? 1 + rng_below(r, 30)
+                                   : rng_below(r, 900),
+        .seed = rng_next(r),
+        .choice = rng_below(r, 3),
+        .n_bias = rng_below(r, 3) ? 0 : rng_below(r, LISTS),
+        .n_bans = rng_below(r, 3) ? 0 : rng_below(r, LISTS),
+        .bias = s->bias,
+        .bans = s->bans,
+        .tokens = s->tokens,
+        .n_prompt = rng_below(r, LISTS / 2),
+        .n_tokens = LISTS,
+    };
+}
+
+static void make(struct scene *s, struct rng *r) {
+    *s = (struct scene){0};
+    make_logits(s, r);
+    make_param(s, r);
+    for (uint32_t i = 0; i < LISTS; i++) {
+        s->tokens[i] = (int32_t)rng_below(r, 60);
+        s->bans[i] = (int32_t)rng_below(r, VOCAB);
+        s->bias[i] = (struct engine_bias){(int32_t)rng_below(r, 30), gauss(r)};
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(s->mask); i++)
+        s->mask[i] = (uint32_t)rng_next(r) & (uint32_t)rng_next(r);
+    s->want = (struct engine_want){.out_pos = rng_below(r, 1000),
+                                   .what = WANT_SAMPLE,
+                                   .n_top = (uint8_t)(rng_below(r, 2) ? 0 : rng_below(r, 21)),
+                                   .logprob = true};
+    s->job = (struct sample_job){.logits = s->logits,
+                                 .want = &s->want,
+                                 .param = &s->param,
+                                 .mask = rng_below(r, 3) ? NULL : s->mask,
+                                 .fed = rng_below(r, 2) ? (int32_t)rng_below(r, VOCAB) : -1,
+                                 .digest = true};
+}
+
+/* ---- the naive one */
+
+static float values[VOCAB];
+
+static int by_value(const void *x, const void *y) {
+    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+
+    if (values[a] != values[b])
+        return values[a] > values[b] ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+static void sort(const float *l, uint32_t order[VOCAB]) {
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        values[i] = samp_clean(l[i]);
+        order[i] = i;
+    }
+    qsort(order, VOCAB, sizeof(*order), by_value);
+}
+
+static uint32_t count(const struct scene *s, uint32_t token, bool prompt_too) {
+    uint32_t n = s->job.fed == (int32_t)token;
+
+    for (uint32_t i = prompt_too ? 0 : s->param.n_prompt; i < s->param.n_tokens; i++)
+        n += s->tokens[i] == (int32_t)token;
+    return n;
+}
+
+static float processed(const struct scene *s, uint32_t i) {
+    const struct engine_param *p = &s->param;
+    float x = samp_clean(s->logits[i]);
+
+    for (uint32_t k = 0; k < p->n_bias; k++)
+        if (s->bias[k].token == (int32_t)i)
+            x += s->bias[k].bias;
+    if (count(s, i, true) > 0)
+        x = x > 0 ? x / p->repetition : x * p->repetition;
+    if (count(s, i, false) > 0)
+        x = x - (float)count(s, i, false) * p->frequency - p->presence;
+    for (uint32_t k = 0; k < p->n_bans; k++)
+        if (s->bans[k] == (int32_t)i)
+            x = -INFINITY;
+    if (s->job.mask && !(s->mask[i / 32] >> (i % 32) & 1))
+        x = -INFINITY;
+    return samp_clean(x);
+}
+
+/* How many of the sorted tokens top_k, top_p and min_p keep. */
+static uint32_t n_kept(const struct scene *s, const float *z, const uint32_t *order) {
+    const struct engine_param *p = &s->param;
+    uint64_t total = 0, sum = 0;
+    uint32_t n = 0;
+
+    while (n < VOCAB && z[order[n]] > -INFINITY && (p->top_k == 0 || n < p->top_k))
+        n++;
+    float max = z[order[0]], inv_t = 1 / p->temperature;
+    for (uint32_t i = 0; i < n; i++)
+        total += samp_weight(z[order[i]], max, inv_t);
+    for (uint32_t i = 0; i < n && p->top_p < 1; i++) {
+        sum += samp_weight(z[order[i]], max, inv_t);
+        if ((double)sum >= (double)p->top_p * (double)total)
+            n = i + 1;
+    }
+    while (n > 1 && p->min_p > 0 &&
+           (double)z[order[n - 1]] <
+               (double)max + (double)p->temperature * mx_log((double)p->min_p))
+        n--;
+    return n;
+}
+
+/* -1: nothing is possible. */
+static int32_t naive(const struct scene *s) {
+    const struct engine_param *p = &s->param;
+    uint32_t order[VOCAB], best = 0;
+    float z[VOCAB];
+    double most = -INFINITY;
+
+    for (uint32_t i = 0; i < VOCAB; i++)
+        z[i] = processed(s, i);
+    sort(z, order);
+    if (z[order[0]] == -INFINITY)
+        return -1;
+    if (p->temperature < SAMP_T_MIN)
+        return (int32_t)order[0];
+    for (uint32_t k = 0, n = n_kept(s, z, order); k < n; k++) {
+        uint32_t i = order[k];
+        double key =
+            samp_key(z[i], p->temperature, rng_token_word(p->seed, p->choice, s->want.out_pos, i));
+
+        if (key > most || (key == most && i < best)) {
+            most = key;
+            best = i;
+        }
+    }
+    return (int32_t)best;
+}
+
+static double softmax_log(const float *l, uint32_t token) {
+    double sum = 0, max = -INFINITY;
+
+    for (uint32_t i = 0; i < VOCAB; i++)
+        max = fmax(max, (double)samp_clean(l[i]));
+    for (uint32_t i = 0; i < VOCAB; i++)
+        sum += exp((double)samp_clean(l[i]) - max);
+    return fmax((double)samp_clean(l[token]) - max - log(sum), (double)SAMP_LOGPROB_MIN);
+}
+
+Test(sampler, is_the_chain_written_plainly) {
+    struct sampler s;
+    struct rng r = {1};
+    uint32_t n_possible = 0;
+
+    cr_assert_eq(sampler_init(&s, VOCAB), 0);
+    for (uint32_t k = 0; k < SCENES; k++) {
+        struct engine_top top[ENGINE_TOP_MAX];
+        struct engine_out out;
+        uint32_t order[VOCAB];
+        struct scene scene;
+
+        make(&scene, &r);
+        int32_t token = naive(&scene);
+        sampler_run(&s, &scene.job, &out, top);
+        if (token < 0)
+            continue; /* what is said then: see nothing_possible */
+        n_possible++;
+        cr_assert_eq(out.token, token, "scene %u: %d, naive %d", k, out.token, token);
+        cr_assert_float_eq((double)out.logprob, softmax_log(scene.logits, (uint32_t)token), 2e-5);
+        sort(scene.logits, order);
+        for (uint32_t i = 0; i < out.n_top; i++) {
+            cr_assert_eq(top[i].token, (int32_t)order[i], "scene %u, top %u", k, i);
+            cr_assert_float_eq((double)top[i].logprob, softmax_log(scene.logits, order[i]), 2e-5);
+        }
+    }
+    cr_assert_gt(n_possible, SCENES / 2);
+    sampler_deinit(&s);
+}
+
+Test(sampler, both_builds_give_the_same_bits) {
+    struct sampler s;
+    struct rng r = {2};
+
+    cr_assert_eq(sampler_init(&s, VOCAB), 0);
+    if (!s.wide)
+        cr_skip_test("this CPU has no AVX2");
+    for (uint32_t k = 0; k < SCENES; k++) {
+        struct engine_top top[2][ENGINE_TOP_MAX];
+        struct engine_out out[2];
+        struct scene scene;
+
+        make(&scene, &r);
+        sampler_run_plain(&s, &scene.job, &out[0], top[0]);
+        sampler_run_wide(&s, &scene.job, &out[1], top[1]);
+        cr_assert_eq(out[0].token, out[1].token, "scene %u", k);
+        cr_assert_eq(out[0].digest, out[1].digest);
+        cr_assert_eq(mx_bits_of(out[0].logprob), mx_bits_of(out[1].logprob));
+        cr_assert_eq(out[0].n_top, out[1].n_top);
+        cr_assert_arr_eq(top[0], top[1], out[0].n_top * sizeof(top[0][0]));
+    }
+    sampler_deinit(&s);
+}
+
+Test(sampler, says_a_token_that_may_be_said_when_none_is_likely) {
+    struct sampler s;
+    struct scene scene = {0};
+    struct engine_out out;
+
+    cr_assert_eq(sampler_init(&s, VOCAB), 0);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        scene.logits[i] = -INFINITY;
+    scene.mask[2] = 0x30; /* tokens 68 and 69 */
+    scene.bans[0] = 68;
+    scene.param = (struct engine_param){
+        .temperature = 1, .top_p = 1, .repetition = 1, .bans = scene.bans, .n_bans = 1};
+    scene.want = (struct engine_want){.what = WANT_SAMPLE};
+    scene.job = (struct sample_job){.logits = scene.logits,
+                                    .want = &scene.want,
+                                    .param = &scene.param,
+                                    .mask = scene.mask,
+                                    .fed = -1};
+    sampler_run(&s, &scene.job, &out, NULL);
+    cr_assert_eq(out.token, 69);
+    sampler_deinit(&s);
+}
+
+/* ---- what is drawn */
+
+/* Chi-square of @DRAWS draws against the softmax of the processed logits at the temperature, as a number of
+ * standard deviations (Wilson and Hilferty 1931). Tokens of which fewer than 5 are expected are one. */
+static double deviation(struct scene *scene, bool by_position) {
+    double p[VOCAB], sum = 0, chi = 0, rest = 0, rest_seen = 0;
+    float t = scene->param.temperature;
+    uint32_t seen[VOCAB] = {0}, n_cells = 0;
+    struct engine_out out;
+    struct sampler s;
+
+    cr_assert_eq(sampler_init(&s, VOCAB), 0);
+    for (uint32_t k = 0; k < DRAWS; k++) {
+        *(by_position ? &scene->want.out_pos : (uint32_t *)&scene->param.seed) = k;
+        sampler_run(&s, &scene->job, &out, NULL);
+        seen[out.token]++;
+    }
+    sampler_deinit(&s);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        sum += p[i] = exp((double)(processed(scene, i) / t));
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        double expected = p[i] / sum * DRAWS;
+
+        if (expected < 5) {
+            rest += expected;
+            rest_seen += seen[i];
+        } else {
+            chi += (seen[i] - expected) * (seen[i] - expected) / expected;
+            n_cells++;
+        }
+    }
+    if (rest > 0) {
+        chi += (rest_seen - rest) * (rest_seen - rest) / rest;
+        n_cells++;
+    }
+    double f = n_cells - 1;
+    return (cbrt(chi / f) - (1 - 2 / (9 * f))) / sqrt(2 / (9 * f));
+}
+
+static struct scene *drawing_scene(float temperature) {
+    static struct scene s;
+    struct rng r = {3};
+
+    s = (struct scene){0};
+    for (uint32_t i = 0; i < VOCAB; i++)
+        s.logits[i] = i % 3 ? -INFINITY : gauss(&r);
+    s.bias[0] = (struct engine_bias){6, 2};
+    s.param = (struct engine_param){
+        .temperature = temperature, .top_p = 1, .repetition = 1, .bias = s.bias, .n_bias = 1};
+    s.want = (struct engine_want){.what = WANT_SAMPLE};
+    s.job = (struct sample_job){.logits = s.logits, .want = &s.want, .param = &s.param, .fed = -1};
+    return &s;
+}
+
+/* The seeds are fixed, so the figures are; 4 deviations would be chance once in 30,000 sets of seeds. */
+Test(sampler, draws_from_the_softmax_over_seeds) {
+    cr_assert_lt(fabs(deviation(drawing_scene(1), false)), 4);
+    cr_assert_lt(fabs(deviation(drawing_scene(0.5f), false)), 4);
+}
+
+Test(sampler, draws_from_the_softmax_over_positions) {
+    cr_assert_lt(fabs(deviation(drawing_scene(1), true)), 4);
+    cr_assert_lt(fabs(deviation(drawing_scene(1.7f), true)), 4);
+}
+
+/* The tests above would notice a temperature that is 2 % off. */
+Test(sampler, the_distribution_test_is_not_blind) {
+    struct scene *s = drawing_scene(1);
+    struct engine_param drawn = s->param;
+
+    s->job.param = &drawn;
+    s->param.temperature = 1.02f; /* what is expected */
+    cr_assert_gt(fabs(deviation(s, true)), 4);
+}
+
+Test(sampler, exp_is_exp) {
+    for (float x = -86; x <= 0; x += 0.00371f) {
+        double e = exp((double)x);
+
+        cr_assert_lt(fabs((double)samp_expf(x) - e), e * 2.5e-7, "exp(%g)", (double)x);
+        cr_assert_eq(mx_bits_of(samp_expf(x)), mx_bits_of(mx_expf(x)));
+    }
+}
