@@ -43,6 +43,8 @@ struct api_opts {
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
     uint32_t max_header_count;
+    uint32_t max_stored, stored_ttl_s; /* responses that clients may come back to; 0: none */
+    uint64_t stored_bytes;
     const char *api_keys_file; /* NULL: none needed */
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */

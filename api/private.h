@@ -9,6 +9,7 @@
 #include "api/auth.h"
 #include "api/family.h"
 #include "api/metrics.h"
+#include "api/responses_store.h"
 #include "api/tenant.h"
 #include "base/list.h"
 #include "base/rng.h"
@@ -42,6 +43,8 @@ struct api {
     struct api_stats stats;
     struct auth auth;
     struct tenants tenants;
+    struct store store;    /* of responses */
+    struct list responses; /* responses.link: under way */
     struct admit admit;
     struct metrics metrics;
     struct rng rng;     /* request ids and seeds */

@@ -31,6 +31,7 @@ enum request_kind {
     /* Translated into a chat, and REQUEST_CHAT then. */
     REQUEST_ANTHROPIC = 16,
     REQUEST_ANTHROPIC_COUNT = 32,
+    REQUEST_RESPONSES = 128,
     REQUEST_EMBEDDING = 64,
 };
 

@@ -28,6 +28,11 @@ static const struct route routes[] = {
     {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
     {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
     {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
+    {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
+    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
+    {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
+    {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
 };

@@ -181,6 +181,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     list_init(&a->conns);
     list_init(&a->gens);
     list_init(&a->huge);
+    list_init(&a->responses);
     for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
         list_init(&a->buckets[i]);
     if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)
@@ -191,6 +192,11 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         return -ENOMEM;
     admit_init(a);
     auth_init(&a->auth, opts->api_keys_file);
+    struct store_limits limits = {opts->max_stored, opts->stored_bytes, opts->stored_ttl_s};
+    if (store_init(&a->store, loop, clock, &limits) < 0) {
+        tenants_deinit(&a->tenants);
+        return -ENOMEM;
+    }
     *out = STEAL(a);
     return 0;
 }
@@ -199,6 +205,7 @@ struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
     auth_deinit(&a->auth);
+    store_deinit(&a->store);
     tenants_deinit(&a->tenants);
     free(a);
     return NULL;
@@ -235,6 +242,7 @@ void api_close(struct api *a) {
     LIST_FOREACH(node, &a->conns)
     conn_abort(LIST_ENTRY(node, struct conn, link), &err);
     admit_close(a);
+    store_close(&a->store);
 }
 
 bool api_busy(const struct api *a) {

@@ -10,6 +10,7 @@
 #include "api/constrain.h"
 #include "api/messages.h"
 #include "api/private.h"
+#include "api/responses.h"
 #include "api/session.h"
 
 /*
@@ -125,6 +126,7 @@ void work_trim(struct work *w) {
 void work_deinit(struct work *w) {
     work_trim(w);
     request_deinit(&w->r);
+    w->responses = responses_free(w->responses);
 }
 
 /* How the answer to the chat is read. */
@@ -246,7 +248,9 @@ static int detokenise(struct work *w) {
 }
 
 static int parse(struct work *w) {
-    int r = request_parse(&w->r, w->api, w->kind, w->body.data, w->body.len, &w->err);
+    int r = w->kind == REQUEST_RESPONSES
+                ? responses_parse(w->responses, &w->r, w->body.data, w->body.len, &w->err)
+                : request_parse(&w->r, w->api, w->kind, w->body.data, w->body.len, &w->err);
 
     buf_deinit(&w->body);
     w->parsed = true;

@@ -14,6 +14,7 @@
 #include "text/tokenizer.h"
 
 struct call;
+struct responses;
 
 struct prompt {
     const char *text; /* NULL: given as ids */
@@ -38,7 +39,8 @@ struct work {
     bool many;   /* the prompts were the entries of an array */
     bool parses; /* the output is taken apart, as `parse` says */
     struct toolcall_opts parse;
-    struct buf text; /* REQUEST_DETOKENIZE */
+    struct buf text;             /* REQUEST_DETOKENIZE */
+    struct responses *responses; /* REQUEST_RESPONSES */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
     bool parsed, running, huge, abandoned;

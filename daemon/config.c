@@ -73,6 +73,13 @@ const struct option config_table[] = {
     UINT("limits", "default-max-tokens", default_max_tokens, "0", 0, 100000000,
          "max_tokens of chat requests that give none; 0: up to the end of the context."),
 
+    UINT("limits", "stored-responses", stored_responses, "10000", 0, 1000000,
+         "Responses of /v1/responses kept in memory for those who come back to them; 0: none."),
+    SIZE("limits", "stored-memory", stored_memory, "64M", 64 * KiB, 64 * GiB,
+         "Memory for them; the oldest of the tenant with the most make room."),
+    UINT("limits", "stored-ttl-s", stored_ttl_s, "86400", 1, 31536000,
+         "Seconds that one is kept after it was last continued."),
+
     CHOICE("engine", "backend", backend, "auto", "auto|cpu|cuda|reference", false,
            "What computes; auto: cpu. cuda has not been checked on hardware yet and must be asked "
            "for."),

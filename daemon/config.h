@@ -27,6 +27,7 @@ struct config {
         max_header_count;
     uint64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint64_t stream_buffer, request_timeout_ms, drain_timeout_ms, default_max_tokens;
+    uint64_t stored_responses, stored_memory, stored_ttl_s;
     /* engine */
     char *backend, *isa, *kv_type, *speculation;
     uint64_t threads, kv_pages, kv_memory, page_tokens, max_context, max_rows, max_seqs, depth;

@@ -1,0 +1,62 @@
+#pragma once
+
+/*
+ * responses_store - the responses that clients may come back to: kept in memory only, within a number,
+ * a number of bytes and an age. A client sees those of its own tenant.
+ *
+ * A response that continues another one holds on to it, so that a conversation stays whole while any
+ * part of it can be continued. Any thread may look up; adding and removing is the loop's.
+ */
+
+#include <stdint.h>
+#include <uv.h>
+#include "base/list.h"
+
+struct api;
+struct stored;
+
+struct store_limits {
+    uint32_t n;     /* responses; 0: none are kept */
+    uint64_t bytes; /* of all of them, those held by others included */
+    uint32_t ttl_s; /* since one was last continued */
+};
+
+struct store {
+    struct store_limits limits;
+    struct clock *clock;
+    uv_mutex_t lock;
+    uv_timer_t tick;
+    struct list *buckets; /* stored.bucket */
+    struct store_tenant *tenants;
+    uint32_t n_tenants, n;
+    uint64_t bytes;
+    bool open;
+};
+
+int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
+               const struct store_limits *limits);
+void store_close(struct store *s);  /* the timer */
+void store_deinit(struct store *s); /* accepts a zeroed one */
+
+/* What is kept of a response; immutable. */
+struct stored {
+    struct list link, bucket; /* store_tenant.kept, store.buckets; empty: forgotten */
+    struct store *store;
+    struct stored *parent; /* what it continues */
+    char id[48];
+    uint32_t tenant, refs;
+    int64_t used_ns;
+    size_t response_len, input_len;
+    char *response, *input; /* JSON: the object; the array of its own input's items */
+};
+
+/* The response @id of @tenant for the caller, who gives it back; NULL: there is none. */
+struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len);
+/* It is being continued: it and what it continues are the last to be forgotten. */
+void store_use(struct stored *r);
+struct stored *stored_unref(struct stored *r); /* accepts NULL */
+/* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. 0 or -ENOMEM. */
+int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+              const char *response, size_t response_len, const char *input, size_t input_len);
+/* Forgets it; false: there is none. */
+bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len);

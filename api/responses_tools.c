@@ -1,0 +1,336 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/responses_build.h"
+
+/*
+ * Templates and tool-call formats know functions with JSON arguments. Two more kinds of tools are told to
+ * the model as functions, and what it calls is told to the client as what they were:
+ *
+ *      custom (freeform): one argument `input`, the text. A grammar that it should follow is told in
+ *          the description.
+ *      namespace: its tools, each by "namespace__name".
+ *
+ * Tools that would run at the service (web_search, ...) are left out: models do not miss them, and
+ * agents send them to every service.
+ */
+
+#define NAME_MAX_BYTES 256u
+
+static int refuse_tool(const struct responses_build *b, const char *place, const char *field,
+                       const char *must) {
+    char param[64];
+
+    snprintf(param, sizeof(param), "%.40s.%.20s", place, field);
+    return responses_refuse(b, param, must);
+}
+
+const char *responses_flat_name(struct responses_build *b, yyjson_val *ns, yyjson_val *name) {
+    const char *space = yyjson_get_str(ns), *own = yyjson_get_str(name);
+    size_t n = space ? yyjson_get_len(ns) : 0, size = n + yyjson_get_len(name) + 3;
+    char *out;
+
+    if (!n)
+        return arena_strndup(&b->rs->arena, own, yyjson_get_len(name));
+    bool ends = n >= 2 && strcmp(space + n - 2, "__") == 0;
+    if ((out = arena_alloc(&b->rs->arena, size)))
+        snprintf(out, size, "%s%s%s", space, ends ? "" : "__", own);
+    return out;
+}
+
+const struct responses_tool *responses_find_tool(const struct responses *rs, const char *name) {
+    for (uint32_t i = 0; i < rs->n_tools; i++)
+        if (strcmp(rs->tools[i].name, name) == 0)
+            return &rs->tools[i];
+    return NULL;
+}
+
+/* {"input": string}, as a schema. */
+static yyjson_mut_val *text_schema(struct responses_build *b) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
+        "\"required\":[\"input\"],\"additionalProperties\":false}";
+    yyjson_doc *doc = yyjson_read(schema, sizeof(schema) - 1, 0);
+    yyjson_mut_val *v = doc ? yyjson_val_mut_copy(b->doc, yyjson_doc_get_root(doc)) : NULL;
+
+    yyjson_doc_free(doc);
+    return v;
+}
+
+static int describe(struct responses_build *b, yyjson_val *tool, bool custom, yyjson_mut_val *f) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *about = yyjson_obj_get(tool, "description");
+    yyjson_val *format = custom ? yyjson_obj_get(tool, "format") : NULL;
+    yyjson_val *grammar = yyjson_obj_get(format, "definition");
+    const char *syntax = yyjson_get_str(yyjson_obj_get(format, "syntax"));
+
+    if (yyjson_is_str(about) && buf_add(&text, yyjson_get_str(about), yyjson_get_len(about)) < 0)
+        return -ENOMEM;
+    if (yyjson_is_str(grammar) &&
+        buf_printf(&text, "%sThe input must follow this grammar%s%s%s:\n%s", text.len ? "\n\n" : "",
+                   syntax ? " (" : "", syntax ? syntax : "", syntax ? ")" : "",
+                   yyjson_get_str(grammar)) < 0)
+        return -ENOMEM;
+    return text.len ? responses_put_value(b, f, "description",
+                                          yyjson_mut_strncpy(b->doc, text.data, text.len))
+                    : 0;
+}
+
+/* Adds one function. @place: "tools[i]". */
+static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
+                        const char *place, yyjson_mut_val *list) {
+    struct responses_tool *t = &b->rs->tools[b->rs->n_tools];
+    yyjson_val *name = yyjson_obj_get(tool, "name"), *schema = yyjson_obj_get(tool, "parameters");
+    yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
+    bool custom = yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom");
+
+    if (!yyjson_is_str(name) || !yyjson_get_len(name) ||
+        yyjson_get_len(name) + yyjson_get_len(ns) > NAME_MAX_BYTES)
+        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes");
+    t->name = responses_flat_name(b, ns, name);
+    t->custom = custom;
+    if (ns) {
+        t->ns = arena_strndup(&b->rs->arena, yyjson_get_str(ns), yyjson_get_len(ns));
+        t->own = arena_strndup(&b->rs->arena, yyjson_get_str(name), yyjson_get_len(name));
+    }
+    if (!t->name || (ns && (!t->ns || !t->own)) || !(o = yyjson_mut_arr_add_obj(b->doc, list)) ||
+        !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
+        !yyjson_mut_obj_add_str(b->doc, f, "name", t->name))
+        return -ENOMEM;
+    b->rs->n_tools++;
+    int r = describe(b, tool, custom, f);
+    if (r == 0 && (custom || (schema && !yyjson_is_null(schema))))
+        r = responses_put_value(b, f, "parameters",
+                                custom ? text_schema(b) : yyjson_val_mut_copy(b->doc, schema));
+    if (r == 0 && yyjson_is_bool(yyjson_obj_get(tool, "strict")))
+        r = responses_put_value(
+            b, f, "strict",
+            yyjson_mut_bool(b->doc, yyjson_is_true(yyjson_obj_get(tool, "strict"))));
+    return r < 0 ? r : responses_put_value(b, o, "function", f);
+}
+
+static bool is_function(yyjson_val *tool) {
+    yyjson_val *type = yyjson_obj_get(tool, "type");
+
+    return yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom");
+}
+
+static int add_namespace(struct responses_build *b, yyjson_val *space, const char *place,
+                         yyjson_mut_val *list) {
+    yyjson_val *name = yyjson_obj_get(space, "name"), *tools = yyjson_obj_get(space, "tools"),
+               *tool;
+    char inner[64];
+    size_t i, n;
+
+    if (!yyjson_is_str(name) || !yyjson_get_len(name))
+        return refuse_tool(b, place, "name", "must be a string");
+    if (!yyjson_is_arr(tools))
+        return refuse_tool(b, place, "tools", "must be an array");
+    yyjson_arr_foreach(tools, i, n, tool) {
+        snprintf(inner, sizeof(inner), "%.30s.tools[%zu]", place, i);
+        int r = is_function(tool) ? add_function(b, tool, name, inner, list) : 0;
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Functions in @tools, those in namespaces included. */
+static size_t count(yyjson_val *tools) {
+    size_t i, max, n = 0;
+    yyjson_val *tool;
+
+    yyjson_arr_foreach(tools, i, max, tool) n += 1 + yyjson_arr_size(yyjson_obj_get(tool, "tools"));
+    return n;
+}
+
+int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root) {
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+    size_t n = count(tools), i, max;
+    yyjson_val *tool;
+    char place[40];
+
+    if (!tools)
+        return 0;
+    if (n > REQUEST_TOOLS_MAX)
+        return responses_refuse(b, "tools", "must have at most 1024 tools");
+    b->rs->tools = arena_alloc_array(&b->rs->arena, n + 1, sizeof(*b->rs->tools));
+    if (!list || !b->rs->tools)
+        return -ENOMEM;
+    yyjson_arr_foreach(tools, i, max, tool) {
+        yyjson_val *type = yyjson_obj_get(tool, "type");
+        int r = 0;
+
+        snprintf(place, sizeof(place), "tools[%zu]", i);
+        if (!yyjson_is_str(type))
+            return refuse_tool(b, place, "type", "must be a string");
+        if (is_function(tool))
+            r = add_function(b, tool, NULL, place, list);
+        else if (yyjson_equals_str(type, "namespace"))
+            r = add_namespace(b, tool, place, list);
+        if (r < 0)
+            return r;
+    }
+    return b->rs->n_tools ? responses_put_value(b, root, "tools", list) : 0;
+}
+
+/* {"type": .., "name": ..} as a chat says it. */
+static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
+    yyjson_val *name = yyjson_obj_get(choice, "name");
+    yyjson_mut_val *o = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
+    const char *flat = yyjson_is_str(name)
+                           ? responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name)
+                           : NULL;
+
+    return flat && yyjson_mut_obj_add_str(b->doc, o, "type", "function") &&
+                   yyjson_mut_obj_add_str(b->doc, f, "name", flat) &&
+                   yyjson_mut_obj_add_val(b->doc, o, "function", f)
+               ? o
+               : NULL;
+}
+
+static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
+    yyjson_val *tools = yyjson_obj_get(choice, "tools"), *mode = yyjson_obj_get(choice, "mode"),
+               *tool;
+    yyjson_mut_val *o = yyjson_mut_obj(b->doc), *list = yyjson_mut_arr(b->doc), *v;
+    size_t i, n;
+
+    if (!yyjson_is_arr(tools))
+        return responses_refuse(b, "tool_choice.tools", "must be an array");
+    yyjson_arr_foreach(tools, i, n, tool) {
+        if (!is_function(tool) || !yyjson_is_str(yyjson_obj_get(tool, "name")))
+            return responses_refuse(b, "tool_choice.tools", "must be functions with a name");
+        if (!(v = named(b, tool)) || !yyjson_mut_arr_append(list, v))
+            return -ENOMEM;
+    }
+    yyjson_mut_val *inner = yyjson_mut_obj(b->doc);
+    if (mode && responses_put_value(b, inner, "mode", yyjson_val_mut_copy(b->doc, mode)) < 0)
+        return -ENOMEM;
+    if (!yyjson_mut_obj_add_str(b->doc, o, "type", "allowed_tools") ||
+        !yyjson_mut_obj_add_val(b->doc, inner, "tools", list) ||
+        !yyjson_mut_obj_add_val(b->doc, o, "allowed_tools", inner))
+        return -ENOMEM;
+    return responses_put_value(b, root, "tool_choice", o);
+}
+
+int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
+    if (yyjson_equals_str(yyjson_obj_get(choice, "type"), "allowed_tools"))
+        return put_allowed(b, choice, root);
+    if (yyjson_is_obj(choice) && !is_function(choice))
+        return responses_refuse(b, "tool_choice.type",
+                                "must be a function, a custom tool or allowed_tools");
+    if (yyjson_is_obj(choice) && !yyjson_is_str(yyjson_obj_get(choice, "name")))
+        return responses_refuse(b, "tool_choice.name", "must be a string");
+    return responses_put_value(b, root, "tool_choice",
+                               yyjson_is_obj(choice) ? named(b, choice)
+                                                     : yyjson_val_mut_copy(b->doc, choice));
+}
+
+/* ---- a custom tool's text, as it comes ---- */
+
+/*
+ *      START ─{"input":"─> TEXT ─"─> END      TEXT ─\─> ESCAPE ─> TEXT, or ─u─> HEX (4) ─> TEXT
+ *
+ * Anything else before the text: OTHER, and the text is empty until the call is complete.
+ */
+enum { TEXT_START, TEXT_TEXT, TEXT_ESCAPE, TEXT_HEX, TEXT_END = TEXT_HEX + 4, TEXT_OTHER };
+
+/* Bytes up to the text's first one; 0: not all there yet, SIZE_MAX: it begins otherwise. */
+static size_t opening(const char *s, size_t len) {
+    static const char want[] = "{\"input\":\"";
+    size_t i = 0;
+
+    for (const char *w = want; *w; w++) {
+        bool in_key = w > want + 1 && w < want + 8;
+
+        while (!in_key && i < len && strchr(" \t\r\n", s[i]) && s[i])
+            i++;
+        if (i == len)
+            return 0;
+        if (s[i++] != *w)
+            return SIZE_MAX;
+    }
+    return i;
+}
+
+static int add_code(struct responses_text *t, uint32_t c) {
+    char u[4];
+    size_t n = 0;
+
+    if (c < 0x80) {
+        u[n++] = (char)c;
+    } else if (c < 0x800) {
+        u[n++] = (char)(0xC0 | c >> 6);
+    } else if (c < 0x10000) {
+        u[n++] = (char)(0xE0 | c >> 12);
+        u[n++] = (char)(0x80 | (c >> 6 & 63));
+    } else {
+        u[n++] = (char)(0xF0 | c >> 18);
+        u[n++] = (char)(0x80 | (c >> 12 & 63));
+        u[n++] = (char)(0x80 | (c >> 6 & 63));
+    }
+    if (c >= 0x80)
+        u[n++] = (char)(0x80 | (c & 63));
+    return buf_add(&t->text, u, n);
+}
+
+/* One UTF-16 unit of an escape. The parser of calls lets no half pairs through. */
+static int add_unit(struct responses_text *t, uint32_t u) {
+    if (u >= 0xD800 && u < 0xDC00) {
+        t->high = u;
+        return 0;
+    }
+    if (t->high && u >= 0xDC00 && u < 0xE000)
+        u = 0x10000 + ((t->high - 0xD800) << 10) + (u - 0xDC00);
+    t->high = 0;
+    t->unit = 0;
+    return add_code(t, u);
+}
+
+static int read_byte(struct responses_text *t, char c) {
+    static const char letters[] = "bfnrt", values[] = "\b\f\n\r\t";
+    const char *at;
+
+    switch (t->state) {
+    case TEXT_TEXT:
+        if (c == '\\' || c == '"') {
+            t->state = c == '"' ? TEXT_END : TEXT_ESCAPE;
+            return 0;
+        }
+        return buf_add_char(&t->text, c);
+    case TEXT_ESCAPE:
+        t->state = c == 'u' ? TEXT_HEX : TEXT_TEXT;
+        t->unit = 0;
+        if (c == 'u')
+            return 0;
+        at = c ? strchr(letters, c) : NULL;
+        return buf_add_char(&t->text, at ? values[at - letters] : c);
+    case TEXT_END:
+        return 0;
+    default: /* TEXT_HEX and the next three */
+        t->unit = t->unit << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        if (++t->state < TEXT_END)
+            return 0;
+        t->state = TEXT_TEXT;
+        return add_unit(t, t->unit & 0xFFFF);
+    }
+}
+
+int responses_read_text(struct responses_text *t, const char *args, size_t len) {
+    int r = 0;
+
+    if (t->state == TEXT_START) {
+        size_t n = opening(args, len);
+
+        if (n == 0)
+            return 0;
+        t->state = n == SIZE_MAX ? TEXT_OTHER : TEXT_TEXT;
+        t->at = n == SIZE_MAX ? 0 : n;
+    }
+    if (t->state == TEXT_OTHER)
+        return 0;
+    for (; t->at < len && r == 0; t->at++)
+        r = read_byte(t, args[t->at]);
+    return r;
+}
