@@ -186,6 +186,10 @@ static void arrive(struct run *u, struct rng *r) {
     if (!c)
         c = new_prompt(u, r);
     draw_text(w, r, c);
+    if (w->classes) {
+        c->m.class = (uint8_t)(c->m.tenant % 3);
+        c->m.weight_milli = 500 * (c->m.tenant + 1);
+    }
     c->m.priority = (int16_t)rng_below(r, w->priorities);
     c->m.n_faults = w->lonely && one_in(r, w->lonely) ? 2 : 0;
     if (w->deadlines && one_in(r, w->deadlines))

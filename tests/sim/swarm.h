@@ -37,6 +37,7 @@
     X(max_draft, rng_below(r, 40))                                                                 \
     X(force_draft, one_in(r, 2) ? 1 + rng_below(r, 32) : 0)                                        \
     X(tenants, 1 + rng_below(r, 4))                                                                \
+    X(classes, one_in(r, 2)) /* tenants have classes and weights */                                \
     X(programs, 1 + rng_below(r, 6))                                                               \
     X(keys, 1 + rng_below(r, 3))                     /* of sharing */                              \
     X(families, 1 + rng_below(r, 4))                 /* of prompts with a common beginning */      \

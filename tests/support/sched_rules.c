@@ -37,22 +37,12 @@ static struct sim_client *client_of(struct sim *s, const struct request *r) {
     return &s->client[r->id - 1];
 }
 
-static bool waits(const struct request *r) {
-    return r && r->state == REQUEST_WAITING;
-}
-
 void rules_before(struct sim *s) {
     struct sched *d = s->sched;
 
     s->was.begin_ns = s->clock.ns;
     s->was.n_launched = d->n_launched;
     s->was.cost = d->cost;
-    for (uint32_t i = 0; i < s->n_live; i++) {
-        struct sim_client *c = &s->client[s->live[i]];
-        const struct request *r = *sched_slot(d, c->m.id);
-
-        c->was_waiting = waits(r) && r->n_flights == 0;
-    }
 }
 
 void rules_cancelled(struct sim *s, const struct sim_client *c) {
@@ -108,7 +98,7 @@ static void check_flights(struct sim *s) {
 /* ---- requests ---- */
 
 static void check_news(const struct sim *s, const struct sim_client *c, const struct request *r) {
-    bool news = !r->told.accepted || r->told.n_out < request_n_out(r) ||
+    bool news = (!r->told.accepted && !r->compiling) || r->told.n_out < request_n_out(r) ||
                 (r->state == REQUEST_DONE && !r->told.end);
 
     HOLD(s, c, NEWS, !news || !list_empty(&r->news));
@@ -178,7 +168,7 @@ static void check_table(struct sim *s) {
 }
 
 static void check_requests(struct sim *s) {
-    uint32_t n_in[3] = {0};
+    uint32_t n_in[3] = {0}, n_compiling = 0;
     uint64_t n_out = s->was.n_outputs, n_finished = s->was.n_finished;
 
     for (uint32_t i = 0; i < s->n_live; i++) {
@@ -187,15 +177,17 @@ static void check_requests(struct sim *s) {
 
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
-        n_in[r->state]++;
+        n_compiling += r->compiling;
+        n_in[r->state] += !r->compiling;
         n_finished += r->state == REQUEST_DONE && !r->refused;
         n_out += request_n_out(r) - (r->refused ? request_n_out(r) : c->n_given);
     }
     check_list(s, &s->sched->waiting, REQUEST_WAITING, n_in[REQUEST_WAITING]);
+    check_list(s, &s->sched->compiling, REQUEST_WAITING, n_compiling);
     check_list(s, &s->sched->running, REQUEST_RUNNING, n_in[REQUEST_RUNNING]);
     HOLD(s, NULL, LIMITS, n_in[REQUEST_RUNNING] <= s->opts.sched.max_seqs);
     HOLD(s, NULL, COUNTERS, s->stats.n_running == n_in[REQUEST_RUNNING]);
-    HOLD(s, NULL, COUNTERS, s->stats.n_waiting == n_in[REQUEST_WAITING]);
+    HOLD(s, NULL, COUNTERS, s->stats.n_waiting == n_in[REQUEST_WAITING] + n_compiling);
     HOLD(s, NULL, COUNTERS, s->stats.n_output_tokens == n_out);
     HOLD(s, NULL, COUNTERS, s->stats.n_finished == n_finished);
     HOLD(s, NULL, COUNTERS,
@@ -204,74 +196,99 @@ static void check_requests(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* @h waits and did before: how many that stand behind it have been admitted in this step? */
-static uint32_t overtakers(struct sim *s, const struct request *h) {
-    uint32_t n = 0;
+/* Somebody for whom @h may have had to yield: one of higher standing, or of a tenant that has less. */
+static bool somebody_goes_on(struct sim *s, const struct request *h) {
+    uint32_t tenant = client_of(s, h)->m.tenant;
 
     LIST_FOREACH(node, &s->sched->running) {
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
-        n += client_of(s, r)->was_waiting && queue_before(&h->queued.standing, &r->queued.standing);
+        if (client_of(s, r)->m.tenant != tenant ||
+            queue_before(&r->queued.standing, &h->queued.standing))
+            return true;
     }
-    return n;
+    return false;
 }
 
-static bool somebody_stands_higher(struct sim *s, const struct request *h) {
-    const struct list *first = s->sched->running.next;
-
-    return first != &s->sched->running &&
-           queue_before(&LIST_ENTRY(first, const struct request, queued.link)->queued.standing,
-                        &h->queued.standing);
-}
-
-static void check_turns(struct sim *s, bool ends) {
+static void check_yields(struct sim *s, bool ends) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
-        if (r->n_preempted > c->n_preempted) {
-            HOLD(s, c, YIELD, ends || somebody_stands_higher(s, r));
-            c->n_overtaken = 0;
-        } else if (waits(r) && c->was_waiting) {
-            c->n_overtaken += overtakers(s, r);
-            HOLD(s, c, BYPASS, c->n_overtaken <= s->opts.sched.max_bypass);
-        } else {
-            c->n_overtaken = 0;
-        }
+        if (r->n_preempted > c->n_preempted)
+            HOLD(s, c, YIELD, ends || somebody_goes_on(s, r));
         c->n_preempted = r->n_preempted;
     }
+}
+
+/* The last plan: whoever is admitted behind one that is not overtakes it. */
+static void check_admissions(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    uint32_t n_behind = 0;
+
+    HOLD(s, NULL, YIELD, p->n_running == 0 || p->req[0].verdict != PLAN_YIELD);
+    for (uint32_t i = p->n_running + p->n_waiting; i-- > p->n_running;) {
+        const struct plan_req *q = &p->req[i];
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+
+        n_behind += q->admitted;
+        if (q->admitted || q->over) /* what is left may be kept for tenants that have less */
+            continue;
+        HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
+        HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
+    }
+}
+
+static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
+    return q->pace == PLAN_PACE_NORMAL ? p->itl_ns
+           : q->pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
+                                       : p->itl_ns / 2;
+}
+
+/* Whether a step like this may be planned: in time, or in time without the few rows that the first prefill has
+ * in any case. */
+static bool is_in_time(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
+                       int64_t limit_ns) {
+    const struct cost *c = &s->was.cost;
+    bool ok = cost_bound_ns(c, shape) <= limit_ns;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && !ok; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct cost_shape less = *shape;
+
+        if (q->n_rows == 0 || q->n_rows > ALWAYS_ROWS || q->n_tokens - q->n_computed == 1)
+            continue;
+        cost_remove(&less, q->n_computed, q->n_rows);
+        ok = cost_bound_ns(c, &less) <= limit_ns;
+    }
+    return ok;
 }
 
 /* The plan of the step just launched, by the estimates that it was made with. */
 static void check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     struct cost_shape shape = {0}, decodes = {0};
-    uint32_t n_rows = 0, n_drafts = 0;
-    bool decode = false, first = true;
+    int64_t limit = p->max_step_ns;
+    uint32_t n_drafts = 0;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         bool one = q->n_tokens - q->n_computed == 1;
 
-        decode |= i < p->n_running && (one || q->last);
+        if (i < p->n_running && (one || q->last))
+            limit = MIN(limit, pace_ns(p, q));
         if (q->n_rows == 0)
             continue;
-        n_rows += q->n_rows;
         n_drafts += q->n_draft;
+        cost_add(&shape, q->n_computed, q->n_rows);
         if (one)
             cost_add(&decodes, q->n_computed, 1);
-        /* The first prefill has a few rows in any case. */
-        if (one || !first || q->n_rows > ALWAYS_ROWS)
-            cost_add(&shape, q->n_computed, q->n_rows);
-        first &= one;
     }
-    int64_t limit = decode ? MIN(p->itl_ns, p->max_step_ns) : p->max_step_ns;
     int64_t least = cost_bound_ns(&s->was.cost, &decodes);
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
-    limit = MAX(limit, least + least / 4);
-    HOLD(s, NULL, BUDGET, n_rows == p->n_rows);
-    HOLD(s, NULL, BUDGET, cost_bound_ns(&s->was.cost, &shape) <= limit + 1);
+    HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
+    HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, MAX(limit, least + least / 4) + 1));
 }
 
 static void check_progress(struct sim *s, int r) {
@@ -295,9 +312,12 @@ void rules_after(struct sim *s, int r) {
         s->client[s->live[i]].n_flights = s->client[s->live[i]].n_drafts_out = 0;
     check_flights(s);
     check_requests(s);
-    check_turns(s, s->stats.n_finished > n_finished);
-    if (s->sched->n_launched > s->was.n_launched && o->force_chunk == 0 && o->force_draft == 0)
-        check_budget(s);
+    check_yields(s, s->stats.n_finished > n_finished);
+    if (s->sched->n_launched > s->was.n_launched) {
+        check_admissions(s);
+        if (o->force_chunk == 0 && o->force_draft == 0)
+            check_budget(s);
+    }
     check_progress(s, r);
     if (s->n_steps % TABLE_STEPS == 0)
         check_table(s);

@@ -38,8 +38,8 @@ struct sim_client;
     X(LIMITS, "no more sequences and rows than allowed")                                           \
     X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \
     X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
-    X(BYPASS, "nobody is overtaken more often than max_bypass")                                    \
-    X(YIELD, "pages are only taken for one of higher standing: the highest always goes on")        \
+    X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
+    X(YIELD, "pages are only taken for another that goes on: the first in order never yields")     \
     X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
     X(WAKE, "the worker wakes no later than the first deadline")                                   \
     X(CANCEL, "a cancelled request is over at once and holds nothing")                             \

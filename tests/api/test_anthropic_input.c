@@ -1,0 +1,461 @@
+/*
+ * Requests of /v1/messages as the model and the worker see them, and what is refused, by name. The chat
+ * template here shows all that it is given.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define MESSAGES "/v1/messages"
+#define COUNT "/v1/messages/count_tokens"
+#define SAY(messages) "\"messages\":[" messages "]"
+#define USER(content) "{\"role\":\"user\",\"content\":" content "}"
+#define ASSISTANT(content) "{\"role\":\"assistant\",\"content\":" content "}"
+#define TEXT_BLOCK(text) "{\"type\":\"text\",\"text\":\"" text "\"}"
+#define Q USER("\"q\"")
+
+static const char dump[] =
+    "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{% if tools %}{{ tools | tojson }}"
+    "{% endif %}{{ enable_thinking }}{{ thinking }}{{ reasoning_effort | default('') }}"
+    "{% if add_generation_prompt %}>{% if think_first %}<think>\n{% endif %}{% endif %}"
+    "{# </think> <tool_call> #}";
+
+static void started(struct world *w) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, dump, sizeof(dump) - 1, &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = dump;
+    w->model.template_len = sizeof(dump) - 1;
+    w->model.n_vocab = TINY_ALL;
+    w->model.max_context = 16384;
+    world_start(w);
+}
+
+static const char *text_of(const struct buf *b) {
+    return b->data ? b->data : "";
+}
+
+/* The request is served; the prompt that the worker got. */
+static struct fake_request *serve(struct world *w, const char *fields, struct buf *prompt) {
+    char body[6000];
+    struct reply r;
+    uint32_t i = w->port.n;
+
+    snprintf(body, sizeof(body), "{\"model\":\"claude-x\",\"max_tokens\":20,%s}", fields);
+    w->port.script = "ok";
+    world_ask(w, MESSAGES, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %s", body, text_of(&r.body));
+    cr_assert_eq(w->port.n, i + 1);
+    reply_deinit(&r);
+    buf_clear(prompt);
+    tokenizer_decode(w->model.tokenizer, w->port.r[i].m.tokens, w->port.r[i].m.n_prompt, true,
+                     prompt);
+    return &w->port.r[i];
+}
+
+static void expect_prompt(struct world *w, const char *fields, const char *want) {
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+    serve(w, fields, &prompt);
+    cr_expect_str_eq(text_of(&prompt), want, "%s\n     gives %s\n    wanted %s", fields,
+                     text_of(&prompt), want);
+}
+
+/* ---- what the model sees ---- */
+
+#define OFF "FalseFalse>"
+#define SYSTEM_(text) "{\"role\": \"system\", \"content\": \"" text "\"}\n"
+#define USER_(text) "{\"role\": \"user\", \"content\": \"" text "\"}\n"
+#define CALLED(text)                                                                               \
+    "{\"role\": \"assistant\", \"content\": \"" text                                               \
+    "\", \"tool_calls\": [{\"id\": \"t1\", \"type\": \"function\", \"function\": {\"name\": "      \
+    "\"f\", \"arguments\": {\"x\": [1]}}}]}\n"
+#define RESULT(text)                                                                               \
+    "{\"role\": \"tool\", \"content\": \"" text "\", \"name\": \"f\", \"tool_call_id\": \"t1\"}\n"
+#define USE "{\"type\":\"tool_use\",\"id\":\"t1\",\"name\":\"f\",\"input\":{\"x\":[1]}}"
+#define GIVE(more) "{\"type\":\"tool_result\",\"tool_use_id\":\"t1\"" more "}"
+
+Test(anthropic_input, turns_become_messages) {
+    static const struct {
+        const char *fields, *prompt;
+    } table[] = {
+        {SAY(Q), USER_("q") OFF},
+        {SAY(USER("[" TEXT_BLOCK("a") "," TEXT_BLOCK("b") "]")), USER_("a\\nb") OFF},
+        {SAY(Q) ",\"system\":\"s\"", SYSTEM_("s") USER_("q") OFF},
+        {SAY(Q) ",\"system\":[{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{\"type\":"
+                "\"ephemeral\"}}," TEXT_BLOCK("t") "]",
+         SYSTEM_("s\\nt") USER_("q") OFF},
+        {SAY(Q) ",\"system\":[]", USER_("q") OFF},
+        {SAY(Q "," ASSISTANT("\"a\"") "," Q),
+         USER_("q") "{\"role\": \"assistant\", \"content\": \"a\"}\n" USER_("q") OFF},
+        /* turns of one side are one */
+        {SAY(Q "," Q "," ASSISTANT("\"a\"") "," ASSISTANT("[" TEXT_BLOCK("b") "]") "," Q),
+         USER_("q\\nq") "{\"role\": \"assistant\", \"content\": \"a\\nb\"}\n" USER_("q") OFF},
+        {SAY(Q ",{\"role\":\"system\",\"content\":\"now\"}"), USER_("q\\nnow") OFF},
+        /* calls and results */
+        {SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," USE "]") "," USER(
+             "[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK("well") "]")),
+         USER_("q") CALLED("a") RESULT("r") USER_("well") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"content\":[" TEXT_BLOCK("r") "," TEXT_BLOCK("s") "]") "]")),
+         USER_("q") CALLED("") RESULT("r\\ns") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE("") "]")),
+         USER_("q") CALLED("") RESULT("") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"is_error\":true,\"content\":\"no file\"") "]")),
+         USER_("q") CALLED("") RESULT("Error: no file") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"is_error\":true,\"content\":\"An ERROR.\"") "]")),
+         USER_("q") CALLED("") RESULT("An ERROR.") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
+         USER_("q") CALLED("") RESULT("[image: left out, this model reads only text]") OFF},
+        /* thoughts */
+        {SAY(Q "," ASSISTANT(
+             "[{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"s\"},"
+             "{\"type\":\"redacted_thinking\",\"data\":\"x\"}," TEXT_BLOCK("a") "]") "," Q),
+         USER_("q") "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": "
+                    "\"h\"}\n" USER_("q") OFF},
+        /* documents */
+        {SAY(USER("[{\"type\":\"document\",\"title\":\"T\",\"context\":\"C\",\"source\":{\"type\":"
+                  "\"text\",\"media_type\":\"text/plain\",\"data\":\"d\"}}]")),
+         USER_("<document>\\n<title>T</title>\\n<context>C</context>\\nd\\n</document>") OFF},
+        {SAY(USER(
+             "[{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[" TEXT_BLOCK(
+                 "d") "]}}]")),
+         USER_("<document>\\nd\\n</document>") OFF},
+        {SAY(USER("[{\"type\":\"search_result\",\"source\":\"u\",\"title\":\"T\",\"content\":"
+                  "[" TEXT_BLOCK("d") "]}]")),
+         USER_("<search_result>\\n<title>T</title>\\n<source>u</source>\\nd\\n</search_result>")
+             OFF},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_prompt(&w, table[i].fields, table[i].prompt);
+    world_stop(&w);
+}
+
+Test(anthropic_input, thinking_is_what_the_client_asks_for) {
+    static const struct {
+        const char *fields, *prompt;
+    } table[] = {
+        {SAY(Q) ",\"thinking\":null", USER_("q") "FalseFalse>"},
+        {SAY(Q) ",\"thinking\":{\"type\":\"disabled\"}", USER_("q") "FalseFalse>"},
+        {SAY(Q) ",\"thinking\":{\"type\":\"adaptive\"}", USER_("q") "TrueTrue>"},
+        {SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}",
+         USER_("q") "TrueTrue>"},
+        {SAY(Q) ",\"chat_template_kwargs\":{\"thinking\":true,\"reasoning_effort\":\"odd\"}",
+         USER_("q") "FalseTrueodd>"},
+        {SAY(Q) ",\"output_config\":{\"effort\":\"xhigh\"}", USER_("q") "FalseFalsehigh>"},
+        {SAY(Q) ",\"output_config\":{\"effort\":\"low\"}", USER_("q") "FalseFalselow>"},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_prompt(&w, table[i].fields, table[i].prompt);
+    world_stop(&w);
+}
+
+#define TOOL "{\"name\":\"f\",\"description\":\"D\",\"input_schema\":{\"type\":\"object\"}}"
+#define TOOL_                                                                                      \
+    "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"D\", "            \
+    "\"parameters\": {\"type\": \"object\"}}}"
+
+Test(anthropic_input, tools_that_can_be_called_are_offered) {
+    static const struct {
+        const char *fields, *prompt;
+    } table[] = {
+        {SAY(Q) ",\"tools\":[" TOOL "]", USER_("q") "[" TOOL_ "]" OFF},
+        {SAY(Q) ",\"tools\":[{\"type\":\"custom\",\"cache_control\":{},\"name\":\"g\","
+                "\"input_schema\":{\"a\":1}}]",
+         USER_("q") "[{\"type\": \"function\", \"function\": {\"name\": \"g\", \"parameters\": "
+                    "{\"a\": 1}}}]" OFF},
+        {SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}," TOOL "]",
+         USER_("q") "[" TOOL_ "]" OFF},
+        {SAY(Q) ",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]",
+         USER_("q") OFF},
+        {SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"none\"}", USER_("q") OFF},
+    };
+    struct world w;
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_prompt(&w, table[i].fields, table[i].prompt);
+    serve(&w,
+          SAY(Q) ",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
+                 "\"text_editor_20250728\",\"name\":\"str_replace_based_edit_tool\"}]",
+          &prompt);
+    cr_expect(strstr(prompt.data, "\"name\": \"bash\"") && strstr(prompt.data, "\"restart\""));
+    cr_expect(strstr(prompt.data, "\"str_replace_based_edit_tool\"") &&
+              strstr(prompt.data, "\"view_range\""));
+    world_stop(&w);
+}
+
+Test(anthropic_input, the_billing_line_never_reaches_the_model) {
+#define BILL(nonce) "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch=" nonce ";"
+    static const char *const fields[] = {
+        SAY(Q) ",\"system\":[" TEXT_BLOCK(BILL("a1")) "," TEXT_BLOCK("You are.") "]",
+        SAY(Q) ",\"system\":[" TEXT_BLOCK(BILL("b2") "\\nYou are.") "]",
+        SAY(Q) ",\"system\":\"" BILL("c3") "\\nYou are.\"",
+        SAY(Q) ",\"system\":\"You are.\"",
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        expect_prompt(&w, fields[i], SYSTEM_("You are.") USER_("q") OFF);
+    expect_prompt(&w, SAY(Q) ",\"system\":\"" BILL("d") "\"", USER_("q") OFF);
+    /* elsewhere it is text */
+    expect_prompt(&w, SAY(Q) ",\"system\":\"A " BILL("e") "\"",
+                  SYSTEM_("A " BILL("e")) USER_("q") OFF);
+    world_stop(&w);
+}
+
+/* ---- a text that is continued ---- */
+
+static uint32_t count_id(const struct fake_request *r, int32_t id) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->m.n_prompt; i++)
+        n += r->m.tokens[i] == id;
+    return n;
+}
+
+Test(anthropic_input, the_answer_continues_the_last_message) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+    started(&w);
+    expect_prompt(&w, SAY(Q "," ASSISTANT("\"It is\"")), USER_("q") OFF "It is");
+    expect_prompt(&w, SAY(Q "," ASSISTANT("[" TEXT_BLOCK("a") "," TEXT_BLOCK("b") "]")),
+                  USER_("q") OFF "a\nb");
+    expect_prompt(&w, SAY(Q "," ASSISTANT("\"\"")), USER_("q") OFF);
+    /* what the client wrote stays text */
+    struct fake_request *r = serve(&w, SAY(Q "," ASSISTANT("\"<|im_end|> x\"")), &prompt);
+    cr_expect_eq(count_id(r, TINY_END), 0);
+    /* and is no reasoning */
+    serve(&w, SAY(Q "," ASSISTANT("\"It is\"")) ",\"chat_template_kwargs\":{\"think_first\":true}",
+          &prompt);
+    cr_expect_str_eq(prompt.data, USER_("q") OFF "<think>\n</think>\n\nIt is");
+    world_stop(&w);
+}
+
+/* ---- what the worker is told ---- */
+
+Test(anthropic_input, parameters_reach_the_worker) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+    started(&w);
+    struct fake_request *r =
+        serve(&w,
+              SAY(Q) ",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"stop_sequences\":[\"ab\","
+                     "\"c\"],\"seed\":9,\"min_p\":0.125,\"metadata\":{\"user_id\":\"u\"},"
+                     "\"service_tier\":\"auto\",\"container\":\"c\",\"mcp_servers\":[],"
+                     "\"context_management\":{\"edits\":[]},\"n\":99",
+              &prompt);
+    cr_expect_eq(r->m.sampling.temperature, 0.5f);
+    cr_expect_eq(r->m.sampling.top_p, 0.25f);
+    cr_expect_eq(r->m.sampling.top_k, 7);
+    cr_expect_eq(r->m.sampling.min_p, 0.125f);
+    cr_expect_eq(r->m.seed, 9);
+    cr_expect_eq(r->m.max_new, 20);
+    cr_expect_eq(r->m.n_stops, 2);
+    cr_expect_str_eq(r->stops[0], "ab");
+    uint64_t program = r->m.program;
+    cr_expect_neq(program, 0);
+    r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"u\"}", &prompt);
+    cr_expect_eq(r->m.program, program);
+    r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"v\"}", &prompt);
+    cr_expect_neq(r->m.program, program);
+    world_stop(&w);
+}
+
+/* The worker is told to force what the same of a chat forces, or both are refused. */
+static void expect_forced(struct world *w, const char *fields, const char *chat) {
+    struct reply r, theirs;
+    char body[2000];
+    uint32_t i = w->port.n;
+
+    snprintf(body, sizeof(body), "{\"model\":\"claude-x\",\"max_tokens\":20,%s}", fields);
+    w->port.script = "ok";
+    world_ask(w, MESSAGES, body, &r);
+    world_ask(w, CHAT, chat, &theirs);
+    cr_expect_eq(r.status, theirs.status, "%s: %s", body, text_of(&r.body));
+    reply_deinit(&r);
+    reply_deinit(&theirs);
+    if (w->port.n == i)
+        return;
+    const struct fake_request *a = &w->port.r[i], *b = &w->port.r[i + 1];
+    cr_expect(*a->grammar || *a->triggers, "%s forces nothing", fields);
+    cr_expect_str_eq(a->grammar, b->grammar);
+    cr_expect_str_eq(a->triggers, b->triggers);
+}
+
+Test(anthropic_input, choices_and_schemas_are_forced) {
+#define CHAT_TOOLS                                                                                 \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"D\","        \
+    "\"parameters\":{\"type\":\"object\"}}}]"
+#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}"
+    struct world w;
+
+    started(&w);
+    expect_forced(&w, SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"any\"}",
+                  "{" SAY(Q) "," CHAT_TOOLS ",\"tool_choice\":\"required\"}");
+    expect_forced(
+        &w, SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\"}",
+        "{" SAY(Q) "," CHAT_TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+                   "\"f\"}}}");
+    expect_forced(
+        &w,
+        SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}}",
+        "{" SAY(Q) ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
+                   "\"name\":\"x\",\"schema\":" SCHEMA "}}}");
+    world_stop(&w);
+}
+
+Test(anthropic_input, a_count_is_the_usage) {
+    static const char *const bodies[] = {
+        SAY(Q),
+        SAY(Q) ",\"system\":\"s\",\"tools\":[" TOOL "]",
+        SAY(Q "," ASSISTANT("\"It is\"")),
+        SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "]")),
+    };
+    struct world w;
+    struct reply r;
+    char body[1000], want[80];
+    CLEANUP(buf_deinit) struct buf prompt = {.max = 1 << 20};
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        uint32_t n = serve(&w, bodies[i], &prompt)->m.n_prompt;
+
+        snprintf(body, sizeof(body), "{\"model\":\"claude\",%s}", bodies[i]);
+        world_ask(&w, COUNT, body, &r);
+        snprintf(want, sizeof(want), "{\"input_tokens\":%u}", n);
+        cr_expect_eq(r.status, 200);
+        cr_expect_str_eq(text_of(&r.body), want);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* ---- what is refused ---- */
+
+#define WITH(fields) "{\"model\":\"claude\",\"max_tokens\":9," fields "}"
+
+Test(anthropic_input, every_bad_field_is_named) {
+    static const struct {
+        const char *body, *message;
+    } table[] = {
+        {"{}", "model: Field required."},
+        {"{\"model\":7}", "model: must be a string."},
+        {"{\"model\":\"claude\"}", "max_tokens: Field required."},
+        {"{\"model\":\"claude\",\"max_tokens\":0}",
+         "max_tokens: must be a whole number of at least 1."},
+        {"{\"model\":\"claude\",\"max_tokens\":-1}", "max_tokens: must be"},
+        {"{\"model\":\"claude\",\"max_tokens\":1.5}", "max_tokens: must be"},
+        {"{\"model\":\"claude\",\"max_tokens\":1}", "messages: Field required."},
+        {WITH("\"messages\":[]"), "messages: must be an array"},
+        {WITH("\"messages\":\"x\""), "messages: must be an array"},
+        {WITH("\"messages\":[1]"), "messages.0: must be an object."},
+        {WITH(SAY(Q ",{\"role\":\"tool\",\"content\":\"\"}")), "messages.1.role: must be user"},
+        {WITH(SAY("{\"role\":\"user\"}")), "messages.0.content: must be"},
+        {WITH(SAY(USER("[1]"))), "messages.0.content.0: must be a content block."},
+        {WITH(SAY(USER("[{}]"))), "messages.0.content.0.type: must be a string."},
+        {WITH(SAY(USER("[{\"type\":\"text\"}]"))), "messages.0.content.0.text: must be a string."},
+        {WITH(SAY(USER("[" TEXT_BLOCK("a") ",{\"type\":\"image\",\"source\":{}}]"))),
+         "messages.0.content.1.type: is not supported: this model reads only text."},
+        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"))),
+         "messages.0.content.0.source.type: is not supported"},
+        {WITH(SAY(USER("[{\"type\":\"document\"}]"))), "messages.0.content.0.source: must be"},
+        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"text\"}}]"))),
+         "messages.0.content.0.source.data: must be a string."},
+        {WITH(SAY(USER("[{\"type\":\"document\",\"source\":{\"type\":\"content\",\"content\":[{"
+                       "\"type\":\"image\"}]}}]"))),
+         "messages.0.content.0.source.content.0.type: is not supported"},
+        {WITH(SAY(USER("[{\"type\":\"hologram\"}]"))), "messages.0.content.0.type: is not"},
+        {WITH(SAY(USER("[{\"type\":\"tool_result\"}]"))),
+         "messages.0.content.0.tool_use_id: must be a string."},
+        {WITH(SAY(USER("[" GIVE(",\"content\":7") "]"))), "messages.0.content.0.content: must be"},
+        {WITH(SAY(USER("[" GIVE(",\"content\":[{\"type\":\"video\"}]") "]"))),
+         "messages.0.content.0.content.0.type: is not"},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\"}]"))), "messages.1.content.0.id: must"},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\",\"id\":\"a\"}]"))),
+         "messages.1.content.0.name: must"},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\",\"input\":"
+                                  "\"{}\"}]"))),
+         "messages.1.content.0.input: must be an object."},
+        {WITH(SAY(Q "," ASSISTANT("[" USE "]"))),
+         "messages.1: must not be the last one: its calls have no results."},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"image\"}]"))), "messages.1.content.0.type: is not"},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\"}]"))),
+         "messages.1.content.0.thinking: must be a string."},
+        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must say something."},
+        {WITH(SAY(Q) ",\"system\":7"), "system: must be a string or an array of text blocks."},
+        {WITH(SAY(Q) ",\"system\":[{\"type\":\"image\"}]"), "system.0.type: is not supported"},
+        {WITH(SAY(Q) ",\"system\":[{\"type\":\"text\"}]"), "system.0.text: must be a string."},
+        {WITH(SAY(Q) ",\"stop_sequences\":\"x\""), "stop_sequences: must be an array"},
+        {WITH(SAY(Q) ",\"stop_sequences\":[\"\"]"), "stop_sequences: must hold strings"},
+        {WITH(SAY(Q) ",\"temperature\":\"x\""), "temperature must be a number."},
+        {WITH(SAY(Q) ",\"temperature\":9"), "temperature"},
+        {WITH(SAY(Q) ",\"stream\":1"), "stream must be a boolean."},
+        {WITH(SAY(Q) ",\"metadata\":1"), "metadata: must be an object."},
+        {WITH(SAY(Q) ",\"metadata\":{\"user_id\":1}"), "metadata.user_id: must be a string"},
+        {WITH(SAY(Q) ",\"thinking\":true"), "thinking: must be an object with a type."},
+        {WITH(SAY(Q) ",\"chat_template_kwargs\":1"), "chat_template_kwargs: must be an object."},
+        {WITH(SAY(Q) ",\"output_config\":1"), "output_config: must be an object."},
+        {WITH(SAY(Q) ",\"output_config\":{\"effort\":\"x\"}"), "output_config.effort: must be"},
+        {WITH(SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"text\"}}"),
+         "output_config.format.type: must be"},
+        {WITH(SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"),
+         "output_config.format.schema: must be an object."},
+        {WITH(SAY(Q) ",\"tools\":{}"), "tools: must be an array"},
+        {WITH(SAY(Q) ",\"tools\":[1]"), "tools.0: must be an object."},
+        {WITH(SAY(Q) ",\"tools\":[{\"type\":1}]"), "tools.0.type: must be a string."},
+        {WITH(SAY(Q) ",\"tools\":[" TOOL ",{}]"), "tools.1.name: must be a string"},
+        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\"}]"), "tools.0.input_schema: must be an object."},
+        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"description\":1,\"input_schema\":{}}]"),
+         "tools.0.description: must be a string."},
+        {WITH(SAY(Q) ",\"tool_choice\":\"auto\""), "tool_choice.type: must be"},
+        {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"any\"}"), "tool_choice.type: needs tools"},
+        {WITH(SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\"}"),
+         "tool_choice.name: must be a string."},
+        {WITH(SAY(Q) ",\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"tool\",\"name\":\"g\"}"),
+         "tool_choice.name: is not a tool of this request"},
+        {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":1}"),
+         "tool_choice.disable_parallel_tool_use: must be a boolean."},
+        {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},
+        {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
+        {"[]", "The request body must be a JSON object."},
+    };
+    struct world w;
+    struct reply r;
+    char needle[300];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        world_ask(&w, MESSAGES, table[i].body, &r);
+        snprintf(
+            needle, sizeof(needle),
+            "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"%s",
+            table[i].message);
+        cr_expect_eq(r.status, 400, "%s: %d", table[i].body, r.status);
+        cr_expect_eq(strncmp(text_of(&r.body), needle, strlen(needle)), 0, "%s: %s is not about %s",
+                     table[i].body, text_of(&r.body), table[i].message);
+        reply_deinit(&r);
+    }
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
