@@ -13,9 +13,9 @@
  * Inside a tenant: requests stand in the order of a virtual arrival. A program (an agent's session) that had
  * much device time lately counts as having come later, in steps (least attained service, in levels, so that
  * programs of like use are equal); a request of which much is cached counts as having come a little earlier
- * (longest prefix first, among equals). Both are bounded offsets of a time of arrival. So nothing can overtake
- * a request for ever: what comes more than MAX_LEVEL * LEVEL_NS + HIT_NS after it stands behind it. A plan may
- * let others overtake one that does not fit, a bounded number of times; then it is `due` and first of all.
+ * (longest prefix first, among equals). Both are bounded offsets of a time of arrival: what comes more than MAX_LEVEL *
+ * LEVEL_NS + HIT_NS after it stands behind it. And whatever the reason, a request is overtaken by others of its
+ * tenant only so many times; then it is due, and first of all.
  *
  * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
  */
@@ -196,26 +196,33 @@ bool share_wants(struct share *s, struct share_ref ref) {
     return s->tenant[ref.tenant].n_window++ < SHARE_WINDOW;
 }
 
-static bool before(const struct share_item *a, const struct share_item *b) {
-    if (a->due != b->due)
-        return a->due;
+static bool is_due(const struct share_item *x) {
+    return x->n_left == 0;
+}
+
+static bool stands_before(const struct share_item *a, const struct share_item *b) {
     return a->key != b->key ? a->key < b->key : a->order < b->order;
+}
+
+static bool before(const struct share_item *a, const struct share_item *b) {
+    if (is_due(a) != is_due(b))
+        return is_due(a);
+    return a->turn != b->turn && !is_due(a) ? a->turn < b->turn : stands_before(a, b);
 }
 
 /* A list of each tenant's items, the best first, from share_tenant.head over share_item.next. */
 static void make_lists(struct share *s, struct share_item *item, uint32_t n, int64_t now) {
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         s->tenant[i].head = NOBODY;
-        s->tenant[i].n_picked = 0;
         s->tenant[i].next_ns = s->tenant[i].served_ns;
     }
     for (uint32_t i = n; i-- > 0;) {
         struct share_item *x = &item[i];
         uint32_t *at = &s->tenant[x->ref.tenant].head;
 
-        x->key += share_delay_ns(s, x->ref, now);
+        x->turn = x->key + share_delay_ns(s, x->ref, now);
         if (x->n_tokens > 0)
-            x->key -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
+            x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
         while (*at != NOBODY && before(&item[*at], x))
             at = &item[*at].next;
         x->next = *at;
@@ -228,11 +235,34 @@ static bool is_next(const struct share_tenant *a, const struct share_tenant *b,
                     const struct share_item *item) {
     const struct share_item *x = &item[a->head], *y = &item[b->head];
 
-    if (x->due != y->due)
-        return x->due;
-    if (!x->due && fabs(a->next_ns - b->next_ns) >= QUANTUM_NS)
+    if (is_due(x) != is_due(y))
+        return is_due(x);
+    if (!is_due(x) && fabs(a->next_ns - b->next_ns) >= QUANTUM_NS)
         return a->next_ns < b->next_ns;
     return before(x, y);
+}
+
+/* Takes the first of @t's list. Those that stand before it are overtaken by it, and those that may not be overtaken
+ * again come first of the rest. */
+static uint32_t take_first(struct share_tenant *t, struct share_item *item) {
+    uint32_t taken = t->head, *due = NULL;
+
+    t->head = item[taken].next;
+    for (uint32_t *at = &t->head; *at != NOBODY; at = &item[*at].next) {
+        struct share_item *y = &item[*at];
+
+        y->n_left -= !is_due(y) && stands_before(y, &item[taken]);
+        if (is_due(y) && (!due || stands_before(y, &item[*due])))
+            due = at;
+    }
+    if (due) {
+        uint32_t first = *due;
+
+        *due = item[first].next;
+        item[first].next = t->head;
+        t->head = first;
+    }
+    return taken;
 }
 
 uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32_t *out,
@@ -251,11 +281,8 @@ uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32
         }
         if (!best)
             break;
-        struct share_item *x = &item[best->head];
-        out[n_out++] = best->head;
-        best->head = x->next;
-        best->n_picked++;
-        best->next_ns += x->cost_ns / best->weight;
+        out[n_out] = take_first(best, item);
+        best->next_ns += item[out[n_out++]].cost_ns / best->weight;
     }
     return n_out;
 }

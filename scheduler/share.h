@@ -25,7 +25,7 @@ struct share_tenant {
     uint32_t n_live;    /* requests, waiting and running */
     uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
     uint32_t n_pages;
-    uint32_t n_window, n_picked; /* scratch of share_pick() */
+    uint32_t n_window; /* scratch of share_pick() */
     double next_ns;
     uint32_t head;
 };
@@ -65,13 +65,15 @@ int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now)
 /* One waiting request. */
 struct share_item {
     struct share_ref ref;
-    bool due;       /* it was overtaken as often as it may be */
-    int64_t key;    /* virtual arrival */
-    uint64_t order; /* for equal ones */
+    uint32_t n_left; /* overtakings by others of its tenant that it must still suffer */
+    int64_t key;     /* virtual arrival */
+    uint64_t order;  /* for equal ones */
     uint32_t n_hit, n_tokens;
     double cost_ns; /* what it will take, roughly */
     void *who;
-    uint32_t next; /* scratch */
+    /* Scratch. */
+    int64_t turn;
+    uint32_t next;
 };
 
 /* Whether another waiting request of its tenant should be looked at: SHARE_WINDOW are enough. */

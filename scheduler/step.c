@@ -232,6 +232,7 @@ static void apply(struct sched *s, int64_t now) {
     for (uint32_t i = p->n_running; i < n; i++)
         if (p->req[i].admitted)
             admit(s, s->planned[i], &p->req[i], now);
+    turns_note_admissions(s);
     for (uint32_t i = 0; i < n; i++) {
         const struct plan_req *q = &p->req[i];
 

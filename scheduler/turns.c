@@ -100,13 +100,14 @@ static uint32_t collect(struct sched *s) {
     LIST_FOREACH(node, &s->waiting) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
+        r->seat = UINT32_MAX;
         if (n == TURNS_ITEMS)
             break;
         if (r->n_flights > 0 || !share_wants(&s->turns.share, r->turn))
             continue;
         s->turns.item[n++] = (struct share_item){
             .ref = r->turn,
-            .due = r->n_bypassed > 0 && r->n_bypassed >= s->opts.max_bypass,
+            .n_left = s->opts.max_bypass - MIN(r->n_bypassed, s->opts.max_bypass),
             .key = r->queued.standing.key,
             .order = r->queued.standing.order,
             .n_hit = r->seen_hit,
@@ -132,11 +133,32 @@ uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
+        r->seat = s->plan.n_running + i;
         over[i] = s->plan.reserve_pages > 0 &&
                   (share_is_over(h, r->turn.tenant, who->n_running, s->opts.max_seqs, true, now) ||
                    share_is_over(h, r->turn.tenant, who->n_pages, s->info->n_pages, true, now));
     }
     return n;
+}
+
+/* Who has been admitted overtakes those of his tenant that stand before him. The plan has counted it for those that
+ * had their turn before him and did not fit. */
+void turns_note_admissions(struct sched *s) {
+    const struct plan *p = &s->plan;
+
+    for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting && p->n_admitted > 0; i++) {
+        const struct request *r = s->planned[i];
+
+        if (!p->req[i].admitted)
+            continue;
+        LIST_FOREACH(node, &s->waiting) {
+            struct request *o = LIST_ENTRY(node, struct request, queued.link);
+
+            if (!queue_before(&o->queued.standing, &r->queued.standing))
+                break;
+            o->n_bypassed += o->turn.tenant == r->turn.tenant && o->seat > i && o->n_flights == 0;
+        }
+    }
 }
 
 void turns_charge(struct sched *s, const struct batch *t, int64_t ns, int64_t now) {

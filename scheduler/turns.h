@@ -34,5 +34,7 @@ bool turns_is_low(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way left out. @over: which
  * of them would give their tenants more than their parts. How many, at most @max. */
 uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32_t max);
+/* After the plan's admissions: counts whom they overtook. */
+void turns_note_admissions(struct sched *s);
 /* Step @t took @ns: charges those who were in it. */
 void turns_charge(struct sched *s, const struct batch *t, int64_t ns, int64_t now);

@@ -15,7 +15,8 @@ static void set_up(void) {
 TestSuite(share, .init = set_up);
 
 static struct share_item item(struct share_ref ref, int64_t key, uint64_t order, double cost_ns) {
-    return (struct share_item){.ref = ref, .key = key, .order = order, .cost_ns = cost_ns};
+    return (struct share_item){
+        .ref = ref, .key = key, .order = order, .cost_ns = cost_ns, .n_left = 8};
 }
 
 /* Serves the first of what waits, over and over: each tenant always has one of @cost ns waiting. */
@@ -141,7 +142,7 @@ Test(share, what_was_overtaken_often_is_first_of_all) {
     uint32_t out[2];
 
     share_charge(&s, a, 500e9, 0);
-    x[0].due = true;
+    x[0].n_left = 0;
     share_pick(&s, x, 2, out, 2, 0);
     cr_expect_eq(out[0], 0);
 }
@@ -197,4 +198,19 @@ Test(share, tables_never_overflow) {
         cr_assert_eq(s.tenant[i].n_live, 0);
     for (uint32_t i = 0; i < SHARE_PROGRAMS; i++)
         cr_assert_eq(s.program[i].n_live, 0);
+}
+
+Test(share, a_request_is_overtaken_only_so_often) {
+    static struct share_item x[40];
+    struct share_ref heavy = share_enter(&s, 1, 1000, 0, 7, 0);
+    uint32_t out[40], at = 0;
+
+    share_charge(&s, heavy, 1000e9, 0);
+    for (uint32_t i = 0; i < 40; i++)
+        x[i] = item(i == 3 ? heavy : share_enter(&s, 1, 1000, 0, 100 + i, 0), i, i, 1e6);
+    x[3].n_left = 5;
+    cr_assert_eq(share_pick(&s, x, 40, out, 40, 0), 40);
+    while (out[at] != 3)
+        at++;
+    cr_expect_eq(at, 3 + 5, "at %u", at);
 }
