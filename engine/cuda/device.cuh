@@ -132,6 +132,28 @@ DEVICE void add_shared(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* Several threads may. */
+DEVICE void set_flag(uint32_t *p) {
+    atomicExch(p, 1u);
+}
+
+/* 16 bytes to shared memory without registers; group by group. copy_wait<N>(): all but the last N groups of this
+ * thread are there, for this thread. */
+DEVICE void copy_async(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+}
+
+DEVICE void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int N> DEVICE void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 DEVICE float approximate_log(float x) {
     return __logf(x);
 }

@@ -19,6 +19,8 @@ struct op { /* what has been enqueued and not been done */
     enum op_kind kind;
     void *to;
     const void *from;
+    void *snapshot; /* of pageable memory, which the runtime copies at once */
+    uint64_t sum;   /* of pinned memory */
     size_t n;
     int byte;
     struct simt_dim grid;
@@ -58,12 +60,34 @@ static struct op *enqueue(enum op_kind kind) {
     return o;
 }
 
+static void refuse(const char *what) {
+    fprintf(stderr, "fake cuda: %s\n", what);
+    abort();
+}
+
+static uint64_t sum_of(const void *p, size_t n) {
+    const uint8_t *b = p;
+    uint64_t sum = n, word = 0;
+
+    for (; n >= 8; n -= 8, b += 8) {
+        memcpy(&word, b, 8);
+        sum = (sum ^ word) * 0x9E3779B97F4A7C15u;
+        sum ^= sum >> 29;
+    }
+    word = 0;
+    memcpy(&word, b, n);
+    return ((sum ^ word) * 0x9E3779B97F4A7C15u) | 1;
+}
+
 static void run(struct op *o) {
     const struct simt_kernel *k = o->from;
 
     switch (o->kind) {
     case OP_COPY:
-        memcpy(o->to, o->from, o->n);
+        if (o->sum && o->sum != sum_of(o->from, o->n))
+            refuse("pinned memory was changed before its copy was done");
+        memcpy(o->to, o->snapshot ? o->snapshot : o->from, o->n);
+        free(o->snapshot);
         break;
     case OP_FILL:
         memset(o->to, o->byte, o->n);
@@ -84,6 +108,8 @@ static void run(struct op *o) {
 
 /* Does what is enqueued, up to the last record of @until; NULL: all. */
 static void drain(struct event *until) {
+    bool any = queue != NULL;
+
     while (queue && (!until || until->reached < until->recorded)) {
         struct op *o = queue;
 
@@ -93,6 +119,8 @@ static void drain(struct event *until) {
         run(o);
         free(o);
     }
+    if (any)
+        simt_settled();
 }
 
 /* -- the table ------------------------------------------------------------------------------------ */
@@ -123,7 +151,8 @@ static int memory(size_t *n_free, size_t *n_total) {
     return call();
 }
 
-static int alloc_any(void **p, size_t n) {
+/* Sizes are exact, so that the next byte is nobody's. */
+static int alloc_any(void **p, size_t n, enum simt_space space) {
     int r = call();
     struct block *b = NULL;
 
@@ -137,12 +166,13 @@ static int alloc_any(void **p, size_t n) {
     b->n = n;
     *p = b + 1;
     memset(*p, 0xFF, n < 1 << 20 ? n : 1 << 20); /* NaN: nothing may be read before it is written */
+    simt_memory_add(*p, n, space);
     fake_cuda.n_live++;
     return 0;
 }
 
 static int alloc(void **d, size_t n) {
-    int r = alloc_any(d, n);
+    int r = alloc_any(d, n, SIMT_DEVICE);
 
     if (r)
         return r;
@@ -153,11 +183,12 @@ static int alloc(void **d, size_t n) {
 }
 
 static int alloc_host(void **p, size_t n) {
-    return alloc_any(p, n);
+    return alloc_any(p, n, SIMT_PINNED);
 }
 
 static int release_host(void *p) {
     drain(NULL);
+    simt_memory_drop(p);
     free((struct block *)p - 1);
     fake_cuda.n_live--;
     return 0;
@@ -235,10 +266,23 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
 
     if (r)
         return r;
+    int to_space = simt_memory_space(to), from_space = simt_memory_space(from);
+
+    if (n == 0)
+        return 0;
+    if (dir == CUDA_TO_DEVICE ? to_space != SIMT_DEVICE || from_space == SIMT_DEVICE
+                              : from_space != SIMT_DEVICE || to_space == SIMT_DEVICE)
+        refuse("a copy in the wrong direction");
     struct op *o = enqueue(OP_COPY);
     o->to = to;
     o->from = from;
     o->n = n;
+    if (from_space == SIMT_PINNED)
+        o->sum = sum_of(from, n);
+    else if (dir == CUDA_TO_DEVICE)
+        o->snapshot = memcpy(malloc(n), from, n);
+    else
+        memset(to, 0xA5, n); /* what is read there before it is waited for is wrong */
     return 0;
 }
 

@@ -12,6 +12,7 @@
 
 #define MAX_THREADS 1024u
 #define STACK_BYTES (128u << 10)
+#define ASYNC_MAX 128u
 
 #ifdef __x86_64__
 /* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another stack. */
@@ -25,6 +26,12 @@ asm(".text\n.type simt_switch, @function\nsimt_switch:\n"
 #include <ucontext.h>
 #endif
 
+struct async { /* an asynchronous copy that has not been waited for */
+    void *to;
+    const void *from;
+    uint32_t group;
+};
+
 struct fiber {
     uint8_t *stack;
 #ifdef __x86_64__
@@ -35,13 +42,18 @@ struct fiber {
     void *fake_stack; /* AddressSanitizer's */
     size_t stack_bytes;
     bool done, at_barrier;
+    const char *here;     /* the barrier or instruction of the warp that it waits at */
     uint32_t n_exchanges; /* instructions of the warp that this lane has come to */
+    struct simt_lane lane;
+    struct async copy[ASYNC_MAX];
+    uint32_t n_copies, n_groups; /* n_groups: committed */
 };
 
 struct warp {
     struct simt_gift gift[2][32];
-    uint32_t n_arrived,
-        n_complete; /* lanes at the current instruction; instructions that are through */
+    /* Lanes at the current instruction; instructions that are through; where. */
+    uint32_t n_arrived, n_complete;
+    const char *here;
 };
 
 struct simt_dim simt_thread, simt_block, simt_grid;
@@ -105,6 +117,8 @@ static void fiber_main() {
     scheduler.stack_bytes = size;
 #endif
     kernel->run(kernel_args);
+    if (current->n_copies)
+        simt_fault("ends with a copy that it has not waited for");
     current->done = true;
     n_alive--;
     yield();
@@ -120,7 +134,8 @@ static void start(struct fiber *f) {
     __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* the last fiber never returned */
 #endif
     f->done = f->at_barrier = false;
-    f->n_exchanges = 0;
+    f->n_exchanges = f->n_copies = f->n_groups = 0;
+    f->lane = {f->stack, STACK_BYTES, (uint32_t)(f - fibers), 0, false};
     f->fake_stack = NULL;
     f->stack_bytes = STACK_BYTES;
 #ifdef __x86_64__
@@ -139,35 +154,48 @@ static void start(struct fiber *f) {
 
 /* -- what threads wait for ------------------------------------------------------------------------ */
 
-void sync_block() {
+void simt_sync_block(const char *here) {
     current->at_barrier = true;
+    current->here = here;
     n_waiting++;
     yield();
 }
 
 /* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead. */
-const struct simt_gift *simt_exchange(const struct simt_gift *mine) {
+const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
     uint32_t lane = simt_thread.x % 32, i = current->n_exchanges++;
     struct warp *w = &warps[simt_thread.x / 32];
 
+    if (w->n_arrived > 0 && w->here != here)
+        simt_fault("at %s, and another lane of the warp at %s", here, w->here);
+    w->here = here;
     w->gift[i % 2][lane] = *mine;
     if (++w->n_arrived == 32) {
         w->n_arrived = 0;
         w->n_complete++;
     } else {
+        current->here = here;
         while (w->n_complete <= i)
             yield();
     }
     return w->gift[i % 2];
 }
 
-void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+void simt_sync_warp(const char *here) {
+    struct simt_gift none = {};
+
+    simt_exchange(&none, here);
+    current->lane.n_warp_syncs++;
+}
+
+void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+              uint32_t b0, uint32_t b1) {
     uint32_t lane = simt_thread.x % 32, g = lane / 4, t = lane % 4;
     struct simt_gift mine = {};
     const uint32_t given[6] = {a0, a1, a2, a3, b0, b1};
 
     memcpy(mine.u, given, sizeof(given));
-    const struct simt_gift *all = simt_exchange(&mine);
+    const struct simt_gift *all = simt_exchange(&mine, here);
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t column = 2 * t + i % 2;
         double sum = c[i];
@@ -181,6 +209,72 @@ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_
         }
         c[i] = (float)sum;
     }
+}
+
+/* -- memory --------------------------------------------------------------------------------------- */
+
+static void check_aligned(const void *p, size_t n) {
+    if ((uintptr_t)p % n)
+        simt_fault("%zu bytes at %p: not aligned", n, p);
+}
+
+void simt_take(const void *p, size_t n, void *to) {
+    check_aligned(p, n);
+    simt_check_access(p, n, SIMT_READ, __builtin_return_address(0));
+    memcpy(to, p, n);
+}
+
+void simt_put(void *p, size_t n, const void *from) {
+    check_aligned(p, n);
+    simt_check_access(p, n, SIMT_WRITE, __builtin_return_address(0));
+    memcpy(p, from, n);
+}
+
+void wait_for_previous() {
+    current->lane.waited = true;
+}
+
+void add_shared(uint64_t *p, uint64_t v) {
+    check_aligned(p, 8);
+    simt_check_access(p, 8, SIMT_ATOMIC, __builtin_return_address(0));
+    *p += v;
+}
+
+void set_flag(uint32_t *p) {
+    check_aligned(p, 4);
+    simt_check_access(p, 4, SIMT_ATOMIC, __builtin_return_address(0));
+    *p = 1;
+}
+
+void copy_async(void *to, const void *from) {
+    const void *pc = __builtin_return_address(0);
+
+    check_aligned(to, 16);
+    check_aligned(from, 16);
+    if (current->n_copies == ASYNC_MAX)
+        simt_fault("more than %u copies under way", ASYNC_MAX);
+    simt_check_access(from, 16, SIMT_READ, pc);
+    simt_check_pending(to, 16, true, pc);
+    current->copy[current->n_copies++] = {to, from, current->n_groups};
+}
+
+void copy_commit() {
+    current->n_groups++;
+}
+
+void simt_copy_wait(uint32_t n_left) {
+    uint32_t done = 0;
+
+    for (; done < current->n_copies; done++) {
+        const struct async *c = &current->copy[done];
+
+        if (c->group + n_left >= current->n_groups)
+            break;
+        memcpy(c->to, c->from, 16);
+        simt_check_pending(c->to, 16, false, __builtin_return_address(0));
+    }
+    current->n_copies -= done;
+    memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
 }
 
 /* -- blocks --------------------------------------------------------------------------------------- */
@@ -206,11 +300,18 @@ static void shuffle(uint16_t *order) {
 }
 
 static void release_barrier() {
-    if (n_waiting == 0 || n_waiting < n_alive)
-        return;
-    for (uint32_t i = 0; i < n_threads; i++)
+    const char *here = NULL;
+
+    for (uint32_t i = 0; i < n_threads; i++) {
+        if (!fibers[i].at_barrier)
+            continue;
+        if (here && here != fibers[i].here)
+            simt_fault("threads at the barriers of %s and of %s", here, fibers[i].here);
+        here = fibers[i].here;
         fibers[i].at_barrier = false;
+    }
     n_waiting = 0;
+    simt_check_barrier();
 }
 
 static uint64_t progress() {
@@ -226,6 +327,7 @@ static void run_block() {
 
     shuffle(order);
     poison_shared();
+    simt_check_block();
     n_alive = n_threads;
     n_waiting = 0;
     memset(warps, 0, sizeof(warps));
@@ -241,6 +343,7 @@ static void run_block() {
             if (f->done || f->at_barrier)
                 continue;
             current = f;
+            simt_lane = &f->lane;
             simt_thread = {order[i], 0, 0};
             switch_to(&scheduler, f);
         }
@@ -249,8 +352,9 @@ static void run_block() {
             released = true;
         }
         if (!released && progress() == before) {
-            fprintf(stderr, "simt: threads of %s wait for each other\n", kernel->name);
-            abort();
+            for (uint32_t i = 0; i < n_threads; i++)
+                if (!fibers[i].done)
+                    simt_fault("threads wait for each other, thread %u at %s", i, fibers[i].here);
         }
     }
     n_blocks++;
@@ -261,9 +365,11 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, const void *
     kernel_args = args;
     n_threads = k->n_threads;
     simt_grid = grid;
+    simt_check_launch(k->name, args, k->args_size);
     for (uint32_t y = 0; y < grid.y; y++)
         for (uint32_t x = 0; x < grid.x; x++) {
             simt_block = {x, y, 0};
             run_block();
         }
+    simt_lane = NULL;
 }

@@ -5,10 +5,9 @@
  * names of engine/cuda/device.cuh another meaning: a thread of a block is a fiber, instructions of a warp (mma,
  * lane_xor) and barriers switch to the next one until all have come. Blocks run one after the other.
  *
- * What it finds: wrong indices (every allocation of the fake device is one of its own: AddressSanitizer sees reads
- * beyond it), shared memory that is read before it is written (it is filled with NaN before each block), warps that
- * do not meet (abort), missing barriers, most of the time (the order of threads changes with simt_order()),
- * wrong arithmetic. What it cannot: the order in which the tensor cores add, memory consistency, speed.
+ * What it finds: wrong arithmetic, wrong indices, and what simt_check.h lists: races, early reads, wrong addresses,
+ * lanes that do not meet. Asynchronous copies are done when they are waited for, no sooner. The order of threads
+ * changes with simt_order(). What it cannot find: the order in which the tensor cores add, speed.
  */
 
 #define WEFT_SIMT 1
@@ -18,6 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "engine/cuda/kernels.h"
+#include "tests/engine/cuda/simt_check.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -76,22 +76,27 @@ struct simt_gift {
         uint64_t u64[5];
     };
 };
-const struct simt_gift *simt_exchange(const struct simt_gift *mine);
+/* Where an instruction of all lanes stands: they must all be there. */
+#define SIMT_TEXT(x) #x
+#define SIMT_LINE(x) SIMT_TEXT(x)
+#define SIMT_HERE __FILE__ ":" SIMT_LINE(__LINE__)
 
-void sync_block();
+const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here);
 
-static inline void sync_warp() {
-    struct simt_gift none = {};
+void simt_sync_block(const char *here);
+void simt_sync_warp(const char *here);
 
-    simt_exchange(&none);
-}
+#define sync_block() simt_sync_block(SIMT_HERE)
+#define sync_warp() simt_sync_warp(SIMT_HERE)
+
+/* What the kernel touches through these is seen by simt_check.h. */
+void simt_take(const void *p, size_t n, void *to);
+void simt_put(void *p, size_t n, const void *from);
 
 static inline struct vec4 load16(const void *p) {
     struct vec4 v;
 
-    if ((uintptr_t)p % 16)
-        __builtin_trap();
-    memcpy(&v, p, 16);
+    simt_take(p, 16, &v);
     return v;
 }
 
@@ -100,15 +105,20 @@ static inline struct vec4 load_stream(const void *p) {
 }
 
 static inline void load8(const void *p, uint32_t v[2]) {
-    if ((uintptr_t)p % 8)
-        __builtin_trap();
-    memcpy(v, p, 8);
+    simt_take(p, 8, v);
 }
 
 static inline void store16(void *p, struct vec4 v) {
-    if ((uintptr_t)p % 16)
-        __builtin_trap();
-    memcpy(p, &v, 16);
+    simt_put(p, 16, &v);
+}
+
+/* cp.async: @to in shared memory. */
+void copy_async(void *to, const void *from);
+void copy_commit();
+void simt_copy_wait(uint32_t n_left);
+
+template <int N> static inline void copy_wait() {
+    simt_copy_wait(N);
 }
 
 static inline float half_to_float(uint16_t h) {
@@ -130,7 +140,9 @@ static inline uint32_t sub_halves(uint32_t a, uint32_t b) {
                        half_to_float((uint16_t)(a >> 16)) - half_to_float((uint16_t)(b >> 16)));
 }
 
-void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
+void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+              uint32_t b0, uint32_t b1);
+#define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;
@@ -146,29 +158,28 @@ static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return r;
 }
 
-static inline float lane_xor(float v, int mask) {
+static inline float simt_lane_xor(const char *here, float v, int mask) {
     struct simt_gift mine = {};
 
     mine.f[0] = v;
-    return simt_exchange(&mine)[(threadIdx.x % 32) ^ (uint32_t)mask].f[0];
+    return simt_exchange(&mine, here)[(threadIdx.x % 32) ^ (uint32_t)mask].f[0];
 }
 
-static inline uint64_t lane_xor(uint64_t v, int mask) {
+static inline uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
     struct simt_gift mine = {};
 
     mine.u64[0] = v;
-    return simt_exchange(&mine)[(threadIdx.x % 32) ^ (uint32_t)mask].u64[0];
+    return simt_exchange(&mine, here)[(threadIdx.x % 32) ^ (uint32_t)mask].u64[0];
 }
+#define lane_xor(v, mask) simt_lane_xor(SIMT_HERE, v, mask)
 
-static inline void wait_for_previous() {}
+void wait_for_previous();
 
-static inline void prefetch(const void *p) {
-    (void)*(const volatile uint8_t *)p;
-}
+/* Not an access: any address will do. */
+static inline void prefetch(const void *p) {}
 
-static inline void add_shared(uint64_t *p, uint64_t v) {
-    *p += v;
-}
+void add_shared(uint64_t *p, uint64_t v);
+void set_flag(uint32_t *p);
 
 /* As coarse as the device's. */
 static inline float approximate_log(float x) {

@@ -1,0 +1,55 @@
+/* mistakes - a kernel that makes the mistake it is told to: simt_check must see each of them (test_simt.c). */
+
+#include "engine/cuda/device.cuh"
+#include "tests/engine/cuda/mistakes.h"
+
+KERNEL(mistake, struct mistake_args, 64, 1) {
+    alignas(16) SHARED uint32_t s[256];
+    uint32_t t = threadIdx.x, other = t ^ 32u, sum = 0;
+    enum mistake w = a.what;
+
+    if (w == TOO_EARLY)
+        sum += a.data[t];
+    wait_for_previous();
+    if (w != UNWRITTEN_SHARED)
+        s[t] = t;
+    if (w == SHUFFLE_AS_BARRIER) {
+        other = t ^ 1u;
+        sum += (uint32_t)lane_xor((uint64_t)t, 1);
+    } else if (w != NO_BARRIER) {
+        sync_block();
+    }
+    sum += s[other];
+    if (w == NO_BARRIER_REUSE)
+        s[t] = sum;
+    if (w == COPY_OVER_A_READER && t < 32)
+        copy_async(&s[32], a.data);
+    if (w == COPY_NOT_WAITED_FOR)
+        copy_async(&s[4 * t], a.data);
+    copy_commit();
+    if (w == COPY_NOT_WAITED_FOR)
+        sum += s[4 * t];
+    copy_wait<0>();
+    if (w == MISALIGNED)
+        sum += load16((const uint8_t *)a.data + 4).x;
+    if (w == MISALIGNED_WORD)
+        sum += *(const uint32_t *)((const uint8_t *)a.data + 2);
+    if (w == HOST_MEMORY)
+        sum += a.host[t];
+    if (w == BEYOND_THE_END)
+        sum += a.data[256];
+    if (w == OTHER_BARRIER) {
+        if (t < 32)
+            sync_block();
+        else
+            sync_block();
+    }
+    if (w == OTHER_SHUFFLE)
+        sum += (uint32_t)(t % 2 ? lane_xor((uint64_t)t, 2)
+                                : lane_xor((uint64_t)sum, 2));
+    if (w == HALF_A_WARP && t < 16)
+        sum += (uint32_t)lane_xor((uint64_t)t, 2);
+    if (w == HALF_A_WARP)
+        sync_block();
+    a.data[w == BLOCKS_WRITE_ALIKE ? t : blockIdx.x * 64 + t] = sum;
+}

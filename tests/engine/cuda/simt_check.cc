@@ -1,0 +1,355 @@
+#include "tests/engine/cuda/simt_check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "tests/engine/cuda/simt.h"
+
+/* A moment: interval between barriers (42 bits) | sync_warp() of the lane (7) | atomic (1) | thread (10) | bytes (4). */
+typedef uint64_t moment;
+
+struct cell { /* of four bytes */
+    moment write, read, other;
+    uint32_t block; /* that wrote last; shared memory */
+    uint8_t written, pending;
+};
+
+struct memory {
+    uintptr_t from, to;
+    enum simt_space space;
+    struct cell *cell;
+};
+
+#define MEMORIES 4096u
+
+extern uint8_t __start_simt_shared[], __stop_simt_shared[];
+extern const uint8_t __ehdr_start[], _end[];
+
+struct simt_lane *simt_lane;
+
+static struct memory memory[MEMORIES];
+static uint32_t n_memories;
+static struct memory shared_memory;
+static bool strict; /* allocations are known */
+static uintptr_t args_from, args_to;
+static const char *kernel;
+/* Intervals are numbered through the life of the process. */
+static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
+static uint32_t n_blocks;
+
+static const uint8_t *describe(uintptr_t a, char out[80]) {
+    uintptr_t shared = (uintptr_t)__start_simt_shared;
+    const struct memory *m = NULL;
+
+    for (uint32_t i = 0; i < n_memories && !m; i++)
+        if (a >= memory[i].from && a < memory[i].to)
+            m = &memory[i];
+    if (a >= shared && a < (uintptr_t)__stop_simt_shared)
+        snprintf(out, 80, "shared memory + %zu", (size_t)(a - shared));
+    else if (m)
+        snprintf(out, 80, "byte %zu of %zu of %s", (size_t)(a - m->from), (size_t)(m->to - m->from),
+                 m->space == SIMT_DEVICE ? "an allocation" : "pinned memory");
+    else
+        snprintf(out, 80, "%p", (void *)a);
+    return (const uint8_t *)a;
+}
+
+void simt_fault(const char *format, ...) {
+    va_list list;
+
+    va_start(list, format);
+    fflush(stdout);
+    fprintf(stderr, "simt: %s, block (%u, %u), thread %u: ", kernel, blockIdx.x, blockIdx.y,
+            simt_lane ? simt_lane->thread : 0);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+    abort();
+}
+
+/* @pc: for addr2line. */
+[[noreturn]] static void fault_at(uintptr_t a, const void *pc, const char *what) {
+    char where[80];
+
+    describe(a, where);
+    simt_fault("%s: %s (code at 0x%zx)", where, what, (size_t)((const uint8_t *)pc - __ehdr_start));
+}
+
+/* -- what is allocated ---------------------------------------------------------------------------- */
+
+static struct cell *new_cells(size_t n) {
+    void *p = mmap(NULL, (n / 4 + 2) * sizeof(struct cell), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
+        abort();
+    return (struct cell *)p;
+}
+
+static void free_cells(struct memory *m) {
+    if (m->cell)
+        munmap(m->cell, ((m->to - m->from) / 4 + 2) * sizeof(struct cell));
+}
+
+void simt_memory_add(const void *p, size_t n, enum simt_space space) {
+    uint32_t i = n_memories++;
+
+    if (n_memories > MEMORIES)
+        abort();
+    for (; i > 0 && memory[i - 1].from > (uintptr_t)p; i--)
+        memory[i] = memory[i - 1];
+    memory[i] = {(uintptr_t)p, (uintptr_t)p + n, space, NULL};
+    if (space == SIMT_DEVICE && simt_checks())
+        memory[i].cell = new_cells(n);
+    strict = true;
+}
+
+static struct memory *find(uintptr_t a) {
+    static uint32_t last[64];
+    uint32_t *guess = &last[a >> 12 & 63], low = 0, high = n_memories;
+
+    if (*guess < n_memories && a >= memory[*guess].from && a < memory[*guess].to)
+        return &memory[*guess];
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+
+        if (a < memory[middle].to)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    *guess = low;
+    return low < n_memories && a >= memory[low].from ? &memory[low] : NULL;
+}
+
+void simt_memory_drop(const void *p) {
+    struct memory *m = find((uintptr_t)p);
+
+    if (!m)
+        abort();
+    free_cells(m);
+    n_memories--;
+    memmove(m, m + 1, (size_t)(memory + n_memories - m) * sizeof(*m));
+}
+
+int simt_memory_space(const void *p) {
+    const struct memory *m = find((uintptr_t)p);
+
+    return m ? (int)m->space : -1;
+}
+
+/* -- moments -------------------------------------------------------------------------------------- */
+
+void simt_settled(void) {
+    first_unsettled = ++interval;
+}
+
+void simt_check_launch(const char *name, const void *args, size_t args_size) {
+    kernel = name;
+    args_from = (uintptr_t)args;
+    args_to = args_from + args_size;
+    first_of_launch = ++interval;
+}
+
+void simt_check_block() {
+    first_of_block = ++interval;
+    n_blocks++;
+}
+
+void simt_check_barrier() {
+    interval++;
+}
+
+static moment now(unsigned bytes, bool atomic) {
+    return interval << 22 | (moment)(simt_lane->n_warp_syncs & 127) << 15 | (moment)atomic << 14 |
+           (moment)simt_lane->thread << 4 | bytes;
+}
+
+static uint64_t interval_of(moment m) {
+    return m >> 22;
+}
+
+static unsigned thread_of(moment m) {
+    return m >> 4 & 1023;
+}
+
+/* Whether nothing orders @then before this thread's access to @bytes. */
+static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
+    uint64_t at = interval_of(then);
+    unsigned thread = thread_of(then);
+
+    if (!(then & bytes) || at < first_of_launch || (atomic && (then >> 14 & 1)))
+        return false;
+    if (at < first_of_block)
+        return !shared;
+    if (at < interval || thread == simt_lane->thread)
+        return false;
+    return thread / 32 != simt_lane->thread / 32 ||
+           (then >> 15 & 127) == (simt_lane->n_warp_syncs & 127);
+}
+
+/* -- accesses ------------------------------------------------------------------------------------- */
+
+static void see_read(struct cell *c, moment m, unsigned bytes) {
+    moment same = c->read ^ m;
+
+    if (same >> 4 == 0) { /* the same thread at the same moment */
+        c->read |= bytes;
+        return;
+    }
+    if (c->read && thread_of(c->read) != thread_of(m) &&
+        (thread_of(c->read) / 32 != thread_of(m) / 32 || interval_of(c->other) < interval))
+        c->other = c->read;
+    c->read = m;
+}
+
+static void see(struct cell *c, unsigned bytes, enum simt_access kind, bool shared, uintptr_t a,
+                const void *pc) {
+    bool atomic = kind == SIMT_ATOMIC;
+    moment m = now(bytes, atomic);
+
+    if (unordered(c->write, bytes, atomic, shared))
+        fault_at(a, pc,
+                 kind == SIMT_READ ? "read while another thread writes it"
+                                   : "written while another thread writes it");
+    if (kind == SIMT_READ) {
+        if (shared && (c->block != n_blocks || (bytes & ~c->written)))
+            fault_at(a, pc, "read before it was written");
+        if (c->pending & bytes)
+            fault_at(a, pc, "read before the copy to it was waited for");
+        if (!shared && !simt_lane->waited && (c->write & bytes) &&
+            interval_of(c->write) >= first_unsettled)
+            fault_at(a, pc, "read before wait_for_previous()");
+        see_read(c, m, bytes);
+        return;
+    }
+    if (unordered(c->read, bytes, atomic, shared) || unordered(c->other, bytes, atomic, shared))
+        fault_at(a, pc, "written while another thread reads it");
+    c->write = (c->write ^ m) >> 4 == 0 ? c->write | m : m;
+    if (shared) {
+        c->written = c->block == n_blocks ? c->written | (uint8_t)bytes : (uint8_t)bytes;
+        c->block = n_blocks;
+    }
+}
+
+static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_access kind,
+                    const void *pc) {
+    uintptr_t first = m->from & ~(uintptr_t)3;
+    bool shared = m == &shared_memory;
+
+    for (uintptr_t at = a & ~(uintptr_t)3; at < a + n; at += 4) {
+        unsigned bytes = 15;
+
+        if (at < a)
+            bytes &= 15u << (a - at);
+        if (at + 4 > a + n)
+            bytes &= 15u >> (at + 4 - a - n);
+        see(&m->cell[(at - first) / 4], bytes, kind, shared, a, pc);
+    }
+}
+
+static struct memory *shared_of(uintptr_t a) {
+    if (a < (uintptr_t)__start_simt_shared || a >= (uintptr_t)__stop_simt_shared)
+        return NULL;
+    if (!shared_memory.cell) {
+        shared_memory.from = (uintptr_t)__start_simt_shared;
+        shared_memory.to = (uintptr_t)__stop_simt_shared;
+        shared_memory.cell = new_cells(shared_memory.to - shared_memory.from);
+    }
+    return &shared_memory;
+}
+
+void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc) {
+    uintptr_t a = (uintptr_t)p;
+    const struct memory *m;
+
+    if (!simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
+        return;
+    if ((m = shared_of(a))) {
+        see_all(m, a, n, kind, pc);
+        return;
+    }
+    if (!strict)
+        return;
+    m = find(a);
+    if (!m) {
+        if (kind == SIMT_READ && ((a >= args_from && a + n <= args_to) ||
+                                  (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end)))
+            return;
+        fault_at(a, pc,
+                 kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
+    }
+    if (m->space != SIMT_DEVICE)
+        fault_at(a, pc, "a kernel has no business in the host's memory");
+    if (a + n > m->to)
+        fault_at(a, pc, "an access beyond the end");
+    if (!simt_lane->waited && kind != SIMT_READ)
+        fault_at(a, pc, "written before wait_for_previous()");
+    see_all(m, a, n, kind, pc);
+}
+
+void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) {
+    struct memory *m = shared_of((uintptr_t)to);
+
+    if (!m)
+        fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");
+    see_all(m, (uintptr_t)to, n, SIMT_WRITE, pc);
+    for (size_t i = 0; i < n; i += 4)
+        m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
+}
+
+/* -- what the compiler calls ---------------------------------------------------------------------- */
+
+#ifndef SIMT_NO_HOOKS
+
+int simt_checks(void) {
+    return 1;
+}
+
+/* A scalar or vector as the kernel's source has it (nothing is vectorised here). */
+static inline void access_value(void *p, size_t n, enum simt_access kind, const void *pc) {
+    if ((uintptr_t)p % n)
+        fault_at((uintptr_t)p, pc, "not aligned");
+    simt_check_access(p, n, kind, pc);
+}
+
+#define HOOKS(N)                                                                                   \
+    void __tsan_read##N(void *p) {                                                                 \
+        access_value(p, N, SIMT_READ, __builtin_return_address(0));                                \
+    }                                                                                              \
+    void __tsan_write##N(void *p) {                                                                \
+        access_value(p, N, SIMT_WRITE, __builtin_return_address(0));                               \
+    }                                                                                              \
+    void __tsan_unaligned_read##N(void *p) {                                                       \
+        simt_check_access(p, N, SIMT_READ, __builtin_return_address(0));                           \
+    }                                                                                              \
+    void __tsan_unaligned_write##N(void *p) {                                                      \
+        simt_check_access(p, N, SIMT_WRITE, __builtin_return_address(0));                          \
+    }
+
+extern "C" {
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+void __tsan_read_range(void *p, size_t n) {
+    simt_check_access(p, n, SIMT_READ, __builtin_return_address(0));
+}
+
+void __tsan_write_range(void *p, size_t n) {
+    simt_check_access(p, n, SIMT_WRITE, __builtin_return_address(0));
+}
+
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+}
+#else
+int simt_checks(void) {
+    return 0;
+}
+#endif

@@ -1,0 +1,63 @@
+#pragma once
+
+/*
+ * simt_check - looks at every access of a kernel, in the order in which the emulator happens to make it, and
+ * aborts when a device might have seen it otherwise. The kernels are compiled with the hooks of -fsanitize=thread;
+ * this is what they call, in place of its library.
+ *
+ * What stops a test, with kernel, block, thread and address:
+ *
+ *     races        two threads of a block touch a byte, one writes, and no sync_block() lies between them (sync_warp()
+ *                  is enough inside a warp; shuffles and mma are not: they order nothing); two blocks of a launch
+ *                  touch a byte of device memory and one writes
+ *     early reads  shared memory that this block has not written; the target of an asynchronous copy that has
+ *                  not been waited for; above wait_for_previous(), what a kernel may still be writing
+ *     addresses    outside every allocation of the device, in pinned or freed memory, static variables, not a
+ *                  multiple of the size of the access
+ *     divergence   lanes of a warp (threads of a block) at different instructions of the warp (barriers)
+ *
+ * A cell stands for four bytes and remembers the last write and the last reads by two threads: what it reports is
+ * true, but an earlier reader may be forgotten. Under the sanitizers' own hooks there is none of this but divergence.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum simt_space { SIMT_DEVICE, SIMT_PINNED };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the runtime has allocated: with the first call addresses are checked. */
+void simt_memory_add(const void *p, size_t n, enum simt_space space);
+void simt_memory_drop(const void *p);
+/* The space of @p, -1: neither. */
+int simt_memory_space(const void *p);
+/* The host has waited for the device: nothing is being written. */
+void simt_settled(void);
+/* Whether accesses are seen. */
+int simt_checks(void);
+
+#ifdef __cplusplus
+}
+
+struct simt_lane { /* the thread that runs */
+    const uint8_t *stack;
+    size_t stack_bytes;
+    uint32_t thread, n_warp_syncs;
+    bool waited; /* for the kernel before */
+};
+
+extern struct simt_lane *simt_lane;
+
+enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
+
+[[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void simt_check_launch(const char *kernel, const void *args, size_t args_size);
+void simt_check_block();
+void simt_check_barrier();
+void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
+/* An asynchronous copy to shared memory is under way, or there. */
+void simt_check_pending(const void *to, size_t n, bool pending, const void *pc);
+#endif
