@@ -51,6 +51,7 @@ struct fiber {
 
 struct warp {
     struct simt_gift gift[2][32];
+    float product[2][32][4]; /* of mma, by the lane that came last */
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
     const char *here;
@@ -161,8 +162,32 @@ void simt_sync_block(const char *here) {
     yield();
 }
 
-/* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead. */
-const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
+/* C += A B of a warp: the registers of all lanes, as engine/cuda/device.cuh says. */
+static void multiply(const struct simt_gift gift[32], float product[32][4]) {
+    double a[16][16], b[8][16];
+
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 6; i++) {
+            double *row = i < 4 ? a[lane / 4 + i % 2 * 8] : b[lane / 4];
+            uint32_t k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8, w = gift[lane].u[i];
+
+            row[k] = half_to_float((uint16_t)w);
+            row[k + 1] = half_to_float((uint16_t)(w >> 16));
+        }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++) {
+            const double *x = a[lane / 4 + i / 2 * 8], *y = b[lane % 4 * 2 + i % 2];
+            double sum = gift[lane].f[6 + i];
+
+            for (uint32_t k = 0; k < 16; k++)
+                sum += x[k] * y[k];
+            product[lane][i] = (float)sum;
+        }
+}
+
+/* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead. Returns which of
+ * the two it is. */
+static uint32_t meet(const struct simt_gift *mine, const char *here, bool product) {
     uint32_t lane = simt_thread.x % 32, i = current->n_exchanges++;
     struct warp *w = &warps[simt_thread.x / 32];
 
@@ -173,12 +198,18 @@ const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *
     if (++w->n_arrived == 32) {
         w->n_arrived = 0;
         w->n_complete++;
+        if (product)
+            multiply(w->gift[i % 2], w->product[i % 2]);
     } else {
         current->here = here;
         while (w->n_complete <= i)
             yield();
     }
-    return w->gift[i % 2];
+    return i % 2;
+}
+
+const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
+    return warps[simt_thread.x / 32].gift[meet(mine, here, false)];
 }
 
 void simt_sync_warp(const char *here) {
@@ -190,25 +221,12 @@ void simt_sync_warp(const char *here) {
 
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1) {
-    uint32_t lane = simt_thread.x % 32, g = lane / 4, t = lane % 4;
     struct simt_gift mine = {};
     const uint32_t given[6] = {a0, a1, a2, a3, b0, b1};
 
     memcpy(mine.u, given, sizeof(given));
-    const struct simt_gift *all = simt_exchange(&mine, here);
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t column = 2 * t + i % 2;
-        double sum = c[i];
-
-        for (uint32_t k = 0; k < 16; k++) {
-            const uint32_t *a = all[4 * g + k % 8 / 2].u, *b = all[4 * column + k % 8 / 2].u;
-            uint32_t aw = a[i / 2 + k / 8 * 2] >> (16 * (k % 2)),
-                     bw = b[4 + k / 8] >> (16 * (k % 2));
-
-            sum += (double)half_to_float((uint16_t)aw) * (double)half_to_float((uint16_t)bw);
-        }
-        c[i] = (float)sum;
-    }
+    memcpy(mine.f + 6, c, 16);
+    memcpy(c, warps[simt_thread.x / 32].product[meet(&mine, here, true)][simt_thread.x % 32], 16);
 }
 
 /* -- memory --------------------------------------------------------------------------------------- */
