@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include "text/constraint.h"
+#include "text/tokenizer.h"
 
 bool constrain_must_wait(const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
@@ -11,16 +12,26 @@ bool constrain_must_wait(const struct batch *t) {
     return false;
 }
 
-/* Takes end tokens and stop ids out of a mask with @n tokens. A grammar that leaves nothing else wins. */
-static int64_t ban(const struct request *r, uint32_t *bits, int64_t n) {
-    int64_t left = n;
+static int64_t take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_ids) {
+    for (size_t i = 0; i < n_ids; i++) {
+        uint32_t *word = &bits[id[i] / 32], bit = 1u << (id[i] % 32);
 
-    for (uint32_t i = 0; i < r->n_bans; i++) {
-        uint32_t *word = &bits[r->bans[i] / 32], bit = 1u << (r->bans[i] % 32);
-
-        left -= (*word & bit) != 0;
+        n -= (*word & bit) != 0;
         *word &= ~bit;
     }
+    return n;
+}
+
+/* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before min_tokens, and
+ * always the end tokens that are ignored, since the constraint would end with them. Where it leaves nothing
+ * else, it wins. */
+static int64_t ban(const struct request *r, bool early, uint32_t *bits, int64_t n) {
+    size_t n_ends = 0;
+    const int32_t *end =
+        r->ignore_eos && r->tokenizer ? tokenizer_end_ids(r->tokenizer, &n_ends) : NULL;
+    int64_t left = take_out(bits, n, r->bans, early ? r->n_bans : 0);
+
+    left = take_out(bits, left, end, n_ends);
     return left > 0 ? left : constraint_mask(r->place, bits);
 }
 
@@ -28,7 +39,7 @@ static int64_t ban(const struct request *r, uint32_t *bits, int64_t n) {
  * allowed; 0: none is; or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
-    bool bans = n_tokens < r->min_tokens && r->n_bans > 0;
+    bool early = n_tokens < r->min_tokens && r->n_bans > 0, bans = early || r->ignore_eos;
 
     *bits = NULL;
     if (constraint_is_free(r->place) && !bans)
@@ -38,7 +49,7 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
         return -ENOMEM;
     int64_t n = constraint_mask(r->place, mask);
     if (n > 0 && bans)
-        n = ban(r, mask, n);
+        n = ban(r, early, mask, n);
     *bits = mask;
     return n < 0 ? (int)n : n > 0;
 }

@@ -276,7 +276,7 @@ static bool completes_stop(struct request *r, int32_t token) {
 }
 
 /* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own mistake or that of
- * a worker before us. An end token ends the request here even if end tokens are ignored: nothing may follow. */
+ * a worker before us. An end token that is ignored comes only when nothing else may: it ends the request all the same. */
 static enum finish_reason follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->place, token);
 

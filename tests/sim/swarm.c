@@ -190,6 +190,8 @@ static void arrive(struct run *u, struct rng *r) {
         c->m.class = (uint8_t)(c->m.tenant % 3);
         c->m.weight_milli = 500 * (c->m.tenant + 1);
     }
+    if (rng_below(r, 4) < w->constrained)
+        sim_constrain_randomly(s, c, r);
     c->m.priority = (int16_t)rng_below(r, w->priorities);
     c->m.n_faults = w->lonely && one_in(r, w->lonely) ? 2 : 0;
     if (w->deadlines && one_in(r, w->deadlines))
@@ -308,7 +310,8 @@ static void run_to_the_end(struct run *u, struct swarm_total *total) {
             restart(u, total);
         if (e == SCHED_IDLE && sim_all_ended(s))
             return;
-        HOLD(s, &s->client[s->live[0]], ALL_END, e != SCHED_IDLE && i < steps);
+        bool idle = e == SCHED_IDLE && !sim_constraints_pending(s);
+        HOLD(s, &s->client[s->live[0]], ALL_END, !idle && i < steps);
     }
 }
 

@@ -56,7 +56,8 @@
     X(deaf, one_in(r, 2) ? 5 + rng_below(r, 60) : 0)                                               \
     X(deaths, one_in(r, 3) ? 40 + rng_below(r, 400) : 0)                                           \
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
-    X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */
+    X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
+    X(constrained, one_in(r, 2) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

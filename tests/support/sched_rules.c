@@ -149,7 +149,9 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
         HOLD(s, client_of(s, r), ONE_PLACE, r->state == state && n < n_in_state);
-        HOLD(s, client_of(s, r), STANDING, !before || queue_before(before, &r->queued.standing));
+        HOLD(s, client_of(s, r), ONE_PLACE, r->compiling == (l == &s->sched->compiling));
+        HOLD(s, client_of(s, r), STANDING,
+             r->compiling || !before || queue_before(before, &r->queued.standing));
         before = &r->queued.standing;
     }
     HOLD(s, NULL, ONE_PLACE, n == n_in_state);
@@ -295,6 +297,7 @@ static void check_progress(struct sim *s, int r) {
     uint64_t n = s->stats.n_output_tokens + s->stats.n_finished + s->stats.n_rejected;
     uint32_t busy = s->stats.n_running + s->stats.n_waiting;
 
+    LIST_FOREACH(node, &s->sched->compiling) busy--;
     HOLD(s, NULL, PROGRESS, r != SCHED_IDLE || busy == 0);
     if (n != s->was.n_progress || busy == 0) {
         s->was.n_progress = n;

@@ -234,6 +234,8 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     o->sched.check = !o->unwatched;
     o->sched.tokenizer = s->tokenizer;
     o->sched.suspects = &s->suspects;
+    o->sched.constraints = &s->constraints;
+    sim_constraints_init(s);
     clock_virtual_init(&s->clock, 1000000000);
     s->watch.now_ns = watch;
     buf_init(&s->events, 64u << 20);
@@ -262,8 +264,11 @@ void sim_deinit(struct sim *s) {
     sched_free(s->sched);
     engine_free(s->engine);
     buf_deinit(&s->events);
-    for (uint32_t i = 0; i < s->n_clients; i++)
+    HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
+    for (uint32_t i = 0; i < s->n_clients; i++) {
         free(s->client[i].memory);
+        sim_constraint_free(s->client[i].constraint);
+    }
     free(s->client);
     free(s->live);
 }
@@ -361,7 +366,7 @@ static void cut_expected(const struct sim *s, struct sim_client *c, uint32_t n) 
     for (uint32_t i = 0; i < c->n_expect; i++) {
         int32_t token = c->tokens[m->n_prompt + i];
         const char *piece = token < 3 ? "" : sim_piece(token);
-        bool stop = !m->sampling.ignore_eos && token == SIM_END;
+        bool stop = (!m->sampling.ignore_eos || c->constraint) && token == SIM_END;
 
         memcpy(text + len, piece, strlen(piece));
         len += strlen(piece);
@@ -404,6 +409,11 @@ static void expect(const struct sim *s, struct sim_client *c) {
                   .n_bans = n_bans,
                   .bans = bans},
     };
+    if (c->constraint) { /* its masks have the bans in them */
+        ask.mask = sim_constraint_mask;
+        ask.mask_ctx = c;
+        ask.param.n_bans = 0;
+    }
     uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);
     if (m->flags & SUBMIT_PROMPT_LOGPROBS)
         telltale_expect_prompt(c->tokens, m->n_prompt, c->prompt_lp);
@@ -437,7 +447,7 @@ static bool is_short_enough(const struct sim *s, const struct sim_client *c) {
 
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     if (!c->submitted) {
-        if (is_short_enough(s, c)) {
+        if (is_short_enough(s, c) && !c->invalid) {
             expect(s, c);
             predict(c);
         }
@@ -610,6 +620,7 @@ int sim_step(struct sim *s) {
     stepped = s;
     if (!s->opts.unwatched)
         rules_before(s);
+    sim_constraints_turn(s);
     int r = sched_step(s->sched);
 
     if (r < 0)
@@ -633,7 +644,7 @@ void sim_run(struct sim *s, uint32_t max_steps) {
         if (r == SCHED_IDLE && sim_all_ended(s))
             return;
         if (r == SCHED_IDLE)
-            HOLD(s, NULL, ALL_END, s->deaf);
+            HOLD(s, NULL, ALL_END, s->deaf || sim_constraints_pending(s));
     }
     HOLD(s, s->n_live > 0 ? &s->client[s->live[0]] : NULL, ALL_END, sim_all_ended(s));
 }
@@ -657,6 +668,7 @@ void sim_restart(struct sim *s) {
 
     s->sched = sched_free(s->sched);
     s->engine = engine_free(s->engine);
+    sim_constraints_reset(s);
     s->n_restarts++;
     for (uint32_t i = s->n_live; i-- > 0;)
         count_death(s, &s->client[s->live[i]], &page);

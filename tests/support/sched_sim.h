@@ -15,6 +15,7 @@
 #include "proto/messages.h"
 #include "scheduler/private.h"
 #include "tests/support/sched_rules.h"
+#include "tests/support/sim_constraint.h"
 #include "tests/support/telltale.h"
 #include "text/tokenizer.h"
 
@@ -59,6 +60,8 @@ struct sim_client {
     uint32_t
         edit_every; /* > 0: a prediction is sent, what it must get with a change in so many tokens */
 
+    struct sim_constraint *constraint; /* NULL: none */
+
     bool submitted, accepted, cancelled, got_prompt_lp;
     bool invalid;     /* something in it is invalid: it must be refused */
     uint32_t at_live; /* index in sim.live */
@@ -81,13 +84,15 @@ struct sim {
     struct engine *engine;
     struct sched *sched;
     const struct tokenizer *tokenizer;
+    struct sched_constraints constraints;
+    uint32_t n_constraints; /* handed out */
     struct suspects suspects;
     struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */
     uint32_t n_clients;
     uint32_t *live, n_live; /* [max_clients] submitted and not ended: indices */
     struct buf events;
     bool deaf; /* the channel is full: nothing is delivered */
-    uint64_t n_steps, n_restarts;
+    uint64_t n_steps, n_restarts, n_turns;
     uint64_t hash;          /* of all events delivered */
     struct msg_stats stats; /* after the last step */
     struct telltale_seen seen;

@@ -12,6 +12,7 @@
 struct flight {
     const struct engine_batch *batch; /* NULL: none */
     uint64_t sum;                     /* check_sum() at the launch */
+    uint64_t mask_sum;                /* check_masks() at the seal */
     const uint32_t **mask;            /* [max_wants] */
     int64_t end_ns;
     bool sealed;
@@ -290,6 +291,7 @@ int engine_seal(struct engine *e, uint64_t step) {
     struct flight *f = flight_of(e, step);
     assert(!f->sealed);
     f->sealed = true;
+    f->mask_sum = check_masks(f->batch, f->mask, e->set.n_vocab);
     return 0;
 }
 
@@ -482,7 +484,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
         e->lost = true;
         return -EIO;
     }
-    if (check_sum(b) != f->sum) {
+    if (check_sum(b) != f->sum || check_masks(b, f->mask, e->set.n_vocab) != f->mask_sum) {
         fprintf(stderr, "telltale: step %llu: the batch was changed while it ran\n",
                 (unsigned long long)step);
         abort();
@@ -509,6 +511,7 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
     struct engine_param p = ask->param;
     uint64_t h = text_begin();
     uint32_t n = 0;
+    bool ended = false;
 
     fill_in(&t, 256);
     CLEANUP(freep)
@@ -521,7 +524,10 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
         struct history y = {.token = all, .n_prompt = ask->n_prompt, .n = pos};
 
         p.n_bans = n < ask->n_ban ? ask->param.n_bans : 0;
-        tokens[n] = all[pos] = text_sample(&t, h, &p, n, NULL, &y);
+        const uint32_t *mask = ask->mask ? ask->mask(ask->mask_ctx, tokens, n, &ended) : NULL;
+        if (ended)
+            break;
+        tokens[n] = all[pos] = text_sample(&t, h, &p, n, mask, &y);
         if (digests)
             digests[n] = text_digest(h);
         if (logprobs)

@@ -70,6 +70,9 @@ struct telltale_ask {
     struct engine_param param; /* without tokens, n_prompt, n_tokens */
     uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
     bool ignore_end;           /* go on after an end token */
+    /* Tokens allowed behind the first @n of @out, NULL: all; *ended: nothing comes any more. NULL: no masks. */
+    const uint32_t *(*mask)(void *ctx, const int32_t *out, uint32_t n, bool *ended);
+    void *mask_ctx;
 };
 
 /* Writes the output tokens, and where not NULL their digests and log probabilities: room for n_out.

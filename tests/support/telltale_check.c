@@ -238,3 +238,18 @@ uint64_t check_sum(const struct engine_batch *b) {
     }
     return h;
 }
+
+uint64_t check_masks(const struct engine_batch *b, const uint32_t *const *mask, uint32_t n_vocab) {
+    uint64_t h = 1;
+
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        bool any = !mask[i];
+
+        if (mask[i])
+            h = add(h ^ i, mask[i], (n_vocab + 31) / 32, sizeof(**mask));
+        for (uint32_t t = 0; t < n_vocab && !any; t++)
+            any = mask[i][t / 32] >> (t % 32) & 1;
+        NEED(any, "mask of want", i);
+    }
+    return h;
+}

@@ -29,3 +29,5 @@ void check_batch(const struct batch_rules *r, const struct engine_batch *b);
 const struct engine_seq *check_seq_of(const struct engine_batch *b, uint32_t row);
 /* Of all that the batch consists of. */
 uint64_t check_sum(const struct engine_batch *b);
+/* Of the masks of its wants. Aborts when one allows nothing. */
+uint64_t check_masks(const struct engine_batch *b, const uint32_t *const *mask, uint32_t n_vocab);

@@ -1,0 +1,229 @@
+#include "tests/support/sim_constraint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/support/sched_sim.h"
+#include "text/constraint.h"
+
+#define COMPILED_MAX 128
+#define LATEST 30 /* turns after which a constraint is there */
+
+struct sim_constraint {
+    const struct constraint *compiled; /* shared by all that have these texts */
+    struct constraint_state *place;
+    uint32_t n_refs, n_placed; /* handed out; tokens that place has read */
+    uint64_t due;              /* the turn in which it will be told; 0: nobody waits */
+    uint32_t mask[SIM_VOCAB / 32];
+};
+
+static const char *const grammars[] = {
+    "{\"regex\":\"[abcd]{3,40}\"}",
+    "{\"regex\":\"(ab|cd)*d{2,5}\"}",
+    "{\"regex\":\"a*b+c{2,30}(d|a)?\"}",
+    "{\"regex\":\"([a-c]{1,9}d)*\"}",
+    "{\"choice\":[\"abcabcabcabc\",\"abc\",\"dddd\",\"dddddddddddddddddda\"]}",
+    "{\"ebnf\":\"root ::= \\\"a\\\" root \\\"b\\\" | \\\"c\\\"+\"}",
+    "{\"literal\":\"abcddcbaabcddcbaabcd\"}",
+    "{\"sequence\":[{\"free_text\":\"dd\"},{\"literal\":\"ddabc\"},{\"regex\":\"[ab]*\"}]}",
+    "{\"repeat\":{\"either\":[{\"literal\":\"abab\"},{\"regex\":\"c{1,3}\"}]},"
+    "\"separator\":{\"literal\":\"d\"},\"min\":2,\"max\":9}",
+    "{\"repeat\":{\"literal\":\"acdc\"}}",
+    "{\"regex\":\"\"}",
+    "{\"regex\":\"(\"}",
+};
+
+static const char *const triggers[] = {
+    "",
+    "",
+    "",
+    "{\"after\":[\"ab\"]}",
+    "{\"after\":[\"dd\",\"cbd\"],\"repeat\":true}",
+    "{\"after\":[\"a\",\"bcd\"],\"repeat\":true,\"required\":true}",
+    "{\"after\":[\"acb\"],\"required\":true}",
+};
+
+static _Noreturn void cannot(const char *what) {
+    fprintf(stderr, "sim_constraint: %s\n", what);
+    abort();
+}
+
+/* NULL: refused. They are made once and never freed, like the vocabulary. */
+static const struct constraint *compile(const struct tokenizer *t, const char *grammar,
+                                        const char *after) {
+    static struct grammar_vocab *vocab;
+    static struct {
+        const char *grammar, *after;
+        struct constraint *c;
+    } made[COMPILED_MAX];
+    static uint32_t n;
+    struct err err = {0};
+
+    if (!vocab && grammar_vocab_of(&vocab, t) < 0)
+        cannot("no vocabulary");
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(made[i].grammar, grammar) == 0 && strcmp(made[i].after, after) == 0)
+            return made[i].c;
+    if (n == COMPILED_MAX)
+        cannot("too many grammars");
+    made[n].grammar = grammar;
+    made[n].after = after;
+    int r = constraint_new(&made[n].c, vocab, grammar, strlen(grammar), after, strlen(after), NULL,
+                           &err);
+    if (r < 0 && r != -EINVAL)
+        cannot("no memory");
+    return made[n++].c;
+}
+
+void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, const char *after) {
+    struct sim_constraint *x = c->constraint = calloc(1, sizeof(*x));
+
+    if (!x)
+        cannot("no memory");
+    c->m.grammar = (struct str){grammar, (uint32_t)strlen(grammar)};
+    c->m.triggers = (struct str){after, (uint32_t)strlen(after)};
+    x->compiled = compile(s->tokenizer, grammar, after);
+    if (!x->compiled)
+        c->invalid = true;
+    else if (constraint_state_new(&x->place, x->compiled) < 0)
+        cannot("no memory");
+}
+
+void sim_constrain_randomly(struct sim *s, struct sim_client *c, struct rng *r) {
+    sim_constrain(s, c, grammars[rng_below(r, ARRAY_SIZE(grammars))],
+                  triggers[rng_below(r, ARRAY_SIZE(triggers))]);
+}
+
+struct sim_constraint *sim_constraint_free(struct sim_constraint *c) {
+    if (c) {
+        constraint_state_free(c->place);
+        free(c);
+    }
+    return NULL;
+}
+
+static bool allows(struct sim_constraint *x, int32_t token) {
+    if (constraint_accept(x->place, token) < 0)
+        return false;
+    constraint_rollback(x->place, 1);
+    return true;
+}
+
+/* Stop ids and end tokens are banned before min_new; those that are ignored always. */
+static bool banned(const struct submit *m, int32_t token, uint32_t n) {
+    bool early = n < m->min_new;
+
+    for (uint32_t i = 0; i < m->n_stop_ids; i++)
+        if (early && m->stop_ids[i] == token)
+            return true;
+    return token == SIM_END && (early || m->sampling.ignore_eos);
+}
+
+const uint32_t *sim_constraint_mask(void *ctx, const int32_t *out, uint32_t n, bool *ended) {
+    const struct sim_client *c = ctx;
+    struct sim_constraint *x = c->constraint;
+    bool any = false;
+
+    if (n == 0) {
+        constraint_state_reset(x->place);
+        x->n_placed = 0;
+    }
+    for (; x->n_placed < n; x->n_placed++)
+        if (constraint_accept(x->place, out[x->n_placed]) < 0)
+            cannot("a token that is not allowed");
+    *ended = constraint_is_done(x->place);
+    /* A ban that leaves nothing does not hold. */
+    for (int pass = 0; pass < 2 && !any; pass++) {
+        memset(x->mask, 0, sizeof(x->mask));
+        for (int32_t t = 0; t < SIM_VOCAB; t++) {
+            if (!allows(x, t) || (pass == 0 && banned(&c->m, t, n)))
+                continue;
+            any = true;
+            x->mask[t / 32] |= 1u << (t % 32);
+        }
+    }
+    return x->mask;
+}
+
+/* ---- the source ---- */
+
+static struct sim_client *client_of(struct sim *s, uint64_t id) {
+    HOLD(s, NULL, NO_STRANGER, id >= 1 && id <= s->n_clients && s->client[id - 1].constraint);
+    return &s->client[id - 1];
+}
+
+static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
+    struct sim *s = ctx;
+    struct sim_client *c = client_of(s, m->id);
+    struct sim_constraint *x = c->constraint;
+    struct rng r = {m->id * 31 + s->n_steps};
+
+    HOLD(s, c, ONE_PLACE, x->due == 0 && x->n_refs == 0);
+    if (rng_below(&r, 2)) {
+        x->due = s->n_turns + 1 + rng_below(&r, LATEST);
+        return 1;
+    }
+    if (!x->compiled)
+        return err_set(err, 400, NULL, "no grammar");
+    x->n_refs++;
+    s->n_constraints++;
+    *out = x->compiled;
+    return 0;
+}
+
+static void forget(void *ctx, uint64_t id) {
+    struct sim_client *c = client_of(ctx, id);
+
+    HOLD(ctx, c, ONE_PLACE, c->constraint->due > 0);
+    c->constraint->due = 0;
+}
+
+/* Of all that have it; who had it is not told, so the sum is looked at. */
+static void release(void *ctx, const struct constraint *compiled) {
+    struct sim *s = ctx;
+
+    HOLD(s, NULL, ALL_BACK, compiled && s->n_constraints > 0);
+    s->n_constraints--;
+}
+
+void sim_constraints_init(struct sim *s) {
+    s->constraints = (struct sched_constraints){s, ask, forget, release};
+}
+
+void sim_constraints_turn(struct sim *s) {
+    struct err none = {.status = 400, .message = "no grammar"};
+
+    s->n_turns++;
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_client *c = &s->client[s->live[i]];
+        struct sim_constraint *x = c->constraint;
+
+        if (!x || x->due == 0 || x->due > s->n_turns)
+            continue;
+        x->due = 0;
+        x->n_refs += x->compiled != NULL;
+        s->n_constraints += x->compiled != NULL;
+        sched_constraint_ready(s->sched, c->m.id, x->compiled, &none);
+    }
+}
+
+bool sim_constraints_pending(const struct sim *s) {
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_constraint *x = s->client[s->live[i]].constraint;
+
+        if (x && x->due > 0)
+            return true;
+    }
+    return false;
+}
+
+void sim_constraints_reset(struct sim *s) {
+    HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_constraint *x = s->client[s->live[i]].constraint;
+
+        if (x)
+            x->due = x->n_refs = 0;
+    }
+}
