@@ -415,6 +415,8 @@ static void expect(const struct sim *s, struct sim_client *c) {
         ask.param.n_bans = 0;
     }
     uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);
+    for (uint32_t i = n; i < m->max_new; i++) /* a grammar has ended it: predictions go on */
+        c->tokens[m->n_prompt + i] = SIM_END;
     if (m->flags & SUBMIT_PROMPT_LOGPROBS)
         telltale_expect_prompt(c->tokens, m->n_prompt, c->prompt_lp);
     cut_expected(s, c, n);
