@@ -92,7 +92,7 @@ class Weftd:
                 self.process.kill()
                 self.process.wait()
                 raise AssertionError("weftd did not stop after SIGTERM\n" + self.log)
-        if kind and kind is not Skip:
+        if kind and kind not in (Skip, SystemExit):
             print("# " + self.log.replace("\n", "\n# "), file=sys.stderr)
         self.folder.cleanup()
 

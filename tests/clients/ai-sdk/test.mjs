@@ -1,0 +1,152 @@
+// The AI SDK with its provider for OpenAI-compatible services. usage: node test.mjs SCRIPTED_URL REASONING_URL REAL_URL
+import assert from "node:assert/strict";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+import { embed, embedMany, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
+import { z } from "zod";
+import { run, test } from "./tap.mjs";
+
+const [scriptedURL, reasoningURL, realURL] = process.argv.slice(2);
+const provider = (url, more) => createOpenAICompatible({ name: "weft", baseURL: url + "/v1", includeUsage: true, supportsStructuredOutputs: true, ...more });
+const scripted = provider(scriptedURL), real = provider(realURL);
+const model = scripted("scripted"), small = real("default");
+const thinker = provider(reasoningURL)("scripted");
+const settings = { maxRetries: 0 };
+
+const weather = tool({
+    description: "Weather of a city",
+    inputSchema: z.object({ city: z.string() }),
+    execute: async ({ city }) => ({ city, degrees: 12 }),
+});
+
+test("a text comes with its usage and reason", async () => {
+    const r = await generateText({ ...settings, model, prompt: "Say hello." });
+    assert.equal(r.text, "Hello, it is a fine day.");
+    assert.equal(r.finishReason, "stop");
+    assert.ok(r.usage.inputTokens > 0);
+    assert.equal(r.usage.totalTokens, r.usage.inputTokens + r.usage.outputTokens);
+    assert.equal(typeof r.usage.inputTokenDetails.cacheReadTokens, "number");
+});
+
+test("a streamed text is the same, and has its usage too", async () => {
+    const r = streamText({ ...settings, model, prompt: "Say hello." });
+    let text = "", pieces = 0;
+    for await (const piece of r.textStream) {
+        text += piece;
+        pieces++;
+    }
+    assert.equal(text, "Hello, it is a fine day.");
+    assert.ok(pieces > 2);
+    assert.equal(await r.finishReason, "stop");
+    assert.ok((await r.usage).outputTokens > 0);
+});
+
+test("reasoning is apart from the text, and goes back with the conversation", async () => {
+    const whole = await generateText({ ...settings, model: thinker, prompt: "Think first." });
+    assert.equal(whole.reasoningText.trim(), "I think.");
+    assert.equal(whole.text.trim(), "Therefore I am.");
+    assert.ok(whole.usage.outputTokenDetails.reasoningTokens > 0);
+    const r = streamText({ ...settings, model: thinker, prompt: "Think first." });
+    let reasoning = "", text = "";
+    for await (const part of r.fullStream) {
+        if (part.type === "reasoning-delta") reasoning += part.text;
+        if (part.type === "text-delta") text += part.text;
+    }
+    assert.equal(reasoning.trim(), "I think.");
+    assert.equal(text.trim(), "Therefore I am.");
+    const next = await generateText({ ...settings, model: thinker, messages: [{ role: "user", content: "Think first." }, ...whole.response.messages, { role: "user", content: "And?" }] });
+    assert.equal(next.text.trim(), "So I was.");
+});
+
+test("tools are called until there is an answer", async () => {
+    const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
+    assert.equal(r.text, "Both have 12 degrees.");
+    assert.equal(r.steps.length, 3);
+    assert.equal(r.steps[0].finishReason, "tool-calls");
+    assert.deepEqual(r.steps.flatMap((s) => s.toolCalls.map((c) => c.input.city)), ["Ghent", "Bruges"]);
+    assert.deepEqual(r.steps[1].toolResults[0].output, { city: "Bruges", degrees: 12 });
+});
+
+test("streamed tools likewise, with their arguments as they come", async () => {
+    const r = streamText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
+    const kinds = [];
+    let deltas = 0;
+    for await (const part of r.fullStream) {
+        if (part.type === "error") throw part.error;
+        if (part.type === "tool-input-delta") deltas++;
+        if (["tool-call", "tool-result", "finish-step"].includes(part.type)) kinds.push(part.type);
+    }
+    assert.deepEqual(kinds, ["tool-call", "tool-result", "finish-step", "tool-call", "tool-result", "finish-step", "finish-step"]);
+    assert.ok(deltas > 2);
+    assert.equal(await r.text, "Both have 12 degrees.");
+});
+
+test("two calls in one answer are two calls", async () => {
+    const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather at once?" });
+    assert.equal(r.steps[0].toolCalls.length, 2);
+    assert.equal(new Set(r.steps[0].toolCalls.map((c) => c.toolCallId)).size, 2);
+    assert.equal(r.text, "Done.");
+});
+
+test("an error names its field and is not tried again", async () => {
+    await assert.rejects(generateText({ ...settings, model: scripted("nothing"), prompt: "x" }), (e) => e.statusCode === 404 && e.isRetryable === false && /nothing/.test(e.message));
+    await assert.rejects(generateText({ ...settings, model, prompt: "x", temperature: -1 }), (e) => e.statusCode === 400 && e.data?.error?.param === "temperature");
+});
+
+test("what fails by load may be tried again", async () => {
+    await assert.rejects(generateText({ ...settings, model, prompt: "Fail now." }), (e) => e.statusCode === 503 && e.isRetryable === true);
+});
+
+test("an aborted stream ends", async () => {
+    const abort = new AbortController();
+    const r = streamText({ ...settings, model: small, prompt: "Go on for long.", maxOutputTokens: 4000, abortSignal: abort.signal, onError: () => {} });
+    let n = 0;
+    for await (const part of r.fullStream) {
+        if (part.type === "text-delta" && ++n === 3) abort.abort();
+    }
+    for (let i = 0; i < 100; i++) {
+        const text = await (await fetch(realURL + "/metrics")).text();
+        if (Number(text.match(/^vllm:num_requests_running\S* (\S+)$/m)[1]) === 0) return;
+        await new Promise((done) => setTimeout(done, 50));
+    }
+    assert.fail("the generation still runs");
+});
+
+const recipe = z.object({ name: z.string().max(12), minutes: z.number().int().min(0).max(99), spicy: z.boolean() });
+
+test("an object is what its schema says", async () => {
+    const r = await generateObject({ ...settings, model: small, schema: recipe, prompt: "A recipe.", maxOutputTokens: 200, temperature: 0 });
+    recipe.parse(r.object);
+    assert.equal(r.finishReason, "stop");
+});
+
+test("a streamed object likewise", async () => {
+    const r = streamObject({ ...settings, model: small, schema: recipe, prompt: "A recipe.", maxOutputTokens: 200, temperature: 0 });
+    let last;
+    for await (const partial of r.partialObjectStream) last = partial;
+    assert.deepEqual(await r.object, last);
+    recipe.parse(last);
+});
+
+test("an output with a schema is one", async () => {
+    const r = await generateText({ ...settings, model: small, output: Output.object({ schema: recipe }), prompt: "A recipe.", maxOutputTokens: 200, temperature: 0 });
+    recipe.parse(r.output);
+});
+
+test("a required tool is called with arguments of its schema", async () => {
+    const r = await generateText({ ...settings, model: small, tools: { weather: tool({ inputSchema: z.object({ city: z.string().max(10) }) }) }, toolChoice: "required", prompt: "Weather?", maxOutputTokens: 200, temperature: 0 });
+    assert.equal(r.toolCalls.length, 1);
+    assert.equal(typeof r.toolCalls[0].input.city, "string");
+    assert.equal(r.finishReason, "tool-calls");
+});
+
+test("embeddings come one and many", async () => {
+    const embedder = real.embeddingModel("default");
+    const one = await embed({ ...settings, model: embedder, value: "weft and warp" });
+    const many = await embedMany({ ...settings, model: embedder, values: ["a shuttle", "weft and warp"] });
+    assert.deepEqual(many.embeddings[1], one.embedding);
+    assert.notDeepEqual(many.embeddings[0], one.embedding);
+    assert.ok(Math.abs(Math.hypot(...one.embedding) - 1) < 1e-5);
+    assert.ok(one.usage.tokens > 0);
+});
+
+await run();

@@ -1,0 +1,89 @@
+"""What the tests of clients share: packages from npm, and weft's front with a scripted model.
+
+A client lives in a folder with package.json and a lock file; install() puts it into the build folder, once. Where npm is
+missing or does not reach its registry the test is skipped, with npm's reason.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(SOURCE.parent / "e2e"))
+
+from weftd import BUILD, Skip, Weftd, main, tiny_model  # noqa: E402,F401
+
+UNREACHABLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED)\b.*")
+
+
+def install(name, *flags):
+    """The folder of client @name in the build folder, with its packages in it."""
+    source, folder = SOURCE / name, BUILD / "tests" / "clients" / name
+    stamp, lock = folder / "node_modules" / ".package-lock.json", source / "package-lock.json"
+    if not shutil.which("npm"):
+        raise Skip("npm is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in [*source.iterdir(), SOURCE / "tap.mjs"]:
+        if file.is_file():
+            shutil.copy(file, folder)
+    if stamp.exists() and stamp.stat().st_mtime >= lock.stat().st_mtime:
+        return folder
+    npm = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", *flags], cwd=folder, capture_output=True, text=True)
+    if npm.returncode:
+        why = UNREACHABLE.search(npm.stderr)
+        if why:
+            raise Skip("npm does not reach its registry: " + why.group(0)[:120])
+        raise AssertionError("npm ci failed: " + npm.stderr)
+    return folder
+
+
+class Scripted:
+    """A running scripted_server; use as a context manager. @script: see scripted_server.c. @template: text of a chat
+    template, instead of the model's."""
+
+    def __init__(self, script, *flags, template=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="weft-clients-")
+        path, self.log_path = os.path.join(self.folder.name, "script"), os.path.join(self.folder.name, "log")
+        with open(path, "w") as file:
+            file.write(script)
+        if template:
+            flags += ("--chat-template", os.path.join(self.folder.name, "template"))
+            with open(flags[-1], "w") as file:
+                file.write(template)
+        self.process = subprocess.Popen(
+            [str(BUILD / "tests" / "clients" / "scripted_server"), "--model", tiny_model(), "--script", path, "--log", self.log_path, *flags],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            raise AssertionError("scripted_server did not start: " + line)
+        self.url = line.split()[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind and kind not in (Skip, SystemExit):
+            for run in self.runs:
+                print("# answer %d to: %s" % (run["answer"], run["prompt"][-1500:].replace("\n", "\n#   ")), file=sys.stderr)
+        self.process.terminate()
+        self.process.wait(20)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+    @property
+    def runs(self):
+        """One dictionary for each generation so far."""
+        with open(self.log_path) as file:
+            return [json.loads(line) for line in file]
+
+
+def node(folder, script, *args):
+    """Runs a script that prints TAP, as this test's own output; its exit code."""
+    sys.stdout.flush()
+    return subprocess.run(["node", script, *args], cwd=folder).returncode

@@ -1,0 +1,65 @@
+"""The AI SDK of Vercel: texts, streams, tools, objects, embeddings."""
+import sys
+
+from clients import Scripted, Skip, Weftd, install, node
+
+SCRIPT = """\
+=== has=Say hello.
+Hello, it is a fine day.
+=== fail=503 has=Fail now.
+=== results=0 has=Weather at once?
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== has=Weather at once?
+Done.
+=== results=0 has=Weather in Ghent
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=1 has=Weather in Ghent
+And now the other.
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== results=2 has=Weather in Ghent
+Both have 12 degrees.
+"""
+
+# A model that reasons.
+REASONING = """\
+=== has=And?
+<think>
+I thought.
+</think>
+
+So I was.
+===
+<think>
+I think.
+</think>
+
+Therefore I am.
+"""
+TEMPLATE = """\
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}
+{%- if m.reasoning_content %}{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}
+{{- m.content + '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+try:
+    folder = install("ai-sdk")
+    with (
+        Scripted(SCRIPT, "--name", "scripted") as s,
+        Scripted(REASONING, "--name", "scripted", template=TEMPLATE) as r,
+        Weftd("--max-context", "8192", "--model-name", "default") as d,
+    ):
+        code = node(folder, "test.mjs", s.url, r.url, d.url())
+        prompt = r.runs[-1]["prompt"]
+        assert "I think." in prompt and "Therefore I am." in prompt, prompt
+        sys.exit(code)
+except Skip as why:
+    print(f"1..0 # SKIP {why}")
