@@ -1,0 +1,134 @@
+// LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL
+import assert from "node:assert/strict";
+import { AIMessage, HumanMessage, SystemMessage, ToolMessage } from "@langchain/core/messages";
+import { tool } from "@langchain/core/tools";
+import { ChatOpenAI, OpenAI, OpenAIEmbeddings } from "@langchain/openai";
+import { z } from "zod";
+import { run, test } from "./tap.mjs";
+
+const [scriptedURL, realURL] = process.argv.slice(2);
+const options = (url) => ({ apiKey: "none", maxRetries: 0, configuration: { baseURL: url + "/v1" } });
+const chat = new ChatOpenAI({ ...options(scriptedURL), model: "scripted" });
+const small = new ChatOpenAI({ ...options(realURL), model: "default", temperature: 0, maxTokens: 200 });
+
+const weather = tool(async ({ city }) => `${city}: 12 degrees`, {
+    name: "weather",
+    description: "Weather of a city",
+    schema: z.object({ city: z.string() }),
+});
+
+test("a chat is answered, with usage", async () => {
+    const r = await chat.invoke([new SystemMessage("Be brief."), new HumanMessage("Say hello.")]);
+    assert.equal(r.content, "Hello, it is a fine day.");
+    assert.equal(r.response_metadata.finish_reason, "stop");
+    assert.ok(r.usage_metadata.input_tokens > 0);
+    assert.equal(r.usage_metadata.total_tokens, r.usage_metadata.input_tokens + r.usage_metadata.output_tokens);
+    assert.equal(typeof r.usage_metadata.input_token_details.cache_read, "number");
+});
+
+test("a stream adds up to the same", async () => {
+    let all, n = 0;
+    for await (const chunk of await chat.stream("Say hello.")) {
+        all = all ? all.concat(chunk) : chunk;
+        n++;
+    }
+    assert.equal(all.content, "Hello, it is a fine day.");
+    assert.ok(n > 3);
+    assert.ok(all.usage_metadata.output_tokens > 0);
+});
+
+test("a batch is answered in order", async () => {
+    const r = await chat.batch(["Say hello.", "Say goodbye.", "Say hello."]);
+    assert.deepEqual(r.map((m) => m.content), ["Hello, it is a fine day.", "Goodbye.", "Hello, it is a fine day."]);
+});
+
+async function loop(stream) {
+    const bound = chat.bindTools([weather]);
+    const messages = [new HumanMessage("Weather in Ghent and Bruges?")];
+    const cities = [];
+    for (let i = 0; i < 5; i++) {
+        let answer;
+        if (stream)
+            for await (const chunk of await bound.stream(messages)) answer = answer ? answer.concat(chunk) : chunk;
+        else answer = await bound.invoke(messages);
+        messages.push(answer);
+        if (!answer.tool_calls.length) return { text: answer.content, cities };
+        for (const call of answer.tool_calls) {
+            cities.push(call.args.city);
+            const result = await weather.invoke(call);
+            assert.ok(result instanceof ToolMessage);
+            messages.push(result);
+        }
+    }
+    assert.fail("no end");
+}
+
+test("tools are called until there is an answer", async () => {
+    assert.deepEqual(await loop(false), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
+});
+
+test("streamed tools likewise", async () => {
+    assert.deepEqual(await loop(true), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
+});
+
+test("earlier messages of all kinds are taken", async () => {
+    const r = await chat.invoke([
+        new HumanMessage({ content: [{ type: "text", text: "Say " }, { type: "text", text: "hello." }] }),
+        new AIMessage("Hello."),
+        new HumanMessage("Say goodbye."),
+    ]);
+    assert.equal(r.content, "Goodbye.");
+});
+
+const recipe = z.object({ name: z.string().max(12), minutes: z.number().int().min(0).max(99) });
+
+for (const method of ["jsonSchema", "functionCalling"])
+    test(`structured output is what its schema says: ${method}`, async () => {
+        const r = await small.withStructuredOutput(recipe, { name: "recipe", method }).invoke("A recipe.");
+        recipe.parse(r);
+    });
+
+test("log probabilities come", async () => {
+    const r = await new ChatOpenAI({ ...options(realURL), model: "default", maxTokens: 5, logprobs: true, topLogprobs: 2 }).invoke("Hi");
+    assert.ok(r.response_metadata.logprobs.content.length > 0);
+});
+
+test("completions are answered and streamed", async () => {
+    const llm = new OpenAI({ ...options(realURL), model: "default", temperature: 0, maxTokens: 12 });
+    const whole = await llm.invoke("The weft");
+    let text = "";
+    for await (const piece of await llm.stream("The weft")) text += piece;
+    assert.equal(text, whole);
+});
+
+test("embeddings of a query and of documents agree", async () => {
+    const e = new OpenAIEmbeddings({ ...options(realURL), model: "default" });
+    const query = await e.embedQuery("weft and warp");
+    const documents = await e.embedDocuments([...Array(600).keys()].map((i) => (i === 599 ? "weft and warp" : `text ${i % 50}`)));
+    assert.equal(documents.length, 600);
+    assert.deepEqual(documents[599], query);
+    assert.deepEqual(documents[0], documents[50]);
+    assert.notDeepEqual(documents[0], documents[1]);
+});
+
+test("an error names its field", async () => {
+    await assert.rejects(new ChatOpenAI({ ...options(realURL), model: "nothing" }).invoke("x"), (e) => e.status === 404);
+    await assert.rejects(new ChatOpenAI({ ...options(realURL), model: "default", topP: 7 }).invoke("x"), (e) => e.status === 400 && e.param === "top_p");
+});
+
+test("an aborted stream ends", async () => {
+    const abort = new AbortController();
+    const long = new ChatOpenAI({ ...options(realURL), model: "default", maxTokens: 4000 });
+    let n = 0;
+    await assert.rejects(async () => {
+        for await (const _ of await long.stream("Go on.", { signal: abort.signal })) if (++n === 3) abort.abort();
+    });
+    for (let i = 0; i < 100; i++) {
+        const text = await (await fetch(realURL + "/metrics")).text();
+        if (Number(text.match(/^vllm:num_requests_running\S* (\S+)$/m)[1]) === 0) return;
+        await new Promise((done) => setTimeout(done, 50));
+    }
+    assert.fail("the generation still runs");
+});
+
+await run();

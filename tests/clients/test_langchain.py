@@ -1,0 +1,29 @@
+"""LangChain: chats, streams, tools, structured output, completions, embeddings."""
+import sys
+
+from clients import Scripted, Skip, Weftd, install, node
+
+SCRIPT = """\
+=== has=Say goodbye.
+Goodbye.
+=== has=Say hello.
+Hello, it is a fine day.
+=== results=0 has=Weather in Ghent
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=1 has=Weather in Ghent
+And now the other.
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== results=2 has=Weather in Ghent
+Both have 12 degrees.
+"""
+
+try:
+    folder = install("langchain")
+    with Scripted(SCRIPT, "--name", "scripted") as s, Weftd("--max-context", "8192", "--model-name", "default") as d:
+        sys.exit(node(folder, "test.mjs", s.url, d.url()))
+except Skip as why:
+    print(f"1..0 # SKIP {why}")
