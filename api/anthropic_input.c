@@ -25,7 +25,7 @@ int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char
     return v && yyjson_mut_obj_add_val(in->doc, object, key, v) ? 0 : -ENOMEM;
 }
 
-static void set_place(struct anthropic_input *in, const char *place) {
+void anthropic_place(struct anthropic_input *in, const char *place) {
     *stpncpy(in->place, place, sizeof(in->place) - 1) = 0;
 }
 
@@ -118,152 +118,8 @@ FIELD(take_output_config) {
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
     if (r < 0)
         return r;
-    set_place(in, "output_config.format");
+    anthropic_place(in, "output_config.format");
     return take_format(in, yyjson_obj_get(v, "format"));
-}
-
-/* ---- tools ---- */
-
-/* Tools that the client runs and whose schema is not in the request: the model must be told of it. */
-static const struct {
-    const char *type, *description, *schema;
-} known[] = {
-    {"bash_", "Run a command in a bash shell, whose state stays between calls.",
-     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"description\":\"The "
-     "command to run.\"},\"restart\":{\"type\":\"boolean\",\"description\":\"Start the shell "
-     "anew.\"}}}"},
-    {"text_editor_",
-     "View, create and edit text files. view shows a file, with view_range only these lines, or "
-     "lists a folder; create writes file_text; str_replace puts new_str where old_str is, which "
-     "must be there once; insert puts insert_text after line insert_line.",
-     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
-     "\"create\",\"str_replace\",\"insert\"]},\"path\":{\"type\":\"string\",\"description\":\"Path "
-     "of the file or folder.\"},\"file_text\":{\"type\":\"string\"},\"old_str\":{\"type\":"
-     "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
-     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
-     "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
-};
-
-/* Adds a function with what it is described by, which may be NULL. */
-static int add_function(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *name,
-                        yyjson_mut_val *description, yyjson_mut_val *schema, bool strict) {
-    yyjson_mut_val *tool = yyjson_mut_arr_add_obj(in->doc, tools), *f = yyjson_mut_obj(in->doc);
-
-    if (!tool || anthropic_put(in, tool, "type", literal(in, "function")) < 0 ||
-        anthropic_put(in, tool, "function", f) < 0 ||
-        anthropic_put(in, f, "name", copy(in, name)) < 0 ||
-        (description && anthropic_put(in, f, "description", description) < 0) ||
-        anthropic_put(in, f, "parameters", schema) < 0)
-        return -ENOMEM;
-    return strict ? anthropic_put(in, f, "strict", yyjson_mut_bool(in->doc, true)) : 0;
-}
-
-static int add_known(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *name,
-                     size_t i) {
-    yyjson_doc *doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
-    int r = add_function(in, tools, name, literal(in, known[i].description),
-                         copy(in, yyjson_doc_get_root(doc)), false);
-
-    yyjson_doc_free(doc);
-    return r;
-}
-
-static int add_custom(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *tool,
-                      yyjson_val *name) {
-    yyjson_val *description = yyjson_obj_get(tool, "description");
-    yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
-    bool described = description && !yyjson_is_null(description);
-
-    if (described && !yyjson_is_str(description))
-        return anthropic_refuse(in, ".description", "must be a string");
-    if (!yyjson_is_obj(schema))
-        return anthropic_refuse(in, ".input_schema", "must be an object");
-    return add_function(in, tools, name, described ? copy(in, description) : NULL, copy(in, schema),
-                        yyjson_get_bool(yyjson_obj_get(tool, "strict")));
-}
-
-/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the model. */
-static int add_tool(struct anthropic_input *in, yyjson_mut_val *tools, yyjson_val *tool) {
-    yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
-    bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");
-
-    if (!yyjson_is_obj(tool))
-        return anthropic_refuse(in, "", "must be an object");
-    if (!custom && !yyjson_is_str(type))
-        return anthropic_refuse(in, ".type", "must be a string");
-    if (custom && (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256))
-        return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes");
-    if (custom)
-        return add_custom(in, tools, tool, name);
-    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-        if (yyjson_is_str(name) &&
-            strncmp(yyjson_get_str(type), known[i].type, strlen(known[i].type)) == 0)
-            return add_known(in, tools, name, i);
-    return 0;
-}
-
-FIELD(take_tools) {
-    yyjson_mut_val *tools = yyjson_mut_arr(in->doc);
-    yyjson_val *tool;
-    size_t i, n;
-    int r;
-
-    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_TOOLS_MAX)
-        return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
-    yyjson_arr_foreach(v, i, n, tool) {
-        snprintf(in->place, sizeof(in->place), "tools.%zu", i);
-        if ((r = add_tool(in, tools, tool)) < 0)
-            return r;
-    }
-    return put(in, key, tools);
-}
-
-static bool is_offered(const struct anthropic_input *in, yyjson_val *name) {
-    yyjson_mut_val *tool;
-    size_t i, n;
-
-    yyjson_mut_arr_foreach(yyjson_mut_obj_get(in->root, "tools"), i, n, tool) {
-        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
-
-        if (yyjson_mut_equals_str(yyjson_mut_obj_get(f, "name"), yyjson_get_str(name)))
-            return true;
-    }
-    return false;
-}
-
-static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
-    yyjson_mut_val *choice = yyjson_mut_obj(in->doc), *f = yyjson_mut_obj(in->doc);
-
-    if (!yyjson_is_str(name))
-        return anthropic_refuse(in, ".name", "must be a string");
-    if (!is_offered(in, name))
-        return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
-    if (!choice || anthropic_put(in, choice, "type", literal(in, "function")) < 0 ||
-        anthropic_put(in, choice, "function", f) < 0 ||
-        anthropic_put(in, f, "name", copy(in, name)) < 0)
-        return -ENOMEM;
-    return put(in, "tool_choice", choice);
-}
-
-FIELD(take_tool_choice) {
-    static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
-    yyjson_val *type = yyjson_obj_get(v, "type");
-    yyjson_val *single = yyjson_obj_get(v, "disable_parallel_tool_use");
-
-    if (single && !yyjson_is_null(single) && !yyjson_is_bool(single))
-        return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
-    if (yyjson_get_bool(single) &&
-        put(in, "parallel_tool_calls", yyjson_mut_bool(in->doc, false)) < 0)
-        return -ENOMEM;
-    if (yyjson_equals_str(type, "tool"))
-        return choose_tool(in, yyjson_obj_get(v, "name"));
-    if (yyjson_equals_str(type, "any") &&
-        !yyjson_mut_arr_size(yyjson_mut_obj_get(in->root, "tools")))
-        return anthropic_refuse(in, ".type", "needs tools that can be called");
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (yyjson_equals_str(type, types[i][0]))
-            return put(in, key, literal(in, types[i][1]));
-    return anthropic_refuse(in, ".type", "must be auto, any, tool or none");
 }
 
 /* ---- thinking ---- */
@@ -276,10 +132,10 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
     bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
 
-    set_place(in, "thinking");
+    anthropic_place(in, "thinking");
     if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
         return anthropic_refuse(in, "", "must be an object with a type");
-    set_place(in, "chat_template_kwargs");
+    anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
@@ -303,8 +159,7 @@ static const struct {
     {"metadata", take_metadata},
     {"output_config", take_output_config},
     {"output_format", take_output_format},
-    {"tools", take_tools},
-    {"tool_choice", take_tool_choice}, /* after the tools */
+    {"tool_choice", anthropic_tool_choice},
     {"cache_salt", pass},
     {"ignore_eos", pass},
     {"min_p", pass},
@@ -318,8 +173,8 @@ static const struct {
 };
 
 static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
-    static const char *const others[] = {"model",  "messages", "max_tokens",
-                                         "system", "thinking", "chat_template_kwargs"};
+    static const char *const others[] = {
+        "model", "messages", "max_tokens", "system", "thinking", "chat_template_kwargs", "tools"};
     uint64_t seen = 0;
     size_t i, n;
     yyjson_val *key, *value;
@@ -334,7 +189,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
             if (yyjson_equals_str(key, others[k]))
                 bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
         if (seen & bit) {
-            set_place(in, yyjson_get_str(key));
+            anthropic_place(in, yyjson_get_str(key));
             return anthropic_refuse(in, "", "is given twice");
         }
         seen |= bit;
@@ -346,7 +201,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
 static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
                    yyjson_val **out) {
     *out = yyjson_obj_get(body, key);
-    set_place(in, key);
+    anthropic_place(in, key);
     if (*out && !yyjson_is_null(*out))
         return 0;
     return err_set_code(in->err, 400, "missing_required_parameter", key, "%s: Field required.",
@@ -392,7 +247,7 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
     if ((r = anthropic_system(in, yyjson_obj_get(body, "system"))) < 0 ||
         (r = anthropic_turns(in, v, prefill)) < 0)
         return r;
-    set_place(in, "messages");
+    anthropic_place(in, "messages");
     return yyjson_mut_arr_size(in->list) ? 0 : anthropic_refuse(in, "", "must say something");
 }
 
@@ -405,11 +260,13 @@ static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val 
     if (r == 0 && !count)
         r = take_max_tokens(in, body);
     if (r == 0)
+        r = anthropic_tools(in, yyjson_obj_get(body, "tools"));
+    if (r == 0)
         r = take_messages(in, body, prefill);
     for (size_t i = 0; i < ARRAY_SIZE(fields) && r == 0; i++) {
         yyjson_val *v = yyjson_obj_get(body, fields[i].name);
 
-        set_place(in, fields[i].name);
+        anthropic_place(in, fields[i].name);
         if (v && !yyjson_is_null(v))
             r = fields[i].take(in, fields[i].name, v);
     }

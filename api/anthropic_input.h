@@ -18,7 +18,8 @@ struct anthropic_input { /* a translation on its way */
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */
     struct err *err;
-    char place[112]; /* of what is being read, for messages */
+    char place[112];       /* of what is being read, for messages */
+    yyjson_mut_val *tools; /* its tools */
 
     /* anthropic_turns.c */
     yyjson_mut_val *list;    /* messages */
@@ -38,10 +39,23 @@ int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjso
 /* A message about a chat's field, in the words of Messages. */
 void anthropic_rename(struct err *err);
 
-/* Between the two files. */
-int anthropic_system(struct anthropic_input *in, yyjson_val *system);
-int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill);
+/* ---- between the files ---- */
+
 /* A 400: "PLACE.FIELD: MUST." */
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must);
+void anthropic_place(struct anthropic_input *in, const char *place);
 int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
                   yyjson_mut_val *v);
+
+/* anthropic_tools.c: before the turns; NULL: none */
+int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);
+int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v);
+/* Adds how the model is told of the tool @name among the turns. */
+int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out);
+/* A block that adds or removes a tool: makes it known, and adds how the model is told of it. */
+int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
+                           struct buf *out);
+
+/* anthropic_turns.c */
+int anthropic_system(struct anthropic_input *in, yyjson_val *system);
+int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill);

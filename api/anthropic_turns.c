@@ -180,8 +180,12 @@ static int add_block(struct anthropic_input *in, yyjson_val *block, const char *
         r = add_document(in, block, out, &text);
     if (r < 0 || text)
         return r;
-    if (result && strcmp(type, "tool_reference") == 0)
-        return add_string(in, yyjson_obj_get(block, "tool_name"), ".tool_name", out);
+    if (result && strcmp(type, "tool_reference") == 0) {
+        yyjson_val *name = yyjson_obj_get(block, "tool_name");
+
+        return yyjson_is_str(name) ? anthropic_show_tool(in, name, out)
+                                   : anthropic_refuse(in, ".tool_name", "must be a string");
+    }
     if (result && (strcmp(type, "image") == 0 || strcmp(type, "document") == 0))
         return buf_printf(out, NOT_READABLE, type);
     if (strcmp(type, "document") == 0)
@@ -275,6 +279,21 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
 }
 
+/* Instructions among the turns are the user's for a template: most refuse a second system message. */
+static int add_instruction(struct anthropic_input *in, yyjson_val *block, const char *type,
+                           void *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool adds = strcmp(type, "tool_addition") == 0;
+    int r;
+
+    (void)to;
+    if (adds || strcmp(type, "tool_removal") == 0)
+        r = anthropic_change_tools(in, block, adds, &text);
+    else
+        r = add_plain(in, block, type, &text);
+    return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
+}
+
 static int add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
     yyjson_val *input = yyjson_obj_get(block, "input");
@@ -321,19 +340,24 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     return add_part(in, "assistant", text_of(in, text));
 }
 
-/* Instructions in the middle are the user's for a template: most refuse a second system message. */
-static int add_turn(struct anthropic_input *in, yyjson_val *turn) {
+static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
     yyjson_val *role = yyjson_obj_get(turn, "role"), *content = yyjson_obj_get(turn, "content");
-    bool assistant = yyjson_equals_str(role, "assistant");
+    bool assistant = yyjson_equals_str(role, "assistant"),
+         system = yyjson_equals_str(role, "system");
     const char *as = assistant ? "assistant" : "user";
     size_t len = strlen(in->place);
 
     if (!yyjson_is_obj(turn))
         return anthropic_refuse(in, "", "must be an object");
-    if (!assistant && !yyjson_equals_str(role, "user") && !yyjson_equals_str(role, "system"))
+    if (!assistant && !system && !yyjson_equals_str(role, "user"))
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
+    if (system && (!content || yyjson_is_null(content)))
+        return 0; /* only settings */
     if (!yyjson_is_str(content) && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    if (system && before_user &&
+        yyjson_equals_str(yyjson_obj_get(turn, "clear_at"), "next_user_message"))
+        return 0;
     int r = assistant ? need_message(in, as) : 0;
     if (r < 0)
         return r;
@@ -342,7 +366,10 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn) {
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return each(in, content, NULL, assistant ? add_assistant_block : add_user_block);
+    return each(in, content, NULL,
+                assistant ? add_assistant_block
+                : system  ? add_instruction
+                          : add_user_block);
 }
 
 /* The last message of the assistant, which is not complete: its text is what the answer begins with. */
@@ -366,12 +393,16 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
 
 int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill) {
     yyjson_val *turn;
-    size_t i, n;
+    size_t i, n, last_user = 0;
     int r = 0;
 
     yyjson_arr_foreach(messages, i, n, turn) {
+        if (yyjson_equals_str(yyjson_obj_get(turn, "role"), "user"))
+            last_user = i;
+    }
+    yyjson_arr_foreach(messages, i, n, turn) {
         snprintf(in->place, sizeof(in->place), "messages.%zu", i);
-        if ((r = add_turn(in, turn)) < 0)
+        if ((r = add_turn(in, turn, i < last_user)) < 0)
             return r;
     }
     snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);

@@ -290,6 +290,13 @@ static int put_note(struct build *b, yyjson_mut_val *list) {
     return r;
 }
 
+/* What the model is told of at the beginning; NULL: nothing. */
+static yyjson_val *shown_functions(const struct request *r) {
+    yyjson_val *shown = yyjson_doc_get_root(r->shown ? r->shown : r->functions);
+
+    return yyjson_arr_size(shown) ? shown : NULL;
+}
+
 static int put_messages(struct build *b, const struct request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->messages);
@@ -297,8 +304,8 @@ static int put_messages(struct build *b, const struct request *r, yyjson_mut_val
     size_t n = yyjson_arr_size(r->messages);
     int result = list ? 0 : -ENOMEM;
 
-    if (result == 0 && b->form->plain && r->functions)
-        result = toolcall_describe(&b->note, yyjson_doc_get_root(r->functions));
+    if (result == 0 && b->form->plain && shown_functions(r))
+        result = toolcall_describe(&b->note, shown_functions(r));
     if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
         result = put_note(b, list);
     for (b->i = 0; result == 0 && b->i < n; b->i++, m = unsafe_yyjson_get_next(m))
@@ -308,7 +315,7 @@ static int put_messages(struct build *b, const struct request *r, yyjson_mut_val
 }
 
 static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
-    yyjson_val *functions = b->form->plain ? NULL : yyjson_doc_get_root(r->functions);
+    yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
 
     return put(b, root, "tools",
                functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc));
@@ -337,6 +344,25 @@ static int copy_functions(const struct request *r, yyjson_mut_doc *doc, yyjson_m
     return 0;
 }
 
+static bool is_deferred(yyjson_mut_val *tool) {
+    return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
+}
+
+/* Those of @list that are not deferred, when these are not all. */
+static int set_shown(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
+    size_t n = yyjson_mut_arr_size(list), n_kept = 0;
+
+    for (size_t i = n; i-- > 0;)
+        if (is_deferred(yyjson_mut_arr_get_first(list)))
+            yyjson_mut_arr_remove_first(list);
+        else
+            n_kept += yyjson_mut_arr_rotate(list, 1);
+    if (n_kept == n)
+        return 0;
+    r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
+    return r->shown ? 0 : -ENOMEM;
+}
+
 int messages_functions(struct request *r, struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
@@ -345,7 +371,7 @@ int messages_functions(struct request *r, struct err *err) {
     if (result == 0 && yyjson_mut_arr_size(list)) {
         yyjson_mut_doc_set_root(doc, list);
         r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
-        result = r->functions ? 0 : -ENOMEM;
+        result = r->functions ? set_shown(r, doc, list) : -ENOMEM;
     }
     yyjson_mut_doc_free(doc);
     return result;

@@ -648,6 +648,7 @@ void request_drop_body(struct request *r) {
 void request_deinit(struct request *r) {
     request_drop_body(r);
     yyjson_doc_free(r->functions);
-    r->functions = NULL;
+    yyjson_doc_free(r->shown);
+    r->functions = r->shown = NULL;
     arena_deinit(&r->arena);
 }

@@ -72,6 +72,7 @@ struct request {
     struct str cache_salt, cache_key, safety_id, user, metadata_user;
     uint64_t conversation; /* its beginning as a number; 0: it has none */
     yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
+    yyjson_doc *shown;     /* of these, those that the template is given; NULL: all */
     struct request_choice choice;
     struct request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */

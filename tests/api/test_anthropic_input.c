@@ -202,6 +202,46 @@ Test(anthropic_input, tools_that_can_be_called_are_offered) {
     world_stop(&w);
 }
 
+/* What is told late leaves the beginning of the prompt as it was. */
+Test(anthropic_input, tools_may_be_told_of_later) {
+#define LATER(name)                                                                                \
+    "{\"name\":\"" name "\",\"description\":\"D\",\"input_schema\":{\"type\":\"object\"},"         \
+    "\"defer_loading\":true}"
+#define SHOWN(name)                                                                                \
+    "<functions>\\n<function>{\\\"description\\\":\\\"D\\\",\\\"name\\\":\\\"" name                \
+    "\\\",\\\"parameters\\\":{\\\"type\\\":\\\"object\\\"}}</function>\\n</functions>"
+#define NOW(blocks) "{\"role\":\"system\",\"content\":[" blocks "]}"
+    static const struct {
+        const char *fields, *prompt;
+    } table[] = {
+        {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
+         USER_("q") "[" TOOL_ "]" OFF},
+        {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
+             ",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
+             "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"}]") "]")) ",\"tools\":[" TOOL
+                                                                            "," LATER("g") "]",
+         USER_("q") CALLED("") RESULT(SHOWN("g") "\\ngone") "[" TOOL_ "]" OFF},
+        {SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\","
+                       "\"definition\":" LATER(
+                           "g") "}},{\"type\":\"tool_removal\",\"tool\":{"
+                                "\"type\":\"tool_reference\",\"name\":\"f\"}}")) ",\"tools\":[" TOOL
+                                                                                 "]",
+         USER_("q\\nThis function can now be called as well:\\n" SHOWN(
+             "g") "\\nThe function f can no longer be called.") "[" TOOL_ "]" OFF},
+        {SAY(Q ",{\"role\":\"system\",\"content\":\"a\",\"clear_at\":\"next_user_message\"}," Q
+               ",{\"role\":\"system\",\"content\":\"b\",\"clear_at\":\"next_user_message\"},"
+               "{\"role\":\"system\",\"output_config\":{\"effort\":\"low\"}}"),
+         USER_("q\\nq\\nb") OFF},
+    };
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
+        expect_prompt(&w, table[i].fields, table[i].prompt);
+    world_stop(&w);
+}
+
 Test(anthropic_input, the_billing_line_never_reaches_the_model) {
 #define BILL(nonce) "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch=" nonce ";"
     static const char *const fields[] = {
@@ -436,6 +476,12 @@ Test(anthropic_input, every_bad_field_is_named) {
          "tool_choice.name: is not a tool of this request"},
         {WITH(SAY(Q) ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":1}"),
          "tool_choice.disable_parallel_tool_use: must be a boolean."},
+        {WITH(SAY(Q "," NOW("{\"type\":\"image\"}"))), "messages.1.content.0.type: is not"},
+        {WITH(SAY(Q "," NOW("{\"type\":\"tool_addition\"}"))),
+         "messages.1.content.0.tool: must be a reference"},
+        {WITH(SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"definition\":{\"name\":"
+                            "\"g\"}}}"))),
+         "messages.1.content.0.tool.definition.input_schema: must be an object."},
         {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},
         {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
         {"[]", "The request body must be a JSON object."},
