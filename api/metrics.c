@@ -201,6 +201,61 @@ static void put_requests(struct page *p, const struct api *a) {
     histogram(p, "vllm:request_params_n", "n of a request.", &m->n);
 }
 
+/* The first of them are named, with those of the tenants file among them; the others are one. */
+#define TENANTS_NAMED 64
+
+/* Names of keys may have any character. */
+static const char *label_of(const struct tenant *t, char out[64]) {
+    size_t i = 0;
+
+    for (; t->conf.name[i]; i++) {
+        char c = t->conf.name[i];
+
+        out[i] = c == '"' || c == '\\' || c == '\n' ? '_' : c;
+    }
+    out[i] = 0;
+    return out;
+}
+
+static uint64_t figure_of(const struct tenant *t, uint32_t which) {
+    const uint64_t figure[] = {t->n_requests,      t->n_limited,       t->n_prompt_tokens,
+                               t->n_cached_tokens, t->n_output_tokens, t->n_running,
+                               t->n_queued};
+
+    return figure[which];
+}
+
+static void put_tenants(struct page *p, const struct tenants *ts) {
+    static const struct {
+        const char *name, *type, *help;
+    } family[] = {
+        {"weft_tenant_requests_total", "counter", "Requests admitted or queued."},
+        {"weft_tenant_limited_total", "counter", "Requests refused with 429."},
+        {"weft_tenant_prompt_tokens_total", "counter", "Prompt tokens."},
+        {"weft_tenant_cached_tokens_total", "counter", "Prompt tokens found in the cache."},
+        {"weft_tenant_output_tokens_total", "counter", "Output tokens."},
+        {"weft_tenant_requests_running", "gauge", "Generations at the worker."},
+        {"weft_tenant_requests_waiting", "gauge", "Generations waiting for it."},
+    };
+
+    for (uint32_t k = 0; k < ARRAY_SIZE(family); k++) {
+        uint64_t others = 0;
+        char name[64];
+
+        head(p, family[k].name, family[k].type, family[k].help);
+        for (uint32_t i = 0; i < ts->n; i++) {
+            if (i >= TENANTS_NAMED)
+                others += figure_of(ts->list[i], k);
+            else
+                put(p, "%s{%s,tenant=\"%s\"} %llu\n", family[k].name, p->labels,
+                    label_of(ts->list[i], name), (unsigned long long)figure_of(ts->list[i], k));
+        }
+        if (ts->n > TENANTS_NAMED)
+            put(p, "%s{%s,tenant=\"(others)\"} %llu\n", family[k].name, p->labels,
+                (unsigned long long)others);
+    }
+}
+
 static void put_own(struct page *p, const struct api *a) {
     const struct api_stats *s = &a->stats;
     const struct msg_stats *w = &a->metrics.worker;
@@ -234,6 +289,7 @@ void metrics_serve(struct call *c, struct http *h) {
     put_load(&p, c->api);
     put_requests(&p, c->api);
     put_own(&p, c->api);
+    put_tenants(&p, &c->api->tenants);
     if (p.error < 0)
         respond_errno(c, p.error);
     else

@@ -1,5 +1,7 @@
 #include "cmd/ctl.h"
 
+#include <assert.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -135,7 +137,7 @@ static const struct column {
     const char *key, *title;
     bool text; /* to the left */
     double unit_s;
-} columns[] = {
+} request_columns[] = {
     {"id", "ID", false, 0},
     {"request_id", "REQUEST", true, 0},
     {"endpoint", "ENDPOINT", true, 0},
@@ -149,17 +151,27 @@ static const struct column {
     {"age_ms", "AGE", false, 1e-3},
 };
 
+static const struct column tenant_columns[] = {
+    {"tenant", "TENANT", true, 0},         {"class", "CLASS", true, 0},
+    {"weight", "WEIGHT", false, 0},        {"running", "RUNNING", false, 0},
+    {"queued", "QUEUED", false, 0},        {"requests", "REQUESTS", false, 0},
+    {"limited", "LIMITED", false, 0},      {"prompt_tokens", "PROMPT", false, 0},
+    {"cached_tokens", "CACHED", false, 0}, {"output_tokens", "OUTPUT", false, 0},
+};
+
 static struct ctl_cell cell_of(yyjson_val *request, const struct column *c) {
     if (c->unit_s > 0)
         return ctl_duration(request, c->key, c->unit_s);
     return c->text ? ctl_text(request, c->key) : ctl_number(request, c->key);
 }
 
-void ctl_show_requests(struct buf *out, yyjson_val *requests) {
-    yyjson_val *list = yyjson_obj_get(requests, "requests"), *r;
-    size_t width[ARRAY_SIZE(columns)], i, n;
+static void show_table(struct buf *out, yyjson_val *list, const struct column *columns,
+                       size_t n_columns) {
+    size_t width[16], i, n;
+    yyjson_val *r;
 
-    for (size_t c = 0; c < ARRAY_SIZE(columns); c++) {
+    assert(n_columns <= ARRAY_SIZE(width));
+    for (size_t c = 0; c < n_columns; c++) {
         width[c] = strlen(columns[c].title);
         yyjson_arr_foreach(list, i, n, r) {
             struct ctl_cell cell = cell_of(r, &columns[c]);
@@ -167,12 +179,12 @@ void ctl_show_requests(struct buf *out, yyjson_val *requests) {
             width[c] = MAX(width[c], strlen(cell.s));
         }
     }
-    for (size_t c = 0; c < ARRAY_SIZE(columns); c++)
+    for (size_t c = 0; c < n_columns; c++)
         ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
             columns[c].title);
     ADD("\n");
     yyjson_arr_foreach(list, i, n, r) {
-        for (size_t c = 0; c < ARRAY_SIZE(columns); c++)
+        for (size_t c = 0; c < n_columns; c++)
             ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
                 cell_of(r, &columns[c]).s);
         ADD("\n");
@@ -204,4 +216,13 @@ void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, doubl
         ctl_number(w, "pages_used").s, ctl_number(w, "pages_cached").s,
         ctl_number(w, "pages_free").s, ctl_number(w, "last_rows").s,
         ctl_duration(w, "last_step_us", 1e-6).s);
+}
+
+void ctl_show_requests(struct buf *out, yyjson_val *requests) {
+    show_table(out, yyjson_obj_get(requests, "requests"), request_columns,
+               ARRAY_SIZE(request_columns));
+}
+
+void ctl_show_tenants(struct buf *out, yyjson_val *tenants) {
+    show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns));
 }

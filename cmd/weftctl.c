@@ -14,6 +14,8 @@ static const char help[] =
     "  requests                   the generations that are live\n"
     "  cancel ID                  end one of them\n"
     "  health                     in a word; exit code 0 only when it serves\n"
+    "  tenants                    who uses what\n"
+    "  reload                     read configuration, keys and tenants again\n"
     "  drain                      take no more requests, finish those that run, exit\n"
     "  top [SECONDS]              a screen of all this\n"
     "The socket is PATH, else $WEFT_ADMIN, else /run/weft-admin.sock, /run/weft/admin.sock or\n"
@@ -171,6 +173,15 @@ static int run_drain(struct call *c) {
     return c->argc > 0 ? cli_usage("drain takes no arguments") : post(c, "/drain", "draining");
 }
 
+static int run_tenants(struct call *c) {
+    return c->argc > 0 ? cli_usage("tenants takes no arguments")
+                       : answer(c, "/tenants", ctl_show_tenants);
+}
+
+static int run_reload(struct call *c) {
+    return c->argc > 0 ? cli_usage("reload takes no arguments") : post(c, "/reload", "reloaded");
+}
+
 static int run_top(struct call *c) {
     struct err err = {0};
     double seconds = 1;
@@ -184,8 +195,9 @@ static const struct {
     const char *name;
     int (*run)(struct call *c);
 } commands[] = {
-    {"stats", run_stats},   {"requests", run_requests}, {"cancel", run_cancel},
-    {"health", run_health}, {"drain", run_drain},       {"top", run_top},
+    {"stats", run_stats},     {"requests", run_requests}, {"cancel", run_cancel},
+    {"health", run_health},   {"drain", run_drain},       {"top", run_top},
+    {"tenants", run_tenants}, {"reload", run_reload},
 };
 
 static int dispatch(const char *socket, struct call *c) {

@@ -148,7 +148,7 @@ static void respond(struct conn *c, int status, const char *json) {
 }
 
 static void respond_error(struct conn *c, int status, const char *message) {
-    char json[256];
+    char json[600];
 
     snprintf(json, sizeof(json), "{\"error\":{\"message\":\"%s\",\"code\":%d}}", message, status);
     respond(c, status, json);
@@ -227,6 +227,24 @@ static void get_health(struct conn *c, const char *query) {
     respond_own(c, admin_json_health(&c->admin->opts));
 }
 
+static void get_tenants(struct conn *c, const char *query) {
+    (void)query;
+    respond_own(c, admin_json_tenants(&c->admin->opts));
+}
+
+static void post_reload(struct conn *c, const char *query) {
+    struct err err = {0};
+    int r = c->admin->opts.reload(c->admin->opts.ctx, &err);
+
+    (void)query;
+    for (char *s = err.message; *s; s++) /* it stands in a JSON string */
+        *s = *s == '"' || *s == '\\' || (unsigned char)*s < 0x20 ? '\'' : *s;
+    if (r == 0)
+        respond(c, 200, "{\"reloaded\":true}");
+    else
+        respond_error(c, 400, *err.message ? err.message : "out of memory");
+}
+
 static void post_drain(struct conn *c, const char *query) {
     (void)query;
     respond(c, 200, "{\"draining\":true}");
@@ -252,10 +270,9 @@ static const struct route {
     uint8_t method;
     void (*serve)(struct conn *c, const char *query);
 } routes[] = {
-    {"/stats", HTTP_GET, get_stats},
-    {"/requests", HTTP_GET, get_requests},
-    {"/health", HTTP_GET, get_health},
-    {"/drain", HTTP_POST, post_drain},
+    {"/stats", HTTP_GET, get_stats},     {"/requests", HTTP_GET, get_requests},
+    {"/health", HTTP_GET, get_health},   {"/tenants", HTTP_GET, get_tenants},
+    {"/reload", HTTP_POST, post_reload}, {"/drain", HTTP_POST, post_drain},
 };
 
 static void serve(struct conn *c) {
@@ -275,7 +292,9 @@ static void serve(struct conn *c) {
             respond_error(c, 405, "this path has another method");
         return;
     }
-    respond_error(c, 404, "paths are /stats, /requests, /requests/ID/cancel, /health, /drain");
+    respond_error(
+        c, 404,
+        "paths are /stats, /requests, /requests/ID/cancel, /tenants, /health, /reload, /drain");
 }
 
 /* ---- parsing ---- */

@@ -8,6 +8,8 @@
  *   GET  /stats              everything at once; ?watch=1s: one JSON object per line, that often
  *   GET  /requests           live generations
  *   POST /requests/ID/cancel
+ *   GET  /tenants            who uses what
+ *   POST /reload             as SIGHUP; 400 says what is wrong
  *   POST /drain              as SIGTERM
  *   GET  /health             state in words
  *
@@ -29,6 +31,7 @@ struct admin_opts {
     void *ctx;
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "draining" */
     void (*drain)(void *ctx);
+    int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
 };
 
 int admin_new(struct admin **out, const struct admin_opts *o);

@@ -4,6 +4,7 @@
 #include <yyjson.h>
 
 #define REQUESTS_MAX 4096
+#define TENANTS_MAX 4096
 
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
@@ -128,6 +129,35 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_uint(d, v, "max_tokens", r[i].max_new);
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);
+    }
+    return finish(d);
+}
+
+char *admin_json_tenants(const struct admin_opts *o) {
+    static const char *const classes[] = {"normal", "interactive", "batch"};
+    CLEANUP(freep) struct api_tenant_info *t = calloc(TENANTS_MAX, sizeof(*t));
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d || !t)
+        return yyjson_mut_doc_free(d), NULL;
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "tenants");
+    uint32_t n = api_tenants(o->api, t, TENANTS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_strcpy(d, v, "tenant", t[i].name);
+        yyjson_mut_obj_add_real(d, v, "weight", t[i].weight);
+        yyjson_mut_obj_add_str(d, v, "class", classes[MIN(t[i].class, 2u)]);
+        yyjson_mut_obj_add_uint(d, v, "running", t[i].n_running);
+        yyjson_mut_obj_add_uint(d, v, "queued", t[i].n_queued);
+        yyjson_mut_obj_add_uint(d, v, "context_tokens", t[i].n_context);
+        yyjson_mut_obj_add_uint(d, v, "reserved_tokens", t[i].n_reserved);
+        yyjson_mut_obj_add_uint(d, v, "requests", t[i].n_requests);
+        yyjson_mut_obj_add_uint(d, v, "limited", t[i].n_limited);
+        yyjson_mut_obj_add_uint(d, v, "prompt_tokens", t[i].n_prompt_tokens);
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", t[i].n_cached_tokens);
+        yyjson_mut_obj_add_uint(d, v, "output_tokens", t[i].n_output_tokens);
     }
     return finish(d);
 }

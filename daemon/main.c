@@ -194,24 +194,38 @@ static int read_identities(struct front *f, struct err *err) {
     return r < 0 ? r : api_set_tenants(f->api, rows, n);
 }
 
+/* Reads everything that can be read again. What is wrong is said, and the old stays. */
+static int reload(struct front *f, struct err *err) {
+    struct config next;
+    int r = config_init(&next);
+
+    if (r == 0)
+        r = config_read_args(&next, f->argc, f->argv, err);
+    if (r == 0)
+        r = config_check(&next, err);
+    if (r == 0) {
+        apply_reload(f, &next);
+        log_set_level(level_of(&f->config));
+        r = read_identities(f, err);
+    }
+    if (r < 0)
+        log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err->message);
+    config_deinit(&next);
+    return r;
+}
+
+static int reload_from_admin(void *front, struct err *err) {
+    return reload(front, err);
+}
+
 static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
-    struct config next;
     struct err err = {0};
 
     (void)signum;
     if (f->was_ready && !f->draining)
         service_reloading();
-    if (config_init(&next) < 0 || config_read_args(&next, f->argc, f->argv, &err) < 0 ||
-        config_check(&next, &err) < 0) {
-        log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
-    } else {
-        apply_reload(f, &next);
-        log_set_level(level_of(&f->config));
-        if (read_identities(f, &err) < 0)
-            log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err.message);
-    }
-    config_deinit(&next);
+    reload(f, &err);
     if (f->was_ready && !f->draining)
         service_ready();
 }
@@ -482,6 +496,7 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .health = health_word,
         .drain = drain_from_admin,
+        .reload = reload_from_admin,
     };
     if ((r = admin_new(&f->admin, &a)) < 0 || (r = read_identities(f, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
@@ -543,6 +558,10 @@ int main(int argc, char **argv) {
     if ((r = config_init(&f.config)) < 0 ||
         (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
         (r = config_check(&f.config, &err)) < 0)
+        return fail(&err, r);
+    CLEANUP(freep) struct api_tenant *rows = NULL;
+    uint32_t n_rows;
+    if (*f.config.tenants && (r = tenants_read(f.config.tenants, &rows, &n_rows, &err)) < 0)
         return fail(&err, r);
     if (check)
         return printf("configuration is valid\n"), 0;

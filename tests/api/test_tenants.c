@@ -1,0 +1,308 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "stream.h"
+
+static struct world w;
+static char keys_path[64];
+
+/* A world with the keys alice:ka, bob:kb and carol:kc. */
+static void start(const struct api_tenant *rows, uint32_t n) {
+    snprintf(keys_path, sizeof(keys_path), "/tmp/weft-test-quota-%d", getpid());
+    FILE *f = fopen(keys_path, "w");
+    fputs("alice:ka\nbob:kb\ncarol:kc\n", f);
+    fclose(f);
+    world_init(&w);
+    w.opts.api_keys_file = keys_path;
+    world_start(&w);
+    unlink(keys_path);
+    cr_assert_eq(api_set_tenants(w.api, rows, n), 0);
+}
+
+static struct api_tenant_info info_of(const char *name) {
+    static struct api_tenant_info t[64];
+    uint32_t n = api_tenants(w.api, t, 64);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(t[i].name, name) == 0)
+            return t[i];
+    return (struct api_tenant_info){0};
+}
+
+/* Nobody holds anything any more. */
+static void stop(void) {
+    static struct api_tenant_info t[64];
+
+    world_turns(&w, 4);
+    uint32_t n = api_tenants(w.api, t, 64);
+    for (uint32_t i = 0; i < n; i++) {
+        cr_expect_eq(t[i].n_running + t[i].n_queued, 0, "%s", t[i].name);
+        cr_expect_eq(t[i].n_context, 0, "%s", t[i].name);
+        cr_expect_eq(t[i].n_reserved, 0, "%s", t[i].name);
+    }
+    world_stop(&w);
+}
+
+static int ask(const char *key, const char *more) {
+    char body[300];
+    int fd = world_connect(&w);
+
+    snprintf(body, sizeof(body), "{\"prompt\":\"hello\"%s}", more);
+    world_say(&w, fd,
+              "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              key, strlen(body), body);
+    world_turns(&w, 3);
+    return fd;
+}
+
+static int answer(int fd, struct reply *r) {
+    world_receive(&w, fd, r);
+    int status = r->status;
+    reply_deinit(r);
+    world_drop(&w, fd);
+    return status;
+}
+
+static double header(const struct reply *r, const char *name) {
+    char text[64];
+
+    return *reply_header(r, name, text, sizeof(text)) ? atof(text) : -1;
+}
+
+Test(tenants, requests_per_minute_are_told_and_held) {
+    struct api_tenant rows[] = {
+        {.name = "alice", .weight = 1, .requests_per_minute = 3, .tokens_per_minute = 100000}};
+    struct reply r;
+    char text[64];
+
+    start(rows, 1);
+    w.port.script = "x";
+    for (int i = 0; i < 3; i++) {
+        cr_expect_eq(answer(ask("ka", ""), &r), 200);
+        cr_expect_eq(header(&r, "x-ratelimit-limit-requests"), 3);
+        cr_expect_eq(header(&r, "x-ratelimit-remaining-requests"), 2 - i);
+        cr_expect_eq(header(&r, "x-ratelimit-limit-tokens"), 100000);
+    }
+    cr_expect_eq(answer(ask("ka", ""), &r), 429);
+    cr_expect(header(&r, "retry-after") >= 15 && header(&r, "retry-after") <= 20, "%s", r.head);
+    cr_expect(header(&r, "retry-after-ms") > 15000 && header(&r, "retry-after-ms") <= 20000);
+    reply_header(&r, "x-ratelimit-reset-requests", text, sizeof(text));
+    cr_expect(strcmp(text, "1m0s") == 0 || strstr(text, "59."), "%s", text);
+    cr_expect_eq(answer(ask("kb", ""), &r), 200, "others have their own minute");
+    cr_expect_eq(header(&r, "x-ratelimit-limit-requests"), -1);
+    cr_expect_eq(info_of("alice").n_limited, 1);
+    stop();
+}
+
+Test(tenants, tokens_are_reserved_and_what_was_not_used_comes_back) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .tokens_per_minute = 200}};
+    struct reply r;
+
+    start(rows, 1);
+    int first = ask("ka", ",\"max_tokens\":150"); /* and 5 of the prompt */
+    cr_expect_eq(info_of("alice").n_reserved, 155);
+    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 429);
+    cr_expect_lt(header(&r, "x-ratelimit-remaining-tokens"), 60);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "abc");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect_eq(answer(first, &r), 200);
+    cr_expect_eq(info_of("alice").n_reserved, 0);
+    w.port.script = "x";
+    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 200);
+    cr_expect(strstr(r.head, "x-ratelimit-reset-tokens: "), "%s", r.head);
+    stop();
+}
+
+Test(tenants, a_request_larger_than_the_minute_is_served_when_it_is_full) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .tokens_per_minute = 50}};
+    struct reply r;
+
+    start(rows, 1);
+    w.port.script = "x";
+    cr_expect_eq(answer(ask("ka", ",\"max_tokens\":400"), &r), 200);
+    stop();
+}
+
+Test(tenants, one_that_waits_does_not_hold_up_others) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .max_running = 1, .max_queued = 1}};
+    struct reply r;
+
+    start(rows, 1);
+    int a = ask("ka", ""), b = ask("ka", ""), c = ask("kb", "");
+    cr_expect_eq(w.port.n, 2, "one of each is at the worker");
+    cr_expect_eq(info_of("alice").n_queued, 1);
+    cr_expect_eq(answer(ask("ka", ""), &r), 429, "its queue is full");
+    w.port.script = "x";
+    cr_expect_eq(answer(c, &r), 200);
+    cr_expect_eq(answer(a, &r), 200);
+    cr_expect_eq(answer(b, &r), 200);
+    stop();
+}
+
+Test(tenants, context_at_the_worker_is_limited) {
+    struct api_tenant rows[] = {
+        {.name = "alice", .weight = 1, .kv_tokens = 100, .max_context = 200}};
+    struct reply r;
+
+    start(rows, 1);
+    int a = ask("ka", ",\"max_tokens\":60"), b = ask("ka", ",\"max_tokens\":60");
+    cr_expect_eq(w.port.n, 1);
+    cr_expect_eq(info_of("alice").n_context, 65);
+    w.port.script = "x";
+    cr_expect_eq(answer(a, &r), 200);
+    cr_expect_eq(answer(b, &r), 200);
+    int c = ask("ka", ",\"max_tokens\":1000");
+    cr_expect_eq(w.port.r[2].m.max_new, 195, "%u", w.port.r[2].m.max_new);
+    cr_expect_eq(answer(c, &r), 200);
+    stop();
+}
+
+Test(tenants, places_go_to_who_has_the_fewest) {
+    int fd[8], late[4];
+    struct reply r;
+
+    start(NULL, 0);
+    w.opts.max_running = 8;
+    for (int i = 0; i < 8; i++)
+        fd[i] = ask("ka", "");
+    for (int i = 0; i < 4; i++)
+        late[i] = ask(i < 2 ? "ka" : "kb", "");
+    cr_expect_eq(w.port.n, 10, "%u: bob has less than his part and finds a place", w.port.n);
+    cr_expect_eq(info_of("bob").n_running, 2);
+    cr_expect_eq(info_of("alice").n_queued, 2);
+    w.port.script = "x";
+    for (int i = 0; i < 8; i++)
+        cr_expect_eq(answer(fd[i], &r), 200);
+    for (int i = 0; i < 4; i++)
+        cr_expect_eq(answer(late[i], &r), 200);
+    stop();
+}
+
+Test(tenants, a_full_queue_drops_the_flood) {
+    int fd[20];
+    struct reply r;
+
+    start(NULL, 0);
+    for (int i = 0; i < 12; i++) /* 8 run, 4 wait: the queue is full */
+        fd[i] = ask("ka", "");
+    cr_expect_eq(answer(ask("ka", ""), &r), 429);
+    for (int i = 0; i < 4; i++) /* two overflow places, then two in the queue */
+        fd[12 + i] = ask("kb", "");
+    cr_expect_eq(info_of("bob").n_running, 2);
+    cr_expect_eq(info_of("bob").n_queued, 2);
+    cr_expect_eq(info_of("alice").n_queued, 2);
+    cr_expect_eq(answer(fd[11], &r), 429, "the flood's last one went");
+    cr_expect_gt(header(&r, "retry-after-ms"), 0);
+    cr_expect_eq(answer(fd[10], &r), 429);
+    cr_expect_eq(answer(ask("kb", ""), &r), 429, "equals do not push each other out");
+    w.port.script = "x";
+    for (int i = 0; i < 16; i++)
+        if (i != 10 && i != 11)
+            cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
+    stop();
+}
+
+Test(tenants, weights_and_classes_reach_the_worker) {
+    struct api_tenant rows[] = {{.name = "team", .weight = 2.5, .class = 2, .n_keys = 1},
+                                {.name = "bob", .weight = 1, .share = "g"},
+                                {.name = "carol", .weight = 1, .share = "g"}};
+    struct reply r;
+
+    strcpy(rows[0].keys[0], "alice");
+    start(rows, 3);
+    w.port.script = "x";
+    cr_expect_eq(answer(ask("ka", ""), &r), 200);
+    cr_expect_eq(answer(ask("kb", ""), &r), 200);
+    cr_expect_eq(answer(ask("kc", ""), &r), 200);
+    cr_expect_eq(w.port.r[0].m.weight_milli, 2500);
+    cr_expect_eq(w.port.r[0].m.class, 2);
+    cr_expect_eq(info_of("team").n_requests, 1);
+    cr_expect_eq(memcmp(w.port.r[1].m.share_key, w.port.r[2].m.share_key, 16), 0);
+    cr_expect_neq(memcmp(w.port.r[0].m.share_key, w.port.r[1].m.share_key, 16), 0);
+    cr_expect_neq(w.port.r[1].m.tenant, w.port.r[2].m.tenant);
+    stop();
+}
+
+Test(tenants, a_listed_user_of_a_socket_needs_no_key) {
+    struct api_tenant rows[] = {{.name = "local", .weight = 1, .n_uids = 1}};
+    struct reply r;
+
+    rows[0].uids[0] = getuid();
+    start(rows, 1);
+    w.port.script = "x";
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    cr_expect_eq(answer(fd, &r), 200);
+    cr_expect_eq(info_of("local").n_requests, 1);
+    fd = world_connect(&w);
+    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    cr_expect_eq(answer(fd, &r), 401);
+    cr_expect_eq(api_set_tenants(w.api, NULL, 0), 0);
+    fd = world_connect_unix(&w);
+    world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
+    cr_expect_eq(answer(fd, &r), 401, "no longer");
+    stop();
+}
+
+Test(tenants, a_reload_gives_nobody_a_new_minute) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .requests_per_minute = 2}};
+    struct reply r;
+
+    start(rows, 1);
+    w.port.script = "x";
+    cr_expect_eq(answer(ask("ka", ""), &r), 200);
+    cr_expect_eq(answer(ask("ka", ""), &r), 200);
+    rows[0].weight = 3;
+    cr_expect_eq(api_set_tenants(w.api, rows, 1), 0);
+    cr_expect_eq(answer(ask("ka", ""), &r), 429);
+    cr_expect_eq(api_set_tenants(w.api, NULL, 0), 0);
+    cr_expect_eq(answer(ask("ka", ""), &r), 200, "no limit any more");
+    stop();
+}
+
+/* However generations end, what they held comes back: stop() counts. */
+Test(tenants, charges_never_leak) {
+    struct api_tenant rows[] = {{.name = "alice", .weight = 1, .max_running = 3, .kv_tokens = 300},
+                                {.name = "bob", .weight = 2, .tokens_per_minute = 1000000}};
+    static const char *const keys[] = {"ka", "kb", "kc"};
+    struct rng rng = {9};
+    int fd[24];
+    uint32_t n = 0;
+
+    start(rows, 2);
+    for (int i = 0; i < 300; i++) {
+        if (n < 24 && rng_below(&rng, 2)) {
+            fd[n++] = ask(keys[rng_below(&rng, 3)],
+                          rng_below(&rng, 2) ? ",\"n\":3,\"max_tokens\":30" : ",\"stream\":true");
+        } else if (n > 0 && rng_below(&rng, 2)) {
+            uint32_t k = rng_below(&rng, n);
+
+            world_drop(&w, fd[k]);
+            fd[k] = fd[--n];
+        }
+        if (w.port.n > 0 && w.port.n + 8 < FAKE_MAX) {
+            uint32_t k = rng_below(&rng, w.port.n);
+
+            if (!w.port.r[k].finished && !w.port.r[k].cancelled) {
+                if (!w.port.r[k].accepted)
+                    fake_accept(&w.port, k);
+                else if (rng_below(&rng, 3))
+                    fake_tokens(&w.port, k, "ab");
+                else if (rng_below(&rng, 3))
+                    fake_finish(&w.port, k, FINISH_STOP);
+                else
+                    fake_fail(&w.port, k, 500, "broken");
+            }
+        }
+        if (w.port.n + 8 >= FAKE_MAX)
+            break;
+        world_turn(&w);
+    }
+    while (n > 0)
+        world_drop(&w, fd[--n]);
+    stop();
+}
