@@ -1,0 +1,370 @@
+/*
+ * The proof that company, speculation, chunking and preemption change no bit: a thousand random requests on the cpu
+ * backend with a small random model, at any temperature, with penalties, bias, stop strings and end tokens, half
+ * of them constrained: by random JSON Schemas, by expressions, after reasoning, in tool calls. Each gets the same
+ * tokens, digests, log probabilities and end as it gets alone without drafts; and what is constrained is
+ * valid: whole texts for their schema, texts that were cut as far as they go.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/json_vocab.h"
+#include "tests/support/schemas.h"
+#include "tests/support/tiny_model.h"
+#include "text/constraint.h"
+
+enum { REQUESTS = 1000, TOGETHER = 12, PROMPT = 40, OUT = 56, TEXT = 2048 };
+enum kind { FREE, SCHEMA, REGEX, THINK, TOOLS, CHOICE, KINDS };
+
+static struct heard {
+    uint32_t n, n_ends, finish, n_drafted, n_accepted;
+    int32_t token[OUT];
+    uint64_t digest[OUT];
+    float logprob[OUT];
+} alone[REQUESTS], other[REQUESTS];
+
+static struct ask {
+    enum kind kind;
+    char grammar[TEXT], triggers[64];
+    size_t schema_at, n_schema; /* in grammar */
+    struct constraint *constraint;
+    uint32_t n_refs;
+    int32_t prediction[OUT];
+} asks[REQUESTS];
+
+static struct gguf *model;
+static struct tokenizer *tokenizer;
+static struct grammar_vocab *vocab;
+static struct msg_stats sum;
+
+/* ---- what is asked */
+
+static void put_schema(struct ask *a, const char *before, const char *after,
+                       struct schema_writer *w) {
+    for (;;) {
+        struct grammar *g = NULL;
+        int n;
+
+        schema_write(w);
+        if (w->b.len + strlen(before) + strlen(after) + 1 > sizeof(a->grammar))
+            continue;
+        n = snprintf(a->grammar, sizeof(a->grammar), "%s%.*s%s", before, (int)w->b.len, w->b.data,
+                     after);
+        if (constraint_compile(&g, vocab, a->grammar, (size_t)n, NULL, NULL) < 0)
+            continue; /* it contradicts itself, or uses what is not supported */
+        grammar_free(g);
+        a->schema_at = strlen(before);
+        a->n_schema = w->b.len;
+        return;
+    }
+}
+
+static void draw_ask(struct ask *a, struct schema_writer *w) {
+    static const char *const regexes[] = {"[a-d]{2,30}", "(name|city|[0-9]{1,4}[.])+",
+                                          "\\\\{\\\"[a-z]+\\\":[0-9]+\\\\}"};
+
+    a->kind = rng_below(&w->r, 2) ? FREE : 1 + rng_below(&w->r, KINDS - 1);
+    switch (a->kind) {
+    case SCHEMA:
+        put_schema(a, "{\"json_schema\":", rng_below(&w->r, 2) ? "}" : ",\"compact\":true}", w);
+        break;
+    case REGEX:
+        snprintf(a->grammar, sizeof(a->grammar), "{\"regex\":\"%s\"}",
+                 regexes[rng_below(&w->r, 3)]);
+        break;
+    case THINK:
+        put_schema(a, "{\"json_schema\":", "}", w);
+        strcpy(a->triggers, "{\"after\":[\"</think>\"],\"required\":true}");
+        break;
+    case TOOLS:
+        put_schema(
+            a,
+            "{\"sequence\":[{\"literal\":\"{\\\"name\\\":\\\"get_weather\\\",\\\"value\\\":\"},"
+            "{\"json_schema\":",
+            "},{\"literal\":\"}</tool_call>\"}]}", w);
+        strcpy(a->triggers, "{\"after\":[\"<tool_call>\"],\"repeat\":true}");
+        break;
+    case CHOICE:
+        strcpy(a->grammar, "{\"choice\":[\"true\",\"false\",\"name of the city\",\"\\u00e9\"]}");
+        break;
+    default:
+        break;
+    }
+}
+
+static void prepare(void) {
+    struct schema_writer w = {.r = {77}};
+    struct err err = {0};
+    char path[64];
+
+    setlocale(LC_CTYPE, "C.UTF-8");
+    tiny_model_temp(
+        &(struct tiny_model){
+            .seed = 8, .n_layer = 1, .n_embd = 128, .n_ff = 128, .n_vocab = JSON_VOCAB},
+        path);
+    cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
+    unlink(path);
+    tokenizer = json_vocab_new();
+    cr_assert_eq(grammar_vocab_of(&vocab, tokenizer), 0);
+    buf_init(&w.b, 1 << 20);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        draw_ask(&asks[i], &w);
+    buf_deinit(&w.b);
+}
+
+static int get_constraint(void *ctx, const struct submit *m, const struct constraint **out,
+                          struct err *err) {
+    struct ask *a = &asks[m->id - 1];
+    int r = 0;
+
+    if (!a->constraint)
+        r = constraint_new(&a->constraint, vocab, m->grammar.data, m->grammar.len, m->triggers.data,
+                           m->triggers.len, NULL, err);
+    cr_assert_eq(r, 0, "%s: %s", a->grammar, err->message);
+    a->n_refs++;
+    *out = a->constraint;
+    return 0;
+}
+
+static void release(void *ctx, const struct constraint *c) {
+    (*(uint32_t *)ctx)++;
+    (void)c;
+}
+
+/* What request @i got alone, with mistakes. */
+static void predict(uint32_t i, struct submit *m) {
+    struct rng r = {i + 5000};
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < alone[i].n && n < OUT; k++) {
+        uint32_t mistake = rng_below(&r, 20);
+
+        if (mistake != 0)
+            asks[i].prediction[n++] =
+                mistake == 1 ? (int32_t)rng_below(&r, JSON_VOCAB) : alone[i].token[k];
+    }
+    m->prediction = (struct str){(const char *)asks[i].prediction, n * (uint32_t)sizeof(int32_t)};
+}
+
+static void submit(struct sched *s, uint32_t i, bool predictions) {
+    static const char *const stops[] = {"e1", "name", "}}"};
+    struct rng r = {100 + i}, common = {i / 6 + 1};
+    struct submit_bias bias[] = {{5, 1.5F},
+                                 {tokenizer_find(tokenizer, "</think>", 8), 3},
+                                 {tokenizer_find(tokenizer, "<tool_call>", 11), 3},
+                                 {JSON_VOCAB_END, 2}};
+    const struct ask *a = &asks[i];
+    int32_t tokens[PROMPT];
+    struct submit m = {
+        .id = i + 1,
+        .seed = 50 + i,
+        .n_prompt = 8 + rng_below(&r, PROMPT - 8),
+        .max_new = 1 + rng_below(&r, OUT),
+        .tokens = tokens,
+        .flags = SUBMIT_DIGESTS | SUBMIT_LOGPROBS,
+        .n_bias = a->kind == THINK || a->kind == TOOLS ? 4
+                  : rng_below(&r, 3)                   ? 0
+                                                       : 1,
+        .bias = bias,
+        .grammar = {a->grammar, (uint32_t)strlen(a->grammar)},
+        .triggers = {a->triggers, (uint32_t)strlen(a->triggers)},
+    };
+
+    m.n_tokens = m.n_prompt;
+    m.min_new = rng_below(&r, 4) ? 0 : rng_below(&r, m.max_new);
+    for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
+        tokens[k] =
+            k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, JSON_VOCAB);
+    params_init(&m.sampling);
+    m.sampling.temperature = rng_below(&r, 3) ? 0.2 * rng_below(&r, 7) : 0;
+    m.sampling.top_p = rng_below(&r, 3) ? 1 : 0.8;
+    m.sampling.repetition_penalty = rng_below(&r, 3) ? 1 : 1.2;
+    m.sampling.presence_penalty = rng_below(&r, 3) ? 0 : 0.4;
+    m.sampling.frequency_penalty = rng_below(&r, 3) ? 0 : -0.3;
+    m.sampling.ignore_eos = rng_below(&r, 6) == 0;
+    m.n_stops = rng_below(&r, 4) ? 0 : 1 + rng_below(&r, 3);
+    for (uint32_t k = 0; k < m.n_stops; k++)
+        m.stops[k] = (struct str){stops[k], (uint32_t)strlen(stops[k])};
+    if (predictions && rng_below(&r, 4))
+        predict(i, &m);
+    cr_assert_eq(sched_submit(s, &m), 0);
+}
+
+/* ---- what is got */
+
+static void hear(struct heard *h, const struct event *e) {
+    cr_assert_neq(e->kind, EVENT_REJECTED, "request %lu: %.*s", e->id, (int)e->text.len,
+                  e->text.data);
+    cr_assert(e->kind == EVENT_ACCEPTED || e->from == h->n);
+    for (uint32_t k = 0; k < e->n_tokens; k++, h->n++) {
+        h->token[h->n] = e->tokens[k];
+        h->digest[h->n] = e->digests[k];
+        h->logprob[h->n] = e->logprobs[k];
+    }
+    h->n_ends += e->kind == EVENT_FINISH;
+    h->finish = e->finish;
+    h->n_drafted = e->n_drafted;
+    h->n_accepted = e->n_accepted;
+    cr_assert_neq(h->finish, FINISH_ERROR, "request %lu: %.*s", e->id, (int)e->text.len,
+                  e->text.data);
+}
+
+static void listen(struct sched *s, struct heard *all) {
+    struct event_cursor at;
+    struct event e;
+    struct buf b;
+
+    buf_init(&b, 1 << 20);
+    if (sched_events(s, &b) == 0) {
+        msg_events_begin(&at, b.data, (uint32_t)b.len);
+        while (msg_events_next(&at, &e) == 0)
+            hear(&all[e.id - 1], &e);
+        sched_delivered(s);
+    }
+    buf_deinit(&b);
+}
+
+/* @pages: few, and requests preempt each other. */
+static void serve(const struct sched_opts *opts, uint32_t pages, struct heard *all) {
+    CLEANUP(engine_freep) struct engine *engine = NULL;
+    CLEANUP(sched_freep) struct sched *s = NULL;
+    uint32_t n_released = 0, n_asked = 0;
+    struct sched_constraints source = {&n_released, get_constraint, NULL, release};
+    struct engine_opts o = {
+        .file = model,
+        .backend = "cpu",
+        .n_threads = 1,
+        .isa = "auto",
+        .n_pages = pages,
+        .page_tokens = 16,
+        .max_context = 128,
+        .max_rows = 64,
+        .max_seqs = TOGETHER,
+        .max_wants = 64,
+        .digest = true,
+    };
+    struct sched_opts so = *opts;
+    struct msg_stats stats;
+    struct err err = {0};
+
+    so.max_rows = 64;
+    so.itl_target_ms = so.max_step_ms = 1000;
+    so.max_bypass = 4;
+    so.tokenizer = tokenizer;
+    so.constraints = &source;
+    memset(all, 0, REQUESTS * sizeof(*all));
+    cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
+    so.depth = MIN(so.depth, engine_info(engine)->depth);
+    cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        submit(s, i, !so.no_speculation);
+        while (i % (2 * TOGETHER) == 2 * TOGETHER - 1 && sched_step(s) == 0)
+            listen(s, all);
+    }
+    while (sched_step(s) == 0)
+        listen(s, all);
+    listen(s, all);
+    sched_stats(s, &stats);
+    cr_expect_eq(stats.n_used, 0);
+    s = sched_free(s);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        n_asked += asks[i].n_refs;
+        asks[i].n_refs = 0;
+    }
+    cr_expect_eq(n_asked, n_released);
+    sum.n_preemptions += stats.n_preemptions;
+    sum.n_drafted += stats.n_drafted;
+    sum.n_accepted += stats.n_accepted;
+    sum.n_output_tokens += stats.n_output_tokens;
+}
+
+static void compare(void) {
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        const struct heard *a = &alone[i], *b = &other[i];
+
+        cr_assert_eq(b->n_ends, 1, "request %u", i);
+        cr_assert_eq(a->finish, b->finish, "request %u", i);
+        cr_assert_eq(a->n, b->n, "request %u", i);
+        for (uint32_t k = 0; k < a->n; k++) {
+            cr_assert_eq(a->token[k], b->token[k], "request %u, token %u", i, k);
+            cr_assert_eq(a->digest[k], b->digest[k], "request %u, digest %u", i, k);
+            cr_assert_eq(a->logprob[k], b->logprob[k], "request %u, logprob %u", i, k);
+        }
+    }
+}
+
+/* The tokens follow the masks of a fresh state; a schema's whole text is valid. */
+static bool check_text(uint32_t i) {
+    const struct heard *h = &alone[i];
+    const struct ask *a = &asks[i];
+    struct constraint_state *place;
+    struct buf text;
+    bool whole = h->n > 0 && h->token[h->n - 1] == JSON_VOCAB_END;
+
+    if (a->kind == FREE)
+        return false;
+    cr_assert_eq(constraint_state_new(&place, a->constraint), 0);
+    for (uint32_t k = 0; k < h->n; k++)
+        cr_assert_eq(constraint_accept(place, h->token[k]), 0, "request %u, token %u", i, k);
+    constraint_state_free(place);
+    if (a->kind != SCHEMA || !whole)
+        return false;
+    buf_init(&text, 1 << 20);
+    for (uint32_t k = 0; k + 1 < h->n; k++) {
+        size_t n;
+        const char *piece = tokenizer_piece(tokenizer, h->token[k], true, &n);
+
+        buf_add(&text, piece, n);
+    }
+    cr_assert(schema_allows(a->grammar + a->schema_at, a->n_schema, text.data, text.len),
+              "request %u: %.*s\n%s", i, (int)text.len, text.data, a->grammar);
+    buf_deinit(&text);
+    return true;
+}
+
+Test(identity, a_thousand_requests_get_what_they_would_get_alone) {
+    uint32_t n_whole = 0, n_stopped = 0, n_drafted = 0;
+
+    prepare();
+    serve(
+        &(struct sched_opts){
+            .depth = 1, .max_seqs = 1, .no_speculation = true, .no_prefix_sharing = true},
+        64, alone);
+    cr_expect_eq(sum.n_drafted, 0);
+    cr_expect_eq(sum.n_preemptions, 0);
+    uint64_t n_out = sum.n_output_tokens;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        n_whole += check_text(i);
+        n_stopped += alone[i].finish == FINISH_STOP;
+    }
+    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .no_speculation = true}, 12,
+          other);
+    compare();
+    serve(&(struct sched_opts){.depth = 1, .max_seqs = TOGETHER, .force_draft = 8}, 40, other);
+    compare();
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        n_drafted += asks[i].kind != FREE && other[i].n_accepted > 0;
+    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, other);
+    compare();
+    cr_expect_eq(sum.n_output_tokens, 4 * n_out);
+    cr_expect_gt(sum.n_preemptions, 20);
+    cr_expect_gt(sum.n_accepted, 1000);
+    cr_expect_gt(sum.n_drafted - sum.n_accepted, 1000);
+    cr_expect(n_whole >= 30 && n_stopped >= 200 && n_drafted >= 200);
+    fprintf(stderr,
+            "# %lu tokens, %lu of %lu drafted accepted, %lu preemptions; %u whole JSON texts, %u "
+            "stopped, %u constrained with drafts\n",
+            sum.n_output_tokens, sum.n_accepted, sum.n_drafted, sum.n_preemptions, n_whole,
+            n_stopped, n_drafted);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        constraint_free(asks[i].constraint);
+    grammar_vocab_free(vocab);
+    tokenizer_free(tokenizer);
+    gguf_free(model);
+}
