@@ -3,21 +3,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/sim/replay.h"
 #include "tests/sim/run.h"
 
 #define STEPS 2000 /* of a seed, before its faults end */
 
 static int usage(void) {
-    fputs("usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
-          "[--keep I,J-K]\n"
-          "                [--no-shrink]\n"
-          "  --seeds    which scenarios (1-1000)\n"
-          "  --steps    scheduler steps of each before its faults end (2000)\n"
-          "  --threads  processes at the same time (1)\n"
-          "  --set      what a seed draws is this instead; without a value: lists what there is\n"
-          "  --keep     of each seed only these actions\n"
-          "exit status: 0 every invariant held, 1 one did not, 2 nothing was run\n",
-          stderr);
+    fprintf(
+        stderr,
+        "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
+        "[--keep I,J-K]\n"
+        "                [--no-shrink]\n"
+        "  --seeds    which scenarios (1-1000)\n"
+        "  --steps    scheduler steps of each before its faults end (2000)\n"
+        "  --threads  processes at the same time (1)\n"
+        "  --set      what a seed draws is this instead; without a value: lists what there is\n"
+        "  --keep     of each seed only these actions\n"
+        "\n"
+        "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
+        "  --policy   %s\n"
+        "\n"
+        "exit status: 0 every invariant held, 1 one did not, 2 nothing was run\n",
+        replay_policies);
     return 2;
 }
 
@@ -86,9 +93,34 @@ static bool parse_run(struct run_opts *o, int argc, char **argv) {
     return o->base.n_steps > 0;
 }
 
+static int replay(int argc, char **argv) {
+    struct replay_opts o = {.without = -1};
+
+    for (int i = 0; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (argv[i][0] != '-' && !o.trace) {
+            o.trace = argv[i];
+            continue;
+        }
+        if (value && strcmp(argv[i], "--policy") == 0)
+            o.policy = value;
+        else if (value && strcmp(argv[i], "--machine") == 0)
+            o.machine = value;
+        else if (value && strcmp(argv[i], "--without") == 0)
+            o.without = strtol(value, NULL, 10);
+        else
+            return usage();
+        i++;
+    }
+    return o.trace ? replay_run(&o) : usage();
+}
+
 int main(int argc, char **argv) {
     static struct run_opts o = {.first = 1, .last = 1000, .base.n_steps = STEPS};
 
+    if (argc > 2 && strcmp(argv[1], "replay") == 0)
+        return replay(argc - 2, argv + 2);
     if (argc < 2 || strcmp(argv[1], "run") != 0 || !parse_run(&o, argc - 2, argv + 2))
         return usage();
     return run_seeds(&o);

@@ -530,10 +530,12 @@ static void check_tokens(struct sim *s, struct sim_client *c, const struct event
     check_numbers(s, c, e);
     if (e->n_tokens == 0)
         return;
+    int64_t since = c->n_got > 0 ? s->clock.ns - c->last_ns : 0;
     if (c->n_got == 0)
         c->first_ns = s->clock.ns;
-    else
-        c->worst_ns = MAX(c->worst_ns, s->clock.ns - c->last_ns);
+    c->worst_ns = MAX(c->worst_ns, since);
+    if (s->heard)
+        s->heard(s, c, since);
     c->last_ns = s->clock.ns;
     c->n_got = e->from + e->n_tokens;
 }
@@ -630,6 +632,8 @@ int sim_step(struct sim *s) {
     sched_stats(s->sched, &s->stats);
     if (!s->opts.unwatched)
         rules_after(s, r);
+    if (s->stepped)
+        s->stepped(s);
     deliver(s);
     telltale_seen(s->engine, &s->seen);
     s->n_steps += r == 0;
