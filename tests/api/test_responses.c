@@ -1,0 +1,355 @@
+/*
+ * What /v1/responses tells: the same, plain and streamed, wherever tokens were cut and whenever the worker
+ * died. responses_support.c asserts the order of every stream.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "responses_support.h"
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"name\":\"weather\",\"parameters\":{\"type\":\"object\"}}" \
+    ","                                                                                            \
+    "{\"type\":\"custom\",\"name\":\"patch\"},{\"type\":\"web_search\"},"                          \
+    "{\"type\":\"namespace\",\"name\":\"mcp__x\",\"tools\":[{\"type\":\"function\",\"name\":"      \
+    "\"get\"}]}]"
+#define HELLO "\"input\":\"hi\"," TOOLS
+#define CALL(name, args)                                                                           \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
+
+/* ---- forms ---- */
+
+/* Replaces [at, at + n) by @c. */
+static void squeeze(char *at, size_t n, char c) {
+    memmove(at + 1, at + n, strlen(at + n) + 1);
+    *at = c;
+}
+
+/* Replaces what differs from run to run: the id that all ids are made of, and times. */
+static void normalise(struct buf *b) {
+    static const char *const times[] = {"\"created_at\":1", "\"completed_at\":1"};
+    char hex[25] = "", *at = strstr(b->data, "resp_");
+
+    cr_assert(at);
+    memcpy(hex, at + 5, 24);
+    for (at = b->data; (at = strstr(at, hex));)
+        squeeze(at, 24, 'X');
+    for (size_t i = 0; i < ARRAY_SIZE(times); i++) {
+        for (at = b->data; (at = strstr(at, times[i]));) {
+            at += strlen(times[i]) - 1;
+            squeeze(at, strspn(at, "0123456789"), '0');
+        }
+    }
+    b->len = strlen(b->data);
+}
+
+#define REPEATED                                                                                   \
+    "\"background\":false,\"instructions\":null,\"max_output_tokens\":null,\"max_tool_calls\":"    \
+    "null,\"metadata\":{},\"model\":\"tiny\",\"parallel_tool_calls\":true,"                        \
+    "\"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,"      \
+    "\"summary\":null},\"safety_identifier\":null,\"service_tier\":\"default\",\"store\":true,"    \
+    "\"temperature\":1,\"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\","        \
+    "\"tools\":[],\"top_logprobs\":0,\"top_p\":1,\"truncation\":\"disabled\",\"user\":null}"
+#define MESSAGE                                                                                    \
+    "{\"id\":\"msg_X_0\",\"type\":\"message\",\"status\":\"completed\",\"role\":\"assistant\","    \
+    "\"content\":[{\"type\":\"output_text\",\"text\":\"Hi\",\"annotations\":[],\"logprobs\":[]}]}"
+#define HEAD "{\"id\":\"resp_X\",\"object\":\"response\",\"created_at\":0,\"status\":"
+#define USAGE                                                                                      \
+    "\"usage\":{\"input_tokens\":19,\"input_tokens_details\":{\"cached_tokens\":9,"               \
+    "\"cache_write_tokens\":0},\"output_tokens\":2,\"output_tokens_details\":{"                    \
+    "\"reasoning_tokens\":0},\"total_tokens\":21},"
+#define COMPLETED                                                                                  \
+    HEAD "\"completed\",\"completed_at\":0,\"error\":null,\"incomplete_details\":null,"            \
+         "\"output\":[" MESSAGE "]," USAGE REPEATED
+#define IN_PROGRESS                                                                                \
+    HEAD "\"in_progress\",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,"       \
+         "\"output\":[],\"usage\":null," REPEATED
+
+Test(responses, a_whole_answer_is_exact) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_ask(&w, "\"input\":\"hi\"", "Hi", &r);
+    normalise(&r.body);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(r.body.data, COMPLETED);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+#define EVENT(type, n, members)                                                                    \
+    "event: response." type "\ndata: {\"type\":\"response." type "\",\"sequence_number\":" n       \
+    "," members "}\n\n"
+#define PLACE "\"item_id\":\"msg_X_0\",\"output_index\":0,\"content_index\":0,"
+#define PART(text)                                                                                 \
+    "\"part\":{\"type\":\"output_text\",\"text\":\"" text "\",\"annotations\":[],\"logprobs\":[]}"
+
+Test(responses, a_stream_is_exact) {
+    static const char *const want[] = {
+        EVENT("created", "0", "\"response\":" IN_PROGRESS),
+        EVENT("in_progress", "1", "\"response\":" IN_PROGRESS),
+        EVENT("output_item.added", "2",
+              "\"output_index\":0,\"item\":{\"id\":\"msg_X_0\",\"type\":\"message\","
+              "\"status\":\"in_progress\",\"role\":\"assistant\",\"content\":[]}"),
+        EVENT("content_part.added", "3", PLACE PART("")),
+        EVENT("output_text.delta", "4", PLACE "\"delta\":\"H\",\"logprobs\":[]"),
+        EVENT("output_text.delta", "5", PLACE "\"delta\":\"i\",\"logprobs\":[]"),
+        EVENT("output_text.done", "6", PLACE "\"text\":\"Hi\",\"logprobs\":[]"),
+        EVENT("content_part.done", "7", PLACE PART("Hi")),
+        EVENT("output_item.done", "8", "\"output_index\":0,\"item\":" MESSAGE),
+        EVENT("completed", "9", "\"response\":" COMPLETED),
+    };
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    responses_start(&w);
+    responses_ask(&w, "\"input\":\"hi\",\"stream\":true", "Hi", &r);
+    cr_expect_eq(strncmp(reply_header(&r, "content-type", v, sizeof(v)), "text/event-stream", 17),
+                 0);
+    normalise(&r.body);
+    const char *at = r.body.data;
+    for (size_t i = 0; i < ARRAY_SIZE(want); at += strlen(want[i++]))
+        cr_assert_eq(strncmp(at, want[i], strlen(want[i])), 0, "not %s but %s", want[i], at);
+    cr_expect_str_eq(at, "");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(responses, items_are_told_in_their_order) {
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, HELLO, "<think>a</think>Hm." CALL("weather", "{\"a\": 1}"),
+                     "R<a> M<Hm.> weather{\"a\": 1} completed");
+    responses_expect(&w, HELLO ",\"reasoning\":{\"summary\":\"auto\"}", "<think>a</think>Hm.",
+                     "S<a> M<Hm.> completed");
+    responses_expect(&w, HELLO, CALL("weather", "{}") "\n" CALL("mcp__x__get", "{\"b\":[]}"),
+                     "weather{} mcp__x.get{\"b\":[]} completed");
+    responses_expect(&w, HELLO ",\"parallel_tool_calls\":false",
+                     CALL("weather", "{}") "\n" CALL("mcp__x__get", "{}"),
+                     "weather{} M<" CALL("mcp__x__get", "{}") "> completed");
+    responses_expect(&w, HELLO ",\"tool_choice\":\"none\"", CALL("weather", "{}"),
+                     "M<" CALL("weather", "{}") "> completed");
+    world_stop(&w);
+}
+
+Test(responses, a_silent_answer_has_an_empty_message) {
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, HELLO, "", "M<> completed");
+    responses_expect(&w, HELLO, "<think>a</think>", "R<a> M<> completed");
+    world_stop(&w);
+}
+
+Test(responses, what_is_cut_off_is_incomplete) {
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, HELLO ",\"max_output_tokens\":2", "Hello", "M<He>! incomplete");
+    responses_expect(&w, HELLO ",\"max_output_tokens\":9", "<think>abcdef", "R<ab>! incomplete");
+    responses_expect(&w, HELLO ",\"max_output_tokens\":57", "A" CALL("weather", "{\"abcdef\":1}"),
+                     "M<A> weather{\"abcdef\":1! incomplete");
+    responses_expect(&w, HELLO,
+                     "A"
+                     "<tool_call>{\"name\":\"weather\",\"arguments\":{\"a\":[",
+                     "M<A> weather{\"a\":[! completed");
+    world_stop(&w);
+}
+
+/* ---- custom tools ---- */
+
+Test(custom, input_is_the_text_that_was_meant) {
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, HELLO,
+                     CALL("patch", "{\"input\": \"a\\n\\\"b\\\"\\t\\u00e9\\ud83d\\ude00/\"}"),
+                     "patch<a\n\"b\"\t\xC3\xA9\xF0\x9F\x98\x80/> completed");
+    responses_expect(&w, HELLO, CALL("patch", "{ \"input\" : \"\" }"), "patch<> completed");
+    responses_expect(&w, HELLO, CALL("patch", "{\"why\": 1, \"input\": \"x\"}"),
+                     "patch<x> completed");
+    responses_expect(&w, HELLO, CALL("patch", "{\"text\": \"x\"}"),
+                     "patch<{\"text\": \"x\"}> completed");
+    responses_expect(&w, HELLO, CALL("patch", "{\"input\": 5}"), "patch<{\"input\": 5}> completed");
+    responses_expect(&w, HELLO, CALL("patch", "{\"input\": \"x\", \"more\": \"y\"}"),
+                     "patch<x> completed");
+    responses_expect(&w, HELLO ",\"max_output_tokens\":59",
+                     CALL("patch", "{\"input\": \"abcdefgh\"}"), "patch<abcde>! incomplete");
+    world_stop(&w);
+}
+
+/* ---- cuts and deaths ---- */
+
+static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(
+    "weather",
+    "{\"c\": \"K\xC3\xB6ln\"}") "\n" CALL("patch",
+                                          "{\"input\": \"\xC3\xA9\\u00e9\\ud83d\\ude00\\n.\"}");
+static const char story_told[] = "R<So \xC3\xA9?> M<I look: <tool> weather{\"c\": \"K\xC3\xB6ln\"} "
+                                 "patch<\xC3\xA9\xC3\xA9\xF0\x9F\x98\x80\n.> completed";
+
+/* The story in two parts, with a death of the worker and repeated tokens between them. */
+static void perform(struct world *w, size_t cut, bool death) {
+    char head[sizeof(story)];
+
+    snprintf(head, sizeof(head), "%.*s", (int)cut, story);
+    fake_accept(&w->port, 0);
+    fake_tokens(&w->port, 0, head);
+    world_turns(w, 2);
+    if (death) {
+        api_worker_down(w->api);
+        world_turns(w, 1);
+        api_worker_up(w->api, NULL);
+        fake_accept(&w->port, 0);
+    }
+    size_t back = MIN(cut, 3u);
+    fake_tokens_from(&w->port, 0, (uint32_t)(cut - back), story + cut - back);
+    fake_finish(&w->port, 0, FINISH_STOP);
+}
+
+static void run_cuts(bool stream, bool death) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    int fd = world_connect_unix(&w);
+    for (size_t cut = 0; cut <= sizeof(story) - 1; cut++) {
+        w.port.n = 0;
+        w.port.r[0].n_submits = 0;
+        world_post(&w, fd, RESPONSES, stream ? "{" HELLO ",\"stream\":true}" : "{" HELLO "}");
+        world_turns(&w, 3);
+        cr_assert_eq(w.port.n, 1);
+        perform(&w, cut, death);
+        world_receive(&w, fd, &r);
+        cr_expect_str_eq(responses_told(&r), story_told);
+    }
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(responses, items_are_the_same_wherever_tokens_are_cut) {
+    run_cuts(true, false);
+    run_cuts(false, false);
+}
+
+Test(responses, a_death_anywhere_tells_everything_once) {
+    run_cuts(true, true);
+    run_cuts(false, true);
+}
+
+Test(responses, a_slow_reader_gets_the_same) {
+    struct world w;
+    struct reply r;
+
+    responses_init(&w);
+    w.opts.stream_buffer_bytes = 300;
+    world_start(&w);
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, story); /* all at once: one turn has more to send than fits */
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_str_eq(responses_told(&r), story_told);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- life ---- */
+
+Test(responses, silence_is_broken_by_events) {
+    struct world w;
+
+    responses_init(&w);
+    w.opts.keepalive_ms = 5;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "A");
+    CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
+    cr_assert(world_read_until(&w, fd, &got, "\"sequence_number\":6,"));
+    cr_expect(strstr(got.data, "event: response.in_progress\ndata: {\"type\":\"response.in_"
+                               "progress\",\"sequence_number\":5,"),
+              "%s", got.data);
+    cr_expect(!strstr(got.data, "\n:"), "a comment: %s", got.data);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_assert(world_read_until(&w, fd, &got, "event: response.completed"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(responses, a_failure_inside_a_stream_is_its_last_event) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 20};
+
+    responses_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Oh");
+    world_turns(&w, 3);
+    fake_fail(&w.port, 0, 500, "It broke.");
+    world_receive(&w, fd, &r);
+    yyjson_doc *doc = responses_read(&r, &line);
+    cr_expect_str_eq(line.data, "M<Oh>! failed");
+    yyjson_val *e = yyjson_obj_get(yyjson_doc_get_root(doc), "error");
+    cr_expect(yyjson_equals_str(yyjson_obj_get(e, "code"), "server_error"));
+    cr_expect(yyjson_equals_str(yyjson_obj_get(e, "message"), "It broke."));
+    yyjson_doc_free(doc);
+    world_drop(&w, fd);
+    fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_reject(&w.port, 1, 429, "Full.");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 429);
+    cr_expect(strstr(r.body.data, "\"error\":{\"message\":\"Full.\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(responses, a_client_that_leaves_frees_its_generation) {
+    struct world w;
+
+    responses_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Oh");
+    world_turns(&w, 3);
+    world_drop(&w, fd);
+    cr_expect(w.port.r[0].cancelled);
+    world_stop(&w);
+}
+
+Test(responses, the_service_stops_in_the_middle) {
+    struct world w;
+
+    responses_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{" HELLO ",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Oh");
+    world_turns(&w, 3);
+    world_stop(&w);
+    CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
+    char chunk[65536];
+    ssize_t n;
+    while ((n = recv(fd, chunk, sizeof(chunk), 0)) > 0)
+        buf_add(&got, chunk, (size_t)n);
+    cr_expect(got.data && strstr(got.data, "event: response.failed"), "%s", got.data);
+    close(fd);
+}
