@@ -277,8 +277,11 @@ static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val 
 
 int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, struct err *err) {
-    struct anthropic_input in = {
-        .doc = yyjson_mut_doc_new(NULL), .err = err, .role = "", .reasoning = {.max = UINT32_MAX}};
+    struct anthropic_input in = {.doc = yyjson_mut_doc_new(NULL),
+                                 .err = err,
+                                 .role = "",
+                                 .reasoning = {.max = UINT32_MAX},
+                                 .result = {.max = UINT32_MAX}};
     int r = -ENOMEM;
 
     in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
@@ -289,6 +292,7 @@ int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjso
     if (r == 0)
         r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
     buf_deinit(&in.reasoning);
+    buf_deinit(&in.result);
     yyjson_mut_doc_free(in.doc);
     return r;
 }

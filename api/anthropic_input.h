@@ -29,6 +29,7 @@ struct anthropic_input { /* a translation on its way */
     const char *role;        /* its role, or "" */
     yyjson_val *asked;       /* content of the assistant's last message, where calls have names */
     struct buf reasoning;    /* of the message */
+    struct buf result;       /* text of a message of a tool */
 };
 
 /* A new body in *out, with @body untouched. The text of a last message of the assistant, which the answer

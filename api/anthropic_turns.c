@@ -21,6 +21,10 @@ static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, yyjson_get_str(v), yyjson_get_len(v));
 }
 
+static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
+    return yyjson_mut_str(in->doc, s);
+}
+
 static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf *b) {
     return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
 }
@@ -31,7 +35,10 @@ static int end_message(struct anthropic_input *in) {
 
     if (in->message && in->reasoning.len)
         r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
+    if (in->message && strcmp(in->role, "tool") == 0)
+        r = anthropic_put(in, in->message, "content", text_of_buf(in, &in->result));
     buf_clear(&in->reasoning);
+    buf_clear(&in->result);
     in->message = in->parts = in->calls = NULL;
     in->role = "";
     return r;
@@ -47,7 +54,7 @@ static int need_message(struct anthropic_input *in, const char *role) {
     in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
     in->parts = yyjson_mut_arr(in->doc);
     in->role = role;
-    if (!in->message || anthropic_put(in, in->message, "role", yyjson_mut_str(in->doc, role)) < 0)
+    if (!in->message || anthropic_put(in, in->message, "role", literal(in, role)) < 0)
         return -ENOMEM;
     return anthropic_put(in, in->message, "content", in->parts);
 }
@@ -56,7 +63,7 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
     int r = need_message(in, role);
     yyjson_mut_val *part = r == 0 ? yyjson_mut_arr_add_obj(in->doc, in->parts) : NULL;
 
-    if (!part || anthropic_put(in, part, "type", yyjson_mut_str(in->doc, "text")) < 0)
+    if (!part || anthropic_put(in, part, "type", literal(in, "text")) < 0)
         return -ENOMEM;
     return anthropic_put(in, part, "text", text);
 }
@@ -226,26 +233,29 @@ static int mark_error(const struct buf *text, struct buf *out) {
     return said ? 0 : buf_add_str(out, "Error: ");
 }
 
-static int put_result(struct anthropic_input *in, yyjson_val *id, const struct buf *text) {
-    yyjson_mut_val *m = yyjson_mut_arr_add_obj(in->doc, in->list);
+/* A message for the result of this call, whose text is in->result until it ends. */
+static int begin_result(struct anthropic_input *in, yyjson_val *id) {
     yyjson_val *name = name_of(in, id);
-    int r = m ? anthropic_put(in, m, "role", yyjson_mut_str(in->doc, "tool")) : -ENOMEM;
-
-    if (r == 0)
-        r = anthropic_put(in, m, "tool_call_id", text_of(in, id));
-    if (r == 0 && yyjson_is_str(name))
-        r = anthropic_put(in, m, "name", text_of(in, name));
-    return r < 0 ? r : anthropic_put(in, m, "content", text_of_buf(in, text));
-}
-
-static int add_result(struct anthropic_input *in, yyjson_val *block) {
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX}, all = {.max = UINT32_MAX};
-    yyjson_val *id = yyjson_obj_get(block, "tool_use_id"), *v = yyjson_obj_get(block, "content");
-    size_t len = strlen(in->place);
     int r = end_message(in);
 
     if (r < 0)
         return r;
+    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+    in->role = "tool";
+    r = in->message ? anthropic_put(in, in->message, "role", literal(in, "tool")) : -ENOMEM;
+    if (r == 0)
+        r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
+    return r < 0 || !yyjson_is_str(name)
+               ? r
+               : anthropic_put(in, in->message, "name", text_of(in, name));
+}
+
+static int add_result(struct anthropic_input *in, yyjson_val *block) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(block, "tool_use_id"), *v = yyjson_obj_get(block, "content");
+    size_t len = strlen(in->place);
+    int r = 0;
+
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     if (yyjson_is_arr(v)) {
@@ -256,14 +266,37 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
                              : anthropic_refuse(in, ".content",
                                                 "must be a string or an array of content blocks");
     }
-    if (r < 0)
+    if (r < 0 || (r = begin_result(in, id)) < 0)
         return r;
     in->place[len] = 0;
-    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&text, &all) < 0)
+    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&text, &in->result) < 0)
         return -ENOMEM;
-    if (buf_add(&all, text.data ? text.data : "", text.len) < 0)
+    return buf_add(&in->result, text.data ? text.data : "", text.len);
+}
+
+/* What the client says behind a result, not the user. Templates take a message of the user for a new
+ * question, and then leave out what the model has thought since the last one. */
+static bool is_reminder(const struct buf *text) {
+    static const char *const heads[] = {"<system-reminder>", "Tool loaded."};
+
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
+        size_t n = strlen(heads[i]);
+
+        if (text->len >= n && memcmp(text->data, heads[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int add_to_result(struct anthropic_input *in, const struct buf *text, bool wrap) {
+    const char *open = wrap ? "<system-reminder>\n" : "",
+               *close = wrap ? "\n</system-reminder>" : "";
+
+    if ((in->result.len && buf_add_char(&in->result, '\n') < 0) ||
+        buf_add_str(&in->result, open) < 0 ||
+        buf_add(&in->result, text->data ? text->data : "", text->len) < 0)
         return -ENOMEM;
-    return put_result(in, id, &all);
+    return buf_add_str(&in->result, close);
 }
 
 /* ---- turns ---- */
@@ -276,10 +309,19 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
     int r = add_block(in, block, type, false, &text);
+    if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
+        return add_to_result(in, &text, false);
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
 }
 
-/* Instructions among the turns are the user's for a template: most refuse a second system message. */
+/* Instructions among the turns become part of a result or of the user's: most templates refuse a second
+ * system message. */
+static int put_instruction(struct anthropic_input *in, const struct buf *text) {
+    if (strcmp(in->role, "tool") == 0)
+        return add_to_result(in, text, !is_reminder(text));
+    return add_part(in, "user", text_of_buf(in, text));
+}
+
 static int add_instruction(struct anthropic_input *in, yyjson_val *block, const char *type,
                            void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
@@ -291,7 +333,7 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
         r = anthropic_change_tools(in, block, adds, &text);
     else
         r = add_plain(in, block, type, &text);
-    return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
+    return r < 0 ? r : put_instruction(in, &text);
 }
 
 static int add_call(struct anthropic_input *in, yyjson_val *block) {
@@ -312,7 +354,7 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
     yyjson_mut_val *f = yyjson_mut_obj(in->doc);
     if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
-        anthropic_put(in, call, "type", yyjson_mut_str(in->doc, "function")) < 0 ||
+        anthropic_put(in, call, "type", literal(in, "function")) < 0 ||
         anthropic_put(in, call, "function", f) < 0 ||
         anthropic_put(in, f, "name", text_of(in, name)) < 0)
         return -ENOMEM;
@@ -340,24 +382,41 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     return add_part(in, "assistant", text_of(in, text));
 }
 
+static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
+    yyjson_val *content = yyjson_obj_get(turn, "content"),
+               *clear = yyjson_obj_get(turn, "clear_at");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    if (!content || yyjson_is_null(content))
+        return 0; /* only settings */
+    if (before_user && yyjson_equals_str(clear, "next_user_message"))
+        return 0;
+    if (yyjson_is_str(content)) {
+        int r = buf_add(&text, yyjson_get_str(content), yyjson_get_len(content));
+
+        return r < 0 ? r : put_instruction(in, &text);
+    }
+    if (!yyjson_is_arr(content))
+        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    size_t len = strlen(in->place);
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    return each(in, content, NULL, add_instruction);
+}
+
 static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
     yyjson_val *role = yyjson_obj_get(turn, "role"), *content = yyjson_obj_get(turn, "content");
-    bool assistant = yyjson_equals_str(role, "assistant"),
-         system = yyjson_equals_str(role, "system");
+    bool assistant = yyjson_equals_str(role, "assistant");
     const char *as = assistant ? "assistant" : "user";
     size_t len = strlen(in->place);
 
     if (!yyjson_is_obj(turn))
         return anthropic_refuse(in, "", "must be an object");
-    if (!assistant && !system && !yyjson_equals_str(role, "user"))
+    if (yyjson_equals_str(role, "system"))
+        return add_system_turn(in, turn, before_user);
+    if (!assistant && !yyjson_equals_str(role, "user"))
         return anthropic_refuse(in, ".role", "must be user, assistant or system");
-    if (system && (!content || yyjson_is_null(content)))
-        return 0; /* only settings */
     if (!yyjson_is_str(content) && !yyjson_is_arr(content))
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
-    if (system && before_user &&
-        yyjson_equals_str(yyjson_obj_get(turn, "clear_at"), "next_user_message"))
-        return 0;
     int r = assistant ? need_message(in, as) : 0;
     if (r < 0)
         return r;
@@ -366,10 +425,7 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return each(in, content, NULL,
-                assistant ? add_assistant_block
-                : system  ? add_instruction
-                          : add_user_block);
+    return each(in, content, NULL, assistant ? add_assistant_block : add_user_block);
 }
 
 /* The last message of the assistant, which is not complete: its text is what the answer begins with. */

@@ -117,6 +117,15 @@ Test(anthropic_input, turns_become_messages) {
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
          USER_("q") CALLED("") RESULT("[image: left out, this model reads only text]") OFF},
+        /* what the client adds to a result is no question of the user */
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK(
+             "<system-reminder>be</system-reminder>") "]")),
+         USER_("q") CALLED("") RESULT("r\\n<system-reminder>be</system-reminder>") OFF},
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"content\":\"r\"") "]") ","
+                                                 "{\"role\":\"system\",\"content\":\"be\"}," Q),
+         USER_("q") CALLED("") RESULT("r\\n<system-reminder>\\nbe\\n</system-reminder>") USER_("q")
+             OFF},
         /* thoughts */
         {SAY(Q "," ASSISTANT(
              "[{\"type\":\"thinking\",\"thinking\":\"h\",\"signature\":\"s\"},"
