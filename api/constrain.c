@@ -1,8 +1,11 @@
 #include "api/constrain.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include "api/node.h"
 #include "api/private.h"
+#include "api/wants.h"
 #include "text/constraint.h"
 
 /*
@@ -14,65 +17,36 @@
  *      model has none
  */
 
+#define QUICK_WORK 100000 /* of a compilation on the loop's thread: below a millisecond */
 #define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */
 
 enum thinking { THINKS_NOT, MAY_THINK, THINKS };
 
 struct draft {
     struct work *w;
-    yyjson_mut_doc *doc;
+    struct nodes n;
     enum thinking thinking;
+    bool quick;
 };
-
-static yyjson_mut_val *node(struct draft *d, const char *key, yyjson_mut_val *v) {
-    yyjson_mut_val *o = yyjson_mut_obj(d->doc);
-
-    return yyjson_mut_obj_add_val(d->doc, o, key, v) ? o : NULL;
-}
-
-static yyjson_mut_val *text_node(struct draft *d, const char *key, const char *text) {
-    return node(d, key, yyjson_mut_str(d->doc, text));
-}
-
-/* {"sequence": [..]} or {"either": [..]}; NULL among them: no memory. */
-static yyjson_mut_val *list_node(struct draft *d, const char *key, yyjson_mut_val *const *item,
-                                 size_t n) {
-    yyjson_mut_val *list = yyjson_mut_arr(d->doc);
-
-    for (size_t i = 0; i < n; i++)
-        if (!yyjson_mut_arr_append(list, item[i]))
-            return NULL;
-    return node(d, key, list);
-}
-
-#define LIST(d, key, ...)                                                                          \
-    list_node(d, key, (yyjson_mut_val *[]){__VA_ARGS__},                                           \
-              ARRAY_SIZE(((yyjson_mut_val *[]){__VA_ARGS__})))
-
-static yyjson_mut_val *optional(struct draft *d, yyjson_mut_val *v) {
-    yyjson_mut_val *o = node(d, "repeat", v);
-
-    return yyjson_mut_obj_add_int(d->doc, o, "min", 0) &&
-                   yyjson_mut_obj_add_int(d->doc, o, "max", 1)
-               ? o
-               : NULL;
-}
 
 /* ---- what the request wants ---- */
 
 static yyjson_mut_val *form_node(struct draft *d) {
     const struct request_form *f = &d->w->r.form;
-    bool is_schema = strcmp(f->kind, "json_schema") == 0;
-    yyjson_mut_val *v = strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(d->doc)
-                                                            : yyjson_val_mut_copy(d->doc, f->value);
-    yyjson_mut_val *o = node(d, f->kind, v);
-    bool ok = yyjson_mut_obj_add_str(d->doc, o, "param", f->param);
+    yyjson_mut_doc *doc = d->n.doc;
+    yyjson_mut_val *o;
 
+    if (strcmp(f->kind, "json_schema") == 0) {
+        o = node_json(&d->n, yyjson_val_mut_copy(doc, f->value), f->param);
+    } else {
+        o = node_of(&d->n, f->kind,
+                    strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
+                                                        : yyjson_val_mut_copy(doc, f->value));
+        node_put_str(&d->n, o, "param", f->param);
+    }
     if (f->compact)
-        ok = ok && yyjson_mut_obj_add_bool(d->doc, o, "compact", true);
-    if (is_schema)
-        ok = ok && yyjson_mut_obj_add_bool(d->doc, o, "any_format", true);
-    return ok ? o : NULL;
+        node_put_bool(&d->n, o, "compact", true);
+    return o;
 }
 
 /* ---- reasoning ---- */
@@ -88,12 +62,13 @@ static bool ends_with(const char *text, size_t len, const char *end) {
 }
 
 static enum thinking thinking_of(const struct work *w) {
-    const struct toolcall_reasoning *r = w->parse.reasoning;
+    const struct toolcall_reasoning *r = w->parses ? w->parse.reasoning : NULL;
+
+    if (!r || (w->parse.format && w->parse.format->has_reasoning))
+        return THINKS_NOT;
     const char *text = w->prompts[0].text;
     size_t len = w->prompts[0].len;
 
-    if (!w->parses || !r || (w->parse.format && w->parse.format->has_reasoning))
-        return THINKS_NOT;
     if (w->parse.in_reasoning)
         return THINKS;
     while (len && is_space(text[len - 1]))
@@ -101,90 +76,248 @@ static enum thinking thinking_of(const struct work *w) {
     return ends_with(text, len, r->close) ? THINKS_NOT : MAY_THINK;
 }
 
-/* gpt-oss names the channel of everything it writes. */
-static yyjson_mut_val *in_channels(struct draft *d, yyjson_mut_val *v) {
-    yyjson_mut_val *analysis = LIST(
-        d, "sequence", text_node(d, "literal", "<|channel|>analysis<|message|>"),
-        text_node(d, "free_text", "<|end|>"), text_node(d, "literal", "<|end|><|start|>assistant"));
+/* A block of reasoning that may be missing. */
+static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop,
+                             const char *close) {
+    yyjson_mut_val *list = node_list(&d->n, "sequence");
 
-    return LIST(d, "sequence", optional(d, analysis),
-                text_node(d, "literal", "<|channel|>final<|message|>"), v);
+    node_add(&d->n, list, node_text(&d->n, "literal", open));
+    node_add(&d->n, list, node_text(&d->n, "free_text", stop));
+    node_add(&d->n, list, node_text(&d->n, "literal", close));
+    return node_optional(&d->n, list);
 }
 
+/* @v where the output may be reasoning first. */
 static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
     const struct toolcall_reasoning *r = d->w->parse.reasoning;
-    yyjson_mut_val *space;
+    yyjson_mut_val *list = node_list(&d->n, "sequence");
 
     if (d->w->parse.format && d->w->parse.format->has_reasoning)
-        return in_channels(d, v);
-    if (d->thinking == THINKS_NOT)
+        node_add(
+            &d->n, list,
+            block(d, "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"));
+    else if (d->thinking == THINKS_NOT)
         return v;
-    space = text_node(d, "regex", AFTER_REASONING);
-    if (d->thinking == THINKS)
-        return LIST(d, "sequence", space, v);
-    yyjson_mut_val *block =
-        LIST(d, "sequence", text_node(d, "literal", r->open), text_node(d, "free_text", r->close),
-             text_node(d, "literal", r->close), space);
-    return LIST(d, "sequence", optional(d, block), v);
+    else if (d->thinking == MAY_THINK)
+        node_add(&d->n, list, block(d, r->open, r->close, r->close));
+    if (r)
+        node_add(&d->n, list, node_text(&d->n, "regex", AFTER_REASONING));
+    node_add(&d->n, list, v);
+    return list;
 }
 
-/* ---- as text ---- */
+/* ---- tools ---- */
 
-static int write_text(struct work *w, yyjson_mut_val *v, struct str *out) {
+#define PARAM_MAX 48
+
+struct tools {
+    struct toolcall_tool *tool; /* that may be called; in the request's arena, as their params */
+    bool *strict;
+    uint32_t n;
+};
+
+static int collect(struct work *w, struct tools *t) {
+    size_t most = yyjson_arr_size(w->r.tools), i, n;
+    yyjson_val *item;
+
+    t->tool = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->tool));
+    t->strict = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->strict));
+    if (!t->tool || !t->strict)
+        return -ENOMEM;
+    yyjson_arr_foreach(w->r.tools, i, n, item) {
+        yyjson_val *f = wants_function(item);
+        const char *name = yyjson_get_str(yyjson_obj_get(f, "name"));
+        char *param;
+
+        if (!f || !name || !wants_tool(&w->r, name))
+            continue;
+        if (!(param = arena_alloc(&w->r.arena, PARAM_MAX)))
+            return -ENOMEM;
+        snprintf(param, PARAM_MAX, "tools[%zu].function.parameters", i);
+        t->strict[t->n] = yyjson_get_bool(yyjson_obj_get(f, "strict"));
+        t->tool[t->n++] = (struct toolcall_tool){
+            .name = name, .parameters = yyjson_obj_get(f, "parameters"), .param = param};
+    }
+    return 0;
+}
+
+/* Whether the grammar @v can be compiled. */
+static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
+    struct grammar *g = NULL;
     size_t len = 0;
-    char *text = v ? yyjson_mut_val_write(v, 0, &len) : NULL;
-    const char *kept = text && len <= UINT32_MAX ? arena_strndup(&w->r.arena, text, len) : NULL;
+    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+    struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
+    int r = text ? constraint_compile(&g, NULL, text, len, &limits, err) : -ENOMEM;
+
+    grammar_free(g);
+    free(text);
+    return r == -EINVAL && d->quick && strcmp(err->code, "grammar_too_complex") == 0 ? -EAGAIN : r;
+}
+
+static int check_tools(struct draft *d, const struct toolcall_force *o, struct err *err) {
+    yyjson_mut_val *v = NULL;
+    int r = toolcall_force(&v, &d->n, o, err);
+
+    return r < 0 ? r : check(d, v, err);
+}
+
+/* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are right. */
+static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
+    struct err err = {0};
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct toolcall_force one = *o;
+
+        one.tools = &t->tool[i];
+        one.n_tools = 1;
+        int r = check_tools(d, &one, &err);
+        if (r == -EINVAL && !t->strict[i]) {
+            t->tool[i].loose = true;
+        } else if (r < 0) {
+            d->w->err = err;
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* The calls that may be made. -EINVAL with the work's error: not in this format, or not these. */
+static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
+    struct work *w = d->w;
+    struct tools t = {0};
+    int r = collect(w, &t);
+    struct toolcall_force o = {.format = w->parse.format,
+                               .tools = t.tool,
+                               .n_tools = t.n,
+                               .max_calls = w->r.one_call ? 1 : 0,
+                               .after = after};
+
+    if (r == 0)
+        r = check_tools(d, &o, &w->err);
+    if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
+        r = check_tools(d, &o, &w->err);
+    if (r == 0) {
+        memset(&w->err, 0, sizeof(w->err));
+        r = toolcall_force(out, &d->n, &o, &w->err);
+    }
+    return r;
+}
+
+/* ---- together ---- */
+
+static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
+    struct arena *arena = &d->w->r.arena;
+    size_t len = 0;
+    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+    const char *kept = text && len <= UINT32_MAX ? arena_strndup(arena, text, len) : NULL;
 
     free(text);
     *out = (struct str){kept, kept ? (uint32_t)len : 0};
     return kept ? 0 : -ENOMEM;
 }
 
-static int set_triggers(struct draft *d) {
-    yyjson_mut_val *o = yyjson_mut_obj(d->doc), *after = yyjson_mut_arr(d->doc);
+/* @first: more of them may come from the format. */
+static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
+                        const char *flag) {
+    yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = node_of(&d->n, "after", after);
 
-    if (d->thinking != THINKS)
-        return 0;
-    if (!yyjson_mut_arr_add_str(d->doc, after, d->w->parse.reasoning->close) ||
-        !yyjson_mut_obj_add_val(d->doc, o, "after", after) ||
-        !yyjson_mut_obj_add_bool(d->doc, o, "required", true))
-        return -ENOMEM;
-    return write_text(d->w, o, &d->w->r.triggers);
+    for (size_t i = 1; first; i++) {
+        d->n.failed |= !yyjson_mut_arr_add_str(d->n.doc, after, first);
+        first = f ? toolcall_after(f, i) : NULL;
+    }
+    if (flag)
+        node_put_bool(&d->n, o, flag, true);
+    return write_text(d, o, &d->w->r.triggers);
 }
 
-static int check(struct work *w) {
-    struct grammar *g = NULL;
-    int r = constraint_compile(&g, NULL, w->r.grammar.data, w->r.grammar.len, NULL, &w->err);
-
-    grammar_free(g);
-    return r;
-}
-
-static int build(struct draft *d) {
+/* The grammar holds from the output's first token, or from the end of its reasoning on. */
+static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct work *w = d->w;
-    int r = write_text(w, after_reasoning(d, form_node(d)), &w->r.grammar);
+    struct err err = {0};
+    yyjson_mut_val *whole = after_reasoning(d, v);
+    int r = check(d, whole, &err);
 
+    if (r == -EINVAL)
+        w->err = err;
     if (r == 0)
-        r = check(w);
-    return r < 0 ? r : set_triggers(d);
+        r = write_text(d, whole, &w->r.grammar);
+    if (r < 0 || d->thinking != THINKS)
+        return r;
+    return set_triggers(d, w->parse.reasoning->close, NULL, "required");
 }
 
-bool constrain_is_work(const struct request *r) {
-    return r->form.kind;
+static bool any_strict(const struct work *w) {
+    size_t i, n;
+    yyjson_val *item;
+
+    yyjson_arr_foreach(w->r.tools, i, n, item) {
+        if (yyjson_get_bool(yyjson_obj_get(wants_function(item), "strict")))
+            return true;
+    }
+    return false;
 }
 
-int constrain(struct work *w) {
-    struct draft d = {.w = w, .thinking = thinking_of(w)};
+/* The model is free until it begins a call. A format, or tools, that cannot be forced: to its end. */
+static int set_auto(struct draft *d) {
+    struct work *w = d->w;
+    const char *first = toolcall_after(w->parse.format, 0);
+    yyjson_mut_val *v = NULL;
+    int r = first ? calls_node(d, true, &v) : -ENOTSUP;
+
+    if (r == -ENOTSUP || (r == -EINVAL && !any_strict(w))) {
+        memset(&w->err, 0, sizeof(w->err));
+        return 0;
+    }
+    if (r == 0)
+        r = write_text(d, v, &w->r.grammar);
+    return r < 0 ? r : set_triggers(d, first, w->parse.format, w->r.one_call ? NULL : "repeat");
+}
+
+static yyjson_mut_val *content_node(struct draft *d) {
+    const struct toolcall_format *f = d->w->parse.format;
+    yyjson_mut_val *list;
+
+    if (!f || !f->has_reasoning)
+        return form_node(d);
+    list = node_list(&d->n, "sequence");
+    node_add(&d->n, list, node_text(&d->n, "literal", "<|channel|>final<|message|>"));
+    node_add(&d->n, list, form_node(d));
+    return list;
+}
+
+static int build(struct draft *d, bool tools) {
+    struct work *w = d->w;
+    bool form = w->r.form.kind, required = w->r.choice.mode == TOOLS_REQUIRED;
+    yyjson_mut_val *calls = NULL, *either;
+    int r = 0;
+
+    if (!tools)
+        return form ? set_whole(d, content_node(d)) : 0;
+    if (!required && !form)
+        return set_auto(d);
+    if ((r = calls_node(d, false, &calls)) < 0)
+        return r;
+    if (required)
+        return set_whole(d, calls);
+    either = node_list(&d->n, "either");
+    node_add(&d->n, either, calls);
+    node_add(&d->n, either, content_node(d));
+    return set_whole(d, either);
+}
+
+int constrain(struct work *w, bool quick) {
+    struct draft d = {.w = w, .quick = quick};
+    bool tools = w->r.functions && w->parses;
     int r;
 
-    if (w->r.choice.mode == TOOLS_REQUIRED || w->r.choice.allowed)
-        return err_set_code(&w->err, 400, "unsupported_parameter", "tool_choice",
-                            "tool_choice: calls cannot be forced here.");
-    if (!w->r.form.kind)
+    if (w->kind == REQUEST_TOKENIZE || (!tools && !w->r.form.kind))
         return 0;
-    if (!(d.doc = yyjson_mut_doc_new(NULL)))
+    if (!(d.n.doc = yyjson_mut_doc_new(NULL)))
         return -ENOMEM;
-    r = build(&d);
-    yyjson_mut_doc_free(d.doc);
+    d.thinking = thinking_of(w);
+    r = build(&d, tools);
+    yyjson_mut_doc_free(d.n.doc);
+    if (r == -EAGAIN)
+        memset(&w->err, 0, sizeof(w->err));
     return r;
 }

@@ -9,7 +9,5 @@
 #include "api/work.h"
 
 /* Sets @w->r.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0, -ENOMEM, or a
- * 400 in @w->err. */
-int constrain(struct work *w);
-/* Whether that may take long. */
-bool constrain_is_work(const struct request *r);
+ * 400 in @w->err. With @quick also -EAGAIN: it takes long, nothing has changed. */
+int constrain(struct work *w, bool quick);

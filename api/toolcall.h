@@ -13,7 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <yyjson.h>
+#include "api/node.h"
 #include "base/buf.h"
+#include "base/err.h"
 
 #define TOOLCALL_NAME_MAX 128u
 #define TOOLCALL_ID_MAX 160u
@@ -38,6 +40,7 @@ struct toolcall_shape {
     enum toolcall_args args;
     const char *section_begin, *section_end, *separator;
     const char *call_begin, *name_end, *call_end;
+    const char *name_end_also; /* as good as name_end; or NULL */
     const char *key_begin, *key_end, *key_end_json, *value_end;
     uint8_t id_len;
 };
@@ -46,11 +49,12 @@ struct toolcall_format {
     const char *name;
     const char *detect[3];   /* all of these in a template's source mean this format */
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
-    bool needs_special;      /* markers are special tokens: decode with their text */
-    bool ends_reasoning;     /* a trigger inside reasoning ends it */
-    bool only_known;         /* a call of a tool that was not offered is content */
-    bool short_ids;          /* ids of 9 letters and digits */
-    bool has_reasoning;      /* the format itself tells reasoning from content */
+    const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
+    bool needs_special;         /* markers are special tokens: decode with their text */
+    bool ends_reasoning;        /* a trigger inside reasoning ends it */
+    bool only_known;            /* a call of a tool that was not offered is content */
+    bool short_ids;             /* ids of 9 letters and digits */
+    bool has_reasoning;         /* the format itself tells reasoning from content */
     struct toolcall_shape shape;
     const struct tc_state *states;
     uint8_t start;
@@ -123,6 +127,30 @@ int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
 bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
 uint32_t toolcall_n_calls(const struct toolcall_parser *p);  /* that have begun */
 size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and arguments in memory */
+
+/* ---- forcing calls */
+
+struct toolcall_tool {
+    const char *name;
+    yyjson_val *parameters; /* a schema; NULL: it has none */
+    const char *param;      /* the field that the schema came from */
+    bool loose;             /* any arguments */
+};
+
+struct toolcall_force {
+    const struct toolcall_format *format;
+    const struct toolcall_tool *tools; /* that may be called */
+    uint32_t n_tools, max_calls;       /* max_calls 0: TOOLCALL_CALLS_MAX */
+    bool after;                        /* what follows toolcall_after(), not the whole */
+};
+
+/* The calls of one message as a node of text/constraint.h, so that what is generated under it is read by
+ * this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a schema or name
+ * cannot be written in this format. */
+int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
+                   struct err *err);
+/* The strings after which a model that is free has begun a call, in order; NULL at their end. */
+const char *toolcall_after(const struct toolcall_format *f, size_t i);
 
 /*
  * The generic form, for templates that know no tools: what a system message says about them, and how

@@ -1,5 +1,6 @@
 #include "api/wants.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static int invalid(const char *param, const char *must, struct err *err) {
@@ -196,12 +197,12 @@ int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
                          "\"none\", \"auto\", \"required\", a function, or allowed_tools", err);
 }
 
-/* The function's name of an entry of `tools`; NULL: it is none, or has no name. */
-static yyjson_val *tool_name(yyjson_val *tool) {
+yyjson_val *wants_function(yyjson_val *tool) {
     yyjson_val *type = yyjson_obj_get(tool, "type");
-    yyjson_val *name = yyjson_obj_get(yyjson_obj_get(tool, "function"), "name");
 
-    return yyjson_is_str(type) && !yyjson_equals_str(type, "function") ? NULL : name;
+    return yyjson_is_str(type) && !yyjson_equals_str(type, "function")
+               ? NULL
+               : yyjson_obj_get(tool, "function");
 }
 
 static bool is_offered(const struct request *r, yyjson_val *name) {
@@ -209,7 +210,7 @@ static bool is_offered(const struct request *r, yyjson_val *name) {
     yyjson_val *tool;
 
     yyjson_arr_foreach(r->tools, i, n, tool) {
-        yyjson_val *have = tool_name(tool);
+        yyjson_val *have = yyjson_obj_get(wants_function(tool), "name");
 
         if (yyjson_is_str(have) && yyjson_equals(have, name))
             return true;
@@ -230,10 +231,13 @@ int wants_check(const struct request *r, struct err *err) {
     if (c->function && !is_offered(r, c->function))
         return unknown("tool_choice", c->function, err);
     yyjson_arr_foreach(c->allowed, i, n, item) {
+        char param[64];
+
+        snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
         if (!is_offered(r, function_name(item)))
-            return unknown("tool_choice", function_name(item), err);
+            return unknown(param, function_name(item), err);
     }
-    yyjson_arr_foreach(r->tools, i, n, item) any += tool_name(item) != NULL;
+    yyjson_arr_foreach(r->tools, i, n, item) any += wants_function(item) != NULL;
     if (c->mode == TOOLS_REQUIRED && !any)
         return err_set_code(err, 400, "invalid_value", "tool_choice",
                             "tool_choice: there are no functions in tools.");

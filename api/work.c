@@ -16,10 +16,10 @@
 /*
  * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
  * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
- * INLINE_MAX take some tens of microseconds here, but for those that bring a grammar. Huge ones never
- * have all threads: they queue among themselves, so that a few clients with books to read do not hold up
- * those with pages. Everything that a work touches on the pool is its own,
- * or immutable: the tokenizer, the template, the options.
+ * INLINE_MAX take some tens of microseconds here; a grammar that takes longer goes on there. Huge ones
+ * never have all threads: they queue among themselves, so that a few clients with books to read do not
+ * hold up those with pages. Everything that a work touches on the pool is its own, or immutable: the
+ * tokenizer, the template, the options.
  */
 
 #define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
@@ -247,19 +247,12 @@ static int detokenise(struct work *w) {
     return r < 0 ? r : tokenizer_decode(w->api->model->tokenizer, ids, n, true, &w->text);
 }
 
-static int parse(struct work *w) {
+static int prepare(struct work *w) {
     int r = w->kind == REQUEST_RESPONSES
                 ? responses_parse(w->responses, &w->r, w->body.data, w->body.len, &w->err)
                 : request_parse(&w->r, w->api, w->kind, w->body.data, w->body.len, &w->err);
 
     buf_deinit(&w->body);
-    w->parsed = true;
-    return r;
-}
-
-static int run(struct work *w) {
-    int r = w->parsed ? 0 : parse(w);
-
     if (r < 0)
         return r;
     if (w->kind == REQUEST_DETOKENIZE)
@@ -268,18 +261,24 @@ static int run(struct work *w) {
     r = w->r.messages ? find_chat(w, &w->err) : find_prompts(w, &w->err);
     if (r == 0 && w->chat)
         r = render(w);
-    if (r == 0)
-        r = constrain(w);
     for (uint32_t i = 0; i < w->n_prompts && r == 0; i++)
         if (w->prompts[i].text)
             r = tokenise(w, i);
     return r;
 }
 
+/* @quick: -EAGAIN says that the rest of it takes longer. */
+static int run(struct work *w, bool quick) {
+    int r = w->prepared ? 0 : prepare(w);
+
+    w->prepared = true;
+    return r < 0 ? r : constrain(w, quick);
+}
+
 static void on_work(uv_work_t *uv) {
     struct work *w = CONTAINER_OF(uv, struct work, uv);
 
-    w->result = run(w);
+    w->result = run(w, false);
 }
 
 static void finish(struct work *w) {
@@ -300,7 +299,7 @@ static void begin(struct work *w) {
     if (uv_queue_work(w->api->loop, &w->uv, on_work, on_done) == 0)
         return;
     w->api->n_huge -= w->huge;
-    w->result = run(w);
+    w->result = run(w, false);
     finish(w);
 }
 
@@ -349,12 +348,11 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
     } else if (w->body.len > INLINE_MAX) {
         begin(w);
     } else {
-        w->result = parse(w);
-        if (w->result == 0 && constrain_is_work(&w->r)) {
+        w->result = run(w, true);
+        if (w->result == -EAGAIN) {
             begin(w);
             return;
         }
-        w->result = w->result < 0 ? w->result : run(w);
         finish(w);
     }
 }

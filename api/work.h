@@ -43,7 +43,7 @@ struct work {
     struct responses *responses; /* REQUEST_RESPONSES */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool parsed, running, huge, abandoned;
+    bool prepared, running, huge, abandoned;
     void (*done)(struct work *w);
 };
 

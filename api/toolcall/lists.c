@@ -40,6 +40,7 @@ const struct toolcall_format format_command_r = {
     .name = "command-r",
     .detect = {"Action:", "```json", "tool_name"},
     .triggers = {"Action:"},
+    .force_after = {"Action:\n```json\n["}, /* the word alone may be anything */
     .shape = {.args = ARGS_JSON,
               .section_begin = "Action:\n```json\n[",
               .section_end = "]```",

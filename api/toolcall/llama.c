@@ -31,6 +31,7 @@ const struct toolcall_format format_llama = {
     .name = "llama3",
     .detect = {"<|python_tag|>", "\"parameters\": "},
     .triggers = {"{", "<|python_tag|>"},
+    .force_after = {"<|python_tag|>"}, /* an object may be an answer */
     .needs_special = true,
     .only_known = true,
     .shape = {.args = ARGS_JSON,

@@ -32,6 +32,7 @@
 #define TC_SPACE_MAX 64u /* white space held until it is clear what it stands next to */
 #define TC_KEY_MAX 256u
 #define TC_SKIP_MAX 256u
+#define TC_QUOTED_MAX 16384u /* of a string behind what would be the value's end */
 
 enum tc_kind {
     TC_TEXT,      /* goes out as content or reasoning */
@@ -92,10 +93,19 @@ struct tc_object {
     struct buf text; /* a key, name or id as JSON, or arguments that are a string */
 };
 
+/* Where a value is, as far as strings go. */
+struct tc_quotes {
+    enum { QUOTES_BEGIN, QUOTES_ON, QUOTES_OFF } state;
+    char quote;  /* of the string that is open, or 0 */
+    bool escape; /* after a backslash in it */
+    bool one;    /* the value is one string */
+};
+
 struct tc_value {
     bool forced_string, forced_json; /* by the text itself */
     bool string;                     /* goes out as it comes */
     unsigned types;
+    struct tc_quotes quotes;
     struct buf text; /* anything else, until its end */
 };
 

@@ -230,6 +230,68 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
 
 /* ---- arguments ---- */
 
+/*
+ * A value that is JSON, or a Python literal, may have the closing tag in one of its strings: such a tag
+ * counts only when the string never ends. The string is broken by a control character, by the end of the
+ * text, and by being longer than anyone writes.
+ */
+static void quotes_feed(struct tc_quotes *q, char c) {
+    if (q->state == QUOTES_BEGIN && !is_space(c)) {
+        q->state = c == '{' || c == '[' || c == '"' ? QUOTES_ON : QUOTES_OFF;
+        q->one = c == '"';
+    }
+    if (q->state != QUOTES_ON)
+        return;
+    if (!q->quote) {
+        q->quote = c == '"' || c == '\'' ? c : 0;
+    } else if ((unsigned char)c < 0x20) {
+        q->state = QUOTES_OFF;
+    } else if (q->escape || c == '\\') {
+        q->escape = !q->escape;
+    } else if (c == q->quote) {
+        q->quote = 0;
+        q->state = q->one ? QUOTES_OFF : QUOTES_ON;
+    }
+}
+
+static bool in_quotes(const struct tc_quotes *q) {
+    return q->state == QUOTES_ON && q->quote;
+}
+
+/* Whether the string goes on behind a tag at @at, to its end. */
+static enum match match_quote(const struct toolcall_parser *p, struct tc_quotes q, const char *at,
+                              size_t len) {
+    for (size_t i = 0; i < MIN(len, (size_t)TC_QUOTED_MAX); i++) {
+        quotes_feed(&q, at[i]);
+        if (!in_quotes(&q))
+            return (unsigned char)at[i] < 0x20 ? NONE : FULL;
+    }
+    return len < TC_QUOTED_MAX && !p->final ? PARTIAL : NONE;
+}
+
+/* As find_edge(), with that. The tracker is moved over the bytes before the edge. */
+static size_t find_end(struct toolcall_parser *p, const struct tc_state *s, size_t max,
+                       const struct tc_edge **edge) {
+    struct tc_quotes *q = &p->value.quotes;
+    size_t len, i;
+    const char *at = parser_at(p, &len);
+
+    *edge = NULL;
+    for (i = 0; i < len && i < max; i++) {
+        const struct tc_edge *e;
+        enum match m = match_edges(p, s, at + i, len - i, true, 0, &e), quoted = NONE;
+
+        if (m == FULL && in_quotes(q))
+            quoted = match_quote(p, *q, at + i, len - i);
+        if (m == FULL && quoted == NONE)
+            *edge = e;
+        if (m != NONE && quoted != FULL)
+            break;
+        quotes_feed(q, at[i]);
+    }
+    return i;
+}
+
 static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e;
     size_t len;
@@ -241,7 +303,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     bool held = !p->value.string;
     size_t room = held ? p->value.text.max - p->value.text.len : SIZE_MAX;
     const char *at = parser_at(p, &len);
-    size_t n = find_edge(p, s, room, &e);
+    size_t n = held ? find_end(p, s, room, &e) : find_edge(p, s, room, &e);
 
     if (!(held ? parser_take(p, n) : parser_pass(p, n)))
         return TC_BROKEN;

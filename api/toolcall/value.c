@@ -5,6 +5,7 @@
  */
 
 #include <string.h>
+#include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 
 #define SCHEMA_DEPTH 8
@@ -55,29 +56,60 @@ static unsigned type_of(yyjson_val *v) {
                                : VALUE_ARRAY;
 }
 
-/* What a schema allows; 0: it does not say (or says it in a way that is not looked into). */
-static unsigned schema_types(yyjson_val *schema, int depth) {
+yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema) {
+    yyjson_val *ref;
+
+    for (int depth = 0; (ref = yyjson_obj_get(schema, "$ref")); depth++) {
+        const char *text = yyjson_get_str(ref);
+
+        if (depth == SCHEMA_DEPTH || !text || *text != '#')
+            return NULL;
+        schema = yyjson_ptr_get(root, text + 1);
+    }
+    return schema;
+}
+
+static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth);
+
+/* All of a union's; 0 when one does not say. */
+static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth) {
+    unsigned types = 0;
+    size_t i, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(list, i, n, v) {
+        unsigned one = types_at(root, v, depth + 1);
+
+        if (!one)
+            return 0;
+        types |= one;
+    }
+    return types;
+}
+
+static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth) {
     static const char *const unions[] = {"anyOf", "oneOf"};
-    yyjson_val *type = yyjson_obj_get(schema, "type"), *values = yyjson_obj_get(schema, "enum"), *v;
+    yyjson_val *s = value_resolve(root, schema), *v;
+    yyjson_val *type = yyjson_obj_get(s, "type"), *values = yyjson_obj_get(s, "enum");
     unsigned types = named_type(yyjson_get_str(type));
     size_t i, n;
 
     yyjson_arr_foreach(type, i, n, v) types |= named_type(yyjson_get_str(v));
     if (types)
         return types;
-    if ((v = yyjson_obj_get(schema, "const")))
+    if ((v = yyjson_obj_get(s, "const")))
         return type_of(v);
     yyjson_arr_foreach(values, i, n, v) types |= type_of(v);
-    for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH; k++) {
-        yyjson_arr_foreach(yyjson_obj_get(schema, unions[k]), i, n, v) {
-            unsigned one = schema_types(v, depth + 1);
-
-            if (!one)
-                return 0;
-            types |= one;
-        }
-    }
+    for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH && !types; k++)
+        types = union_types(root, yyjson_obj_get(s, unions[k]), depth);
+    if (!types && depth < SCHEMA_DEPTH && yyjson_arr_size(yyjson_obj_get(s, "allOf")) == 1)
+        types = types_at(root, yyjson_arr_get_first(yyjson_obj_get(s, "allOf")), depth + 1);
     return types;
+}
+
+/* What a schema allows; 0: it does not say (or says it in a way that is not looked into). */
+unsigned value_schema_types(yyjson_val *root, yyjson_val *schema) {
+    return types_at(root, schema, 0);
 }
 
 unsigned value_types(yyjson_val *tools, const char *name, const char *key) {
@@ -85,11 +117,11 @@ unsigned value_types(yyjson_val *tools, const char *name, const char *key) {
     yyjson_val *tool = find_tool(tools, name);
 
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-        yyjson_val *props = yyjson_obj_get(yyjson_obj_get(tool, places[i]), "properties");
-        yyjson_val *schema = yyjson_obj_get(props, key);
+        yyjson_val *root = yyjson_obj_get(tool, places[i]), *top = value_resolve(root, root);
+        yyjson_val *schema = yyjson_obj_get(yyjson_obj_get(top, "properties"), key);
 
         if (schema)
-            return schema_types(schema, 0);
+            return value_schema_types(root, schema);
     }
     return 0;
 }
@@ -114,6 +146,7 @@ void value_begin(struct toolcall_parser *p) {
                                 : value_types(p->opts.tools, p->call.name, p->key);
     v->string = v->types == VALUE_STRING;
     v->forced_string = v->forced_json = false;
+    v->quotes = (struct tc_quotes){0};
     buf_clear(&v->text);
     value_key(p);
     if (v->string)

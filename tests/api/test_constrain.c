@@ -15,6 +15,31 @@
     "{\"json_schema\":" schema ",\"param\":\"" param "\",\"any_format\":true}"
 #define IN_FORMAT "response_format.json_schema.schema"
 
+#define TOOL(name, more) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"" more "}}"
+#define SCHEMA_OF(schema) ",\"parameters\":" schema
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"web_search\"}," TOOL("get", SCHEMA_OF(SCHEMA)) "," TOOL("now", "") "]"
+#define CHOICE(choice) TOOLS ",\"tool_choice\":" choice
+
+/* Calls as the template's format writes them. */
+#define GET                                                                                        \
+    "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
+    "{\"json_schema\":" SCHEMA                                                                     \
+    ",\"param\":\"tools[1].function.parameters\",\"any_format\":true}]}"
+#define NOW                                                                                        \
+    "{\"sequence\":[{\"literal\":\"now\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
+    "{\"literal\":\"{}\"}]}"
+#define CALLS_MAX(tools, max)                                                                      \
+    "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<tool_call>\\n{\\\"name\\\": "       \
+    "\\\"\"},"                                                                                     \
+    "{\"either\":[" tools "]},{\"literal\":\"}\\n</tool_call>\"}]},\"separator\":"                 \
+    "{\"literal\":\"\\n\"},\"min\":1,\"max\":" max "}]}"
+#define CALLS(tools) CALLS_MAX(tools, "128")
+#define AFTER(tools)                                                                               \
+    "{\"sequence\":[{\"literal\":\"\\n{\\\"name\\\": \\\"\"},"                                     \
+    "{\"either\":[" tools "]},{\"literal\":\"}\\n</tool_call>\"}]}"
+#define REPEAT "{\"after\":[\"<tool_call>\"],\"repeat\":true}"
+
 static void started(struct world *w) {
     world_init(w);
     world_start(w);
@@ -141,6 +166,137 @@ Test(constrain, what_cannot_be_held_is_named) {
         expect_refused(&w, CHAT, body, table[i].param, table[i].code);
         snprintf(body, sizeof(body), "{\"prompt\":\"a\",%s}", table[i].field);
         expect_refused(&w, TEXT, body, table[i].param, table[i].code);
+    }
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    world_stop(&w);
+}
+
+/* ---- tools */
+
+/* @close: what of reasoning the template has in its text. */
+static void with_template(struct world *w, const char *source) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, source, strlen(source), &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = source;
+    w->model.template_len = strlen(source);
+    w->model.n_vocab = TINY_ALL;
+    world_start(w);
+}
+
+#define HERMES(tail) "{{ tools | tojson }}{{ messages[0].content }}<tool_call>" tail
+
+Test(constrain, tool_choice_becomes_a_grammar) {
+    static const struct {
+        const char *fields, *grammar, *triggers;
+    } table[] = {
+        {TOOLS, AFTER(GET "," NOW), REPEAT},
+        {CHOICE("\"auto\""), AFTER(GET "," NOW), REPEAT},
+        {CHOICE("\"none\""), "", ""},
+        {TOOLS ",\"parallel_tool_calls\":false", AFTER(GET "," NOW),
+         "{\"after\":[\"<tool_call>\"]}"},
+        {CHOICE("\"required\""), CALLS(GET "," NOW), ""},
+        {CHOICE("\"required\",\"parallel_tool_calls\":false"), CALLS_MAX(GET "," NOW, "1"), ""},
+        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"now\"}}"), CALLS(NOW), ""},
+        {CHOICE("{\"type\":\"function\",\"name\":\"get\"}"), CALLS(GET), ""},
+        {CHOICE("{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":["
+                "{\"type\":\"function\",\"function\":{\"name\":\"get\"}}]}}"),
+         AFTER(GET), REPEAT},
+        {CHOICE("{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":["
+                "{\"type\":\"function\",\"name\":\"get\"}]}"),
+         CALLS(GET), ""},
+        {CHOICE("\"required\",\"guided_regex\":\"a\""), CALLS(GET "," NOW), ""},
+        {TOOLS ",\"guided_regex\":\"a\"",
+         "{\"either\":[" CALLS(GET "," NOW) ",{\"regex\":\"a\",\"param\":\"guided_regex\"}]}", ""},
+        /* what a schema cannot hold is not asked */
+        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"not\":{}}")) "]",
+         AFTER("{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
+               "{\"json_object\":true}]}"),
+         REPEAT},
+        {"\"tools\":[" TOOL("a b", "") "]", "", ""},
+    };
+    struct world w;
+    char body[2000];
+
+    with_template(&w, HERMES(""));
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", table[i].fields);
+        expect_told(&w, CHAT, body, table[i].grammar, table[i].triggers);
+    }
+    world_stop(&w);
+}
+
+Test(constrain, reasoning_may_come_first) {
+    static const struct {
+        const char *source, *grammar, *triggers;
+    } table[] = {
+        {HERMES("{# </think> #}<think>\n"),
+         "{\"sequence\":[{\"regex\":\"[ "
+         "\\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
+         "{\"after\":[\"</think>\"],\"required\":true}"},
+        {HERMES("{# </think> #}<think>\n\n</think>\n\n"),
+         "{\"regex\":\"a\",\"param\":\"guided_regex\"}", ""},
+        {HERMES("{# </think> #}"),
+         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<think>\"},{\"free_text\":"
+         "\"</think>\"},{\"literal\":\"</think>\"}]},\"min\":0,\"max\":1},"
+         "{\"regex\":\"[ \\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
+         ""},
+        {"{{ messages[0].content }}{# <|channel|> <|message|> #}<|start|>assistant",
+         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|channel|>analysis<|message|>"
+         "\"},"
+         "{\"free_text\":\"<|end|>\"},{\"literal\":\"<|end|><|start|>assistant\"}]},\"min\":0,"
+         "\"max\":1},{\"sequence\":[{\"literal\":\"<|channel|>final<|message|>\"},"
+         "{\"regex\":\"a\",\"param\":\"guided_regex\"}]}]}",
+         ""},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        struct world w;
+
+        with_template(&w, table[i].source);
+        expect_told(&w, CHAT, "{" HI ",\"guided_regex\":\"a\"}", table[i].grammar,
+                    table[i].triggers);
+        world_stop(&w);
+    }
+}
+
+Test(constrain, what_cannot_be_called_is_named) {
+    static const struct {
+        const char *fields, *param, *code;
+    } table[] = {
+        {"\"tool_choice\":\"required\"", "tool_choice", "invalid_value"},
+        {"\"tool_choice\":\"maybe\"", "tool_choice", "invalid_value"},
+        {CHOICE("{}"), "tool_choice", "invalid_value"},
+        {CHOICE("{\"type\":\"function\"}"), "tool_choice", "invalid_value"},
+        {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"what\"}}"), "tool_choice",
+         "invalid_value"},
+        {CHOICE("{\"type\":\"custom\",\"custom\":{\"name\":\"x\"}}"), "tool_choice",
+         "unsupported_parameter"},
+        {CHOICE("{\"type\":\"allowed_tools\",\"mode\":\"never\"}"),
+         "tool_choice.allowed_tools.mode", "invalid_value"},
+        {CHOICE("{\"type\":\"allowed_tools\",\"tools\":[]}"), "tool_choice.allowed_tools.tools",
+         "invalid_value"},
+        {CHOICE("{\"type\":\"allowed_tools\",\"tools\":[1]}"), "tool_choice.allowed_tools.tools[0]",
+         "invalid_value"},
+        {CHOICE(
+             "{\"type\":\"allowed_tools\",\"tools\":[{\"type\":\"function\",\"name\":\"what\"}]}"),
+         "tool_choice.allowed_tools.tools[0]", "invalid_value"},
+        {"\"tools\":[" TOOL("get", ",\"strict\":true" SCHEMA_OF("{\"not\":{}}")) "]",
+         "tools[0].function.parameters", "grammar_unsupported"},
+        {"\"tool_choice\":\"required\",\"tools\":[" TOOL("a b", "") "]",
+         "tools[0].function.parameters", "grammar_unsupported"},
+    };
+    struct world w;
+    char body[1000];
+
+    with_template(&w, HERMES(""));
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body), "{" HI ",%s}", table[i].fields);
+        expect_refused(&w, CHAT, body, table[i].param, table[i].code);
     }
     cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
     world_stop(&w);

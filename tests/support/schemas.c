@@ -31,6 +31,20 @@ static bool is_type(const char *name, yyjson_val *x) {
     return yyjson_is_null(x);
 }
 
+/* "type" is one name or a list of them. */
+static bool has_type(yyjson_val *type, yyjson_val *x) {
+    size_t i, n;
+    yyjson_val *one;
+
+    if (yyjson_is_str(type))
+        return is_type(yyjson_get_str(type), x);
+    yyjson_arr_foreach(type, i, n, one) {
+        if (is_type(yyjson_get_str(one), x))
+            return true;
+    }
+    return false;
+}
+
 static bool same(yyjson_val *x, yyjson_val *y) {
     if (yyjson_is_num(x) && yyjson_is_num(y))
         return yyjson_get_num(x) == yyjson_get_num(y);
@@ -131,7 +145,7 @@ static bool valid(struct validator *v, yyjson_val *schema, yyjson_val *x) {
 
     if (yyjson_is_bool(schema))
         return yyjson_get_bool(schema);
-    if (type && !is_type(yyjson_get_str(type), x))
+    if (type && !has_type(type, x))
         return false;
     if (ref && !valid(v, yyjson_ptr_get(v->root, yyjson_get_str(ref) + 1), x))
         return false;

@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * node - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be made is
+ * NULL, and whoever has put everything together asks once.
+ */
+
+#include <stdbool.h>
+#include <yyjson.h>
+
+struct nodes {
+    yyjson_mut_doc *doc;
+    bool failed; /* no memory */
+};
+
+yyjson_mut_val *node_of(struct nodes *n, const char *key, yyjson_mut_val *v);
+/* {"literal": text}, {"regex": text}, {"free_text": text}; @text is copied. */
+yyjson_mut_val *node_text(struct nodes *n, const char *key, const char *text);
+yyjson_mut_val *node_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
+/* {"sequence": []} or {"either": []}, and what is added to it; @item is used up. */
+yyjson_mut_val *node_list(struct nodes *n, const char *key);
+void node_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);
+/* @min to @max (0: no limit) times @what, which is used up, as is @separator (may be NULL). */
+yyjson_mut_val *node_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
+                            uint32_t min, uint32_t max);
+yyjson_mut_val *node_optional(struct nodes *n, yyjson_mut_val *what);
+yyjson_mut_val *node_copy(struct nodes *n, yyjson_mut_val *what);
+void node_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);
+void node_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v);

@@ -1,0 +1,254 @@
+/*
+ * The calls of a message as a grammar, by the shape of their format. Names and literals are the
+ * format's, the arguments the tools' schemas: as JSON where the format writes JSON, else spelled in
+ * the format's own way (force_tagged.c, force_lists.c).
+ */
+
+#include "api/toolcall/force.h"
+
+#include <errno.h>
+#include <string.h>
+#include "api/toolcall/parser.h"
+
+#define REFS_DEPTH 64
+
+static const char *or_empty(const char *s) {
+    return s ? s : "";
+}
+
+int force_refuse(struct force *f, const char *what) {
+    return err_set_code(f->err, 400, "grammar_unsupported", f->tool->param,
+                        "%s%s%s: %s cannot be held in the form in which this model writes calls.",
+                        f->tool->param, f->prop ? ": #/properties/" : "", or_empty(f->prop), what);
+}
+
+/* ---- pieces of a shape ---- */
+
+/* The text up to the next place, as a literal. */
+static const char *put_literal(struct force *f, yyjson_mut_val *list, const char *piece) {
+    size_t n = 0;
+
+    while (piece[n] && strncmp(piece + n, "{id}", 4) != 0 &&
+           strncmp(piece + n, "{index}", 7) != 0 && strncmp(piece + n, "{type}", 6) != 0)
+        n++;
+    if (n)
+        node_add(f->n, list, node_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, piece, n)));
+    return piece + n;
+}
+
+void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type) {
+    char id[40];
+
+    for (const char *c = or_empty(piece); *c;) {
+        c = put_literal(f, list, c);
+        if (strncmp(c, "{id}", 4) == 0) {
+            snprintf(id, sizeof(id), "[A-Za-z0-9]{%u}", f->shape->id_len ? f->shape->id_len : 9);
+            node_add(f->n, list, node_text(f->n, "regex", id));
+            c += 4;
+        } else if (strncmp(c, "{index}", 7) == 0) {
+            node_add(f->n, list, node_text(f->n, "regex", "0|[1-9][0-9]{0,2}"));
+            c += 7;
+        } else if (strncmp(c, "{type}", 6) == 0) {
+            node_add(f->n, list, type);
+            c += 6;
+        }
+    }
+}
+
+/* ---- arguments as JSON ---- */
+
+/* Whether every reference leads into the definitions, which are copied along with a part of a schema. */
+static bool refs_can_move(yyjson_val *v, unsigned depth) {
+    yyjson_val *key, *item;
+    size_t i, n;
+
+    if (depth == REFS_DEPTH)
+        return false;
+    yyjson_arr_foreach(v, i, n, item) {
+        if (!refs_can_move(item, depth + 1))
+            return false;
+    }
+    yyjson_obj_foreach(v, i, n, key, item) {
+        const char *ref = yyjson_equals_str(key, "$ref") ? yyjson_get_str(item) : NULL;
+
+        if (ref && strncmp(ref, "#/$defs/", 8) != 0 && strncmp(ref, "#/definitions/", 14) != 0)
+            return false;
+        if (!refs_can_move(item, depth + 1))
+            return false;
+    }
+    return true;
+}
+
+int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
+    static const char *const defs[] = {"$defs", "definitions"};
+    yyjson_mut_val *copy = yyjson_val_mut_copy(f->n->doc, schema);
+
+    for (size_t i = 0; i < ARRAY_SIZE(defs) && yyjson_is_obj(schema) && copy; i++) {
+        yyjson_val *d = yyjson_obj_get(root, defs[i]);
+
+        if (!d || yyjson_obj_get(schema, defs[i]))
+            continue;
+        if (!refs_can_move(d, 0))
+            return force_refuse(f, "a reference to another place than $defs");
+        f->n->failed |=
+            !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], yyjson_val_mut_copy(f->n->doc, d));
+    }
+    if (!refs_can_move(schema, 0))
+        return force_refuse(f, "a reference to another place than $defs");
+    *out = node_json(f->n, copy, f->tool->param);
+    return 0;
+}
+
+/* All arguments. A schema that does not say that it is an object's is made to. */
+static int json_args(struct force *f, yyjson_mut_val **out) {
+    yyjson_val *schema = f->tool->parameters;
+
+    if (!schema || yyjson_is_null(schema)) {
+        *out = node_text(f->n, "literal", "{}");
+        return 0;
+    }
+    yyjson_mut_val *copy =
+        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : yyjson_val_mut_copy(f->n->doc, schema);
+    yyjson_val *type = yyjson_obj_get(schema, "type");
+
+    if (f->tool->loose) {
+        *out = node_of(f->n, "json_object", yyjson_mut_true(f->n->doc));
+        return 0;
+    }
+    if (!yyjson_is_obj(schema) && !yyjson_is_true(schema))
+        return force_refuse(f, "what is no schema of an object");
+    if (type && !yyjson_equals_str(type, "object"))
+        return force_refuse(f, "a type other than \"object\"");
+    if (!type)
+        f->n->failed |= !yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
+    *out = node_json(f->n, copy, f->tool->param);
+    return 0;
+}
+
+static int put_args(struct force *f, yyjson_mut_val *list) {
+    yyjson_mut_val *args = NULL;
+    int r;
+
+    switch (f->shape->args) {
+    case ARGS_TAGGED:
+        r = force_tagged(f, &args);
+        break;
+    case ARGS_PYTHON:
+        r = force_python(f, &args);
+        break;
+    case ARGS_GEMMA:
+        r = force_gemma(f, &args);
+        break;
+    default:
+        r = json_args(f, &args);
+    }
+    if (r == 0)
+        node_add(f->n, list, args);
+    return r;
+}
+
+/* ---- calls ---- */
+
+/* Names that every format can carry as they are. */
+static bool is_plain(const char *name) {
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/");
+
+    return n && !name[n] && n <= TOOLCALL_NAME_MAX;
+}
+
+/* NAME name_end ARGUMENTS, for each tool. */
+static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
+    yyjson_mut_val *either = node_list(f->n, "either");
+    int r = 0;
+
+    for (uint32_t i = 0; i < o->n_tools && r == 0; i++) {
+        yyjson_mut_val *one = node_list(f->n, "sequence");
+
+        f->tool = &o->tools[i];
+        f->prop = NULL;
+        if (!is_plain(f->tool->name))
+            return force_refuse(f, "this function's name");
+        force_piece(f, one, f->tool->name, NULL);
+        if (f->shape->name_end_also) {
+            yyjson_mut_val *end = node_list(f->n, "either");
+
+            node_add(f->n, end, node_text(f->n, "literal", f->shape->name_end));
+            node_add(f->n, end, node_text(f->n, "literal", f->shape->name_end_also));
+            node_add(f->n, one, end);
+        } else {
+            force_piece(f, one, f->shape->name_end, NULL);
+        }
+        r = put_args(f, one);
+        node_add(f->n, either, one);
+    }
+    node_add(f->n, list, either);
+    return r;
+}
+
+const char *toolcall_after(const struct toolcall_format *f, size_t i) {
+    const char *begin = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
+
+    if (f->force_after[0])
+        return i < ARRAY_SIZE(f->force_after) ? f->force_after[i] : NULL;
+    for (size_t k = 0; i == 0 && k < ARRAY_SIZE(f->triggers) && f->triggers[k]; k++)
+        if (begin && strstr(begin, f->triggers[k]))
+            return f->triggers[k];
+    return NULL;
+}
+
+/* What of @piece is left behind the trigger. */
+static const char *rest_of(const struct toolcall_format *f, const char *piece) {
+    const char *trigger = toolcall_after(f, 0);
+    const char *at = trigger && piece ? strstr(piece, trigger) : NULL;
+
+    return at ? at + strlen(trigger) : piece;
+}
+
+/* One call, @begin before its name. */
+static int put_call(struct force *f, const struct toolcall_force *o, const char *begin,
+                    yyjson_mut_val *list) {
+    force_piece(f, list, begin, NULL);
+    int r = put_tools(f, o, list);
+
+    if (r == 0)
+        force_piece(f, list, f->shape->call_end, NULL);
+    return r;
+}
+
+/* All calls of a section, or of the message. */
+static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
+    const struct toolcall_shape *s = f->shape;
+    uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;
+    yyjson_mut_val *call = node_list(f->n, "sequence");
+    int r = put_call(f, o, s->call_begin, call);
+
+    if (r < 0)
+        return r;
+    node_add(f->n, list,
+             node_repeat(f->n, call, s->separator ? node_text(f->n, "literal", s->separator) : NULL,
+                         1, max));
+    return 0;
+}
+
+int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *o,
+                   struct err *err) {
+    struct force f = {.n = n, .shape = &o->format->shape, .err = err};
+    const struct toolcall_shape *s = f.shape;
+    yyjson_mut_val *all = node_list(n, "sequence");
+    bool section = s->section_begin;
+    int r;
+
+    if (section) {
+        force_piece(&f, all, o->after ? rest_of(o->format, s->section_begin) : s->section_begin,
+                    NULL);
+        r = put_calls(&f, o, all);
+        if (r == 0)
+            force_piece(&f, all, s->section_end, NULL);
+    } else if (o->after) { /* each further call has its own trigger */
+        r = put_call(&f, o, rest_of(o->format, s->call_begin), all);
+    } else {
+        r = put_calls(&f, o, all);
+    }
+    *out = all;
+    return r < 0 ? r : n->failed ? -ENOMEM : 0;
+}

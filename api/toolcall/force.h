@@ -1,0 +1,52 @@
+#pragma once
+
+/*
+ * force - the parts of toolcall_force(): arguments as each form writes them. What a form cannot hold is
+ * -EINVAL with the place in the schema; a node is only returned with 0.
+ */
+
+#include "api/toolcall.h"
+#include "base/err.h"
+
+struct force {
+    struct nodes *n;
+    const struct toolcall_shape *shape;
+    const struct toolcall_tool *tool; /* the one that is being written */
+    const char *prop;                 /* of it, for messages; or NULL */
+    char stop[64];                    /* ends a bare value */
+    struct err *err;
+};
+
+/* The schema that @schema is, behind references inside @root; NULL: one leads nowhere. */
+yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema);
+/* Types that it allows (VALUE_..), 0: it does not say. */
+unsigned value_schema_types(yyjson_val *root, yyjson_val *schema);
+
+/* Whether more than its types is asked of a string. */
+bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
+
+/* "This cannot be written in the model's format": -EINVAL. */
+int force_refuse(struct force *f, const char *what);
+/* Members of an object whose values this form spells itself: 0, or why its keywords cannot be held. */
+int force_check_object(struct force *f, yyjson_val *schema);
+bool force_is_required(yyjson_val *schema, yyjson_val *key);
+/* A piece of a shape, with its places. @type: for {type}, or NULL. */
+void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type);
+
+/* A value as JSON. */
+int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out);
+/* force_text.c: a string without quotes, up to @stop, which begins with '<'. */
+int force_text(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
+               yyjson_mut_val **out);
+/* force_members.c: @item, each optional or not, with @separator between those that are there. */
+struct force_member {
+    yyjson_mut_val *what;
+    bool required;
+};
+int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
+                  yyjson_mut_val **out);
+
+/* All arguments of f->tool. */
+int force_tagged(struct force *f, yyjson_mut_val **out);
+int force_python(struct force *f, yyjson_mut_val **out);
+int force_gemma(struct force *f, yyjson_mut_val **out);

@@ -1,0 +1,405 @@
+/*
+ * Objects that a format spells in its own way: Python's keyword arguments (values as JSON, which is
+ * Python but for true, false and null, and the scanner takes these), and Gemma's bare keys and quotes
+ * that are a special token. Keys come in the order in which Gemma's template sorts them.
+ */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "api/toolcall/force.h"
+#include "api/toolcall/parser.h"
+
+#define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+#define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
+#define QUOTE "<|\"|>"
+#define LOOSE_MAX 64
+#define MEMBERS_MAX 256
+#define LEADING_MAX                                                                                \
+    24 /* optional members before the first required one: their grammar is quadratic */
+#define GEMMA_DEPTH 6
+#define ANY_DEPTH 3
+
+/* ---- what an object asks */
+
+int force_check_object(struct force *f, yyjson_val *schema) {
+    static const char *const never[] = {
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "enum",
+        "const",
+        "patternProperties",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+        "dependentRequired",
+        "dependencies",
+        "dependentSchemas",
+    };
+    yyjson_val *type = yyjson_obj_get(schema, "type"), *item;
+    yyjson_val *properties = yyjson_obj_get(schema, "properties");
+    size_t i, n;
+
+    if (!schema || yyjson_is_null(schema))
+        return f->tool->parameters ? force_refuse(f, "a reference that leads nowhere") : 0;
+    if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
+        return force_refuse(f, "what is no schema of an object");
+    for (i = 0; i < ARRAY_SIZE(never); i++)
+        if (yyjson_obj_get(schema, never[i]))
+            return force_refuse(f, never[i]);
+    yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
+        if (!yyjson_obj_getn(properties, yyjson_get_str(item), yyjson_get_len(item)))
+            return force_refuse(f, "a required property without a schema");
+    }
+    return 0;
+}
+
+bool force_is_required(yyjson_val *schema, yyjson_val *key) {
+    size_t i, n;
+    yyjson_val *item;
+
+    yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
+        if (yyjson_equals(item, key))
+            return true;
+    }
+    return false;
+}
+
+/* ---- members with separators between them */
+
+/* Members @from on, each with a separator before it. */
+static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_member *item,
+                     size_t from, size_t n, const char *separator) {
+    for (size_t i = from; i < n; i++) {
+        yyjson_mut_val *one = node_list(f->n, "sequence");
+
+        node_add(f->n, one, node_text(f->n, "literal", separator));
+        node_add(f->n, one, node_copy(f->n, item[i].what));
+        node_add(f->n, list, item[i].required ? one : node_optional(f->n, one));
+    }
+}
+
+int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
+                  yyjson_mut_val **out) {
+    yyjson_mut_val *either = node_list(f->n, "either");
+    bool needed = false;
+
+    for (size_t i = 0; i < n && !needed; i++) {
+        yyjson_mut_val *list = node_list(f->n, "sequence");
+
+        if (i == LEADING_MAX)
+            return force_refuse(f, "so many optional properties");
+        node_add(f->n, list, node_copy(f->n, item[i].what));
+        add_rest(f, list, item, i + 1, n, separator);
+        node_add(f->n, either, list);
+        needed = item[i].required;
+    }
+    if (!needed)
+        node_add(f->n, either, node_list(f->n, "sequence"));
+    *out = either;
+    return 0;
+}
+
+struct property {
+    yyjson_val *key, *schema;
+};
+
+static int by_name(const void *a, const void *b) {
+    const struct property *x = a, *y = b;
+    int r = strcasecmp(yyjson_get_str(x->key), yyjson_get_str(y->key));
+
+    return r ? r : strcmp(yyjson_get_str(x->key), yyjson_get_str(y->key));
+}
+
+/* One value in the format's form. */
+typedef int (*value_fn)(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
+
+/* The members of @schema, an object's; @colon between key and value. */
+static int object_members(struct force *f, yyjson_val *schema, bool sorted, const char *colon,
+                          const char *separator, value_fn value, unsigned depth,
+                          yyjson_mut_val **out) {
+    yyjson_val *properties = yyjson_obj_get(schema, "properties"), *key, *v;
+    size_t n = yyjson_obj_size(properties), i, max;
+    CLEANUP(freep) struct property *p = calloc(n + 1, sizeof(*p));
+    CLEANUP(freep) struct force_member *item = calloc(n + 1, sizeof(*item));
+    int r = p && item ? 0 : -ENOMEM;
+
+    if (n > MEMBERS_MAX)
+        return force_refuse(f, "so many properties");
+    yyjson_obj_foreach(properties, i, max, key, v) {
+        if (r == 0)
+            p[i] = (struct property){key, v};
+    }
+    if (r == 0 && sorted)
+        qsort(p, n, sizeof(*p), by_name);
+    for (i = 0; i < n && r == 0; i++) {
+        const char *name = yyjson_get_str(p[i].key);
+        yyjson_mut_val *list = node_list(f->n, "sequence"), *what = NULL;
+
+        f->prop = name;
+        if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
+            return force_refuse(f, "this property's name");
+        node_add(f->n, list, node_text(f->n, "literal", name));
+        node_add(f->n, list, node_text(f->n, "literal", colon));
+        if ((r = value(f, p[i].schema, depth, &what)) == 0)
+            node_add(f->n, list, what);
+        item[i] = (struct force_member){list, force_is_required(schema, p[i].key)};
+    }
+    return r < 0 ? r : force_members(f, item, n, separator, out);
+}
+
+/* ---- Python */
+
+static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
+    (void)depth;
+    return force_json(f, f->tool->parameters, schema, out);
+}
+
+int force_python(struct force *f, yyjson_mut_val **out) {
+    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root);
+    int r = f->tool->loose ? 0 : force_check_object(f, schema);
+
+    if (r < 0)
+        return r;
+    if (!f->tool->loose)
+        return object_members(f, schema, false, "=", ", ", python_value, 0, out);
+    yyjson_mut_val *one = node_list(f->n, "sequence");
+
+    node_add(f->n, one, node_text(f->n, "regex", ANY_KEY));
+    node_add(f->n, one, node_text(f->n, "literal", "="));
+    node_add(f->n, one, node_json(f->n, yyjson_mut_true(f->n->doc), NULL));
+    *out = node_repeat(f->n, one, node_text(f->n, "literal", ", "), 0, LOOSE_MAX);
+    return 0;
+}
+
+/* ---- Gemma */
+
+static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+
+    node_add(f->n, list, node_text(f->n, "literal", QUOTE));
+    node_add(f->n, list, text);
+    node_add(f->n, list, node_text(f->n, "literal", QUOTE));
+    return list;
+}
+
+/* @item between brackets, in any number. */
+static yyjson_mut_val *bracketed(struct force *f, const char *open, yyjson_mut_val *item,
+                                 const char *close, uint32_t min, uint32_t max) {
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+
+    node_add(f->n, list, node_text(f->n, "literal", open));
+    if (item)
+        node_add(f->n, list, node_repeat(f->n, item, node_text(f->n, "literal", ","), min, max));
+    node_add(f->n, list, node_text(f->n, "literal", close));
+    return list;
+}
+
+static yyjson_mut_val *gemma_any(struct force *f, unsigned depth);
+
+static yyjson_mut_val *gemma_any_object(struct force *f, unsigned depth) {
+    yyjson_mut_val *member = node_list(f->n, "sequence");
+
+    node_add(f->n, member, node_text(f->n, "regex", ANY_KEY));
+    node_add(f->n, member, node_text(f->n, "literal", ":"));
+    node_add(f->n, member, gemma_any(f, depth));
+    return bracketed(f, "{", member, "}", 0, LOOSE_MAX);
+}
+
+static yyjson_mut_val *gemma_any(struct force *f, unsigned depth) {
+    yyjson_mut_val *either = node_list(f->n, "either");
+
+    node_add(f->n, either, quoted(f, node_text(f->n, "free_text", QUOTE)));
+    node_add(f->n, either,
+             node_text(f->n, "regex", "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?|true|false|null"));
+    if (depth) {
+        node_add(f->n, either, bracketed(f, "[", gemma_any(f, depth - 1), "]", 0, LOOSE_MAX));
+        node_add(f->n, either, gemma_any_object(f, depth - 1));
+    }
+    return either;
+}
+
+/* A constant; only plain ones. */
+static int gemma_constant(struct force *f, yyjson_val *v, yyjson_mut_val **out) {
+    if (yyjson_is_ctn(v))
+        return force_refuse(f, "an array or object as a constant");
+    if (yyjson_is_str(v)) {
+        if (strstr(yyjson_get_str(v), QUOTE))
+            return force_refuse(f, "a quote inside a constant");
+        *out = quoted(f, node_text(f->n, "literal", yyjson_get_str(v)));
+        return 0;
+    }
+    CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
+
+    if (!text)
+        return -ENOMEM;
+    *out = node_text(f->n, "literal", text);
+    return 0;
+}
+
+static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
+
+enum union_kind { ANY_OF, ONE_OF, CONSTANTS };
+
+/* One of the schemas, or constants, of a list. Those of a oneOf must not have a type in common. */
+static int gemma_union(struct force *f, yyjson_val *list, enum union_kind kind, unsigned depth,
+                       yyjson_mut_val **out) {
+    yyjson_mut_val *either = node_list(f->n, "either"), *one = NULL;
+    bool constants = kind == CONSTANTS;
+    unsigned seen = 0;
+    size_t i, n;
+    yyjson_val *v;
+
+    yyjson_arr_foreach(list, i, n, v) {
+        unsigned types = kind == ONE_OF ? value_schema_types(f->tool->parameters, v) : 0;
+
+        if (kind == ONE_OF && (!types || (types & seen)))
+            return force_refuse(f, "oneOf of schemas with a type in common");
+        seen |= types;
+        int r = constants ? gemma_constant(f, v, &one) : gemma_value(f, v, depth + 1, &one);
+
+        if (r < 0)
+            return r;
+        node_add(f->n, either, one);
+    }
+    *out = either;
+    return n ? 0 : force_refuse(f, "an empty list of alternatives");
+}
+
+static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
+    static const char *const never[] = {"prefixItems", "contains", "uniqueItems",
+                                        "unevaluatedItems"};
+    yyjson_val *items = yyjson_obj_get(s, "items"), *max = yyjson_obj_get(s, "maxItems");
+    uint64_t lo = yyjson_get_uint(yyjson_obj_get(s, "minItems"));
+    yyjson_mut_val *item = NULL;
+    int r = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
+        if (yyjson_obj_get(s, never[i]) && !yyjson_is_false(yyjson_obj_get(s, never[i])))
+            return force_refuse(f, never[i]);
+    if (max && yyjson_get_uint(max) == 0 && lo == 0) {
+        *out = bracketed(f, "[", NULL, "]", 0, 0);
+        return 0;
+    }
+    if (yyjson_is_false(items) || lo > UINT32_MAX || yyjson_get_uint(max) > UINT32_MAX)
+        return force_refuse(f, "such a number of items");
+    if (items && !yyjson_is_true(items))
+        r = gemma_value(f, items, depth + 1, &item);
+    else
+        item = gemma_any(f, ANY_DEPTH - 1);
+    if (r == 0)
+        *out = bracketed(f, "[", item, "]", (uint32_t)lo, (uint32_t)yyjson_get_uint(max));
+    return r;
+}
+
+static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_mut_val **out) {
+    const char *prop = f->prop;
+    yyjson_mut_val *members = NULL, *list;
+    int r = force_check_object(f, s);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_obj_get(s, "properties") &&
+        !yyjson_is_false(yyjson_obj_get(s, "additionalProperties"))) {
+        if (yyjson_is_obj(yyjson_obj_get(s, "additionalProperties")))
+            return force_refuse(f, "a schema of additional properties");
+        *out = gemma_any_object(f, ANY_DEPTH - 1);
+        return 0;
+    }
+    r = object_members(f, s, true, ":", ",", gemma_value, depth + 1, &members);
+    f->prop = prop;
+    if (r < 0)
+        return r;
+    list = node_list(f->n, "sequence");
+    node_add(f->n, list, node_text(f->n, "literal", "{"));
+    node_add(f->n, list, members);
+    node_add(f->n, list, node_text(f->n, "literal", "}"));
+    *out = list;
+    return 0;
+}
+
+/* A value of one type, a member of the list in "type". */
+static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigned depth,
+                       yyjson_mut_val **out) {
+    yyjson_mut_val *text = NULL;
+    int r;
+
+    if (strcmp(type, "string") == 0) {
+        r = force_text(f, f->tool->parameters, s, QUOTE, &text);
+        if (r == 0)
+            *out = quoted(f, text);
+        return r;
+    }
+    if (strcmp(type, "array") == 0)
+        return gemma_array(f, s, depth, out);
+    if (strcmp(type, "object") == 0)
+        return gemma_object(f, s, depth, out);
+    yyjson_mut_val *copy = yyjson_val_mut_copy(f->n->doc, s);
+
+    yyjson_mut_obj_remove_key(copy, "type");
+    f->n->failed |= !yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
+    *out = node_json(f->n, copy, f->tool->param);
+    return 0;
+}
+
+static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
+    yyjson_val *s = value_resolve(f->tool->parameters, schema), *type, *v, *first;
+    size_t i, n;
+
+    if (!s || depth > GEMMA_DEPTH)
+        return force_refuse(f, s ? "such deep nesting" : "a reference that leads nowhere");
+    if (yyjson_is_true(s)) {
+        *out = gemma_any(f, ANY_DEPTH);
+        return 0;
+    }
+    if (yyjson_obj_get(s, "allOf") || yyjson_obj_get(s, "not") || yyjson_obj_get(s, "if"))
+        return force_refuse(f, "allOf, not or if");
+    if ((v = yyjson_obj_get(s, "const")))
+        return gemma_constant(f, v, out);
+    if ((v = yyjson_obj_get(s, "enum")))
+        return gemma_union(f, v, CONSTANTS, depth, out);
+    bool any = yyjson_obj_get(s, "anyOf");
+    if (any || yyjson_obj_get(s, "oneOf"))
+        return yyjson_obj_get(s, "properties")
+                   ? force_refuse(f, "anyOf beside properties")
+                   : gemma_union(f, yyjson_obj_get(s, any ? "anyOf" : "oneOf"),
+                                 any ? ANY_OF : ONE_OF, depth, out);
+    type = yyjson_obj_get(s, "type");
+    if (yyjson_is_str(type))
+        return gemma_typed(f, s, yyjson_get_str(type), depth, out);
+    first = yyjson_arr_get_first(type);
+    if (!first) {
+        *out = gemma_any(f, ANY_DEPTH);
+        return yyjson_is_obj(s) && !yyjson_obj_get(s, "properties") && !value_has_text_rules(s, s)
+                   ? 0
+                   : force_refuse(f, "a schema without a type");
+    }
+    *out = node_list(f->n, "either");
+    yyjson_arr_foreach(type, i, n, v) {
+        yyjson_mut_val *one = NULL;
+        int r = yyjson_is_str(v) ? gemma_typed(f, s, yyjson_get_str(v), depth, &one) : -EINVAL;
+
+        if (r < 0)
+            return r;
+        node_add(f->n, *out, one);
+    }
+    return 0;
+}
+
+int force_gemma(struct force *f, yyjson_mut_val **out) {
+    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root);
+
+    if (f->tool->loose) {
+        *out = gemma_any_object(f, ANY_DEPTH);
+        return 0;
+    }
+    if (!root || yyjson_is_null(root)) {
+        *out = node_text(f->n, "literal", "{}");
+        return 0;
+    }
+    return gemma_object(f, schema, 0, out);
+}

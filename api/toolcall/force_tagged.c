@@ -1,0 +1,143 @@
+/*
+ * Arguments between tags: a parameter for each property, in the order of the schema. What the parser
+ * takes for a string by its schema is written bare, up to the closing tag; anything else as JSON. A
+ * string or null may be bare too: the text decides, and every text is one of the two.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/toolcall/force.h"
+#include "api/toolcall/parser.h"
+
+#define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.$@:/-"
+#define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
+#define LOOSE_MAX 64
+
+/* The tag that closes a value, without the white space before it. */
+static void set_stop(struct force *f) {
+    const char *at = f->shape->value_end + strspn(f->shape->value_end, "\n");
+
+    snprintf(f->stop, sizeof(f->stop), "%.*s", (int)strcspn(at, "\n"), at);
+}
+
+/* {type} of a value that is no string. */
+static yyjson_mut_val *type_of(struct force *f, unsigned types) {
+    static const struct {
+        unsigned type;
+        const char *name;
+    } names[] = {
+        {VALUE_NUMBER, "number"}, {VALUE_NUMBER, "integer"}, {VALUE_BOOLEAN, "boolean"},
+        {VALUE_NULL, "null"},     {VALUE_OBJECT, "object"},  {VALUE_ARRAY, "array"},
+    };
+    yyjson_mut_val *list = yyjson_mut_arr(f->n->doc);
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!types || types == VALUE_STRING || (types & names[i].type))
+            yyjson_mut_arr_add_str(f->n->doc, list, names[i].name);
+    return node_of(f->n, "choice", list);
+}
+
+/* key_end VALUE value_end, of a value that is written bare, or as JSON. */
+static yyjson_mut_val *bare(struct force *f, yyjson_mut_val *value) {
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+
+    force_piece(f, list, f->shape->key_end, NULL);
+    node_add(f->n, list, value);
+    force_piece(f, list, f->shape->value_end, NULL);
+    return list;
+}
+
+static yyjson_mut_val *as_json(struct force *f, yyjson_mut_val *value, unsigned types) {
+    const struct toolcall_shape *s = f->shape;
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+    bool marked = s->key_end_json;
+
+    force_piece(f, list, marked ? s->key_end_json : s->key_end,
+                marked && strstr(s->key_end_json, "{type}") ? type_of(f, types) : NULL);
+    node_add(f->n, list, value);
+    force_piece(f, list, s->value_end, NULL);
+    return list;
+}
+
+/* Everything after the key. */
+static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
+    unsigned types = value_schema_types(root, schema);
+    bool nullable = types == (VALUE_STRING | VALUE_NULL);
+    yyjson_mut_val *value = NULL;
+    int r;
+
+    if (types == VALUE_STRING) {
+        r = force_text(f, root, schema, f->stop, &value);
+        if (r == 0)
+            *out = bare(f, value);
+        return r;
+    }
+    r = force_json(f, root, schema, &value);
+    if (r < 0)
+        return r;
+    *out = as_json(f, value, types);
+    if (!nullable || value_has_text_rules(root, schema))
+        return 0;
+    /* Bare, but for what looks like JSON. */
+    yyjson_mut_val *either = node_list(f->n, "either"), *text = node_list(f->n, "sequence");
+
+    node_add(f->n, text, node_text(f->n, "regex", "[^<\"\\[{ \\n\\t\\r]"));
+    node_add(f->n, text, node_text(f->n, "free_text", f->stop));
+    node_add(f->n, either, *out);
+    node_add(f->n, either, bare(f, text));
+    *out = either;
+    return 0;
+}
+
+static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mut_val *value) {
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+
+    force_piece(f, list, f->shape->key_begin, NULL);
+    node_add(f->n, list, key);
+    node_add(f->n, list, value);
+    return list;
+}
+
+/* Any parameters. */
+static yyjson_mut_val *loose(struct force *f) {
+    yyjson_mut_val *value = bare(f, node_text(f->n, "free_text", f->stop));
+
+    if (f->shape->key_end_json) {
+        yyjson_mut_val *either = node_list(f->n, "either");
+
+        node_add(f->n, either, value);
+        node_add(f->n, either, as_json(f, node_json(f->n, yyjson_mut_true(f->n->doc), NULL), 0));
+        value = either;
+    }
+    return node_repeat(f->n, parameter(f, node_text(f->n, "regex", ANY_KEY), value), NULL, 0,
+                       LOOSE_MAX);
+}
+
+int force_tagged(struct force *f, yyjson_mut_val **out) {
+    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root), *key, *prop;
+    size_t i, n;
+    int r = f->tool->loose ? 0 : force_check_object(f, schema);
+
+    if (r < 0)
+        return r;
+    set_stop(f);
+    if (f->tool->loose) {
+        *out = loose(f);
+        return 0;
+    }
+    *out = node_list(f->n, "sequence");
+    yyjson_obj_foreach(yyjson_obj_get(schema, "properties"), i, n, key, prop) {
+        const char *name = yyjson_get_str(key);
+        yyjson_mut_val *value = NULL;
+
+        f->prop = name;
+        if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
+            return force_refuse(f, "this property's name");
+        if ((r = value_node(f, root, prop, &value)) < 0)
+            return r;
+        value = parameter(f, node_text(f->n, "literal", name), value);
+        node_add(f->n, *out, force_is_required(schema, key) ? value : node_optional(f->n, value));
+    }
+    return 0;
+}

@@ -1,0 +1,288 @@
+/*
+ * A string that is written bare: up to a marker that begins with '<', without quotes or escapes.
+ *
+ * Whatever is generated must not contain the marker, or the parser would end the string there. Free text
+ * has that in its grammar; where the schema asks for more, '<' itself is kept out:
+ *
+ *      enum, const     these texts
+ *      minLength       as many characters (a '<' only before one that cannot go on with the marker),
+ *                      then free text
+ *      maxLength       characters other than '<'
+ *      pattern         the pattern with '<' taken out of its classes (narrow)
+ *
+ * `format` is an annotation here. What cannot be written so is refused.
+ */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/toolcall/force.h"
+#include "base/buf.h"
+
+#define UNION_DEPTH 8
+#define LENGTH_MAX 100000
+
+static bool is_note(const char *key) {
+    static const char *const notes[] = {"type",
+                                        "description",
+                                        "title",
+                                        "default",
+                                        "examples",
+                                        "$comment",
+                                        "readOnly",
+                                        "writeOnly",
+                                        "deprecated",
+                                        "nullable",
+                                        "format",
+                                        "$schema",
+                                        "$defs",
+                                        "definitions",
+                                        "$id",
+                                        "example",
+                                        "additionalProperties"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
+        if (strcmp(notes[i], key) == 0)
+            return true;
+    return false;
+}
+
+static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth) {
+    yyjson_val *s = value_resolve(root, schema), *key, *v, *item;
+    size_t i, n, k, m;
+
+    if (!s || depth == UNION_DEPTH)
+        return true;
+    yyjson_obj_foreach(s, i, n, key, v) {
+        const char *name = yyjson_get_str(key);
+        bool is_union = strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0;
+
+        if (!is_union && !is_note(name))
+            return true;
+        yyjson_arr_foreach(is_union ? v : NULL, k, m, item) {
+            if (text_rules(root, item, depth + 1))
+                return true;
+        }
+    }
+    return false;
+}
+
+bool value_has_text_rules(yyjson_val *root, yyjson_val *schema) {
+    return text_rules(root, schema, 0);
+}
+
+/* ---- patterns without '<' */
+
+/* One character of a class, or (set) an escape that is several. False: it is not looked into. */
+static bool class_char(const char **at, unsigned *c, bool *set) {
+    const unsigned char *p = (const unsigned char *)*at;
+
+    *set = false;
+    if (*p != '\\') {
+        *c = *p;
+        *at += 1;
+        return *p;
+    }
+    *c = p[1] == 'n' ? '\n' : p[1] == 't' ? '\t' : p[1] == 'r' ? '\r' : p[1];
+    *set = p[1] && strchr("sdw", p[1]);
+    *at += 2;
+    return p[1] && !strchr("SDWxucbfvk0pP", p[1]);
+}
+
+/* [..] with '<' taken out. */
+static bool narrow_class(const char **at, struct buf *out) {
+    const char *p = *at + 1;
+    bool negated = *p == '^';
+
+    p += negated;
+    if (*p == ']')
+        return false;
+    buf_add_str(out, negated ? "[^" : "[");
+    while (*p != ']') {
+        const char *from = p;
+        unsigned lo, hi;
+        bool set, high_set = false;
+
+        if (!class_char(&p, &lo, &set))
+            return false;
+        hi = lo;
+        if (!set && *p == '-' && p[1] != ']' && (p++, !class_char(&p, &hi, &high_set)))
+            return false;
+        if (high_set || hi < lo)
+            return false;
+        if (negated || set || lo > '<' || hi < '<') {
+            buf_add(out, from, (size_t)(p - from));
+            continue;
+        }
+        if (lo >= 0x80 || *from == '\\')
+            return false;
+        if (lo < '<')
+            buf_printf(out, "\\x%02X-;", lo);
+        if (hi > '<') { /* a range whose end has more bytes keeps its end */
+            const char *dash = strchr(from + 1, '-');
+
+            buf_printf(out, "=-%.*s", (int)(p - dash - 1), dash + 1);
+        }
+    }
+    buf_add_str(out, negated ? "<]" : "]");
+    *at = p + 1;
+    return true;
+}
+
+static bool narrow_escape(const char **at, struct buf *out) {
+    char c = (*at)[1];
+
+    if (!c || strchr("xucbBkpP0123456789<", c))
+        return false;
+    if (c == 'S' || c == 'D' || c == 'W')
+        buf_printf(out, "[^\\%c<]", c - 'A' + 'a');
+    else
+        buf_add(out, *at, 2);
+    *at += 2;
+    return true;
+}
+
+/* @pattern as a regular expression of the whole text, without '<'. False: that cannot be said. */
+static bool narrow(const char *pattern, struct buf *out) {
+    size_t len = strlen(pattern);
+    bool begins = *pattern == '^', ends = len && pattern[len - 1] == '$';
+    const char *p = pattern + begins, *end = pattern + len - ends;
+    int depth = 0;
+
+    if (ends && len > 1 && pattern[len - 2] == '\\')
+        return false;
+    buf_add_str(out, begins ? "(?:" : "[^<]*(?:");
+    while (p < end) {
+        if (*p == '[') {
+            if (!narrow_class(&p, out))
+                return false;
+        } else if (*p == '\\') {
+            if (!narrow_escape(&p, out))
+                return false;
+        } else if (*p == '.') {
+            buf_add_str(out, "[^<\\n\\r]");
+            p++;
+        } else if (strchr("<^$", *p) || (*p == '|' && depth == 0 && (begins || ends))) {
+            return false;
+        } else {
+            depth += (*p == '(') - (*p == ')');
+            buf_add_char(out, *p++);
+        }
+    }
+    buf_add_str(out, ends ? ")" : ")[^<]*");
+    return p == end && depth == 0;
+}
+
+/* ---- strings */
+
+static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    const char *pattern = yyjson_get_str(yyjson_obj_get(s, "pattern"));
+
+    if (yyjson_obj_get(s, "minLength") || yyjson_obj_get(s, "maxLength"))
+        return force_refuse(f, "a pattern beside a length");
+    if (!pattern || !narrow(pattern, &b))
+        return force_refuse(f, "this pattern");
+    *out = node_text(f->n, "regex", b.data);
+    return 0;
+}
+
+static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson_mut_val **out) {
+    yyjson_val *lo = yyjson_obj_get(s, "minLength"), *hi = yyjson_obj_get(s, "maxLength");
+    uint64_t min = yyjson_get_uint(lo), max = yyjson_get_uint(hi);
+    char regex[96];
+
+    if ((lo && !yyjson_is_uint(lo)) || (hi && !yyjson_is_uint(hi)) || min > LENGTH_MAX ||
+        (hi && min > max))
+        return force_refuse(f, "such a length");
+    if (hi && max <= LENGTH_MAX) {
+        snprintf(regex, sizeof(regex), "[^<]{%u,%u}", (unsigned)min, (unsigned)max);
+        *out = node_text(f->n, "regex", regex);
+        return 0;
+    }
+    *out = node_text(f->n, "free_text", stop);
+    if (hi)
+        return force_refuse(f, "such a length");
+    if (!min)
+        return 0;
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+    snprintf(regex, sizeof(regex), "(?:[^<]|<+[^<%s%c]){%u}", strchr("\\]^-", stop[1]) ? "\\" : "",
+             stop[1], (unsigned)min);
+    node_add(f->n, list, node_text(f->n, "regex", regex));
+    node_add(f->n, list, *out);
+    *out = list;
+    return 0;
+}
+
+/* One of the @n strings from @v on. */
+static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *stop,
+                         yyjson_mut_val **out) {
+    yyjson_mut_val *texts = yyjson_mut_arr(f->n->doc);
+
+    for (size_t i = 0; i < n; i++, v = unsafe_yyjson_get_next(v)) {
+        if (!yyjson_is_str(v) || strstr(yyjson_get_str(v), stop) ||
+            strlen(yyjson_get_str(v)) != yyjson_get_len(v))
+            return force_refuse(f, "this constant");
+        yyjson_mut_arr_add_val(texts, yyjson_val_mut_copy(f->n->doc, v));
+    }
+    *out = node_of(f->n, "choice", texts);
+    return n ? 0 : force_refuse(f, "an empty enum");
+}
+
+static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
+                   int depth, yyjson_mut_val **out);
+
+/* oneOf only of constants: two of its other texts may be the same. */
+static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const char *stop, int depth,
+                      yyjson_mut_val **out) {
+    static const char *const never[] = {"enum", "const", "pattern", "minLength", "maxLength"};
+    yyjson_val *any = yyjson_obj_get(s, "anyOf"), *one = yyjson_obj_get(s, "oneOf"), *item;
+    yyjson_mut_val *text = NULL;
+    size_t i, n;
+
+    for (i = 0; i < ARRAY_SIZE(never); i++)
+        if (yyjson_obj_get(s, never[i]))
+            return force_refuse(f, "anyOf beside other rules");
+    if (any && one)
+        return force_refuse(f, "anyOf beside oneOf");
+    *out = node_list(f->n, "either");
+    yyjson_arr_foreach(any ? any : one, i, n, item) {
+        yyjson_val *is = value_resolve(root, item);
+        int r = text_at(f, root, item, stop, depth + 1, &text);
+
+        if (r == 0 && one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
+            r = force_refuse(f, "oneOf of strings that are no constants");
+        if (r < 0)
+            return r;
+        node_add(f->n, *out, text);
+    }
+    return n ? 0 : force_refuse(f, "an empty anyOf");
+}
+
+static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
+                   int depth, yyjson_mut_val **out) {
+    static const char *const never[] = {"not", "if"};
+    yyjson_val *s = value_resolve(root, schema), *v = yyjson_obj_get(s, "allOf");
+
+    if (!s || depth == UNION_DEPTH)
+        return force_refuse(f, s ? "such deep nesting" : "a reference that leads nowhere");
+    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
+        if (yyjson_obj_get(s, never[i]))
+            return force_refuse(f, never[i]);
+    if (v) /* the way to put a description beside a reference */
+        return yyjson_arr_size(v) == 1
+                   ? text_at(f, root, yyjson_arr_get_first(v), stop, depth + 1, out)
+                   : force_refuse(f, "allOf");
+    if (yyjson_obj_get(s, "anyOf") || yyjson_obj_get(s, "oneOf"))
+        return union_text(f, root, s, stop, depth, out);
+    if ((v = yyjson_obj_get(s, "const")))
+        return constant_text(f, v, 1, stop, out);
+    if ((v = yyjson_obj_get(s, "enum")))
+        return constant_text(f, yyjson_arr_get_first(v), yyjson_arr_size(v), stop, out);
+    return yyjson_obj_get(s, "pattern") ? pattern_text(f, s, out) : counted_text(f, s, stop, out);
+}
+
+int force_text(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
+               yyjson_mut_val **out) {
+    return text_at(f, root, schema, stop, 0, out);
+}

@@ -1,0 +1,501 @@
+/*
+ * Calls under a grammar: for every format, random tools and random texts that the grammar allows, what
+ * the format's own parser reads are calls of these tools whose arguments fit, and nothing else.
+ */
+
+#include <criterion/criterion.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/toolcall/parser.h"
+#include "base/rng.h"
+#include "tests/api/toolcall_support.h"
+#include "tests/support/schemas.h"
+#include "text/constraint.h"
+
+#define END 256
+#define TEXT_MAX 6000
+
+/* Markers that are special tokens of one of the two vocabularies; in the other they are plain text. */
+static const char *const specials[] = {
+    "<tool_call>",
+    "</tool_call>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|start|>",
+    "<|python_tag|>",
+    "<|open|>",
+    "<|close|>",
+    "<|sep|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "<tool_calls>",
+    "</tool_calls>",
+};
+
+static struct grammar_vocab *vocab_of(bool special) {
+    static char bytes[256];
+    struct grammar_token t[257 + ARRAY_SIZE(specials)] = {0};
+    uint32_t n = 257 + (special ? ARRAY_SIZE(specials) : 0);
+    static const int32_t ends[] = {END};
+    struct grammar_vocab *v = NULL;
+
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        t[i] = (struct grammar_token){.bytes = &bytes[i], .len = 1};
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(specials); i++)
+        t[257 + i] = (struct grammar_token){specials[i], strlen(specials[i]), true};
+    cr_assert_eq(grammar_vocab_new(&v, t, n, ends, 1), 0);
+    return v;
+}
+
+/* ---- random tools */
+
+struct writer {
+    struct buf b;
+    struct rng r;
+};
+
+static uint32_t below(struct writer *w, uint32_t n) {
+    return rng_below(&w->r, n);
+}
+
+static void write_schema(struct writer *w, int depth);
+
+static void write_string(struct writer *w) {
+    static const char *const rules[] = {
+        "",
+        "",
+        ",\"minLength\":1",
+        ",\"minLength\":2,\"maxLength\":5",
+        ",\"maxLength\":7",
+        ",\"enum\":[\"on\",\"off\",\"o\\\"f\",\"<b>\",\"\\u00e9\\n\"]",
+        ",\"pattern\":\"^[a-f]+$\"",
+        ",\"pattern\":\"^[^a-z]{1,3}x?$\"",
+        ",\"pattern\":\"^.{2}[ -~]$\"",
+        ",\"description\":\"D.\"",
+    };
+
+    buf_printf(&w->b, "{\"type\":\"string\"%s}", rules[below(w, ARRAY_SIZE(rules))]);
+}
+
+static void write_object(struct writer *w, int depth, const char *more) {
+    static const char *const names[] = {"a", "city", "B_2", "max", "Zone", "is_it"};
+    uint32_t n = below(w, 5), first = below(w, ARRAY_SIZE(names));
+    bool any = false;
+
+    buf_add_str(&w->b, "{\"type\":\"object\",\"properties\":{");
+    for (uint32_t i = 0; i < n; i++) {
+        buf_printf(&w->b, "%s\"%s\":", i ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
+        write_schema(w, depth - 1);
+    }
+    buf_add_str(&w->b, "},\"required\":[");
+    for (uint32_t i = 0; i < n; i++) {
+        if (below(w, 2)) {
+            buf_printf(&w->b, "%s\"%s\"", any ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
+            any = true;
+        }
+    }
+    buf_printf(&w->b, "],\"additionalProperties\":false%s}", more);
+}
+
+static void write_schema(struct writer *w, int depth) {
+    static const char *const fixed[] = {
+        "{\"type\":\"integer\"}",
+        "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120}",
+        "{\"type\":\"number\"}",
+        "{\"type\":\"boolean\"}",
+        "{\"type\":[\"string\",\"null\"]}",
+        "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"default\":null}",
+        "{\"type\":[\"integer\",\"string\"]}",
+        "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"null\"}]}",
+        "{\"$ref\":\"#/$defs/kind\"}",
+        "{\"$ref\":\"#/$defs/point\"}",
+        "{\"enum\":[\"x\",1,null,false]}",
+        "{\"const\":\"this\"}",
+    };
+    uint32_t kind = below(w, depth > 0 ? 10 : 6);
+
+    if (kind < 3) {
+        write_string(w);
+    } else if (kind < 7) {
+        buf_add_str(&w->b, fixed[below(w, ARRAY_SIZE(fixed))]);
+    } else if (kind == 7) {
+        write_object(w, depth, "");
+    } else {
+        buf_add_str(&w->b, "{\"type\":\"array\",\"items\":");
+        write_schema(w, depth - 1);
+        buf_printf(&w->b, ",\"minItems\":%u,\"maxItems\":%u}", below(w, 2), 2 + below(w, 3));
+    }
+}
+
+static const char defs[] =
+    ",\"$defs\":{\"kind\":{\"type\":\"string\",\"enum\":[\"big\",\"small\"]},\"point\":{\"type\":"
+    "\"object\",\"properties\":{\"x\":{\"type\":\"integer\"},\"k\":{\"$ref\":\"#/$defs/kind\"}},"
+    "\"required\":[\"x\"],\"additionalProperties\":false}}";
+
+/* [{"function": ..}, ..] */
+static yyjson_doc *random_tools(struct writer *w, uint32_t n) {
+    static const char *const names[] = {"get_weather", "f", "mcp__a-b.c", "ping"};
+
+    buf_clear(&w->b);
+    buf_add_char(&w->b, '[');
+    for (uint32_t i = 0; i < n; i++) {
+        buf_printf(&w->b, "%s{\"type\":\"function\",\"function\":{\"name\":\"%s\"", i ? "," : "",
+                   names[i]);
+        if (below(w, 8)) {
+            buf_add_str(&w->b, ",\"parameters\":");
+            write_object(w, 3, defs);
+        }
+        buf_add_str(&w->b, "}}");
+    }
+    buf_add_char(&w->b, ']');
+    yyjson_doc *doc = yyjson_read(w->b.data, w->b.len, 0);
+
+    cr_assert(doc, "%s", w->b.data);
+    return doc;
+}
+
+/* ---- random texts */
+
+/* What closes something, in any format: without a wish for it a random text would hardly end. */
+struct wish {
+    const char *text[8];
+    size_t n;
+    const char *now;
+};
+
+static void set_wishes(struct wish *w, const struct toolcall_format *f) {
+    const char *all[] = {f->shape.value_end,
+                         f->shape.value_end,
+                         f->shape.call_end,
+                         f->shape.section_end,
+                         "\"",
+                         "}",
+                         "<|\"|>",
+                         "]"};
+
+    w->n = 0;
+    w->now = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        if (all[i] && *all[i])
+            w->text[w->n++] = all[i];
+}
+
+static bool allowed(const uint32_t *bits, uint32_t id) {
+    return bits[id / 32] >> (id % 32) & 1;
+}
+
+/* The token with which @text goes on; END: none. */
+static uint32_t token_at(const uint32_t *bits, const char *text, uint32_t n_tokens, size_t *len) {
+    for (uint32_t i = 257; i < n_tokens; i++) {
+        *len = strlen(specials[i - 257]);
+        if (strncmp(text, specials[i - 257], *len) == 0 && allowed(bits, i))
+            return i;
+    }
+    *len = 1;
+    return *text && allowed(bits, (unsigned char)*text) ? (unsigned char)*text : END;
+}
+
+static uint32_t pick(struct rng *r, struct wish *w, const uint32_t *bits, uint32_t n_tokens) {
+    static const char liked[] = "abx01 \"</>\n{}[]:,.-\\";
+    size_t len;
+
+    if (allowed(bits, END) && rng_below(r, 3) == 0)
+        return END;
+    if (!w->now && rng_below(r, 5) == 0)
+        w->now = w->text[rng_below(r, (uint32_t)w->n)];
+    if (w->now) {
+        uint32_t id = token_at(bits, w->now, n_tokens, &len);
+
+        w->now = id != END && w->now[len] ? w->now + len : NULL;
+        if (id != END)
+            return id;
+    }
+    for (int i = 0; i < 12; i++) {
+        uint32_t id = (unsigned char)liked[rng_below(r, sizeof(liked) - 1)];
+
+        if (allowed(bits, id))
+            return id;
+    }
+    for (uint32_t from = rng_below(r, n_tokens), i = 0; i < n_tokens; i++)
+        if (allowed(bits, (from + i) % n_tokens))
+            return (from + i) % n_tokens;
+    cr_assert_fail("nothing is allowed");
+    return END;
+}
+
+/* A text under @c; false: it did not end in time. */
+static bool generate(struct constraint *c, const struct toolcall_format *f, struct rng *r,
+                     uint32_t n_tokens, struct buf *out) {
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+    struct wish w;
+    uint32_t bits[16] = {0};
+
+    set_wishes(&w, f);
+    buf_clear(out);
+    cr_assert_leq(constraint_n_words(c), ARRAY_SIZE(bits));
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    while (out->len < TEXT_MAX) {
+        cr_assert_gt(constraint_mask(s, bits), 0, "%s: stuck after %s", f->name, out->data);
+        uint32_t id = pick(r, &w, bits, n_tokens);
+        char byte = (char)id;
+
+        cr_assert_eq(constraint_accept(s, (int32_t)id), 0);
+        if (id == END)
+            return true;
+        buf_add(out, id < 256 ? &byte : specials[id - 257],
+                id < 256 ? 1 : strlen(specials[id - 257]));
+    }
+    return false;
+}
+
+/* ---- what is read */
+
+struct reading {
+    yyjson_val *tools;
+    struct buf args;
+    char name[TOOLCALL_NAME_MAX + 1];
+    uint32_t n_calls;
+    const char *format;
+    const struct buf *text;
+    bool loose;
+};
+
+static yyjson_val *parameters_of(yyjson_val *tools, const char *name) {
+    size_t i, n;
+    yyjson_val *tool;
+
+    yyjson_arr_foreach(tools, i, n, tool) {
+        yyjson_val *f = yyjson_obj_get(tool, "function");
+
+        if (yyjson_equals_str(yyjson_obj_get(f, "name"), name))
+            return f;
+    }
+    return NULL;
+}
+
+static void check_call(struct reading *r, bool complete) {
+    yyjson_val *f = parameters_of(r->tools, r->name), *schema = yyjson_obj_get(f, "parameters");
+    yyjson_doc *doc = yyjson_read(r->args.data ? r->args.data : "", r->args.len, 0);
+    yyjson_val *args = yyjson_doc_get_root(doc);
+
+    cr_assert(f && complete && yyjson_is_obj(args), "%s: %s(%s)%s of\n%s", r->format, r->name,
+              r->args.data, complete ? "" : " broken", r->text->data);
+    cr_assert(r->loose || schema || yyjson_obj_size(args) == 0);
+    if (schema && !r->loose) {
+        CLEANUP(freep) char *rules = yyjson_val_write(schema, 0, NULL);
+
+        cr_assert(schema_allows(rules, strlen(rules), r->args.data, r->args.len),
+                  "%s: %s do not fit %s\n%s", r->format, r->args.data, r->name, r->text->data);
+    }
+    yyjson_doc_free(doc);
+    r->n_calls++;
+}
+
+static int on_event(void *ctx, const struct toolcall_event *e) {
+    struct reading *r = ctx;
+
+    switch (e->kind) {
+    case TOOLCALL_BEGIN:
+        snprintf(r->name, sizeof(r->name), "%s", e->name);
+        buf_clear(&r->args);
+        break;
+    case TOOLCALL_ARGS:
+        buf_add(&r->args, e->data, e->len);
+        break;
+    case TOOLCALL_END:
+        check_call(r, e->complete);
+        break;
+    default:
+        cr_assert_fail("%s: text outside of calls: %.*s of\n%s", r->format, (int)e->len, e->data,
+                       r->text->data);
+    }
+    return 0;
+}
+
+static uint32_t expect_calls(const struct toolcall_format *f, yyjson_val *tools,
+                             const struct buf *text, bool loose) {
+    CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
+    struct toolcall_opts o = {.format = f, .tools = tools};
+    struct reading r = {
+        .tools = tools, .args = {.max = 1 << 20}, .format = f->name, .text = text, .loose = loose};
+
+    cr_assert_eq(toolcall_parser_new(&p, &o), 0);
+    cr_assert_eq(toolcall_feed(p, text->data, text->len, on_event, &r), 0);
+    cr_assert_eq(toolcall_finish(p, on_event, &r), 0);
+    cr_assert_gt(r.n_calls, 0, "%s: no call in %s", f->name, text->data);
+    buf_deinit(&r.args);
+    return r.n_calls;
+}
+
+/* The grammar of @f for @tools; NULL: not all of them can be held. */
+static struct constraint *constraint_of(const struct toolcall_format *f, yyjson_val *tools,
+                                        const struct grammar_vocab *v, bool loose, bool after) {
+    struct toolcall_tool tool[8];
+    struct toolcall_force o = {.format = f, .tools = tool, .after = after, .max_calls = 3};
+    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+    yyjson_mut_val *root = NULL;
+    struct constraint *c = NULL;
+    struct err err = {0};
+    size_t i, max, len;
+    yyjson_val *item;
+
+    yyjson_arr_foreach(tools, i, max, item) {
+        yyjson_val *one = yyjson_obj_get(item, "function");
+
+        tool[o.n_tools++] =
+            (struct toolcall_tool){.name = yyjson_get_str(yyjson_obj_get(one, "name")),
+                                   .parameters = yyjson_obj_get(one, "parameters"),
+                                   .param = "tools",
+                                   .loose = loose};
+    }
+    int r = toolcall_force(&root, &n, &o, &err);
+
+    if (r == 0) {
+        char *text = yyjson_mut_val_write(root, 0, &len);
+
+        r = constraint_new(&c, v, text, len, NULL, 0, NULL, &err);
+        cr_assert_eq(r, 0, "%s: %d %s %s", f->name, r, err.message, text);
+        free(text);
+    }
+    cr_assert(r == 0 || (r == -22 && err.status == 400 && strcmp(err.param, "tools") == 0),
+              "%s: %d", f->name, r);
+    yyjson_mut_doc_free(n.doc);
+    return c;
+}
+
+struct counts {
+    uint32_t made, texts, calls;
+};
+
+/* @after: the text begins with a trigger. @loose: arguments need not fit. */
+static struct counts check_format(const struct toolcall_format *f, struct writer *w, uint32_t n,
+                                  bool loose, const char *after) {
+    struct grammar_vocab *v[2] = {vocab_of(false), vocab_of(true)};
+    struct buf text = {.max = 1 << 20}, all = {.max = 1 << 20};
+    struct counts sum = {0};
+
+    for (uint32_t k = 0; k < n; k++) {
+        yyjson_doc *doc = random_tools(w, 1 + below(w, 3));
+        yyjson_val *tools = yyjson_doc_get_root(doc);
+        struct constraint *c = constraint_of(f, tools, v[k % 2], loose, after != NULL);
+        uint32_t n_tokens = 257 + (k % 2 ? ARRAY_SIZE(specials) : 0);
+
+        sum.made += c != NULL;
+        for (int m = 0; c && m < 3; m++) {
+            if (!generate(c, f, &w->r, n_tokens, &text))
+                continue;
+            buf_clear(&all);
+            buf_add_str(&all, after ? after : "");
+            buf_add(&all, text.data, text.len);
+            sum.texts++;
+            sum.calls += expect_calls(f, tools, &all, loose);
+        }
+        constraint_free(c);
+        yyjson_doc_free(doc);
+    }
+    buf_deinit(&text);
+    buf_deinit(&all);
+    grammar_vocab_free(v[0]);
+    grammar_vocab_free(v[1]);
+    return sum;
+}
+
+static void check_all(bool loose, bool after, uint32_t n) {
+    struct writer w = {.b = {.max = 1 << 20}, .r = {2026 + loose + 2u * after}};
+
+    setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
+    for (size_t i = 0; toolcall_at(i); i++) {
+        const struct toolcall_format *f = toolcall_at(i);
+        const char *trigger = NULL;
+
+        for (size_t k = 0; k < (after ? 3 : 1) && (k == 0 || trigger); k++) {
+            trigger = after ? toolcall_after(f, k) : NULL;
+            cr_assert(!after || k || trigger, "%s has no trigger", f->name);
+            if (after && !trigger)
+                break;
+            struct counts c = check_format(f, &w, n, loose, trigger);
+
+            cr_expect_eq(c.made, n, "%s: %u of %u sets of tools", f->name, c.made, n);
+            cr_expect_gt(c.texts, 2 * n, "%s: %u texts ended", f->name, c.texts);
+            cr_expect(after || c.calls > c.texts, "%s: %u calls in %u texts", f->name, c.calls,
+                      c.texts);
+        }
+    }
+    buf_deinit(&w.b);
+}
+
+Test(toolcall_force, every_text_is_calls_that_fit) {
+    check_all(false, false, 40);
+}
+
+Test(toolcall_force, after_a_trigger_too) {
+    check_all(false, true, 10);
+}
+
+Test(toolcall_force, any_arguments_are_still_an_object) {
+    check_all(true, false, 10);
+}
+
+/* What a format cannot hold is said, with its place. */
+Test(toolcall_force, what_cannot_be_written_is_refused) {
+    static const struct {
+        const char *format, *parameters, *why; /* why NULL: it can */
+    } table[] = {
+        {"hermes", "{\"type\":\"string\"}", "a type other than"},
+        {"hermes", "7", "no schema of an object"},
+        {"hermes", "true", NULL},
+        {"glm", "{\"anyOf\":[{}]}", "anyOf"},
+        {"glm", "{\"type\":\"object\",\"required\":[\"a\"]}", "a required property"},
+        {"glm", "{\"properties\":{\"a<\":{}}}", "#/properties/a<: this property's name"},
+        {"glm", "{\"properties\":{\"a\":{\"$ref\":\"#/properties/b\"},\"b\":{}}}", "a reference"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"<\"}}}", "this pattern"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a|b$\"}}}",
+         "this pattern"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(a|b)$\"}}}", NULL},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", "not"},
+        {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"date\"}}}", NULL},
+        {"lfm2", "{\"properties\":{\"a b\":{}}}", "this property's name"},
+        {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
+         "uniqueItems"},
+        {"gemma4",
+         "{\"properties\":{\"a\":{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}}}",
+         "oneOf"},
+        {"gemma4", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}}}",
+         "such deep nesting"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        yyjson_doc *doc = yyjson_read(table[i].parameters, strlen(table[i].parameters), 0);
+        struct toolcall_tool tool = {
+            .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "tools[0].x"};
+        struct toolcall_force o = {
+            .format = toolcall_find(table[i].format), .tools = &tool, .n_tools = 1};
+        struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+        yyjson_mut_val *root;
+        struct err err = {0};
+        int r = toolcall_force(&root, &n, &o, &err);
+
+        cr_assert(doc, "%s", table[i].parameters);
+        cr_expect_eq(r, table[i].why ? -22 : 0, "%s: %d", table[i].parameters, r);
+        cr_expect(!table[i].why || strstr(err.message, table[i].why), "%s: %s", table[i].parameters,
+                  err.message);
+        cr_expect_str_eq(err.param, table[i].why ? "tools[0].x" : "");
+        tool.name = "a b";
+        cr_expect_eq(toolcall_force(&root, &n, &o, &err), -22, "a name with a blank");
+        yyjson_mut_doc_free(n.doc);
+        yyjson_doc_free(doc);
+    }
+}
