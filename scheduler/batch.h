@@ -23,6 +23,7 @@ struct batch {
     struct cost_shape shape;
     int64_t launched_ns;
     int64_t expect_ns;
+    int64_t draft_ns; /* what the draft model took before */
     bool alone;
     bool drafts;   /* some rows are drafts: nothing is launched until their fate is known */
     bool prefills; /* some sequence has more than one row that is no draft */

@@ -3,6 +3,7 @@
 /* private - the scheduler's object, shared by scheduler.c (what others call) and step.c (one step). */
 
 #include "scheduler/batch.h"
+#include "scheduler/drafter.h"
 #include "scheduler/plan.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
@@ -34,6 +35,7 @@ struct sched {
     struct cost cost;
     struct estimate estimate;
     struct spec spec;
+    struct drafter *drafter; /* NULL: there is no draft model */
     struct turns turns;
     int64_t
         host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */

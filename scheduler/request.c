@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/drafter.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
 #include "text/constraint.h"
@@ -468,6 +469,8 @@ struct request *request_free(struct request *r) {
     free(r->bias);
     free(r->prediction);
     spec_request_free(r->spec);
+    drafter_drop(r);
+    free(r->drafter);
     constraint_state_free(r->place);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);

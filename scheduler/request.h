@@ -41,6 +41,7 @@ struct request_rules {
     uint32_t n_embd; /* of vectors; 0: the engine gives none */
 };
 
+struct drafter_seq;
 struct spec_request;
 struct constraint;
 struct constraint_state;
@@ -88,6 +89,7 @@ struct request {
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_flights;                   /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
+    struct drafter_seq *drafter;    /* scheduler/drafter.h; NULL: nothing yet */
     struct spec_request *spec;      /* scheduler/spec.h; NULL: nothing was drafted yet */
     struct constraint_state *place; /* after all of tokens[]; NULL: nothing is constrained */
     uint32_t n_drafted, n_accepted;

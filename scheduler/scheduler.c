@@ -16,6 +16,7 @@
 #include "scheduler/private.h"
 #include "text/tokenizer.h"
 
+#define CATCH_UP_PART 4 /* of the inter-token target: what the draft model may take to catch up */
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
 
 /* ---- ids ---- */
@@ -81,6 +82,19 @@ static int init_plan(struct sched *s) {
     return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;
 }
 
+static int init_drafter(struct sched *s) {
+    struct drafter_opts o = {
+        .engine = s->opts.draft_engine,
+        .clock = s->clock,
+        .max_seqs = s->opts.max_seqs,
+        .max_rows = s->opts.max_rows,
+        .catch_up_ns = (int64_t)s->opts.itl_target_ms * 1000000 / CATCH_UP_PART,
+        .force = s->opts.force_draft,
+    };
+
+    return s->opts.draft_engine && !s->opts.no_speculation ? drafter_new(&s->drafter, &o) : 0;
+}
+
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
@@ -96,6 +110,8 @@ static int init(struct sched *s) {
         r = init_plan(s);
     if (r == 0)
         r = spec_init(&s->spec, &spec);
+    if (r == 0)
+        r = init_drafter(s);
     if (r == 0)
         r = turns_init(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
@@ -153,6 +169,7 @@ struct sched *sched_free(struct sched *s) {
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
+    drafter_free(s->drafter);
     turns_deinit(s);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
@@ -186,6 +203,7 @@ static void count_end(struct sched *s, const struct request *r) {
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->seq = kv_seq_free(r->seq);
+    drafter_drop(r);
     list_remove(&r->queued.link);
     if (r->compiling && r->constraints->forget)
         r->constraints->forget(r->constraints->ctx, r->id);

@@ -50,6 +50,7 @@ struct sched_opts {
     uint32_t
         force_draft; /* tests: drafts of up to so many tokens, whatever they cost; 0: if it pays */
     const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
+    struct engine *draft_engine; /* of a small model with the same tokens; NULL: there is none */
     uint64_t hash_seed;
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
     struct suspects *suspects;         /* NULL, or the shared page */

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "scheduler/drafter.h"
 #include "text/constraint.h"
 
 #define DEFAULT_MAX 16u
@@ -52,7 +53,7 @@
 #define PAUSE_MAX 1024u
 
 static const struct draft_source *const table[] = {
-    &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, NULL,
+    &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, NULL,
 };
 
 int spec_init(struct spec *s, const struct spec_opts *opts) {
@@ -215,6 +216,7 @@ static struct draft_text text_of(const struct request *r) {
                                .n_tokens = r->n_tokens,
                                .prediction = r->prediction,
                                .n_prediction = r->n_prediction,
+                               .guess = r->drafter ? &r->drafter->guess : NULL,
                                .place = r->place,
                                .tokenizer = r->tokenizer,
                                .share_key = r->share.key};
@@ -232,29 +234,43 @@ static uint32_t cut_refused(struct constraint_state *place, const int32_t *draft
     return fits;
 }
 
+/* survival[k], for the first @n tokens of a draft of source @i: how many are worth a row. */
+static uint32_t survivals(const struct spec *s, const struct spec_request *q, uint32_t i,
+                          uint32_t level, uint32_t n, float *survival, float *sum) {
+    const struct spec_run *u = &q->run[i];
+    float p = MIN((u->right + DOUBT) / (u->promised + DOUBT), 1);
+    float common = s->source[i]->prior, own = common;
+    uint32_t k;
+
+    *sum = 0;
+    for (k = 0; k < n; k++) {
+        p *= estimate(s, q, i, level, k, &common, &own);
+        if (p < LEAST && !q->rest[i].probe)
+            break;
+        survival[k] = p;
+        *sum += p;
+    }
+    return k;
+}
+
+/* How long a draft of source @i may be. */
+static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
+    return MIN(max, q->rest[i].probe ? PROBE : MAX(q->run[i].most, START));
+}
+
 /* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
  * expected of the one kept. */
 static float ask(struct spec *s, struct request *r, uint32_t i, const struct draft_text *t,
                  uint32_t max, float best) {
     struct spec_request *q = r->spec;
     int32_t draft[DRAFT_MAX];
-    const struct spec_run *u = &q->run[i];
-    float survival[DRAFT_MAX], sum = 0;
-    float p = MIN((u->right + DOUBT) / (u->promised + DOUBT), 1);
-    float common = s->source[i]->prior, own = common;
+    float survival[DRAFT_MAX], sum;
     uint32_t strength = 0, n, k;
 
-    max = MIN(max, q->rest[i].probe ? PROBE : MAX(u->most, START));
-    n = s->source[i]->propose(q->state[i], t, draft, max, &strength);
+    n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max), &strength);
     if (r->place)
         n = cut_refused(r->place, draft, n);
-    for (k = 0; k < n; k++) {
-        p *= estimate(s, q, i, level_of(strength), k, &common, &own);
-        if (p < LEAST && !q->rest[i].probe)
-            break;
-        survival[k] = p;
-        sum += p;
-    }
+    k = survivals(s, q, i, level_of(strength), n, survival, &sum);
     if (k == 0 || sum <= best)
         return best;
     memcpy(q->draft, draft, k * sizeof(*draft));
@@ -273,26 +289,74 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
     s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
 }
 
+/* Whether source @i of @r may be asked now. */
+static bool may_ask(const struct spec *s, const struct request *r, uint32_t i) {
+    const struct spec_rest *z = &r->spec->rest[i];
+
+    return r->spec->state[i] && request_n_out(r) >= z->until && (!z->probe || s->n_tries > 0);
+}
+
+/* The request's part where it may have drafts at all, of at most *max tokens; else NULL. */
+static struct spec_request *open_for(struct spec *s, struct request *r, const struct draft_text *t,
+                                     uint32_t *max) {
+    uint32_t left = r->max_tokens - r->n_tokens;
+
+    if (s->n_sources == 0 || s->quiet || r->flags & SUBMIT_NO_SPECULATION || left < 2)
+        return NULL;
+    *max = MIN(s->max_draft, left - 1);
+    return begin(s, r, t);
+}
+
 void spec_propose(struct spec *s, struct request *r) {
-    uint32_t n_out = request_n_out(r), left = r->max_tokens - r->n_tokens;
     struct draft_text t = text_of(r);
     float best = 0;
+    uint32_t max;
 
     if (r->spec)
         r->spec->n_draft = 0;
-    if (s->n_sources == 0 || s->quiet || r->flags & SUBMIT_NO_SPECULATION || left < 2)
-        return;
-    struct spec_request *q = begin(s, r, &t);
+    struct spec_request *q = open_for(s, r, &t, &max);
     if (!q)
         return;
-    for (uint32_t i = 0; i < s->n_sources; i++) {
-        const struct spec_rest *z = &q->rest[i];
-
-        if (!q->state[i] || n_out < z->until || (z->probe && s->n_tries == 0))
-            continue;
-        best = ask(s, r, i, &t, MIN(s->max_draft, left - 1), best);
-    }
+    for (uint32_t i = 0; i < s->n_sources; i++)
+        if (may_ask(s, r, i))
+            best = ask(s, r, i, &t, max, best);
     s->n_tries -= q->n_draft > 0 && q->rest[q->source].probe;
+}
+
+float spec_offers(struct spec *s, struct request *r) {
+    uint32_t n_tries = s->n_tries;
+    float sum = 0;
+
+    spec_propose(s, r);
+    s->n_tries = n_tries; /* it is only asked what there would be */
+    for (uint32_t k = 0; r->spec && k < r->spec->n_draft; k++)
+        sum += r->spec->survival[k];
+    return sum;
+}
+
+static uint32_t index_of(const struct spec *s, const struct draft_source *source) {
+    uint32_t i = 0;
+
+    while (i < s->n_sources && s->source[i] != source)
+        i++;
+    return i;
+}
+
+uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
+                     float survival[DRAFT_MAX], bool *probe) {
+    uint32_t i = index_of(s, source), max;
+    struct draft_text t = text_of(r);
+    struct spec_request *q = open_for(s, r, &t, &max);
+    float sum;
+
+    if (!q || i == s->n_sources || !may_ask(s, r, i))
+        return 0;
+    *probe = q->rest[i].probe;
+    return survivals(s, q, i, level_of(DRAFT_MODEL_STRENGTH), longest(q, i, max), survival, &sum);
+}
+
+void spec_decline(struct spec *s, struct request *r, const struct draft_source *source) {
+    fail(r->spec, index_of(s, source), request_n_out(r));
 }
 
 bool spec_probes(const struct request *r) {

@@ -80,6 +80,14 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
 /* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
  * worth mentioning. */
 void spec_propose(struct spec *s, struct request *r);
+/* The tokens expected of the draft that @r would have now. */
+float spec_offers(struct spec *s, struct request *r);
+/* How many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the probability that its first i + 1
+ * tokens are right. *probe: as spec_probes(). */
+uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
+                     float survival[DRAFT_MAX], bool *probe);
+/* It was not worth asking @source. */
+void spec_decline(struct spec *s, struct request *r, const struct draft_source *source);
 /* Whether the draft at hand is to be tried whatever the estimates say; it is short. */
 bool spec_probes(const struct request *r);
 /* The plan gave the draft at hand no row. */

@@ -187,6 +187,7 @@ static void gather(struct sched *s) {
 
 static void preempt(struct sched *s, struct request *r) {
     r->seq = kv_seq_free(r->seq);
+    drafter_drop(r);
     r->n_computed = 0;
     r->n_preempted++;
     r->n_bypassed = 0;
@@ -283,7 +284,42 @@ static void write_suspects(struct sched *s, int64_t now) {
     __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
 }
 
+/* Likewise while the draft model runs. */
+static void suspect_drafts(struct sched *s, int64_t now) {
+    struct suspects *page = s->opts.suspects;
+    uint32_t n = 0;
+
+    if (!page)
+        return;
+    LIST_FOREACH(node, &s->running) {
+        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->drafter && r->drafter->n_asked > 0 && n < SUSPECTS_MAX)
+            page->ids[n++] = r->id;
+    }
+    page->started_ns = now;
+    __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
+}
+
 /* ---- launch ---- */
+
+/* Lets the draft model guess. 0; 1: when the step under way has been waited for; -EIO, -ENOMEM. */
+static int draft(struct sched *s, struct batch *t) {
+    t->draft_ns = 0;
+    if (!s->drafter)
+        return 0;
+    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
+    if (drafter_choose(s->drafter, &s->spec, &s->cost, &s->running) == 0)
+        return 0;
+    if (sched_n_flights(s) > 0)
+        return 1;
+    suspect_drafts(s, clock_now(s->clock));
+    int64_t ns = drafter_run(s->drafter, &s->running);
+    if (ns < 0)
+        return (int)ns;
+    t->draft_ns = ns;
+    return 0;
+}
 
 /* Plans until there is a step to launch: yielding and admitting alone are no step. 0; 1: nobody can run
  * now. */
@@ -344,15 +380,17 @@ int step_launch(struct sched *s) {
         return 1;
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return 1;
-    int e = plan(s, begin);
+    int e = draft(s, t);
+    if (e == 0)
+        e = plan(s, begin);
     if (e != 0)
         return e;
     build(s, t);
     int64_t now = clock_now(s->clock);
     if (sched_n_flights(s) == 0)
-        s->host_ns += (MIN(now - s->last_end_ns, HOST_MAX_NS) - s->host_ns) / 8;
-    s->stats.plan_ns_total += (uint64_t)(now - begin);
-    s->stats.last_plan_us = (uint32_t)((now - begin) / 1000);
+        s->host_ns += (MIN(now - s->last_end_ns - t->draft_ns, HOST_MAX_NS) - s->host_ns) / 8;
+    s->stats.plan_ns_total += (uint64_t)(now - begin - t->draft_ns);
+    s->stats.last_plan_us = (uint32_t)((now - begin - t->draft_ns) / 1000);
     return launch(s, t, now);
 }
 
@@ -394,7 +432,8 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
     if (!t->prefills)
-        spec_account(&s->spec, t->b.n_seqs, t->drafts, n_tokens, ns, t->expect_ns);
+        spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
+                     ns + t->draft_ns, t->expect_ns + t->draft_ns);
     cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.n_steps++;

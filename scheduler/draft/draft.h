@@ -16,8 +16,15 @@ struct constraint_state;
 struct tokenizer;
 
 #define DRAFT_MAX 32u        /* tokens of a draft */
-#define DRAFT_SOURCES_MAX 4u /* rows of a table */
+#define DRAFT_SOURCES_MAX 5u /* rows of a table */
 #define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
+
+/* What the draft model guesses behind tokens[at - 1]. */
+struct draft_guess {
+    int32_t token[DRAFT_MAX];
+    uint32_t n, at;
+};
+#define DRAFT_MODEL_STRENGTH 1u
 
 /* What a source may see. tokens and its counts change between calls, and may be elsewhere. */
 struct draft_text {
@@ -25,6 +32,7 @@ struct draft_text {
     uint32_t n_prompt, n_tokens;
     const int32_t *prediction; /* what the client expects, or NULL */
     uint32_t n_prediction;
+    const struct draft_guess *guess;   /* NULL: there is no draft model */
     struct constraint_state *place;    /* after the last token; looked at, not moved; or NULL */
     const struct tokenizer *tokenizer; /* or NULL */
     const uint8_t *share_key; /* [16] only outputs under the same key may show in a draft */
@@ -50,4 +58,5 @@ struct draft_source {
 extern const struct draft_source draft_forced;     /* what the constraint leaves no choice about */
 extern const struct draft_source draft_prediction; /* what the client expects */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
+extern const struct draft_source draft_model;      /* what a small model guesses */
 extern const struct draft_source draft_recent;     /* recent outputs under the same share key */

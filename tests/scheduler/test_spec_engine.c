@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
+#include "scheduler/draft/draft.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/tiny_model.h"
 #include "text/tokenizer.h"
@@ -25,6 +26,8 @@ struct heard {
 };
 
 static struct gguf *model, *vocabulary;
+static struct gguf *small; /* the draft model's file, or NULL; */
+static uint32_t small_pages, large_pages = 12;
 static struct tokenizer *tokenizer;
 static struct heard plain[REQUESTS], drafted[REQUESTS];
 static int32_t prediction[REQUESTS][OUT];
@@ -148,14 +151,14 @@ static void listen(struct sched *s, struct heard *all) {
 }
 
 static void serve(const char *backend, const struct sched_opts *opts, struct heard *all) {
-    CLEANUP(engine_freep) struct engine *engine = NULL;
+    CLEANUP(engine_freep) struct engine *engine = NULL, *draft = NULL;
     CLEANUP(sched_freep) struct sched *s = NULL;
     struct engine_opts o = {
         .file = model,
         .backend = backend,
         .n_threads = 1,
         .isa = "auto",
-        .n_pages = 12,
+        .n_pages = large_pages,
         .page_tokens = 16,
         .max_context = 128,
         .max_rows = 64,
@@ -175,6 +178,13 @@ static void serve(const char *backend, const struct sched_opts *opts, struct hea
     so.tokenizer = tokenizer;
     memset(all, 0, REQUESTS * sizeof(*all));
     cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
+    if (small) {
+        o.file = small;
+        o.n_pages = small_pages;
+        o.page_tokens = 32;
+        cr_assert_eq(engine_new(&draft, &o, &err), 0, "%s", err.message);
+        so.draft_engine = draft;
+    }
     so.depth = MIN(so.depth, engine_info(engine)->depth);
     cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
     for (uint32_t i = 0; i < REQUESTS; i++) {
@@ -191,6 +201,8 @@ static void serve(const char *backend, const struct sched_opts *opts, struct hea
     sum.n_drafted += stats.n_drafted;
     sum.n_accepted += stats.n_accepted;
     sum.n_output_tokens += stats.n_output_tokens;
+    if (draft && !so.no_speculation)
+        cr_expect_gt(stats.n_drafted, 0);
 }
 
 static void compare(const struct heard *a, const struct heard *b) {
@@ -235,6 +247,55 @@ ParameterizedTest(struct backend_name *backend, spec_engine, drafts_change_no_bi
     cr_expect_gt(sum.n_drafted, sum.n_accepted);
     fprintf(stderr, "# %s: %lu tokens, %lu of %lu drafted accepted, %lu preemptions\n",
             backend->name, sum.n_output_tokens, sum.n_accepted, sum.n_drafted, sum.n_preemptions);
+    tokenizer_free(tokenizer);
+    gguf_free(vocabulary);
+    gguf_free(model);
+}
+
+static void open_small(uint64_t seed) {
+    struct err err = {0};
+    char path[64];
+
+    small = gguf_free(small);
+    tiny_model_temp(&(struct tiny_model){.seed = seed, .n_layer = 1, .n_embd = 128, .n_ff = 128},
+                    path);
+    cr_assert_eq(gguf_open(&small, path, &err), 0, "%s", err.message);
+    unlink(path);
+}
+
+/* A small model that is the large one says the same at every temperature, with every penalty: all that is not cut off
+ * by an end is accepted. Another one is mostly wrong. Neither changes a bit, with few pages or many. */
+Test(spec_engine, a_draft_model_changes_no_bit) {
+    static const struct draft_source *const only[] = {&draft_model, NULL};
+    struct sched_opts opts = {.drafts = only};
+
+    open_model();
+    serve("cpu", &(struct sched_opts){.no_speculation = true}, plain);
+    for (uint32_t depth = 1; depth <= 2; depth++)
+        for (small_pages = 5; small_pages <= 60; small_pages += 55) {
+            large_pages = small_pages == 5 ? 12 : 100;
+            opts.depth = depth;
+            opts.force_draft = 6;
+            sum = (struct msg_stats){0};
+            open_small(8);
+            serve("cpu", &opts, drafted);
+            compare(plain, drafted);
+            fprintf(stderr, "# the same model, %u pages, depth %u: %lu of %lu\n", small_pages,
+                    depth, sum.n_accepted, sum.n_drafted);
+            cr_expect_gt(sum.n_accepted, sum.n_drafted * 8 / 10, "%lu of %lu", sum.n_accepted,
+                         sum.n_drafted);
+            sum = (struct msg_stats){0};
+            open_small(9);
+            serve("cpu", &opts, drafted);
+            compare(plain, drafted);
+            cr_expect_lt(sum.n_accepted, sum.n_drafted / 2);
+            opts.force_draft = 0;
+            opts.drafts = NULL;
+            serve("cpu", &opts, drafted);
+            compare(plain, drafted);
+            opts.drafts = only;
+        }
+    small = gguf_free(small);
     tokenizer_free(tokenizer);
     gguf_free(vocabulary);
     gguf_free(model);

@@ -1,0 +1,36 @@
+/* The draft model's guess, computed beforehand for all requests at once (scheduler/drafter.c). */
+
+#include <string.h>
+#include "base/util.h"
+#include "scheduler/draft/draft.h"
+
+static int begin(void **state, void *common, const struct draft_text *t) {
+    static char on;
+
+    (void)common;
+    *state = t->guess ? &on : NULL;
+    return 0;
+}
+
+static void end(void *state) {
+    (void)state;
+}
+
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
+                        uint32_t *strength) {
+    const struct draft_guess *g = t->guess;
+    uint32_t n = g->at == t->n_tokens ? MIN(g->n, max) : 0;
+
+    (void)state;
+    memcpy(out, g->token, n * sizeof(*out));
+    *strength = DRAFT_MODEL_STRENGTH;
+    return n;
+}
+
+const struct draft_source draft_model = {
+    .name = "model",
+    .prior = 0.6F,
+    .begin = begin,
+    .end = end,
+    .propose = propose,
+};

@@ -1,0 +1,440 @@
+/*
+ * drafter - how the draft model is run.
+ *
+ * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and prompts that
+ * requests have in common are computed once here too. Where its pages are all taken, others go without drafts.
+ * Before a step the small model computes, for all chosen requests in one batch, what it does not know of them yet and the
+ * first guess; then one row each for every further guess. A guess is sampled with the request's own parameters,
+ * seed and position, so with the same noise as the large model's sample: at any temperature both say
+ * the same as often as their distributions allow.
+ *
+ * What was guessed wrong stays in the pages until the next run, which begins behind what both have in common.
+ * Only tokens of the request are committed, so a guess is never shared.
+ *
+ * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and checking them
+ * n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens expected for the time of
+ * both is greatest, and 0 unless that is 4 % better than without. Requests for which another source has something
+ * already are left out. The estimates of what is right are spec.c's; so are rests and tries.
+ */
+
+#include "scheduler/drafter.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/list.h"
+#include "kvpager/kvpager.h"
+#include "scheduler/request.h"
+#include "scheduler/spec.h"
+
+#define GAIN 1.04
+#define ENOUGH 1.0F /* tokens expected of another source, so that the small model is not asked */
+#define CATCH_UP_MIN 16u /* rows of a step for those who have to catch up, */
+#define FEW 4u           /* and for each of them */
+
+struct drafter {
+    struct drafter_opts opts;
+    const struct engine_info *info;
+    struct kv_pager *pager;
+    struct cost cost;
+    uint64_t step;
+    uint32_t n_chosen;
+    /* Scratch of drafter_choose(): [max_seqs]. */
+    struct candidate {
+        struct request *request;
+        float survival[DRAFT_MAX];
+        uint32_t max;
+        bool probe;
+    } * candidate;
+    /* One batch, [max_rows] and [max_seqs]. */
+    struct engine_batch b;
+    struct cost_shape shape;
+    struct request **owner; /* of each want */
+    int32_t *token;
+    struct engine_seq *seq;
+    struct engine_want *want;
+    struct engine_param *param;
+    uint32_t *start, *page;
+};
+
+static uint32_t max_seq_pages(const struct drafter *d) {
+    uint32_t t = d->info->page_tokens;
+
+    return MIN(d->info->n_pages, (d->info->max_context + t - 1) / t);
+}
+
+static int init(struct drafter *d) {
+    size_t n_seqs = d->opts.max_seqs, n_pages;
+    struct kv_opts o = {
+        .n_pages = d->info->n_pages,
+        .page_tokens = d->info->page_tokens,
+        .max_seqs = d->opts.max_seqs,
+        .max_seq_tokens = max_seq_pages(d) * d->info->page_tokens,
+    };
+
+    memcpy(o.fingerprint, d->info->fingerprint, sizeof(o.fingerprint));
+    if (size_mul(n_seqs, max_seq_pages(d), &n_pages))
+        return -ENOMEM;
+    d->candidate = calloc(n_seqs, sizeof(*d->candidate));
+    d->owner = calloc(n_seqs, sizeof(struct request *));
+    d->token = calloc(d->opts.max_rows, sizeof(*d->token));
+    d->seq = calloc(n_seqs, sizeof(*d->seq));
+    d->want = calloc(n_seqs, sizeof(*d->want));
+    d->param = calloc(n_seqs, sizeof(*d->param));
+    d->start = calloc(n_seqs + 1, sizeof(*d->start));
+    d->page = calloc(n_pages, sizeof(*d->page));
+    if (!d->candidate || !d->owner || !d->token || !d->seq || !d->want || !d->param || !d->start ||
+        !d->page)
+        return -ENOMEM;
+    return kv_pager_new(&d->pager, &o);
+}
+
+int drafter_new(struct drafter **out, const struct drafter_opts *opts) {
+    struct drafter *d = calloc(1, sizeof(*d));
+
+    if (!d)
+        return -ENOMEM;
+    d->opts = *opts;
+    d->info = engine_info(opts->engine);
+    cost_init(&d->cost);
+    int e = init(d);
+    if (e < 0) {
+        drafter_free(d);
+        return e;
+    }
+    *out = d;
+    return 0;
+}
+
+struct drafter *drafter_free(struct drafter *d) {
+    if (!d)
+        return NULL;
+    kv_pager_free(d->pager);
+    free(d->candidate);
+    free(d->owner);
+    free(d->token);
+    free(d->seq);
+    free(d->want);
+    free(d->param);
+    free(d->start);
+    free(d->page);
+    free(d);
+    return NULL;
+}
+
+void drafter_drop(struct request *r) {
+    if (!r->drafter)
+        return;
+    r->drafter->kv = kv_seq_free(r->drafter->kv);
+    r->drafter->n_computed = r->drafter->guess.n = 0;
+}
+
+void drafter_check(const struct drafter *d) {
+    kv_pager_check(d->pager);
+}
+
+/* ---- for whom, and how much ---- */
+
+/* Whether the small model can read @r at all, with @n tokens more. */
+static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
+    return r->n_tokens + n <= max_seq_pages(d) * d->info->page_tokens &&
+           !(r->flags & SUBMIT_NO_SPECULATION) && !request_pools(r) && !r->alone;
+}
+
+static bool decodes(const struct request *r) {
+    return r->n_tokens + r->n_pending - r->n_computed == 1 && !request_is_last(r);
+}
+
+/* What is expected for the time of both models, when every candidate gets up to @k tokens. */
+static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct cost *large,
+                   struct cost_shape check, uint32_t n_others) {
+    struct cost_shape small = {0};
+    double tokens = n + n_others;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct candidate *c = &d->candidate[i];
+        uint32_t own = MIN(k, c->max);
+
+        for (uint32_t j = 0; j < own; j++)
+            tokens += (double)c->survival[j];
+        cost_remove(&check, c->request->n_tokens - 1, 1);
+        cost_add(&check, c->request->n_tokens - 1, 1 + own);
+        cost_add(&small, c->request->n_tokens - 1, 1);
+    }
+    double ns = (double)cost_expect_ns(large, &check);
+    return tokens / (ns + k * (double)cost_expect_ns(&d->cost, &small));
+}
+
+/* The best number of tokens for all, or 0. */
+static uint32_t best_length(const struct drafter *d, uint32_t n, const struct cost *large,
+                            struct cost_shape check, uint32_t n_others) {
+    double without = rate(d, n, 0, large, check, n_others), best = without * GAIN;
+    uint32_t length = 0;
+
+    for (uint32_t k = 1; k <= DRAFT_MAX; k++) {
+        double q = rate(d, n, k, large, check, n_others);
+
+        if (q > best) {
+            best = q;
+            length = k;
+        }
+    }
+    return length;
+}
+
+/* Those for whom the small model may be asked, into d->candidate. @check: the shape of the large model's step with
+ * all that decode. */
+static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
+                                struct cost_shape *check, uint32_t *n_others) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, running) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        struct candidate *c = &d->candidate[n];
+
+        if (r->drafter)
+            r->drafter->n_asked = 0;
+        if (!decodes(r) || n == d->opts.max_seqs)
+            continue;
+        cost_add(check, r->n_tokens - 1, 1);
+        (*n_others)++;
+        if (!r->drafter)
+            r->drafter = calloc(1, sizeof(*r->drafter));
+        if (!r->drafter) /* no memory, no drafts */
+            continue;
+        if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= ENOUGH)
+            continue;
+        c->max = spec_expect(spec, r, &draft_model, c->survival, &c->probe);
+        c->request = r;
+        n += c->max > 0;
+    }
+    *n_others -= n;
+    return n;
+}
+
+uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost *large,
+                        const struct list *running) {
+    struct cost_shape check = {0};
+    uint32_t n_others = 0, n = find_candidates(d, spec, running, &check, &n_others);
+    uint32_t k = n == 0          ? 0
+                 : d->opts.force ? d->opts.force
+                                 : best_length(d, n, large, check, n_others);
+
+    d->n_chosen = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct candidate *c = &d->candidate[i];
+
+        c->request->drafter->n_asked = MIN(c->probe ? MAX(k, 2) : k, c->max);
+        d->n_chosen += c->request->drafter->n_asked > 0;
+        if (k == 0 && !c->probe)
+            spec_decline(spec, c->request, &draft_model);
+    }
+    return d->n_chosen;
+}
+
+/* ---- one batch ---- */
+
+static void begin_batch(struct drafter *d) {
+    d->b = (struct engine_batch){
+        .step = d->step + 1, .token = d->token, .seq = d->seq, .want = d->want, .param = d->param};
+    d->b.table[KV_GLOBAL].start = d->start;
+    d->b.table[KV_GLOBAL].page = d->page;
+    d->start[0] = 0;
+    d->shape = (struct cost_shape){0};
+}
+
+/* Adds positions [from, to) of @r, all known here: tokens, and guesses behind them. */
+static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
+    struct drafter_seq *q = r->drafter;
+    struct engine_batch *b = &d->b;
+    uint32_t n_pages;
+    const kv_page *page = kv_seq_pages(q->kv, &n_pages);
+
+    n_pages = MIN(n_pages, (to + d->info->page_tokens - 1) / d->info->page_tokens);
+    memcpy(d->page + d->start[b->n_seqs], page, n_pages * sizeof(*page));
+    d->start[b->n_seqs + 1] = d->start[b->n_seqs] + n_pages;
+    for (uint32_t i = from; i < to; i++)
+        d->token[b->n_rows + i - from] =
+            i < r->n_tokens ? r->tokens[i] : q->guess.token[i - r->n_tokens];
+    d->seq[b->n_seqs++] = (struct engine_seq){
+        .row0 = b->n_rows,
+        .n_rows = to - from,
+        .pos0 = from,
+        .n_prompt = r->n_prompt,
+        .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
+        .feed = -1,
+    };
+    b->n_rows += to - from;
+    cost_add(&d->shape, from, to - from);
+    q->n_computed = to;
+}
+
+/* Asks for the token behind the last row added, which is @r's. Its guesses stand in r->tokens for the penalties. */
+static void add_want(struct drafter *d, struct request *r) {
+    struct drafter_seq *q = r->drafter;
+    struct engine_batch *b = &d->b;
+    struct engine_param *p = &d->param[b->n_params];
+    uint32_t n_tokens = r->n_tokens + q->guess.n;
+
+    *p = r->param;
+    p->tokens = r->tokens;
+    p->n_tokens = n_tokens;
+    p->n_bans = n_tokens < r->min_tokens ? r->n_bans : 0;
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
+            p->n_bias = 0;
+    for (uint32_t i = 0; i < p->n_bans; i++)
+        if ((uint32_t)p->bans[i] >= d->info->n_vocab)
+            p->n_bans = 0;
+    d->owner[b->n_wants] = r;
+    d->want[b->n_wants++] = (struct engine_want){
+        .row = b->n_rows - 1,
+        .param = b->n_params++,
+        .out_pos = n_tokens - r->n_prompt,
+        .what = WANT_SAMPLE,
+        .no_digest = true,
+    };
+}
+
+/* 0 or -EIO. Takes the guesses. */
+static int run_batch(struct drafter *d) {
+    int64_t begin = clock_now(d->opts.clock);
+    struct engine_result res;
+
+    int e = engine_launch(d->opts.engine, &d->b);
+    if (e == 0)
+        e = engine_seal(d->opts.engine, d->b.step);
+    if (e == 0)
+        e = engine_wait(d->opts.engine, d->b.step, &res);
+    if (e < 0)
+        return e;
+    d->step = d->b.step;
+    cost_learn(&d->cost, &d->shape, clock_now(d->opts.clock) - begin);
+    for (uint32_t i = 0; i < d->b.n_wants; i++) {
+        struct request *r = d->owner[i];
+        struct draft_guess *g = &r->drafter->guess;
+
+        g->token[g->n] = res.out[i].token;
+        r->tokens[r->n_tokens + g->n++] = res.out[i].token;
+    }
+    return 0;
+}
+
+/* ---- keeping up ---- */
+
+/* Takes back what was guessed wrong and commits what has become certain. The last token's row is left: the next
+ * guess comes of it. */
+static void settle(struct drafter_seq *q, const struct request *r) {
+    struct draft_guess *g = &q->guess;
+    uint32_t right = MIN(q->n_computed, g->at), end = MIN(q->n_computed, r->n_tokens - 1);
+
+    if (!q->kv)
+        return;
+    while (right < end && r->tokens[right] == g->token[right - g->at])
+        right++;
+    right = MIN(right, end);
+    kv_seq_truncate(q->kv, right);
+    kv_seq_commit(q->kv, r->tokens, right);
+    q->n_computed = right;
+    g->n = 0;
+    g->at = r->n_tokens;
+}
+
+/* Makes room for @n positions: 0 or KV_FULL. What others have computed already is taken over. */
+static int make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
+                     uint32_t n) {
+    if (!q->kv) {
+        if (kv_seq_new(&q->kv, d->pager, &r->share) < 0)
+            return KV_FULL;
+        q->n_computed = kv_seq_attach(q->kv, r->tokens, r->n_tokens - 1);
+        q->guess.at = r->n_tokens;
+    }
+    return kv_seq_grow(q->kv, n);
+}
+
+static bool knows_tokens(const struct drafter *d, const struct request *r, uint32_t from) {
+    for (uint32_t i = from; i < r->n_tokens; i++)
+        if ((uint32_t)r->tokens[i] >= d->info->n_vocab)
+            return false;
+    return true;
+}
+
+/* Rows that may be computed for those who have to catch up. */
+static uint32_t catch_up_rows(const struct drafter *d) {
+    uint32_t high = MIN(d->opts.max_rows, cost_trusted_rows(&d->cost)), low = 0;
+
+    while (low < high) {
+        struct cost_shape s = {0};
+        uint32_t n = low + (high - low + 1) / 2;
+
+        cost_add(&s, 0, n);
+        if (cost_bound_ns(&d->cost, &s) <= d->opts.catch_up_ns)
+            low = n;
+        else
+            high = n - 1;
+    }
+    return low;
+}
+
+/* Adds what is missing of @r, at most @most rows, and asks for a guess if that is all. Rows added. */
+static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
+    struct drafter_seq *q = r->drafter;
+
+    settle(q, r);
+    if (most == 0 || !knows_tokens(d, r, q->n_computed) ||
+        make_room(d, q, r, r->n_tokens + q->n_asked) == KV_FULL) {
+        q->n_asked = 0;
+        return 0;
+    }
+    uint32_t from = q->n_computed, to = MIN(r->n_tokens, from + most);
+    add_rows(d, r, from, to);
+    if (to == r->n_tokens)
+        add_want(d, r);
+    else
+        q->n_asked = 0;
+    return to - from;
+}
+
+/* The first batch: what is missing of those that are asked for, and a guess for each that is complete. Who lacks much
+ * catches up in several steps. */
+static int first(struct drafter *d, const struct list *running) {
+    uint32_t left = MAX(catch_up_rows(d), CATCH_UP_MIN);
+
+    begin_batch(d);
+    LIST_FOREACH(node, running) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (!r->drafter || r->drafter->n_asked == 0)
+            continue;
+        if (request_reserve(r, DRAFT_MAX) < 0)
+            return -ENOMEM;
+        uint32_t n = add_request(d, r, MIN(MAX(left, FEW), d->opts.max_rows - d->b.n_rows));
+        left -= MIN(n, left);
+    }
+    return d->b.n_rows > 0 ? run_batch(d) : 0;
+}
+
+/* The batch of the guesses behind the first @n. */
+static int next(struct drafter *d, const struct list *running, uint32_t n) {
+    begin_batch(d);
+    LIST_FOREACH(node, running) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        struct drafter_seq *q = r->drafter;
+
+        if (!q || q->n_asked <= n || q->guess.n != n ||
+            (uint32_t)q->guess.token[n - 1] >= d->info->n_vocab)
+            continue;
+        add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
+        add_want(d, r);
+    }
+    return d->b.n_rows > 0 ? run_batch(d) : 0;
+}
+
+int64_t drafter_run(struct drafter *d, const struct list *running) {
+    int64_t begin = clock_now(d->opts.clock);
+    int e = first(d, running);
+
+    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX; n++)
+        e = next(d, running, n);
+    return e < 0 ? e : clock_now(d->opts.clock) - begin;
+}

@@ -1,0 +1,49 @@
+#pragma once
+
+/*
+ * drafter - a small model that guesses what the large one will say. It has an engine and pages of its own, and
+ * keeps up with the requests that may use it; its guesses are one more source of drafts (draft/model.c), which
+ * the large model checks like all others. How it decides is told in docs/speculation.md.
+ */
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "scheduler/cost.h"
+#include "scheduler/draft/draft.h"
+
+struct drafter;
+struct list;
+struct request;
+struct spec;
+
+struct drafter_opts {
+    struct engine *engine; /* of the small model; not taken over */
+    struct clock *clock;
+    uint32_t max_seqs, max_rows; /* as the scheduler's */
+    int64_t catch_up_ns;         /* what catching up may take of a step */
+    uint32_t force; /* tests: drafts of so many tokens, whatever they cost; 0: if it pays */
+};
+
+/* A request's part. */
+struct drafter_seq {
+    struct draft_guess guess; /* follows token guess.at - 1 */
+    struct kv_seq *kv;        /* NULL: it has no pages */
+    uint32_t n_computed;      /* positions, those of the guess included */
+    uint32_t n_asked;         /* tokens to draft in this step */
+};
+
+int drafter_new(struct drafter **out, const struct drafter_opts *opts);
+struct drafter *drafter_free(struct drafter *d);
+
+/* What the step that is planned next should have of drafts: for whom and how many tokens each, found from
+ * @spec's estimates and the costs of both models (@large: those of the large one). @running: request.queued.
+ * Returns how many requests want some: with none under way, drafter_run() computes them. */
+uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost *large,
+                        const struct list *running);
+/* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must be known.
+ * Returns the time it took (>= 0), -ENOMEM, or -EIO: the engine is lost. */
+int64_t drafter_run(struct drafter *d, const struct list *running);
+
+/* The request gives its pages back, here too. */
+void drafter_drop(struct request *r);
+void drafter_check(const struct drafter *d); /* kv_pager_check() */
