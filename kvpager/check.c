@@ -103,6 +103,30 @@ static void check_refs(const struct kv_pager *p) {
     }
 }
 
+/* 2: how many of the references are kept sequences', and the pages that nobody else holds. */
+static void check_kept(const struct kv_pager *p) {
+    uint32_t n = 0;
+
+    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
+    for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next) {
+        const struct kv_seq *s = LIST_ENTRY(node, const struct kv_seq, link);
+
+        if (s->kept && s->n_pages != s->n_published)
+            broken(3, "a kept sequence has pages of its own", NO_PAGE);
+        for (uint32_t i = 0; i < s->n_pages && s->kept; i++)
+            p->count[s->page[i]]++;
+    }
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (page->kept != p->count[i])
+            broken(2, "kept references do not add up", i);
+        n += page->kept > 0 && page->kept == page->refs;
+    }
+    if (n != p->stats.n_kept)
+        broken(2, "kept pages do not add up", NO_PAGE);
+}
+
 /* 5: keys are right, and a lookup finds exactly this page. */
 static void check_key(const struct kv_pager *p, const struct page *page) {
     const int32_t *tokens = pool_tokens(&p->pool, page);
@@ -165,6 +189,7 @@ void kv_pager_check(const struct kv_pager *p) {
     check_list(p, &p->pool.free, PAGE_FREE);
     check_list(p, &p->evict.idle, PAGE_CACHED);
     check_refs(p);
+    check_kept(p);
     check_published(p);
     check_order(p);
 }

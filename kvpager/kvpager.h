@@ -37,6 +37,7 @@ struct kv_opts {
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
+    uint32_t n_kept; /* of the shared ones: those that only kept sequences hold */
     uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
 };
@@ -70,6 +71,11 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share);
 /* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
+
+/* Nobody computes it any more, but what comes next may: it gives back all but its published pages and holds
+ * those until it is freed, which is all that may still be done with it. Its pages count as n_kept while no other
+ * sequence holds them. */
+void kv_seq_keep(struct kv_seq *s);
 
 /* Takes existing pages that continue the sequence. @tokens are the sequence's tokens from position 0
  * on (as for match and commit). The sequence must end at its committed length, a multiple of

@@ -144,6 +144,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
 
 /* Adds a holder to a published page. */
 static void hold(struct kv_pager *p, struct page *page) {
+    p->stats.n_kept -= page->refs > 0 && page->refs == page->kept;
     if (page->refs++ == 0) {
         evict_remove(&p->evict, page);
         pool_set_state(&p->pool, page, PAGE_SHARED);
@@ -156,6 +157,8 @@ static void release(struct kv_pager *p, struct page *page) {
     page->refs--;
     if (page->state == PAGE_OWNED) {
         pool_put(&p->pool, page);
+    } else if (page->refs > 0 && page->refs == page->kept) {
+        p->stats.n_kept++;
     } else if (page->refs == 0 || (MUTANT(EVICT_HELD) && page->refs == 1)) {
         pool_set_state(&p->pool, page, PAGE_CACHED);
         evict_add(&p->evict, page);
@@ -215,6 +218,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *s
     s->share = *share;
     s->root = walk_start(p, share).key;
     s->n_pages = s->n_published = s->n_committed = 0;
+    s->kept = false;
     list_push_back(&p->seqs, &s->link);
     p->stats.n_seqs++;
     *out = s;
@@ -234,9 +238,36 @@ static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     s->n_pages = MIN(s->n_pages, n_pages);
 }
 
+void kv_seq_keep(struct kv_seq *s) {
+    struct kv_pager *p = s->pager;
+
+    assert(!s->kept);
+    drop_pages(s, s->n_published);
+    s->n_committed = s->n_published * p->opts.page_tokens;
+    s->kept = true;
+    for (uint32_t i = 0; i < s->n_pages; i++) {
+        struct page *page = &p->pool.page[s->page[i]];
+
+        page->kept++;
+        p->stats.n_kept += page->refs == page->kept;
+    }
+}
+
+/* Its pages are held by it as by any other sequence. */
+static void unkeep(struct kv_seq *s) {
+    for (uint32_t i = 0; i < s->n_pages && s->kept; i++) {
+        struct page *page = &s->pager->pool.page[s->page[i]];
+
+        s->pager->stats.n_kept -= page->refs == page->kept;
+        page->kept--;
+    }
+    s->kept = false;
+}
+
 struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
+    unkeep(s);
     if (MUTANT(LEAK_ON_FREE) && s->n_pages > 0)
         s->n_pages--;
     drop_pages(s, 0);

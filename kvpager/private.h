@@ -14,6 +14,7 @@ struct kv_seq {
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;
+    bool kept;
 };
 
 struct kv_pager {

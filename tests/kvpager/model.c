@@ -41,15 +41,28 @@ static bool starts_with(const int32_t *a, const int32_t *b, uint32_t n) {
     return memcmp(a, b, n * sizeof(*a)) == 0;
 }
 
-static uint32_t holders(const struct model *m, const struct model_entry *e) {
+static uint32_t holders_of(const struct model *m, const struct model_entry *e, bool all) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
         const struct model_seq *s = &m->seq[i];
 
-        n += s->real && s->share == e->share && s->n_committed >= e->n &&
+        n += s->real && (all || !s->kept) && s->share == e->share && s->n_committed >= e->n &&
              starts_with(s->token, e->token, e->n);
     }
+    return n;
+}
+
+static uint32_t holders(const struct model *m, const struct model_entry *e) {
+    return holders_of(m, e, true);
+}
+
+/* Pages that only kept sequences hold. */
+static uint32_t n_kept(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        n += holders(m, &m->entry[i]) > 0 && holders_of(m, &m->entry[i], false) == 0;
     return n;
 }
 
@@ -139,6 +152,7 @@ bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *toke
     EXPECT(r, 0);
     s->share = share;
     s->n_committed = s->n_pages = 0;
+    s->kept = false;
     memcpy(s->token, token, sizeof(s->token));
     m->count.n_seqs++;
     return true;
@@ -227,6 +241,15 @@ void model_truncate(struct model *m, uint32_t seq, uint32_t n_tokens) {
     write_drafts(m, s);
 }
 
+void model_keep(struct model *m, uint32_t seq) {
+    struct model_seq *s = &m->seq[seq];
+
+    s->n_pages = s->n_committed / m->opts.page_tokens;
+    s->n_committed = s->n_pages * m->opts.page_tokens;
+    s->kept = true;
+    kv_seq_keep(s->real);
+}
+
 void model_drop_cached(struct model *m) {
     while (n_cached(m) > 0)
         evict(m);
@@ -268,11 +291,13 @@ void model_check(struct model *m, bool entries) {
     want.n_owned = n_owned(m);
     want.n_cached = n_cached(m);
     want.n_shared = m->n_entries - want.n_cached;
+    want.n_kept = n_kept(m);
     kv_pager_stats(m->pager, &got);
     EXPECT(got.n_free, want.n_free);
     EXPECT(got.n_owned, want.n_owned);
     EXPECT(got.n_shared, want.n_shared);
     EXPECT(got.n_cached, want.n_cached);
+    EXPECT(got.n_kept, want.n_kept);
     EXPECT(got.n_published, want.n_published);
     EXPECT(got.n_deduplicated, want.n_deduplicated);
     EXPECT(got.n_evicted, want.n_evicted);
@@ -288,7 +313,7 @@ void model_check(struct model *m, bool entries) {
 /* Random operations. How often each comes is drawn with the seed, so that some seeds never free and
  * others do little else. */
 
-enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, MATCH, DROP, OPS };
+enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, KEEP, MATCH, DROP, OPS };
 
 struct draw {
     uint32_t alphabet, n_shares, n_programs;
@@ -297,7 +322,7 @@ struct draw {
 };
 
 static void draw_init(struct draw *d, struct rng *r) {
-    static const uint32_t usual[OPS] = {8, 6, 8, 24, 24, 4, 4, 4, 0};
+    static const uint32_t usual[OPS] = {8, 6, 8, 24, 24, 4, 4, 2, 4, 0};
 
     d->alphabet = 1 + rng_below(r, 3);
     d->n_shares = 1 + rng_below(r, 3);
@@ -350,9 +375,12 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
         op = GROW;
     if (op == GROW && room >= max && s->n_committed == max)
         op = FREE;
-    switch (op) {
+    switch (s->kept ? FREE : op) {
     case FREE:
         model_free(m, i);
+        break;
+    case KEEP:
+        model_keep(m, i);
         break;
     case ATTACH:
         if (s->n_committed % t == 0 && rng_below(r, 2))

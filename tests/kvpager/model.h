@@ -35,6 +35,7 @@ struct model_seq {
     uint8_t share;
     int32_t token[MODEL_MAX_TOKENS];
     uint32_t n_committed, n_pages;
+    bool kept;
 };
 
 struct model {
@@ -58,6 +59,7 @@ void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens);
 bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens); /* false: KV_FULL */
 void model_commit(struct model *m, uint32_t seq, uint32_t n_tokens);
 void model_truncate(struct model *m, uint32_t seq, uint32_t n_tokens);
+void model_keep(struct model *m, uint32_t seq);
 void model_drop_cached(struct model *m);
 void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens);
 
