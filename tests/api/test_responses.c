@@ -58,7 +58,7 @@ static void normalise(struct buf *b) {
     "\"content\":[{\"type\":\"output_text\",\"text\":\"Hi\",\"annotations\":[],\"logprobs\":[]}]}"
 #define HEAD "{\"id\":\"resp_X\",\"object\":\"response\",\"created_at\":0,\"status\":"
 #define USAGE                                                                                      \
-    "\"usage\":{\"input_tokens\":19,\"input_tokens_details\":{\"cached_tokens\":9,"               \
+    "\"usage\":{\"input_tokens\":19,\"input_tokens_details\":{\"cached_tokens\":9,"                \
     "\"cache_write_tokens\":0},\"output_tokens\":2,\"output_tokens_details\":{"                    \
     "\"reasoning_tokens\":0},\"total_tokens\":21},"
 #define COMPLETED                                                                                  \

@@ -1,0 +1,341 @@
+/* What a Responses request becomes as a prompt, and what is refused by which name. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "responses_support.h"
+
+#define USER "<|im_start|>user\n"
+#define END "<|im_end|>"
+#define SAYS "<|im_start|>assistant\n"
+#define ANSWER "<|im_start|>assistant"
+
+/* Asks with {FIELDS}; the prompt must be @want. */
+static void becomes(struct world *w, const char *fields, const char *want) {
+    struct reply r;
+
+    responses_ask(w, fields, "x", &r);
+    cr_expect_eq(r.status, 200, "%s: %s", fields, r.body.data);
+    if (r.status == 200)
+        cr_expect_str_eq(responses_prompt(w), want);
+    reply_deinit(&r);
+}
+
+#define SAID(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define CALLED(id, name, args)                                                                     \
+    "{\"type\":\"function_call\",\"call_id\":\"" id "\",\"name\":\"" name                          \
+    "\",\"arguments\":\"" args "\"}"
+#define RESULT(id, text)                                                                           \
+    "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"" text "\"}"
+
+Test(input, messages_of_every_form) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w, "\"input\":\"hi\"", USER "hi" END ANSWER);
+    becomes(&w, "\"input\":[" SAID("hi") "]", USER "hi" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"message\",\"id\":\"msg_1\",\"role\":\"user\",\"content\":[{"
+            "\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"input_text\",\"text\":\"b\"}]},{"
+            "\"type\":\"message\",\"role\":\"assistant\",\"phase\":\"commentary\",\"content\":[{"
+            "\"type\":\"output_text\",\"text\":\"c\",\"annotations\":[]},{\"type\":\"refusal\","
+            "\"refusal\":\"d\"}]}," SAID("e") "]",
+            USER "a\nb" END SAYS "c\nd" END USER "e" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, what_comes_first_from_the_system_is_one_message) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(
+        &w,
+        "\"instructions\":\"I\",\"input\":[{\"role\":\"developer\",\"content\":\"D\"},{\"role\":"
+        "\"system\",\"content\":\"S\"}," SAID("a") ",{\"role\":\"developer\",\"content\":\"L\"}]",
+        "<|im_start|>system\nI\n\nD\n\nS" END USER "a" END "<|im_start|>system\nL" END ANSWER);
+    becomes(&w, "\"instructions\":\"I\",\"input\":[]", "<|im_start|>system\nI" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, a_turn_of_the_model_is_one_message) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            "\"input\":[" SAID(
+                "a") ",{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":"
+                     "\"reasoning_text\",\"text\":\"R\"}]},{\"role\":\"assistant\",\"content\":"
+                     "\"C\"}," CALLED("1", "f", "{\\\"x\\\":1}") "," CALLED(
+                         "2", "g", "{}") "," RESULT("2", "two") "," RESULT("1", "one") "]",
+            USER "a" END SAYS "<think>R</think>C<tool_call>f {\"x\": 1}</tool_call><tool_call>g "
+                 "{}</tool_call>" END "<|im_start|>tool=g\ntwo" END
+                 "<|im_start|>tool=f\none" END ANSWER);
+    becomes(
+        &w,
+        "\"input\":[" SAID(
+            "a") ",{\"role\":\"assistant\",\"content\":\"C\"},{\"role\":"
+                 "\"assistant\",\"content\":\"D\"}," CALLED("1", "f", "{}") "," RESULT(
+                     "1", "one") ",{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\","
+                                 "\"text\":\"S\"}]}," CALLED("2", "f", "{}") "," RESULT("2",
+                                                                                        "two") "]",
+        USER "a" END SAYS "C\nD<tool_call>f {}</tool_call>" END "<|im_start|>tool=f\none" END SAYS
+             "<think>S</think><tool_call>f {}</tool_call>" END
+             "<|im_start|>tool=f\ntwo" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, reasoning_of_other_services_is_left_out) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            "\"input\":[" SAID("a") ",{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":"
+                                    "\"gAAAAAB\"},{\"role\":\"assistant\",\"content\":\"C\"}," SAID(
+                                        "b") "]",
+            USER "a" END SAYS "C" END USER "b" END ANSWER);
+    becomes(
+        &w,
+        "\"input\":[" SAID(
+            "a") ",{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\","
+                 "\"text\":\"S\"}],\"encrypted_content\":\"weft1.w6kh\"},{\"role\":\"assistant\","
+                 "\"content\":\"C\"}," SAID("b") "]",
+        USER "a" END SAYS "<think>\xC3\xA9!</think>C" END USER "b" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, outputs_of_tools_are_text) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(
+        &w,
+        "\"input\":[" CALLED(
+            "1", "f",
+            "{}") ",{\"type\":\"function_call_output\",\"call_id\":\"1\","
+                  "\"output\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"input_image\","
+                  "\"image_url\":\"data:\"}]}]",
+        SAYS "<tool_call>f {}</tool_call>" END
+             "<|im_start|>tool=f\na\n(An image or file, which this model cannot see.)" END ANSWER);
+    becomes(&w,
+            "\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"1\",\"name\":\"p\",\"input\":"
+            "\"a\\n\"},{\"type\":\"custom_tool_call_output\",\"call_id\":\"1\",\"output\":\"ok\"},{"
+            "\"type\":\"local_shell_call\",\"id\":\"l\",\"call_id\":\"2\",\"status\":\"completed\","
+            "\"action\":{\"type\":\"exec\",\"command\":[\"ls\"]}},{\"type\":\"local_shell_call_"
+            "output\","
+            "\"id\":\"2\",\"output\":\"x\"}]",
+            SAYS
+            "<tool_call>p {\"input\": \"a\\n\"}</tool_call>" END "<|im_start|>tool=p\nok" END SAYS
+            "<tool_call>local_shell {\"type\": \"exec\", \"command\": [\"ls\"]}</tool_call>" END
+            "<|im_start|>tool=local_shell\nx" END ANSWER);
+    becomes(&w,
+            "\"input\":[" SAID("a") ",{\"type\":\"web_search_call\",\"id\":\"ws\"},{\"type\":"
+                                    "\"function_call\",\"call_id\":\"1\",\"namespace\":\"n\","
+                                    "\"name\":\"f\",\"arguments\":\"{}\"}]",
+            USER "a" END SAYS "<tool_call>n__f {}</tool_call>" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, tools_become_functions) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(
+        &w,
+        "\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"D\","
+        "\"parameters\":{\"type\":\"object\"},\"strict\":true},{\"type\":\"custom\",\"name\":\"p\","
+        "\"description\":\"E\",\"format\":{\"type\":\"grammar\",\"syntax\":\"lark\",\"definition\":"
+        "\"start: x\"}},{\"type\":\"image_generation\"},{\"type\":\"namespace\",\"name\":\"n\","
+        "\"tools\":[{\"type\":\"function\",\"name\":\"g\",\"parameters\":null}]}]",
+        "<|im_start|>tools[{\"name\": \"f\", \"description\": \"D\", \"parameters\": {\"type\": "
+        "\"object\"}, \"strict\": true}][{\"name\": \"p\", \"description\": \"E\\n\\nThe input "
+        "must "
+        "follow this grammar (lark):\\nstart: x\", \"parameters\": {\"type\": \"object\", "
+        "\"properties\": {\"input\": {\"type\": \"string\"}}, \"required\": [\"input\"], "
+        "\"additionalProperties\": false}}][{\"name\": \"n__g\"}]" END USER "a" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, parameters_reach_the_worker) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_ask(
+        &w,
+        "\"input\":\"a\",\"model\":\"alias\",\"max_output_tokens\":7,\"temperature\":0.5,"
+        "\"top_p\":0.25,\"seed\":9,\"stop\":\"STOP\",\"truncation\":\"auto\",\"user\":\"u\","
+        "\"service_tier\":\"flex\",\"store\":false,\"metadata\":{\"k\":\"v\"},"
+        "\"include\":[\"reasoning.encrypted_content\"],\"client_metadata\":{\"x\":[]},"
+        "\"reasoning\":{\"effort\":\"low\",\"summary\":null},\"text\":{\"verbosity\":\"low\"}",
+        "x", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    const struct submit *m = &w.port.r[0].m;
+    cr_expect_eq(m->max_new, 7);
+    cr_expect_eq(m->sampling.temperature, 0.5);
+    cr_expect_eq(m->sampling.top_p, 0.25);
+    cr_expect_eq(m->seed, 9);
+    cr_expect_str_eq(w.port.r[0].stops[0], "STOP");
+    cr_expect(strstr(r.body.data, "\"metadata\":{\"k\":\"v\"}"));
+    cr_expect(strstr(r.body.data, "\"reasoning\":{\"effort\":\"low\",\"summary\":null}"));
+    cr_expect(strstr(r.body.data, "\"store\":false"));
+    cr_expect(strstr(r.body.data, "\"model\":\"tiny\""));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(input, structured_output_is_a_grammar) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_ask(&w,
+                  "\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\","
+                  "\"strict\":true,\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+                  "\"integer\"}},\"required\":[\"a\"],\"additionalProperties\":false}}}",
+                  "{\"a\":1}", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_gt(w.port.r[0].m.grammar.len, 0);
+    reply_deinit(&r);
+    responses_ask(&w, "\"input\":\"a\",\"text\":{\"format\":{\"type\":\"text\"}}", "x", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(w.port.r[1].m.grammar.len, 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* ---- refusals ---- */
+
+Test(input, a_bad_field_is_named) {
+    static const struct {
+        const char *fields, *param;
+    } rows[] = {
+        {"\"input\":5", "input"},
+        {"\"input\":[]", "input"},
+        {"\"input\":[5]", "input[0]"},
+        {"\"input\":[{\"type\":\"computer_call\"}]", "input[0].type"},
+        {"\"input\":[{}]", "input[0].type"},
+        {"\"input\":[" SAID("a") ",{\"role\":\"robot\",\"content\":\"\"}]", "input[1].role"},
+        {"\"input\":[{\"role\":\"user\"}]", "input[0].content"},
+        {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]",
+         "input[0].content[0].type"},
+        {"\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]",
+         "input[0].content[0].text"},
+        {"\"input\":[{\"role\":\"user\",\"content\":[5]}]", "input[0].content[0]"},
+        {"\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}]",
+         "input[0].call_id"},
+        {"\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"arguments\":\"{}\"}]",
+         "input[0].name"},
+        {"\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":{}}"
+         "]",
+         "input[0].arguments"},
+        {"\"input\":[{\"type\":\"custom_tool_call\",\"call_id\":\"1\",\"name\":\"f\"}]",
+         "input[0].input"},
+        {"\"input\":[{\"type\":\"local_shell_call\",\"call_id\":\"1\"}]", "input[0].action"},
+        {"\"input\":[" RESULT("1", "x") "]", "input[0].call_id"},
+        {"\"input\":[" CALLED("1", "f",
+                              "{}") ",{\"type\":\"function_call_output\",\"call_id\":\"1\"}]",
+         "input[1].output"},
+        {"\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.%%\"}]",
+         "input[0].encrypted_content"},
+        {"\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_1\"}]", "input[0].id"},
+        {"\"input\":\"a\",\"instructions\":[]", "instructions"},
+        {"\"input\":\"a\",\"tools\":{}", "tools"},
+        {"\"input\":\"a\",\"tools\":[{}]", "tools[0].type"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"function\"}]", "tools[0].name"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\"}]", "tools[0].tools"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":"
+         "\"custom\"}]}]",
+         "tools[0].tools[0].name"},
+        {"\"input\":\"a\",\"tool_choice\":5", "tool_choice"},
+        {"\"input\":\"a\",\"tool_choice\":\"some\"", "tool_choice"},
+        {"\"input\":\"a\",\"tool_choice\":{\"type\":\"web_search\"}", "tool_choice.type"},
+        {"\"input\":\"a\",\"tool_choice\":{\"type\":\"function\"}", "tool_choice.name"},
+        {"\"input\":\"a\",\"tool_choice\":{\"type\":\"allowed_tools\"}", "tool_choice.tools"},
+        {"\"input\":\"a\",\"max_output_tokens\":\"x\"", "max_output_tokens"},
+        {"\"input\":\"a\",\"max_output_tokens\":0", "max_output_tokens"},
+        {"\"input\":\"a\",\"max_tool_calls\":-1", "max_tool_calls"},
+        {"\"input\":\"a\",\"temperature\":9", "temperature"},
+        {"\"input\":\"a\",\"top_p\":\"x\"", "top_p"},
+        {"\"input\":\"a\",\"stream\":1", "stream"},
+        {"\"input\":\"a\",\"stream_options\":{}", "stream_options"},
+        {"\"input\":\"a\",\"parallel_tool_calls\":1", "parallel_tool_calls"},
+        {"\"input\":\"a\",\"reasoning\":\"low\"", "reasoning"},
+        {"\"input\":\"a\",\"reasoning\":{\"effort\":5}", "reasoning.effort"},
+        {"\"input\":\"a\",\"reasoning\":{\"summary\":5}", "reasoning.summary"},
+        {"\"input\":\"a\",\"text\":5", "text"},
+        {"\"input\":\"a\",\"text\":{\"format\":{}}", "text.format.type"},
+        {"\"input\":\"a\",\"store\":\"yes\"", "store"},
+        {"\"input\":\"a\",\"metadata\":{\"a\":1}", "metadata"},
+        {"\"input\":\"a\",\"include\":{}", "include"},
+        {"\"input\":\"a\",\"include\":[5]", "include"},
+        {"\"input\":\"a\",\"truncation\":\"some\"", "truncation"},
+        {"\"input\":\"a\",\"previous_response_id\":5", "previous_response_id"},
+        {"\"input\":\"a\",\"background\":1", "background"},
+    };
+    struct world w;
+
+    responses_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        responses_refused(&w, rows[i].fields, 400, "invalid_value", rows[i].param);
+    responses_refused(&w, "\"model\":\"tiny\"", 400, "missing_required_parameter", "input");
+    responses_refused(&w, "\"input\":\"a\",\"input\":\"b\"", 400, "duplicate_key", "input");
+    responses_refused(&w, "\"input\":\"a\",\"model\":\"x\"", 404, "model_not_found", "model");
+    responses_refused(&w, "\"input\":\"a\",\"previous_response_id\":\"resp_x\"", 404,
+                      "previous_response_not_found", "previous_response_id");
+    cr_expect_eq(w.port.n, 0, "nothing reached the worker");
+    world_stop(&w);
+}
+
+Test(input, what_cannot_be_had_is_refused) {
+    struct world w;
+
+    responses_start(&w);
+    responses_refused(&w, "\"input\":\"a\",\"background\":true", 400, "unsupported_parameter",
+                      "background");
+    responses_refused(&w, "\"input\":\"a\",\"conversation\":\"c\"", 400, "unsupported_parameter",
+                      "conversation");
+    responses_refused(&w, "\"input\":\"a\",\"prompt\":{\"id\":\"p\"}", 400, "unsupported_parameter",
+                      "prompt");
+    responses_refused(&w, "\"input\":\"a\",\"top_logprobs\":3", 400, "unsupported_parameter",
+                      "top_logprobs");
+    responses_refused(&w, "\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]", 400,
+                      "unsupported_parameter", "include");
+    cr_expect_eq(w.port.n, 0);
+    responses_expect(
+        &w, "\"input\":\"a\",\"background\":false,\"top_logprobs\":0,\"conversation\":null", "x",
+        "M<x> completed");
+    world_stop(&w);
+}
+
+Test(input, too_long_is_context_length_exceeded) {
+    struct world w;
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    struct reply r;
+
+    responses_start(&w);
+    buf_add_str(&b, "\"input\":\"");
+    for (int i = 0; i < 4000; i++)
+        buf_add_str(&b, "words ");
+    buf_add_str(&b, "\"");
+    responses_refused(&w, b.data, 400, "context_length_exceeded", "input");
+    responses_ask(&w, b.data, "x", &r);
+    cr_expect(!strstr(r.body.data, "messages"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(input, markers_in_user_text_are_text) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    responses_ask(&w, "\"input\":\"<|im_end|>\",\"instructions\":\"<|im_end|>\"", "x", &r);
+    cr_expect_eq(r.status, 200);
+    const struct submit *m = &w.port.r[0].m;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_prompt; i++)
+        n += m->tokens[i] == TINY_END;
+    cr_expect_eq(n, 2, "%u", n);
+    reply_deinit(&r);
+    world_stop(&w);
+}
