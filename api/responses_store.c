@@ -177,12 +177,10 @@ struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_
 }
 
 static void use_locked(struct stored *r) {
-    int64_t now = clock_now(r->store->clock);
-
     for (; r; r = r->parent) {
         if (list_empty(&r->link))
             continue;
-        r->used_ns = now;
+        r->used_ns = clock_now(r->store->clock);
         list_remove(&r->link);
         list_push_back(&r->store->tenants[r->tenant].kept, &r->link);
     }
@@ -220,6 +218,7 @@ static void add_locked(struct stored *r) {
     struct store *s = r->store;
 
     forget_old_locked(s);
+    use_locked(r->parent);
     if (!make_room_locked(s, bytes_of(r))) {
         s->bytes += bytes_of(r);
         unref_locked(r);

@@ -1,0 +1,440 @@
+/* What is kept of responses: for how long, how much of it, and for whom. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "api/responses_store.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "responses_support.h"
+
+/* ---- the store itself ---- */
+
+struct shelf {
+    uv_loop_t loop;
+    struct clock_virtual clock;
+    struct store store;
+};
+
+static void shelf_init(struct shelf *s, uint32_t n, uint64_t bytes, uint32_t ttl_s) {
+    struct store_limits limits = {n, bytes, ttl_s};
+
+    uv_loop_init(&s->loop);
+    clock_virtual_init(&s->clock, 1000000000000);
+    cr_assert_eq(store_init(&s->store, &s->loop, &s->clock.clock, &limits), 0);
+}
+
+static void shelf_deinit(struct shelf *s) {
+    store_close(&s->store);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    store_deinit(&s->store); /* asserts that no byte is left */
+    cr_expect_eq(uv_loop_close(&s->loop), 0);
+}
+
+static void add(struct shelf *s, uint32_t tenant, const char *id, const char *parent, size_t size) {
+    struct stored *p = parent ? store_get(&s->store, tenant, parent, strlen(parent)) : NULL;
+    CLEANUP(freep) char *text = malloc(size + 1);
+
+    cr_assert(!parent || p, "%s is gone", parent);
+    memset(text, 'x', size);
+    cr_assert_eq(store_add(&s->store, tenant, id, p, text, size, "[]", 2), 0);
+    stored_unref(p);
+}
+
+static bool has(struct shelf *s, uint32_t tenant, const char *id) {
+    struct stored *r = store_get(&s->store, tenant, id, strlen(id));
+
+    stored_unref(r);
+    return r;
+}
+
+Test(store, the_oldest_make_room) {
+    struct shelf s;
+
+    shelf_init(&s, 3, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    add(&s, 0, "b", NULL, 10);
+    add(&s, 0, "c", NULL, 10);
+    add(&s, 0, "d", NULL, 10);
+    cr_expect(!has(&s, 0, "a") && has(&s, 0, "b") && has(&s, 0, "c") && has(&s, 0, "d"));
+    add(&s, 0, "e", "b", 10); /* b is continued: c is older now */
+    cr_expect(has(&s, 0, "b") && !has(&s, 0, "c") && has(&s, 0, "d") && has(&s, 0, "e"));
+    cr_expect_eq(s.store.n, 3);
+    shelf_deinit(&s);
+}
+
+Test(store, a_conversation_is_forgotten_from_its_end) {
+    struct shelf s;
+
+    shelf_init(&s, 5, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    add(&s, 0, "b", "a", 10);
+    add(&s, 0, "c", "b", 10);
+    for (int i = 0; i < 5; i++) {
+        static const char *const ids[] = {"1", "2", "3", "4", "5"};
+
+        add(&s, 0, ids[i], NULL, 10);
+        cr_expect_eq(has(&s, 0, "c"), i < 2);
+        cr_expect_eq(has(&s, 0, "b"), i < 3);
+        cr_expect_eq(has(&s, 0, "a"), i < 4);
+    }
+    shelf_deinit(&s);
+}
+
+Test(store, bytes_are_bounded_and_one_may_not_take_all) {
+    struct shelf s;
+
+    shelf_init(&s, 1000, 10000, 100);
+    add(&s, 0, "large", NULL, 3000);
+    cr_expect(!has(&s, 0, "large"));
+    for (int i = 0; i < 100; i++) {
+        char id[8];
+
+        snprintf(id, sizeof(id), "r%d", i);
+        add(&s, 0, id, NULL, 1000);
+        cr_expect(has(&s, 0, id));
+        cr_expect_leq(s.store.bytes, 10000);
+    }
+    cr_expect_lt(s.store.n, 10);
+    shelf_deinit(&s);
+}
+
+Test(store, who_keeps_most_makes_room_for_others) {
+    struct shelf s;
+    char id[8];
+
+    shelf_init(&s, 1000, 10000, 100);
+    add(&s, 3, "mine", NULL, 100);
+    for (int i = 0; i < 50; i++) {
+        snprintf(id, sizeof(id), "r%d", i);
+        add(&s, 1, id, NULL, 1000);
+    }
+    cr_expect(has(&s, 3, "mine"));
+    cr_expect(has(&s, 1, "r49"));
+    cr_expect(!has(&s, 1, "mine") && !has(&s, 3, "r49"), "of another tenant");
+    cr_expect(!store_remove(&s.store, 1, "mine", 4));
+    shelf_deinit(&s);
+}
+
+Test(store, age_counts_from_the_last_use) {
+    struct shelf s;
+
+    shelf_init(&s, 10, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    add(&s, 0, "b", NULL, 10);
+    s.clock.ns += 60000000000;
+    cr_expect(has(&s, 0, "b"), "looking at it is no use of it");
+    add(&s, 0, "c", "a", 10);
+    s.clock.ns += 60000000000;
+    cr_expect(has(&s, 0, "a") && has(&s, 0, "c") && !has(&s, 0, "b"));
+    s.clock.ns += 60000000000;
+    cr_expect(!has(&s, 0, "a") && !has(&s, 0, "c"));
+    cr_expect_eq(s.store.bytes, 0);
+    shelf_deinit(&s);
+}
+
+Test(store, what_is_removed_stays_with_who_continues_it) {
+    struct shelf s;
+
+    shelf_init(&s, 10, 1 << 20, 100);
+    add(&s, 0, "a", NULL, 10);
+    add(&s, 0, "b", "a", 10);
+    cr_expect(store_remove(&s.store, 0, "a", 1));
+    cr_expect(!store_remove(&s.store, 0, "a", 1));
+    cr_expect(!has(&s, 0, "a"));
+    struct stored *b = store_get(&s.store, 0, "b", 1);
+    cr_expect_str_eq(b->parent->id, "a");
+    cr_expect(store_remove(&s.store, 0, "b", 1));
+    cr_expect_gt(s.store.bytes, 0, "somebody holds it");
+    stored_unref(b);
+    cr_expect_eq(s.store.bytes, 0);
+    shelf_deinit(&s);
+}
+
+/* Random use: within the limits always, and nobody who is found has lost his past. */
+Test(store, random_use_keeps_the_promises) {
+    struct shelf s;
+    struct rng rng = {1};
+    char id[8], parent[8];
+
+    shelf_init(&s, 20, 12000, 50);
+    for (int i = 0; i < 5000; i++) {
+        uint32_t tenant = (uint32_t)(rng_next(&rng) % 3);
+        size_t k = rng_next(&rng) % 40, size = rng_next(&rng) % 1500;
+
+        snprintf(id, sizeof(id), "r%d", i);
+        snprintf(parent, sizeof(parent), "r%d", (int)MAX(i - (int)k, 0));
+        if (rng_next(&rng) % 8 == 0)
+            store_remove(&s.store, tenant, parent, strlen(parent));
+        else
+            add(&s, tenant, id, has(&s, tenant, parent) ? parent : NULL, size);
+        s.clock.ns += (int64_t)(rng_next(&rng) % 2000000000);
+        cr_assert_leq(s.store.n, 20);
+        cr_assert_leq(s.store.bytes, 12000);
+    }
+    shelf_deinit(&s);
+}
+
+/* ---- over HTTP ---- */
+
+/* A string member, which must be there. */
+static void copy_member(char out[64], yyjson_val *v, const char *key) {
+    const char *text = yyjson_get_str(yyjson_obj_get(v, key));
+
+    cr_assert(text, "no %s", key);
+    snprintf(out, 64, "%s", text ? text : "");
+}
+
+static void id_of(struct reply *r, char id[64]) {
+    yyjson_doc *doc = yyjson_read(r->body.data, r->body.len, 0);
+
+    cr_assert_eq(r->status, 200, "%s", r->body.data);
+    copy_member(id, yyjson_doc_get_root(doc), "id");
+    yyjson_doc_free(doc);
+    reply_deinit(r);
+}
+
+static void ask_id(struct world *w, const char *fields, const char *output, char id[64]) {
+    struct reply r;
+
+    responses_ask(w, fields, output, &r);
+    id_of(&r, id);
+}
+
+static int request(struct world *w, const char *method, const char *key, const char *path,
+                   struct reply *r) {
+    int fd = world_connect(w);
+
+    world_say(w, fd,
+              "%s %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: "
+              "0\r\n\r\n",
+              method, path, key);
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+    return r->status;
+}
+
+static int status(struct world *w, const char *method, const char *fmt, const char *id) {
+    char path[128];
+    struct reply r;
+
+    snprintf(path, sizeof(path), fmt, id);
+    int s = request(w, method, "k", path, &r);
+    reply_deinit(&r);
+    return s;
+}
+
+#define ONE "/v1/responses/%s"
+
+Test(kept, a_response_is_what_it_was) {
+    struct world w;
+    struct reply r, again;
+    char id[64], path[128];
+
+    responses_start(&w);
+    responses_ask(&w, "\"input\":\"hi\"", "Hello", &r);
+    struct buf copy = {.max = 1 << 20};
+    buf_add(&copy, r.body.data, r.body.len);
+    id_of(&r, id);
+    snprintf(path, sizeof(path), ONE, id);
+    world_get(&w, path, &again);
+    cr_expect_eq(again.status, 200);
+    cr_expect_str_eq(again.body.data, copy.data);
+    reply_deinit(&again);
+    buf_deinit(&copy);
+    cr_expect_eq(status(&w, "GET", ONE "?stream=true", id), 400);
+    cr_expect_eq(status(&w, "POST", ONE "/cancel", id), 400, "it has ended");
+    cr_expect_eq(status(&w, "PUT", ONE, id), 405);
+    cr_expect_eq(status(&w, "DELETE", ONE, id), 200);
+    cr_expect_eq(status(&w, "DELETE", ONE, id), 404);
+    cr_expect_eq(status(&w, "GET", ONE, id), 404);
+    cr_expect_eq(status(&w, "POST", ONE "/cancel", id), 404);
+    cr_expect_eq(status(&w, "GET", ONE "/input_items", id), 404);
+    world_stop(&w);
+}
+
+Test(kept, only_what_was_asked_for) {
+    struct world w;
+    char id[64];
+
+    responses_start(&w);
+    ask_id(&w, "\"input\":\"hi\",\"store\":false", "Hello", id);
+    cr_expect_eq(status(&w, "GET", ONE, id), 404);
+    world_stop(&w);
+    responses_init(&w);
+    w.opts.max_stored = 0;
+    world_start(&w);
+    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    cr_expect_eq(status(&w, "GET", ONE, id), 404);
+    world_stop(&w);
+}
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"custom\",\"name\":\"p\"}]"
+
+Test(kept, a_conversation_goes_on) {
+    struct world w;
+    struct reply r;
+    char id[64], fields[600], call[64];
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 20};
+
+    responses_start(&w);
+    responses_ask(
+        &w, "\"input\":\"hi\",\"instructions\":\"first\",\"stream\":true," TOOLS,
+        "<think>R</think>C<tool_call>{\"name\":\"p\",\"arguments\":{\"input\":\"x\\n\"}}</"
+        "tool_call>",
+        &r);
+    yyjson_doc *doc = responses_read(&r, &line);
+    yyjson_val *root = yyjson_doc_get_root(doc), *output = yyjson_obj_get(root, "output");
+    copy_member(id, root, "id");
+    copy_member(call, yyjson_arr_get_last(output), "call_id");
+    yyjson_doc_free(doc);
+    snprintf(fields, sizeof(fields),
+             "\"previous_response_id\":\"%s\",\"instructions\":\"second\",\"input\":[{\"type\":"
+             "\"custom_tool_call_output\",\"call_id\":\"%s\",\"output\":\"ok\"}]",
+             id, call);
+    ask_id(&w, fields, "Done.", id);
+    cr_expect_str_eq(responses_prompt(&w),
+                     "<|im_start|>system\nsecond<|im_end|><|im_start|>user\nhi<|im_end|>"
+                     "<|im_start|>assistant\n<think>R</think>C<tool_call>p {\"input\": \"x\\n\"}"
+                     "</tool_call><|im_end|><|im_start|>tool=p\nok<|im_end|><|im_start|>assistant");
+    snprintf(fields, sizeof(fields), "\"previous_response_id\":\"%s\",\"input\":\"more\"", id);
+    ask_id(&w, fields, "x", id);
+    cr_expect(strstr(responses_prompt(&w), "ok<|im_end|><|im_start|>assistant\nDone.<|im_end|>"
+                                           "<|im_start|>user\nmore<|im_end|>"),
+              "%s", responses_prompt(&w));
+    world_stop(&w);
+}
+
+Test(kept, items_may_be_referred_to) {
+    struct world w;
+    char id[64], fields[600];
+
+    responses_start(&w);
+    ask_id(&w, "\"input\":\"hi\"", "Hello", id);
+    snprintf(
+        fields, sizeof(fields),
+        "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"item_reference\",\"id\":"
+        "\"msg_%s_0\"},{\"role\":\"user\",\"content\":\"more\"}]",
+        id + 5);
+    ask_id(&w, fields, "x", id);
+    cr_expect_str_eq(responses_prompt(&w),
+                     "<|im_start|>user\nhi<|im_end|><|im_start|>assistant\nHello<|im_end|>"
+                     "<|im_start|>user\nmore<|im_end|><|im_start|>assistant");
+    world_stop(&w);
+}
+
+static void expect_items(struct world *w, const char *id, const char *query, const char *want,
+                         bool more) {
+    CLEANUP(buf_deinit) struct buf line = {.max = 1 << 16};
+    char path[200];
+    struct reply r;
+    size_t i, n;
+    yyjson_val *item;
+
+    snprintf(path, sizeof(path), ONE "/input_items%s", id, query);
+    world_get(w, path, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    yyjson_doc *doc = yyjson_read(r.body.data, r.body.len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *data = yyjson_obj_get(root, "data");
+    yyjson_arr_foreach(data, i, n, item) {
+        yyjson_val *text = yyjson_ptr_get(item, "/content/0/text");
+
+        cr_expect(yyjson_is_str(yyjson_obj_get(item, "id")));
+        buf_printf(&line, "%s ",
+                   text ? yyjson_get_str(text) : yyjson_get_str(yyjson_obj_get(item, "content")));
+    }
+    cr_expect_str_eq(line.data, want);
+    cr_expect_eq(yyjson_get_bool(yyjson_obj_get(root, "has_more")), more);
+    cr_expect(yyjson_equals(yyjson_obj_get(root, "first_id"),
+                            yyjson_obj_get(yyjson_arr_get_first(data), "id")));
+    yyjson_doc_free(doc);
+    reply_deinit(&r);
+}
+
+Test(kept, input_items_are_listed) {
+    struct world w;
+    char id[64], fields[300], after[128];
+
+    responses_start(&w);
+    ask_id(&w, "\"input\":\"a\"", "b", id);
+    snprintf(after, sizeof(after), "?order=asc&after=msg_%s_0", id + 5);
+    snprintf(fields, sizeof(fields),
+             "\"previous_response_id\":\"%s\",\"input\":[{\"role\":\"user\",\"content\":\"c\"}]",
+             id);
+    ask_id(&w, fields, "d", id);
+    expect_items(&w, id, "", "c b a ", false);
+    expect_items(&w, id, "?order=asc", "a b c ", false);
+    expect_items(&w, id, "?order=asc&limit=2", "a b ", true);
+    expect_items(&w, id, after, "c ", false);
+    world_stop(&w);
+}
+
+Test(kept, a_response_under_way_is_seen_and_cancelled) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf got = {.max = 1 << 20};
+    char id[64] = "", path[128];
+
+    responses_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, RESPONSES, "{\"input\":\"hi\",\"stream\":true}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Oh");
+    cr_assert(world_read_until(&w, fd, &got, "\"delta\":\"Oh\""));
+    snprintf(id, sizeof(id), "%.29s", strstr(got.data, "resp_"));
+    snprintf(path, sizeof(path), ONE, id);
+    world_get(&w, path, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "\"status\":\"in_progress\""), "%s", r.body.data);
+    reply_deinit(&r);
+    snprintf(path, sizeof(path), ONE "/cancel", id);
+    cr_expect_eq(request(&w, "POST", "k", path, &r), 200);
+    cr_expect(strstr(r.body.data, "\"status\":\"cancelled\""), "%s", r.body.data);
+    reply_deinit(&r);
+    cr_expect(w.port.r[0].cancelled);
+    cr_assert(world_read_until(&w, fd, &got, "event: response.failed"));
+    snprintf(path, sizeof(path), ONE, id);
+    world_get(&w, path, &r);
+    cr_expect(strstr(r.body.data, "\"status\":\"cancelled\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(kept, each_tenant_sees_its_own) {
+    struct world w;
+    struct reply r;
+    char path[128], id[64];
+    const char *body = "{\"input\":\"hi\"}";
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-kept-%d", getpid());
+    FILE *f = fopen(path, "w");
+    fputs("a:k1\na:k2\nb:k3\n", f);
+    fclose(f);
+    responses_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    unlink(path);
+    w.port.script = "x";
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "POST " RESPONSES " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer k1\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              strlen(body), body);
+    world_receive(&w, fd, &r);
+    world_drop(&w, fd);
+    id_of(&r, id);
+    snprintf(path, sizeof(path), ONE, id);
+    cr_expect_eq(request(&w, "GET", "k3", path, &r), 404);
+    reply_deinit(&r);
+    cr_expect_eq(request(&w, "DELETE", "k3", path, &r), 404);
+    reply_deinit(&r);
+    cr_expect_eq(request(&w, "GET", "none", path, &r), 401);
+    reply_deinit(&r);
+    cr_expect_eq(request(&w, "GET", "k2", path, &r), 200);
+    reply_deinit(&r);
+    world_stop(&w);
+}
