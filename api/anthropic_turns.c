@@ -15,6 +15,7 @@
  * conversation would be refused as well. There the model is told that something was left out.
  */
 
+#define CALLS_MAX 256u /* blocks of a turn whose calls are looked for by their results */
 #define NOT_READABLE "[%s: left out, this model reads only text]"
 
 static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
@@ -68,28 +69,36 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
     return anthropic_put(in, part, "text", text);
 }
 
-/* Calls @f for each block of @blocks, with the place named. */
-static int each(struct anthropic_input *in, yyjson_val *blocks, void *to,
-                int (*f)(struct anthropic_input *in, yyjson_val *block, const char *type,
-                         void *to)) {
-    size_t i, n, len = strlen(in->place);
+typedef int (*take_block)(struct anthropic_input *in, yyjson_val *block, const char *type,
+                          void *to);
+
+/* Calls @f for block @i of the place. */
+static int take(struct anthropic_input *in, yyjson_val *block, size_t i, take_block f, void *to) {
+    const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
+    size_t len = strlen(in->place);
+    int r;
+
+    snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
+    if (!yyjson_is_obj(block))
+        r = anthropic_refuse(in, "", "must be a content block");
+    else if (!type)
+        r = anthropic_refuse(in, ".type", "must be a string");
+    else
+        r = f(in, block, type, to);
+    if (r == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+static int each(struct anthropic_input *in, yyjson_val *blocks, take_block f, void *to) {
+    size_t i, n;
     yyjson_val *block;
     int r = 0;
 
     yyjson_arr_foreach(blocks, i, n, block) {
-        const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
-
-        snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
-        if (!yyjson_is_obj(block))
-            r = anthropic_refuse(in, "", "must be a content block");
-        else if (!type)
-            r = anthropic_refuse(in, ".type", "must be a string");
-        else
-            r = f(in, block, type, to);
-        if (r < 0)
+        if ((r = take(in, block, i, f, to)) < 0)
             return r;
     }
-    in->place[len] = 0;
     return 0;
 }
 
@@ -136,7 +145,7 @@ static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const ch
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, field, "must be a string or an array of text blocks");
     snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
-    if ((r = each(in, v, out, add_plain)) == 0)
+    if ((r = each(in, v, add_plain, out)) == 0)
         in->place[len] = 0;
     return r;
 }
@@ -213,14 +222,19 @@ static int add_result_block(struct anthropic_input *in, yyjson_val *block, const
     return add_block(in, block, type, true, out);
 }
 
+/* Whether @block is of @type and its @key is @id. */
+static bool is_about(yyjson_val *block, const char *type, const char *key, yyjson_val *id) {
+    return yyjson_equals_str(yyjson_obj_get(block, "type"), type) &&
+           yyjson_equals(yyjson_obj_get(block, key), id);
+}
+
 /* The name of the call with this id in the assistant's last message; NULL: it is not there. */
 static yyjson_val *name_of(const struct anthropic_input *in, yyjson_val *id) {
     yyjson_val *block;
     size_t i, n;
 
     yyjson_arr_foreach(in->asked, i, n, block) {
-        if (yyjson_equals_str(yyjson_obj_get(block, "type"), "tool_use") &&
-            yyjson_equals(yyjson_obj_get(block, "id"), id))
+        if (i < CALLS_MAX && is_about(block, "tool_use", "id", id))
             return yyjson_obj_get(block, "name");
     }
     return NULL;
@@ -260,7 +274,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     if (yyjson_is_arr(v)) {
         snprintf(in->place + len, sizeof(in->place) - len, ".content");
-        r = each(in, v, &text, add_result_block);
+        r = each(in, v, add_result_block, &text);
     } else if (v && !yyjson_is_null(v)) {
         r = yyjson_is_str(v) ? buf_add(&text, yyjson_get_str(v), yyjson_get_len(v))
                              : anthropic_refuse(in, ".content",
@@ -336,6 +350,35 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
     return r < 0 ? r : put_instruction(in, &text);
 }
 
+/* Results in the order of their calls, whichever tool was ready first: few templates show ids, so that
+ * only the order says what belongs to what. Then the rest. */
+static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
+    CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
+    yyjson_val *call, *block, *id;
+    size_t i, n, k, m;
+    int r = 0;
+
+    if (!done)
+        return -ENOMEM;
+    yyjson_arr_foreach(in->asked, k, m, call) {
+        id = yyjson_obj_get(call, "id");
+        if (k >= CALLS_MAX || !is_about(call, "tool_use", "id", id))
+            continue;
+        yyjson_arr_foreach(content, i, n, block) {
+            if (done[i] || !is_about(block, "tool_result", "tool_use_id", id))
+                continue;
+            done[i] = true;
+            if ((r = take(in, block, i, add_user_block, NULL)) < 0)
+                return r;
+        }
+    }
+    yyjson_arr_foreach(content, i, n, block) {
+        if (!done[i] && (r = take(in, block, i, add_user_block, NULL)) < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
     yyjson_val *input = yyjson_obj_get(block, "input");
@@ -400,7 +443,7 @@ static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool be
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
     size_t len = strlen(in->place);
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return each(in, content, NULL, add_instruction);
+    return each(in, content, add_instruction, NULL);
 }
 
 static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
@@ -425,7 +468,7 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return each(in, content, NULL, assistant ? add_assistant_block : add_user_block);
+    return assistant ? each(in, content, add_assistant_block, NULL) : add_user_blocks(in, content);
 }
 
 /* The last message of the assistant, which is not complete: its text is what the answer begins with. */
@@ -510,7 +553,7 @@ int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
     if (yyjson_is_str(system))
         r = add_system(in, system);
     else if (yyjson_is_arr(system))
-        r = each(in, system, NULL, add_system_block);
+        r = each(in, system, add_system_block, NULL);
     else if (system && !yyjson_is_null(system))
         r = anthropic_refuse(in, "", "must be a string or an array of text blocks");
     return r < 0 ? r : end_message(in);

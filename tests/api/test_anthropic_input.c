@@ -117,6 +117,20 @@ Test(anthropic_input, turns_become_messages) {
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
              "[" GIVE(",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]") "]")),
          USER_("q") CALLED("") RESULT("[image: left out, this model reads only text]") OFF},
+        /* results come in the order of the calls, whatever was ready first */
+        {SAY(Q "," ASSISTANT(
+             "[" USE ",{\"type\":\"tool_use\",\"id\":\"t2\",\"name\":\"g\","
+             "\"input\":{}}]") "," USER("[" TEXT_BLOCK("x") ",{\"type\":\"tool_result\",\"tool_use_"
+                                                            "id\":\"t2\",\"content\":"
+                                                            "\"2\"}," GIVE(
+                                                                ",\"content\":\"1\"") "]")),
+         USER_("q") "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": "
+                    "\"t1\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
+                    "\"arguments\": {\"x\": [1]}}}, {\"id\": \"t2\", \"type\": \"function\", "
+                    "\"function\": {\"name\": \"g\", \"arguments\": {}}}]}\n" RESULT(
+                        "1") "{\"role\": \"tool\", \"content\": \"2\", \"name\": \"g\", "
+                             "\"tool_call_id\": "
+                             "\"t2\"}\n" USER_("x") OFF},
         /* what the client adds to a result is no question of the user */
         {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(",\"content\":\"r\"") "," TEXT_BLOCK(
              "<system-reminder>be</system-reminder>") "]")),
