@@ -160,7 +160,8 @@ static void put_block(struct json *j, const struct split *s, const struct split_
         json_put_string(j, "type", thinking ? "thinking" : "text");
         json_key(j, thinking ? "thinking" : "text");
         json_string(j, text ? text + run->begin : "", run->end - run->begin);
-        json_put_string(j, thinking ? "signature" : "citations", thinking ? SIGNATURE : NULL);
+        if (thinking) /* a text without citations has none, not null: some clients insist on that */
+            json_put_string(j, "signature", SIGNATURE);
     }
     json_close(j, '}');
 }
@@ -265,7 +266,8 @@ static void open_block(struct answer *a, const struct split *s, const struct spl
         json_open(j, '{');
         json_put_string(j, "type", thinking ? "thinking" : "text");
         json_put_string(j, thinking ? "thinking" : "text", "");
-        json_put_string(j, thinking ? "signature" : "citations", thinking ? "" : NULL);
+        if (thinking)
+            json_put_string(j, "signature", "");
     }
     json_close(j, '}');
     emit(a, &e);

@@ -75,7 +75,7 @@ static void ask(struct world *w, const char *body, const char *output, struct re
 #define END(i) EVENT("content_block_stop", ",\"index\":" i)
 #define FINAL(reason, stop, usage)                                                                 \
     EVENT("message_delta", ",\"delta\":{" STOP(reason, stop) "}" usage) EVENT("message_stop", "")
-#define TEXT_BLOCK "\"type\":\"text\",\"text\":\"\",\"citations\":null"
+#define TEXT_BLOCK "\"type\":\"text\",\"text\":\"\""
 #define CALL_BLOCK(name)                                                                           \
     "\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"" name                                          \
     "\",\"caller\":{\"type\":\"direct\"},\"input\":{}"
@@ -87,8 +87,8 @@ Test(anthropic, a_plain_answer_is_exact) {
     started(&w);
     ask(&w, BODY(""), "Hey", &r);
     reply_expect(&r, 200,
-                 "{" HEAD "[{\"type\":\"text\",\"text\":\"Hey\",\"citations\":null}]," STOP(
-                     "\"end_turn\"", "null") USAGE("10", "10", "3", "0") "}");
+                 "{" HEAD "[{\"type\":\"text\",\"text\":\"Hey\"}]," STOP("\"end_turn\"", "null")
+                     USAGE("10", "10", "3", "0") "}");
     world_stop(&w);
 }
 
@@ -127,7 +127,7 @@ Test(anthropic, thoughts_text_and_calls_are_blocks) {
         &r, 200,
         "{" HEAD
         "[{\"type\":\"thinking\",\"thinking\":\"Hm\",\"signature\":\"weft\"},{\"type\":\"text\","
-        "\"text\":\"So.\",\"citations\":null},{\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"time\""
+        "\"text\":\"So.\"},{\"type\":\"tool_use\",\"id\":\"X\",\"name\":\"time\""
         ",\"caller\":{\"type\":\"direct\"},\"input\":{\"z\": 1}},{\"type\":\"tool_use\",\"id\":"
         "\"X\",\"name\":\"time\",\"caller\":{\"type\":\"direct\"},\"input\":{}}]," STOP(
             "\"tool_use\"", "null") USAGE("14", "14", "141", "10") "}");

@@ -1,15 +1,19 @@
 // The AI SDK with its provider for OpenAI-compatible services. usage: node test.mjs SCRIPTED_URL REASONING_URL REAL_URL
 import assert from "node:assert/strict";
+import { createAnthropic } from "@ai-sdk/anthropic";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embed, embedMany, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
 const [scriptedURL, reasoningURL, realURL] = process.argv.slice(2);
-const provider = (url, more) => createOpenAICompatible({ name: "weft", baseURL: url + "/v1", includeUsage: true, supportsStructuredOutputs: true, ...more });
-const scripted = provider(scriptedURL), real = provider(realURL);
+// The three dialects, each by its own provider.
+const compatible = (url) => createOpenAICompatible({ name: "weft", baseURL: url + "/v1", includeUsage: true, supportsStructuredOutputs: true });
+const openai = (url) => createOpenAI({ baseURL: url + "/v1", apiKey: "none" });
+const anthropic = (url) => createAnthropic({ baseURL: url + "/v1", apiKey: "none" });
+const scripted = compatible(scriptedURL), real = compatible(realURL);
 const model = scripted("scripted"), small = real("default");
-const thinker = provider(reasoningURL)("scripted");
 const settings = { maxRetries: 0 };
 
 const weather = tool({
@@ -18,74 +22,84 @@ const weather = tool({
     execute: async ({ city }) => ({ city, degrees: 12 }),
 });
 
-test("a text comes with its usage and reason", async () => {
-    const r = await generateText({ ...settings, model, prompt: "Say hello." });
-    assert.equal(r.text, "Hello, it is a fine day.");
-    assert.equal(r.finishReason, "stop");
-    assert.ok(r.usage.inputTokens > 0);
-    assert.equal(r.usage.totalTokens, r.usage.inputTokens + r.usage.outputTokens);
-    assert.equal(typeof r.usage.inputTokenDetails.cacheReadTokens, "number");
-});
+for (const [dialect, provider] of [["chat", compatible], ["responses", openai], ["messages", anthropic]]) {
+    const promise = (name, f) => test(`${dialect}: ${name}`, f);
+    const settings = {
+        maxRetries: 0,
+        maxOutputTokens: 500,
+        providerOptions: { openai: { forceReasoning: true, reasoningSummary: "auto" }, anthropic: { thinking: { type: "enabled", budgetTokens: 1024 } } },
+    };
+    const model = provider(scriptedURL)("scripted"), thinker = provider(reasoningURL)("scripted");
 
-test("a streamed text is the same, and has its usage too", async () => {
-    const r = streamText({ ...settings, model, prompt: "Say hello." });
-    let text = "", pieces = 0;
-    for await (const piece of r.textStream) {
-        text += piece;
-        pieces++;
-    }
-    assert.equal(text, "Hello, it is a fine day.");
-    assert.ok(pieces > 2);
-    assert.equal(await r.finishReason, "stop");
-    assert.ok((await r.usage).outputTokens > 0);
-});
+    promise("a text comes with its usage and reason", async () => {
+        const r = await generateText({ ...settings, model, prompt: "Say hello." });
+        assert.equal(r.text, "Hello, it is a fine day.");
+        assert.equal(r.finishReason, "stop");
+        assert.ok(r.usage.inputTokens > 0);
+        assert.equal(r.usage.totalTokens, r.usage.inputTokens + r.usage.outputTokens);
+        assert.equal(typeof r.usage.inputTokenDetails.cacheReadTokens, "number");
+    });
 
-test("reasoning is apart from the text, and goes back with the conversation", async () => {
-    const whole = await generateText({ ...settings, model: thinker, prompt: "Think first." });
-    assert.equal(whole.reasoningText.trim(), "I think.");
-    assert.equal(whole.text.trim(), "Therefore I am.");
-    assert.ok(whole.usage.outputTokenDetails.reasoningTokens > 0);
-    const r = streamText({ ...settings, model: thinker, prompt: "Think first." });
-    let reasoning = "", text = "";
-    for await (const part of r.fullStream) {
-        if (part.type === "reasoning-delta") reasoning += part.text;
-        if (part.type === "text-delta") text += part.text;
-    }
-    assert.equal(reasoning.trim(), "I think.");
-    assert.equal(text.trim(), "Therefore I am.");
-    const next = await generateText({ ...settings, model: thinker, messages: [{ role: "user", content: "Think first." }, ...whole.response.messages, { role: "user", content: "And?" }] });
-    assert.equal(next.text.trim(), "So I was.");
-});
+    promise("a streamed text is the same, and has its usage too", async () => {
+        const r = streamText({ ...settings, model, prompt: "Say hello." });
+        let text = "", pieces = 0;
+        for await (const piece of r.textStream) {
+            text += piece;
+            pieces++;
+        }
+        assert.equal(text, "Hello, it is a fine day.");
+        assert.ok(pieces > 2);
+        assert.equal(await r.finishReason, "stop");
+        assert.ok((await r.usage).outputTokens > 0);
+    });
 
-test("tools are called until there is an answer", async () => {
-    const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
-    assert.equal(r.text, "Both have 12 degrees.");
-    assert.equal(r.steps.length, 3);
-    assert.equal(r.steps[0].finishReason, "tool-calls");
-    assert.deepEqual(r.steps.flatMap((s) => s.toolCalls.map((c) => c.input.city)), ["Ghent", "Bruges"]);
-    assert.deepEqual(r.steps[1].toolResults[0].output, { city: "Bruges", degrees: 12 });
-});
+    promise("reasoning is apart from the text, and goes back with the conversation", async () => {
+        const whole = await generateText({ ...settings, model: thinker, prompt: "Think first." });
+        assert.equal(whole.reasoningText.trim(), "I think.");
+        assert.equal(whole.text.trim(), "Therefore I am.");
+        assert.ok(whole.usage.outputTokenDetails.reasoningTokens > 0);
+        const r = streamText({ ...settings, model: thinker, prompt: "Think first." });
+        let reasoning = "", text = "";
+        for await (const part of r.fullStream) {
+            if (part.type === "reasoning-delta") reasoning += part.text;
+            if (part.type === "text-delta") text += part.text;
+        }
+        assert.equal(reasoning.trim(), "I think.");
+        assert.equal(text.trim(), "Therefore I am.");
+        const next = await generateText({ ...settings, model: thinker, messages: [{ role: "user", content: "Think first." }, ...whole.response.messages, { role: "user", content: "And?" }] });
+        assert.equal(next.text.trim(), "So I was.");
+    });
 
-test("streamed tools likewise, with their arguments as they come", async () => {
-    const r = streamText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
-    const kinds = [];
-    let deltas = 0;
-    for await (const part of r.fullStream) {
-        if (part.type === "error") throw part.error;
-        if (part.type === "tool-input-delta") deltas++;
-        if (["tool-call", "tool-result", "finish-step"].includes(part.type)) kinds.push(part.type);
-    }
-    assert.deepEqual(kinds, ["tool-call", "tool-result", "finish-step", "tool-call", "tool-result", "finish-step", "finish-step"]);
-    assert.ok(deltas > 2);
-    assert.equal(await r.text, "Both have 12 degrees.");
-});
+    promise("tools are called until there is an answer", async () => {
+        const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
+        assert.equal(r.text, "Both have 12 degrees.");
+        assert.equal(r.steps.length, 3);
+        assert.equal(r.steps[0].finishReason, "tool-calls");
+        assert.deepEqual(r.steps.flatMap((s) => s.toolCalls.map((c) => c.input.city)), ["Ghent", "Bruges"]);
+        assert.deepEqual(r.steps[1].toolResults[0].output, { city: "Bruges", degrees: 12 });
+    });
 
-test("two calls in one answer are two calls", async () => {
-    const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather at once?" });
-    assert.equal(r.steps[0].toolCalls.length, 2);
-    assert.equal(new Set(r.steps[0].toolCalls.map((c) => c.toolCallId)).size, 2);
-    assert.equal(r.text, "Done.");
-});
+    promise("streamed tools likewise, with their arguments as they come", async () => {
+        const r = streamText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather in Ghent and Bruges?" });
+        const kinds = [];
+        let deltas = 0;
+        for await (const part of r.fullStream) {
+            if (part.type === "error") throw part.error;
+            if (part.type === "tool-input-delta") deltas++;
+            if (["tool-call", "tool-result", "finish-step"].includes(part.type)) kinds.push(part.type);
+        }
+        assert.deepEqual(kinds, ["tool-call", "tool-result", "finish-step", "tool-call", "tool-result", "finish-step", "finish-step"]);
+        assert.ok(deltas > 2);
+        assert.equal(await r.text, "Both have 12 degrees.");
+    });
+
+    promise("two calls in one answer are two calls", async () => {
+        const r = await generateText({ ...settings, model, tools: { weather }, stopWhen: stepCountIs(5), prompt: "Weather at once?" });
+        assert.equal(r.steps[0].toolCalls.length, 2);
+        assert.equal(new Set(r.steps[0].toolCalls.map((c) => c.toolCallId)).size, 2);
+        assert.equal(r.text, "Done.");
+    });
+}
 
 test("an error names its field and is not tried again", async () => {
     await assert.rejects(generateText({ ...settings, model: scripted("nothing"), prompt: "x" }), (e) => e.statusCode === 404 && e.isRetryable === false && /nothing/.test(e.message));
