@@ -102,6 +102,33 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
+static int capture_begin(void *stream) {
+    return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+}
+
+static int capture_end(void *stream, void **graph) {
+    cudaGraph_t g = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaError_t r = cudaStreamEndCapture(stream, &g);
+
+    if (r == cudaSuccess)
+        r = cudaGraphInstantiate(&exec, g, 0);
+    if (g)
+        cudaGraphDestroy(g);
+    if (r != cudaSuccess)
+        cudaGetLastError(); /* nothing is lost: the caller goes on without */
+    *graph = r == cudaSuccess ? exec : NULL;
+    return (int)r;
+}
+
+static int graph_launch(void *graph, void *stream) {
+    return (int)cudaGraphLaunch(graph, stream);
+}
+
+static int graph_free(void *graph) {
+    return (int)cudaGraphExecDestroy(graph);
+}
+
 static int check_kernel(const void *kernel) {
     struct cudaFuncAttributes a;
 
@@ -131,6 +158,10 @@ static const struct cuda_api real = {
     .copy = copy,
     .fill = fill,
     .launch = launch,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_free = graph_free,
     .check_kernel = check_kernel,
     .text = text,
 };

@@ -256,12 +256,13 @@ template <int D> DEVICE float merged(const struct Shared<D> &s, uint32_t query, 
     return x;
 }
 
-template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+template <int D>
+DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
+                        struct Shared<D> &s) {
     constexpr uint32_t part = Shared<D>::part;
     constexpr int n_parts = 32 * D / part, per_thread = ATTN_QUERIES * part / CUDA_THREADS;
-    struct attn_item it = a.item[blockIdx.x];
     uint32_t tid = threadIdx.x, warp = tid / 32, dim = a.shape.head_dim;
-    struct Place p = {a.pages, a.page_table + it.page0, a.shape, blockIdx.y,
+    struct Place p = {a.pages, a.batch->page_table + it.page0, a.shape, blockIdx.y,
                       it.pos0 + (it.q0 + it.n_q - 1) / a.group};
     float all[n_parts][per_thread], o[4 * D][4];
 
@@ -324,6 +325,17 @@ template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D
     }
 }
 
+template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+    uint32_t n = a.batch->n_items;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        struct attn_item it = a.batch->item[i];
+
+        attend_item<D>(a, it, s);
+        sync_block();
+    }
+}
+
 KERNEL(attend_64, struct attend_args, CUDA_THREADS, 2) {
     wait_for_previous();
     alignas(16) SHARED struct Shared<2> s;
@@ -345,9 +357,7 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
     attend<8>(a, s);
 }
 
-KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    struct attn_merge it = a.merge[blockIdx.x];
+DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
     uint32_t dim = a.head_dim;
 
     for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
@@ -367,5 +377,16 @@ KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
             o = attn_merge(o, from[d], w);
         }
         a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = o / l;
+    }
+}
+
+KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t n = a.batch->n_merges;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        struct attn_merge it = a.batch->merge[i];
+
+        merge_queries(a, it);
     }
 }

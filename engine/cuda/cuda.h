@@ -7,7 +7,8 @@
  *
  *     open   memory.c counts and allocates everything but the weights; refuses with the sum
  *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers in turn
- *     begin  step.c   rows, page tables and attention items in one upload; op by op, kernels are enqueued
+ *     begin  step.c   rows, page tables and attention items in one upload; op by op, kernels are enqueued,
+ *            graph.c  or all at once
  *     seal   seal.c   masks and parameters in a second upload; sampling; results on their way back
  *     end    step.c   waits for the step's event
  *
@@ -23,6 +24,7 @@
 #define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
 #define WIDE_FROM 17u             /* rows from which matmul_wide is used */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
+#define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
 
 struct region { /* an allocation */
     void **where;
@@ -37,18 +39,19 @@ struct staging {
     size_t size, used;
 };
 
+/* What the grids of a step are made for: the batch, or more (graph.c). */
+struct step_grid {
+    uint32_t rows, wants, items, merges;
+};
+
 struct step {
     struct be *be;
     const struct engine_batch *batch;
-    struct staging rows, wants;
+    struct staging rows, wants; /* rows: on the device the same for both steps */
     void *event;
     bool recorded; /* the event stands at the end of the step */
-    /* Of the rows upload, on the device. */
-    const int32_t *token, *feed;
-    const uint32_t *pos, *row_page, *row_slot, *want_row, *page_table;
-    const struct attn_item *item;
-    const struct attn_merge *merge;
-    uint32_t n_items, n_merges;
+    struct step_grid grid;
+    uint32_t graph;        /* which, GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL */
     int32_t *sampled;      /* device [max_wants] */
     struct sample_out *out_device, *out_host;
@@ -67,6 +70,22 @@ struct weights {
     uint32_t n_owned;
 };
 
+struct launch {
+    const void *kernel;
+    uint32_t grid_x, grid_y, n_threads;
+    const char *what;
+};
+
+struct graphs {
+    bool on, noting, replaying; /* of the step that is being launched */
+    void *graph[GRAPHS];        /* NULL: not yet */
+    struct {
+        struct launch launch;
+        _Alignas(16) uint8_t args[384];
+    } * note; /* [capacity] */
+    uint32_t n_notes, capacity;
+};
+
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape;
@@ -81,8 +100,11 @@ struct be {
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
+    struct graphs graphs;
 
     /* On the device. */
+    const struct batch_head *head; /* where the rows upload goes */
+    int32_t *sampled;              /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
     uint16_t *packed, *head_packed;
     float *head_scale;
@@ -120,6 +142,8 @@ void cuda_unload(struct be *b);
 
 /* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
 void *staging_take(struct staging *s, size_t n, const void **device);
+/* Takes back what lies behind @end (host). */
+void staging_cut(struct staging *s, const void *end);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
@@ -134,11 +158,21 @@ struct attn_limits {
 };
 void work_plan(const struct engine_batch *batch, const struct attn_limits *l, struct attn_work *w);
 
-int cuda_launch(struct be *b, const void *kernel, uint32_t grid_x, uint32_t grid_y,
-                uint32_t n_threads, const void *args, const char *what);
-/* y (+)= W x + bias of packed rows. */
+/* @args: of @n bytes. */
+int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
+/* y (+)= W x + bias of packed rows: as many of @n_rows as *@count (device) says; NULL: all. */
 int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
-                uint32_t n_rows, bool add);
+                uint32_t n_rows, const uint32_t *count, bool add);
+
+int graph_open(struct be *b);
+void graph_close(struct be *b);
+/* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch() does. */
+bool graph_begin(struct step *s);
+int graph_launch(struct step *s);
+/* A launch that was done, while b->graphs.noting. */
+void graph_note(struct be *b, const struct launch *l, const void *args, size_t n);
+/* The step's last launch has been done. */
+void graph_end(struct step *s);
 
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_embed(struct step *s, struct act x, const struct weights *w);

@@ -44,6 +44,12 @@ struct cuda_api {
      * for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   const void *args, bool early, void *stream);
+    /* Launches between the two are not done but kept, to be done again and again as one; nothing else may be called in
+     * between. capture_end() must follow a begin that succeeded; *graph is NULL when it fails. */
+    int (*capture_begin)(void *stream);
+    int (*capture_end)(void *stream, void **graph);
+    int (*graph_launch)(void *graph, void *stream);
+    int (*graph_free)(void *graph);
     /* Whether a kernel is there for this device: 0 or why not. */
     int (*check_kernel)(const void *kernel);
     const char *(*text)(int error);

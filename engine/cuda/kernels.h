@@ -29,19 +29,38 @@ struct repack_args {
     uint32_t *bad; /* set to 1 when a weight does not fit half precision */
 };
 
+/* -- the batch ------------------------------------------------------------------------------------ */
+
+struct attn_merge {                            /* the chunks of queries that were split */
+    uint32_t row0, q0, n_q, partial, n_chunks; /* chunk c of query i: partial + c */
+};
+
+/* What a step is about, in device memory. All that changes from step to step is here and in what it points to, so
+ * that the same launches, with the same arguments, do for every batch of up to so many rows: a grid may be larger
+ * than there are rows, wants or items. */
+struct batch_head {
+    uint32_t n_rows, n_wants, n_items, n_merges;
+    const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
+    const uint32_t *pos;
+    const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
+    const uint32_t *want_row, *page_table;
+    const struct attn_item *item;
+    const struct attn_merge *merge;
+};
+
 /* -- rows ----------------------------------------------------------------------------------------- */
 
 /* x[row] = embedding of the row's token; grid: rows. */
 struct embed_args {
+    const struct batch_head *batch;
     struct tile_source table;
-    const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
     const int32_t *sampled;
     float *x;
 };
 
 /* cos and sin (times mscale) of every pair at every row's position; grid: rows. */
 struct turn_args {
-    const uint32_t *pos;
+    const struct batch_head *batch;
     const double *freq;
     float *turn; /* [rows][n_pairs][2] */
     uint32_t n_pairs;
@@ -55,7 +74,8 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
  * scale[row] undoes it. packed: [rows / 8][n_padded / 16][8][16]. Grid: rows. */
 struct pack_args {
     const float *x, *up, *weight;
-    const uint32_t *rows; /* NULL, or which row of x is packed as row i */
+    const struct batch_head *batch; /* NULL: as many rows as the grid has */
+    uint32_t wanted;                /* the rows that are wanted, not all */
     uint16_t *packed;
     float *scale;
     uint32_t kind, n, n_padded;
@@ -64,10 +84,10 @@ struct pack_args {
 
 /* qk-norm, RoPE, keys and values into their pages; grid: rows. q is changed in place. */
 struct store_args {
+    const struct batch_head *batch;
     float *q;
     const float *k, *v, *q_norm, *k_norm, *turn;
-    const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
-    uint8_t *pages;                      /* of the layer */
+    uint8_t *pages; /* of the layer */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
     float eps;
@@ -95,17 +115,17 @@ struct matmul_args {
     struct matrix m[3];
     const uint16_t *x; /* packed */
     const float *scale;
+    const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t add;
 };
 
 /* -- attention ------------------------------------------------------------------------------------ */
 
-/* Grid: x items, y key heads. A partial result is [n_head_kv][16 queries] rows of partial_stride floats: o,
- * then m and l. */
+/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is [n_head_kv][16
+ * queries] rows of partial_stride floats: o, then m and l. */
 struct attend_args {
-    const struct attn_item *item;
-    const uint32_t *page_table;
+    const struct batch_head *batch;
     const float *q;
     float *o, *partial;
     const uint8_t *pages; /* of the layer */
@@ -114,13 +134,9 @@ struct attend_args {
     float scale;
 };
 
-/* Merges the chunks of queries that were split; grid: x merges, y key heads. */
-struct attn_merge {
-    uint32_t row0, q0, n_q, partial, n_chunks; /* chunk c of query i: partial + c */
-};
-
+/* Merges the chunks of queries that were split; grid: x merges, or fewer, y key heads. */
 struct merge_args {
-    const struct attn_merge *merge;
+    const struct batch_head *batch;
     const float *partial;
     float *o;
     uint32_t n_head, n_head_kv, group, head_dim, partial_stride;

@@ -106,7 +106,8 @@ static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, 
         .n_units = m->n_units,
         .bad = b->bad,
     };
-    r = cuda_launch(b, kernel_repack, m->n_units, tiles, CUDA_THREADS, &a, "repack");
+    struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack"};
+    r = cuda_launch(b, &l, &a, sizeof(a));
     return r < 0 ? r : mark_busy(b, i);
 }
 

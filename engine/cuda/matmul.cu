@@ -17,10 +17,14 @@ template <int F> DEVICE constexpr int units_at_once() {
     return F == TILE_F16 ? 2 : F < TILE_Q4_K ? 4 : F == TILE_Q4_K || F == TILE_IQ4_XS ? 2 : 1;
 }
 
+DEVICE uint32_t count_rows(const struct matmul_args &a) {
+    return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
+}
+
 /* y of one element. */
-DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t row, uint32_t out,
-                float sum) {
-    if (row >= a.n_rows || out >= m.n_out)
+DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
+                uint32_t out, float sum) {
+    if (row >= n_rows || out >= m.n_out)
         return;
     float *y = m.y + (size_t)row * m.n_out + out, v = sum * a.scale[row];
 
@@ -106,6 +110,9 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
         prefetch(tiles +
                  at); /* weights do not change: they may come before the activations are there */
     wait_for_previous();
+    uint32_t n_rows = count_rows(a);
+    if (blockIdx.y * PACK_ROWS >= n_rows)
+        return;
     add_segment_of(m, tiles, warp, x + lane % 4 * 4, lane, c);
     for (int j = 0; j < 4; j++)
         sums[warp][lane][j] = c[j];
@@ -116,8 +123,8 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
     float sum = sums[0][l][j];
     for (uint32_t s = 1; s < n; s++)
         sum += sums[s][l][j];
-    put(a, m, blockIdx.y * PACK_ROWS + l % 4 * 2 + j % 2, tile * TILE_ROWS + l / 4 + j / 2 * 8,
-        sum);
+    put(a, m, n_rows, blockIdx.y * PACK_ROWS + l % 4 * 2 + j % 2,
+        tile * TILE_ROWS + l / 4 + j / 2 * 8, sum);
 }
 
 /* -- matmul_wide ---------------------------------------------------------------------------------- */
@@ -237,9 +244,11 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     wait_for_previous();
     alignas(16) SHARED uint8_t shared[2 * SLICE_BYTES];
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, i = 0;
-    uint32_t row0 = blockIdx.y * MATMUL_COLUMNS;
+    uint32_t row0 = blockIdx.y * MATMUL_COLUMNS, n_rows = count_rows(a);
     float total[WIDE_GROUPS][4];
 
+    if (row0 >= n_rows)
+        return;
     while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
         block -= (a.m[i++].n_row_tiles + 7) / 8;
     const struct matrix &m = a.m[i];
@@ -251,7 +260,7 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     slices.shared = shared;
     slices.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
     slices.n_blocks = a.n_blocks;
-    slices.n_groups = (a.n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
+    slices.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
     slices.next = 0;
     slices.fetch();
 #pragma unroll
@@ -264,6 +273,6 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            put(a, m, row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2,
+            put(a, m, n_rows, row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2,
                 tile * TILE_ROWS + lane / 4 + j / 2 * 8, total[n][j]);
 }

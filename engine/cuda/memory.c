@@ -57,10 +57,11 @@ static void add_attention(struct be *b) {
     add(b, &b->partial, b->n_partials, bytes, "attention", false);
 }
 
-static void add_staging(struct be *b, struct staging *s, size_t size) {
+static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {
     s->size = round_up(size, 256);
     add(b, &s->host, s->size, 1, "uploads", true);
-    add(b, &s->device, s->size, 1, "uploads", false);
+    if (device)
+        add(b, device, s->size, 1, "uploads", false);
 }
 
 static void add_steps(struct be *b) {
@@ -71,19 +72,21 @@ static void add_steps(struct be *b) {
     b->page_capacity = (uint32_t)MIN(
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
         1u << 28);
+    add(b, &b->sampled, 2 * wants, sizeof(int32_t), "results", false);
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];
 
         add_staging(b, &s->rows,
-                    rows * 20 + wants * 4 + (size_t)b->page_capacity * 4 +
-                        b->max_items * sizeof(struct attn_item) +
-                        b->max_merges * sizeof(struct attn_merge) + slack);
+                    sizeof(struct batch_head) + rows * 20 + wants * 4 +
+                        (size_t)b->page_capacity * 4 + b->max_items * sizeof(struct attn_item) +
+                        b->max_merges * sizeof(struct attn_merge) + slack,
+                    i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
                         seqs * (unique * sizeof(struct penal) +
                                 LIST_MAX * (sizeof(struct bias_entry) + sizeof(int32_t))) +
-                        slack);
-        add(b, &s->sampled, wants, sizeof(int32_t), "results", false);
+                        slack,
+                    &s->wants.device);
         add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
         add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
     }
@@ -171,6 +174,8 @@ static int alloc_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         s->be = b;
+        s->rows.device = (uint8_t *)b->head;
+        s->sampled = b->sampled + i * b->opts->max_wants;
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
         s->out = calloc(b->opts->max_wants, sizeof(*s->out));
         s->top = calloc((size_t)b->opts->max_wants * ENGINE_TOP_MAX, sizeof(*s->top));
@@ -198,6 +203,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
         r = alloc_region(b, &b->region[i]);
     r = r < 0 ? r : alloc_steps(b);
+    r = r < 0 ? r : graph_open(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
     r = r < 0 ? r
               : cuda_check(b,
@@ -207,6 +213,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
 }
 
 void cuda_memory_close(struct be *b) {
+    graph_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {
         struct region *r = &b->region[i];
 
@@ -238,6 +245,10 @@ void *staging_take(struct staging *s, size_t n, const void **device) {
     s->used = at + n;
     *device = s->device + at;
     return s->host + at;
+}
+
+void staging_cut(struct staging *s, const void *end) {
+    s->used = (size_t)((const uint8_t *)end - s->host);
 }
 
 int staging_send(struct be *b, struct staging *s, size_t from) {

@@ -10,8 +10,10 @@
 KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x, n = a.table.n_in;
-    int32_t feed = a.feed[r], token = feed >= 0 ? a.sampled[feed] : a.token[r];
 
+    if (r >= a.batch->n_rows)
+        return;
+    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
     token = (uint32_t)token < a.table.n_rows ? token : 0;
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         a.x[(size_t)r * n + i] = tile_value_at(&a.table, (uint32_t)token, i);
@@ -21,11 +23,14 @@ KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x;
 
+    if (r >= a.batch->n_rows)
+        return;
+    uint32_t pos = a.batch->pos[r];
     for (uint32_t i = threadIdx.x; i < a.n_pairs; i += CUDA_THREADS) {
         float *to = a.turn + ((size_t)r * a.n_pairs + i) * 2;
         double s, c;
 
-        mx_sincos(a.pos[r] * a.freq[i], &s, &c);
+        mx_sincos(pos * a.freq[i], &s, &c);
         to[0] = (float)c * a.mscale;
         to[1] = (float)s * a.mscale;
     }
@@ -50,7 +55,11 @@ DEVICE float power_of_two(int e) {
 KERNEL(pack, struct pack_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float shared8[8];
-    uint32_t r = blockIdx.x, row = a.rows ? a.rows[r] : r, tid = threadIdx.x;
+    uint32_t r = blockIdx.x, tid = threadIdx.x;
+
+    if (a.batch && r >= (a.wanted ? a.batch->n_wants : a.batch->n_rows))
+        return;
+    uint32_t row = a.wanted ? a.batch->want_row[r] : r;
     const float *x = a.x + (size_t)row * a.n, *up = a.up + (size_t)row * a.n;
     float inverse = 1, max = 0;
 
@@ -157,9 +166,13 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
-    uint8_t *page = a.pages + (size_t)a.row_page[r] * page_layer_bytes(&a.shape);
+
+    if (r >= a.batch->n_rows)
+        return;
+    uint8_t *page = a.pages + (size_t)a.batch->row_page[r] * page_layer_bytes(&a.shape);
     const float *turn = a.turn + (size_t)r * a.n_rot;
     float *head = heads[warp];
+    uint32_t slot = a.batch->row_slot[r];
 
     for (uint32_t h = warp; h < a.n_head; h += CUDA_THREADS / 32) {
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
@@ -173,8 +186,8 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
         size_t at = ((size_t)r * n_kv + h) * dim;
 
         turn_head(a, a.k + at, a.k_norm, turn, head);
-        store_head(a, h, PAGE_K, page, a.row_slot[r], head);
-        store_head(a, h, PAGE_V, page, a.row_slot[r], a.v + at);
+        store_head(a, h, PAGE_K, page, slot, head);
+        store_head(a, h, PAGE_V, page, slot, a.v + at);
         sync_warp();
     }
 }

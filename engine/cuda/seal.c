@@ -230,7 +230,8 @@ static int sample_round(struct step *s, uint32_t first) {
 
     if (n > 0 && first > 0 && step_logit_rows(s, first, (uint32_t)n) < 0)
         return -EIO;
-    if (n > 0 && cuda_launch(b, kernel_sample, (uint32_t)n, 1, SAMPLE_THREADS, &a, "sample") < 0)
+    struct launch l = {kernel_sample, (uint32_t)MAX(n, 0), 1, SAMPLE_THREADS, "sample"};
+    if (n > 0 && cuda_launch(b, &l, &a, sizeof(a)) < 0)
         return -EIO;
     return n;
 }

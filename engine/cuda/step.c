@@ -15,36 +15,50 @@ int cuda_check(struct be *b, int error, const char *what) {
     return -EIO;
 }
 
-int cuda_launch(struct be *b, const void *kernel, uint32_t grid_x, uint32_t grid_y,
-                uint32_t n_threads, const void *args, const char *what) {
-    if (b->lost || grid_x == 0 || grid_y == 0)
+int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
+    if (b->lost || b->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
+    if (b->graphs.noting)
+        graph_note(b, l, args, n);
     return cuda_check(
-        b, b->api->launch(kernel, grid_x, grid_y, n_threads, args, b->early, b->stream), what);
+        b, b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, args, b->early, b->stream),
+        l->what);
+}
+
+/* A kernel of one block a row. */
+static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const void *args,
+                       size_t n, const char *what) {
+    return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what}, args, n);
 }
 
 int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
-                uint32_t n_rows, bool add) {
+                uint32_t n_rows, const uint32_t *count, bool add) {
     bool wide = n_rows >= WIDE_FROM;
+    uint32_t at_once = wide ? MATMUL_COLUMNS : PACK_ROWS, tiles = 0;
     struct matmul_args a = {
         .x = packed,
         .scale = scale,
+        .count = count,
         .n_mats = w->n_mats,
         .n_rows = n_rows,
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .add = add,
     };
-    uint32_t tiles = 0;
 
     for (uint32_t i = 0; i < w->n_mats; i++) {
         a.m[i] = w->m[i];
         tiles += wide ? (w->m[i].n_row_tiles + 7) / 8 : w->m[i].n_row_tiles;
     }
-    return wide ? cuda_launch(b, kernel_matmul_wide, tiles,
-                              (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS, CUDA_THREADS, &a,
-                              "matmul_wide")
-                : cuda_launch(b, kernel_matvec, tiles, (n_rows + PACK_ROWS - 1) / PACK_ROWS,
-                              CUDA_THREADS, &a, "matvec");
+    struct launch l = {wide ? kernel_matmul_wide : kernel_matvec, tiles,
+                       (n_rows + at_once - 1) / at_once, CUDA_THREADS, "matmul"};
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* The layers' matrices: of all rows of the step. */
+static int multiply(struct step *s, const struct weights *w, bool add) {
+    struct be *b = s->be;
+
+    return cuda_matmul(b, w, b->packed, b->scale, s->grid.rows, &b->head->n_rows, add);
 }
 
 /* -- the upload ----------------------------------------------------------------------------------- */
@@ -53,6 +67,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
                       uint32_t *slot) {
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->page.page_tokens;
+    int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants : 0; /* its samples */
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *q = &b->seq[i];
@@ -61,7 +76,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
         for (uint32_t r = 0; r < q->n_rows; r++) {
             uint32_t p = q->pos0 + r, row = q->row0 + r;
 
-            feed[row] = r == 0 ? q->feed : -1;
+            feed[row] = r == 0 && q->feed >= 0 ? before + q->feed : -1;
             pos[row] = p;
             page[row] = pages[p / tokens];
             slot[row] = p % tokens;
@@ -69,7 +84,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
     }
 }
 
-static bool upload_attention(struct step *s) {
+static bool fill_attention(struct step *s, struct batch_head *h) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
     struct attn_limits l = {
@@ -82,20 +97,26 @@ static bool upload_attention(struct step *s) {
     const void *d[3];
     uint32_t *pages = staging_take(&s->rows, n_pages * sizeof(*pages), &d[0]);
     struct attn_work w = {
-        .item = staging_take(&s->rows, b->max_items * sizeof(struct attn_item), &d[1]),
-        .merge = staging_take(&s->rows, b->max_merges * sizeof(struct attn_merge), &d[2]),
-    };
+        .item = staging_take(&s->rows, b->max_items * sizeof(struct attn_item), &d[1])};
 
-    if (!pages || !w.item || !w.merge)
+    if (!pages || !w.item)
         return false;
     memcpy(pages, batch->table[KV_GLOBAL].page, n_pages * sizeof(*pages));
+    /* Merges follow the items that there are: they are made at the end of the room for all and moved. */
+    w.merge = staging_take(&s->rows, b->max_merges * sizeof(struct attn_merge), &d[2]);
+    if (!w.merge)
+        return false;
     work_plan(batch, &l, &w);
     assert(w.n_items <= b->max_items && w.n_merges <= b->max_merges);
-    s->page_table = d[0];
-    s->item = d[1];
-    s->merge = d[2];
-    s->n_items = w.n_items;
-    s->n_merges = w.n_merges;
+    staging_cut(&s->rows, w.item + w.n_items);
+    const struct attn_merge *made = w.merge;
+    w.merge = staging_take(&s->rows, w.n_merges * sizeof(*made), &d[2]);
+    memmove(w.merge, made, w.n_merges * sizeof(*made));
+    h->page_table = d[0];
+    h->item = d[1];
+    h->merge = d[2];
+    h->n_items = w.n_items;
+    h->n_merges = w.n_merges;
     return true;
 }
 
@@ -103,10 +124,11 @@ static bool upload_attention(struct step *s) {
 static int upload_rows(struct step *s) {
     const struct engine_batch *b = s->batch;
     size_t n = b->n_rows * sizeof(uint32_t);
-    const void *d[6];
+    const void *d[7];
     void *h[6];
 
     s->rows.used = 0;
+    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[6]);
     for (int i = 0; i < 5; i++)
         h[i] = staging_take(&s->rows, n, &d[i]);
     h[5] = staging_take(&s->rows, b->n_wants * sizeof(uint32_t), &d[5]);
@@ -116,26 +138,40 @@ static int upload_rows(struct step *s) {
     fill_rows(s, h[1], h[2], h[3], h[4]);
     for (uint32_t i = 0; i < b->n_wants; i++)
         ((uint32_t *)h[5])[i] = b->want[i].row;
-    s->token = d[0];
-    s->feed = d[1];
-    s->pos = d[2];
-    s->row_page = d[3];
-    s->row_slot = d[4];
-    s->want_row = d[5];
-    if (!upload_attention(s)) {
+    *head = (struct batch_head){
+        .n_rows = b->n_rows,
+        .n_wants = b->n_wants,
+        .token = d[0],
+        .feed = d[1],
+        .pos = d[2],
+        .row_page = d[3],
+        .row_slot = d[4],
+        .want_row = d[5],
+    };
+    if (!fill_attention(s, head)) {
         snprintf(s->be->error, sizeof(s->be->error), "the batch's page tables are too long");
         s->be->lost = true;
         return -EIO;
     }
+    s->grid = (struct step_grid){b->n_rows, b->n_wants, head->n_items, head->n_merges};
     return staging_send(s->be, &s->rows, 0);
 }
 
 /* -- ops ------------------------------------------------------------------------------------------ */
 
+static int record(struct step *s) {
+    int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
+
+    s->recorded = r == 0;
+    return r;
+}
+
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
+    if (other->batch && !other->recorded && record(other) < 0) /* its end is here */
+        return -EIO;
     s->batch = batch;
     s->recorded = false;
     s->head = NULL;
@@ -143,34 +179,39 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     *out = s;
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
+    int r = upload_rows(s);
+    if (r < 0)
+        return r;
+    if (graph_begin(s))
+        return graph_launch(s);
     struct turn_args a = {
+        .batch = b->head,
         .freq = b->freq,
         .turn = b->turn,
         .n_pairs = b->shape->n_rot / 2,
         .mscale = b->shape->rope_mscale,
     };
-    int r = upload_rows(s);
-    a.pos = s->pos;
-    return r < 0 ? r : cuda_launch(b, kernel_turn, batch->n_rows, 1, CUDA_THREADS, &a, "turn");
+    return launch_rows(b, kernel_turn, s->grid.rows, &a, sizeof(a), "turn");
 }
 
 int step_embed(struct step *s, struct act x, const struct weights *w) {
     struct be *b = s->be;
     struct embed_args a = {
+        .batch = b->head,
         .table = w->raw,
-        .token = s->token,
-        .feed = s->feed,
-        .sampled = b->step[(s->batch->step + 1) % 2].sampled,
+        .sampled = b->sampled,
         .x = b->x,
     };
 
     assert(x.role == ACT_X);
-    return cuda_launch(b, kernel_embed, s->batch->n_rows, 1, CUDA_THREADS, &a, "embed");
+    return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
 }
 
-static int pack(struct be *b, enum pack_kind kind, const float *x, const float *up,
-                const float *weight, uint32_t n, uint32_t n_rows) {
+static int pack(struct step *s, enum pack_kind kind, const float *x, const float *up,
+                const float *weight, uint32_t n) {
+    struct be *b = s->be;
     struct pack_args a = {
+        .batch = b->head,
         .x = x,
         .up = up,
         .weight = weight,
@@ -182,23 +223,21 @@ static int pack(struct be *b, enum pack_kind kind, const float *x, const float *
         .eps = b->shape->rms_eps,
     };
 
-    return cuda_launch(b, kernel_pack, n_rows, 1, CUDA_THREADS, &a, "pack");
+    return launch_rows(b, kernel_pack, s->grid.rows, &a, sizeof(a), "pack");
 }
 
 int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
              const struct kv_layer *kv) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    uint32_t n = s->batch->n_rows;
     struct store_args a = {
+        .batch = b->head,
         .q = b->q,
         .k = b->k,
         .v = b->v,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
         .turn = b->turn,
-        .row_page = s->row_page,
-        .row_slot = s->row_slot,
         .pages = b->pages + kv->layer * b->layer_bytes,
         .shape = b->page,
         .n_head = m->n_head,
@@ -208,9 +247,9 @@ int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w
     };
 
     assert(q.role == ACT_Q && x.role == ACT_X && kv->cls == KV_GLOBAL);
-    int r = pack(b, PACK_NORM, b->x, NULL, w->norm, m->n_embd, n);
-    r = r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, n, false);
-    return r < 0 ? r : cuda_launch(b, kernel_store, n, 1, CUDA_THREADS, &a, "store");
+    int r = pack(s, PACK_NORM, b->x, NULL, w->norm, m->n_embd);
+    r = r < 0 ? r : multiply(s, w, false);
+    return r < 0 ? r : launch_rows(b, kernel_store, s->grid.rows, &a, sizeof(a), "store");
 }
 
 static const void *attend_kernel(uint32_t head_dim) {
@@ -224,8 +263,7 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct attend_args a = {
-        .item = s->item,
-        .page_table = s->page_table,
+        .batch = b->head,
         .q = b->q,
         .o = b->o,
         .partial = b->partial,
@@ -237,7 +275,7 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
         .scale = at->scale,
     };
     struct merge_args c = {
-        .merge = s->merge,
+        .batch = b->head,
         .partial = b->partial,
         .o = b->o,
         .n_head = m->n_head,
@@ -249,11 +287,11 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
 
     assert(at->window == 0 && at->softcap == 0 && !at->sinks && kv->cls == KV_GLOBAL);
     assert(o.role == ACT_O && q.role == ACT_Q);
-    int r = cuda_launch(b, attend_kernel(m->head_dim), s->n_items, m->n_head_kv, CUDA_THREADS, &a,
-                        "attend");
-    return r < 0
-               ? r
-               : cuda_launch(b, kernel_merge, s->n_merges, m->n_head_kv, CUDA_THREADS, &c, "merge");
+    struct launch attend = {attend_kernel(m->head_dim), s->grid.items, m->n_head_kv, CUDA_THREADS,
+                            "attend"};
+    struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge"};
+    int r = cuda_launch(b, &attend, &a, sizeof(a));
+    return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
 int step_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
@@ -261,9 +299,8 @@ int step_proj(struct step *s, struct act x, struct act in, const struct weights 
     bool hidden = in.role == ACT_H;
 
     assert(x.role == ACT_X && (hidden || in.role == ACT_O));
-    int r = pack(b, hidden ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, b->up, NULL, w->n_in,
-                 s->batch->n_rows);
-    return r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, s->batch->n_rows, true);
+    int r = pack(s, hidden ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, b->up, NULL, w->n_in);
+    return r < 0 ? r : multiply(s, w, true);
 }
 
 /* h is left as gate and up: proj() multiplies them when it takes them. */
@@ -271,15 +308,17 @@ int step_gate_up(struct step *s, struct act h, struct act x, const struct weight
     struct be *b = s->be;
 
     assert(h.role == ACT_H && x.role == ACT_X);
-    int r = pack(b, PACK_NORM, b->x, NULL, w->norm, b->shape->n_embd, s->batch->n_rows);
-    return r < 0 ? r : cuda_matmul(b, w, b->packed, b->scale, s->batch->n_rows, false);
+    int r = pack(s, PACK_NORM, b->x, NULL, w->norm, b->shape->n_embd);
+    return r < 0 ? r : multiply(s, w, false);
 }
 
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
 
-    return cuda_matmul(b, s->head, b->head_packed + first * row, b->head_scale + first, n, false);
+    assert(first % PACK_ROWS == 0);
+    return cuda_matmul(b, s->head, b->head_packed + first * row, b->head_scale + first, n, NULL,
+                       false);
 }
 
 int step_logits(struct step *s, struct act x, const struct weights *w) {
@@ -289,7 +328,8 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
         .x = b->x,
         .up = b->x,
         .weight = w->norm,
-        .rows = s->want_row,
+        .batch = b->head,
+        .wanted = true,
         .packed = b->head_packed,
         .scale = b->head_scale,
         .kind = PACK_NORM,
@@ -300,8 +340,13 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
 
     assert(x.role == ACT_X);
     s->head = w;
-    int r = cuda_launch(b, kernel_pack, s->batch->n_wants, 1, CUDA_THREADS, &a, "pack");
-    return r < 0 ? r : step_logit_rows(s, 0, MIN(s->batch->n_wants, LOGIT_ROWS));
+    int r = launch_rows(b, kernel_pack, s->grid.wants, &a, sizeof(a), "pack");
+    r = r < 0 ? r
+              : cuda_matmul(b, w, b->head_packed, b->head_scale, MIN(s->grid.wants, LOGIT_ROWS),
+                            &b->head->n_wants, false);
+    if (r == 0)
+        graph_end(s);
+    return r;
 }
 
 int step_copy(struct be *b, const struct engine_copy *c) {
@@ -316,8 +361,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
     assert(c->dir == COPY_D2D);
-    return cuda_launch(b, kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, &a,
-                       "copy_page");
+    struct launch l = {kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, "copy_page"};
+    return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 /* -- the end -------------------------------------------------------------------------------------- */
@@ -371,10 +416,8 @@ int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
     int r = b->lost ? -EIO : 0;
 
-    if (r == 0 && !s->recorded) { /* nothing was sampled */
-        r = cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
-        s->recorded = r == 0;
-    }
+    if (r == 0 && !s->recorded) /* nothing was sampled */
+        r = record(s);
     r = r < 0 ? r : wait_event(b, s->event);
     if (r < 0)
         return r;

@@ -311,20 +311,21 @@ static void store_keys(struct attention *t) {
     size_t all = (size_t)(n_pages * 8 + 1) * page_layer_bytes(&t->shape);
     t->pages = device_new(all);
     must(api->fill(t->pages, 0, all, stream), "fill");
+    struct batch_head batch = {
+        .n_rows = n, .row_page = device_of(page, n * 4), .row_slot = device_of(slot, n * 4)};
     struct store_args a = {
+        .batch = device_of(&batch, sizeof(batch)),
         .q = device_new((size_t)n * n_kv * t->group * dim * 4),
         .k = device_of(t->k, bytes),
         .v = device_of(t->v, bytes),
         .turn = device_of(one, 8),
-        .row_page = device_of(page, n * 4),
-        .row_slot = device_of(slot, n * 4),
         .pages = t->pages,
         .shape = t->shape,
         .n_head = n_kv * t->group,
     };
     launch(kernel_store, n, 1, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");
-    const void *done[] = {a.q, a.k, a.v, a.turn, a.row_page, a.row_slot};
+    const void *done[] = {a.q, a.k, a.v, a.turn, a.batch, batch.row_page, batch.row_slot};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release((void *)done[i]);
     free(page);
@@ -369,9 +370,15 @@ static void run_attention(struct attention *t, bool split, float *out) {
                                                  .partial = n_partials++,
                                                  .n_chunks = n_chunks};
     }
-    struct attend_args a = {
+    struct batch_head batch = {
+        .n_items = n_items,
+        .n_merges = n_merges,
         .item = device_of(item, n_items * sizeof(*item)),
+        .merge = device_of(merge, n_merges * sizeof(*merge)),
         .page_table = t->table_on,
+    };
+    struct attend_args a = {
+        .batch = device_of(&batch, sizeof(batch)),
         .q = t->q_on,
         .o = device_new(bytes),
         .partial = device_new((size_t)n_partials * n_kv * ATTN_QUERIES * stride * 4),
@@ -382,25 +389,20 @@ static void run_attention(struct attention *t, bool split, float *out) {
         .partial_stride = stride,
         .scale = 1.0f / sqrtf((float)dim),
     };
-    struct merge_args m = {device_of(merge, n_merges * sizeof(*merge)),
-                           a.partial,
-                           a.o,
-                           a.n_head,
-                           n_kv,
-                           t->group,
-                           dim,
-                           stride};
+    struct merge_args m = {a.batch, a.partial, a.o, a.n_head, n_kv, t->group, dim, stride};
+
     launch(dim <= 64    ? kernel_attend_64
            : dim <= 128 ? kernel_attend_128
                         : kernel_attend_256,
-           n_items, n_kv, CUDA_THREADS, &a, "attend");
+           split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
     if (split)
-        launch(kernel_merge, n_merges, n_kv, CUDA_THREADS, &m, "merge");
+        launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);
-    api->release((void *)a.item);
     api->release(a.o);
     api->release(a.partial);
-    api->release((void *)m.merge);
+    api->release((void *)a.batch);
+    api->release((void *)batch.item);
+    api->release((void *)batch.merge);
     free(item);
     free(merge);
 }

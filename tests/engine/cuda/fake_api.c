@@ -36,33 +36,51 @@ struct block { /* an allocation, with its size in front */
     size_t n, pad[7];
 };
 
+struct graph {
+    struct op *op, **end;
+};
+
+static struct graph *capturing;
 static uint32_t n_samplings; /* enqueued */
 static struct op *queue, **queue_end = &queue;
 
-static int call(void) {
+static void refuse(const char *what) {
+    fprintf(stderr, "fake cuda: %s\n", what);
+    abort();
+}
+
+/* @kept: allowed while launches are captured. */
+static int call_while(bool kept) {
+    if (capturing && !kept)
+        refuse("a call that is not allowed while launches are captured");
     fake_cuda.n_calls++;
+    if (fake_cuda.n_calls == fake_cuda.fail_at)
+        fake_cuda.failed_capture = capturing != NULL;
     if (fake_cuda.fail_at && (fake_cuda.n_calls == fake_cuda.fail_at ||
                               (fake_cuda.sticky && fake_cuda.n_calls > fake_cuda.fail_at)))
         return FAILURE;
     return 0;
 }
 
+static int call(void) {
+    return call_while(false);
+}
+
 /* -- the stream ----------------------------------------------------------------------------------- */
 
-static struct op *enqueue(enum op_kind kind) {
+static struct op *append(struct op ***end, enum op_kind kind) {
     struct op *o = calloc(1, sizeof(*o));
 
     if (!o)
         abort();
     o->kind = kind;
-    *queue_end = o;
-    queue_end = &o->next;
+    **end = o;
+    *end = &o->next;
     return o;
 }
 
-static void refuse(const char *what) {
-    fprintf(stderr, "fake cuda: %s\n", what);
-    abort();
+static struct op *enqueue(enum op_kind kind) {
+    return append(&queue_end, kind);
 }
 
 static uint64_t sum_of(const void *p, size_t n) {
@@ -301,7 +319,7 @@ static int fill(void *d, int byte, size_t n, void *stream) {
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   const void *args, bool early, void *stream) {
     const struct simt_kernel *k = kernel;
-    int r = call();
+    int r = call_while(true);
 
     if (r)
         return r;
@@ -311,10 +329,69 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         return 1;
     }
     n_samplings += kernel == kernel_sample;
-    struct op *o = enqueue(OP_LAUNCH);
+    struct op *o = capturing ? append(&capturing->end, OP_LAUNCH) : enqueue(OP_LAUNCH);
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};
     memcpy(o->args, args, k->args_size);
+    return 0;
+}
+
+static int capture_begin(void *stream) {
+    int r = call();
+
+    if (r) {
+        fake_cuda.failed_capture = fake_cuda.n_calls == fake_cuda.fail_at;
+        return r;
+    }
+    capturing = calloc(1, sizeof(*capturing));
+    if (!capturing)
+        abort();
+    capturing->end = &capturing->op;
+    return 0;
+}
+
+static int graph_free(void *graph) {
+    struct graph *g = graph;
+
+    while (g->op) {
+        struct op *o = g->op;
+
+        g->op = o->next;
+        free(o);
+    }
+    return free_object(g);
+}
+
+static int capture_end(void *stream, void **graph) {
+    int r = call_while(true);
+
+    if (!capturing)
+        refuse("the end of a capture that has not begun");
+    fake_cuda.n_live++;
+    *graph = capturing;
+    capturing = NULL;
+    if (r) {
+        graph_free(*graph);
+        *graph = NULL;
+    } else {
+        fake_cuda.n_graphs++;
+    }
+    return r;
+}
+
+static int graph_launch(void *graph, void *stream) {
+    int r = call();
+
+    if (r)
+        return r;
+    for (const struct op *from = ((struct graph *)graph)->op; from; from = from->next) {
+        struct op *o = enqueue(OP_LAUNCH);
+
+        o->from = from->from;
+        o->grid = from->grid;
+        memcpy(o->args, from->args, sizeof(o->args));
+    }
+    fake_cuda.n_graph_launches++;
     return 0;
 }
 
@@ -349,6 +426,10 @@ static const struct cuda_api fake = {
     .copy = copy,
     .fill = fill,
     .launch = launch,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_free = graph_free,
     .check_kernel = check_kernel,
     .text = text,
 };

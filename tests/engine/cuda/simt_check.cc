@@ -308,9 +308,9 @@ int simt_checks(void) {
     return 1;
 }
 
-/* A scalar or vector as the kernel's source has it (nothing is vectorised here). */
+/* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded by name. */
 static inline void access_value(void *p, size_t n, enum simt_access kind, const void *pc) {
-    if ((uintptr_t)p % n)
+    if ((uintptr_t)p % (n < 4 ? n : 4))
         fault_at((uintptr_t)p, pc, "not aligned");
     simt_check_access(p, n, kind, pc);
 }

@@ -188,7 +188,7 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
 struct way {
     const char *name;
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
-    bool overlap;
+    bool overlap, graphs;
     uint64_t order;
 };
 
@@ -241,6 +241,8 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
 
     fake()->n_multiprocessors = (int)w->n_multiprocessors;
     fake()->order = w->order;
+    fake()->n_graph_launches = 0;
+    setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, PROMPT, d.info->n_vocab, 8);
     all[0] = s = driver_add(&d, prompt, PROMPT, OUTPUTS, &param);
@@ -266,6 +268,8 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
         driver_drop(&d, all[i]);
     driver_close(&d);
     fake()->order = 0;
+    bool used = fake()->n_graph_launches > 0;
+    cr_expect(used == w->graphs, "%s", w->name);
 }
 
 static void expect_same(const struct trace *a, const struct trace *b, const char *name) {
@@ -280,10 +284,10 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 /* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide and not. */
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
-        {"alone, at once", 300, 16, 0, 4, false, 0},
-        {"in company", 41, 32, 7, 1, false, 0},
-        {"by few rows, split attention", 13, 64, 2, 140, false, 0},
-        {"overlapped, other order of threads", 60, 16, 19, 140, true, 77},
+        {"alone, at once", 300, 16, 0, 4, false, false, 0},
+        {"in company", 41, 32, 7, 1, false, true, 0},
+        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0},
+        {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77},
     };
     struct tiny_model m = {.type = TENSOR_Q4_K,
                            .arch = "qwen3",
@@ -375,19 +379,26 @@ Test(cuda, every_call_may_fail_once) {
     cr_assert(try_all(path, &err) == 0, "%s", err.message);
     cr_expect(fake()->n_live == 0);
     uint32_t n = fake()->n_calls;
+    uint32_t n_captures = 0;
     cr_assert(n > 100);
     for (uint32_t i = 1; i <= n; i++) {
         fake()->n_calls = 0;
         fake()->fail_at = i;
         fake()->sticky = i % 2;
+        fake()->failed_capture = false;
         memset(&err, 0, sizeof(err));
         int r = try_all(path, &err);
-        if (i == n) /* the wait when it is closed, which nobody hears of */
+        /* The wait when it is closed, which nobody hears of; a capture, which is done without. */
+        if (i == n || (r == 0 && fake()->failed_capture)) {
+            n_captures += r == 0 && i < n;
+            cr_expect(fake()->n_live == 0, "call %u: %d left", i, fake()->n_live);
             continue;
+        }
         cr_expect(r < 0, "call %u", i);
         cr_expect(r == -EIO || err.message[0], "call %u: %d without a word", i, r);
         cr_expect(fake()->n_live == 0, "call %u: %d left", i, fake()->n_live);
     }
+    cr_expect(n_captures > 3, "%u", n_captures);
     unlink(path);
 }
 

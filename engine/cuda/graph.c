@@ -1,0 +1,128 @@
+/*
+ * graph - the launches of a small step as one. From begin to logits a step is nothing but launches whose arguments
+ * never change (struct batch_head); only their grids depend on the batch. Grids are therefore made for the next
+ * larger of a few numbers of rows, and the first step of such a size does its launches one by one and notes them;
+ * then they are captured, and later steps of that size are one call. A kernel's blocks beyond the batch end at once.
+ *
+ * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison. When the runtime
+ * refuses to capture, steps go on launch by launch.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
+static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+/* Launches from begin to logits. */
+static uint32_t launches_of(const struct model_shape *s) {
+    return 16 * s->n_layer + 8;
+}
+
+int graph_open(struct be *b) {
+    const char *said = getenv("WEFT_CUDA_GRAPHS");
+
+    b->graphs.on = !(said && strcmp(said, "0") == 0);
+    if (!b->graphs.on)
+        return 0;
+    b->graphs.capacity = launches_of(b->shape);
+    b->graphs.note = calloc(b->graphs.capacity, sizeof(*b->graphs.note));
+    return b->graphs.note ? 0 : -ENOMEM;
+}
+
+void graph_close(struct be *b) {
+    for (uint32_t i = 0; i < GRAPHS; i++)
+        if (b->graphs.graph[i])
+            b->api->graph_free(b->graphs.graph[i]);
+    free(b->graphs.note);
+}
+
+/* The smallest size that holds the batch; GRAPHS: none does. */
+static uint32_t size_for(const struct be *b, const struct engine_batch *batch) {
+    uint32_t i = 0;
+
+    if (!b->graphs.on || batch->n_wants == 0)
+        return GRAPHS;
+    while (i < GRAPHS && sizes[i] < MAX(batch->n_rows, batch->n_wants))
+        i++;
+    return i;
+}
+
+/* Blocks of attention that keep the device busy, and those that a size needs at most if nothing is split. */
+static uint32_t attention_blocks(const struct be *b, uint32_t rows) {
+    uint32_t group = b->shape->n_head / b->shape->n_head_kv, n_kv = b->shape->n_head_kv;
+    uint32_t busy = (4 * (uint32_t)b->device.n_multiprocessors + n_kv - 1) / n_kv;
+
+    return MAX(busy, rows * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES));
+}
+
+bool graph_begin(struct step *s) {
+    struct be *b = s->be;
+    uint32_t i = size_for(b, s->batch), group = b->shape->n_head / b->shape->n_head_kv;
+
+    s->graph = i;
+    if (i == GRAPHS)
+        return false;
+    s->grid = (struct step_grid){
+        .rows = sizes[i],
+        .wants = sizes[i],
+        .items = attention_blocks(b, sizes[i]),
+        .merges = sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES),
+    };
+    b->graphs.n_notes = 0;
+    b->graphs.noting = !b->graphs.graph[i];
+    b->graphs.replaying = !b->graphs.noting;
+    return b->graphs.replaying;
+}
+
+int graph_launch(struct step *s) {
+    struct be *b = s->be;
+
+    return cuda_check(b, b->lost ? 0 : b->api->graph_launch(b->graphs.graph[s->graph], b->stream),
+                      "cudaGraphLaunch");
+}
+
+void graph_note(struct be *b, const struct launch *l, const void *args, size_t n) {
+    struct graphs *g = &b->graphs;
+
+    if (n > sizeof(g->note->args) || g->n_notes == g->capacity) {
+        g->on = g->noting = false; /* a model of more launches than any that is known */
+        return;
+    }
+    g->note[g->n_notes].launch = *l;
+    memcpy(g->note[g->n_notes++].args, args, n);
+}
+
+static void capture(struct step *s) {
+    struct be *b = s->be;
+    struct graphs *g = &b->graphs;
+    int e = b->api->capture_begin(b->stream);
+
+    if (e) {
+        g->on = false;
+        return;
+    }
+    for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
+        const struct launch *l = &g->note[i].launch;
+
+        e = b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, g->note[i].args, b->early,
+                           b->stream);
+    }
+    int end = b->api->capture_end(b->stream, &g->graph[s->graph]);
+    g->on = g->on && e == 0 && end == 0;
+    if (g->graph[s->graph] && e) { /* half a step */
+        b->api->graph_free(g->graph[s->graph]);
+        g->graph[s->graph] = NULL;
+    }
+}
+
+void graph_end(struct step *s) {
+    struct graphs *g = &s->be->graphs;
+
+    if (g->noting && !s->be->lost)
+        capture(s);
+    g->noting = g->replaying = false;
+}
