@@ -27,6 +27,9 @@ const struct option config_table[] = {
            "The name clients use; empty: the file's name without .gguf."),
     STRING("model", "chat-template", chat_template, "",
            "A file with the chat template to use instead of the model's own."),
+    STRING("model", "draft-model", draft_model, "",
+           "A small model with the same tokens that guesses what the model will say; it changes no "
+           "token."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT or unix:PATH."),
@@ -91,6 +94,8 @@ const struct option config_table[] = {
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", kv_memory, "0", 0, 4096 * GiB,
          "KV memory of the cpu backend; 0: a quarter of the memory that is free."),
+    SIZE("engine", "draft-kv-memory", draft_kv_memory, "0", 0, 4096 * GiB,
+         "KV memory of the draft model; 0: a quarter of that of the model."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0", false, "Format of keys and values."),
     UINT("engine", "page-tokens", page_tokens, "32", 16, 64, "Tokens per page: 16, 32 or 64."),
     UINT("engine", "max-context", max_context, "0", 0, 100000000,

@@ -30,7 +30,7 @@ struct front {
     struct config config;
     int argc;
     char **argv;
-    struct gguf *file;
+    struct gguf *file, *draft; /* draft: NULL without a draft model */
     struct tokenizer *tokenizer;
     struct template *template;
     struct buf template_text; /* of the configured file */
@@ -332,6 +332,15 @@ static bool pools_mean(const struct gguf *g) {
     return gguf_u32(g, key, &type) == 0 && type == 1;
 }
 
+/* @r, with @err beginning with the name of the file it is about. */
+static int name_file(int r, const char *path, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
+        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
+    return r;
+}
+
 static int open_model(struct front *f, struct err *err) {
     int r = gguf_open(&f->file, f->config.model, err);
 
@@ -339,14 +348,12 @@ static int open_model(struct front *f, struct err *err) {
         r = tokenizer_new(&f->tokenizer, f->file, err);
     if (r == 0)
         r = open_template(f, err);
-    if (r < 0) {
-        struct err e = *err;
-
-        if (strncmp(e.message, f->config.model, strlen(f->config.model)) != 0)
-            err_set(err, 0, "model", "%.150s: %.240s", f->config.model,
-                    *e.message ? e.message : strerror(-r));
+    if (r < 0)
+        return name_file(r, f->config.model, err);
+    if (*f->config.draft_model)
+        r = name_file(gguf_open(&f->draft, f->config.draft_model, err), f->config.draft_model, err);
+    if (r < 0)
         return r;
-    }
     f->model_name =
         *f->config.model_name ? strdup(f->config.model_name) : name_of_file(f->config.model);
     if (!f->model_name)
@@ -482,6 +489,7 @@ static int open_front(struct front *f, struct err *err) {
     if (r < 0)
         return r;
     o.file = f->file;
+    o.draft = f->draft;
     o.kv_memory = f->config.kv_memory ? f->config.kv_memory : default_kv_memory();
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;
@@ -518,6 +526,7 @@ static void free_front(struct front *f) {
     template_free(f->template);
     buf_deinit(&f->template_text);
     tokenizer_free(f->tokenizer);
+    gguf_free(f->draft);
     gguf_free(f->file);
     free(f->model_name);
     config_deinit(&f->config);

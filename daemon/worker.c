@@ -25,8 +25,8 @@
 struct worker {
     struct chan chan;
     struct suspects *suspects;
-    struct gguf *file;
-    struct engine *engine;
+    struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
+    struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
     struct sched *sched;
@@ -81,6 +81,26 @@ static void copy_name(char *out, size_t size, struct str s) {
     snprintf(out, size, "%.*s", (int)s.len, s.data);
 }
 
+/* Both models must mean the same by a token. Numbers beyond the smaller vocabulary are filling. */
+static int check_tokens(const struct worker *w, struct err *err) {
+    CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
+    int r = tokenizer_new(&t, w->draft_file, err);
+
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; i < MIN(tokenizer_n_vocab(t), tokenizer_n_vocab(w->tokenizer)); i++) {
+        struct gguf_str a = tokenizer_text(w->tokenizer, (int32_t)i);
+        struct gguf_str b = tokenizer_text(t, (int32_t)i);
+
+        if (a.len != b.len || memcmp(a.data, b.data, a.len) != 0)
+            return err_set(err, 0, "draft-model",
+                           "draft-model: other tokens than the model's: token %u is \"%.*s\", not "
+                           "\"%.*s\"",
+                           i, (int)MIN(b.len, 40), b.data, (int)MIN(a.len, 40), a.data);
+    }
+    return 0;
+}
+
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     char backend[32], isa[32];
     struct engine_opts o = {
@@ -104,7 +124,16 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     copy_name(backend, sizeof(backend), m->backend);
     copy_name(isa, sizeof(isa), m->isa);
     int r = tokenizer_new(&w->tokenizer, w->file, err);
-    return r < 0 ? r : engine_new(&w->engine, &o, err);
+    if (r == 0)
+        r = engine_new(&w->engine, &o, err);
+    if (r < 0 || !w->draft_file || m->no_speculation)
+        return r;
+    o.file = w->draft_file;
+    o.n_pages = o.max_context = 0;
+    o.kv_bytes = m->draft_kv_bytes;
+    o.digest = false;
+    r = check_tokens(w, err);
+    return r < 0 ? r : engine_new(&w->draft, &o, err);
 }
 
 static int new_sched(struct worker *w, const struct msg_open *m) {
@@ -122,6 +151,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .no_speculation = m->no_speculation,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
+        .draft_engine = w->draft,
         .constraints = compiler_source(w->compiler),
     };
 
@@ -257,8 +287,18 @@ static int serve(struct worker *w) {
     }
 }
 
+static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_draft,
+                      struct err *err) {
+    if (n_draft >= n)
+        return -EPROTO;
+    int r = gguf_open_fds(&w->file, fds, n - n_draft, err);
+
+    return r < 0 || n_draft == 0 ? r
+                                 : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
+}
+
 static int run(struct worker *w, int n_shards) {
-    int fds[256];
+    int fds[WORKER_SHARDS_MAX];
     struct chan_frame f;
     struct msg_open open;
     struct err err = {0};
@@ -270,7 +310,7 @@ static int run(struct worker *w, int n_shards) {
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->suspects->loading = 1;
-    if (gguf_open_fds(&w->file, fds, (uint32_t)n_shards, &err) < 0 ||
+    if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
     if (new_sched(w, &open) < 0 || warm_up(w) < 0)
@@ -307,8 +347,10 @@ int worker_main(int argc, char **argv) {
 
     sched_free(w.sched);
     compiler_free(w.compiler);
+    engine_free(w.draft);
     engine_free(w.engine);
     tokenizer_free(w.tokenizer);
+    gguf_free(w.draft_file);
     gguf_free(w.file);
     buf_deinit(&w.out);
     chan_deinit(&w.chan);

@@ -6,12 +6,14 @@
  * executable; descriptors as below, a clean environment.
  */
 
-#define WORKER_FLAG "--worker" /* argv[1] of a worker; argv[2] is the number of model shards */
+#define WORKER_FLAG                                                                                \
+    "--worker" /* argv[1] of a worker; argv[2] is the number of shards, of both models */
+#define WORKER_SHARDS_MAX 256
 
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
     WORKER_FD_SUSPECTS = 4, /* memory shared with the front: struct suspects */
-    WORKER_FD_MODEL = 5,    /* the first shard; the others follow */
+    WORKER_FD_MODEL = 5,    /* the first shard; the others follow, then those of the draft model */
 };
 
 /* Exit codes, for the front's log line. */

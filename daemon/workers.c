@@ -14,6 +14,7 @@
 #include "daemon/worker.h"
 
 #define QUEUE_MAX (64u << 20)
+#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX)
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 5000
 #define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
@@ -158,6 +159,8 @@ static void send_open(struct workers *w) {
         .max_step_ms = (uint32_t)c->max_step_ms,
         .digest = c->digests,
         .no_speculation = strcmp(c->speculation, "off") == 0,
+        .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
+        .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
     };
 
     buf_clear(&w->out);
@@ -314,9 +317,20 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         give_up(w, signal);
 }
 
+/* Adds the descriptors of @file, if there is one, to @stdio. -E2BIG when it is full. */
+static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const struct gguf *file) {
+    for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
+        if (*n == STDIO_MAX)
+            return -E2BIG;
+        stdio[(*n)++] =
+            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = gguf_shard_fd(file, i)};
+    }
+    return 0;
+}
+
 static int spawn(struct workers *w) {
-    uint32_t n_shards = gguf_n_shards(w->opts.file);
-    uv_stdio_container_t stdio[WORKER_FD_MODEL + 256];
+    uv_stdio_container_t stdio[STDIO_MAX];
+    uint32_t n_stdio = WORKER_FD_MODEL;
     char exe[32], shards[16], journal[64];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
     char *env[] = {getenv("JOURNAL_STREAM") ? journal : NULL, NULL}; /* base/log.c reads it */
@@ -328,12 +342,13 @@ static int spawn(struct workers *w) {
                               .stdio = stdio};
     int pair[2];
 
-    if (n_shards > 256)
+    if (add_shards(stdio, &n_stdio, w->opts.file) < 0 ||
+        add_shards(stdio, &n_stdio, w->opts.draft) < 0)
         return -E2BIG;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return -errno;
     snprintf(exe, sizeof(exe), "/proc/self/fd/%d", w->exe_fd);
-    snprintf(shards, sizeof(shards), "%u", n_shards);
+    snprintf(shards, sizeof(shards), "%u", n_stdio - WORKER_FD_MODEL);
     if (*env)
         snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%s", getenv("JOURNAL_STREAM"));
     for (int i = 0; i < 3; i++)
@@ -342,10 +357,7 @@ static int spawn(struct workers *w) {
     stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
     stdio[WORKER_FD_SUSPECTS] =
         (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->suspects_fd};
-    for (uint32_t i = 0; i < n_shards; i++)
-        stdio[WORKER_FD_MODEL + i] = (uv_stdio_container_t){
-            .flags = UV_INHERIT_FD, .data.fd = gguf_shard_fd(w->opts.file, i)};
-    o.stdio_count = (int)(WORKER_FD_MODEL + n_shards);
+    o.stdio_count = (int)n_stdio;
 
     int r = uv_spawn(w->opts.loop, &w->process, &o);
     close(pair[1]);

@@ -23,7 +23,8 @@ struct workers;
 struct workers_opts {
     uv_loop_t *loop;
     const struct config *config;
-    const struct gguf *file; /* its descriptors are given to every worker */
+    /* Their descriptors are given to every worker. draft: NULL without a draft model. */
+    const struct gguf *file, *draft;
     uint64_t kv_memory;
     struct clock *clock;
     void *ctx;

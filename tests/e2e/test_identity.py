@@ -2,7 +2,7 @@
 whatever else runs and however the daemon is set up."""
 import random
 
-from weftd import BACKEND, Skip, Weftd, main, parallel, random_tokens
+from weftd import BACKEND, Skip, Weftd, main, parallel, random_tokens, synth, tiny_model
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -125,6 +125,24 @@ def test_on_every_instruction_set():
 def test_at_both_depths():
     for depth in (1, 2):
         check_all(f"depth {depth}", "--depth", depth, together=True)
+
+
+def test_with_a_draft_model():
+    """One that is always right, since it is the same, and one that never is."""
+    shape = ["--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "Q4_K_M", "--seed", "2"]
+    for what, path in (("itself", tiny_model()), ("another", synth("tiny-draft", *shape))):
+        stats = check_all(f"draft model {what}", "--draft-model", path, together=True)
+        assert stats["worker"]["preemptions"] == 0
+
+
+def test_a_draft_model_with_other_tokens_is_refused():
+    path = synth("tiny-other-tokens", "--shape", "tiny", "--format", "Q8_0", "--n-vocab", "300")
+    try:
+        Weftd(*BASE, "--draft-model", path).__enter__()
+    except AssertionError as e:
+        assert "draft-model: other tokens than the model's" in str(e), e
+    else:
+        raise AssertionError("it was taken")
 
 
 main(globals())
