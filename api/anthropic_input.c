@@ -145,12 +145,20 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     return put(in, "chat_template_kwargs", kwargs);
 }
 
+/* A conversation that the server keeps. The SDK, told so, goes on with all messages in each request. */
+FIELD(take_thread) {
+    (void)v;
+    return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,
+                        "%s: conversations are not kept here, send all messages.", key);
+}
+
 /* ---- the body ---- */
 
 static const struct {
     const char *name;
     int (*take)(struct anthropic_input *in, const char *key, yyjson_val *v);
 } fields[] = {
+    {"thread", take_thread},
     {"stream", pass},
     {"temperature", pass},
     {"top_p", pass},

@@ -14,6 +14,8 @@
 
 struct api;
 
+#define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
+
 struct anthropic_input { /* a translation on its way */
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/anthropic_input.h"
 #include "api/conn.h"
 #include "api/json.h"
 #include "api/private.h"
@@ -168,6 +169,18 @@ static const char *anthropic_type(int status) {
                            : statuses[find(status)].type;
 }
 
+/* From this the SDK knows that it must not rely on the server's memory. */
+static void put_thread_details(struct json *j, const struct err *err) {
+    json_key(j, "details");
+    json_open(j, '{');
+    json_put_string(j, "error_code", err->code);
+    json_key(j, "unsupported");
+    json_open(j, '[');
+    json_cstring(j, "thread");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
 /* Claude Code shortens the conversation when it reads "prompt is too long". */
 static void put_anthropic_error(struct json *j, const struct err *err, const struct call *c) {
     bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
@@ -180,6 +193,8 @@ static void put_anthropic_error(struct json *j, const struct err *err, const str
     json_open(j, '{');
     json_put_string(j, "type", anthropic_type(err->status));
     json_put_string(j, "message", text);
+    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
+        put_thread_details(j, err);
     json_close(j, '}');
     json_put_string(j, "request_id", c->id);
     json_close(j, '}');

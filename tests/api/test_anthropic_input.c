@@ -505,6 +505,10 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"definition\":{\"name\":"
                             "\"g\"}}}"))),
          "messages.1.content.0.tool.definition.input_schema: must be an object."},
+        {WITH(SAY(Q) ",\"thread\":{\"type\":\"create\"}"),
+         "thread: conversations are not kept here, send all "
+         "messages.\",\"details\":{\"error_code\":"
+         "\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}}"},
         {WITH(SAY(Q) ",\"max_tokens\":8"), "max_tokens: is given twice."},
         {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
         {"[]", "The request body must be a JSON object."},
