@@ -111,6 +111,9 @@ const struct option config_table[] = {
     CHOICE(
         "engine", "speculation", speculation, "auto", "auto|off", false,
         "Guess tokens from what was written before and check several at once; changes no token."),
+    CHOICE("engine", "retention", retention, "auto", "auto|off", false,
+           "Keep the pages of a session's last turn for its next one, as long as nobody else must "
+           "have them."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
          "A worker that completes no step for this long while requests wait is replaced."),
     UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,

@@ -149,6 +149,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .depth = MIN(m->depth, engine_info(w->engine)->depth),
         .max_bypass = 8,
         .no_speculation = m->no_speculation,
+        .no_retention = m->no_retention,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
         .draft_engine = w->draft,

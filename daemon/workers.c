@@ -161,6 +161,7 @@ static void send_open(struct workers *w) {
         .no_speculation = strcmp(c->speculation, "off") == 0,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
+        .no_retention = strcmp(c->retention, "off") == 0,
     };
 
     buf_clear(&w->out);

@@ -59,6 +59,7 @@ struct msg_open {
     uint32_t no_speculation; /* 0 or 1 */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes;
+    uint32_t no_retention;   /* likewise */
 };
 
 struct msg_progress {
@@ -153,6 +154,11 @@ struct msg_stats {
     uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
     uint64_t n_drafts, n_drafted, n_accepted; /* sequences' steps with drafts; draft tokens */
+    uint64_t n_recomputed_tokens;             /* that a program's earlier turn had computed */
+    uint64_t n_retained_dropped; /* turns whose pages were kept and then needed by others */
+    uint32_t n_kept;             /* pages, of n_cached */
+    uint32_t n_tenants,
+        jain_milli; /* that have requests; how equal their device time by weight is lately, of 1000 */
 };
 
 /* Packing appends one frame's payload to @out; parsing returns 0 or -EPROTO. */

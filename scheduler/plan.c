@@ -173,6 +173,18 @@ uint64_t plan_promised(const struct plan *p) {
     return n;
 }
 
+uint64_t plan_next_pages(const struct plan *p) {
+    uint64_t need = 0;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+        uint32_t pages = plan_pages(p, MIN(q->n_tokens, q->n_computed + PLAN_MIN_CHUNK));
+
+        need += pages > q->n_pages ? pages - q->n_pages : 0;
+    }
+    return need;
+}
+
 /* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages that
  * a running request is going to compute are not counted: it will find them. */
 static uint32_t full_need(const struct plan *p, uint32_t i) {

@@ -105,6 +105,9 @@ void plan_step(struct plan *p);
 /* Pages that the running ones are expected to take until they end. */
 uint64_t plan_promised(const struct plan *p);
 
+/* Pages that they lack for the least that each of them should get in the next step. */
+uint64_t plan_next_pages(const struct plan *p);
+
 /* Pages that hold @n_tokens. */
 static inline uint32_t plan_pages(const struct plan *p, uint32_t n_tokens) {
     return n_tokens / p->page_tokens + (n_tokens % p->page_tokens != 0);

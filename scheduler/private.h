@@ -5,6 +5,7 @@
 #include "scheduler/batch.h"
 #include "scheduler/drafter.h"
 #include "scheduler/plan.h"
+#include "scheduler/retain.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
 #include "scheduler/turns.h"
@@ -37,6 +38,7 @@ struct sched {
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
     struct turns turns;
+    struct retain retain;
     int64_t
         host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */
 

@@ -52,8 +52,9 @@ struct request {
     struct request *next_id; /* in the table of ids */
     struct share_ref turn;   /* scheduler/turns.h, while entered */
     bool entered;
-    uint32_t seat; /* waiting: in the plan, UINT32_MAX: it was not looked at */
-    uint8_t class; /* of its tenant */
+    int64_t since_ns; /* it waits */
+    uint32_t seat;    /* waiting: in the plan, UINT32_MAX: it was not looked at */
+    uint8_t class;    /* of its tenant */
     enum request_state state;
 
     /* Asked. */

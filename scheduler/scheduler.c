@@ -41,7 +41,7 @@ static int init_pager(struct sched *s) {
     struct kv_opts o = {
         .n_pages = i->n_pages,
         .page_tokens = i->page_tokens,
-        .max_seqs = s->opts.max_seqs,
+        .max_seqs = s->opts.max_seqs + (s->opts.no_retention ? 0 : RETAIN_MAX),
         .max_seq_tokens = (uint32_t)MIN(slots, i->max_context),
         .hash_seed = s->opts.hash_seed,
     };
@@ -105,6 +105,8 @@ static int init(struct sched *s) {
         .source = s->opts.drafts,
     };
     int r = init_pager(s);
+
+    retain_init(&s->retain, s->opts.no_retention);
 
     if (r == 0)
         r = init_plan(s);
@@ -171,6 +173,7 @@ struct sched *sched_free(struct sched *s) {
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
     turns_deinit(s);
+    retain_deinit(&s->retain);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);
@@ -202,6 +205,8 @@ static void count_end(struct sched *s, const struct request *r) {
 }
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
+    if (why == FINISH_STOP || why == FINISH_LENGTH)
+        retain_turn(s, r, clock_now(s->clock));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -297,6 +302,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
+    retain_note_turn(&s->retain, r->program, clock_now(s->clock));
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
@@ -434,6 +440,9 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_waiting = length(&s->waiting) + length(&s->compiling);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
-    out->n_cached = kv.n_cached;
-    out->n_used = kv.n_owned + kv.n_shared;
+    out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */
+    out->n_used = kv.n_owned + kv.n_shared - kv.n_kept;
+    out->n_kept = kv.n_kept;
+    out->jain_milli =
+        (uint32_t)(1000 * share_jain(&s->turns.share, out->at_ns, &out->n_tenants) + 0.5);
 }

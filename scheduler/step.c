@@ -113,16 +113,8 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
 /* What yielding would free is counted page by page, so only when it may come to that. */
 static void count_sole_pages(struct sched *s) {
     struct plan *p = &s->plan;
-    uint64_t need = 0;
 
-    for (uint32_t i = 0; i < p->n_running; i++) {
-        const struct plan_req *q = &p->req[i];
-        uint32_t end = MIN(q->n_tokens, q->n_computed + PLAN_MIN_CHUNK);
-        uint32_t pages = plan_pages(p, end);
-
-        need += pages > q->n_pages ? pages - q->n_pages : 0;
-    }
-    if (need <= p->n_available)
+    if (plan_next_pages(p) <= p->n_available)
         return;
     for (uint32_t i = 0; i < p->n_running; i++)
         p->req[i].n_sole = kv_seq_sole(s->planned[i]->seq);
@@ -153,15 +145,17 @@ static void gather_waiting(struct sched *s) {
     struct request *candidate[SCHED_CANDIDATES];
     bool over[SCHED_CANDIDATES];
 
-    if (p->n_running == 0)
-        room = UINT64_MAX; /* whoever is the first fits */
-    else if (promised < p->n_available)
-        room = p->n_available - promised;
     p->n_waiting = 0;
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just yielded and whose samples are still to come. */
     p->n_waiting = turns_waiting(s, candidate, over, SCHED_CANDIDATES);
+    retain_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
+    p->n_available = kv_pager_available(s->pager);
+    if (p->n_running == 0)
+        room = UINT64_MAX; /* whoever is the first fits */
+    else if (promised < p->n_available)
+        room = p->n_available - promised;
     for (uint32_t k = 0; k < p->n_waiting; k++) {
         uint32_t i = p->n_running + k;
 
@@ -177,6 +171,8 @@ static void gather(struct sched *s) {
     s->plan.draft_slower = spec_slower(&s->spec);
     s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
+    retain_expire(s, clock_now(s->clock));
+    retain_for_running(s, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);
     s->plan.turn = s->n_launched;
     gather_waiting(s);
@@ -193,6 +189,7 @@ static void preempt(struct sched *s, struct request *r) {
     r->n_bypassed = 0;
     r->seen_step = 0;
     r->stalled = false;
+    r->since_ns = clock_now(s->clock);
     request_set_state(r, REQUEST_WAITING);
     list_remove(&r->queued.link);
     queue_insert(&s->waiting, &r->queued);
@@ -210,6 +207,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     if (q->n_share > 0)
         attach(s, r);
     assert(r->n_computed == q->n_hit);
+    retain_take(s, r);
     r->n_bypassed = 0;
     if (r->first_step_ns == 0) {
         r->first_step_ns = now;

@@ -32,6 +32,7 @@ void turns_enter(struct sched *s, struct request *r, uint32_t tenant, uint32_t w
     r->turn =
         share_enter(&s->turns.share, tenant, weight_milli, class, r->program, clock_now(s->clock));
     r->entered = true;
+    r->since_ns = clock_now(s->clock);
 }
 
 void turns_leave(struct sched *s, struct request *r) {

@@ -1,0 +1,237 @@
+/*
+ * retain - an agent calls a tool and comes back with all that it had and a little more. What it had is worth keeping
+ * meanwhile: to compute it again costs more than anything else that it asks for.
+ *
+ * When a turn of a program ends, its sequence is kept (kv_seq_keep()): its full pages are held, so they are neither
+ * evicted nor counted as available. Three things end that. The next turn is admitted and holds them itself.
+ * Nobody has come within a time that is learnt from the program's pauses (nine of ten are shorter than long_ms; a
+ * program that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
+ * is preempted; by a request that has waited FORCE_NS; by the first that waits when nothing runs.
+ *
+ * So the programs whose turns are kept or run are those whose working sets fit, and others wait where a turn
+ * begins: that is the cap on active programs, without a number to configure. The wait is bounded, since what has waited
+ * long takes the pages, and a part of the pool (a quarter) is never kept, so requests that need
+ * little, and clients without sessions, do not notice.
+ *
+ * Whom to drop: first what belongs to a tenant that holds more than its part; then whoever is
+ * expected back last, since that is the use furthest in the future.
+ */
+
+#include "scheduler/retain.h"
+
+#include <assert.h>
+#include "scheduler/private.h"
+
+#define LONG_START_MS 15000.0 /* before a pause was seen */
+#define LONG_MIN_MS 500.0
+#define LONG_MAX_MS 60000.0
+#define QUANTILE 0.9
+#define FIRST 8 /* pauses of which each says much */
+#define LEARN_FIRST 1.4
+#define LEARN 0.35      /* by how much of itself the estimate moves */
+#define SLACK 1.25      /* kept longer than nine of ten pauses by this */
+#define RETURNS_MIN 0.1 /* of its turns a program must come back after, to be waited for */
+#define TURNS_MIN 4     /* before that is asked */
+#define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
+#define KEPT_DEN 4
+#define FORCE_NS INT64_C(5000000000)      /* that a program's turn waits for others' pages; */
+#define FORCE_PLAIN_NS INT64_C(250000000) /* a request without a program */
+
+void retain_init(struct retain *t, bool off) {
+    list_init(&t->kept);
+    list_init(&t->unused);
+    t->off = off;
+    t->any.long_ms = LONG_START_MS;
+    for (uint32_t i = 0; i < RETAIN_MAX; i++)
+        list_push_back(&t->unused, &t->all[i].link);
+}
+
+static void drop(struct retain *t, struct retained *k) {
+    k->seq = kv_seq_free(k->seq);
+    list_remove(&k->link);
+    list_push_back(&t->unused, &k->link);
+}
+
+void retain_deinit(struct retain *t) {
+    if (t->kept.next)
+        LIST_FOREACH(node, &t->kept) drop(t, LIST_ENTRY(node, struct retained, link));
+}
+
+/* ---- pauses ---- */
+
+static struct pauses *pauses_of(struct retain *t, uint64_t program) {
+    struct pauses *p = &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+
+    if (p->program != program)
+        *p = (struct pauses){.program = program, .long_ms = t->any.long_ms};
+    return p;
+}
+
+/* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where one in ten
+ * is longer. */
+static void learn(struct pauses *p, double ms) {
+    double gain = p->n_returned < FIRST ? LEARN_FIRST : LEARN;
+
+    p->long_ms *= 1 + gain * (ms > p->long_ms ? QUANTILE : QUANTILE - 1);
+    p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
+}
+
+void retain_note_turn(struct retain *t, uint64_t program, int64_t now) {
+    if (program == 0)
+        return;
+    struct pauses *p = pauses_of(t, program);
+    if (p->ended_ns == 0)
+        return;
+    double ms = (double)(now - p->ended_ns) / 1e6;
+    learn(p, ms);
+    learn(&t->any, ms);
+    p->n_returned++;
+    t->any.n_returned++;
+    p->ended_ns = 0;
+}
+
+static bool comes_back(const struct pauses *p) {
+    return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
+}
+
+/* ---- keeping ---- */
+
+static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
+    const struct retain *t = &s->retain;
+    struct kv_stats kv;
+
+    kv_pager_stats(s->pager, &kv);
+    return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
+           comes_back(p) && (p->n_ended >= TURNS_MIN || comes_back(&t->any)) &&
+           kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
+}
+
+void retain_turn(struct sched *s, struct request *r, int64_t now) {
+    struct retain *t = &s->retain;
+    struct pauses *p = r->program && !t->off ? pauses_of(t, r->program) : NULL;
+
+    if (p) {
+        p->ended_ns = now;
+        p->n_tokens = r->n_tokens;
+        p->n_ended++;
+        t->any.n_ended++;
+    }
+    if (!p || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
+        r->seq = kv_seq_free(r->seq);
+        return;
+    }
+    if (list_empty(&t->unused))
+        drop(t, LIST_ENTRY(t->kept.next, struct retained, link));
+    struct retained *k = LIST_ENTRY(list_pop_front(&t->unused), struct retained, link);
+    k->seq = STEAL(r->seq);
+    kv_seq_keep(k->seq);
+    k->program = r->program;
+    k->tenant = r->turn.tenant;
+    k->n_tokens = kv_seq_committed(k->seq);
+    k->since_ns = now;
+    k->until_ns = now + (int64_t)(p->long_ms * SLACK * 1e6);
+    list_push_back(&t->kept, &k->link);
+}
+
+/* All that is kept in @k is part of @seq. */
+static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
+    uint32_t n_kept, n;
+    const kv_page *a = kv_seq_pages(kept, &n_kept), *b = kv_seq_pages(seq, &n);
+
+    return n_kept > 0 && n_kept <= n && a[n_kept - 1] == b[n_kept - 1];
+}
+
+void retain_take(struct sched *s, const struct request *r) {
+    struct retain *t = &s->retain;
+
+    if (r->program == 0 || t->off)
+        return;
+    LIST_FOREACH(node, &t->kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        if (k->program == r->program && is_part_of(k->seq, r->seq))
+            drop(t, k);
+    }
+    const struct pauses *p = pauses_of(t, r->program);
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
+    if (r->n_preempted == 0 && had > r->n_computed)
+        s->stats.n_recomputed_tokens += had - r->n_computed;
+}
+
+void retain_expire(struct sched *s, int64_t now) {
+    LIST_FOREACH(node, &s->retain.kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        if (k->until_ns <= now)
+            drop(&s->retain, k);
+    }
+}
+
+/* When its program is expected back. */
+static int64_t return_ns(const struct retained *k, int64_t now) {
+    int64_t usual = k->since_ns + (k->until_ns - k->since_ns) / 2;
+
+    return MAX(usual, now + (k->until_ns - now) / 2);
+}
+
+static struct retained *next_victim(struct sched *s, int64_t now) {
+    const struct share *h = &s->turns.share;
+    struct retained *best = NULL;
+    bool best_over = false;
+
+    LIST_FOREACH(node, &s->retain.kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+        bool over =
+            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
+
+        if (!best || over > best_over ||
+            (over == best_over && return_ns(k, now) > return_ns(best, now))) {
+            best = k;
+            best_over = over;
+        }
+    }
+    return best;
+}
+
+static bool drop_one(struct sched *s, int64_t now) {
+    if (list_empty(&s->retain.kept))
+        return false;
+    drop(&s->retain, next_victim(s, now));
+    s->stats.n_retained_dropped++;
+    return true;
+}
+
+void retain_for_running(struct sched *s, int64_t now) {
+    uint64_t need = plan_next_pages(&s->plan);
+
+    while (kv_pager_available(s->pager) < need && drop_one(s, now))
+        ;
+}
+
+static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {
+    int64_t patience = r->program ? FORCE_NS : FORCE_PLAIN_NS;
+
+    return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
+}
+
+/* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */
+static uint64_t need_of(struct sched *s, const struct request *r) {
+    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+    struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, request_shareable(r));
+
+    return plan_pages(&s->plan, MAX(target, r->n_tokens)) - m.n_tokens / s->rules.page_tokens +
+           m.n_idle;
+}
+
+void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
+                        int64_t now) {
+    uint32_t i = 0;
+
+    if (list_empty(&s->retain.kept) || n == 0)
+        return;
+    while (s->plan.n_running > 0 && i < n && !has_waited(s, r[i], now))
+        i++;
+    while (i < n && promised + need_of(s, r[i]) > kv_pager_available(s->pager) && drop_one(s, now))
+        ;
+}

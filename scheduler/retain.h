@@ -1,0 +1,59 @@
+#pragma once
+
+/* retain - keeps the pages of a program's last turn until its next one comes. Private. */
+
+#include "base/list.h"
+#include "kvpager/kvpager.h"
+#include "scheduler/share.h"
+
+struct request;
+struct sched;
+
+#define RETAIN_MAX 256u /* turns that may be kept */
+#define RETAIN_PROGRAMS                                                                            \
+    1024u /* of which pauses are known; those that meet in a slot share what is known */
+
+struct retained {
+    struct list link; /* retain.kept, the oldest first; or retain.unused */
+    struct kv_seq *seq;
+    uint64_t program;
+    uint16_t tenant;
+    uint32_t n_tokens;
+    int64_t since_ns, until_ns;
+};
+
+/* What is known of a program's pauses between turns. */
+struct pauses {
+    uint64_t program;
+    int64_t ended_ns; /* its last turn; 0: one runs, or it has come back */
+    uint32_t n_ended, n_returned, n_tokens;
+    double long_ms; /* nine of ten pauses are shorter */
+};
+
+struct retain {
+    struct retained all[RETAIN_MAX];
+    struct list kept, unused;
+    struct pauses program[RETAIN_PROGRAMS];
+    struct pauses any; /* of all programs */
+    bool off;
+};
+
+void retain_init(struct retain *t, bool off);
+void retain_deinit(struct retain *t); /* frees what is kept */
+
+/* A program's next turn comes. */
+void retain_note_turn(struct retain *t, uint64_t program, int64_t now);
+/* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
+ * then. */
+void retain_turn(struct sched *s, struct request *r, int64_t now);
+/* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
+ * has to compute again. */
+void retain_take(struct sched *s, const struct request *r);
+/* Drops what nobody came back for. */
+void retain_expire(struct sched *s, int64_t now);
+/* Drops what is kept as far as those that run lack pages for their next rows. */
+void retain_for_running(struct sched *s, int64_t now);
+/* The same for the first of @r[0, n) that has waited long enough, or the very first when nobody runs. @promised: pages
+ * that the running ones will take. */
+void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
+                        int64_t now);

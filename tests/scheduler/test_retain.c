@@ -1,0 +1,144 @@
+/* Pages of a program's last turn, kept for its next one; on the simulation. */
+
+#include <criterion/criterion.h>
+#include "tests/support/sched_sim.h"
+
+#define SECOND INT64_C(1000000000)
+
+static struct sim sim;
+
+static struct sim_client *ask(uint32_t n_prompt, uint32_t max_new, uint64_t program) {
+    struct sim_client *c = sim_client(&sim, n_prompt, sim.n_clients + 1, n_prompt, max_new);
+
+    c->m.program = program;
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+static struct sim_client *come_back(const struct sim_client *before, uint32_t n_more) {
+    struct sim_client *c = sim_client_after(&sim, before, n_more, 8);
+
+    c->m.program = before->m.program;
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+/* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent again. */
+static uint32_t cached_after(uint32_t n, bool off) {
+    sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
+    struct sim_client *turn = ask(320, 8, 7);
+    sim_run(&sim, 500);
+    for (uint32_t i = 0; i < n; i++) {
+        ask(200, 4, 0);
+        sim_run(&sim, 500);
+    }
+    struct sim_client *next = come_back(turn, 20);
+    sim_run(&sim, 500);
+    uint32_t n_cached = next->n_cached;
+    sim_deinit(&sim);
+    return n_cached;
+}
+
+Test(retain, a_turn_finds_the_pages_of_the_last_one) {
+    cr_expect_eq(cached_after(8, true), 0, "as far as pressure is concerned, this is a test");
+    cr_expect_geq(cached_after(8, false), 320);
+}
+
+Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 40});
+    ask(320, 8, 7);
+    sim_run(&sim, 500);
+    cr_expect_geq(sim.stats.n_kept, 20);
+    cr_expect_eq(sim.stats.n_used, 0, "kept pages are nobody's load");
+    struct sim_client *large = ask(300, 250, 0);
+    sim_run(&sim, 1000);
+    cr_expect_eq(large->n_got, 250);
+    cr_expect_eq(sim.stats.n_preemptions, 0);
+    cr_expect_eq(sim.stats.n_retained_dropped, 1);
+    sim_deinit(&sim);
+}
+
+Test(retain, a_program_waits_for_pages_but_not_for_ever) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 20000000});
+    ask(600, 8, 7); /* 38 of 64 pages are kept */
+    sim_run(&sim, 500);
+    struct sim_client *busy = ask(40, 400, 8); /* somebody runs for a while */
+    for (int i = 0; i < 3; i++)
+        sim_step(&sim);
+    struct sim_client *other = ask(500, 8, 9);
+    int64_t begin = sim.clock.ns;
+    for (int i = 0; i < 20; i++)
+        sim_step(&sim);
+    cr_expect_eq(other->n_got, 0, "the kept turn is not given up at once");
+    cr_expect_eq(sim.stats.n_retained_dropped, 0);
+    while (other->n_got == 0 && busy->n_ends == 0)
+        sim_step(&sim);
+    cr_expect_gt(other->n_got, 0);
+    cr_expect_eq(busy->n_ends, 0);
+    cr_expect_leq(sim.clock.ns - begin, 6 * SECOND);
+    cr_expect_eq(sim.stats.n_retained_dropped, 1);
+    sim_run(&sim, 1000);
+    sim_deinit(&sim);
+}
+
+Test(retain, nobody_waits_for_kept_pages_when_nothing_runs) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64});
+    ask(600, 8, 7);
+    sim_run(&sim, 500);
+    int64_t begin = sim.clock.ns;
+    struct sim_client *other = ask(600, 8, 9);
+    while (other->n_got == 0)
+        sim_step(&sim);
+    cr_expect_leq(sim.clock.ns - begin, SECOND);
+    sim_run(&sim, 500);
+    sim_deinit(&sim);
+}
+
+Test(retain, the_time_is_learnt_from_pauses) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 200});
+    struct sim_client *c = ask(160, 8, 7);
+    for (int i = 0; i < 30; i++) {
+        sim_run(&sim, 500);
+        cr_expect_gt(sim.stats.n_kept, 0, "turn %d", i);
+        sim.clock.ns += SECOND;
+        c = come_back(c, 4);
+    }
+    sim_run(&sim, 500);
+    sim.clock.ns += 4 * SECOND; /* four times the usual pause */
+    ask(20, 4, 0);
+    sim_run(&sim, 500);
+    cr_expect_eq(sim.stats.n_kept, 0);
+    sim_deinit(&sim);
+}
+
+Test(retain, programs_that_never_come_back_are_not_waited_for) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 200});
+    for (uint64_t program = 1; program <= 20; program++) {
+        ask(100, 4, program);
+        sim_run(&sim, 500);
+    }
+    sim.clock.ns += 100 * SECOND;
+    ask(100, 4, 100);
+    sim_run(&sim, 500);
+    cr_expect_eq(sim.stats.n_kept, 0);
+    sim_deinit(&sim);
+}
+
+Test(retain, what_is_computed_again_is_counted) {
+    for (int off = 0; off < 2; off++) {
+        sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
+        struct sim_client *c = ask(320, 8, 7);
+        sim_run(&sim, 500);
+        ask(1000, 4, 0);
+        sim_run(&sim, 500); /* the whole pool */
+        come_back(c, 10);
+        sim_run(&sim, 500);
+        if (off)
+            cr_expect_eq(sim.stats.n_recomputed_tokens, 0, "nothing is known of programs");
+        else
+            cr_expect_geq(sim.stats.n_recomputed_tokens, 160);
+        sim_deinit(&sim);
+    }
+}
