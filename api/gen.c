@@ -92,8 +92,9 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->m.priority = r->priority;
     g->m.sampling = r->sampling;
     g->m.n_top = (uint8_t)r->n_top;
-    g->m.flags = (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) |
-                            (r->digests ? SUBMIT_DIGESTS : 0) | r->pool);
+    g->m.flags =
+        (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
+                   (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
     g->m.n_stop_ids = r->n_stop_ids;
     g->m.stop_ids = r->stop_ids;
     g->m.n_bias = r->n_bias;

@@ -1,5 +1,6 @@
 #include "api/metrics.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -122,6 +123,13 @@ static void gauge(struct page *p, const char *name, const char *help, double v) 
     single(p, name, "gauge", help, v);
 }
 
+static void put_by_source(struct page *p, const char *name, const char *help,
+                          const uint64_t v[MSG_DRAFT_SOURCES]) {
+    head(p, name, "counter", help);
+    for (int i = 0; i < MSG_DRAFT_SOURCES; i++)
+        put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", name, p->labels, msg_draft_source[i], v[i]);
+}
+
 static void histogram(struct page *p, const char *name, const char *help,
                       const struct histogram *h) {
     uint64_t sum = 0;
@@ -173,6 +181,9 @@ static void put_load(struct page *p, const struct api *a) {
     counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", w->n_drafted);
     counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.",
             w->n_accepted);
+    put_by_source(p, "weft_draft_tokens_total", "Drafted tokens by source.", w->drafted_by);
+    put_by_source(p, "weft_draft_accepted_tokens_total", "Those of them that were right.",
+                  w->accepted_by);
 }
 
 static void put_requests(struct page *p, const struct api *a) {

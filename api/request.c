@@ -319,6 +319,12 @@ PARSER(parse_encoding) {
     return r->base64 || yyjson_equals_str(v, "float") ? 0 : refuse(f, err);
 }
 
+PARSER(parse_speculation) {
+    (void)a;
+    r->no_speculation = yyjson_equals_str(v, "off");
+    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : refuse(f, err);
+}
+
 /* Fewer dimensions make sense where a model was trained for that, and no file says so. */
 PARSER(parse_dimensions) {
     int64_t n;
@@ -496,6 +502,7 @@ static const struct field fields[] = {
     FLAG("return_token_ids", BOTH, return_token_ids),
     FLAG("return_token_strs", REQUEST_TOKENIZE, token_strings),
     {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
+    {"speculation", BOTH, parse_speculation, 0, 0, 0, "\"auto\" or \"off\""},
     SAMPLING("temperature"),
     SAMPLING("top_p"),
     SAMPLING("min_p"),

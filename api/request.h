@@ -60,7 +60,7 @@ struct request {
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
-    bool has_seed, no_tools, one_call, base64, no_normalize;
+    bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     uint16_t pool;              /* SUBMIT_POOL_*, or 0 */
     uint32_t n, n_top, max_new; /* max_new 0: not given */
     int16_t priority;

@@ -112,8 +112,9 @@ static void show_worker(struct buf *out, yyjson_val *w) {
         ctl_number(w, "deaths").s, ctl_number(w, "hangs").s, ctl_duration(w, "age_ms", 1e-3).s);
     ADD("  runs     %s running, %s waiting; %s preemptions\n", ctl_number(w, "running").s,
         ctl_number(w, "waiting").s, ctl_number(w, "preemptions").s);
-    ADD("  tokens   %s prompt, %s cached, %s output\n", ctl_number(w, "prompt_tokens").s,
-        ctl_number(w, "cached_tokens").s, ctl_number(w, "output_tokens").s);
+    ADD("  tokens   %s prompt, %s cached, %s output; %s of %s drafted were right\n",
+        ctl_number(w, "prompt_tokens").s, ctl_number(w, "cached_tokens").s,
+        ctl_number(w, "output_tokens").s, ctl_number(w, "accepted").s, ctl_number(w, "drafted").s);
     ADD("  steps    %s; the last: %s rows of %s sequences, %s, planned in %s\n",
         ctl_number(w, "steps").s, ctl_number(w, "last_rows").s, ctl_number(w, "last_seqs").s,
         ctl_duration(w, "last_step_us", 1e-6).s, ctl_duration(w, "last_plan_us", 1e-6).s);

@@ -53,6 +53,17 @@ static void add_front(doc_t *d, val_t *root, const struct api *api) {
     yyjson_mut_obj_add_uint(d, o, "resumed", s.n_resumed);
 }
 
+static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
+    val_t *o = yyjson_mut_obj_add_obj(d, root, "drafts");
+
+    for (int i = 0; i < MSG_DRAFT_SOURCES; i++) {
+        val_t *source = yyjson_mut_obj_add_obj(d, o, msg_draft_source[i]);
+
+        yyjson_mut_obj_add_uint(d, source, "drafted", s->drafted_by[i]);
+        yyjson_mut_obj_add_uint(d, source, "accepted", s->accepted_by[i]);
+    }
+}
+
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
     struct workers_stats w;
@@ -81,6 +92,9 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "last_seqs", s->last_seqs);
     yyjson_mut_obj_add_uint(d, o, "last_step_us", s->last_step_us);
     yyjson_mut_obj_add_uint(d, o, "last_plan_us", s->last_plan_us);
+    yyjson_mut_obj_add_uint(d, o, "drafted", s->n_drafted);
+    yyjson_mut_obj_add_uint(d, o, "accepted", s->n_accepted);
+    add_drafts(d, o, s);
 }
 
 char *admin_json_stats(const struct admin_opts *o) {

@@ -91,6 +91,9 @@ static int get_str(const void *data, uint32_t len, struct span s, struct str *ou
 
 /* ---- OPEN, PROGRESS, READY, CANCEL ---- */
 
+const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix", "recent",
+                                                         "model"};
+
 struct wire_open {
     struct msg_open m;
     struct span backend, isa;

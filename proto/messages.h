@@ -145,6 +145,10 @@ struct event {
     const float *vector;
 };
 
+/* What drafts come from, in the order of the table in scheduler/spec.c. */
+#define MSG_DRAFT_SOURCES 5
+extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
+
 /* Counters since the worker started and gauges of now; sent at most every 100 ms and when idle begins. */
 struct msg_stats {
     int64_t at_ns;
@@ -154,6 +158,7 @@ struct msg_stats {
     uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
     uint64_t n_drafts, n_drafted, n_accepted; /* sequences' steps with drafts; draft tokens */
+    uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
     uint64_t n_recomputed_tokens;             /* that a program's earlier turn had computed */
     uint64_t n_retained_dropped; /* turns whose pages were kept and then needed by others */
     uint32_t n_kept;             /* pages, of n_cached */

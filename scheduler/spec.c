@@ -56,6 +56,8 @@ static const struct draft_source *const table[] = {
     &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, NULL,
 };
 
+static_assert(DRAFT_SOURCES_MAX == MSG_DRAFT_SOURCES, "statistics are kept for each source");
+
 int spec_init(struct spec *s, const struct spec_opts *opts) {
     const struct draft_source *const *source = opts->source ? opts->source : table;
 

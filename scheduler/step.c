@@ -399,6 +399,9 @@ static void learn_drafts(struct sched *s, const struct batch_item *it, bool ende
     s->stats.n_drafts++;
     s->stats.n_drafted += it->n_draft;
     s->stats.n_accepted += it->n_right;
+    uint32_t source = it->request->spec->source;
+    s->stats.drafted_by[source] += it->n_draft;
+    s->stats.accepted_by[source] += it->n_right;
 }
 
 static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {

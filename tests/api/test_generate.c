@@ -150,7 +150,7 @@ Test(chat, choices_are_told_apart) {
 
     started(&w);
     w.port.script = "ab";
-    world_ask(&w, CHAT, "{" HI ",\"n\":3,\"stream\":true,\"seed\":7}", &r);
+    world_ask(&w, CHAT, "{" HI ",\"n\":3,\"stream\":true,\"seed\":7,\"speculation\":\"off\"}", &r);
     for (int i = 0; i < 3; i++) {
         char needle[200];
 
@@ -162,6 +162,7 @@ Test(chat, choices_are_told_apart) {
         cr_expect_eq(w.port.r[i].m.choice, i);
         cr_expect_eq(w.port.r[i].m.group, w.port.r[0].id);
         cr_expect_eq(w.port.r[i].m.seed, 7);
+        cr_expect_eq(w.port.r[i].m.flags & SUBMIT_NO_SPECULATION, SUBMIT_NO_SPECULATION);
     }
     reply_deinit(&r);
     world_ask(&w, TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"max_tokens\":2}", &r);

@@ -515,11 +515,13 @@ Test(life, figures_are_published) {
         "vllm:inter_token_latency_seconds_count{model_name=\"tiny\",engine=\"0\"} 1\n",
         "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",engine=\"0\",le=\"+Inf\"} 1\n",
         "vllm:prefix_cache_hits_total{model_name=\"tiny\",engine=\"0\"} 7\n",
+        "weft_draft_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"suffix\"} 9\n",
+        "weft_draft_accepted_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"model\"} 0\n",
         "weft_http_requests_total{model_name=\"tiny\",engine=\"0\"} 1\n",
     };
     struct world w;
     struct reply r;
-    struct msg_stats s = {.n_pages = 64, .n_used = 16, .n_hit_tokens = 7};
+    struct msg_stats s = {.n_pages = 64, .n_used = 16, .n_hit_tokens = 7, .drafted_by = {[2] = 9}};
 
     started(&w);
     w.port.script = "ab";

@@ -38,6 +38,7 @@ Test(refuse, every_bad_field_is_named) {
         {CHAT, "[]", 400, NULL, "invalid_json"},
         {CHAT, "{} x", 400, NULL, "invalid_json"},
         {CHAT, "{\"a\":\"\xff\"}", 400, NULL, "invalid_json"},
+        {CHAT, "{" HI ",\"speculation\":true}", 400, "speculation", "invalid_value"},
         {CHAT, "{\"a\":\"\\ud800\"}", 400, NULL, "invalid_json"},
         {CHAT, "{\"n\":NaN}", 400, NULL, "invalid_json"},
         {CHAT, "{}", 400, "messages", "missing_required_parameter"},

@@ -51,6 +51,17 @@ static struct request request_of(uint32_t n_prompt, uint32_t max_new) {
 
 TestSuite(spec, .init = setup);
 
+/* Statistics by source carry these names. */
+Test(spec, sources_have_the_order_of_their_names) {
+    struct spec s;
+
+    cr_assert_eq(spec_init(&s, &(struct spec_opts){0}), 0);
+    cr_assert_eq(s.n_sources, MSG_DRAFT_SOURCES);
+    for (uint32_t i = 0; i < s.n_sources; i++)
+        cr_assert_str_eq(s.source[i]->name, msg_draft_source[i]);
+    spec_deinit(&s);
+}
+
 Test(spec, estimates_follow_what_happens) {
     struct request r = request_of(10, 900);
 
