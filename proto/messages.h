@@ -59,7 +59,7 @@ struct msg_open {
     uint32_t no_speculation; /* 0 or 1 */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes;
-    uint32_t no_retention;   /* likewise */
+    uint32_t no_retention; /* likewise */
 };
 
 struct msg_progress {
@@ -159,9 +159,9 @@ struct msg_stats {
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
     uint64_t n_drafts, n_drafted, n_accepted; /* sequences' steps with drafts; draft tokens */
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
-    uint64_t n_recomputed_tokens;             /* that a program's earlier turn had computed */
-    uint64_t n_retained_dropped; /* turns whose pages were kept and then needed by others */
-    uint32_t n_kept;             /* pages, of n_cached */
+    uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */
+    uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */
+    uint32_t n_kept;              /* pages, of n_cached */
     uint32_t n_tenants,
         jain_milli; /* that have requests; how equal their device time by weight is lately, of 1000 */
 };
