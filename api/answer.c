@@ -51,8 +51,28 @@ struct answer_usage answer_usage(const struct answer *a) {
         u.reasoning += g->split ? g->split->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
+        u.drafted += g->n_drafted;
+        u.accepted += g->n_accepted;
     }
     return u;
+}
+
+static void put_output_details(struct json *j, const struct answer *a,
+                               const struct answer_usage *u) {
+    bool reasons = a->work.parses && a->work.api->family.reasons;
+
+    if (!reasons && !a->work.r.prediction.len)
+        return;
+    json_key(j, "completion_tokens_details");
+    json_open(j, '{');
+    if (reasons)
+        json_put_int(j, "reasoning_tokens", u->reasoning);
+    if (a->work.r.prediction.len) {
+        json_put_int(j, "accepted_prediction_tokens", u->accepted);
+        json_put_int(j, "rejected_prediction_tokens",
+                     (int64_t)u->drafted - MIN(u->accepted, u->drafted));
+    }
+    json_close(j, '}');
 }
 
 static void put_usage(struct json *j, const struct answer *a) {
@@ -66,12 +86,7 @@ static void put_usage(struct json *j, const struct answer *a) {
     json_open(j, '{');
     json_put_int(j, "cached_tokens", u.cached);
     json_close(j, '}');
-    if (a->work.parses && a->work.api->family.reasons) {
-        json_key(j, "completion_tokens_details");
-        json_open(j, '{');
-        json_put_int(j, "reasoning_tokens", u.reasoning);
-        json_close(j, '}');
-    }
+    put_output_details(j, a, &u);
     json_close(j, '}');
 }
 
@@ -86,7 +101,7 @@ static struct call *detach(struct answer *a) {
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct gen *g = a->choices[i].gen;
 
-        c->n_resumed += g->n_lives > 1 ? g->n_lives - 1 : 0;
+        c->n_resumed += g->n_lives > 1 + g->n_turns ? g->n_lives - 1 - g->n_turns : 0;
         c->finish = gen_finish_name(g);
         if (g->state != GEN_DONE || g->finish == FINISH_ERROR)
             c->finish = "-";
@@ -154,13 +169,6 @@ static bool has_text_token(const struct piece *p) {
     return false;
 }
 
-/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
-static const char *finish_of(const struct gen *g) {
-    bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
-
-    return calls ? "tool_calls" : gen_finish_name(g);
-}
-
 static void put_choice(struct json *j, const struct answer *a, const struct piece *p, bool stream) {
     json_open(j, '{');
     json_put_int(j, "index", p->index);
@@ -170,7 +178,7 @@ static void put_choice(struct json *j, const struct answer *a, const struct piec
         a->form->logprobs(j, a, p);
     else
         json_null(j);
-    json_put_string(j, "finish_reason", p->last ? finish_of(p->choice->gen) : NULL);
+    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
     put_extras(j, a, p);
     json_close(j, '}');
 }
@@ -549,7 +557,10 @@ static int set_split(struct answer *a, struct gen *g) {
 
     opts.seed =
         rng_next(&a->work.api->rng); /* ids of calls must not come again in a conversation */
-    return a->work.parses || a->form->events ? gen_split(g, &opts) : 0;
+    if (!a->work.parses && !a->form->events)
+        return 0;
+    int r = gen_split(g, &opts);
+    return r == 0 && a->work.r.has_budget ? gen_limit_thinking(g, a->work.r.thinking_budget) : r;
 }
 
 /* Tokens are there: one generation for each prompt and choice. */

@@ -66,6 +66,7 @@ struct answer_form {
 
 struct answer_usage {
     uint32_t prompt, cached, output, reasoning;
+    uint32_t drafted, accepted; /* draft tokens of any source */
 };
 
 struct answer {

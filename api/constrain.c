@@ -64,7 +64,7 @@ static bool ends_with(const char *text, size_t len, const char *end) {
 static enum thinking thinking_of(const struct work *w) {
     const struct toolcall_reasoning *r = w->parses ? w->parse.reasoning : NULL;
 
-    if (!r || (w->parse.format && w->parse.format->has_reasoning))
+    if (!r || w->r.prefill.len || (w->parse.format && w->parse.format->has_reasoning))
         return THINKS_NOT;
     const char *text = w->prompts[0].text;
     size_t len = w->prompts[0].len;

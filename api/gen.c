@@ -15,6 +15,11 @@
  * afterwards. Loops that end generations therefore only mark them (`doomed`) and let end_doomed() begin
  * anew after each one.
  *
+ * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to the output, and the
+ * generation goes to the worker again as if it were resumed, under a new id, so that events of the old one
+ * which are under way count for nothing. It is cut at a token's position that depends on the tokens alone,
+ * however they arrived.
+ *
  * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events are
  * taken from `n_out` on. What the client was told is a function of the tokens alone, so it does not
  * matter which worker made them, as long as promise 1 holds.
@@ -61,7 +66,9 @@ static int set_stops(struct gen *g, const struct request *r) {
         s[i] = (struct stop_string){r->stops[i].data, r->stops[i].len};
         g->m.stops[i] = r->stops[i];
     }
-    g->m.n_stops = r->n_stops;
+    /* The worker looks for them in the text without control tokens. Where some of these are shown it
+     * would find others: then they are looked for here alone. */
+    g->m.n_stops = r->keep_special ? 0 : r->n_stops;
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
 
@@ -101,6 +108,7 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->m.bias = r->bias;
     g->m.grammar = r->grammar;
     g->m.triggers = r->triggers;
+    g->m.prediction = r->prediction;
     list_push_back(&a->gens, &g->link);
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     *out = g;
@@ -128,6 +136,7 @@ void gen_belongs(struct gen *g, struct call *const *call, const struct request *
 }
 
 int gen_split(struct gen *g, const struct toolcall_opts *opts) {
+    g->m.n_stops = 0;
     return split_new(&g->split, opts, TEXT_MAX);
 }
 
@@ -139,6 +148,30 @@ static uint32_t charged_prompt(const struct gen *g) {
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
     charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
                 (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
+}
+
+int gen_limit_thinking(struct gen *g, uint32_t max) {
+    const struct toolcall_opts *o = &g->split->opts;
+    bool harmony = o->format && o->format->has_reasoning;
+    const char *close = harmony        ? "<|end|><|start|>assistant"
+                        : o->reasoning ? o->reasoning->close
+                                       : NULL;
+    struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
+    char text[64];
+
+    if (!close)
+        return 0;
+    snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");
+    int r = tokenizer_encode(g->api->model->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
+                             0, &t);
+    if (r == 0) {
+        memcpy(g->thinking.close, t.id, t.n * sizeof(*t.id));
+        g->thinking.n_close = (uint32_t)t.n;
+        g->thinking.limited = true;
+        g->thinking.max = max;
+    }
+    tokens_deinit(&t);
+    return r == -ENOMEM ? r : 0;
 }
 
 static void leave(struct gen *g) {
@@ -217,7 +250,10 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
     end(g, FINISH_ERROR);
 }
 
+/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
 const char *gen_finish_name(const struct gen *g) {
+    if (g->split && g->finish == FINISH_STOP && split_has_call(g->split))
+        return "tool_calls";
     return g->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
@@ -342,6 +378,13 @@ static void take_times(struct gen *g, uint32_t n_new) {
     g->api->stats.n_output_tokens += n_new;
 }
 
+/* Its reasoning goes on past its budget, and there is room to end it. */
+static bool thought_enough(const struct gen *g) {
+    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->split->in_reasoning &&
+           g->split->n_reasoning >= g->thinking.max &&
+           g->n_out + g->thinking.n_close < g->m.max_new;
+}
+
 /* Takes what is new of [from, from + n). A gap or a foreign token is the worker's fault. */
 static int take_tokens(struct gen *g, const struct event *e) {
     uint32_t was = g->n_out, n = e->n_tokens, most = g->m.max_new;
@@ -352,15 +395,25 @@ static int take_tokens(struct gen *g, const struct event *e) {
     n = MIN(n, most - MIN(e->from, most));
     if ((r = reserve(g, MAX(e->from + n, g->n_out))) < 0)
         return r;
-    for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++)
+    for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
         if ((r = add_token(g, e, i)) < 0)
             return r;
+        if (!g->thinking.limited)
+            continue;
+        settle(g);
+        if ((r = take_apart(g)) < 0)
+            return r;
+        if (thought_enough(g))
+            break;
+    }
     settle(g);
     take_times(g, g->n_out - was);
     return take_apart(g);
 }
 
 static void take_counts(struct gen *g, const struct event *e) {
+    g->n_drafted = g->drafted_base + e->n_drafted;
+    g->n_accepted = g->accepted_base + e->n_accepted;
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
     if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
@@ -415,6 +468,39 @@ static void on_finish(struct gen *g, const struct event *e) {
     }
 }
 
+static void submit(struct gen *g);
+
+/* Adds what ends its reasoning, as if the worker had sent it. */
+static int stop_thinking(struct gen *g) {
+    struct event e = {.tokens = g->thinking.close};
+    int r = reserve(g, g->n_out + g->thinking.n_close);
+
+    g->thinking.spent = true;
+    for (uint32_t i = 0; i < g->thinking.n_close && r == 0; i++)
+        r = add_token(g, &e, i);
+    settle(g);
+    return r < 0 ? r : take_apart(g);
+}
+
+/* The same of one that the worker has. @forgotten: it has ended there. */
+static void go_on_without_thinking(struct gen *g, bool forgotten) {
+    struct api *a = g->api;
+
+    if (!forgotten && a->worker_up)
+        a->port->cancel(a->port, g->m.id);
+    list_remove(&g->bucket);
+    g->m.id = a->next_gen++;
+    list_push_back(bucket_of(a, g->m.id), &g->bucket);
+    set_state(g, GEN_PENDING);
+    if (stop_thinking(g) < 0) {
+        gen_fail(g, 503, "out_of_memory", "Out of memory.");
+        return;
+    }
+    g->n_turns++;
+    submit(g);
+    g->changed(g);
+}
+
 void gen_on_event(struct api *a, const struct event *e) {
     struct gen *g = gen_find(a, e->id);
 
@@ -436,7 +522,11 @@ void gen_on_event(struct api *a, const struct event *e) {
     if (g->state == GEN_SENT)
         set_state(g, GEN_RUNNING);
     g->accepted = true;
-    if (e->kind == EVENT_FINISH) {
+    bool finished = e->kind == EVENT_FINISH;
+    if (thought_enough(g) &&
+        (!finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH)) {
+        go_on_without_thinking(g, finished);
+    } else if (e->kind == EVENT_FINISH) {
         set_state(g, GEN_PENDING); /* as above */
         on_finish(g, e);
     } else if (g->stopped) {
@@ -458,6 +548,8 @@ static void submit(struct gen *g) {
     int r = a->port->submit(a->port, &g->m);
     if (r == 0) {
         g->n_lives++;
+        g->drafted_base = g->n_drafted;
+        g->accepted_base = g->n_accepted;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
         admit_tick_later(a);

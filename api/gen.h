@@ -62,6 +62,15 @@ struct gen {
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_lives;
+    uint32_t n_turns;                     /* lives that ended because its reasoning did */
+    uint32_t n_drafted, n_accepted;       /* draft tokens, in all lives */
+    uint32_t drafted_base, accepted_base; /* in those before this one */
+    struct {
+        bool limited, spent; /* spent: it was ended here, once */
+        uint32_t max;        /* tokens of reasoning */
+        int32_t close[16];   /* what ends it */
+        uint32_t n_close;
+    } thinking;
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
 };
 
@@ -75,6 +84,8 @@ void gen_belongs(struct gen *g, struct call *const *call, const struct request *
 int gen_split(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
+/* Its reasoning has at most @max tokens. After gen_split(). */
+int gen_limit_thinking(struct gen *g, uint32_t max);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
 
 /* Hands it to the worker, now or when there is one. */
@@ -91,6 +102,6 @@ void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
 struct gen *gen_find(const struct api *a, uint64_t id);
 /* Ends it with an error; the worker is told. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
-const char *gen_finish_name(const struct gen *g); /* "stop", "length" */
+const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
 /* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
 bool gen_is_text(const struct gen *g, uint32_t i);

@@ -314,11 +314,29 @@ static int put_messages(struct build *b, const struct request *r, yyjson_mut_val
     return result < 0 ? result : put(b, root, "messages", list);
 }
 
+/* Gives each tool without a description an empty one. */
+static void describe(struct build *b, yyjson_mut_val *tools) {
+    yyjson_mut_val *tool;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(tools, i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (f && !yyjson_mut_is_str(yyjson_mut_obj_get(f, "description"))) {
+            yyjson_mut_obj_remove_key(f, "description");
+            yyjson_mut_obj_add_str(b->doc, f, "description", "");
+        }
+    }
+}
+
 static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
+    yyjson_mut_val *tools =
+        functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
 
-    return put(b, root, "tools",
-               functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc));
+    if (b->form->describes)
+        describe(b, tools);
+    return put(b, root, "tools", tools);
 }
 
 /* Functions only: a tool of another type is for another service. */
@@ -386,14 +404,64 @@ static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
     return put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
 }
 
-/* The client's own variables come first: what the service sets cannot be replaced by them. */
-static int put_kwargs(struct build *b, const struct request *r, yyjson_mut_val *root) {
-    yyjson_val *key, *value;
-    size_t i, n;
+/* A variable that the client has not set itself. */
+static int put_variable(struct build *b, const struct request *r, yyjson_mut_val *root,
+                        const char *key, yyjson_mut_val *v) {
+    return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
+}
+
+/* Whether the template compares something with @word. */
+static bool knows(const struct api_model *model, const char *word) {
+    char quoted[2][32];
+
+    snprintf(quoted[0], sizeof(quoted[0]), "'%.28s'", word);
+    snprintf(quoted[1], sizeof(quoted[1]), "\"%.28s\"", word);
+    for (size_t i = 0; model->template_source && i < ARRAY_SIZE(quoted); i++)
+        if (memmem(model->template_source, model->template_len, quoted[i], strlen(quoted[i])))
+            return true;
+    return false;
+}
+
+/* Efforts that only some templates know become the nearest that the template does. */
+static const char *effort_of(const struct api_model *model, const char *effort) {
+    static const char *const nearest[][3] = {{"none", "no_think", "low"},
+                                             {"minimal", "low", "low"},
+                                             {"xhigh", "max", "high"},
+                                             {"max", "high", "high"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(nearest); i++)
+        if (strcmp(effort, nearest[i][0]) == 0 && !knows(model, effort))
+            return nearest[i][knows(model, nearest[i][1]) ? 1 : 2];
+    return effort;
+}
+
+/* Some templates know how much, others only whether: under one of two names. */
+static int put_effort(struct build *b, const struct request *r, const struct api_model *model,
+                      yyjson_mut_val *root) {
+    static const char *const switches[] = {"enable_thinking", "thinking"};
+    const char *effort = yyjson_get_str(r->reasoning_effort);
     int result = 0;
 
-    if (r->reasoning_effort)
-        result = put(b, root, "reasoning_effort", yyjson_val_mut_copy(b->doc, r->reasoning_effort));
+    if (!effort)
+        return 0;
+    result = put_variable(b, r, root, "reasoning_effort",
+                          yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
+    for (size_t i = 0; i < ARRAY_SIZE(switches) && result == 0; i++)
+        result = put_variable(b, r, root, switches[i],
+                              yyjson_mut_bool(b->doc, strcmp(effort, "none") != 0));
+    return result;
+}
+
+/* The client's own variables come first: what the service sets cannot be replaced by them. */
+static int put_kwargs(struct build *b, const struct request *r, const struct api_model *model,
+                      yyjson_mut_val *root) {
+    yyjson_val *key, *value;
+    size_t i, n;
+    int result = put_effort(b, r, model, root);
+
+    if (result == 0 && r->has_budget)
+        result = put_variable(b, r, root, "thinking_budget",
+                              yyjson_mut_uint(b->doc, r->thinking_budget));
     yyjson_obj_foreach(r->kwargs, i, n, key, value) {
         if (result == 0 &&
             !yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value)))
@@ -405,7 +473,7 @@ static int put_kwargs(struct build *b, const struct request *r, yyjson_mut_val *
 static int put_all(struct build *b, const struct request *r, const struct api_model *model,
                    yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
-    int result = put_kwargs(b, r, root);
+    int result = put_kwargs(b, r, model, root);
 
     if (result == 0)
         result = put_messages(b, r, root);

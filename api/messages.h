@@ -13,6 +13,7 @@ struct messages_form {
     bool plain;     /* the template knows no tools */
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */
+    bool describes; /* it cannot do without a description of each tool */
 };
 
 /* Sets @r->functions: checked copies of the tools that the model is offered. */

@@ -70,7 +70,7 @@ void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
 void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call *c, uint32_t n) {
     bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
 
-    m->success[g->finish == FINISH_STOP ? 0 : g->finish == FINISH_LENGTH ? 1 : 2]++;
+    m->success[!ok ? 2 : g->finish == FINISH_LENGTH ? 1 : *gen_finish_name(g) == 't' ? 3 : 0]++;
     if (!ok)
         return;
     observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
@@ -187,7 +187,7 @@ static void put_load(struct page *p, const struct api *a) {
 }
 
 static void put_requests(struct page *p, const struct api *a) {
-    static const char *const reasons[] = {"stop", "length", "abort"};
+    static const char *const reasons[] = {"stop", "length", "abort", "tool_calls"};
     const struct metrics *m = &a->metrics;
 
     counter(p, "vllm:prompt_tokens_total", "Prompt tokens.", a->stats.n_prompt_tokens);

@@ -24,7 +24,7 @@ struct histogram {
 struct metrics {
     struct histogram ttft, between, per_token, e2e, queue, prefill, decode, inference;
     struct histogram prompt_tokens, output_tokens, max_tokens, n;
-    uint64_t success[3]; /* stop, length, abort */
+    uint64_t success[4]; /* stop, length, abort, tool_calls */
     struct msg_stats worker;
     bool has_worker;
     uint64_t n_workers_lost;

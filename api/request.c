@@ -397,6 +397,48 @@ PARSER(parse_guided) {
     return wants_guided(r, f->name, v, err);
 }
 
+/* The text is taken in work.c. */
+PARSER(parse_prediction) {
+    yyjson_val *content = yyjson_obj_get(v, "content"), *part;
+    size_t size = yyjson_is_str(content) ? yyjson_get_len(content) : 0, i, n;
+    bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
+                 (yyjson_is_str(content) || yyjson_is_arr(content));
+
+    (void)a;
+    yyjson_arr_foreach(content, i, n, part) {
+        yyjson_val *text = yyjson_obj_get(part, "text");
+
+        right =
+            right && yyjson_equals_str(yyjson_obj_get(part, "type"), "text") && yyjson_is_str(text);
+        size += yyjson_get_len(text);
+    }
+    if (!right || size > REQUEST_PREDICTION_MAX)
+        return refuse(f, err);
+    r->expected = content;
+    return 0;
+}
+
+PARSER(parse_effort) {
+    (void)a;
+    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
+        return refuse(f, err);
+    r->reasoning_effort = v;
+    return 0;
+}
+
+/* Negative: no limit. */
+PARSER(parse_budget) {
+    int64_t n;
+    int result = whole(f, v, &n, err);
+
+    (void)a;
+    if (result < 0)
+        return result;
+    r->has_budget = n >= 0;
+    r->thinking_budget = (uint32_t)MAX(n, 0);
+    return 0;
+}
+
 PARSER(parse_modalities) {
     size_t i, n;
     yyjson_val *item;
@@ -491,7 +533,16 @@ static const struct field fields[] = {
     {"grammar", BOTH, parse_guided, 0, 0, 0, NULL},
     {"json_schema", BOTH, parse_guided, 0, 0, 0, NULL},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
-    {"reasoning_effort", CHAT, parse_value, AT(reasoning_effort), 0, 0, NULL},
+    {"prediction", BOTH, parse_prediction, 0, 0, 0,
+     "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
+     "MiB"},
+    {"reasoning_effort", CHAT, parse_effort, 0, 0, 0,
+     "a string, such as \"none\", \"low\" or \"high\""},
+    {"thinking_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_token_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_budget_tokens", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
+    {"max_thinking_tokens", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
+    {"reasoning_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
     {"add_generation_prompt", RENDERED, parse_not, AT(no_generation_prompt), 0, 0, "a boolean"},
@@ -527,7 +578,6 @@ static const struct field fields[] = {
     UNSUPPORTED("use_beam_search", 0),
     UNSUPPORTED("bad_words", 0),
     UNSUPPORTED("allowed_token_ids", 0),
-    UNSUPPORTED("thinking_token_budget", -1),
     UNSUPPORTED("guided_whitespace_pattern", 0),
     UNSUPPORTED("typical_p", 1),
     UNSUPPORTED("mirostat", 0),
@@ -649,7 +699,8 @@ void request_drop_body(struct request *r) {
     r->doc = NULL;
     r->choice.function = r->choice.allowed = NULL;
     r->form = (struct request_form){0};
-    r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = NULL;
+    r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = r->expected =
+        NULL;
 }
 
 void request_deinit(struct request *r) {

@@ -22,6 +22,7 @@ struct api;
 #define REQUEST_INPUTS_MAX 2048u /* of an embedding request */
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
+#define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
 enum request_kind {
     REQUEST_CHAT = 1,
@@ -63,6 +64,8 @@ struct request {
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     uint16_t pool;              /* SUBMIT_POOL_*, or 0 */
     uint32_t n, n_top, max_new; /* max_new 0: not given */
+    bool has_budget;
+    uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
     int16_t priority;
     uint64_t seed;
     uint32_t n_stops, n_stop_ids, n_bias;
@@ -76,9 +79,10 @@ struct request {
     struct request_choice choice;
     struct request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */
+    struct str prediction;        /* likewise: token ids of the output that is expected */
     struct str prefill;           /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once request_drop_body() was called. */
-    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort;
+    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort, *expected;
 };
 
 /* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */

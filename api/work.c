@@ -186,8 +186,10 @@ static int render(struct work *w) {
 
     if (r == 0)
         r = render_as(w, &form);
-    if (r == -EBADMSG && form.plain && w->r.functions) { /* perhaps it knows no system message */
-        form.no_system = true;
+    /* Perhaps it knows no system message, or no tool without a description. */
+    if (r == -EBADMSG && w->r.functions) {
+        form.no_system = form.plain;
+        form.describes = !form.plain;
         memset(&w->err, 0, sizeof(w->err));
         r = render_as(w, &form);
     }
@@ -233,6 +235,44 @@ static int tokenise(struct work *w, uint32_t i) {
     return r;
 }
 
+static int add_parts(yyjson_val *content, struct buf *out) {
+    size_t i, n;
+    yyjson_val *part;
+    int r = 0;
+
+    yyjson_arr_foreach(content, i, n, part) {
+        yyjson_val *text = yyjson_obj_get(part, "text");
+
+        if (r == 0)
+            r = buf_add(out, yyjson_get_str(text), yyjson_get_len(text));
+    }
+    return r;
+}
+
+/* What the client expects, as tokens. One that no output can be as long as is of no use. */
+static int expect(struct work *w) {
+    CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
+    struct tokens t = {.max = w->api->model->max_context};
+    yyjson_val *v = w->r.expected;
+    bool plain = yyjson_is_str(v);
+    int r = plain ? 0 : add_parts(v, &all);
+
+    if (r == 0)
+        r = tokenizer_encode(w->api->model->tokenizer, plain ? yyjson_get_str(v) : all.data,
+                             plain ? yyjson_get_len(v) : all.len, 0, NULL, 0, &t);
+    if (r == 0 && t.n) {
+        size_t size = t.n * sizeof(*t.id);
+        void *kept = arena_alloc(&w->r.arena, size);
+
+        if (kept)
+            memcpy(kept, t.id, size);
+        w->r.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
+        r = kept ? 0 : -ENOMEM;
+    }
+    tokens_deinit(&t);
+    return r == -EMSGSIZE ? 0 : r;
+}
+
 static int detokenise(struct work *w) {
     int32_t *ids = NULL;
     uint32_t n = 0;
@@ -264,7 +304,7 @@ static int prepare(struct work *w) {
     for (uint32_t i = 0; i < w->n_prompts && r == 0; i++)
         if (w->prompts[i].text)
             r = tokenise(w, i);
-    return r;
+    return r == 0 && w->r.expected ? expect(w) : r;
 }
 
 /* @quick: -EAGAIN says that the rest of it takes longer. */
