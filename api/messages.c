@@ -108,13 +108,24 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     return put_text(b, to, &text);
 }
 
+/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found again
+ * in the cache. */
 static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
-    size_t len;
-    char *text = yyjson_val_write(v, 0, &len);
-    yyjson_mut_val *out = text ? yyjson_mut_strncpy(b->doc, text, len) : NULL;
+    CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
+    CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
+    bool in_string = false;
+    int r = text ? 0 : -ENOMEM;
 
-    free(text);
-    return out;
+    for (const char *s = text; r == 0 && *s; s++) {
+        r = buf_add_char(&out, *s);
+        if (in_string && *s == '\\' && r == 0)
+            r = buf_add_char(&out, *++s);
+        else if (*s == '"')
+            in_string = !in_string;
+        else if (!in_string && (*s == ',' || *s == ':') && r == 0)
+            r = buf_add_char(&out, ' ');
+    }
+    return r < 0 ? NULL : yyjson_mut_strncpy(b->doc, out.data, out.len);
 }
 
 /* Most templates print a call's arguments as JSON: they want the object, clients send its text. */

@@ -64,9 +64,7 @@ struct compiler {
     struct list queued, ready; /* ready: the one used last comes first */
     uint32_t n_away, n_entries, n_queued;
     uint64_t turn, served[TENANTS]; /* when the tenants of a slot were last served */
-    size_t bytes, max_bytes;        /* of all that are ready */
-    size_t used,
-        used_by[TENANTS]; /* of those in use; of those that the tenants of a slot asked for first */
+    size_t bytes, max_bytes;
     uint64_t n_hits, n_compiled, n_refused;
 };
 
@@ -202,32 +200,13 @@ static int add_waiting(struct entry *e, uint64_t id) {
     return 0;
 }
 
-static void take_ref(struct compiler *c, struct entry *e) {
-    if (e->n_refs++ > 0)
-        return;
-    c->used += e->bytes;
-    c->used_by[e->tenant % TENANTS] += e->bytes;
-}
-
-static void drop_ref(struct compiler *c, struct entry *e) {
-    if (--e->n_refs > 0)
-        return;
-    c->used -= e->bytes;
-    c->used_by[e->tenant % TENANTS] -= e->bytes;
-}
-
-/* The first one of the tenant that was served longest ago, among those that have room left. */
+/* The first one of the tenant that was served longest ago. */
 static struct entry *next(struct compiler *c) {
-    size_t most = c->max_bytes * COMPILER_USED_FACTOR;
     struct entry *best = NULL;
 
-    if (c->used > most)
-        return NULL;
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
-        if (c->used_by[e->tenant % TENANTS] > most / 4)
-            continue;
         if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
             best = e;
     }
@@ -265,7 +244,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     if (!e)
         return -ENOMEM;
     if (e->state == ENTRY_READY) {
-        take_ref(c, e);
+        e->n_refs++;
         list_remove(&e->link);
         list_push_front(&c->ready, &e->link);
         *out = e->job.constraint;
@@ -321,12 +300,11 @@ static void release(void *ctx, const struct constraint *constraint) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
         if (e->job.constraint == constraint) {
-            drop_ref(c, e);
+            e->n_refs--;
             break;
         }
     }
     evict(c);
-    give_away(c);
 }
 
 /* ---- results ---- */
@@ -342,8 +320,7 @@ static void tell(struct compiler *c, struct entry *e, ready_fn ready, void *ctx)
     uint32_t n = e->n_waiting;
 
     e->n_waiting = e->cap_waiting = 0;
-    for (uint32_t i = 0; i < n && constraint; i++)
-        take_ref(c, e);
+    e->n_refs += constraint ? n : 0;
     if (!constraint)
         drop(c, e);
     for (uint32_t i = 0; i < n; i++)
@@ -448,7 +425,6 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
         .n_entries = c->n_entries,
         .n_queued = c->n_queued,
         .bytes = c->bytes,
-        .used = c->used,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,
         .n_refused = c->n_refused,
