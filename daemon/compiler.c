@@ -64,7 +64,9 @@ struct compiler {
     struct list queued, ready; /* ready: the one used last comes first */
     uint32_t n_away, n_entries, n_queued;
     uint64_t turn, served[TENANTS]; /* when the tenants of a slot were last served */
-    size_t bytes, max_bytes;
+    size_t bytes, max_bytes;        /* of all that are ready */
+    size_t used,
+        used_by[TENANTS]; /* of those in use; of those that the tenants of a slot asked for first */
     uint64_t n_hits, n_compiled, n_refused;
 };
 
@@ -200,13 +202,32 @@ static int add_waiting(struct entry *e, uint64_t id) {
     return 0;
 }
 
-/* The first one of the tenant that was served longest ago. */
+static void take_ref(struct compiler *c, struct entry *e) {
+    if (e->n_refs++ > 0)
+        return;
+    c->used += e->bytes;
+    c->used_by[e->tenant % TENANTS] += e->bytes;
+}
+
+static void drop_ref(struct compiler *c, struct entry *e) {
+    if (--e->n_refs > 0)
+        return;
+    c->used -= e->bytes;
+    c->used_by[e->tenant % TENANTS] -= e->bytes;
+}
+
+/* The first one of the tenant that was served longest ago, among those that have room left. */
 static struct entry *next(struct compiler *c) {
+    size_t most = c->max_bytes * COMPILER_USED_FACTOR;
     struct entry *best = NULL;
 
+    if (c->used > most)
+        return NULL;
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
+        if (c->used_by[e->tenant % TENANTS] > most / 4)
+            continue;
         if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
             best = e;
     }
@@ -244,7 +265,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     if (!e)
         return -ENOMEM;
     if (e->state == ENTRY_READY) {
-        e->n_refs++;
+        take_ref(c, e);
         list_remove(&e->link);
         list_push_front(&c->ready, &e->link);
         *out = e->job.constraint;
@@ -300,11 +321,12 @@ static void release(void *ctx, const struct constraint *constraint) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
         if (e->job.constraint == constraint) {
-            e->n_refs--;
+            drop_ref(c, e);
             break;
         }
     }
     evict(c);
+    give_away(c);
 }
 
 /* ---- results ---- */
@@ -320,7 +342,8 @@ static void tell(struct compiler *c, struct entry *e, ready_fn ready, void *ctx)
     uint32_t n = e->n_waiting;
 
     e->n_waiting = e->cap_waiting = 0;
-    e->n_refs += constraint ? n : 0;
+    for (uint32_t i = 0; i < n && constraint; i++)
+        take_ref(c, e);
     if (!constraint)
         drop(c, e);
     for (uint32_t i = 0; i < n; i++)
@@ -425,6 +448,7 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
         .n_entries = c->n_entries,
         .n_queued = c->n_queued,
         .bytes = c->bytes,
+        .used = c->used,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,
         .n_refused = c->n_refused,

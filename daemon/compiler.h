@@ -9,7 +9,8 @@
  *                 '-- nobody waits |-- refused: told to those who wait, and forgotten
  *
  * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred large
- * schemas delays nobody else's small one.
+ * schemas delays nobody else's small one. Memory: what nobody uses is kept up to max_bytes; what is in use may take
+ * COMPILER_USED_FACTOR times as much, a tenant a quarter of that, and a request that would add to it waits.
  */
 
 #include "base/err.h"
@@ -20,9 +21,11 @@ struct compiler;
 
 struct compiler_stats {
     uint32_t n_entries, n_queued;
-    size_t bytes;
+    size_t bytes, used; /* of all; of those in use */
     uint64_t n_hits, n_compiled, n_refused;
 };
+
+#define COMPILER_USED_FACTOR 4
 
 /* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is kept for
  * later. @suspects may be NULL. 0 or -errno. */

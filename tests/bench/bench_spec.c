@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/rng.h"
 #include "cmd/bench_clock.h"
 #include "cmd/bench_json.h"
 #include "cmd/bench_replay.h"
@@ -28,6 +29,8 @@ static const char usage[] =
     "Speculation `auto` against `off` on recorded requests (tests/bench/transcripts).\n"
     "  --streams N,N,...  requests decoded at once, at most 64 (1)\n"
     "  --pairs N          of runs (10)\n"
+    "  --draft-model FILE a small model; what it guesses is right as often as --acceptance says\n"
+    "  --acceptance P     (0.7)\n"
     "  --threads N        0: all cores (0)\n"
     "  --json FILE        the result as JSON (-: stdout)\n";
 
@@ -36,6 +39,8 @@ static struct replay replay;
 /* ---- the engine, with recorded tokens */
 
 static struct {
+    const struct engine *draft; /* NULL: none */
+    double acceptance;
     struct engine_out out[WANTS_MAX];
     int32_t token[WANTS_MAX];
     uint32_t n;
@@ -53,11 +58,23 @@ static int32_t recorded(uint64_t seed, uint32_t out_pos) {
     return q->token.id[MIN(q->n_prompt + out_pos, q->token.n - 1)];
 }
 
+/* The recorded token, or another one as often as the draft model is to be wrong; the same at each call. */
+static int32_t guessed(uint64_t seed, uint32_t out_pos) {
+    struct rng r = {seed << 32 | out_pos};
+    int32_t token = recorded(seed, out_pos);
+
+    return rng_unit(&r) < forced.acceptance ? token : token > 0 ? token - 1 : 1;
+}
+
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
     assert(b->n_wants <= WANTS_MAX);
     forced.n = b->n_wants;
-    for (uint32_t i = 0; i < b->n_wants; i++)
-        forced.token[i] = recorded(b->param[b->want[i].param].seed, b->want[i].out_pos);
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        uint64_t seed = b->param[b->want[i].param].seed;
+        uint32_t at = b->want[i].out_pos;
+
+        forced.token[i] = e == forced.draft ? guessed(seed, at) : recorded(seed, at);
+    }
     return __real_engine_launch(e, b);
 }
 
@@ -80,10 +97,10 @@ int __wrap_engine_wait(struct engine *e, uint64_t step, struct engine_result *ou
 enum mode { OFF, AUTO, MODES };
 
 struct bench {
-    const char *model, *transcript, *streams, *json;
+    const char *model, *transcript, *streams, *json, *draft_model;
     uint32_t n_threads, n_pairs;
-    struct gguf *file;
-    struct engine *engine[MODES];
+    struct gguf *file, *draft_file;
+    struct engine *engine[MODES], *draft;
     struct sched *sched[MODES];
     struct buf events;
     uint64_t n_runs, n_ids;
@@ -262,6 +279,11 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
     };
     int r = engine_new(&b->engine[mode], &eo, err);
 
+    if (r == 0 && b->draft_file && mode == AUTO) {
+        eo.file = b->draft_file;
+        r = engine_new(&b->draft, &eo, err);
+        forced.draft = so.draft_engine = b->draft;
+    }
     return r < 0 ? r : sched_new(&b->sched[mode], &so, b->engine[mode], clock_monotonic());
 }
 
@@ -293,12 +315,19 @@ static int measure_all(struct bench *b) {
 int main(int argc, char **argv) {
     struct bench b = {.streams = "1", .n_pairs = 10};
     const struct cli_option options[] = {
-        {"model", CLI_TEXT, &b.model, 0, 0},          {"transcript", CLI_TEXT, &b.transcript, 0, 0},
-        {"streams", CLI_TEXT, &b.streams, 0, 0},      {"threads", CLI_U32, &b.n_threads, 0, 1024},
-        {"pairs", CLI_U32, &b.n_pairs, 1, PAIRS_MAX}, {"json", CLI_TEXT, &b.json, 0, 0},
+        {"model", CLI_TEXT, &b.model, 0, 0},
+        {"transcript", CLI_TEXT, &b.transcript, 0, 0},
+        {"draft-model", CLI_TEXT, &b.draft_model, 0, 0},
+        {"acceptance", CLI_DOUBLE, &forced.acceptance, 0, 1},
+        {"streams", CLI_TEXT, &b.streams, 0, 0},
+        {"threads", CLI_U32, &b.n_threads, 0, 1024},
+        {"pairs", CLI_U32, &b.n_pairs, 1, PAIRS_MAX},
+        {"json", CLI_TEXT, &b.json, 0, 0},
     };
     struct err err = {0};
     int n_args = 0;
+
+    forced.acceptance = 0.7;
     int r = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
 
     if (r >= 0)
@@ -308,6 +337,8 @@ int main(int argc, char **argv) {
     buf_init(&b.events, 16u << 20);
     if ((r = gguf_open(&b.file, b.model, &err)) < 0)
         return cli_fail_err(b.model, &err, r);
+    if (b.draft_model && (r = gguf_open(&b.draft_file, b.draft_model, &err)) < 0)
+        return cli_fail_err(b.draft_model, &err, r);
     if ((r = replay_read(&replay, b.transcript, b.file, &err)) < 0)
         return cli_fail_err(b.transcript, &err, r);
     for (int mode = 0; mode < MODES; mode++)
@@ -318,7 +349,9 @@ int main(int argc, char **argv) {
         sched_free(b.sched[mode]);
         engine_free(b.engine[mode]);
     }
+    engine_free(b.draft);
     replay_deinit(&replay);
+    gguf_free(b.draft_file);
     gguf_free(b.file);
     buf_deinit(&b.events);
     return r < 0 ? cli_fail_err("scheduler", NULL, r) : r;

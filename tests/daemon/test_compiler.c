@@ -187,6 +187,32 @@ Test(compiler, who_has_gone_is_not_told) {
     end();
 }
 
+Test(compiler, memory_in_use_has_a_limit) {
+    const struct constraint *c;
+    uint32_t n, held = 0;
+    char text[64];
+
+    begin(20000);
+    for (uint64_t id = 1; id <= 60; id++) {
+        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id + 20);
+        cr_assert_eq(ask_for(id, 1 + (uint32_t)id % 6, text, "", &c), 1);
+    }
+    while (n_told < 60) {
+        struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+        n = n_told;
+        while (poll(&p, 1, stats().n_queued < 60 - n_told ? 30000 : 0) > 0)
+            compiler_deliver(compiler, on_ready, NULL);
+        /* The next ones wait for these, and no tenant has it all. */
+        cr_assert_leq(stats().used, 20000 * COMPILER_USED_FACTOR + 2 * 8000);
+        cr_assert(n_told > n && (n > 0 || n_told < 60));
+        for (; held < n_told; held++)
+            release(told[held].constraint);
+    }
+    cr_assert_eq(stats().used, 0);
+    end();
+}
+
 Test(compiler, ends_with_work_under_way) {
     const struct constraint *c;
     char text[64];

@@ -19,7 +19,7 @@ static const char *const pieces[] = {
 static const char *const markers[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
 
 static void put(struct gguf_writer *w) {
-    static char byte[256][8], word[JSON_VOCAB][8];
+    static char byte[256][8], word[JSON_VOCAB][16];
     const char *text[JSON_VOCAB] = {"<unk>", "<s>", "</s>"};
     float score[JSON_VOCAB] = {0};
     int32_t type[JSON_VOCAB] = {2, 3, 3};

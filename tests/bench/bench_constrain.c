@@ -1,0 +1,202 @@
+/*
+ * bench_constrain VOCABULARY.gguf: what constrained requests cost the step loop with a real vocabulary. The engine is a
+ * stub that takes any allowed token; the time inside it does not count. Prints, for 1 to 64 requests, the host's
+ * time of a step without constraints, with a JSON object, with a tool call's schema, and while output is free
+ * before a trigger.
+ */
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "base/rng.h"
+#include "scheduler/scheduler.h"
+#include "text/constraint.h"
+#include "text/tokenizer.h"
+
+enum { SEQS = 64, STEPS = 2000, PROMPT = 32 };
+
+struct engine {
+    struct engine_info info;
+    const struct engine_batch *batch[2];
+    const uint32_t *mask[2][SEQS];
+    struct engine_out out[2][SEQS];
+    struct rng rng;
+};
+
+static double inside; /* seconds in the stub */
+
+static double now(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+const struct engine_info *engine_info(const struct engine *e) {
+    return &e->info;
+}
+
+int engine_launch(struct engine *e, const struct engine_batch *b) {
+    e->batch[b->step % 2] = b;
+    memset(e->mask[b->step % 2], 0, sizeof(e->mask[0]));
+    return 0;
+}
+
+int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits) {
+    e->mask[step % 2][want] = bits;
+    return 0;
+}
+
+int engine_seal(struct engine *e, uint64_t step) {
+    return 0;
+}
+
+/* Some allowed token, never the end while there is another. */
+static int32_t pick(struct engine *e, const uint32_t *mask) {
+    uint32_t n = e->info.n_vocab, words = (n + 31) / 32, at = rng_below(&e->rng, words);
+
+    if (!mask)
+        return (int32_t)rng_below(&e->rng, 50000);
+    for (uint32_t i = 0; i < words; i++, at = (at + 1) % words)
+        if (mask[at])
+            return (int32_t)(at * 32 + (uint32_t)__builtin_ctz(mask[at]));
+    return 0;
+}
+
+int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
+    const struct engine_batch *b = e->batch[step % 2];
+    double t = now();
+
+    for (uint32_t i = 0; i < b->n_wants; i++)
+        e->out[step % 2][i] = (struct engine_out){.token = pick(e, e->mask[step % 2][i])};
+    *out = (struct engine_result){step, b->n_wants, e->out[step % 2]};
+    inside += now() - t;
+    return 0;
+}
+
+static struct constraint *constraint;
+
+static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
+    *out = constraint;
+    return 0;
+}
+
+static void release(void *ctx, const struct constraint *c) {}
+
+static void submit(struct sched *s, uint64_t id, const char *grammar, const char *triggers) {
+    int32_t tokens[PROMPT];
+    struct submit m = {.id = id,
+                       .n_prompt = PROMPT,
+                       .n_tokens = PROMPT,
+                       .max_new = 100000,
+                       .tokens = tokens,
+                       .flags = SUBMIT_NO_SPECULATION,
+                       .grammar = {grammar, (uint32_t)strlen(grammar)},
+                       .triggers = {triggers, (uint32_t)strlen(triggers)}};
+
+    for (int i = 0; i < PROMPT; i++)
+        tokens[i] = 100 + i + (int32_t)id;
+    params_init(&m.sampling);
+    m.sampling.ignore_eos = true;
+    if (sched_submit(s, &m) < 0)
+        exit(1);
+}
+
+/* Microseconds of the host in a step with @n requests; who ends is replaced. */
+static double measure(const struct tokenizer *t, uint32_t n, const char *grammar,
+                      const char *triggers) {
+    struct engine e = {.info = {.n_vocab = tokenizer_n_vocab(t),
+                                .max_context = 1 << 20,
+                                .page_tokens = 32,
+                                .n_pages = 400000,
+                                .depth = 2}};
+    struct sched_constraints source = {NULL, ask, NULL, release};
+    struct sched_opts o = {.max_seqs = SEQS,
+                           .max_rows = 2048,
+                           .max_step_ms = 200,
+                           .itl_target_ms = 50,
+                           .depth = 2,
+                           .no_speculation = true,
+                           .tokenizer = t,
+                           .constraints = &source};
+    CLEANUP(sched_freep) struct sched *s = NULL;
+    struct msg_stats stats;
+    struct buf events;
+    uint64_t id = 0;
+    double begin = 0;
+
+    if (sched_new(&s, &o, &e, clock_monotonic()) < 0)
+        exit(1);
+    buf_init(&events, 1 << 26);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        sched_stats(s, &stats);
+        for (uint32_t k = stats.n_running + stats.n_waiting; k < n; k++)
+            submit(s, ++id, grammar, triggers);
+        if (i == STEPS / 4) {
+            begin = now();
+            inside = 0;
+        }
+        sched_step(s);
+        buf_clear(&events);
+        if (sched_events(s, &events) == 0)
+            sched_delivered(s);
+    }
+    double seconds = now() - begin - inside;
+
+    buf_deinit(&events);
+    return seconds * 1e6 / (STEPS - STEPS / 4);
+}
+
+static const struct {
+    const char *name, *grammar, *triggers;
+} CASES[] = {
+    {"no constraint", "", ""},
+    {"any JSON object", "{\"json_object\":true}", ""},
+    {"a tool's parameters",
+     "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
+     "\"mode\":"
+     "{\"enum\":[\"read\",\"write\"]},\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":"
+     "1000},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"edits\":{\"type\":"
+     "\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"old\":{\"type\":\"string\"},"
+     "\"new\":{\"type\":\"string\"}},\"required\":[\"old\",\"new\"]}}},\"required\":[\"path\","
+     "\"mode\",\"edits\"],\"additionalProperties\":false}}",
+     ""},
+    {"free before a trigger", "{\"json_object\":true}",
+     "{\"after\":[\"</think>\"],\"required\":true}"},
+    {"free, may end", "{\"json_object\":true}", "{\"after\":[\"</think>\"]}"},
+};
+
+int main(int argc, char **argv) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
+    struct err err = {0};
+
+    if (argc != 2 || gguf_open(&g, argv[1], &err) < 0 || tokenizer_new(&t, g, &err) < 0 ||
+        grammar_vocab_of(&v, t) < 0) {
+        fprintf(stderr, "usage: bench_constrain VOCABULARY.gguf\n%s\n", err.message);
+        return 2;
+    }
+    printf("%-24s %10s", "us a step, requests:", "compile ms");
+    for (uint32_t n = 1; n <= SEQS; n *= 4)
+        printf(" %8u", n);
+    printf("\n");
+    for (size_t i = 0; i < ARRAY_SIZE(CASES); i++) {
+        double ms = 0;
+
+        if (*CASES[i].grammar) {
+            double begin = now();
+
+            if (constraint_new(&constraint, v, CASES[i].grammar, strlen(CASES[i].grammar),
+                               CASES[i].triggers, strlen(CASES[i].triggers), NULL, &err) < 0)
+                return 1;
+            ms = (now() - begin) * 1e3;
+        }
+        printf("%-24s %10.1f", CASES[i].name, ms);
+        for (uint32_t n = 1; n <= SEQS; n *= 4)
+            printf(" %8.1f", measure(t, n, CASES[i].grammar, CASES[i].triggers));
+        printf("\n");
+        constraint = constraint_free(constraint);
+    }
+    return 0;
+}
