@@ -1,0 +1,66 @@
+"""OpenAI's Agents SDK: tools, streams, handoffs, typed outputs, conversations kept by the service or by the client."""
+import sys
+
+from clients import SOURCE, Scripted, Skip, install, node
+
+SCRIPT = """\
+=== has=What did you say?
+I said hello.
+=== has=Say hello.
+Hello, it is a fine day.
+=== has=As an object, please.
+{"city": "Ghent", "degrees": 12}
+=== results=0 has=A poem, please.
+<tool_call>
+{"name": "transfer_to_Poet", "arguments": {}}
+</tool_call>
+=== has=A poem, please.
+Warp and weft.
+=== results=0 has=Weather at once?
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== results=2 has=Weather at once?
+Done.
+=== results=0 has=Weather in Ghent
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=1 has=Weather in Ghent
+And now the other.
+<tool_call>
+{"name": "weather", "arguments": {"city": "Bruges"}}
+</tool_call>
+=== results=2 has=Weather in Ghent
+Both have 12 degrees.
+"""
+
+REASONING = """\
+=== results=0
+<think>
+I look.
+</think>
+
+<tool_call>
+{"name": "weather", "arguments": {"city": "Ghent"}}
+</tool_call>
+=== results=1 has=I look.
+<think>
+I think.
+</think>
+
+Therefore I am.
+=== results=1
+I have forgotten.
+"""
+
+try:
+    folder = install("agents-sdk")
+    template = (SOURCE / "thinking.jinja").read_text()
+    with Scripted(SCRIPT) as s, Scripted(REASONING, template=template) as r:
+        sys.exit(node(folder, "test.mjs", s.url, r.url))
+except Skip as why:
+    print(f"1..0 # SKIP {why}")

@@ -1,0 +1,167 @@
+"""The Codex CLI, headless, as it comes: a whole task with a shell, a patch and thoughts, and a second turn of the session."""
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import tempfile
+
+from clients import SOURCE, Scripted, Skip, install, main
+
+# To a model that it knows Codex gives a freeform tool for patches.
+SCRIPT = """\
+=== has=Once more, please.
+It still is heddle.
+=== results=0
+<think>
+A word, in a file.
+</think>
+
+I shall look.
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "cat word.txt"}}
+</tool_call>
+=== results=1 lacks=A word, in a file.
+My thoughts are gone.
+=== results=1
+<think>
+It is heddle.
+</think>
+
+<tool_call>
+{"name": "apply_patch", "arguments": {"input": "*** Begin Patch\\n*** Add File: copy.txt\\n+heddle \\"quoted\\" \\\\n \\u00e9 \\ud83d\\ude00\\n*** End Patch\\n"}}
+</tool_call>
+=== results=2
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "wc -l < copy.txt"}}
+</tool_call>
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "cat nothing.txt"}}
+</tool_call>
+=== results=4
+The word is heddle; I have copied it.
+"""
+
+# A model that it does not know: tools in a namespace.
+NAMESPACE = """\
+=== results=0
+<tool_call>
+{"name": "multi_agent_v1__close_agent", "arguments": {"target": "nobody"}}
+</tool_call>
+=== results=1
+There is no such agent.
+"""
+
+CONFIG = """\
+model = "%s"
+model_provider = "weft"
+[model_providers.weft]
+name = "weft"
+base_url = "%s/v1"
+wire_api = "responses"
+stream_idle_timeout_ms = %d
+request_max_retries = 0
+stream_max_retries = 1
+"""
+
+
+def program():
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise Skip("Codex is tested on Linux and x86-64 alone")
+    return install("codex") / "node_modules" / ".bin" / "codex"
+
+
+class Codex:
+    """A home, a folder to work in and a server."""
+
+    def __init__(self, script, *flags, model="scripted", idle_ms=60000, template=True):
+        self.program, self.model, self.idle_ms = program(), model, idle_ms
+        text = (SOURCE / "thinking.jinja").read_text() if template else None
+        self.server = Scripted(script, "--name", model, *flags, template=text)
+        self.folder = tempfile.TemporaryDirectory(prefix="weft-codex-")
+        self.work, self.home = pathlib.Path(self.folder.name, "work"), pathlib.Path(self.folder.name, "home")
+
+    def __enter__(self):
+        self.server.__enter__()
+        self.work.mkdir()
+        self.home.mkdir()
+        (self.work / "word.txt").write_text("heddle\n")
+        (self.home / "config.toml").write_text(CONFIG % (self.model, self.server.url, self.idle_ms))
+        return self
+
+    def __exit__(self, *why):
+        self.folder.cleanup()
+        self.server.__exit__(*why)
+
+    def run(self, *words, prompt=""):
+        """The items that it reports, and how its turn ended. @prompt: more of it."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "CODEX_"))}
+        command = [self.program, "exec", "--json", "--skip-git-repo-check", "-s", "danger-full-access", *words]
+        done = subprocess.run(
+            command, cwd=self.work, env={**env, "CODEX_HOME": str(self.home), "HOME": str(self.home)},
+            input=prompt, capture_output=True, text=True, timeout=120,
+        )
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        items = [e["item"] for e in events if e["type"] == "item.completed"]
+        ends = [e for e in events if e["type"] in ("turn.completed", "turn.failed")]
+        assert ends, (done.returncode, done.stdout, done.stderr)
+        return [i for i in items if i["type"] != "error"], ends[-1]
+
+
+def of(items, kind):
+    return [i for i in items if i["type"] == kind]
+
+
+def test_a_task_with_shell_patch_and_thoughts():
+    with Codex(SCRIPT, model="gpt-5.5") as c:
+        items, end = c.run("Which word is in word.txt? Copy it.")
+        assert end["type"] == "turn.completed", end
+        assert [i["text"] for i in of(items, "agent_message")] == ["I shall look.", "The word is heddle; I have copied it."], items
+        commands = of(items, "command_execution")
+        assert [(i["exit_code"], i["aggregated_output"]) for i in commands][:2] == [(0, "heddle\n"), (0, "1\n")], commands
+        assert commands[2]["exit_code"] != 0 and "nothing.txt" in commands[2]["aggregated_output"], commands
+        assert (c.work / "copy.txt").read_text() == 'heddle "quoted" \\n \u00e9 \U0001f600\n'
+        assert end["usage"]["cached_input_tokens"] > end["usage"]["input_tokens"] / 2, end
+        assert end["usage"]["reasoning_output_tokens"] > 0, end
+        runs = c.server.runs
+        assert [r["answer"] for r in runs] == [1, 3, 4, 5], runs
+        # What the model said comes back as it was said.
+        assert all(r["n_cached"] > r["n_prompt"] * 0.9 for r in runs[1:]), runs
+
+        items, end = c.run("resume", "--last", "Once more, please.")
+        assert [i["text"] for i in of(items, "agent_message")] == ["It still is heddle."], (items, end)
+        assert "It is heddle." in c.server.runs[-1]["prompt"]
+
+
+def test_tools_in_a_namespace():
+    with Codex(NAMESPACE) as c:
+        items, end = c.run("Close the agent nobody.")
+        assert end["type"] == "turn.completed", end
+        assert [i["text"] for i in of(items, "agent_message")] == ["There is no such agent."], items
+        assert "invalid agent id nobody" in c.server.runs[-1]["prompt"]
+
+
+def test_the_service_keeps_no_conversation_of_it():
+    with Codex("===\nYes.\n") as c:
+        items, _ = c.run("Are you there?")
+        assert [i["text"] for i in of(items, "agent_message")] == ["Yes."], items
+
+
+def test_silence_is_not_taken_for_the_end():
+    # Pauses are longer than its patience, which only events renew.
+    with Codex("===\nYes, I am here.\n", "--pause-ms", "2500", "--keepalive-ms", "200", "--tokens", "4", idle_ms=1500) as c:
+        items, end = c.run("Are you there?")
+        assert [i["text"] for i in of(items, "agent_message")] == ["Yes, I am here."], (items, end)
+        assert len(c.server.runs) == 1, "it was asked again"
+
+
+def test_a_failure_is_told():
+    with Codex("=== fail=500\n") as c:
+        _, end = c.run("Are you there?")
+        assert end["type"] == "turn.failed" and "The script says so." in end["error"]["message"], end
+    with Codex("===\nYes.\n") as c:
+        _, end = c.run("-", prompt="word " * 180000)
+        assert end["type"] == "turn.failed" and "context" in end["error"]["message"], end
+
+
+main(globals())
