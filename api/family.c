@@ -31,6 +31,18 @@ static bool renders(const struct template *t, const char *vars, const char *need
     return found;
 }
 
+/* A later system message, such as agents send, vanishes. */
+static bool drops_system(const struct template *t) {
+    static const char vars[] =
+        "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
+        "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
+        "{\"role\": \"assistant\", \"content\": \"y\"}, {\"role\": \"system\", \"content\": "
+        "\"needle\"}, {\"role\": \"user\", \"content\": \"z\"}]}";
+    bool ok, found = renders(t, vars, "needle", &ok);
+
+    return ok && !found;
+}
+
 static bool wants_text(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
@@ -49,6 +61,7 @@ void family_init(struct family *f, const struct api_model *m) {
     }
     f->takes_tools = template_uses(m->template, "tools");
     f->text_args = f->takes_tools && wants_text(m->template);
+    f->drops_system = drops_system(m->template);
     f->reasons = f->reasoning || (f->format && f->format->has_reasoning);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "api/anthropic_input.h"
+#include "api/bend.h"
 #include "api/call.h"
 #include "api/conn.h"
 #include "api/constrain.h"
@@ -159,6 +160,37 @@ static int render_as(struct work *w, const struct messages_form *form) {
     return r == -EINVAL && !*w->err.code ? -EBADMSG : r;
 }
 
+static int render_bent(struct work *w, const struct messages_form *form, unsigned how) {
+    yyjson_val *own = w->r.messages;
+    yyjson_doc *doc = NULL;
+
+    if (bend_messages(own, how, &doc) < 0)
+        return -ENOMEM;
+    w->r.messages = yyjson_doc_get_root(doc);
+    int r = render_as(w, form);
+    w->r.messages = own;
+    yyjson_doc_free(doc);
+    return r;
+}
+
+/* Of a template that refuses the order of the messages, once more in one that strict ones take. What the
+ * client is told in the end is what was wrong with its own. */
+static int render_somehow(struct work *w, const struct messages_form *form) {
+    static const unsigned ways[] = {BEND_SYSTEM | BEND_TURNS,
+                                    BEND_SYSTEM | BEND_TURNS | BEND_NO_SYSTEM};
+    bool drops = w->api->family.drops_system && bend_has_late_system(w->r.messages);
+    int r = drops ? render_bent(w, form, BEND_SYSTEM) : render_as(w, form);
+    struct err err = w->err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ways) && r == -EBADMSG; i++) {
+        memset(&w->err, 0, sizeof(w->err));
+        r = render_bent(w, form, ways[i]);
+    }
+    if (r == -EBADMSG)
+        w->err = err;
+    return r;
+}
+
 /* The prompt goes on with what the answer shall begin with, which is no reasoning. */
 static int add_prefill(struct work *w) {
     const struct toolcall_reasoning *reasoning = w->api->family.reasoning;
@@ -185,13 +217,13 @@ static int render(struct work *w) {
     int r = messages_functions(&w->r, &w->err);
 
     if (r == 0)
-        r = render_as(w, &form);
+        r = render_somehow(w, &form);
     /* Perhaps it knows no system message, or no tool without a description. */
     if (r == -EBADMSG && w->r.functions) {
         form.no_system = form.plain;
         form.describes = !form.plain;
         memset(&w->err, 0, sizeof(w->err));
-        r = render_as(w, &form);
+        r = render_somehow(w, &form);
     }
     r = r == -EBADMSG ? -EINVAL : r;
     if (r == -EMSGSIZE)

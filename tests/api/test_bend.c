@@ -1,0 +1,154 @@
+/* Conversations in the orders that agents send, for templates that take fewer. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/bend.h"
+#include "responses_support.h"
+
+/* ---- what becomes of messages ---- */
+
+static void becomes(const char *messages, unsigned how, const char *want) {
+    yyjson_doc *in = yyjson_read(messages, strlen(messages), 0), *out = NULL;
+
+    cr_assert(in, "%s", messages);
+    cr_assert_eq(bend_messages(yyjson_doc_get_root(in), how, &out), 0);
+    char *text = yyjson_write(out, 0, NULL);
+    cr_expect_str_eq(text, want);
+    free(text);
+    yyjson_doc_free(in);
+    yyjson_doc_free(out);
+}
+
+#define M(role, content) "{\"role\":\"" role "\",\"content\":\"" content "\"}"
+#define ALL                                                                                        \
+    "[" M("system", "S") "," M("developer", "D") "," M("user", "a") "," M("user", "b") "," M(      \
+        "assistant", "c") "," M("assistant", "d") "," M("system", "L") "]"
+#define TURNS (BEND_SYSTEM | BEND_TURNS)
+
+Test(bend, one_system_message_and_turns_that_alternate) {
+    becomes(ALL, BEND_SYSTEM,
+            "[" M("system", "S") "," M("user", "D") "," M("user", "a") "," M("user", "b") "," M(
+                "assistant", "c") "," M("assistant", "d") "," M("user", "L") "]");
+    becomes(ALL, TURNS,
+            "[" M("system", "S") "," M("user", "D\\n\\na\\n\\nb") "," M(
+                "assistant", "c\\n\\nd") "," M("user", "L") "]");
+    becomes(ALL, TURNS | BEND_NO_SYSTEM,
+            "[" M("user", "S\\n\\nD\\n\\na\\n\\nb") "," M("assistant", "c\\n\\nd") "," M("user",
+                                                                                         "L") "]");
+    becomes("[]", TURNS, "[]");
+}
+
+Test(bend, parts_stay_parts) {
+    becomes(
+        "[" M("user", "a") ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},"
+                           "{\"type\":\"text\",\"text\":\"c\"}]}," M("user", "d") "]",
+        TURNS,
+        "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+        "\"text\":\"b\"},{\"type\":\"text\",\"text\":\"c\"},{\"type\":\"text\",\"text\":\"d\"}]}]");
+}
+
+#define CALL(id) "{\"id\":\"" id "\",\"function\":{\"name\":\"f\"}}"
+#define RESULT(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"r" id "\"}"
+#define ASKS(content, calls)                                                                       \
+    "{\"role\":\"assistant\",\"content\":\"" content "\",\"tool_calls\":[" calls "]}"
+
+Test(bend, calls_come_one_by_one_with_their_results) {
+    becomes("[" ASKS("c", CALL("1") "," CALL("2")) "," RESULT("2") "," RESULT("1") "," M("user",
+                                                                                         "u") "]",
+            TURNS,
+            "[" ASKS("c", CALL("1")) "," RESULT("1") "," ASKS("", CALL("2")) "," RESULT("2") "," M(
+                "user", "u") "]");
+    becomes("[" ASKS("c", CALL("1") "," CALL("2")) "," RESULT("1") "]", TURNS,
+            "[" ASKS("c", CALL("1") "," CALL("2")) "," RESULT("1") "]");
+    becomes("[" ASKS("c", CALL("1")) "," ASKS("d", CALL("2")) "]", TURNS,
+            "[" ASKS("c", CALL("1")) "," ASKS("d", CALL("2")) "]");
+}
+
+/* ---- templates as they are shipped ---- */
+
+/* As Codex sends it. */
+#define AGENT                                                                                      \
+    "\"instructions\":\"I\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":"     \
+    "\"D\","                                                                                       \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{}}}],\"input\":[{\"role\":\"developer\"," \
+    "\"content\":\"dev-one\"},{\"role\":\"user\",\"content\":\"env-two\"},{\"role\":\"user\","     \
+    "\"content\":\"ask-three\"},{\"role\":\"assistant\",\"content\":\"said-four\"},{\"type\":"     \
+    "\"function_call\",\"call_id\":\"abcdefgh1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"  \
+    "\"function_call\",\"call_id\":\"abcdefgh2\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"  \
+    "\"function_call_output\",\"call_id\":\"abcdefgh1\",\"output\":\"out-five\"},{\"type\":"       \
+    "\"function_call_output\",\"call_id\":\"abcdefgh2\",\"output\":\"out-six\"},{\"role\":"        \
+    "\"assistant\",\"content\":\"said-seven\"},{\"role\":\"developer\",\"content\":\"dev-eight\"}" \
+    ",{"                                                                                           \
+    "\"role\":\"user\",\"content\":\"ask-nine\"}]"
+
+static char *read_source(const char *name, size_t *len) {
+    const char *dir = getenv("WEFT_DATA");
+    char path[512], *text = calloc(1, 1 << 18);
+
+    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
+    FILE *f = fopen(path, "rb");
+
+    if (!f) {
+        free(text);
+        cr_skip("WEFT_DATA has no templates");
+    }
+    *len = fread(text, 1, 1 << 18, f);
+    fclose(f);
+    return text;
+}
+
+static void use_template(struct world *w, const char *source, size_t len) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    responses_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = source;
+    w->model.template_len = len;
+    world_start(w);
+}
+
+Test(real, every_template_takes_what_agents_send) {
+    static const char *const names[] = {
+        "Qwen-Qwen3-0.6B",
+        "Qwen3-Coder",
+        "Qwen3.5-4B",
+        "meta-llama-Llama-3.1-8B-Instruct",
+        "meta-llama-Llama-3.3-70B-Instruct",
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        "google-gemma-2-2b-it",
+        "google-gemma-4-31B-it",
+        "openai-gpt-oss-120b",
+        "deepseek-ai-DeepSeek-V3.1",
+        "GLM-4.6",
+        "Kimi-K2-Instruct",
+        "MiniMax-M2",
+        "HuggingFaceTB-SmolLM3-3B",
+        "ibm-granite-granite-4.0",
+        "Apertus-8B-Instruct",
+    };
+    /* Not said-four: what is said beside a call is left out by many. */
+    static const char *const said[] = {"dev-one", "env-two",    "ask-three", "out-five",
+                                       "out-six", "said-seven", "dev-eight", "ask-nine"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = read_source(names[i], &len);
+
+        use_template(&w, source, len);
+        responses_ask(&w, AGENT, "x", &r);
+        cr_expect_eq(r.status, 200, "%s: %s", names[i], r.body.data);
+        for (size_t k = 0; r.status == 200 && k < ARRAY_SIZE(said); k++)
+            cr_expect(strstr(responses_prompt(&w), said[k]), "%s: no %s: %s", names[i], said[k],
+                      responses_prompt(&w));
+        reply_deinit(&r);
+        world_stop(&w);
+        free(source);
+    }
+}
