@@ -99,50 +99,61 @@ FIELD(take_output_format) {
     return take_format(in, v);
 }
 
-/* Templates know three efforts. */
 FIELD(take_output_config) {
-    static const char *const efforts[][2] = {
-        {"low", "low"}, {"medium", "medium"}, {"high", "high"}, {"xhigh", "high"}, {"max", "high"}};
+    static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
     yyjson_val *effort = yyjson_obj_get(v, "effort");
-    int r = -EINVAL;
+    bool right = !effort || yyjson_is_null(effort);
 
     (void)key;
     if (!yyjson_is_obj(v))
         return anthropic_refuse(in, "", "must be an object");
-    if (!effort || yyjson_is_null(effort))
-        r = 0;
     for (size_t i = 0; i < ARRAY_SIZE(efforts); i++)
-        if (yyjson_equals_str(effort, efforts[i][0]))
-            r = put(in, "reasoning_effort", literal(in, efforts[i][1]));
-    if (r == -EINVAL)
+        right |= yyjson_equals_str(effort, efforts[i]);
+    if (!right)
         return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
-    if (r < 0)
-        return r;
+    if (yyjson_is_str(effort) && put(in, "reasoning_effort", copy(in, effort)) < 0)
+        return -ENOMEM;
     anthropic_place(in, "output_config.format");
     return take_format(in, yyjson_obj_get(v, "format"));
 }
 
 /* ---- thinking ---- */
 
-/* Who does not ask for thinking gets none, where the template has a switch for it. These are the names
- * that templates have for it; what the client sets itself stays. */
-static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
+/* Templates have a switch for it under one of two names, or efforts; what the client sets itself stays. */
+static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
-    yyjson_val *type = yyjson_obj_get(thinking, "type");
     yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!yyjson_obj_get(given, names[i]) &&
+            anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
+            return -ENOMEM;
+    if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort") &&
+        put(in, "reasoning_effort", literal(in, "none")) < 0)
+        return -ENOMEM;
+    return put(in, "chat_template_kwargs", kwargs);
+}
+
+/* Who does not ask for thinking gets none, where that can be had. */
+static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
+    yyjson_val *type = yyjson_obj_get(thinking, "type");
+    yyjson_val *budget = yyjson_obj_get(thinking, "budget_tokens");
     bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
 
     anthropic_place(in, "thinking");
     if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
         return anthropic_refuse(in, "", "must be an object with a type");
+    if (on && budget && !yyjson_is_null(budget)) {
+        if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
+            yyjson_get_uint(budget) > INT32_MAX)
+            return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
+        if (put(in, "thinking_budget", copy(in, budget)) < 0)
+            return -ENOMEM;
+    }
     anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (!yyjson_obj_get(given, names[i]) &&
-            anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
-            return -ENOMEM;
-    return put(in, "chat_template_kwargs", kwargs);
+    return put_switches(in, on, given);
 }
 
 /* A conversation that the server keeps. The SDK, told so, goes on with all messages in each request. */
@@ -176,6 +187,7 @@ static const struct {
     {"frequency_penalty", pass},
     {"repetition_penalty", pass},
     {"priority", pass},
+    {"prediction", pass},
     {"prompt_cache_key", pass},
     {"seed", pass},
 };

@@ -70,7 +70,7 @@ static void expect_prompt(struct world *w, const char *fields, const char *want)
 
 /* ---- what the model sees ---- */
 
-#define OFF "FalseFalse>"
+#define OFF "FalseFalselow>" /* thinking is off; the least effort that may be known */
 #define SYSTEM_(text) "{\"role\": \"system\", \"content\": \"" text "\"}\n"
 #define USER_(text) "{\"role\": \"user\", \"content\": \"" text "\"}\n"
 #define CALLED(text)                                                                               \
@@ -171,8 +171,8 @@ Test(anthropic_input, thinking_is_what_the_client_asks_for) {
     static const struct {
         const char *fields, *prompt;
     } table[] = {
-        {SAY(Q) ",\"thinking\":null", USER_("q") "FalseFalse>"},
-        {SAY(Q) ",\"thinking\":{\"type\":\"disabled\"}", USER_("q") "FalseFalse>"},
+        {SAY(Q) ",\"thinking\":null", USER_("q") OFF},
+        {SAY(Q) ",\"thinking\":{\"type\":\"disabled\"}", USER_("q") OFF},
         {SAY(Q) ",\"thinking\":{\"type\":\"adaptive\"}", USER_("q") "TrueTrue>"},
         {SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}",
          USER_("q") "TrueTrue>"},
@@ -334,8 +334,6 @@ Test(anthropic_input, parameters_reach_the_worker) {
     cr_expect_eq(r->m.sampling.min_p, 0.125f);
     cr_expect_eq(r->m.seed, 9);
     cr_expect_eq(r->m.max_new, 20);
-    cr_expect_eq(r->m.n_stops, 2);
-    cr_expect_str_eq(r->stops[0], "ab");
     uint64_t program = r->m.program;
     cr_expect_neq(program, 0);
     r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"u\"}", &prompt);
@@ -477,6 +475,8 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) ",\"metadata\":1"), "metadata: must be an object."},
         {WITH(SAY(Q) ",\"metadata\":{\"user_id\":1}"), "metadata.user_id: must be a string"},
         {WITH(SAY(Q) ",\"thinking\":true"), "thinking: must be an object with a type."},
+        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}"),
+         "thinking.budget_tokens: must be a whole number"},
         {WITH(SAY(Q) ",\"chat_template_kwargs\":1"), "chat_template_kwargs: must be an object."},
         {WITH(SAY(Q) ",\"output_config\":1"), "output_config: must be an object."},
         {WITH(SAY(Q) ",\"output_config\":{\"effort\":\"x\"}"), "output_config.effort: must be"},
