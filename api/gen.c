@@ -562,6 +562,11 @@ static void submit(struct gen *g) {
 void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
     charge_run(&g->charge);
+    if (thought_enough(g) && stop_thinking(g) < 0) {
+        g->doomed = true;
+        admit_tick_later(g->api);
+        return;
+    }
     submit(g);
 }
 

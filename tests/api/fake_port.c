@@ -50,6 +50,10 @@ static int submit(struct api_port *p, const struct submit *m) {
     }
     replace(&r->grammar, m->grammar);
     replace(&r->triggers, m->triggers);
+    r->n_prediction = m->prediction.len / (uint32_t)sizeof(int32_t);
+    r->prediction = realloc(r->prediction, m->prediction.len + 1);
+    if (m->prediction.len)
+        memcpy(r->prediction, m->prediction.data, m->prediction.len);
     return 0;
 }
 
@@ -72,6 +76,7 @@ void fake_deinit(struct fake_port *f) {
         free(f->r[i].tokens);
         free(f->r[i].grammar);
         free(f->r[i].triggers);
+        free(f->r[i].prediction);
     }
 }
 

@@ -20,6 +20,8 @@ struct fake_request {
     int32_t *tokens;
     char stops[SUBMIT_STOPS_MAX][64];
     char *grammar, *triggers; /* "": none */
+    int32_t *prediction;
+    uint32_t n_prediction;
 };
 
 struct fake_port {

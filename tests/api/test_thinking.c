@@ -1,0 +1,323 @@
+/*
+ * How long a model may think, what it is told of that, and what else a request says of its output
+ * beforehand: a prediction, stop strings between control tokens.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "stream.h"
+#include "tiny.h"
+
+static const char source[] =
+    "{{ messages[0].content }}{# <tool_call> </think> #}|{{ reasoning_effort | default('-') }}|"
+    "{{ enable_thinking | default('-') }}|{{ thinking_budget | default('-') }}|"
+    "{%- for t in tools or [] -%}{{ '[' + t.function.description + ']' }}{%- endfor -%}"
+    "{%- if thinking -%}<think>\n{%- endif -%}";
+
+static void with_source(struct world *w, const char *text) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, text, strlen(text), &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = text;
+    w->model.template_len = strlen(text);
+    w->model.n_vocab = TINY_ALL;
+    world_start(w);
+}
+
+static void started(struct world *w) {
+    with_source(w, source);
+}
+
+static void expect_body(struct reply *r, const char *part) {
+    cr_expect(r->body.data && strstr(r->body.data, part), "no %s in %s", part, r->body.data);
+}
+
+/* ---- budgets */
+
+/* The output tokens that the worker was handed back, as text. */
+static void expect_resumed(struct world *w, uint32_t i, const char *text) {
+    const struct fake_request *f = &w->port.r[i];
+    uint32_t n = f->m.n_tokens - f->m.n_prompt;
+
+    cr_assert_eq(n, strlen(text), "%u tokens", n);
+    for (uint32_t k = 0; k < n; k++)
+        cr_assert_eq(f->tokens[f->m.n_prompt + k], (unsigned char)text[k], "token %u", k);
+}
+
+/* @n tokens come at once; what is behind the cut never counts, and the old generation is over. */
+static void think_in_steps(struct world *w, const char *fields, size_t n, bool stream) {
+    static const char thoughts[] = "abcdefghijkl";
+    char body[400];
+    struct reply r;
+    int fd = world_connect(w);
+    uint32_t first = w->port.n;
+
+    snprintf(body, sizeof(body), "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},%s%s}",
+             fields, stream ? ",\"stream\":true" : "");
+    world_post(w, fd, CHAT, body);
+    while (w->port.n == first)
+        world_turn(w);
+    fake_accept(&w->port, first);
+    for (size_t at = 0; at < 5; at += n) {
+        char part[16];
+
+        snprintf(part, sizeof(part), "%.*s", (int)n, thoughts + at);
+        fake_tokens(&w->port, first, part);
+    }
+    cr_assert_eq(w->port.n, first + 2, "%u submits", w->port.n);
+    cr_expect(w->port.r[first].cancelled);
+    expect_resumed(w, first + 1, "abcde</think>\n\n");
+    fake_tokens_from(&w->port, first, (uint32_t)strlen("abcde</think>\n\n"), "stale");
+    fake_accept(&w->port, first + 1);
+    fake_tokens(&w->port, first + 1, "Yes");
+    fake_finish(&w->port, first + 1, FINISH_STOP);
+    world_receive(w, fd, &r);
+    cr_assert_eq(r.status, 200);
+    expect_body(&r, stream ? "{\"content\":\"Yes\"}"
+                           : "\"content\":\"Yes\",\"reasoning_content\":\"abcde\"");
+    reply_deinit(&r);
+    world_drop(w, fd);
+}
+
+Test(thinking, ends_at_its_budget_however_tokens_come) {
+    static const char *const names[] = {"thinking_budget", "thinking_token_budget",
+                                        "max_thinking_tokens", "reasoning_budget"};
+    struct world w;
+    char fields[60];
+
+    started(&w);
+    for (size_t n = 1; n <= 7; n++) {
+        snprintf(fields, sizeof(fields), "\"%s\":5", names[n % ARRAY_SIZE(names)]);
+        think_in_steps(&w, fields, n, n % 2);
+    }
+    world_stop(&w);
+}
+
+Test(thinking, without_a_budget_is_never_begun) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "..........Yes";
+    world_ask(&w, CHAT,
+              "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":0}", &r);
+    expect_body(&r, "\"content\":\"Yes\",\"refusal\"");
+    expect_resumed(&w, 0, "</think>\n\n");
+    cr_expect_eq(w.port.n, 1);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(thinking, within_the_budget_is_left_alone) {
+    static const char *const fields[] = {"\"thinking_budget\":5", "\"thinking_budget\":-1",
+                                         "\"thinking_budget\":0,\"max_tokens\":9"};
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
+        char body[300];
+        struct reply r;
+
+        /* tokens of a marker but the last count, and the last case has no room for it */
+        w.port.script = i == 1 ? "abcdefghijkl</think>Yes" : "</think>Y";
+        snprintf(body, sizeof(body), "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},%s}",
+                 i == 0 ? "\"thinking_budget\":8" : fields[i]);
+        world_ask(&w, CHAT, body, &r);
+        cr_expect_eq(w.port.n, i + 1, "%s: %u", fields[i], w.port.n);
+        expect_body(&r, i == 1 ? "\"content\":\"Yes\"" : "\"content\":\"Y\"");
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* A death in the middle changes nothing. */
+Test(thinking, budgets_survive_the_worker) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT,
+               "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},\"thinking_budget\":5}");
+    while (w.port.n == 0)
+        world_turn(&w);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "abc");
+    api_worker_down(w.api);
+    api_worker_up(w.api, NULL);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "defgh");
+    cr_assert_eq(w.port.n, 2);
+    expect_resumed(&w, 1, "abcde</think>\n\n");
+    api_worker_down(w.api);
+    api_worker_up(w.api, NULL);
+    expect_resumed(&w, 1, "abcde</think>\n\n");
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "Yes");
+    fake_finish(&w.port, 1, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    expect_body(&r, "\"content\":\"Yes\",\"reasoning_content\":\"abcde\"");
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* ---- what the template is told */
+
+static void expect_prompt(struct world *w, const char *fields, const char *want) {
+    char body[500];
+    struct reply r;
+
+    snprintf(body, sizeof(body), "{" HI ",%s}", fields);
+    world_ask(w, CHAT "/render", body, &r);
+    cr_assert_eq(r.status, 200, "%s: %s", fields, r.body.data);
+    expect_body(&r, want);
+    reply_deinit(&r);
+}
+
+Test(thinking, efforts_reach_the_template) {
+    struct world w;
+
+    started(&w);
+    expect_prompt(&w, "\"n\":1", "hi|-|-|-|");
+    expect_prompt(&w, "\"reasoning_effort\":\"high\"", "hi|high|True|-|<think>");
+    expect_prompt(&w, "\"reasoning_effort\":\"minimal\"", "hi|low|True|-|<think>");
+    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|high|True|-|<think>");
+    expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|low|False|-|\"");
+    expect_prompt(&w, "\"reasoning_effort\":\"odd\"", "hi|odd|True|-|");
+    expect_prompt(&w, "\"thinking_budget\":7", "hi|-|-|7|");
+    expect_prompt(
+        &w,
+        "\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false,"
+        "\"reasoning_effort\":\"own\"}",
+        "hi|own|False|-|");
+    world_stop(&w);
+    with_source(&w, "{{ messages[0].content }}|{{ reasoning_effort }}{# 'no_think' \"max\" #}");
+    expect_prompt(&w, "\"reasoning_effort\":\"none\"", "hi|no_think");
+    expect_prompt(&w, "\"reasoning_effort\":\"xhigh\"", "hi|max");
+    expect_prompt(&w, "\"reasoning_effort\":\"max\"", "hi|max");
+    world_stop(&w);
+}
+
+/* Only a template that fails without them gets descriptions. */
+Test(thinking, a_tool_needs_no_description) {
+#define TOOLS(more) "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more "}}]"
+    struct world w;
+
+    started(&w);
+    expect_prompt(&w, TOOLS(""), "|[]");
+    expect_prompt(&w, TOOLS(",\"description\":null"), "|[]");
+    expect_prompt(&w, TOOLS(",\"description\":\"D\""), "|[D]");
+    world_stop(&w);
+    with_source(&w, "{{ tools | tojson }}{{ messages[0].content }}<tool_call>");
+    expect_prompt(&w, TOOLS(""), "\\\"function\\\": {\\\"name\\\": \\\"f\\\"}");
+    world_stop(&w);
+}
+
+/* ---- predictions */
+
+Test(thinking, a_prediction_is_told_as_tokens) {
+    static const struct {
+        const char *prediction, *text;
+    } table[] = {
+        {"{\"type\":\"content\",\"content\":\"ab<|im_end|>\"}", "ab<|im_end|>"},
+        {"{\"type\":\"content\",\"content\":[{\"type\":\"text\",\"text\":\"x\"},{\"type\":\"text\","
+         "\"text\":\"yz\"}]}",
+         "xyz"},
+        {"{\"type\":\"content\",\"content\":\"\"}", ""},
+    };
+    struct world w;
+
+    started(&w);
+    w.port.script = "ok";
+    for (uint32_t i = 0; i < ARRAY_SIZE(table); i++) {
+        char body[400];
+        struct reply r;
+        CLEANUP(buf_deinit) struct buf text = {.max = 1000};
+
+        snprintf(body, sizeof(body), "{" HI ",\"prediction\":%s}", table[i].prediction);
+        world_ask(&w, CHAT, body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, "accepted_prediction_tokens\":0,\"rejected_prediction_"
+                                         "tokens\":0") != NULL,
+                     *table[i].text != 0, "%s", r.body.data);
+        for (uint32_t k = 0; k < w.port.r[i].n_prediction; k++) {
+            cr_assert_lt(w.port.r[i].prediction[k], TINY_ALL);
+            cr_assert(w.port.r[i].prediction[k] < 256 || w.port.r[i].prediction[k] == TINY_VOCAB,
+                      "text is no special token");
+            buf_add(&text,
+                    w.port.r[i].prediction[k] < 256 ? (char *)&w.port.r[i].prediction[k] : "ab",
+                    w.port.r[i].prediction[k] < 256 ? 1 : 2);
+        }
+        cr_expect_str_eq(text.len ? text.data : "", table[i].text);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+Test(thinking, what_is_no_prediction_is_refused) {
+    static const char *const bad[] = {"1",
+                                      "{}",
+                                      "{\"type\":\"content\"}",
+                                      "{\"type\":\"other\",\"content\":\"a\"}",
+                                      "{\"type\":\"content\",\"content\":[1]}",
+                                      "{\"type\":\"content\",\"content\":[{\"type\":\"image\"}]}"};
+    struct world w;
+    struct reply r;
+    char body[300];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        snprintf(body, sizeof(body), "{" HI ",\"prediction\":%s}", bad[i]);
+        world_ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, 400, "%s", bad[i]);
+        expect_body(&r, "\"param\":\"prediction\"");
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* ---- stop strings and control tokens */
+
+Test(thinking, stop_strings_see_what_is_shown) {
+    static const int32_t ids[] = {'a', TINY_CALL, 'b', TINY_JUNK, 'c'};
+    static const struct {
+        const char *stop, *content;
+        bool tools, worker; /* worker: it looks for them, too */
+    } table[] = {
+        {"ab", "abc", false, true},            /* the tag is hidden: it begins at once */
+        {"ab", "a<tool_call>bc", true, false}, /* it is shown, and no call */
+        {"bc", "a<tool_call>", true, false},
+        {"<tool_call>b", "a", true, false},
+    };
+    struct world w;
+
+    with_source(&w, "{{ messages[0].content }}{{ tools }}<tool_call>");
+    for (uint32_t i = 0; i < ARRAY_SIZE(table); i++) {
+        char body[400], want[100];
+        struct reply r;
+        int fd = world_connect(&w);
+
+        snprintf(body, sizeof(body), "{" HI ",\"stop\":\"%s\"%s}", table[i].stop,
+                 table[i].tools ? "," TOOLS("") : "");
+        world_post(&w, fd, CHAT, body);
+        while (w.port.n == i)
+            world_turn(&w);
+        cr_expect_eq(w.port.r[i].m.n_stops, table[i].worker, "%u", i);
+        fake_accept(&w.port, i);
+        fake_ids(&w.port, i, ids, ARRAY_SIZE(ids));
+        if (i == 1)
+            fake_finish(&w.port, i, FINISH_STOP);
+        world_receive(&w, fd, &r);
+        snprintf(want, sizeof(want), "\"content\":\"%s\"", i == 0 ? "" : table[i].content);
+        expect_body(&r, want);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
