@@ -29,7 +29,7 @@ test("a message comes with usage and a request id", async () => {
     const m = await client.messages.create(ask("Say hello."));
     assert.equal(m.type, "message");
     assert.equal(m.role, "assistant");
-    assert.deepEqual(m.content, [{ type: "text", text: "Hello, it is a fine day.", citations: null }]);
+    assert.deepEqual(m.content, [{ type: "text", text: "Hello, it is a fine day." }]);
     assert.equal(m.stop_reason, "end_turn");
     assert.equal(m.stop_sequence, null);
     assert.ok(m.usage.input_tokens > 0 && m.usage.output_tokens > 0);
