@@ -2,6 +2,7 @@
 // usage: node test_openai.mjs URL; prints TAP.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
+import { addTests } from "./responses.mjs";
 
 const baseURL = process.argv[2] + "/v1";
 const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
@@ -17,6 +18,14 @@ const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
 async function running() {
     const text = await (await fetch(process.argv[2] + "/metrics")).text();
     return Number(text.match(/^vllm:num_requests_running\S* (\S+)$/m)[1]);
+}
+
+// Until nothing runs.
+async function idle() {
+    for (let i = 0; (await running()) !== 0; i++) {
+        assert.ok(i < 500, "still running");
+        await sleep(10);
+    }
 }
 
 async function rejects(promise, type, check) {
@@ -145,10 +154,7 @@ test("an aborted stream frees its generation", async () => {
     const stream = await client.chat.completions.create({ model, messages, max_tokens: 1500, stream: true, temperature: 1, seed: 1, ignore_eos: true });
     for await (const _ of stream) break;
     stream.controller.abort();
-    for (let i = 0; (await running()) !== 0; i++) {
-        assert.ok(i < 500, "still running");
-        await sleep(10);
-    }
+    await idle();
 });
 
 test("a request aborted before its answer frees its generation", async () => {
@@ -156,10 +162,7 @@ test("a request aborted before its answer frees its generation", async () => {
     const call = client.chat.completions.create({ model, messages, max_tokens: 1500, temperature: 1, ignore_eos: true }, { signal: controller.signal });
     setTimeout(() => controller.abort(), 50);
     await rejects(call, OpenAI.APIUserAbortError);
-    for (let i = 0; (await running()) !== 0; i++) {
-        assert.ok(i < 500, "still running");
-        await sleep(10);
-    }
+    await idle();
 });
 
 test("errors have the SDK's types and name the field", async () => {
@@ -221,6 +224,8 @@ test("32 parallel clients get what one gets alone", async () => {
     for (let i = 0; i < 32; i++) alone.push(await ask(i));
     assert.deepEqual(await Promise.all(alone.map((_, i) => ask(i))), alone);
 });
+
+addTests({ test, client, model, rejects, idle });
 
 let failed = 0;
 console.log(`1..${tests.length}`);
