@@ -25,11 +25,9 @@ enum field {
     TEXT,
     STORE,
     PREVIOUS,
-    METADATA,
     INCLUDE,
     TRUNCATION,
     SERVICE_TIER,
-    SAFETY,
     BACKGROUND,
     CONVERSATION,
     PROMPT,
@@ -43,6 +41,8 @@ enum field {
     TOP_P,
     CACHE_KEY,
     USER,
+    SAFETY,
+    METADATA,
     N_NAMED
 };
 
