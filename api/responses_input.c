@@ -42,8 +42,7 @@ enum field {
     CACHE_KEY,
     USER,
     SAFETY,
-    METADATA,
-    N_NAMED
+    METADATA
 };
 
 static const char *const names[] = {
@@ -57,11 +56,9 @@ static const char *const names[] = {
     [TEXT] = "text",
     [STORE] = "store",
     [PREVIOUS] = "previous_response_id",
-    [METADATA] = "metadata",
     [INCLUDE] = "include",
     [TRUNCATION] = "truncation",
     [SERVICE_TIER] = "service_tier",
-    [SAFETY] = "safety_identifier",
     [BACKGROUND] = "background",
     [CONVERSATION] = "conversation",
     [PROMPT] = "prompt",
@@ -74,6 +71,8 @@ static const char *const names[] = {
     [TOP_P] = "top_p",
     [CACHE_KEY] = "prompt_cache_key",
     [USER] = "user",
+    [SAFETY] = "safety_identifier",
+    [METADATA] = "metadata",
     "top_k",
     "min_p",
     "repetition_penalty",
