@@ -37,6 +37,27 @@ struct constraint_state {
     uint32_t n;
 };
 
+/* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still can be. */
+static int check_start(const struct constraint *c, struct err *err) {
+    CLEANUP(freep)
+    uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    int r = bits ? grammar_state_new(&s, c->grammar) : -ENOMEM;
+
+    if (r < 0)
+        return r;
+    int64_t n = grammar_mask(s, bits);
+
+    if (n == 0)
+        return err_set_code(err, 400, "grammar_unsupported", NULL,
+                            "no token of this model begins as the grammar demands");
+    if (n == -E2BIG)
+        return err_set_code(
+            err, 400, "grammar_too_complex", NULL,
+            "the grammar is too ambiguous: too many readings of its first characters");
+    return (int)MIN(n, 0);
+}
+
 int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
                    size_t n_grammar, const char *triggers, size_t n_triggers,
                    const struct grammar_limits *limits, struct err *err) {
@@ -49,6 +70,8 @@ int constraint_new(struct constraint **out, const struct grammar_vocab *v, const
 
     if (r == 0)
         r = constraint_compile(&c->grammar, v, grammar, n_grammar, limits, err);
+    if (r == 0)
+        r = check_start(c, err);
     if (r == 0 && c->triggers)
         r = crossing_find(c, err);
     if (r < 0)

@@ -358,6 +358,7 @@ Test(constrain, where_no_token_fits_the_request_ends_with_an_error) {
         for (int i = 1; i <= 3; i += 2) {
             cr_expect_eq(heard[i].n_ends, 1);
             cr_expect_eq(heard[i].finish, FINISH_ERROR);
+            cr_expect_eq(heard[i].end, i == 1 ? EVENT_FINISH : EVENT_REJECTED);
             cr_expect_eq(heard[i].status, 400);
             cr_expect(strstr(heard[i].why, "no token"), "%s", heard[i].why);
         }

@@ -236,6 +236,22 @@ Test(constraint_state, rollback_equals_replay) {
     }
 }
 
+Test(constraint, what_no_token_begins_is_refused) {
+    const struct grammar_token tokens[] = {{"a", 1, false}, {"ab", 2, false}, {"", 0, true}};
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
+    const char *good = "{\"literal\":\"aq\"}", *bad = "{\"literal\":\"qa\"}";
+    const int32_t ends = 2;
+    struct constraint *c;
+    struct err err = {0};
+
+    cr_assert_eq(grammar_vocab_new(&v, tokens, 3, &ends, 1), 0);
+    cr_assert_eq(constraint_new(&c, v, bad, strlen(bad), "", 0, NULL, &err), -EINVAL);
+    cr_expect_str_eq(err.code, "grammar_unsupported");
+    cr_expect_eq(err.status, 400);
+    cr_assert_eq(constraint_new(&c, v, good, strlen(good), "", 0, NULL, &err), 0);
+    constraint_free(c);
+}
+
 /* Feeds @text token by token, the longest first; -1, or the offset at which one is refused. */
 static int feed(struct constraint_state *s, const char *text) {
     size_t len = strlen(text), at = 0;

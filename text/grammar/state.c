@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define MASK_FUEL 2000000  /* steps of one mask: tens of milliseconds at worst */
+#define MASK_FUEL 200000   /* steps of one mask: a few milliseconds, for which others wait */
 #define COLLECT_AT 512     /* frames */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
