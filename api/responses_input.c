@@ -87,6 +87,8 @@ static const char *const names[] = {
     "priority",
     "cache_salt",
     "chat_template_kwargs",
+    "thinking_budget",
+    "prediction",
 };
 
 struct fields {

@@ -174,12 +174,12 @@ Test(input, parameters_reach_the_worker) {
     cr_expect_eq(m->sampling.temperature, 0.5);
     cr_expect_eq(m->sampling.top_p, 0.25);
     cr_expect_eq(m->seed, 9);
-    cr_expect_str_eq(w.port.r[0].stops[0], "STOP");
     cr_expect(strstr(r.body.data, "\"metadata\":{\"k\":\"v\"}"));
     cr_expect(strstr(r.body.data, "\"reasoning\":{\"effort\":\"low\",\"summary\":null}"));
     cr_expect(strstr(r.body.data, "\"store\":false"));
     cr_expect(strstr(r.body.data, "\"model\":\"tiny\""));
     reply_deinit(&r);
+    responses_expect(&w, "\"input\":\"a\",\"stop\":\"STOP\"", "aSTOPb", "M<a> completed");
     world_stop(&w);
 }
 
