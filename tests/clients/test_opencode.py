@@ -52,9 +52,9 @@ class Home:
         self.work.mkdir()
         (self.work / "word.txt").write_text("the word is heddle\n")
 
-    def configure(self, url):
+    def configure(self, url, npm):
         model = {"name": "scripted", "limit": {"context": 131072, "output": 4096}}
-        provider = {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": url + "/v1", "apiKey": "none"}, "models": {"scripted": model}}
+        provider = {"npm": npm, "options": {"baseURL": url + "/v1", "apiKey": "none"}, "models": {"scripted": model}}
         config = {
             "provider": {"weft": provider},
             "model": "weft/scripted",
@@ -81,10 +81,10 @@ def texts(events):
     return [e["part"]["text"] for e in events if e["type"] == "text"]
 
 
-def test_opencode_reads_writes_runs_and_answers():
+def work(npm):
     opencode, home = program(), Home()
     with Scripted(SCRIPT.replace("WORK", str(home.work)), "--name", "scripted") as s:
-        home.configure(s.url)
+        home.configure(s.url, npm)
         events = home.run(opencode, "Copy the word.")
         tools = [e["part"] for e in events if e["type"] == "tool_use"]
         tools = [tools[0], tools[1], *sorted(tools[2:], key=lambda t: t["tool"])]  # the last two run side by side
@@ -111,6 +111,18 @@ def test_opencode_reads_writes_runs_and_answers():
         for before, after in zip(turns, turns[1:]):
             assert after["n_cached"] >= before["n_prompt"] // 16 * 16, (before["n_prompt"], after["n_cached"])
         assert len({r["program"] for r in turns}) == 1 and int(turns[0]["program"], 16), "one session"
+
+
+def test_opencode_reads_writes_runs_and_answers_by_chat_completions():
+    work("@ai-sdk/openai-compatible")
+
+
+def test_opencode_does_the_same_by_responses():
+    work("@ai-sdk/openai")
+
+
+def test_opencode_does_the_same_by_messages():
+    work("@ai-sdk/anthropic")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // LangChain. usage: node test.mjs SCRIPTED_URL REAL_URL
 import assert from "node:assert/strict";
+import { ChatAnthropic } from "@langchain/anthropic";
 import { AIMessage, HumanMessage, SystemMessage, ToolMessage } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
 import { ChatOpenAI, OpenAI, OpenAIEmbeddings } from "@langchain/openai";
@@ -8,7 +9,13 @@ import { run, test } from "./tap.mjs";
 
 const [scriptedURL, realURL] = process.argv.slice(2);
 const options = (url) => ({ apiKey: "none", maxRetries: 0, configuration: { baseURL: url + "/v1" } });
-const chat = new ChatOpenAI({ ...options(scriptedURL), model: "scripted" });
+const scripted = { ...options(scriptedURL), model: "scripted" };
+// The three dialects.
+const chats = {
+    chat: new ChatOpenAI(scripted),
+    responses: new ChatOpenAI({ ...scripted, useResponsesApi: true }),
+    messages: new ChatAnthropic({ model: "scripted", apiKey: "none", anthropicApiUrl: scriptedURL, maxTokens: 500, maxRetries: 0 }),
+};
 const small = new ChatOpenAI({ ...options(realURL), model: "default", temperature: 0, maxTokens: 200 });
 
 const weather = tool(async ({ city }) => `${city}: 12 degrees`, {
@@ -17,68 +24,71 @@ const weather = tool(async ({ city }) => `${city}: 12 degrees`, {
     schema: z.object({ city: z.string() }),
 });
 
-test("a chat is answered, with usage", async () => {
-    const r = await chat.invoke([new SystemMessage("Be brief."), new HumanMessage("Say hello.")]);
-    assert.equal(r.content, "Hello, it is a fine day.");
-    assert.equal(r.response_metadata.finish_reason, "stop");
-    assert.ok(r.usage_metadata.input_tokens > 0);
-    assert.equal(r.usage_metadata.total_tokens, r.usage_metadata.input_tokens + r.usage_metadata.output_tokens);
-    assert.equal(typeof r.usage_metadata.input_token_details.cache_read, "number");
-});
+for (const [dialect, chat] of Object.entries(chats)) {
+    const promise = (name, f) => test(`${dialect}: ${name}`, f);
 
-test("a stream adds up to the same", async () => {
-    let all, n = 0;
-    for await (const chunk of await chat.stream("Say hello.")) {
-        all = all ? all.concat(chunk) : chunk;
-        n++;
-    }
-    assert.equal(all.content, "Hello, it is a fine day.");
-    assert.ok(n > 3);
-    assert.ok(all.usage_metadata.output_tokens > 0);
-});
+    promise("a chat is answered, with usage", async () => {
+        const r = await chat.invoke([new SystemMessage("Be brief."), new HumanMessage("Say hello.")]);
+        assert.equal(r.text, "Hello, it is a fine day.");
+        assert.ok(r.usage_metadata.input_tokens > 0);
+        assert.equal(r.usage_metadata.total_tokens, r.usage_metadata.input_tokens + r.usage_metadata.output_tokens);
+        assert.equal(typeof r.usage_metadata.input_token_details.cache_read, "number");
+    });
 
-test("a batch is answered in order", async () => {
-    const r = await chat.batch(["Say hello.", "Say goodbye.", "Say hello."]);
-    assert.deepEqual(r.map((m) => m.content), ["Hello, it is a fine day.", "Goodbye.", "Hello, it is a fine day."]);
-});
-
-async function loop(stream) {
-    const bound = chat.bindTools([weather]);
-    const messages = [new HumanMessage("Weather in Ghent and Bruges?")];
-    const cities = [];
-    for (let i = 0; i < 5; i++) {
-        let answer;
-        if (stream)
-            for await (const chunk of await bound.stream(messages)) answer = answer ? answer.concat(chunk) : chunk;
-        else answer = await bound.invoke(messages);
-        messages.push(answer);
-        if (!answer.tool_calls.length) return { text: answer.content, cities };
-        for (const call of answer.tool_calls) {
-            cities.push(call.args.city);
-            const result = await weather.invoke(call);
-            assert.ok(result instanceof ToolMessage);
-            messages.push(result);
+    promise("a stream adds up to the same", async () => {
+        let all, n = 0;
+        for await (const chunk of await chat.stream("Say hello.")) {
+            all = all ? all.concat(chunk) : chunk;
+            n++;
         }
+        assert.equal(all.text, "Hello, it is a fine day.");
+        assert.ok(n > 3);
+        assert.ok(all.usage_metadata.output_tokens > 0);
+    });
+
+    promise("a batch is answered in order", async () => {
+        const r = await chat.batch(["Say hello.", "Say goodbye.", "Say hello."]);
+        assert.deepEqual(r.map((m) => m.text), ["Hello, it is a fine day.", "Goodbye.", "Hello, it is a fine day."]);
+    });
+
+    async function loop(stream) {
+        const bound = chat.bindTools([weather]);
+        const messages = [new HumanMessage("Weather in Ghent and Bruges?")];
+        const cities = [];
+        for (let i = 0; i < 5; i++) {
+            let answer;
+            if (stream)
+                for await (const chunk of await bound.stream(messages)) answer = answer ? answer.concat(chunk) : chunk;
+            else answer = await bound.invoke(messages);
+            messages.push(answer);
+            if (!answer.tool_calls.length) return { text: answer.text, cities };
+            for (const call of answer.tool_calls) {
+                cities.push(call.args.city);
+                const result = await weather.invoke(call);
+                assert.ok(result instanceof ToolMessage);
+                messages.push(result);
+            }
+        }
+        assert.fail("no end");
     }
-    assert.fail("no end");
+
+    promise("tools are called until there is an answer", async () => {
+        assert.deepEqual(await loop(false), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
+    });
+
+    promise("streamed tools likewise", async () => {
+        assert.deepEqual(await loop(true), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
+    });
+
+    promise("earlier messages of all kinds are taken", async () => {
+        const r = await chat.invoke([
+            new HumanMessage({ content: [{ type: "text", text: "Say " }, { type: "text", text: "hello." }] }),
+            new AIMessage("Hello."),
+            new HumanMessage("Say goodbye."),
+        ]);
+        assert.equal(r.text, "Goodbye.");
+    });
 }
-
-test("tools are called until there is an answer", async () => {
-    assert.deepEqual(await loop(false), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
-});
-
-test("streamed tools likewise", async () => {
-    assert.deepEqual(await loop(true), { text: "Both have 12 degrees.", cities: ["Ghent", "Bruges"] });
-});
-
-test("earlier messages of all kinds are taken", async () => {
-    const r = await chat.invoke([
-        new HumanMessage({ content: [{ type: "text", text: "Say " }, { type: "text", text: "hello." }] }),
-        new AIMessage("Hello."),
-        new HumanMessage("Say goodbye."),
-    ]);
-    assert.equal(r.content, "Goodbye.");
-});
 
 const recipe = z.object({ name: z.string().max(12), minutes: z.number().int().min(0).max(99) });
 
