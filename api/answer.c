@@ -26,10 +26,13 @@
  */
 
 #define ANSWER_MAX API_SEND_MAX
+#define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
 static void free_answer(struct answer *a) {
-    for (uint32_t i = 0; i < a->n_choices; i++)
+    for (uint32_t i = 0; i < a->n_choices; i++) {
         gen_free(a->choices[i].gen);
+        echo_free(a->choices[i].echo);
+    }
     work_deinit(&a->work);
     free(a->choices);
     free(a);
@@ -151,6 +154,10 @@ static void put_extras(struct json *j, const struct answer *a, const struct piec
             put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
         put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
+    if (a->work.r.prompt_logprobs && a->form->kind == REQUEST_COMPLETION) {
+        json_key(j, "prompt_logprobs");
+        answer_put_prompt(j, a, g);
+    }
     if (!a->work.r.digests)
         return;
     json_key(j, "digests");
@@ -166,7 +173,7 @@ static bool has_text_token(const struct piece *p) {
     for (uint32_t i = p->from; i < p->to; i++)
         if (gen_is_text(p->choice->gen, i))
             return true;
-    return false;
+    return p->first && p->choice->echo;
 }
 
 static void put_choice(struct json *j, const struct answer *a, const struct piece *p, bool stream) {
@@ -221,7 +228,7 @@ static void send_piece(struct answer *a, const struct piece *p) {
 
 /* ---- streams ---- */
 
-static uint64_t count_chars(const char *s, size_t len) {
+uint64_t answer_chars(const char *s, size_t len) {
     uint64_t n = 0;
 
     for (size_t i = 0; i < len; i++)
@@ -245,7 +252,7 @@ static void advance(struct choice *c, uint32_t to) {
     size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
 
     if (to > c->n_sent && g->logprobs)
-        c->n_chars += count_chars(g->text.data + from, g->text_end[to - 1] - from);
+        c->n_chars += answer_chars(g->text.data + from, g->text_end[to - 1] - from);
     c->n_sent = to;
 }
 
@@ -362,10 +369,15 @@ static void stream(struct answer *a) {
 /* ---- whole answers ---- */
 
 static void put_whole(struct json *j, struct buf *b, struct answer *a) {
+    uint32_t n = a->work.r.n, made = request_made(&a->work.r);
+
     begin(j, b, a, a->form->object);
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        struct gen *g = a->choices[i].gen;
-        struct piece p = {.choice = &a->choices[i],
+    if (made > n)
+        answer_sort(a);
+    for (uint32_t i = 0; i < a->n_choices / made * n; i++) {
+        struct choice *c = &a->choices[i / n * made + i % n];
+        struct gen *g = c->gen;
+        struct piece p = {.choice = c,
                           .index = i,
                           .to = g->n_out,
                           .text = g->text.data ? g->text.data : "",
@@ -378,6 +390,10 @@ static void put_whole(struct json *j, struct buf *b, struct answer *a) {
     json_close(j, ']');
     json_key(j, "usage");
     put_usage(j, a);
+    if (a->work.r.prompt_logprobs && a->form->kind == REQUEST_CHAT) {
+        json_key(j, "prompt_logprobs");
+        answer_put_prompt(j, a, a->choices[0].gen);
+    }
     json_close(j, '}');
 }
 
@@ -563,13 +579,28 @@ static int set_split(struct answer *a, struct gen *g) {
     return r == 0 && a->work.r.has_budget ? gen_limit_thinking(g, a->work.r.thinking_budget) : r;
 }
 
+/* Of the choice made last, of prompt @p. */
+static int set_echo(struct answer *a, uint32_t p) {
+    struct choice *c = &a->choices[a->n_choices - 1];
+    const struct prompt *from = &a->work.prompts[p];
+
+    if (!a->work.r.echo)
+        return 0;
+    c->echo = echo_new(a->work.api->model->tokenizer, c->gen->tokens, c->gen->n_prompt,
+                       from->text != NULL);
+    if (!c->echo)
+        return -ENOMEM;
+    c->n_chars = answer_chars(c->echo->text.data, c->echo->text.len);
+    return 0;
+}
+
 /* Tokens are there: one generation for each prompt and choice. */
 static int create_gens(struct answer *a, struct err *err) {
     const struct request *r = &a->work.r;
     struct api *api = a->work.api;
     uint64_t seed = r->has_seed ? r->seed : rng_next(&api->rng);
 
-    a->choices = calloc((size_t)a->work.n_prompts * r->n, sizeof(*a->choices));
+    a->choices = calloc((size_t)a->work.n_prompts * request_made(r), sizeof(*a->choices));
     if (!a->choices)
         return -ENOMEM;
     for (uint32_t p = 0; p < a->work.n_prompts; p++) {
@@ -578,7 +609,12 @@ static int create_gens(struct answer *a, struct err *err) {
         uint32_t max_new = 0;
         int result = room_for(a, t->n, &max_new, err);
 
-        for (uint32_t i = 0; i < r->n && result == 0; i++) {
+        if (result == 0 && t->n * r->n_prompt_top > PROMPT_TOP_MAX)
+            result = err_set_code(err, 400, "invalid_value", "logprobs",
+                                  "The prompt has too many tokens for so many log probabilities: "
+                                  "at most %u in all.",
+                                  PROMPT_TOP_MAX);
+        for (uint32_t i = 0; i < request_made(r) && result == 0; i++) {
             struct gen *g = NULL;
 
             result = gen_new(&g, api, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
@@ -586,6 +622,7 @@ static int create_gens(struct answer *a, struct err *err) {
                 a->choices[a->n_choices++].gen = g;
                 fill_submit(a, g, group, seed);
                 result = set_split(a, g);
+                result = result < 0 ? result : set_echo(a, p);
             }
         }
         if (result < 0)

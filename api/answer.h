@@ -12,6 +12,7 @@
 
 #include "api/admit.h"
 #include "api/call.h"
+#include "api/echo.h"
 #include "api/gen.h"
 #include "api/json.h"
 #include "api/work.h"
@@ -22,6 +23,7 @@ struct choice {
     struct split_at at; /* the same where the text is taken apart */
     uint32_t n_sent;    /* output tokens */
     uint64_t n_chars;   /* of the text before token n_sent, for text_offset */
+    struct echo *echo;  /* goes before the text; NULL: nothing does */
     bool finish_sent;
 };
 
@@ -91,5 +93,10 @@ void answer_serve(struct call *c, const struct answer_form *form);
 
 /* For the forms: tokens so far. A prompt counts once, however many choices it has. */
 struct answer_usage answer_usage(const struct answer *a);
+/* vLLM's list of what is told of the prompt of @g. */
+void answer_put_prompt(struct json *j, const struct answer *a, const struct gen *g);
+/* For each prompt the best of its choices come first, best first. */
+void answer_sort(struct answer *a);
+uint64_t answer_chars(const char *s, size_t len);
 /* Text and bytes of a token in logprobs. */
 const char *answer_token(const struct answer *a, int32_t id, size_t *len);

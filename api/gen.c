@@ -85,6 +85,7 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->n_prompt = n_prompt;
     g->keep_special = r->keep_special;
     g->include_stop = r->include_stop;
+    g->score_only = r->score_only;
     g->tokens = malloc((n_prompt + 1) * sizeof(*g->tokens));
     if (!g->tokens || set_stops(g, r) < 0) {
         gen_free(g);
@@ -99,9 +100,14 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     g->m.priority = r->priority;
     g->m.sampling = r->sampling;
     g->m.n_top = (uint8_t)r->n_top;
+    g->m.n_prompt_top = (uint8_t)r->n_prompt_top;
     g->m.flags =
         (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
                    (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
+    if (r->prompt_logprobs || (r->echo && r->logprobs))
+        g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
+    if (request_made(r) > r->n) /* they are compared by them */
+        g->m.flags |= SUBMIT_LOGPROBS;
     g->m.n_stop_ids = r->n_stop_ids;
     g->m.stop_ids = r->stop_ids;
     g->m.n_bias = r->n_bias;
@@ -204,6 +210,8 @@ struct gen *gen_free(struct gen *g) {
     free(g->logprobs);
     free(g->top);
     free(g->digests);
+    free(g->prompt_lp);
+    free(g->prompt_top);
     free(g->vector);
     free(g->text_end);
     free(g);
@@ -254,7 +262,7 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
 const char *gen_finish_name(const struct gen *g) {
     if (g->split && g->finish == FINISH_STOP && split_has_call(g->split))
         return "tool_calls";
-    return g->finish == FINISH_LENGTH ? "length" : "stop";
+    return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
 static bool is_end_token(const struct gen *g, int32_t id) {
@@ -390,6 +398,8 @@ static int take_tokens(struct gen *g, const struct event *e) {
     uint32_t was = g->n_out, n = e->n_tokens, most = g->m.max_new;
     int r;
 
+    if (g->score_only)
+        return 0;
     if (e->from > g->n_out)
         return -EPROTO;
     n = MIN(n, most - MIN(e->from, most));
@@ -429,6 +439,25 @@ static void refuse(struct gen *g, const struct event *e) {
              e->text.data ? e->text.data : "");
     gen_fail(g, status, status >= 500 ? "engine_error" : "",
              *text ? text : "The engine refused it.");
+}
+
+/* What is told of the prompt, once. */
+static int take_prompt(struct gen *g, const struct event *e) {
+    size_t n = e->n_prompt_lp, n_top = g->m.n_prompt_top;
+
+    if (n == 0 || g->prompt_lp)
+        return 0;
+    if (!(g->m.flags & SUBMIT_PROMPT_LOGPROBS) || n != g->n_prompt - 1 ||
+        e->n_prompt_top != n_top || (n_top && !e->prompt_top))
+        return -EPROTO;
+    g->prompt_lp = malloc(n * sizeof(*g->prompt_lp));
+    g->prompt_top = malloc((n * n_top + 1) * sizeof(*g->prompt_top));
+    if (!g->prompt_lp || !g->prompt_top)
+        return -ENOMEM;
+    memcpy(g->prompt_lp, e->prompt_lp, n * sizeof(*g->prompt_lp));
+    if (n_top)
+        memcpy(g->prompt_top, e->prompt_top, n * n_top * sizeof(*g->prompt_top));
+    return 0;
 }
 
 /* A vector where one was asked for, and nowhere else. */
@@ -507,7 +536,8 @@ void gen_on_event(struct api *a, const struct event *e) {
     if (!g || !is_at_worker(g))
         return; /* it ended here first */
     take_counts(g, e);
-    int r = take_tokens(g, e);
+    int r = take_prompt(g, e);
+    r = r < 0 ? r : take_tokens(g, e);
     r = r < 0 ? r : take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",

@@ -47,6 +47,9 @@ struct gen {
     float *logprobs;                /* the next three: per output token, or NULL */
     struct event_top *top;          /* [m.n_top] each */
     uint64_t *digests;
+    /* Of prompt tokens 1 .. n_prompt - 1, when asked for and told: [m.n_prompt_top] tops each. */
+    float *prompt_lp;
+    struct event_top *prompt_top;
     float *vector; /* what came in place of tokens: [n_vector] */
     uint32_t n_vector;
     uint32_t *text_end; /* text.len after each output token */
@@ -58,6 +61,7 @@ struct gen {
     size_t n_split;      /* bytes of text that `split` has been fed */
     uint32_t n_counted;  /* tokens, whole ones */
     bool keep_special, include_stop;
+    bool score_only;     /* the output is not taken */
     uint32_t stop_index; /* with `stopped`: of m.stops */
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */

@@ -365,13 +365,25 @@ PARSER(parse_unsupported) {
     return unsupported(f->name, err);
 }
 
-PARSER(parse_best_of) {
-    int64_t n;
-    int result = whole(f, v, &n, err);
+/* Only /v1/completions knows it. */
+PARSER(parse_echo) {
+    return (r->kind == REQUEST_COMPLETION ? parse_bool : parse_unsupported)(r, a, f, v, err);
+}
 
-    (void)r;
-    (void)a;
-    return result < 0 ? result : n > 1 ? unsupported(f->name, err) : 0;
+/* 0: only the prompt is looked at. */
+PARSER(parse_max_tokens) {
+    struct field from = *f;
+
+    from.lo = r->kind == REQUEST_COMPLETION ? 0 : 1;
+    int result = parse_uint(r, a, &from, v, err);
+    r->score_only = result == 0 && r->max_new == 0;
+    r->max_new += r->score_only;
+    return result;
+}
+
+PARSER(parse_prompt_logprobs) {
+    r->prompt_logprobs = true;
+    return parse_uint(r, a, f, v, err);
 }
 
 PARSER(parse_tool_choice) {
@@ -500,7 +512,7 @@ static const struct field fields[] = {
     FLAG("stream", BOTH, stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
     {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
-    {"max_tokens", BOTH, parse_uint, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"max_tokens", BOTH, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
     {"max_completion_tokens", CHAT, parse_uint, AT(max_new), 1, INT32_MAX, "an integer"},
     {"stop", BOTH, parse_stop, 0, 0, 0,
      "a string of 1 to 256 bytes or an array of at most 16 of them"},
@@ -563,8 +575,8 @@ static const struct field fields[] = {
     SAMPLING("frequency_penalty"),
     SAMPLING("min_tokens"),
     SAMPLING("ignore_eos"),
-    {"best_of", TEXT, parse_best_of, 0, 1, 128, "an integer"},
-    UNSUPPORTED("echo", 0),
+    {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
+    {"echo", BOTH, parse_echo, AT(echo), 0, 0, "a boolean"},
     UNSUPPORTED("suffix", 0),
     UNSUPPORTED("functions", 0),
     UNSUPPORTED("function_call", 0),
@@ -573,7 +585,8 @@ static const struct field fields[] = {
     UNSUPPORTED("documents", 0),
     UNSUPPORTED("chat_template", 0),
     UNSUPPORTED("continue_final_message", 0),
-    UNSUPPORTED("prompt_logprobs", -1),
+    {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(n_prompt_top), 0, SUBMIT_TOP_MAX,
+     "an integer"},
     {"truncate_prompt_tokens", BOTH | EMBED, parse_unsupported, 0, -2, 0, NULL},
     UNSUPPORTED("use_beam_search", 0),
     UNSUPPORTED("bad_words", 0),
@@ -607,6 +620,19 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (has_stream_options && !r->stream)
         return err_set_code(err, 400, "invalid_value", "stream_options",
                             "stream_options may only be given with stream.");
+    if (r->score_only && !r->echo && !r->prompt_logprobs)
+        return err_set_code(err, 400, "invalid_value", "max_tokens",
+                            "max_tokens may only be 0 with echo or prompt_logprobs.");
+    if (r->prompt_logprobs && r->stream)
+        return err_set_code(err, 400, "invalid_value", "prompt_logprobs",
+                            "prompt_logprobs cannot be streamed.");
+    if (r->best_of && r->best_of < r->n)
+        return err_set_code(err, 400, "invalid_value", "best_of", "best_of must be at least n.");
+    if (r->best_of > r->n && r->stream)
+        return err_set_code(err, 400, "invalid_value", "best_of",
+                            "best_of above n cannot be streamed.");
+    if (r->echo && r->logprobs)
+        r->n_prompt_top = MAX(r->n_prompt_top, r->n_top);
     if (r->n_top && !r->logprobs)
         return err_set_code(err, 400, "invalid_value", "top_logprobs",
                             "top_logprobs needs logprobs to be true.");

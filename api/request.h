@@ -62,8 +62,11 @@ struct request {
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
-    uint16_t pool;              /* SUBMIT_POOL_*, or 0 */
-    uint32_t n, n_top, max_new; /* max_new 0: not given */
+    bool echo, prompt_logprobs;
+    bool score_only;                /* no output is wanted, although one token is made */
+    uint32_t n_prompt_top, best_of; /* best_of 0: n */
+    uint16_t pool;                  /* SUBMIT_POOL_*, or 0 */
+    uint32_t n, n_top, max_new;     /* max_new 0: not given */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
     int16_t priority;
@@ -91,6 +94,10 @@ int request_parse(struct request *r, const struct api *a, enum request_kind kind
 /* The same of a parsed body, which it takes over. */
 int request_parse_doc(struct request *r, const struct api *a, enum request_kind kind,
                       yyjson_doc *doc, struct err *err);
+/* Generations for each prompt; n of them are the answer. */
+static inline uint32_t request_made(const struct request *r) {
+    return r->best_of > r->n ? r->best_of : r->n;
+}
 void request_deinit(struct request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */
 void request_drop_body(struct request *r);

@@ -83,7 +83,7 @@ static int find_prompts(struct work *w, struct err *err) {
 
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
         return bad_prompt(w, work_place(w, 0).s, err);
-    if (n > most || n * w->r.n > most)
+    if (n > most || n * request_made(&w->r) > most)
         return bad_prompt(w, work_place(w, 0).s, err);
     if (!(w->prompts = arena_alloc_array(&w->r.arena, n, sizeof(*w->prompts))))
         return -ENOMEM;

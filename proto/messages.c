@@ -211,7 +211,8 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
 static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
-           m->n_top <= SUBMIT_TOP_MAX && m->class <= 2 && params_check(&m->sampling, NULL) == 0;
+           m->n_top <= SUBMIT_TOP_MAX && m->n_prompt_top <= SUBMIT_TOP_MAX && m->class <= 2 &&
+           params_check(&m->sampling, NULL) == 0;
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
@@ -248,13 +249,13 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 struct wire_event {
     uint32_t bytes, zero; /* of the whole record */
     struct event e;       /* its pointers are zero on the wire */
-    struct span tokens, logprobs, top, digests, prompt_lp, text, vector;
+    struct span tokens, logprobs, top, digests, prompt_lp, prompt_top, text, vector;
 };
 
 static void clear_event_pointers(struct event *e) {
     e->tokens = NULL;
     e->logprobs = e->prompt_lp = e->vector = NULL;
-    e->top = NULL;
+    e->top = e->prompt_top = NULL;
     e->digests = NULL;
     e->text = (struct str){0};
 }
@@ -270,6 +271,9 @@ int msg_event_pack(struct buf *out, const struct event *e) {
     f.top = put(&w, e->top, e->top ? n * e->n_top * sizeof(*e->top) : 0);
     f.digests = put(&w, e->digests, e->digests ? n * sizeof(*e->digests) : 0);
     f.prompt_lp = put(&w, e->prompt_lp, e->n_prompt_lp * sizeof(*e->prompt_lp));
+    f.prompt_top =
+        put(&w, e->prompt_top,
+            e->prompt_top ? (size_t)e->n_prompt_lp * e->n_prompt_top * sizeof(*e->top) : 0);
     f.text = put_str(&w, e->text);
     f.vector = put(&w, e->vector, e->n_vector * sizeof(*e->vector));
     pad8(&w);
@@ -292,13 +296,14 @@ static int get_optional(const void *data, uint32_t len, struct span s, size_t si
 }
 
 static bool event_sane(const struct event *e) {
-    return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX;
+    return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
+           e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);
 }
 
 int msg_events_next(struct event_cursor *c, struct event *out) {
     struct wire_event f;
     uint32_t left = (uint32_t)(c->end - c->at), n_tokens;
-    const void *tokens, *logprobs, *top, *digests, *prompt_lp, *vector;
+    const void *tokens, *logprobs, *top, *digests, *prompt_lp, *prompt_top, *vector;
 
     if (left == 0)
         return 1;
@@ -314,14 +319,18 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
             0 ||
         get_optional(c->at, f.bytes, f.digests, sizeof(uint64_t), n_tokens, &digests) < 0 ||
         get_optional(c->at, f.bytes, f.prompt_lp, sizeof(float), f.e.n_prompt_lp, &prompt_lp) < 0 ||
+        get_optional(c->at, f.bytes, f.prompt_top, sizeof(struct event_top),
+                     f.e.n_prompt_lp * f.e.n_prompt_top, &prompt_top) < 0 ||
         get_optional(c->at, f.bytes, f.vector, sizeof(float), f.e.n_vector, &vector) < 0 ||
-        get_str(c->at, f.bytes, f.text, &f.e.text) < 0 || (f.e.n_vector && !vector))
+        get_str(c->at, f.bytes, f.text, &f.e.text) < 0 || (f.e.n_vector && !vector) ||
+        (f.e.n_prompt_lp && !prompt_lp))
         return -EPROTO;
     f.e.tokens = tokens;
     f.e.logprobs = logprobs;
     f.e.top = top;
     f.e.digests = digests;
     f.e.prompt_lp = prompt_lp;
+    f.e.prompt_top = prompt_top;
     f.e.vector = vector;
     c->at += f.bytes;
     *out = f.e;

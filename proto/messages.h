@@ -100,6 +100,7 @@ struct submit {
     uint32_t weight_milli; /* of the tenant; 0 counts as 1000 */
     uint8_t class;         /* of the tenant: 0 normal, 1 interactive, 2 batch */
     uint8_t share_key[16], n_top;
+    uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
     const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
@@ -129,7 +130,7 @@ struct event_top {
 struct event {
     uint64_t id;
     uint16_t kind, finish, status; /* status: HTTP status of REJECTED and FINISH_ERROR */
-    uint8_t n_top;
+    uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
     uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
     int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
@@ -140,8 +141,9 @@ struct event {
     uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
     /* prompt's tokens 1 .. n_prompt - 1, in this order */
     const float *prompt_lp;
-    struct str text;   /* why, for REJECTED and FINISH_ERROR */
-    uint32_t n_vector; /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
+    const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
+    struct str text;                    /* why, for REJECTED and FINISH_ERROR */
+    uint32_t n_vector;                  /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
     const float *vector;
 };
 

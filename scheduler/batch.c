@@ -119,8 +119,10 @@ static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     }
     uint32_t param = add_param(t, r, 0);
     for (uint32_t pos = from; pos < MIN(end, r->want_prompt_lp); pos++)
-        add_want(t, (struct engine_want){
-                        .row = row0 + pos - it->pos0, .param = param, .what = WANT_PROMPT_LP});
+        add_want(t, (struct engine_want){.row = row0 + pos - it->pos0,
+                                         .param = param,
+                                         .what = WANT_PROMPT_LP,
+                                         .n_top = r->n_prompt_top});
     if (it->samples)
         add_sample(t, r, row0 + n - 1, param, end - r->n_prompt);
     for (uint32_t i = 1; i <= it->n_draft; i++)
@@ -237,7 +239,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         return why;
     }
     for (uint32_t k = 0; k < n_lp; k++)
-        request_add_prompt_lp(r, lp_pos + k, out[k].logprob);
+        request_add_prompt_lp(r, lp_pos + k, &out[k]);
     if (it->samples) {
         assert(r->n_pending > 0);
         r->n_pending--;

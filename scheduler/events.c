@@ -42,6 +42,8 @@ static int pack_progress(struct buf *out, struct request *r) {
     if (lp) {
         e.n_prompt_lp = r->n_prompt_lp;
         e.prompt_lp = r->prompt_lp;
+        e.n_prompt_top = r->n_prompt_top;
+        e.prompt_top = r->n_prompt_top ? r->prompt_top : NULL;
     }
     if (end)
         e.finish = (uint16_t)r->finish;

@@ -245,6 +245,13 @@ static int reserve_outputs(struct request *r) {
     return 0;
 }
 
+/* @n entries; token -1 where the engine has none. */
+static void copy_top(struct event_top *to, uint32_t n, const struct engine_out *o) {
+    for (uint32_t k = 0; k < n; k++)
+        to[k] = k < o->n_top ? (struct event_top){o->top[k].token, o->top[k].logprob}
+                             : (struct event_top){-1, 0};
+}
+
 static void keep_output(struct request *r, const struct engine_out *o) {
     uint32_t i = request_n_out(r) - r->out_base;
 
@@ -252,11 +259,7 @@ static void keep_output(struct request *r, const struct engine_out *o) {
         r->logprobs[i] = o->logprob;
     if (r->flags & SUBMIT_DIGESTS)
         r->digests[i] = o->digest;
-    for (uint32_t k = 0; k < r->n_top; k++) {
-        struct event_top none = {-1, 0};
-        r->top[(size_t)i * r->n_top + k] =
-            k < o->n_top ? (struct event_top){o->top[k].token, o->top[k].logprob} : none;
-    }
+    copy_top(r->top + (size_t)i * r->n_top, r->n_top, o);
 }
 
 static bool is_end(const struct request *r, int32_t token) {
@@ -333,9 +336,11 @@ int request_add(struct request *r, const struct engine_out *o) {
     return judge(r, o->token);
 }
 
-void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob) {
-    if (pos == r->n_prompt_lp && pos < r->want_prompt_lp)
-        r->prompt_lp[r->n_prompt_lp++] = logprob;
+void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o) {
+    if (pos != r->n_prompt_lp || pos >= r->want_prompt_lp)
+        return;
+    copy_top(r->prompt_top + (size_t)pos * r->n_prompt_top, r->n_prompt_top, o);
+    r->prompt_lp[r->n_prompt_lp++] = o->logprob;
 }
 
 void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
@@ -405,7 +410,9 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
         r->want_prompt_lp = m->n_prompt - 1;
         r->prompt_lp = calloc(m->n_prompt, sizeof(*r->prompt_lp));
-        if (!r->prompt_lp)
+        r->n_prompt_top = m->n_prompt_top;
+        r->prompt_top = calloc((size_t)m->n_prompt * m->n_prompt_top + 1, sizeof(*r->prompt_top));
+        if (!r->prompt_lp || !r->prompt_top)
             return -ENOMEM;
     }
     if (request_pools(r)) {
@@ -481,6 +488,7 @@ struct request *request_free(struct request *r) {
     free(r->top);
     free(r->digests);
     free(r->prompt_lp);
+    free(r->prompt_top);
     free(r->vector);
     free(r->sum);
     free(r);

@@ -64,7 +64,7 @@ struct request {
     uint32_t max_tokens;        /* prompt and output: max_new or the context's end */
     uint32_t min_tokens;        /* likewise: end tokens are banned before */
     uint16_t flags;
-    uint8_t n_top;
+    uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
     struct kv_share share;
     struct engine_param param; /* without tokens and the number of bans */
@@ -103,6 +103,7 @@ struct request {
     struct event_top *top;
     uint64_t *digests;
     float *prompt_lp;
+    struct event_top *prompt_top; /* [n_prompt_top] each */
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
     /* SUBMIT_POOL_*: the vector that stands for the one token, and the sum of the hidden states of positions
      * [0, n_pooled), one after the other: the mean does not depend on how the prompt was cut. */
@@ -159,8 +160,8 @@ int request_constrain(struct request *r, const struct constraint *c);
 int request_reserve(struct request *r, uint32_t n);
 /* Why its constraint ends it, as r->why: 0, no token fits; or what text/constraint.h answered. */
 void request_blame(struct request *r, int e);
-/* Takes the log probability of prompt token @pos + 1. */
-void request_add_prompt_lp(struct request *r, uint32_t pos, float logprob);
+/* Takes what is told of prompt token @pos + 1. */
+void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_out *o);
 
 /* Takes the hidden state of position @pos. */
 void request_add_hidden(struct request *r, uint32_t pos, const float *v);

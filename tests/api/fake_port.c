@@ -108,6 +108,23 @@ void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why) {
     api_on_event(f->api, &e);
 }
 
+static void add_prompt(const struct fake_request *r, struct event *e) {
+    static float lp[BATCH];
+    static struct event_top top[BATCH * SUBMIT_TOP_MAX];
+    uint32_t n = MIN(r->m.n_prompt - 1, BATCH), n_top = r->m.n_prompt_top;
+
+    for (uint32_t i = 0; i < n; i++) {
+        lp[i] = -0.25f * (float)(i + 1);
+        for (uint32_t k = 0; k < n_top; k++)
+            top[i * n_top + k] =
+                k ? (struct event_top){r->tokens[i + 1], lp[i]} : (struct event_top){'t', -0.125f};
+    }
+    e->n_prompt_lp = n;
+    e->prompt_lp = lp;
+    e->n_prompt_top = (uint8_t)n_top;
+    e->prompt_top = n_top ? top : NULL;
+}
+
 static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32_t *ids,
                      uint32_t n) {
     static float logprobs[BATCH];
@@ -116,7 +133,7 @@ static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32
     struct event e = event_of(f, i, EVENT_TOKENS);
 
     for (uint32_t k = 0; k < n; k++) {
-        logprobs[k] = -0.5f;
+        logprobs[k] = f->r[i].logprob < 0 ? f->r[i].logprob : -0.5f;
         top[2 * k] = (struct event_top){ids[k], -0.5f};
         top[2 * k + 1] = (struct event_top){'z', -1.5f};
         digests[k] = 0xABC0 + from + k;
@@ -134,6 +151,8 @@ static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32
     }
     if (f->r[i].m.flags & SUBMIT_DIGESTS)
         e.digests = digests;
+    if (from == 0 && f->r[i].m.flags & SUBMIT_PROMPT_LOGPROBS)
+        add_prompt(&f->r[i], &e);
     f->r[i].n_sent = MAX(f->r[i].n_sent, from + n);
     api_on_event(f->api, &e);
 }

@@ -16,6 +16,7 @@ struct fake_request {
     uint64_t id;
     uint32_t n_submits, n_sent; /* n_sent: output tokens that the api was told of */
     bool accepted, finished, cancelled;
+    float logprob;   /* of each token; 0: -0.5 */
     struct submit m; /* the last one; pointers are copies */
     int32_t *tokens;
     char stops[SUBMIT_STOPS_MAX][64];
@@ -44,6 +45,8 @@ void fake_accept(struct fake_port *f, uint32_t i);
 void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why);
 /* The bytes of @text as tokens, from output position @from on. */
 void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text);
+/* With the first tokens comes what was asked of the prompt: of token i the log probability -i / 4, and two
+ * best tokens: 't' and the one that is there. */
 void fake_tokens(struct fake_port *f, uint32_t i, const char *text);
 void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n);
 void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why);

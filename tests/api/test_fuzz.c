@@ -25,15 +25,17 @@ static const char *const bodies[] = {
     "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"a\":true},\"seed\":-5}",
     "{\"prompt\":[[1,2,3],[4]],\"max_tokens\":4,\"logprobs\":3,\"return_token_ids\":true,"
     "\"logits_digest\":true,\"stop_token_ids\":[7],\"temperature\":1e0,\"min_p\":0.1}",
-    "{\"prompt\":\"text\",\"stream\":true,\"cache_salt\":\"s\",\"priority\":-3,\"echo\":false}",
+    "{\"prompt\":\"text\",\"stream\":true,\"cache_salt\":\"s\",\"priority\":-3,\"echo\":true}",
+    "{\"prompt\":\"text\",\"best_of\":3,\"n\":2,\"echo\":true,\"logprobs\":2,\"prompt_logprobs\":1,"
+    "\"max_tokens\":0}",
     "{\"tokens\":[1,2,3]}",
     "{\"input\":[\"ab\",\"c\",\"d\",\"e\"],\"encoding_format\":\"base64\",\"dimensions\":4,"
     "\"pooling\":\"mean\",\"metadata\":{\"user_id\":\"u\"},\"safety_identifier\":\"s\"}",
 };
 
-static const char *const paths[] = {"/v1/chat/completions", "/v1/chat/completions",
-                                    "/v1/completions",      "/v1/completions",
-                                    "/detokenize",          "/v1/embeddings"};
+static const char *const paths[] = {
+    "/v1/chat/completions", "/v1/chat/completions", "/v1/completions", "/v1/completions",
+    "/v1/completions",      "/detokenize",          "/v1/embeddings"};
 
 static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",

@@ -129,6 +129,7 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
     m->flags = (uint16_t)rng_below(r, 4);
     if (w->extras) {
         m->flags |= one_in(r, 4) ? SUBMIT_PROMPT_LOGPROBS : 0;
+        m->n_prompt_top = m->flags & SUBMIT_PROMPT_LOGPROBS ? m->n_prompt % 3 : 0;
         m->n_top = one_in(r, 6) ? (uint8_t)(1 + rng_below(r, 5)) : 0;
     }
     m->flags |= m->n_top ? SUBMIT_LOGPROBS : 0;

@@ -486,15 +486,15 @@ static void note_end(struct sim *s, struct sim_client *c) {
 
 /* ---- what is sent ---- */
 
-static void check_top(const struct sim *s, const struct sim_client *c, const struct event *e) {
+/* @got: the best @n_top of each of @n tokens from @from on. */
+static void check_top(const struct sim *s, const struct sim_client *c, const struct event_top *got,
+                      uint32_t from, uint32_t n, uint32_t n_top) {
     struct engine_top top[ENGINE_TOP_MAX];
 
-    for (uint32_t i = 0; i < e->n_tokens; i++) {
-        telltale_expect_top(c->tokens, c->m.n_prompt + e->from + i, e->n_top, top);
-        for (uint32_t k = 0; k < e->n_top; k++) {
-            const struct event_top *got = &e->top[i * e->n_top + k];
+    for (uint32_t i = 0; i < n; i++) {
+        telltale_expect_top(c->tokens, from + i, n_top, top);
+        for (uint32_t k = 0; k < n_top; k++, got++)
             HOLD(s, c, NUMBERS, got->token == top[k].token && got->logprob == top[k].logprob);
-        }
     }
 }
 
@@ -510,9 +510,12 @@ static void check_numbers(const struct sim *s, struct sim_client *c, const struc
              e->digests && memcmp(e->digests, c->digest + e->from, n * sizeof(uint64_t)) == 0);
     if (n > 0 && m->n_top > 0) {
         HOLD(s, c, NUMBERS, e->n_top == m->n_top && e->top);
-        check_top(s, c, e);
+        check_top(s, c, e->top, m->n_prompt + e->from, e->n_tokens, e->n_top);
     }
     if (e->n_prompt_lp > 0) {
+        HOLD(s, c, NUMBERS,
+             e->n_prompt_top == m->n_prompt_top && !e->prompt_top == !m->n_prompt_top);
+        check_top(s, c, e->prompt_top, 1, e->n_prompt_lp, e->n_prompt_top);
         HOLD(s, c, NUMBERS, e->n_prompt_lp == m->n_prompt - 1);
         HOLD(s, c, NUMBERS,
              memcmp(e->prompt_lp, c->prompt_lp, e->n_prompt_lp * sizeof(float)) == 0);

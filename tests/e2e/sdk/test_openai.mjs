@@ -179,6 +179,31 @@ test("errors have the SDK's types and name the field", async () => {
     await rejects(client.get("/nothing"), OpenAI.NotFoundError);
 });
 
+test("what was sampled is as probable when it is a prompt", async () => {
+    const prompt = [...Array(20).keys()].map((i) => 40 + i * 3);
+    const made = await client.completions.create({ model, prompt, max_tokens: 12, temperature: 1, seed: 3, logprobs: 2, return_token_ids: true, ignore_eos: true });
+    const ids = made.choices[0].token_ids;
+    const scored = await client.completions.create({ model, prompt: [...prompt, ...ids], max_tokens: 0, echo: true, logprobs: 2 });
+    const lp = scored.choices[0].logprobs;
+    assert.equal(scored.usage.completion_tokens, 0);
+    assert.equal(lp.tokens.length, 32);
+    assert.equal(lp.token_logprobs[0], null);
+    assert.deepEqual(lp.token_logprobs.slice(20), made.choices[0].logprobs.token_logprobs);
+    assert.deepEqual(lp.top_logprobs.slice(20), made.choices[0].logprobs.top_logprobs);
+    const texts = lp.text_offset.map((at, i) => [...scored.choices[0].text].slice(at, lp.text_offset[i + 1]).join(""));
+    assert.equal(texts.join(""), scored.choices[0].text);
+});
+
+test("of many texts the most probable are kept", async () => {
+    const body = { model, prompt: "The weft", max_tokens: 8, temperature: 1, seed: 11, logprobs: 0 };
+    const mean = (c) => c.logprobs.token_logprobs.reduce((a, b) => a + b) / c.logprobs.token_logprobs.length;
+    const all = await client.completions.create({ ...body, n: 4, ignore_eos: true });
+    const best = await client.completions.create({ ...body, n: 2, best_of: 4, ignore_eos: true });
+    const want = all.choices.sort((a, b) => mean(b) - mean(a)).slice(0, 2).map((c) => c.text);
+    assert.deepEqual(best.choices.map((c) => c.text), want);
+    assert.equal(best.usage.completion_tokens, 32);
+});
+
 test("embeddings are unit vectors in order, in both formats", async () => {
     const input = ["the weft passes through the warp", "a shuttle", "the weft passes through the warp"];
     const base64 = await client.embeddings.create({ model, input }); // asked for and decoded by the SDK

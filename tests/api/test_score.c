@@ -1,0 +1,167 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include "stream.h"
+#include "tiny.h"
+
+/* echo, best_of and what is told of prompts. */
+
+#define WHOLE(choices, prompt, output, total, cached)                                              \
+    "{\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\",\"choices\":"   \
+    "[" choices "],\"usage\":{\"prompt_tokens\":" prompt ",\"completion_tokens\":" output          \
+    ",\"total_tokens\":" total ",\"prompt_tokens_details\":{\"cached_tokens\":" cached "}}}"
+#define PIECE(choice)                                                                              \
+    "data: {\"id\":\"X\",\"object\":\"text_completion\",\"created\":X,\"model\":\"tiny\","         \
+    "\"choices\":[" choice "]}\n\n"
+
+static void started(struct world *w, const char *script) {
+    world_init(w);
+    w->port.script = script;
+    world_start(w);
+}
+
+Test(score, echo_puts_the_prompt_before_the_text) {
+    struct world w;
+    struct reply r;
+
+    started(&w, "yz");
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true}", &r);
+    reply_expect(&r, 200,
+                 WHOLE("{\"index\":0,\"text\":\"wxyz\",\"logprobs\":null,\"finish_reason\":"
+                       "\"stop\"}",
+                       "2", "2", "4", "1"));
+    cr_expect_eq(w.port.r[0].m.flags & SUBMIT_PROMPT_LOGPROBS, 0, "nobody asked for them");
+    world_ask(&w, TEXT, "{\"prompt\":[119,120],\"echo\":true,\"stream\":true}", &r);
+    reply_expect(&r, 200,
+                 PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":null,\"finish_reason\":null}")
+                     PIECE("{\"index\":0,\"text\":\"z\",\"logprobs\":null,\"finish_reason\":null}")
+                         PIECE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
+                               "\"stop\"}") "data: [DONE]\n\n");
+    world_stop(&w);
+}
+
+Test(score, echo_tells_log_probabilities_of_the_prompt_too) {
+    struct world w;
+    struct reply r;
+
+    started(&w, "yz");
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\\u00e9\",\"echo\":true,\"logprobs\":2}", &r);
+    reply_expect(
+        &r, 200,
+        WHOLE("{\"index\":0,\"text\":\"wx\u00e9yz\",\"logprobs\":{\"tokens\":[\"w\",\"x\","
+              "\"\ufffd\",\"\ufffd\",\"y\",\"z\"],\"token_logprobs\":[null,-0.25,-0.5,-0.75,-0.5,"
+              "-0.5],\"top_logprobs\":[null,{\"t\":-0.125,\"x\":-0.25},{\"t\":-0.125,\"\ufffd\":"
+              "-0.5},{\"t\":-0.125,\"\ufffd\":-0.75},{\"y\":-0.5,\"z\":-1.5},{\"z\":-0.5,\"z\":"
+              "-1.5}],\"text_offset\":[0,1,2,3,3,4]},\"finish_reason\":\"stop\"}",
+              "4", "2", "6", "2"));
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"stream\":true}", &r);
+    reply_expect(
+        &r, 200,
+        PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":{\"tokens\":[\"w\",\"x\",\"y\"],"
+              "\"token_logprobs\":[null,-0.25,-0.5],\"top_logprobs\":null,\"text_offset\":[0,1,2]},"
+              "\"finish_reason\":null}")
+            PIECE(
+                "{\"index\":0,\"text\":\"z\",\"logprobs\":{\"tokens\":[\"z\"],\"token_logprobs\":["
+                "-0.5],\"top_logprobs\":null,\"text_offset\":[3]},\"finish_reason\":null}")
+                PIECE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}")
+                    DONE);
+    world_stop(&w);
+}
+
+Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
+    struct world w;
+    struct reply r;
+
+    started(&w, "y");
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", &r);
+    reply_expect(&r, 200,
+                 WHOLE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
+                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":null,\"text_offset\":[0,"
+                       "1]},\"finish_reason\":\"length\"}",
+                       "2", "0", "2", "1"));
+    world_ask(&w, TEXT,
+              "{\"prompt\":\"wx\",\"echo\":true,\"logprobs\":0,\"max_tokens\":0,"
+              "\"stream\":true}",
+              &r);
+    reply_expect(&r, 200,
+                 PIECE("{\"index\":0,\"text\":\"wx\",\"logprobs\":{\"tokens\":[\"w\",\"x\"],"
+                       "\"token_logprobs\":[null,-0.25],\"top_logprobs\":null,\"text_offset\":[0,"
+                       "1]},\"finish_reason\":\"length\"}") DONE);
+    world_stop(&w);
+}
+
+Test(score, prompt_logprobs_are_vllm_s) {
+    struct world w;
+    struct reply r;
+
+    started(&w, "y");
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":1,\"max_tokens\":1}", &r);
+    reply_expect(&r, 200,
+                 WHOLE("{\"index\":0,\"text\":\"y\",\"logprobs\":null,\"finish_reason\":\"length\","
+                       "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
+                       "\"decoded_token\":\"t\"},\"120\":{\"logprob\":-0.25,\"rank\":null,"
+                       "\"decoded_token\":\"x\"}}]}",
+                       "2", "1", "3", "1"));
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":2,\"max_tokens\":0}", &r);
+    reply_expect(&r, 200,
+                 WHOLE("{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\","
+                       "\"prompt_logprobs\":[null,{\"116\":{\"logprob\":-0.125,\"rank\":1,"
+                       "\"decoded_token\":\"t\"},\"120\":{\"logprob\":-0.25,\"rank\":2,"
+                       "\"decoded_token\":\"x\"}}]}",
+                       "2", "0", "2", "1"));
+    world_ask(&w, CHAT, "{" HI ",\"prompt_logprobs\":0,\"max_tokens\":1}", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data,
+                     "},\"prompt_logprobs\":[null,{\"117\":{\"logprob\":-0.25,\"rank\":"
+                     "null,\"decoded_token\":\"u\"}},"),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(score, best_of_keeps_the_most_probable) {
+    struct world w;
+    struct reply r;
+
+    started(&w, NULL);
+    int fd = world_connect(&w);
+    world_post(&w, fd, TEXT, "{\"prompt\":[\"w\",\"x\"],\"best_of\":3,\"n\":2}");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 6u);
+    for (uint32_t i = 0; i < 6; i++) {
+        static const float lp[] = {-3, -1, -2, -0.5f, -0.5f, -4};
+        char text[] = {(char)('0' + i), 'x', 0};
+
+        fake_accept(&w.port, i);
+        w.port.r[i].logprob = lp[i];
+        fake_tokens(&w.port, i, text);
+        fake_finish(&w.port, i, FINISH_STOP);
+    }
+    world_receive(&w, fd, &r);
+#define CHOICE(index, text)                                                                        \
+    "{\"index\":" index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
+    reply_expect(
+        &r, 200,
+        WHOLE(CHOICE("0", "1x") "," CHOICE("1", "2x") "," CHOICE("2", "3x") "," CHOICE("3", "4x"),
+              "2", "12", "14", "0"));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(score, a_worker_that_tells_another_prompt_is_not_believed) {
+    struct world w;
+    struct reply r;
+
+    started(&w, NULL);
+    int fd = world_connect(&w);
+    world_post(&w, fd, TEXT, "{\"prompt\":\"wxyz\",\"echo\":true,\"logprobs\":1}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    w.port.r[0].m.n_prompt = 3;
+    fake_tokens(&w.port, 0, "q");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 500);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
