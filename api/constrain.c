@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/node.h"
 #include "api/private.h"
+#include "api/siphash.h"
 #include "api/wants.h"
 #include "text/constraint.h"
 
@@ -141,36 +142,52 @@ static int collect(struct work *w, struct tools *t) {
     return 0;
 }
 
-/* Whether the grammar @v can be compiled. */
-static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
-    struct grammar *g = NULL;
-    size_t len = 0;
-    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was right is remembered
+ * by its hash. (Were two the same, the worker would still find a wrong one.) */
+static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
+    struct api *a = d->w->api;
     struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
-    int r = text ? constraint_compile(&g, NULL, text, len, &limits, err) : -ENOMEM;
+    uint64_t hash = siphash(a->secret, text, len);
+    _Atomic uint64_t *known = &a->checked[hash % API_CHECKED];
+    struct grammar *g = NULL;
+
+    if (atomic_load_explicit(known, memory_order_relaxed) == hash)
+        return 0;
+    int r = constraint_compile(&g, NULL, text, len, &limits, err);
 
     grammar_free(g);
+    if (r == 0)
+        atomic_store_explicit(known, hash, memory_order_relaxed);
+    return r;
+}
+
+static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
+    size_t len = 0;
+    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+    int r = text ? check_text(d, text, len, err) : -ENOMEM;
+
     free(text);
     return r == -EINVAL && d->quick && strcmp(err->code, "grammar_too_complex") == 0 ? -EAGAIN : r;
 }
 
-static int check_tools(struct draft *d, const struct toolcall_force *o, struct err *err) {
-    yyjson_mut_val *v = NULL;
-    int r = toolcall_force(&v, &d->n, o, err);
+static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_mut_val **out,
+                       struct err *err) {
+    int r = toolcall_force(out, &d->n, o, err);
 
-    return r < 0 ? r : check(d, v, err);
+    return r < 0 ? r : check(d, *out, err);
 }
 
 /* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are right. */
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
+    yyjson_mut_val *v;
 
     for (uint32_t i = 0; i < t->n; i++) {
         struct toolcall_force one = *o;
 
         one.tools = &t->tool[i];
         one.n_tools = 1;
-        int r = check_tools(d, &one, &err);
+        int r = check_tools(d, &one, &v, &err);
         if (r == -EINVAL && !t->strict[i]) {
             t->tool[i].loose = true;
         } else if (r < 0) {
@@ -193,13 +210,11 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
                                .after = after};
 
     if (r == 0)
-        r = check_tools(d, &o, &w->err);
+        r = check_tools(d, &o, out, &w->err);
     if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
-        r = check_tools(d, &o, &w->err);
-    if (r == 0) {
+        r = check_tools(d, &o, out, &w->err);
+    if (r == 0)
         memset(&w->err, 0, sizeof(w->err));
-        r = toolcall_force(out, &d->n, &o, &w->err);
-    }
     return r;
 }
 

@@ -4,6 +4,7 @@
  * private - what the files of api/ share: the object itself and the limits that are not options.
  */
 
+#include <stdatomic.h>
 #include "api/admit.h"
 #include "api/api.h"
 #include "api/auth.h"
@@ -21,6 +22,7 @@
 #define API_BODIES 8u             /* bodies of the largest size that may be in memory at once */
 #define API_RETRY_MS 2000         /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
+#define API_CHECKED 1024u /* grammars that are remembered as right */
 
 struct api {
     uv_loop_t *loop;
@@ -47,8 +49,9 @@ struct api {
     struct list responses; /* responses.link: under way */
     struct admit admit;
     struct metrics metrics;
-    struct rng rng;     /* request ids and seeds */
-    uint64_t secret[2]; /* keys the share keys of tenants */
+    struct rng rng;                        /* request ids and seeds */
+    _Atomic uint64_t checked[API_CHECKED]; /* their hashes, by hash: any thread (constrain.c) */
+    uint64_t secret[2];                    /* keys the share keys of tenants */
     char date[32];
     time_t date_of;
     char read_buf[API_READ_SIZE];
