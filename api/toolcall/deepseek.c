@@ -120,3 +120,24 @@ const struct toolcall_format format_deepseek_dsml = {
               .value_end = "</" DSML "parameter>\n"},
     .states = dsml_states,
 };
+
+/* The same between other tags. */
+const struct toolcall_format format_deepseek_v32 = {
+    .name = "deepseek-v3.2",
+    .detect = {DSML, "invoke", "function_calls"},
+    .triggers = {"<" DSML "function_calls>", "<" DSML "tool_calls>"},
+    .needs_special = true,
+    .ends_reasoning = true,
+    .shape = {.args = ARGS_TAGGED,
+              .section_begin = "<" DSML "function_calls>\n",
+              .section_end = "\n</" DSML "function_calls>",
+              .separator = "\n",
+              .call_begin = "<" DSML "invoke name=\"",
+              .name_end = "\">\n",
+              .call_end = "</" DSML "invoke>",
+              .key_begin = "<" DSML "parameter name=\"",
+              .key_end = "\" string=\"true\">",
+              .key_end_json = "\" string=\"false\">",
+              .value_end = "</" DSML "parameter>\n"},
+    .states = dsml_states,
+};

@@ -1,7 +1,7 @@
 /*
  * Mistral: [TOOL_CALLS][{"name": .., "arguments": {..}, "id": ".."}, ..] (Nemo and older), or
  * [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{..} for each call (Small 3.2; without the id Devstral, Ministral).
- * Both are read by both. Ids have nine letters and digits: the templates insist on it.
+ * All are read by all. Ids have nine letters and digits: the templates insist on it.
  */
 
 #include "api/toolcall/parser.h"
@@ -40,6 +40,20 @@ const struct toolcall_format format_mistral_json = {
               .call_begin = "{\"name\": \"",
               .name_end = "\", \"arguments\": ",
               .call_end = ", \"id\": \"{id}\"}",
+              .id_len = 9},
+    .states = states,
+};
+
+const struct toolcall_format format_mistral_id = {
+    .name = "mistral-id",
+    .detect = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
+    .triggers = {"[TOOL_CALLS]"},
+    .needs_special = true,
+    .ends_reasoning = true,
+    .short_ids = true,
+    .shape = {.args = ARGS_JSON,
+              .call_begin = "[TOOL_CALLS]",
+              .name_end = "[CALL_ID]{id}[ARGS]",
               .id_len = 9},
     .states = states,
 };

@@ -38,7 +38,7 @@ static const struct {
     {"MiniMax-M1", "minimax-m1", NULL, CALLS},
     {"MiniMax-M2", "minimax-m2", "think", CALLS | THINKS},
     {"MiniMind2-Small", "hermes", "think", CALLS},
-    {"Mistral-Small-3.2-24B-Instruct-2506", "mistral-args", NULL, CALLS},
+    {"Mistral-Small-3.2-24B-Instruct-2506", "mistral-id", NULL, CALLS},
     {"NVIDIA-Nemotron-Nano-v2", "nemotron", "think", CALLS | SILENT},
     {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes", NULL, CALLS},
     {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "hermes", NULL, CALLS},
