@@ -273,8 +273,9 @@ static void on_changed(struct gen *g) {
 
 /* Counts the tokens; the first input that is empty or too long is refused by its place. */
 static int measure(struct embedding *e, struct err *err) {
-    uint32_t context = e->work.api->model->max_context;
+    uint32_t own = e->tenant->conf.max_context, context = e->work.api->model->max_context;
 
+    context = own > 0 ? MIN(own, context) : context;
     for (uint32_t i = 0; i < e->work.n_prompts; i++) {
         size_t n = e->work.prompts[i].tokens.n;
         struct work_place p = work_place(&e->work, i);
@@ -291,9 +292,8 @@ static int measure(struct embedding *e, struct err *err) {
 }
 
 static int begin(struct embedding *e, struct err *err) {
-    int r = measure(e, err);
-
     e->tenant = tenants_get(&e->work.api->tenants, e->call->tenant);
+    int r = measure(e, err);
     if (r == 0)
         r = tenant_request(e->tenant, e->n_tokens, clock_now(e->work.api->clock),
                            &e->call->retry_ms, err);

@@ -143,6 +143,37 @@ Test(tenants, one_that_waits_does_not_hold_up_others) {
     stop();
 }
 
+static int embed(const char *input) {
+    char body[300];
+    int fd = world_connect(&w);
+
+    snprintf(body, sizeof(body), "{\"input\":%s}", input);
+    world_say(&w, fd,
+              "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n"
+              "Content-Length: %zu\r\n\r\n%s",
+              strlen(body), body);
+    world_turns(&w, 3);
+    return fd;
+}
+
+Test(tenants, embeddings_are_paid_for_by_their_tokens) {
+    struct api_tenant rows[] = {
+        {.name = "alice", .weight = 1, .tokens_per_minute = 50, .max_context = 10}};
+    struct reply r;
+
+    start(rows, 1);
+    w.port.script = "";
+    cr_expect_eq(answer(embed("[\"hello\",\"world\",\"vwxyz\"]"), &r), 200);
+    cr_expect_eq(info_of("alice").n_prompt_tokens, 15);
+    cr_expect_eq(info_of("alice").n_reserved, 0);
+    cr_expect_eq(answer(embed("[\"hello\",\"hello world\"]"), &r), 400);
+    cr_expect_eq(answer(embed("[[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],"
+                              "[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9]]"),
+                        &r),
+                 429);
+    stop();
+}
+
 Test(tenants, context_at_the_worker_is_limited) {
     struct api_tenant rows[] = {
         {.name = "alice", .weight = 1, .kv_tokens = 100, .max_context = 200}};
