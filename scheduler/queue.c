@@ -1,5 +1,7 @@
 #include "scheduler/queue.h"
 
+#include "base/mutant.h"
+
 #define MEMORY 0.75f /* of the mean of a program's outputs */
 #define MARGIN 1.25f /* reserved beyond the mean */
 #define AHEAD 32     /* tokens more than there are, when the guess was passed */
@@ -8,7 +10,8 @@ struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order)
     int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
     int64_t key;
 
-    if (__builtin_add_overflow(arrived_ns, level * QUEUE_LEVEL_NS, &key))
+    if (__builtin_add_overflow(arrived_ns, level * MUTANT(priority_forgotten, QUEUE_LEVEL_NS, 0),
+                               &key))
         key = arrived_ns;
     return (struct standing){key, order};
 }
@@ -22,7 +25,9 @@ void queue_insert(struct list *l, struct queued *q) {
     struct list *at = l;
 
     while (at->prev != l &&
-           queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing))
+           MUTANT(queue_not_sorted,
+                  queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing),
+                  false))
         at = at->prev;
     list_insert_before(at, &q->link);
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/mutant.h"
 #include "scheduler/drafter.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
@@ -301,7 +302,8 @@ static enum finish_reason judge(struct request *r, int32_t token) {
         why = follow(r, token);
     if (why != FINISH_NONE)
         return why;
-    return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
+    return r->n_tokens >= r->max_tokens + MUTANT(one_token_more, 0, 1) ? FINISH_LENGTH
+                                                                       : FINISH_NONE;
 }
 
 void request_blame(struct request *r, int e) {
@@ -367,7 +369,8 @@ uint32_t request_shareable(const struct request *r) {
         return 0;
     if (r->sum)
         return MIN(r->n_pooled, r->n_tokens - 1);
-    return r->n_prompt_lp < r->want_prompt_lp ? r->n_prompt_lp : r->n_tokens - 1;
+    return r->n_prompt_lp < r->want_prompt_lp ? r->n_prompt_lp
+                                              : r->n_tokens - MUTANT(shares_last_token, 1, 0);
 }
 
 /* ---- together ---- */
@@ -380,10 +383,10 @@ static void replay(struct request *r) {
 
     for (uint32_t i = r->n_prompt; i < n && why == FINISH_NONE; i++) {
         r->n_tokens = i + 1;
-        why = judge(r, r->tokens[i]);
+        why = MUTANT(stop_not_replayed, judge(r, r->tokens[i]), FINISH_NONE);
     }
     r->n_tokens = n;
-    if (why == FINISH_NONE && n >= r->max_tokens)
+    if (why == FINISH_NONE && MUTANT(resumed_past_end, n >= r->max_tokens, false))
         why = FINISH_LENGTH;
     if (why != FINISH_NONE)
         request_finish(r, why);
@@ -399,7 +402,8 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(*r->tokens));
     r->n_tokens = r->n_given = m->n_tokens;
     r->cap = m->n_tokens + GROW_MIN;
-    r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
+    r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new,
+                                  MUTANT(context_unlimited, room, UINT32_MAX));
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
     if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0)

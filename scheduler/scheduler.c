@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/mutant.h"
 #include "scheduler/events.h"
 #include "scheduler/private.h"
 #include "text/tokenizer.h"
@@ -44,6 +45,7 @@ static int init_pager(struct sched *s) {
         .max_seqs = s->opts.max_seqs + (s->opts.no_retention ? 0 : RETAIN_MAX),
         .max_seq_tokens = (uint32_t)MIN(slots, i->max_context),
         .hash_seed = s->opts.hash_seed,
+        .hash_bits = s->opts.hash_bits,
     };
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
@@ -190,7 +192,8 @@ void sched_note_news(struct sched *s, struct request *r) {
 }
 
 void sched_maybe_free(struct sched *s, struct request *r) {
-    if (r->state != REQUEST_DONE || !r->told.end || r->n_flights > 0)
+    if (r->state != REQUEST_DONE || !r->told.end ||
+        MUTANT(freed_under_way, r->n_flights > 0, false))
         return;
     struct request **at = sched_slot(s, r->id);
     assert(*at == r);
@@ -218,7 +221,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
         spec_finish(&s->spec, r);
     }
-    turns_leave(s, r);
+    MUTANT(tenant_never_leaves, turns_leave(s, r), (void)0);
     count_end(s, r);
     sched_note_news(s, r);
 }
@@ -305,7 +308,8 @@ int sched_submit(struct sched *s, const struct submit *m) {
     retain_note_turn(&s->retain, r->program, clock_now(s->clock));
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     if (r->deadline_ns > 0)
-        s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
+        s->next_deadline_ns =
+            MUTANT(deadline_of_last, MIN(s->next_deadline_ns, r->deadline_ns), r->deadline_ns);
     if (m->grammar.len > 0)
         return ask(s, r, m);
     enqueue(s, r);
@@ -315,7 +319,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
 void sched_cancel(struct sched *s, uint64_t id) {
     struct request *r = *sched_slot(s, id);
 
-    if (r && r->state != REQUEST_DONE)
+    if (r && MUTANT(cancel_lost, r->state != REQUEST_DONE, r->state == REQUEST_RUNNING))
         sched_finish(s, r, FINISH_CANCELLED);
 }
 
@@ -339,7 +343,7 @@ static void expire(struct sched *s) {
         return;
     s->next_deadline_ns = INT64_MAX;
     expire_list(s, &s->waiting, now);
-    expire_list(s, &s->running, now);
+    MUTANT(deadline_ignored, expire_list(s, &s->running, now), (void)0);
     expire_list(s, &s->compiling, now);
 }
 

@@ -53,6 +53,7 @@ struct sched_opts {
     const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
     struct engine *draft_engine; /* of a small model with the same tokens; NULL: there is none */
     uint64_t hash_seed;
+    uint32_t hash_bits;                /* tests: cut hashes of pages collide; 0: all bits */
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
     struct suspects *suspects;         /* NULL, or the shared page */
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */

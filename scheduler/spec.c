@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/mutant.h"
 #include "scheduler/drafter.h"
 #include "text/constraint.h"
 
@@ -271,7 +272,7 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
 
     n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max), &strength);
     if (r->place)
-        n = cut_refused(r->place, draft, n);
+        n = MUTANT(draft_ungrammatical, cut_refused(r->place, draft, n), n);
     k = survivals(s, q, i, level_of(strength), n, survival, &sum);
     if (k == 0 || sum <= best)
         return best;
@@ -303,9 +304,10 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
                                      uint32_t *max) {
     uint32_t left = r->max_tokens - r->n_tokens;
 
-    if (s->n_sources == 0 || s->quiet || r->flags & SUBMIT_NO_SPECULATION || left < 2)
+    if (s->n_sources == 0 || s->quiet || left < 2 ||
+        MUTANT(draft_unwanted, r->flags & SUBMIT_NO_SPECULATION, 0))
         return NULL;
-    *max = MIN(s->max_draft, left - 1);
+    *max = MIN(s->max_draft, left - MUTANT(draft_past_end, 1, 0));
     return begin(s, r, t);
 }
 

@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/mutant.h"
 #include "scheduler/constrain.h"
 #include "scheduler/private.h"
 
@@ -35,13 +36,14 @@ static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
 
     kv_seq_pages(r->seq, &n_pages);
-    return r->n_flights == 0 && r->n_computed == n_pages * s->rules.page_tokens;
+    return MUTANT(attached_under_way, r->n_flights == 0, true) &&
+           r->n_computed == n_pages * s->rules.page_tokens;
 }
 
 static void attach(struct sched *s, struct request *r) {
     uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
 
-    if (r->n_preempted == 0) {
+    if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
         s->stats.n_cached_tokens += to - from;
@@ -70,7 +72,7 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
 
 static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t n_tokens = r->n_tokens + r->n_pending;
+    uint32_t n_tokens = r->n_tokens + MUTANT(pending_forgotten, r->n_pending, 0);
     uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
 
     *q = (struct plan_req){
@@ -101,7 +103,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
 
     if (r->seen_step > 0 && need > room && s->n_launched < r->seen_step + LOOK_AGAIN) {
         q->n_hit = r->seen_hit;
-        q->unfit = true;
+        q->unfit = MUTANT(stale_hit, true, false);
         return;
     }
     m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
@@ -184,7 +186,9 @@ static void gather(struct sched *s) {
 static void preempt(struct sched *s, struct request *r) {
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
-    r->n_computed = 0;
+    r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
+    r->n_tokens -= MUTANT(preempted_token_lost, 0, request_n_out(r) > 0);
+    r->queued.standing.key += MUTANT(preempted_to_the_back, 0, 1000000000);
     r->n_preempted++;
     r->n_bypassed = 0;
     r->seen_step = 0;
@@ -223,7 +227,8 @@ static void apply(struct sched *s, int64_t now) {
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = s->planned[i];
 
-        r->stalled = i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES;
+        r->stalled = MUTANT(stall_forgotten,
+                            i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES, false);
         r->n_bypassed = p->req[i].n_bypassed;
         if (p->req[i].verdict == PLAN_YIELD)
             preempt(s, r);
@@ -271,7 +276,8 @@ static void write_suspects(struct sched *s, int64_t now) {
     if (!page)
         return;
     __atomic_store_n(&page->n, 0, __ATOMIC_RELEASE);
-    for (uint64_t step = s->n_waited + 1; step <= s->n_launched; step++) {
+    for (uint64_t step = MUTANT(suspects_of_last_step, s->n_waited + 1, s->n_launched);
+         step <= s->n_launched; step++) {
         const struct batch *t = &s->batch[step % SCHED_DEPTH_MAX];
 
         for (uint32_t i = 0; i < t->b.n_seqs && n < SUSPECTS_MAX; i++)
@@ -374,7 +380,8 @@ int step_launch(struct sched *s) {
     int64_t begin = clock_now(s->clock);
 
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
-    if (sched_n_flights(s) > 0 && (before->alone || before->drafts))
+    if (sched_n_flights(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
+                                   MUTANT(drafts_overlapped, before->drafts, false)))
         return 1;
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return 1;
@@ -410,7 +417,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         uint32_t before = r->n_tokens;
 
         r->n_flights--;
-        if (r->state == REQUEST_DONE) {
+        if (MUTANT(finished_twice, r->state == REQUEST_DONE, false)) {
             sched_maybe_free(s, r);
             continue;
         }

@@ -270,12 +270,22 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
     EXPECT(got.n_idle, want.n_idle);
 }
 
+/* Pages that no other sequence holds: its own, and published ones whose only holder it is. */
+static uint32_t n_sole(const struct model *m, const struct model_seq *s) {
+    uint32_t t = m->opts.page_tokens, n = s->n_pages - s->n_committed / t;
+
+    for (uint32_t end = t; end <= s->n_committed; end += t)
+        n += holders(m, find(m, s->share, s->token, end)) == 1;
+    return n;
+}
+
 static void check_seq(const struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n;
     const kv_page *page = kv_seq_pages(s->real, &n);
 
     EXPECT(n, s->n_pages);
     EXPECT(kv_seq_committed(s->real), s->n_committed);
+    EXPECT(kv_seq_sole(s->real), n_sole(m, s));
     for (uint32_t i = 0; i < s->n_committed; i++)
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
     for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "tests/sim/mutate.h"
 #include "tests/sim/replay.h"
 #include "tests/sim/run.h"
 
@@ -116,11 +118,47 @@ static int replay(int argc, char **argv) {
     return o.trace ? replay_run(&o) : usage();
 }
 
+#ifdef WEFT_MUTANTS
+static int mutants(int argc, char **argv) {
+    struct mutate_opts o = {.n_runs = 20, .n_processes = 1, .max_steps = 1000000};
+
+    for (int i = 0; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--runs") == 0)
+            o.n_runs = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--threads") == 0)
+            o.n_processes = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--only") == 0)
+            o.only = argv[i + 1];
+        else if (strcmp(argv[i], "--steps") == 0)
+            o.max_steps = strtoull(argv[i + 1], NULL, 10);
+        else
+            return usage();
+    }
+    return argc % 2 == 0 && o.n_runs > 0 && o.n_processes > 0 ? mutate(&o) : usage();
+}
+#else
+/* They are in a program of their own: the pager and the scheduler of this one are as in weftd. */
+static int mutants(int argc, char **argv) {
+    char self[4096], other[4200];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+    if (n < 0)
+        return 2;
+    self[n] = '\0';
+    snprintf(other, sizeof(other), "%s-mutants", self);
+    execv(other, argv - 2);
+    perror(other);
+    return 2;
+}
+#endif
+
 int main(int argc, char **argv) {
     static struct run_opts o = {.first = 1, .last = 1000, .base.n_steps = STEPS};
 
     if (argc > 2 && strcmp(argv[1], "replay") == 0)
         return replay(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "mutants") == 0)
+        return mutants(argc - 2, argv + 2);
     if (argc < 2 || strcmp(argv[1], "run") != 0 || !parse_run(&o, argc - 2, argv + 2))
         return usage();
     return run_seeds(&o);

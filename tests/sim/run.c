@@ -8,13 +8,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define REPEAT_SEEDS 100 /* one seed in so many is run twice: the same must happen */
 #define SAYS_MAX 4096
-#define HANG_S 60 /* a case takes milliseconds */
+#define HANG_S 60u /* a case takes milliseconds */
 
 /* What a process shares with the one that started it. */
 struct shared {
@@ -55,6 +56,7 @@ static void run_seed(struct swarm_case *c, struct shared *shared) {
 /* @first, @first + @stride, ... in a process of their own. */
 static void start(struct child *child, const struct run_opts *o, uint64_t first, uint64_t stride) {
     static struct swarm_case c;
+    struct itimerval limit = {.it_value.tv_sec = o->hang_s ? o->hang_s : HANG_S};
     int fd[2];
 
     child->n_says = 0;
@@ -72,7 +74,10 @@ static void start(struct child *child, const struct run_opts *o, uint64_t first,
     setrlimit(RLIMIT_CORE, &(struct rlimit){0});
     c = o->base;
     for (c.seed = first; c.seed <= o->last; c.seed += stride) {
-        alarm(HANG_S);
+        if (o->max_steps && child->shared->total.n_steps >= o->max_steps)
+            break;
+        child->shared->at = 0;
+        setitimer(ITIMER_VIRTUAL, &limit, NULL);
         run_seed(&c, child->shared);
     }
     exit(0); /* the leak checker of the sanitizers runs */
@@ -97,8 +102,8 @@ static bool finish(struct child *child) {
     child->says[child->n_says] = '\0';
     waitpid(child->pid, &status, 0);
     child->pid = 0;
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-        snprintf(child->says, SAYS_MAX, "it does not end: %d s are over\n", HANG_S);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGVTALRM)
+        snprintf(child->says, SAYS_MAX, "it does not end\n");
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 
@@ -114,6 +119,23 @@ bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at
         *at = child.shared->at;
     munmap(child.shared, sizeof(*child.shared));
     return failed;
+}
+
+void run_processes(const struct run_opts *o, uint32_t n, struct run_result *out) {
+    CLEANUP(freep) struct child *child = calloc(n, sizeof(*child));
+
+    if (!child)
+        exit(2);
+    for (uint32_t i = 0; i < n; i++) {
+        child[i].shared = shared_memory(sizeof(*child[i].shared));
+        start(&child[i], &o[i], o[i].first, 1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        out[i].failed = finish(&child[i]);
+        out[i].n_steps = child[i].shared->total.n_steps + (out[i].failed ? child[i].shared->at : 0);
+        snprintf(out[i].says, sizeof(out[i].says), "%s", child[i].says);
+        munmap(child[i].shared, sizeof(*child[i].shared));
+    }
 }
 
 /* ---- making it smaller ---- */

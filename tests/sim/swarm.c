@@ -167,7 +167,7 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
     struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.families),
                                       rng_below(r, n + n / 4 + 2), output_length(u, r));
 
-    c->m.share_key[0] = (uint8_t)rng_below(r, u->w.keys);
+    c->m.share_key[15] = (uint8_t)rng_below(r, u->w.keys);
     c->m.program = u->w.hungry ? 0 : rng_below(r, u->w.programs);
     c->m.tenant = rng_below(r, u->w.tenants);
     return c;

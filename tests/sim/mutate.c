@@ -1,0 +1,114 @@
+#include "tests/sim/mutate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/sim/run.h"
+#include "tests/support/mutants.h"
+
+#define RUNS_MAX 1000u
+#define SEEDS 1000000u /* of a run: more than it can use */
+#define STEPS 2000u    /* of a seed */
+#define HANG_S 5u
+#define NEEDED 95 /* percent of the runs */
+
+/* Bugs that make everything slower and nothing wrong are for the pager's own tests. */
+static const char *const not_here[] = {"kv_lru_backwards"};
+
+/* What found it, in a few words. */
+static void cause_of(const char *says, char *out, size_t size) {
+    const char *at;
+    char word[64];
+    int n;
+
+    if (sscanf(says, "invariant %d %63s broken", &n, word) == 2)
+        snprintf(out, size, "%d %s", n, word);
+    else if (sscanf(says, "kv_pager_check: invariant %d", &n) == 1)
+        snprintf(out, size, "pager %d", n);
+    else if (strncmp(says, "telltale: ", 10) == 0)
+        snprintf(out, size, "tell-tale: %s",
+                 strstr(says, "reads position") ? "READ"
+                 : strstr(says, "page")         ? "WRITERS"
+                 : strstr(says, "changed")      ? "UNCHANGED"
+                                                : "BATCH");
+    else if ((at = strstr(says, "Assertion")) != NULL && (at = strstr(says, ".c:")) != NULL) {
+        const char *from = at;
+
+        while (from > says && from[-1] != '/')
+            from--;
+        snprintf(out, size, "assert in %.*s.c", (int)(at - from), from);
+    } else
+        snprintf(out, size, "%s",
+                 strncmp(says, "it does not end", 15) == 0 ? "does not end" : "crash");
+}
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* The cause that most of them have. */
+static const char *usual(char cause[][80], uint32_t n) {
+    uint32_t best = 0, most = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t same = 0;
+
+        for (uint32_t k = 0; k < n; k++)
+            same += strcmp(cause[i], cause[k]) == 0;
+        if (same > most)
+            most = same, best = i;
+    }
+    return n > 0 ? cause[best] : "-";
+}
+
+static bool try_mutant(const struct mutate_opts *o, const struct mutant *m) {
+    static struct run_opts run[RUNS_MAX];
+    static struct run_result result[RUNS_MAX];
+    static char cause[RUNS_MAX][80];
+    uint64_t steps[RUNS_MAX];
+    uint32_t n = MIN(o->n_runs, RUNS_MAX), n_found = 0, missed = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        run[i] = (struct run_opts){.first = 1 + (uint64_t)i * SEEDS,
+                                   .last = (uint64_t)(i + 1) * SEEDS,
+                                   .base.n_steps = STEPS,
+                                   .max_steps = o->max_steps,
+                                   .hang_s = HANG_S};
+    *m->on = 1;
+    for (uint32_t i = 0; i < n; i += o->n_processes)
+        run_processes(run + i, MIN(o->n_processes, n - i), result + i);
+    *m->on = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!result[i].failed)
+            continue;
+        steps[n_found] = result[i].n_steps;
+        cause_of(result[i].says, cause[n_found++], sizeof(cause[0]));
+    }
+    missed = n - n_found;
+    qsort(steps, n_found, sizeof(*steps), by_value);
+    printf("| %s | %s | %u/%u | %llu | %llu | %s |\n", m->name, m->text, n_found, n,
+           (unsigned long long)(n_found > 0 ? steps[n_found / 2] : 0),
+           (unsigned long long)(n_found > 0 ? steps[n_found - 1] : 0), usual(cause, n_found));
+    fflush(stdout);
+    return missed * 100 <= n * (100 - NEEDED);
+}
+
+int mutate(const struct mutate_opts *o) {
+    uint32_t n = 0, n_found = 0;
+
+    puts("| bug | what is wrong | found | steps, median | most | by |\n|---|---|---|---|---|---|");
+    for (uint32_t i = 0; i < n_mutants; i++) {
+        bool here = !o->only || strcmp(o->only, mutants[i].name) == 0;
+
+        for (uint32_t k = 0; k < ARRAY_SIZE(not_here); k++)
+            here &= strcmp(not_here[k], mutants[i].name) != 0;
+        if (!here)
+            continue;
+        n++;
+        n_found += try_mutant(o, &mutants[i]);
+    }
+    printf("\n%u of %u found in at least %d %% of their runs\n", n_found, n, NEEDED);
+    return n_found < n;
+}

@@ -1,0 +1,104 @@
+#pragma once
+
+/*
+ * mutants - the deliberate bugs of base/mutant.h: names, and what each is. Linked into programs whose pager and
+ * scheduler were compiled with WEFT_MUTANTS; the environment variable WEFT_MUTANT switches one on.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The pager's. */
+#define MUTANTS_KV(X)                                                                              \
+    X(kv_leak_on_free, "a freed sequence's last page is forgotten")                                \
+    X(kv_evict_held, "the idle list gets pages that are still held")                               \
+    X(kv_publish_partial, "a page is published one token before it is full")                       \
+    X(kv_no_share_key, "everybody shares with everybody")                                          \
+    X(kv_no_compare, "a hash hit is taken without comparing tokens")                               \
+    X(kv_double_free, "the refused page of a deduplication is freed twice")                        \
+    X(kv_parent_first, "pages are released from the front: parents are evicted first")             \
+    X(kv_no_parent, "a page's key and comparison ignore what precedes it")                         \
+    X(kv_full_halfway, "growing takes what is left before it answers KV_FULL")                     \
+    X(kv_lru_backwards, "the most recently used page is evicted first")                            \
+    X(kv_child_forgotten, "a parent does not learn that a child was evicted")                      \
+    X(kv_length_stays, "truncating gives pages back, but the length committed stays")              \
+    X(kv_no_deduplication, "an equal page is published a second time")                             \
+    X(kv_sees_too_far, "a lookup takes a page that ends one token after what was asked")           \
+    X(kv_published_stays, "truncating gives pages back that still count as published")             \
+    X(kv_hit_not_held, "a page that is attached is not counted as held")                           \
+    X(kv_idle_not_counted, "a match does not say that its pages are idle")                         \
+    X(kv_sole_counts_shared, "pages that others hold too count as freed by yielding")              \
+    X(kv_cut_keeps_page, "truncating to a page's end keeps the page behind it")                    \
+    X(kv_evicted_still_found, "an evicted page stays in the table of prefixes")                    \
+    X(kv_kept_forever, "the pages of a kept sequence stay marked when it is freed")
+
+/* The scheduler's. */
+#define MUTANTS_SCHED(X)                                                                           \
+    X(min_tokens_late, "the sample under way does not count for min_tokens")                       \
+    X(output_misnumbered, "the sample behind one under way has its number")                        \
+    X(prompt_lp_again, "after a preemption the prompt's log probabilities are asked again")        \
+    X(feed_first_want, "a row is fed from its request's first want, not the sample")               \
+    X(draft_believed, "drafted tokens are taken without looking")                                  \
+    X(draft_kept, "the keys of refused drafts count as computed")                                  \
+    X(draft_pages_kept, "pages of refused drafts are kept")                                        \
+    X(draft_counted, "one refused draft counts as computed")                                       \
+    X(draft_unmarked, "the engine is not told that rows are drafts")                               \
+    X(draft_unwanted, "requests that want no drafts have them")                                    \
+    X(draft_past_end, "a draft is longer than what may still come")                                \
+    X(draft_ungrammatical, "drafts are not cut where the grammar refuses them")                    \
+    X(draft_rows_unlimited, "drafts have more rows than there are")                                \
+    X(draft_pages_not_counted, "drafts have pages that are not there")                             \
+    X(event_from_start, "an event's tokens begin at the first output")                             \
+    X(event_end_again, "an end that was told is told again")                                       \
+    X(event_token_left_out, "after an event of three tokens the next is left out")                 \
+    X(accepted_again, "accepted is told with each event")                                          \
+    X(told_before_delivery, "what is packed counts as delivered")                                  \
+    X(stop_not_replayed, "a resumed request forgets half a stop string")                           \
+    X(resumed_past_end, "a request resumed after its last token goes on")                          \
+    X(shares_last_token, "a request may find all its tokens computed")                             \
+    X(one_token_more, "max_tokens is passed by one")                                               \
+    X(context_unlimited, "a request may grow beyond the context and the pool")                     \
+    X(cancel_lost, "cancelling a waiting request does nothing")                                    \
+    X(deadline_ignored, "running requests have no deadline")                                       \
+    X(deadline_of_last, "the next deadline is that of the latest request")                         \
+    X(freed_under_way, "a request is freed while a step has it")                                   \
+    X(tenant_never_leaves, "requests that have ended count as their tenant's")                     \
+    X(attached_under_way, "pages are attached while a step computes the same")                     \
+    X(cached_counted_again, "what is found after a preemption counts as cached")                   \
+    X(preempted_still_computed, "a preempted request counts as computed")                          \
+    X(preempted_token_lost, "a preempted request loses its last token")                            \
+    X(preempted_to_the_back, "a preempted request loses its standing")                             \
+    X(suspects_of_last_step, "only the last of two steps is suspect")                              \
+    X(alone_overlapped, "a step is launched beside one that must be alone")                        \
+    X(drafts_overlapped, "a step is launched while drafts are checked")                            \
+    X(finished_twice, "a request that has ended takes its sample all the same")                    \
+    X(stale_hit, "an old lookup of a prefix is taken for a new one")                               \
+    X(stall_forgotten, "nobody remembers that a leader had no page")                               \
+    X(stalled_followed, "a leader without a page is followed")                                     \
+    X(all_follow, "of two at the same position each waits for the other")                          \
+    X(pending_forgotten, "the plan does not see the sample under way")                             \
+    X(page_count_short, "the plan counts pages for half of the rows")                              \
+    X(yield_frees_shared, "the plan expects shared pages back, too")                               \
+    X(yield_from_the_top, "the highest of those that may yield does first")                        \
+    X(yield_of_higher, "pages are taken from those that stand higher")                             \
+    X(rows_never_turn, "when rows are short the same ones always wait")                            \
+    X(bypass_not_counted, "nobody remembers who was overtaken")                                    \
+    X(bypass_endless, "one that does not fit is overtaken for ever")                               \
+    X(margin_forgotten, "the cost model's error is not added to its estimate")                     \
+    X(idle_hit_for_free, "idle pages that are found count as still available")                     \
+    X(decodes_not_seen, "a prefill does not see that others decode")                               \
+    X(tie_not_broken, "when nobody can go on nobody yields")                                       \
+    X(no_least_chunk, "where steps are slow a prefill gets nothing")                               \
+    X(alone_in_company, "who must be alone decodes with the others")                               \
+    X(priority_forgotten, "priorities are ignored")                                                \
+    X(queue_not_sorted, "a queue is in the order of arrival")
+
+#define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X)
+
+struct mutant {
+    const char *name, *text;
+    int *on;
+};
+
+extern const struct mutant mutants[];
+extern const uint32_t n_mutants;
