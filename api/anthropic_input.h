@@ -22,6 +22,7 @@ struct anthropic_input { /* a translation on its way */
     struct err *err;
     char place[112];       /* of what is being read, for messages */
     yyjson_mut_val *tools; /* its tools */
+    uint32_t n_looked_up;
 
     /* anthropic_turns.c */
     yyjson_mut_val *list;    /* messages */

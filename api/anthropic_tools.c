@@ -14,6 +14,8 @@
  * such a function has "defer_loading": it is known where calls are read, and not given to the template.
  */
 
+#define LOOK_UPS_MAX 4096u /* of tools by their names, each of which may look at all of them */
+
 static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_val_mut_copy(in->doc, v);
 }
@@ -130,7 +132,7 @@ int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
     return 0;
 }
 
-/* The function of this name, or NULL. */
+/* The tool of this name, or NULL. */
 static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
     yyjson_mut_val *tool;
     size_t i, n;
@@ -140,30 +142,39 @@ static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) 
 
         if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), yyjson_get_str(name),
                                    yyjson_get_len(name)))
-            return f;
+            return tool;
     }
     return NULL;
 }
 
 /* ---- among the turns ---- */
 
-int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out) {
+/* Appends "<function>{..}</function>". */
+static int write_function(struct anthropic_input *in, yyjson_mut_val *f, struct buf *out) {
     static const char *const keys[] = {"description", "name", "parameters"};
-    yyjson_mut_val *f = find(in, name), *shown = yyjson_mut_obj(in->doc);
+    yyjson_mut_val *shown = yyjson_mut_obj(in->doc);
 
-    if (!f) /* of a tool that is gone there is only the name */
-        return buf_add(out, yyjson_get_str(name), yyjson_get_len(name));
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
         yyjson_mut_val *v = yyjson_mut_obj_get(f, keys[i]);
 
         if (v && anthropic_put(in, shown, keys[i], yyjson_mut_val_mut_copy(in->doc, v)) < 0)
             return -ENOMEM;
     }
-    char *text = yyjson_mut_val_write(shown, 0, NULL);
-    int r = text ? buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text)
-                 : -ENOMEM;
-    free(text);
-    return r;
+    CLEANUP(freep) char *text = yyjson_mut_val_write(shown, 0, NULL);
+    return text ? buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text)
+                : -ENOMEM;
+}
+
+int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out) {
+    if (++in->n_looked_up > LOOK_UPS_MAX)
+        return anthropic_refuse(in, "", "is one reference to a tool too many");
+    yyjson_mut_val *tool = find(in, name);
+    bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
+    if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* once is enough, and a bound */
+        return buf_add(out, yyjson_get_str(name), yyjson_get_len(name));
+    if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
+        return -ENOMEM;
+    return write_function(in, yyjson_mut_obj_get(tool, "function"), out);
 }
 
 /* What a tool_addition or tool_removal is about: a name, or a definition of a new tool. */
@@ -175,7 +186,11 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
     *name = yyjson_obj_get(definition ? definition : tool, "name");
     if (!yyjson_is_str(*name))
         return anthropic_refuse(in, ".tool", "must be a reference or a definition with a name");
-    if (!definition || find(in, *name))
+    if (!definition)
+        return 0;
+    if (++in->n_looked_up > LOOK_UPS_MAX)
+        return anthropic_refuse(in, "", "is one change of tools too many");
+    if (find(in, *name))
         return 0;
     if (yyjson_mut_arr_size(in->tools) >= REQUEST_TOOLS_MAX)
         return anthropic_refuse(in, ".tool", "is one tool too many");

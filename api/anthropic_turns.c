@@ -15,7 +15,7 @@
  * conversation would be refused as well. There the model is told that something was left out.
  */
 
-#define CALLS_MAX 256u /* blocks of a turn whose calls are looked for by their results */
+#define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
 #define NOT_READABLE "[%s: left out, this model reads only text]"
 
 static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
@@ -354,17 +354,20 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
  * only the order says what belongs to what. Then the rest. */
 static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
     CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
-    yyjson_val *call, *block, *id;
+    yyjson_val *call, *block;
     size_t i, n, k, m;
     int r = 0;
 
     if (!done)
         return -ENOMEM;
     yyjson_arr_foreach(in->asked, k, m, call) {
-        id = yyjson_obj_get(call, "id");
+        yyjson_val *id = yyjson_obj_get(call, "id");
+
         if (k >= CALLS_MAX || !is_about(call, "tool_use", "id", id))
             continue;
         yyjson_arr_foreach(content, i, n, block) {
+            if (i >= CALLS_MAX)
+                break;
             if (done[i] || !is_about(block, "tool_result", "tool_use_id", id))
                 continue;
             done[i] = true;
