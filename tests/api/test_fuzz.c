@@ -31,11 +31,26 @@ static const char *const bodies[] = {
     "{\"tokens\":[1,2,3]}",
     "{\"input\":[\"ab\",\"c\",\"d\",\"e\"],\"encoding_format\":\"base64\",\"dimensions\":4,"
     "\"pooling\":\"mean\",\"metadata\":{\"user_id\":\"u\"},\"safety_identifier\":\"s\"}",
+    "{\"model\":\"claude\",\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":\"s\"}],"
+    "\"stream\":true,"
+    "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":[{"
+    "\"type\":"
+    "\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"tool_use\",\"id\":\"c\","
+    "\"name\":\"f\","
+    "\"input\":{\"a\":1}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_"
+    "id\":\"c\","
+    "\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"f\"}]},{\"type\":\"document\","
+    "\"source\":{"
+    "\"type\":\"text\",\"data\":\"d\"}}]},{\"role\":\"system\",\"content\":[{\"type\":\"tool_"
+    "addition\","
+    "\"tool\":{\"definition\":{\"name\":\"g\",\"input_schema\":{}}}}]}],\"tools\":[{\"name\":\"f\","
+    "\"input_schema\":{},\"defer_loading\":true}],\"thinking\":{\"type\":\"adaptive\"},\"top_k\":"
+    "3}",
 };
 
 static const char *const paths[] = {
     "/v1/chat/completions", "/v1/chat/completions", "/v1/completions", "/v1/completions",
-    "/v1/completions",      "/detokenize",          "/v1/embeddings"};
+    "/v1/completions",      "/detokenize",          "/v1/embeddings",  "/v1/messages"};
 
 static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",
@@ -184,9 +199,11 @@ Test(fuzz, any_body_in_a_good_request) {
         cr_assert(reply.status == 200 || reply.status == 400 || reply.status == 404, "%d for %.*s",
                   reply.status, (int)in.len, in.data);
         if (reply.status != 200)
-            cr_assert(strncmp(reply.body.data, "{\"error\":{\"message\":\"", 21) == 0 &&
-                          strstr(reply.body.data, "\"param\":") &&
-                          strstr(reply.body.data, "\"code\":\""),
+            cr_assert(strstr(paths[k], "messages")
+                          ? strncmp(reply.body.data, "{\"type\":\"error\",\"error\":{", 25) == 0
+                          : strncmp(reply.body.data, "{\"error\":{\"message\":\"", 21) == 0 &&
+                                strstr(reply.body.data, "\"param\":") &&
+                                strstr(reply.body.data, "\"code\":\""),
                       "%s", reply.body.data);
         n_ok += reply.status == 200;
         n_bad += reply.status != 200;
