@@ -240,10 +240,11 @@ Test(anthropic_input, tools_may_be_told_of_later) {
         {SAY(Q) ",\"tools\":[" LATER("g") "," TOOL "," LATER("h") "]",
          USER_("q") "[" TOOL_ "]" OFF},
         {SAY(Q) ",\"tools\":[" LATER("g") "]", USER_("q") OFF},
-        {SAY(Q "," ASSISTANT("[" USE "]") "," USER("[" GIVE(
-             ",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
-             "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"},{\"type\":\"tool_reference\",\"tool_name\":\"f\"},{\"type\":\"tool_reference\",\"tool_name\":\"g\"}]") "]")) ",\"tools\":[" TOOL
-                                                                            "," LATER("g") "]",
+        {SAY(Q "," ASSISTANT("[" USE "]") "," USER(
+             "[" GIVE(",\"content\":[{\"type\":\"tool_reference\",\"tool_name\":\"g\"},"
+                      "{\"type\":\"tool_reference\",\"tool_name\":\"gone\"},{\"type\":\"tool_"
+                      "reference\",\"tool_name\":\"f\"},{\"type\":\"tool_reference\",\"tool_name\":"
+                      "\"g\"}]") "]")) ",\"tools\":[" TOOL "," LATER("g") "]",
          USER_("q") CALLED("") RESULT(SHOWN("g") "\\ngone\\nf\\ng") "[" TOOL_ "]" OFF},
         {SAY(Q "," NOW("{\"type\":\"tool_addition\",\"tool\":{\"type\":\"tool_definition\","
                        "\"definition\":" LATER(
