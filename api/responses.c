@@ -21,12 +21,21 @@
 
 /* ---- life ---- */
 
+/* Codex makes its conversation shorter when a stream tells it that it is too long, and gives up when the
+ * answer is a 400. */
+static bool is_codex(const struct http *h) {
+    const char *who = http_header(h, "originator", NULL);
+
+    return who && strncmp(who, "codex", 5) == 0;
+}
+
 static int prepare(struct answer *a) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
     if (!rs)
         return -ENOMEM;
     rs->api = a->call->api;
+    rs->streams_errors = is_codex(&a->call->conn->http);
     rs->tenant = a->call->tenant;
     rs->answer = a;
     arena_init(&rs->arena, ARENA_MAX);

@@ -37,6 +37,7 @@ struct responses {
     struct api *api;
     uint32_t tenant;
     struct answer *answer;
+    bool streams_errors; /* its client wants to hear of a prompt that is too long in the stream */
     struct arena arena;
 
     /* Of the request, since its body was read. */

@@ -304,10 +304,21 @@ void responses_stream_end(struct answer *a) {
     send_response(a, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
 }
 
+/* An error before the stream has begun that is told in it all the same. */
+static bool belongs_into_stream(const struct answer *a, const struct err *err) {
+    return a->work.responses->streams_errors && !a->work.running && a->work.r.stream &&
+           strcmp(err->code, "context_length_exceeded") == 0;
+}
+
 bool responses_stream_fail(struct answer *a, struct err *err) {
     responses_rename(err);
-    if (!a->head_sent)
+    if (!a->head_sent && !belongs_into_stream(a, err))
         return false;
+    if (!a->head_sent) {
+        respond_stream(a->call);
+        a->head_sent = true;
+        responses_stream_begin(a);
+    }
     send_response(a, "response.failed", RESPONSES_FAILED, err);
     return true;
 }

@@ -319,6 +319,39 @@ Test(responses, a_failure_inside_a_stream_is_its_last_event) {
     world_stop(&w);
 }
 
+/* Codex makes room when the stream says so; a 400 ends its turn. */
+Test(responses, codex_hears_of_a_full_context_in_the_stream) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20}, line = {.max = 1 << 20};
+
+    responses_start(&w);
+    buf_add_str(&body, "{\"stream\":true,\"input\":\"");
+    for (int i = 0; i < 4000; i++)
+        buf_add_str(&body, "words ");
+    buf_add_str(&body, "\"}");
+    for (int codex = 0; codex < 2; codex++) {
+        int fd = world_connect(&w);
+        world_say(&w, fd,
+                  "POST " RESPONSES " HTTP/1.1\r\nHost: localhost\r\nOriginator: %s\r\n"
+                  "Content-Length: %zu\r\n\r\n%s",
+                  codex ? "codex_exec" : "other", body.len, body.data);
+        world_receive(&w, fd, &r);
+        world_drop(&w, fd);
+        cr_expect_eq(r.status, codex ? 200 : 400);
+        if (!codex) {
+            reply_deinit(&r);
+            continue;
+        }
+        yyjson_doc *doc = responses_read(&r, &line);
+        cr_expect_str_eq(line.data, "failed");
+        cr_expect(yyjson_equals_str(yyjson_ptr_get(yyjson_doc_get_root(doc), "/error/code"),
+                                    "context_length_exceeded"));
+        yyjson_doc_free(doc);
+    }
+    world_stop(&w);
+}
+
 Test(responses, a_client_that_leaves_frees_its_generation) {
     struct world w;
 

@@ -52,6 +52,21 @@ NAMESPACE = """\
 There is no such agent.
 """
 
+# The tool of an MCP server.
+MCP = """\
+=== results=0
+<tool_call>
+{"name": "mcp__loom__twist", "arguments": {"word": "heddle"}}
+</tool_call>
+=== results=1 has=elddeh
+It is elddeh.
+"""
+LOOM = """
+[mcp_servers.loom]
+command = "node"
+args = ["%s"]
+"""
+
 CONFIG = """\
 model = "%s"
 model_provider = "weft"
@@ -74,10 +89,9 @@ def program():
 class Codex:
     """A home, a folder to work in and a server."""
 
-    def __init__(self, script, *flags, model="scripted", idle_ms=60000, template=True):
-        self.program, self.model, self.idle_ms = program(), model, idle_ms
-        text = (SOURCE / "thinking.jinja").read_text() if template else None
-        self.server = Scripted(script, "--name", model, *flags, template=text)
+    def __init__(self, script, *flags, model="scripted", idle_ms=60000, more=""):
+        self.program, self.model, self.idle_ms, self.more = program(), model, idle_ms, more
+        self.server = Scripted(script, "--name", model, *flags, template=(SOURCE / "thinking.jinja").read_text())
         self.folder = tempfile.TemporaryDirectory(prefix="weft-codex-")
         self.work, self.home = pathlib.Path(self.folder.name, "work"), pathlib.Path(self.folder.name, "home")
 
@@ -86,7 +100,7 @@ class Codex:
         self.work.mkdir()
         self.home.mkdir()
         (self.work / "word.txt").write_text("heddle\n")
-        (self.home / "config.toml").write_text(CONFIG % (self.model, self.server.url, self.idle_ms))
+        (self.home / "config.toml").write_text(CONFIG % (self.model, self.server.url, self.idle_ms) + self.more)
         return self
 
     def __exit__(self, *why):
@@ -141,10 +155,12 @@ def test_tools_in_a_namespace():
         assert "invalid agent id nobody" in c.server.runs[-1]["prompt"]
 
 
-def test_the_service_keeps_no_conversation_of_it():
-    with Codex("===\nYes.\n") as c:
-        items, _ = c.run("Are you there?")
-        assert [i["text"] for i in of(items, "agent_message")] == ["Yes."], items
+def test_tools_of_an_mcp_server():
+    with Codex(MCP, more=LOOM % (SOURCE / "codex" / "mcp.mjs")) as c:
+        items, end = c.run("Twist the word heddle.")
+        assert [i["text"] for i in of(items, "agent_message")] == ["It is elddeh."], (items, end)
+        call = of(items, "mcp_tool_call")[0]
+        assert (call["server"], call["tool"], call["arguments"]) == ("loom", "twist", {"word": "heddle"}), call
 
 
 def test_silence_is_not_taken_for_the_end():
@@ -161,7 +177,7 @@ def test_a_failure_is_told():
         assert end["type"] == "turn.failed" and "The script says so." in end["error"]["message"], end
     with Codex("===\nYes.\n") as c:
         _, end = c.run("-", prompt="word " * 180000)
-        assert end["type"] == "turn.failed" and "context" in end["error"]["message"], end
+        assert end["type"] == "turn.failed" and "context window" in end["error"]["message"], end
 
 
 main(globals())
