@@ -30,7 +30,7 @@ enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
  *      section_begin call (separator call)* section_end
  *      call = call_begin NAME name_end ARGUMENTS call_end
  * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
- * number in the message. Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON), or
+ * number in the message, {nl} for a line break that may be missing. Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON), or
  * "key=literal, ..." (ARGS_PYTHON), or {key:value} with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
  *      (key_begin KEY key_end VALUE value_end)*
  * where a VALUE is a bare string or, for what is no string, JSON. key_end_json, if there is one, takes
@@ -40,7 +40,7 @@ struct toolcall_shape {
     enum toolcall_args args;
     const char *section_begin, *section_end, *separator;
     const char *call_begin, *name_end, *call_end;
-    const char *name_end_also; /* as good as name_end; or NULL */
+    const char *call_begin_also, *name_end_also; /* as good as these; or NULL */
     const char *key_begin, *key_end, *key_end_json, *value_end;
     uint8_t id_len;
 };

@@ -24,35 +24,66 @@ int force_refuse(struct force *f, const char *what) {
 
 /* ---- pieces of a shape ---- */
 
-/* The text up to the next place, as a literal. */
-static const char *put_literal(struct force *f, yyjson_mut_val *list, const char *piece) {
-    size_t n = 0;
+enum place { PLACE_ID, PLACE_INDEX, PLACE_TYPE, PLACE_BREAK, PLACES };
 
-    while (piece[n] && strncmp(piece + n, "{id}", 4) != 0 &&
-           strncmp(piece + n, "{index}", 7) != 0 && strncmp(piece + n, "{type}", 6) != 0)
-        n++;
-    if (n)
-        node_add(f->n, list, node_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, piece, n)));
-    return piece + n;
+static const char *const places[PLACES] = {"{id}", "{index}", "{type}", "{nl}"};
+
+static enum place place_at(const char *c) {
+    enum place p = 0;
+
+    while (p < PLACES && strncmp(c, places[p], strlen(places[p])) != 0)
+        p++;
+    return p;
+}
+
+static yyjson_mut_val *place_node(struct force *f, enum place p, yyjson_mut_val *type) {
+    char id[40];
+
+    switch (p) {
+    case PLACE_ID:
+        snprintf(id, sizeof(id), "[A-Za-z0-9]{%u}", f->shape->id_len ? f->shape->id_len : 9);
+        return node_text(f->n, "regex", id);
+    case PLACE_INDEX:
+        return node_text(f->n, "regex", "0|[1-9][0-9]{0,2}");
+    case PLACE_TYPE:
+        return type;
+    default:
+        return node_text(f->n, "regex", "\\n?");
+    }
 }
 
 void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type) {
-    char id[40];
-
     for (const char *c = or_empty(piece); *c;) {
-        c = put_literal(f, list, c);
-        if (strncmp(c, "{id}", 4) == 0) {
-            snprintf(id, sizeof(id), "[A-Za-z0-9]{%u}", f->shape->id_len ? f->shape->id_len : 9);
-            node_add(f->n, list, node_text(f->n, "regex", id));
-            c += 4;
-        } else if (strncmp(c, "{index}", 7) == 0) {
-            node_add(f->n, list, node_text(f->n, "regex", "0|[1-9][0-9]{0,2}"));
-            c += 7;
-        } else if (strncmp(c, "{type}", 6) == 0) {
-            node_add(f->n, list, type);
-            c += 6;
+        enum place p = place_at(c);
+        size_t n = p < PLACES ? strlen(places[p]) : 0;
+
+        if (p < PLACES) {
+            node_add(f->n, list, place_node(f, p, type));
+            c += n;
+            continue;
         }
+        while (c[n] && place_at(c + n) == PLACES)
+            n++;
+        node_add(f->n, list, node_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, c, n)));
+        c += n;
     }
+}
+
+/* One of two, where there are two. */
+static void put_either(struct force *f, yyjson_mut_val *list, const char *piece, const char *also) {
+    yyjson_mut_val *either, *one;
+
+    if (!also) {
+        force_piece(f, list, piece, NULL);
+        return;
+    }
+    either = node_list(f->n, "either");
+    for (int i = 0; i < 2; i++) {
+        one = node_list(f->n, "sequence");
+        force_piece(f, one, i ? also : piece, NULL);
+        node_add(f->n, either, one);
+    }
+    node_add(f->n, list, either);
 }
 
 /* ---- arguments as JSON ---- */
@@ -169,15 +200,7 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
         if (!is_plain(f->tool->name))
             return force_refuse(f, "this function's name");
         force_piece(f, one, f->tool->name, NULL);
-        if (f->shape->name_end_also) {
-            yyjson_mut_val *end = node_list(f->n, "either");
-
-            node_add(f->n, end, node_text(f->n, "literal", f->shape->name_end));
-            node_add(f->n, end, node_text(f->n, "literal", f->shape->name_end_also));
-            node_add(f->n, one, end);
-        } else {
-            force_piece(f, one, f->shape->name_end, NULL);
-        }
+        put_either(f, one, f->shape->name_end, f->shape->name_end_also);
         r = put_args(f, one);
         node_add(f->n, either, one);
     }
@@ -207,7 +230,8 @@ static const char *rest_of(const struct toolcall_format *f, const char *piece) {
 /* One call, @begin before its name. */
 static int put_call(struct force *f, const struct toolcall_force *o, const char *begin,
                     yyjson_mut_val *list) {
-    force_piece(f, list, begin, NULL);
+    put_either(f, list, begin,
+               o->after && begin != f->shape->call_begin ? NULL : f->shape->call_begin_also);
     int r = put_tools(f, o, list);
 
     if (r == 0)
@@ -219,14 +243,16 @@ static int put_call(struct force *f, const struct toolcall_force *o, const char 
 static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     const struct toolcall_shape *s = f->shape;
     uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;
-    yyjson_mut_val *call = node_list(f->n, "sequence");
+    yyjson_mut_val *call = node_list(f->n, "sequence"), *separator = NULL;
     int r = put_call(f, o, s->call_begin, call);
 
     if (r < 0)
         return r;
-    node_add(f->n, list,
-             node_repeat(f->n, call, s->separator ? node_text(f->n, "literal", s->separator) : NULL,
-                         1, max));
+    if (s->separator) {
+        separator = node_list(f->n, "sequence");
+        force_piece(f, separator, s->separator, NULL);
+    }
+    node_add(f->n, list, node_repeat(f->n, call, separator, 1, max));
     return 0;
 }
 

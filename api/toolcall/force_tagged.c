@@ -18,7 +18,7 @@
 static void set_stop(struct force *f) {
     const char *at = f->shape->value_end + strspn(f->shape->value_end, "\n");
 
-    snprintf(f->stop, sizeof(f->stop), "%.*s", (int)strcspn(at, "\n"), at);
+    snprintf(f->stop, sizeof(f->stop), "%.*s", (int)strcspn(at, "\n{"), at);
 }
 
 /* {type} of a value that is no string. */

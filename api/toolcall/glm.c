@@ -52,13 +52,13 @@ const struct toolcall_format format_glm = {
     .triggers = {"<tool_call>"},
     .needs_special = true,
     .shape = {.args = ARGS_TAGGED,
-              .separator = "\n",
+              .separator = "{nl}",
               .call_begin = "<tool_call>",
-              .name_end = "\n",
+              .name_end = "{nl}",
               .call_end = "</tool_call>",
               .key_begin = "<arg_key>",
-              .key_end = "</arg_key>\n<arg_value>",
-              .value_end = "</arg_value>\n"},
+              .key_end = "</arg_key>{nl}<arg_value>",
+              .value_end = "</arg_value>{nl}"},
     .states = states,
 };
 

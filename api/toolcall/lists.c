@@ -42,12 +42,12 @@ const struct toolcall_format format_command_r = {
     .triggers = {"Action:"},
     .force_after = {"Action:\n```json\n["}, /* the word alone may be anything */
     .shape = {.args = ARGS_JSON,
-              .section_begin = "Action:\n```json\n[",
-              .section_end = "]```",
-              .separator = ", ",
-              .call_begin = "{\"tool_name\": \"",
-              .name_end = "\", \"parameters\": ",
-              .call_end = "}"},
+              .section_begin = "Action:\n```json\n[\n    ",
+              .section_end = "\n]```",
+              .separator = ",\n    ",
+              .call_begin = "{\n        \"tool_name\": \"",
+              .name_end = "\",\n        \"parameters\": ",
+              .call_end = "\n    }"},
     .states = command_r_states,
 };
 

@@ -33,7 +33,7 @@
     "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<tool_call>\\n{\\\"name\\\": "       \
     "\\\"\"},"                                                                                     \
     "{\"either\":[" tools "]},{\"literal\":\"}\\n</tool_call>\"}]},\"separator\":"                 \
-    "{\"literal\":\"\\n\"},\"min\":1,\"max\":" max "}]}"
+    "{\"sequence\":[{\"literal\":\"\\n\"}]},\"min\":1,\"max\":" max "}]}"
 #define CALLS(tools) CALLS_MAX(tools, "128")
 #define AFTER(tools)                                                                               \
     "{\"sequence\":[{\"literal\":\"\\n{\\\"name\\\": \\\"\"},"                                     \

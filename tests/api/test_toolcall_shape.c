@@ -30,6 +30,9 @@ static void put(struct buf *out, const char *piece, uint32_t index, const char *
         } else if (strncmp(c, "{type}", 6) == 0) {
             buf_add_str(out, type);
             c += 6;
+        } else if (strncmp(c, "{nl}", 4) == 0) {
+            buf_add_str(out, index % 2 ? "" : "\n");
+            c += 4;
         } else {
             buf_add_char(out, *c++);
         }

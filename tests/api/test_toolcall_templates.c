@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/api/toolcall_support.h"
+#include "text/constraint.h"
 #include "text/template.h"
 
 #define NOW 1768469213
@@ -18,6 +19,8 @@ enum {
     ONE = 2,    /* one only */
     SILENT = 4, /* with content it leaves calls out, or writes it otherwise */
     THINKS = 8, /* it writes the reasoning, too */
+    REPR = 16,  /* it writes lists as Python does */
+    IDS = 32,   /* its ids are longer than ours */
 };
 
 static const struct {
@@ -25,7 +28,7 @@ static const struct {
     unsigned flags;
 } rows[] = {
     {"Apertus-8B-Instruct", "apertus", "apertus", CALLS},
-    {"ByteDance-Seed-OSS", "seed", "seed", CALLS | THINKS},
+    {"ByteDance-Seed-OSS", "seed", "seed", CALLS | THINKS | REPR},
     {"CohereForAI-c4ai-command-r-plus-tool_use", "command-r", NULL, CALLS},
     {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "command-r7b", "command-r7b", CALLS | THINKS},
     {"GLM-4.6", "glm", "think", CALLS | THINKS},
@@ -67,13 +70,13 @@ static const struct {
     {"mistralai-Mistral-Nemo-Instruct-2407", "mistral-json", NULL, CALLS},
     {"moonshotai-Kimi-K2", "kimi-k2", NULL, CALLS},
     {"openai-gpt-oss-120b", "harmony", NULL, CALLS | ONE},
-    {"openbmb-MiniCPM5-1B", "minicpm", "think", CALLS | THINKS},
+    {"openbmb-MiniCPM5-1B", "minicpm", "think", CALLS | THINKS | REPR},
     {"poolside-Laguna-S-2.1", "glm", "think", CALLS | THINKS},
     {"poolside-Laguna-XS.2", "glm", "think", CALLS | THINKS},
     {"tencent-Hy3", "hunyuan", "hunyuan", CALLS | THINKS},
     {"unsloth-Apriel-1.5", "apriel", "thinking", CALLS},
     {"unsloth-mistral-Devstral-Small-2507", "mistral-args", NULL, CALLS},
-    {"upstage-Solar-Open-100B", "solar", "solar", CALLS},
+    {"upstage-Solar-Open-100B", "solar", "solar", CALLS | IDS},
 };
 
 static char *read_source(const char *dir, const char *name, size_t *len) {
@@ -303,4 +306,102 @@ Test(toolcall_templates, what_a_template_writes_is_read_back) {
         if ((rows[i].flags & (CALLS | ONE)) == CALLS)
             expect_back(i, dir, true);
     }
+}
+
+/* ---- forced calls are those that the template shows */
+
+/* The grammar of the first two tools, over single bytes. */
+static struct constraint *grammar_of(const struct toolcall_format *f) {
+    static struct grammar_vocab *vocab; /* one for all tests of a process */
+    static const int32_t ends[] = {256};
+    static char bytes[256];
+    struct grammar_token token[257] = {0};
+    struct toolcall_tool tools[2];
+    struct toolcall_force o = {.format = f, .tools = tools, .n_tools = 2};
+    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+    yyjson_mut_val *root = NULL;
+    struct constraint *c = NULL;
+    struct err err = {0};
+    size_t len;
+
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        token[i] = (struct grammar_token){.bytes = &bytes[i], .len = 1};
+    }
+    if (!vocab)
+        cr_assert_eq(grammar_vocab_new(&vocab, token, 257, ends, 1), 0);
+    for (size_t i = 0; i < 2; i++) {
+        yyjson_val *one = yyjson_obj_get(yyjson_arr_get(toolcall_tools(), i), "function");
+
+        tools[i] = (struct toolcall_tool){.name = yyjson_get_str(yyjson_obj_get(one, "name")),
+                                          .parameters = yyjson_obj_get(one, "parameters"),
+                                          .param = "tools"};
+    }
+    cr_assert_eq(toolcall_force(&root, &n, &o, &err), 0, "%s: %s", f->name, err.message);
+    char *text = yyjson_mut_val_write(root, 0, &len);
+
+    cr_assert_eq(constraint_new(&c, vocab, text, len, NULL, 0, NULL, &err), 0, "%s", err.message);
+    free(text);
+    yyjson_mut_doc_free(n.doc);
+    return c;
+}
+
+/* How much of @text the grammar takes; *complete: that is all calls. */
+static size_t taken(const struct constraint *c, const char *text, size_t len, bool *complete) {
+    struct constraint_state *s = NULL;
+    size_t i = 0;
+
+    *complete = false;
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    while (i < len && !*complete && constraint_accept(s, (unsigned char)text[i]) == 0) {
+        i++;
+        *complete = constraint_can_end(s);
+    }
+    constraint_state_free(s);
+    return i;
+}
+
+#define ASKS(more)                                                                                 \
+    ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [" CALL(                       \
+        "call0a001", "search_files", "{\"pattern\": \"TODO x\", \"max_results\": 5" more "}") "]}"
+
+static void expect_forced(size_t row, const char *dir) {
+    const char *call = rows[row].flags & REPR ? ASKS("") : ASKS(", \"paths\": [\"a b\", \"c\"]");
+    const struct toolcall_format *f = toolcall_find(rows[row].format);
+    const char *first = f->shape.section_begin ? f->shape.section_begin : f->shape.call_begin;
+    CLEANUP(template_freep) struct template *t = NULL;
+    struct err err = {0};
+    size_t len, n_prompt, n_full, n = strcspn(first, "{\n");
+    CLEANUP(freep) char *source = read_source(dir, rows[row].file, &len);
+
+    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+    CLEANUP(freep) char *prompt = render(t, "", true, &n_prompt);
+    CLEANUP(freep) char *full = render(t, call, false, &n_full);
+
+    if (!prompt || !full)
+        return;
+    size_t begin = begin_of(prompt, n_prompt, full, n_full);
+    const char *also = f->shape.call_begin_also;
+    const char *at = memmem(full + begin, n_full - begin, first, MAX(n, (size_t)1));
+
+    at = !at && also ? strstr(full + begin, also) : at;
+
+    if (!at) {
+        cr_expect_fail("%s: no %s in %s", rows[row].file, first, full + begin);
+        return;
+    }
+    struct constraint *c = grammar_of(f);
+    bool complete = false;
+    size_t end = taken(c, at, (size_t)(full + n_full - at), &complete);
+
+    cr_expect(complete, "%s: after %.*s<<<HERE>>>%s", rows[row].file, (int)end, at, at + end);
+    constraint_free(c);
+}
+
+Test(toolcall_templates, what_is_forced_is_what_they_show) {
+    const char *dir = data_dir();
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if ((rows[i].flags & (CALLS | SILENT | IDS)) == CALLS)
+            expect_forced(i, dir);
 }
