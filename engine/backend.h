@@ -123,8 +123,9 @@ struct be_ops {
     bool unproven; /* never checked on hardware: used only when asked for by name */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
-    /* Copies page src to page dst (COPY_D2D; the whole page or its first n_tokens, as is easier).
-     * Called between steps. NULL: batches with copies are refused by assert. */
+    /* Copies page src to page dst (the whole page or its first n_tokens, as is easier). Called between steps.
+     * Host backends see only COPY_D2D: their host pages are pages behind the others. NULL: batches with copies are
+     * refused by assert. */
     int (*copy)(struct be *b, const struct engine_copy *c);
     /* The logits of a want of the last step that ended, before processors; tests only. May be NULL. */
     const float *(*peek)(const struct be *b, uint32_t want);

@@ -109,6 +109,8 @@ static int size_pages(struct engine *e, struct err *err) {
         return r;
     if (!o->n_pages)
         o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
+    if (!o->n_host_pages)
+        o->n_host_pages = (uint32_t)MIN(o->host_kv_bytes / i->page_bytes, UINT32_MAX / 4);
     if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
         return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
                        text_of(o->kv_bytes).s, o->page_tokens, text_of(i->page_bytes).s);
@@ -133,7 +135,8 @@ static int size_pages(struct engine *e, struct err *err) {
 
 /* Host backends: what is certain to be touched must fit the machine. Devices do their own arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
-    uint64_t kv = e->opts.n_pages * e->info.page_bytes, weights = e->model.weight_bytes;
+    uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes;
+    uint64_t weights = e->model.weight_bytes;
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 
@@ -141,8 +144,8 @@ static int check_memory(const struct engine *e, struct err *err) {
         return 0;
     err_set(err, 0, NULL,
             "does not fit: weights %s + KV memory %s (%u pages of %s) = %s, this machine has %s",
-            text_of(weights).s, text_of(kv).s, e->opts.n_pages, text_of(e->info.page_bytes).s,
-            text_of(weights + kv).s, text_of(have).s);
+            text_of(weights).s, text_of(kv).s, e->opts.n_pages + e->opts.n_host_pages,
+            text_of(e->info.page_bytes).s, text_of(weights + kv).s, text_of(have).s);
     return -ENOMEM;
 }
 
@@ -176,6 +179,7 @@ static void fill_info(struct engine *e) {
     i->max_context = e->opts.max_context;
     i->page_tokens = e->opts.page_tokens;
     i->n_pages = e->opts.n_pages;
+    i->n_host_pages = e->opts.n_host_pages;
     i->n_threads = e->ops->n_threads(e->be);
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
@@ -188,7 +192,7 @@ static int open_backend(struct engine *e, struct err *err) {
     struct be_opts o = {
         .shape = &e->model.shape,
         .engine = &e->opts,
-        .n_pages = e->opts.n_pages,
+        .n_pages = e->opts.n_pages + (e->ops->device ? 0 : e->opts.n_host_pages),
         .page_bytes = e->info.page_bytes,
     };
     int r = e->ops->open(&e->be, &o, err);
@@ -252,8 +256,9 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
 
 static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        assert(e->ops->copy && c[i].dir == COPY_D2D && c[i].cls == KV_GLOBAL);
-        assert(c[i].src < e->opts.n_pages && c[i].dst < e->opts.n_pages);
+        assert(e->ops->copy && c[i].dir <= COPY_H2D && c[i].cls == KV_GLOBAL);
+        assert(c[i].src < (c[i].dir == COPY_H2D ? e->opts.n_host_pages : e->opts.n_pages));
+        assert(c[i].dst < (c[i].dir == COPY_D2H ? e->opts.n_host_pages : e->opts.n_pages));
     }
 }
 
@@ -310,8 +315,16 @@ static int lose(struct engine *e, int r) {
 static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n) {
     int r = 0;
 
-    for (uint32_t i = 0; i < n && r == 0; i++)
-        r = e->ops->copy(e->be, &c[i]);
+    for (uint32_t i = 0; i < n && r == 0; i++) {
+        struct engine_copy copy = c[i];
+
+        if (!e->ops->device) {
+            copy.src += copy.dir == COPY_H2D ? e->opts.n_pages : 0;
+            copy.dst += copy.dir == COPY_D2H ? e->opts.n_pages : 0;
+            copy.dir = COPY_D2D;
+        }
+        r = e->ops->copy(e->be, &copy);
+    }
     return r;
 }
 

@@ -24,7 +24,8 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: re
 
 #define ENGINE_TOP_MAX 20 /* top_logprobs */
 
-/* Done before or after the step. */
+/* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory, whose number is
+ * below n_host_pages. */
 struct engine_copy {
     uint32_t src, dst;
     uint16_t n_tokens;
@@ -118,6 +119,8 @@ struct engine_opts {
     uint32_t n_pages;        /* 0: sized from kv_bytes */
     uint32_t page_tokens;    /* 16, 32 or 64 */
     uint64_t kv_bytes;       /* used when n_pages is 0 */
+    uint32_t n_host_pages;   /* 0: sized from host_kv_bytes, which may be 0 */
+    uint64_t host_kv_bytes;  /* host memory for pages that are not on the device */
     uint32_t max_context;    /* 0: the model's, or what the pages hold if that is less */
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
@@ -129,7 +132,7 @@ struct engine_opts {
 
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
-    uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
+    uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
     uint64_t weight_bytes, page_bytes, n_params;

@@ -109,7 +109,7 @@ struct be {
     uint16_t *packed, *head_packed;
     float *head_scale;
     double *freq;
-    uint8_t *pages;
+    uint8_t *pages, *host_pages; /* host: pinned */
     uint64_t *grid;
     uint32_t *bad;
     size_t layer_bytes; /* of the pages of a layer */

@@ -93,11 +93,12 @@ struct store_args {
     float eps;
 };
 
-/* Pages of all layers; grid: x parts of a page, y layers. */
+/* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y layers. */
 struct copy_args {
-    uint8_t *pages;
-    size_t layer_bytes, page_bytes; /* of a layer, of a page of a layer: multiples of 16 */
-    uint32_t src, dst;
+    const uint8_t *from;
+    uint8_t *to;
+    size_t from_layer, to_layer,
+        page_bytes; /* from a layer to the next; of a page of a layer: multiples of 16 */
 };
 
 /* -- matrices ------------------------------------------------------------------------------------- */

@@ -108,6 +108,8 @@ static void add_rest(struct be *b) {
     add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
     b->layer_bytes = (size_t)b->n_pages * page_layer_bytes(&b->page);
     add(b, &b->pages, b->layer_bytes * b->shape->n_layer, 1, "KV pages", false);
+    add(b, &b->host_pages, b->opts->n_host_pages * page_layer_bytes(&b->page), b->shape->n_layer,
+        "KV pages of the host", true);
 }
 
 uint64_t cuda_weight_bytes(const struct gguf *file) {

@@ -194,10 +194,11 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
 
 KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    uint8_t *layer = a.pages + blockIdx.y * a.layer_bytes;
+    const uint8_t *from = a.from + blockIdx.y * a.from_layer;
+    uint8_t *to = a.to + blockIdx.y * a.to_layer;
     size_t step = (size_t)gridDim.x * CUDA_THREADS * 16;
 
     for (size_t i = ((size_t)blockIdx.x * CUDA_THREADS + threadIdx.x) * 16; i < a.page_bytes;
          i += step)
-        store16(layer + a.dst * a.page_bytes + i, load16(layer + a.src * a.page_bytes + i));
+        store16(to + i, load16(from + i));
 }

@@ -349,18 +349,20 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
     return r;
 }
 
+/* A host page has its layers one after the other; pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
+    size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_layer;
+    bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
     struct copy_args a = {
-        .pages = b->pages,
-        .layer_bytes = b->layer_bytes,
-        .page_bytes = page_layer_bytes(&b->page),
-        .src = c->src,
-        .dst = c->dst,
+        .from = from_host ? b->host_pages + c->src * whole : b->pages + c->src * page,
+        .to = to_host ? b->host_pages + c->dst * whole : b->pages + c->dst * page,
+        .from_layer = from_host ? page : b->layer_bytes,
+        .to_layer = to_host ? page : b->layer_bytes,
+        .page_bytes = page,
     };
     uint32_t parts =
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-    assert(c->dir == COPY_D2D);
     struct launch l = {kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, "copy_page"};
     return cuda_launch(b, &l, &a, sizeof(a));
 }

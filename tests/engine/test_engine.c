@@ -211,7 +211,7 @@ Test(engine, loading_tells_its_progress) {
 /* NULL: the backend is not there. */
 static struct driver *open_driver(const char *backend, struct driver *d) {
     struct tiny_model t = {.type = TENSOR_Q4_K};
-    struct driver_opts o = {.backend = backend, .n_threads = 2};
+    struct driver_opts o = {.backend = backend, .n_threads = 2, .n_host_pages = 8};
     struct err err;
     char path[64];
 
@@ -288,23 +288,33 @@ Test(engine, masks_forbid) {
     }
 }
 
-/* Moves the pages of @s to others by a step that has only copies. */
-static void move_pages(struct driver *d, struct driver_seq *s, bool after) {
-    struct engine_copy copy[8];
+/* Moves the pages of @s to others by a step that has only copies; @by_host: by way of the host's, which follow from
+ * @host on. */
+static void move_pages(struct driver *d, struct driver_seq *s, bool after, bool by_host,
+                       uint32_t host) {
+    struct engine_copy copy[16];
     struct engine_batch b = {.step = d->step + 1};
     struct engine_result r;
+    uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_pages; i++) {
         uint32_t to = d->free_page[--d->n_free];
 
-        copy[i] = (struct engine_copy){
-            .src = s->page[i], .dst = to, .n_tokens = 16, .cls = KV_GLOBAL, .dir = COPY_D2D};
+        struct engine_copy c = {.src = s->page[i], .dst = to, .n_tokens = 16, .cls = KV_GLOBAL};
+        struct engine_copy out = c, in = c;
+
+        out.dst = in.src = host + i;
+        out.dir = COPY_D2H;
+        in.dir = COPY_H2D;
+        if (by_host)
+            copy[n++] = out;
+        copy[n++] = by_host ? in : c;
         s->page[i] = to;
     }
     if (after)
-        b.after = copy, b.n_after = s->n_pages;
+        b.after = copy, b.n_after = n;
     else
-        b.before = copy, b.n_before = s->n_pages;
+        b.before = copy, b.n_before = n;
     cr_assert(engine_launch(d->engine, &b) == 0 && engine_seal(d->engine, b.step) == 0 &&
               engine_wait(d->engine, b.step, &r) == 0);
     cr_expect(r.n_outs == 0);
@@ -324,7 +334,7 @@ Test(engine, copied_pages_hold_the_same) {
         for (int k = 0; k < 20; k++) {
             driver_decode(d, s, 2, 1, false);
             if (k % 5 == 2)
-                move_pages(d, s[1], k % 2);
+                move_pages(d, s[1], k % 2, k % 10 > 5, (uint32_t)k % 3);
         }
         for (uint32_t k = 0; k < 21; k++)
             cr_expect(eq(u64, s[0]->out[k].digest, s[1]->out[k].digest), "%s", backends[i]);

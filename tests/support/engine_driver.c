@@ -91,6 +91,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .max_rows = o->max_rows,
         .max_seqs = o->max_seqs,
         .max_wants = o->max_wants,
+        .n_host_pages = o->n_host_pages,
         .kv_type = o->kv_type,
         .digest = true,
     };

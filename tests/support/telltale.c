@@ -29,7 +29,7 @@ struct engine {
     struct engine_opts opts;
     struct engine_info info;
     struct batch_rules rules;
-    struct cell *cells[KV_CLASSES]; /* [n_pages][page_tokens] */
+    struct cell *cells[KV_CLASSES]; /* [n_pages + n_host_pages][page_tokens] */
     uint64_t *row_hash;             /* [max_rows] of the step that is computed */
     uint32_t *row_seq;
     int32_t *more; /* [max_rows] scratch of sample() */
@@ -98,7 +98,7 @@ static int alloc_flights(struct engine *e) {
 }
 
 static int alloc_pages(struct engine *e) {
-    size_t n = e->opts.n_pages, n_cells = n * e->opts.page_tokens;
+    size_t n = e->opts.n_pages, n_cells = (n + e->opts.n_host_pages) * e->opts.page_tokens;
     struct rng r = {e->set.poison};
 
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
@@ -135,6 +135,7 @@ static void describe(struct engine *e) {
         .max_context = e->opts.max_context,
         .page_tokens = e->opts.page_tokens,
         .n_pages = e->opts.n_pages,
+        .n_host_pages = e->opts.n_host_pages,
         .n_threads = 1,
         .hidden = true,
         .depth = e->set.depth,
@@ -170,6 +171,8 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
         MIN(opts->max_context ? opts->max_context : UINT32_MAX, e->set.max_context);
     if (opts->n_pages == 0)
         e->opts.n_pages = (uint32_t)(opts->kv_bytes / (t * sizeof(struct cell)));
+    if (opts->n_host_pages == 0)
+        e->opts.n_host_pages = (uint32_t)(opts->host_kv_bytes / (t * sizeof(struct cell)));
     if (e->opts.n_pages == 0)
         return err_set(err, 0, NULL, "no room for a single page");
     e->rules.set = &e->set;
@@ -300,9 +303,13 @@ static struct cell *cell_at(struct engine *e, uint32_t cls, uint32_t page, uint3
 }
 
 static void copy_pages(struct engine *e, const struct engine_copy *c, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(cell_at(e, c[i].cls, c[i].dst, 0), cell_at(e, c[i].cls, c[i].src, 0),
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t src = c[i].src + (c[i].dir == COPY_H2D ? e->opts.n_pages : 0);
+        uint32_t dst = c[i].dst + (c[i].dir == COPY_D2H ? e->opts.n_pages : 0);
+
+        memcpy(cell_at(e, c[i].cls, dst, 0), cell_at(e, c[i].cls, src, 0),
                c[i].n_tokens * sizeof(struct cell));
+    }
     e->seen.n_copies += n;
 }
 

@@ -189,10 +189,13 @@ static void check_wants(const struct batch_rules *r, const struct engine_batch *
 static void check_copies(const struct batch_rules *r, const struct engine_batch *b,
                          const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
-        NEED(c[i].dir == COPY_D2D, "copy", i);
+        bool from_host = c[i].dir == COPY_H2D, to_host = c[i].dir == COPY_D2H;
+
+        NEED(c[i].dir <= COPY_H2D, "copy", i);
         NEED(c[i].cls < KV_CLASSES && (r->set->classes >> c[i].cls & 1), "copy", i);
-        NEED(c[i].src < r->opts->n_pages && c[i].dst < r->opts->n_pages, "copy", i);
-        NEED(c[i].src != c[i].dst, "copy", i);
+        NEED(c[i].src < (from_host ? r->opts->n_host_pages : r->opts->n_pages), "copy", i);
+        NEED(c[i].dst < (to_host ? r->opts->n_host_pages : r->opts->n_pages), "copy", i);
+        NEED(c[i].src != c[i].dst || from_host || to_host, "copy", i);
         NEED(c[i].n_tokens > 0 && c[i].n_tokens <= r->opts->page_tokens, "copy", i);
     }
 }

@@ -324,6 +324,7 @@ static int try_all(const char *path, struct err *err) {
     struct engine_opts o = {.file = file,
                             .backend = "cuda",
                             .n_pages = 4,
+                            .n_host_pages = 2,
                             .page_tokens = 16,
                             .max_rows = 4,
                             .max_seqs = 2,
@@ -332,19 +333,21 @@ static int try_all(const char *path, struct err *err) {
     for (uint64_t step = 1; step <= 2 && r == 0; step++) {
         struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
         struct engine_want want = {.what = WANT_SAMPLE};
-        struct engine_copy copy = {.src = 1, .dst = 2, .dir = COPY_D2D};
+        struct engine_copy copy[] = {{.src = 1, .dst = 2, .dir = COPY_D2D},
+                                     {.src = 2, .dst = 1, .dir = COPY_D2H},
+                                     {.src = 1, .dst = 3, .dir = COPY_H2D}};
         struct engine_batch b = {.step = step,
                                  .n_rows = 1,
                                  .n_seqs = 1,
                                  .n_wants = 1,
                                  .n_params = 1,
-                                 .n_after = 1,
+                                 .n_after = 3,
                                  .token = &tokens[step - 1],
                                  .seq = &seq,
                                  .table[KV_GLOBAL] = {start, &page},
                                  .want = &want,
                                  .param = &param,
-                                 .after = &copy};
+                                 .after = copy};
         struct engine_result result;
 
         r = engine_launch(e, &b);
