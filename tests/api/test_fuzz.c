@@ -46,11 +46,23 @@ static const char *const bodies[] = {
     "\"tool\":{\"definition\":{\"name\":\"g\",\"input_schema\":{}}}}]}],\"tools\":[{\"name\":\"f\","
     "\"input_schema\":{},\"defer_loading\":true}],\"thinking\":{\"type\":\"adaptive\"},\"top_k\":"
     "3}",
+    "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"hi\"}]},{"
+    "\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.w6kh\"},{\"type\":"
+    "\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
+    "\"function_call_output\",\"call_id\":\"1\",\"output\":[{\"type\":\"input_image\"}]},{\"type\":"
+    "\"item_reference\",\"id\":\"msg_1\"}],\"instructions\":\"i\",\"tools\":[{\"type\":\"custom\","
+    "\"name\":\"p\",\"format\":{\"definition\":\"d\"}},{\"type\":\"namespace\",\"name\":\"n\","
+    "\"tools\":[{\"type\":\"function\",\"name\":\"g\"}]}],\"text\":{\"format\":{\"type\":\"text\"}}"
+    ","
+    "\"include\":[\"reasoning.encrypted_content\"],\"stream\":true,\"metadata\":{\"a\":\"b\"}}",
+    "{\"input\":\"hi\",\"previous_response_id\":\"resp_1\",\"reasoning\":{\"summary\":\"auto\"},"
+    "\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]},\"store\":true}",
 };
 
 static const char *const paths[] = {
     "/v1/chat/completions", "/v1/chat/completions", "/v1/completions", "/v1/completions",
-    "/v1/completions",      "/detokenize",          "/v1/embeddings",  "/v1/messages"};
+    "/v1/completions",      "/detokenize",          "/v1/embeddings",  "/v1/messages",
+    "/v1/responses",        "/v1/responses"};
 
 static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",
@@ -134,6 +146,9 @@ Test(fuzz, any_bytes_on_a_connection) {
     CLEANUP(buf_deinit) struct buf in = {.max = 1 << 20}, out = {.max = 1 << 24};
 
     world_init(&w);
+    w.opts.max_stored = 20;
+    w.opts.stored_bytes = 64 << 10;
+    w.opts.stored_ttl_s = 60;
     world_start(&w);
     w.port.script = "ab";
     int bystander = world_connect(&w);
@@ -181,6 +196,9 @@ Test(fuzz, any_body_in_a_good_request) {
     CLEANUP(buf_deinit) struct buf in = {.max = 1 << 20};
 
     world_init(&w);
+    w.opts.max_stored = 20;
+    w.opts.stored_bytes = 64 << 10;
+    w.opts.stored_ttl_s = 60;
     world_start(&w);
     w.port.script = "ab";
     int fd = world_connect(&w), bystander = world_connect(&w);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "base/rng.h"
 #include "responses_support.h"
 
 #define TOOLS                                                                                      \
@@ -257,6 +258,73 @@ Test(responses, a_slow_reader_gets_the_same) {
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);
     cr_expect_str_eq(responses_told(&r), story_told);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* The model says @output in pieces of at most @most bytes. */
+static const char *say(struct world *w, int fd, bool stream, const char *output, size_t most) {
+    char piece[32];
+    struct reply r;
+
+    w->port.n = 0;
+    world_post(w, fd, RESPONSES, stream ? "{" HELLO ",\"stream\":true}" : "{" HELLO "}");
+    world_turns(w, 3);
+    cr_assert_eq(w->port.n, 1);
+    fake_accept(&w->port, 0);
+    for (size_t len = strlen(output), at = 0; at < len; at += MIN(most, len - at)) {
+        snprintf(piece, sizeof(piece), "%.*s", (int)most, output + at);
+        fake_tokens(&w->port, 0, piece);
+    }
+    fake_finish(&w->port, 0, FINISH_STOP);
+    world_receive(w, fd, &r);
+    return responses_told(&r);
+}
+
+/* Whatever a model writes, plain and streamed it is the same. */
+Test(responses, any_output_is_told_the_same_twice) {
+    static const char *const pieces[] = {"<think>",
+                                         "</think>",
+                                         "<tool_call>",
+                                         "</tool_call>",
+                                         "\n",
+                                         " ",
+                                         "text",
+                                         "\xC3\xA9",
+                                         "\xC3",
+                                         "{\"name\": \"patch\", \"arguments\": {\"input\": \"",
+                                         "{\"name\": \"weather\", ",
+                                         "\"arguments\": {",
+                                         "}}",
+                                         "\"}}",
+                                         "\\n",
+                                         "\\u00e9",
+                                         "\\ud83d",
+                                         "\\ude00",
+                                         "\\\"",
+                                         "\\",
+                                         "\"input\":",
+                                         "[1,",
+                                         "{\"input\":\"x",
+                                         "\"",
+                                         "ab\"}}\n</tool_call>"};
+    struct rng rng = {7};
+    struct world w;
+    char first[4000], output[400];
+
+    responses_start(&w);
+    int fd = world_connect_unix(&w);
+    for (int round = 0; round < 1000; round++) {
+        size_t n = rng_below(&rng, 24), len = 0;
+
+        output[0] = 0;
+        for (size_t i = 0; i < n; i++)
+            len += (size_t)snprintf(output + len, sizeof(output) - len, "%s",
+                                    pieces[rng_below(&rng, ARRAY_SIZE(pieces))]);
+        snprintf(first, sizeof(first), "%s", say(&w, fd, false, output, 31));
+        cr_assert_str_eq(say(&w, fd, true, output, 1 + rng_below(&rng, 20)), first, "of %s",
+                         output);
+    }
     world_drop(&w, fd);
     world_stop(&w);
 }
