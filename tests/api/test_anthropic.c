@@ -367,6 +367,17 @@ Test(anthropic, reasons_are_anthropics) {
     world_stop(&w);
 }
 
+Test(anthropic, a_budget_ends_thoughts) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    ask(&w, BODY(",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":5}"),
+        "Hm hm hm hm hm hm hm hm end.", &r);
+    expect_told(&r, "T<Hm hm> C<hm hm hm end.> end_turn");
+    world_stop(&w);
+}
+
 /* As the SDK reads a stream that breaks off. */
 Test(anthropic, a_call_that_breaks_off_has_its_whole_members) {
     static const struct {

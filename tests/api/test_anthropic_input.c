@@ -384,6 +384,13 @@ Test(anthropic_input, choices_and_schemas_are_forced) {
         SAY(Q) ",\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":" SCHEMA "}}",
         "{" SAY(Q) ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{"
                    "\"name\":\"x\",\"schema\":" SCHEMA "}}}");
+#define STRICT "\"parameters\":{\"type\":\"object\"},\"strict\":true"
+    expect_forced(
+        &w,
+        SAY(Q) ",\"tools\":[{\"name\":\"f\",\"strict\":true,\"input_schema\":{\"type\":"
+               "\"object\"}}]",
+        "{" SAY(Q) ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"," STRICT
+                   "}}]}");
     world_stop(&w);
 }
 
