@@ -35,23 +35,47 @@ static int64_t ban(const struct request *r, bool early, uint32_t *bits, int64_t 
     return left > 0 ? left : constraint_mask(r->place, bits);
 }
 
-/* The mask where the constraint of @r is now, behind @n_tokens tokens. Positive: *bits, NULL when all tokens are
- * allowed; 0: none is; or a negative errno. */
+static bool is_early(const struct request *r, uint32_t n_tokens) {
+    return n_tokens < r->min_tokens && r->n_bans > 0;
+}
+
+/* Whether anything is forbidden where the constraint of @r is now, behind @n_tokens tokens. */
+static bool is_masked(const struct request *r, uint32_t n_tokens) {
+    return !constraint_is_free(r->place) || is_early(r, n_tokens) || r->ignore_eos;
+}
+
+/* The mask there: how many tokens it allows, or a negative errno. */
+static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
+    int64_t n = constraint_mask(r->place, bits);
+    bool early = is_early(r, n_tokens);
+
+    return n > 0 && (early || r->ignore_eos) ? ban(r, early, bits, n) : n;
+}
+
+/* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
-    bool early = n_tokens < r->min_tokens && r->n_bans > 0, bans = early || r->ignore_eos;
-
     *bits = NULL;
-    if (constraint_is_free(r->place) && !bans)
+    if (!is_masked(r, n_tokens))
         return 1;
     uint32_t *mask = batch_mask(t);
     if (!mask)
         return -ENOMEM;
-    int64_t n = constraint_mask(r->place, mask);
-    if (n > 0 && bans)
-        n = ban(r, early, mask, n);
+    int64_t n = fill(r, n_tokens, mask);
     *bits = mask;
     return n < 0 ? (int)n : n > 0;
+}
+
+bool constrain_guess(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+    uint32_t fits = 0;
+
+    while (fits < n && constraint_accept(r->place, draft[fits]) == 0)
+        fits++;
+    bool masked = fits == n && is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
+    int e = constraint_rollback(r->place, fits);
+    assert(e == 0);
+    (void)e;
+    return masked;
 }
 
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {

@@ -24,8 +24,10 @@
 #include <string.h>
 #include "base/list.h"
 #include "kvpager/kvpager.h"
+#include "scheduler/constrain.h"
 #include "scheduler/request.h"
 #include "scheduler/spec.h"
+#include "text/constraint.h"
 
 #define GAIN 1.04
 #define ENOUGH 1.0F /* tokens expected of another source, so that the small model is not asked */
@@ -55,6 +57,7 @@ struct drafter {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
+    uint32_t **mask; /* of each want, made when it is first needed */
 };
 
 static uint32_t max_seq_pages(const struct drafter *d) {
@@ -81,10 +84,11 @@ static int init(struct drafter *d) {
     d->seq = calloc(n_seqs, sizeof(*d->seq));
     d->want = calloc(n_seqs, sizeof(*d->want));
     d->param = calloc(n_seqs, sizeof(*d->param));
+    d->mask = calloc(n_seqs, sizeof(*d->mask));
     d->start = calloc(n_seqs + 1, sizeof(*d->start));
     d->page = calloc(n_pages, sizeof(*d->page));
     if (!d->candidate || !d->owner || !d->token || !d->seq || !d->want || !d->param || !d->start ||
-        !d->page)
+        !d->page || !d->mask)
         return -ENOMEM;
     return kv_pager_new(&d->pager, &o);
 }
@@ -118,6 +122,9 @@ struct drafter *drafter_free(struct drafter *d) {
     free(d->param);
     free(d->start);
     free(d->page);
+    for (uint32_t i = 0; i < d->opts.max_seqs && d->mask; i++)
+        free(d->mask[i]);
+    free(d->mask);
     free(d);
     return NULL;
 }
@@ -279,7 +286,7 @@ static void add_want(struct drafter *d, struct request *r) {
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = n_tokens;
-    p->n_bans = n_tokens < r->min_tokens ? r->n_bans : 0;
+    p->n_bans = n_tokens < r->min_tokens && !r->place ? r->n_bans : 0;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
             p->n_bias = 0;
@@ -296,12 +303,29 @@ static void add_want(struct drafter *d, struct request *r) {
     };
 }
 
+/* What the constraint of its request forbids would be a wasted guess. 0 or -EIO. */
+static int mask_want(struct drafter *d, uint32_t i) {
+    const struct request *r = d->owner[i];
+    const struct draft_guess *g = &r->drafter->guess;
+
+    if (!r->place)
+        return 0;
+    uint32_t n = MAX((d->info->n_vocab + 31) / 32, constraint_n_words(r->constraint));
+    if (!d->mask[i])
+        d->mask[i] = calloc(n, sizeof(**d->mask));
+    if (!d->mask[i] || !constrain_guess(r, g->token, g->n, d->mask[i]))
+        return 0;
+    return engine_mask(d->opts.engine, d->b.step, i, d->mask[i]);
+}
+
 /* 0 or -EIO. Takes the guesses. */
 static int run_batch(struct drafter *d) {
     int64_t begin = clock_now(d->opts.clock);
     struct engine_result res;
 
     int e = engine_launch(d->opts.engine, &d->b);
+    for (uint32_t i = 0; i < d->b.n_wants && e == 0; i++)
+        e = mask_want(d, i);
     if (e == 0)
         e = engine_seal(d->opts.engine, d->b.step);
     if (e == 0)

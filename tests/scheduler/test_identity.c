@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
+#include "scheduler/draft/draft.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/schemas.h"
@@ -44,10 +45,11 @@ static struct ask {
     int32_t prediction[OUT];
 } asks[REQUESTS];
 
+static const struct draft_source *const model_only[] = {&draft_model, NULL};
 static struct gguf *model;
 static struct tokenizer *tokenizer;
 static struct grammar_vocab *vocab;
-static struct msg_stats sum;
+static struct msg_stats sum, last;
 
 /* ---- what is asked */
 
@@ -236,9 +238,9 @@ static void listen(struct sched *s, struct heard *all) {
     buf_deinit(&b);
 }
 
-/* @pages: few, and requests preempt each other. */
-static void serve(const struct sched_opts *opts, uint32_t pages, struct heard *all) {
-    CLEANUP(engine_freep) struct engine *engine = NULL;
+/* @pages: few, and requests preempt each other. @guesses: the model is its own draft model. */
+static void serve(const struct sched_opts *opts, uint32_t pages, bool guesses, struct heard *all) {
+    CLEANUP(engine_freep) struct engine *engine = NULL, *small = NULL;
     CLEANUP(sched_freep) struct sched *s = NULL;
     uint32_t n_released = 0, n_asked = 0;
     struct sched_constraints source = {&n_released, get_constraint, NULL, release};
@@ -266,6 +268,11 @@ static void serve(const struct sched_opts *opts, uint32_t pages, struct heard *a
     so.constraints = &source;
     memset(all, 0, REQUESTS * sizeof(*all));
     cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
+    if (guesses) {
+        o.n_pages = 200;
+        cr_assert_eq(engine_new(&small, &o, &err), 0, "%s", err.message);
+        so.draft_engine = small;
+    }
     so.depth = MIN(so.depth, engine_info(engine)->depth);
     cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
     for (uint32_t i = 0; i < REQUESTS; i++) {
@@ -284,6 +291,7 @@ static void serve(const struct sched_opts *opts, uint32_t pages, struct heard *a
         asks[i].n_refs = 0;
     }
     cr_expect_eq(n_asked, n_released);
+    last = stats;
     sum.n_preemptions += stats.n_preemptions;
     sum.n_drafted += stats.n_drafted;
     sum.n_accepted += stats.n_accepted;
@@ -341,7 +349,7 @@ Test(identity, requests_get_what_they_would_get_alone) {
     serve(
         &(struct sched_opts){
             .depth = 1, .max_seqs = 1, .no_speculation = true, .no_prefix_sharing = true},
-        64, alone);
+        64, false, alone);
     cr_expect_eq(sum.n_drafted, 0);
     cr_expect_eq(sum.n_preemptions, 0);
     uint64_t n_out = sum.n_output_tokens;
@@ -349,16 +357,26 @@ Test(identity, requests_get_what_they_would_get_alone) {
         n_whole += check_text(i);
         n_stopped += alone[i].finish == FINISH_STOP;
     }
-    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .no_speculation = true}, 12,
+    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .no_speculation = true}, 12, false,
           other);
     compare();
-    serve(&(struct sched_opts){.depth = 1, .max_seqs = TOGETHER, .force_draft = 8}, 40, other);
+    serve(&(struct sched_opts){.depth = 1, .max_seqs = TOGETHER, .force_draft = 8}, 40, false,
+          other);
     compare();
     for (uint32_t i = 0; i < REQUESTS; i++)
         n_drafted += asks[i].kind != FREE && other[i].n_accepted > 0;
-    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, other);
+    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, false,
+          other);
     compare();
-    cr_expect_eq(sum.n_output_tokens, 4 * n_out);
+    /* It samples with the same noise and under the same masks: guesses are right up to a stop string. */
+    serve(
+        &(struct sched_opts){
+            .depth = 2, .max_seqs = TOGETHER, .force_draft = 4, .drafts = model_only},
+        40, true, other);
+    compare();
+    cr_expect_gt(last.n_drafted, REQUESTS);
+    cr_expect_leq(last.n_drafted - last.n_accepted, REQUESTS / 20 + 8);
+    cr_expect_eq(sum.n_output_tokens, 5 * n_out);
     /* It was worth something. How much is drafted depends on the time that steps take. */
     cr_expect_gt(sum.n_accepted, REQUESTS);
     if (REQUESTS == 1000) {
