@@ -100,6 +100,21 @@ const struct toolcall_case toolcall_cases[] = {
          "R<a <tool_call>{\"name\": \"ping\"}</tool_call>> C<b>"),
 
     /* qwen-coder */
+    /* No template escapes values. */
+    CASE("qwen-coder", NULL,
+         "<tool_call>\n<function=write>\n<parameter=text>\n<a href=\"x\">&lt;&amp;</a>\n"
+         "</parameter>\n</function>\n</tool_call>",
+         "write{\"text\": \"<a href=\\\"x\\\">&lt;&amp;</a>\"};"),
+    /* A tag in a string of a value that is JSON. */
+    CASE(
+        "qwen-coder", NULL,
+        "<tool_call>\n<function=search_files>\n<parameter=paths>\n[\"a</parameter></function>b\"]\n"
+        "</parameter>\n</function>\n</tool_call>",
+        "search_files{\"paths\": [\"a</parameter></function>b\"]};"),
+    CASE("qwen-coder", NULL,
+         "<tool_call>\n<function=search_files>\n<parameter=paths>\n[\"a\n"
+         "</parameter>\n</function>\n</tool_call>",
+         "search_files{\"paths\": \"[\\\"a\"};"),
     CASE("qwen-coder", "think",
          "so\n</think>\n\nI "
          "look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
