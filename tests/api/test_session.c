@@ -119,6 +119,41 @@ Test(session, without_a_name_is_the_conversation) {
     world_stop(&w);
 }
 
+/* The same in the other dialects: a name, else the conversation. */
+Test(session, is_told_in_every_dialect) {
+    static const struct {
+        const char *path, *named, *first, *second, *other;
+    } table[] = {
+        {"/v1/messages",
+         "{\"model\":\"claude\",\"max_tokens\":9," HI ",\"metadata\":{\"user_id\":\"k\"}}",
+         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"s\"," HI "}",
+         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"s\",\"messages\":[{\"role\":\"user\","
+         "\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"x\"},{\"role\":\"user\","
+         "\"content\":\"more\"}]}",
+         "{\"model\":\"claude\",\"max_tokens\":9,\"system\":\"t\"," HI "}"},
+        {"/v1/responses", "{\"input\":\"hi\",\"prompt_cache_key\":\"k\"}",
+         "{\"input\":\"hi\",\"instructions\":\"s\"}",
+         "{\"instructions\":\"s\",\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
+         "\"assistant\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"more\"}]}",
+         "{\"input\":\"hi\",\"instructions\":\"t\"}"},
+    };
+    struct world w;
+
+    started(&w);
+    uint64_t k = ask(&w, "", "{" HI ",\"user\":\"k\"}");
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        uint64_t first = ask_at(&w, table[i].path, "", table[i].first);
+
+        cr_expect_eq(ask_at(&w, table[i].path, "", table[i].named), k, "%s", table[i].path);
+        cr_expect_neq(first, 0, "%s", table[i].path);
+        cr_expect_eq(ask_at(&w, table[i].path, "", table[i].second), first, "%s", table[i].path);
+        cr_expect_neq(ask_at(&w, table[i].path, "", table[i].other), first, "%s", table[i].path);
+        cr_expect_eq(ask_at(&w, table[i].path, "X-Session-Id: k\r\n", table[i].first), k, "%s",
+                     table[i].path);
+    }
+    world_stop(&w);
+}
+
 Test(session, of_one_name_differs_between_tenants) {
     struct world w;
     char path[64];
