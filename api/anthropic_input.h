@@ -60,6 +60,21 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
 int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
                            struct buf *out);
 
+/* anthropic_blocks.c. Takes one content block; @to is the caller's. */
+typedef int (*anthropic_taker)(struct anthropic_input *in, yyjson_val *block, const char *type,
+                               void *to);
+/* Calls @f for block @i of the place, or for each; checks that it is one. */
+int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
+                    void *to);
+int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to);
+/* A taker of text blocks and nothing else: a line each, added to the buffer @to. */
+int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to);
+/* The value of @field, which must be a string, added to @out. */
+int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field, struct buf *out);
+/* What the user or a tool (@result) says, as text added to @out. */
+int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
+                   struct buf *out);
+
 /* anthropic_turns.c */
 int anthropic_system(struct anthropic_input *in, yyjson_val *system);
 int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill);

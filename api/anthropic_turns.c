@@ -9,14 +9,9 @@
  * the model thought, calls, and in the user's turns the results of calls. Here results are messages of
  * their own, and a message of the assistant has its text, reasoning and calls in three places. Turns of
  * one side that follow each other are one, as Anthropic does it: many templates want them to alternate.
- *
- * What a text model cannot read is refused, with its place. The one exception is an image or a file in
- * the result of a tool: an agent cannot take back what its tool has said, and every later request of the
- * conversation would be refused as well. There the model is told that something was left out.
  */
 
 #define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
-#define NOT_READABLE "[%s: left out, this model reads only text]"
 
 static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
     return yyjson_mut_strn(in->doc, yyjson_get_str(v), yyjson_get_len(v));
@@ -69,148 +64,6 @@ static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val
     return anthropic_put(in, part, "text", text);
 }
 
-typedef int (*take_block)(struct anthropic_input *in, yyjson_val *block, const char *type,
-                          void *to);
-
-/* Calls @f for block @i of the place. */
-static int take(struct anthropic_input *in, yyjson_val *block, size_t i, take_block f, void *to) {
-    const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
-    size_t len = strlen(in->place);
-    int r;
-
-    snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
-    if (!yyjson_is_obj(block))
-        r = anthropic_refuse(in, "", "must be a content block");
-    else if (!type)
-        r = anthropic_refuse(in, ".type", "must be a string");
-    else
-        r = f(in, block, type, to);
-    if (r == 0)
-        in->place[len] = 0;
-    return r;
-}
-
-static int each(struct anthropic_input *in, yyjson_val *blocks, take_block f, void *to) {
-    size_t i, n;
-    yyjson_val *block;
-    int r = 0;
-
-    yyjson_arr_foreach(blocks, i, n, block) {
-        if ((r = take(in, block, i, f, to)) < 0)
-            return r;
-    }
-    return 0;
-}
-
-/* The string @key of @block, added to @out on lines of its own as <tag>. Absent: nothing. */
-static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
-                      struct buf *out) {
-    yyjson_val *v = yyjson_obj_get(block, key);
-    char field[32];
-
-    if (!v || yyjson_is_null(v))
-        return 0;
-    snprintf(field, sizeof(field), ".%s", key);
-    if (!yyjson_is_str(v))
-        return anthropic_refuse(in, field, "must be a string");
-    return buf_printf(out, "<%s>%s</%s>\n", key, yyjson_get_str(v), key);
-}
-
-static int add_string(struct anthropic_input *in, yyjson_val *v, const char *field,
-                      struct buf *out) {
-    if (!yyjson_is_str(v))
-        return anthropic_refuse(in, field, "must be a string");
-    return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
-}
-
-/* Text blocks and nothing else, a line each. */
-static int add_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
-    struct buf *out = to;
-
-    if (strcmp(type, "text") != 0)
-        return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
-    if (out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
-        return -ENOMEM;
-    return add_string(in, yyjson_obj_get(block, "text"), ".text", out);
-}
-
-/* A string or an array of text blocks at @field of the place. */
-static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const char *field,
-                             struct buf *out) {
-    size_t len = strlen(in->place);
-    int r;
-
-    if (yyjson_is_str(v))
-        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
-    if (!yyjson_is_arr(v))
-        return anthropic_refuse(in, field, "must be a string or an array of text blocks");
-    snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
-    if ((r = each(in, v, add_plain, out)) == 0)
-        in->place[len] = 0;
-    return r;
-}
-
-/* A document of text. False in *text: it is of another kind. */
-static int add_document(struct anthropic_input *in, yyjson_val *block, struct buf *out,
-                        bool *text) {
-    yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
-    int r;
-
-    if (!yyjson_is_str(type))
-        return anthropic_refuse(in, ".source", "must be an object with a type");
-    *text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "content");
-    if (!*text)
-        return 0;
-    if ((r = buf_add_str(out, "<document>\n")) < 0 ||
-        (r = add_tagged(in, block, "title", out)) < 0 ||
-        (r = add_tagged(in, block, "context", out)) < 0)
-        return r;
-    r = yyjson_equals_str(type, "text")
-            ? add_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
-            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out);
-    return r < 0 ? r : buf_add_str(out, "\n</document>");
-}
-
-static int add_search_result(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
-    int r;
-
-    if ((r = buf_add_str(out, "<search_result>\n")) < 0 ||
-        (r = add_tagged(in, block, "title", out)) < 0 ||
-        (r = add_tagged(in, block, "source", out)) < 0 ||
-        (r = add_plain_content(in, yyjson_obj_get(block, "content"), ".content", out)) < 0)
-        return r;
-    return buf_add_str(out, "\n</search_result>");
-}
-
-/* What the user or a tool says, as text added to @out. @result: of a tool. */
-static int add_block(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
-                     struct buf *out) {
-    bool text = false;
-    int r = 0;
-
-    if (strcmp(type, "text") == 0)
-        return add_string(in, yyjson_obj_get(block, "text"), ".text", out);
-    if (strcmp(type, "search_result") == 0)
-        return add_search_result(in, block, out);
-    if (strcmp(type, "document") == 0)
-        r = add_document(in, block, out, &text);
-    if (r < 0 || text)
-        return r;
-    if (result && strcmp(type, "tool_reference") == 0) {
-        yyjson_val *name = yyjson_obj_get(block, "tool_name");
-
-        return yyjson_is_str(name) ? anthropic_show_tool(in, name, out)
-                                   : anthropic_refuse(in, ".tool_name", "must be a string");
-    }
-    if (result && (strcmp(type, "image") == 0 || strcmp(type, "document") == 0))
-        return buf_printf(out, NOT_READABLE, type);
-    if (strcmp(type, "document") == 0)
-        return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");
-    if (strcmp(type, "image") == 0)
-        return anthropic_refuse(in, ".type", "is not supported: this model reads only text");
-    return anthropic_refuse(in, ".type", "is not supported here");
-}
-
 /* ---- results of calls ---- */
 
 static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
@@ -219,7 +72,7 @@ static int add_result_block(struct anthropic_input *in, yyjson_val *block, const
 
     if (out->len && buf_add_char(out, '\n') < 0)
         return -ENOMEM;
-    return add_block(in, block, type, true, out);
+    return anthropic_text(in, block, type, true, out);
 }
 
 /* Whether @block is of @type and its @key is @id. */
@@ -274,7 +127,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
         return anthropic_refuse(in, ".tool_use_id", "must be a string");
     if (yyjson_is_arr(v)) {
         snprintf(in->place + len, sizeof(in->place) - len, ".content");
-        r = each(in, v, add_result_block, &text);
+        r = anthropic_each(in, v, add_result_block, &text);
     } else if (v && !yyjson_is_null(v)) {
         r = yyjson_is_str(v) ? buf_add(&text, yyjson_get_str(v), yyjson_get_len(v))
                              : anthropic_refuse(in, ".content",
@@ -322,7 +175,7 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     (void)to;
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
-    int r = add_block(in, block, type, false, &text);
+    int r = anthropic_text(in, block, type, false, &text);
     if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
         return add_to_result(in, &text, false);
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
@@ -346,7 +199,7 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
     if (adds || strcmp(type, "tool_removal") == 0)
         r = anthropic_change_tools(in, block, adds, &text);
     else
-        r = add_plain(in, block, type, &text);
+        r = anthropic_plain(in, block, type, &text);
     return r < 0 ? r : put_instruction(in, &text);
 }
 
@@ -371,12 +224,12 @@ static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
             if (done[i] || !is_about(block, "tool_result", "tool_use_id", id))
                 continue;
             done[i] = true;
-            if ((r = take(in, block, i, add_user_block, NULL)) < 0)
+            if ((r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
                 return r;
         }
     }
     yyjson_arr_foreach(content, i, n, block) {
-        if (!done[i] && (r = take(in, block, i, add_user_block, NULL)) < 0)
+        if (!done[i] && (r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
             return r;
     }
     return 0;
@@ -419,7 +272,7 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
     if (strcmp(type, "thinking") == 0) {
         if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
             return -ENOMEM;
-        return add_string(in, yyjson_obj_get(block, "thinking"), ".thinking", &in->reasoning);
+        return anthropic_string(in, yyjson_obj_get(block, "thinking"), ".thinking", &in->reasoning);
     }
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here");
@@ -446,7 +299,7 @@ static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool be
         return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
     size_t len = strlen(in->place);
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return each(in, content, add_instruction, NULL);
+    return anthropic_each(in, content, add_instruction, NULL);
 }
 
 static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
@@ -471,7 +324,8 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
     if (yyjson_is_str(content))
         return add_part(in, as, text_of(in, content));
     snprintf(in->place + len, sizeof(in->place) - len, ".content");
-    return assistant ? each(in, content, add_assistant_block, NULL) : add_user_blocks(in, content);
+    return assistant ? anthropic_each(in, content, add_assistant_block, NULL)
+                     : add_user_blocks(in, content);
 }
 
 /* The last message of the assistant, which is not complete: its text is what the answer begins with. */
@@ -556,7 +410,7 @@ int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
     if (yyjson_is_str(system))
         r = add_system(in, system);
     else if (yyjson_is_arr(system))
-        r = each(in, system, add_system_block, NULL);
+        r = anthropic_each(in, system, add_system_block, NULL);
     else if (system && !yyjson_is_null(system))
         r = anthropic_refuse(in, "", "must be a string or an array of text blocks");
     return r < 0 ? r : end_message(in);
