@@ -27,6 +27,8 @@ static const char hermes[] =
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% if enable_thinking %}<think>\n"
     "{% endif %}{%- endif -%}{# </think> #}";
 
+static uint32_t stream_buffer; /* 0: as usual */
+
 static void started(struct world *w) {
     struct template *t = NULL;
     struct err err = {0};
@@ -39,6 +41,7 @@ static void started(struct world *w) {
     w->model.template_len = sizeof(hermes) - 1;
     w->model.n_vocab = TINY_ALL;
     w->model.max_context = 16384;
+    w->opts.stream_buffer_bytes = stream_buffer ? stream_buffer : w->opts.stream_buffer_bytes;
     world_start(w);
 }
 
@@ -333,6 +336,32 @@ Test(anthropic, blocks_are_the_same_wherever_tokens_are_cut) {
 
 Test(anthropic, a_death_anywhere_tells_everything_once) {
     run_cuts(BODY(TOOLS THINKING STREAM), true);
+}
+
+Test(anthropic, a_slow_reader_gets_the_same) {
+    struct world w;
+    struct reply r;
+    CLEANUP(buf_deinit) struct buf out = {.max = 1 << 20}, want = {.max = 1 << 20};
+
+    stream_buffer = 300;
+    started(&w);
+    for (int i = 0; i < 5; i++) {
+        buf_add_str(&out, i ? "\nMore. " : "Text. ");
+        buf_add_str(&out, CALL("weather", "{\"city\":\"Bonn\"}"));
+        buf_add_str(&want, i ? "C<More.> " : "C<Text.> ");
+        buf_add_str(&want, "weather<{\"city\":\"Bonn\"}> ");
+    }
+    buf_add_str(&want, "tool_use");
+    int fd = world_connect_unix(&w);
+    world_post(&w, fd, MESSAGES, BODY(TOOLS STREAM));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, out.data); /* all at once: one turn has more to send than fits */
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    expect_told(&r, want.data);
+    world_drop(&w, fd);
+    world_stop(&w);
 }
 
 Test(anthropic, reasons_are_anthropics) {
