@@ -210,6 +210,8 @@ static int load(struct embedding *e, struct lane *l) {
     l->gen->changed = on_changed;
     gen_belongs(l->gen, &e->call, &e->work.r);
     gen_charge(l->gen, e->tenant, 0);
+    /* What comes late stands behind what others have asked meanwhile. */
+    l->gen->m.arrived_ns = clock_now(e->work.api->clock);
     l->gen->m.group = l->gen->m.id;
     l->waiter = (struct waiter){
         .tenant = e->tenant,

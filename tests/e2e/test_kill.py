@@ -89,4 +89,33 @@ def test_request_that_arrives_while_no_worker_serves_is_answered():
             assert run(d, REQUESTS[1]) == should
 
 
+def test_embeddings_survive_kills_with_the_same_bits():
+    body = {"input": [random_tokens(100 + i, 20 + i % 90) for i in range(150)], "encoding_format": "base64"}
+    with Weftd(*FLAGS) as d:
+
+        def embed(pooling):
+            status, _, value = d.request("POST", "/v1/embeddings", {**body, "pooling": pooling})
+            assert status == 200, (status, value)
+            return value
+
+        should = {p: embed(p) for p in ("last", "mean")}
+        assert should["last"] != should["mean"]
+        start = time.monotonic()
+        embed("mean")
+        usual_s = time.monotonic() - start
+        r = random.Random(7)
+
+        def kill():
+            time.sleep(r.random() * usual_s)
+            return d.kill_worker()
+
+        kills = 0
+        for turn in range(12):
+            pooling = ("last", "mean")[turn % 2]
+            got, hit = parallel([lambda: embed(pooling), kill])
+            kills += hit
+            assert got == should[pooling], f"{pooling} differs after kill {kills}"
+        assert kills > 0
+
+
 main(globals())
