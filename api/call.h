@@ -84,6 +84,7 @@ void anthropic_serve(struct call *c, struct http *h);
 void anthropic_count_serve(struct call *c, struct http *h);
 void embeddings_serve(struct call *c, struct http *h);
 void responses_serve(struct call *c, struct http *h);
+void responses_count_serve(struct call *c, struct http *h);
 void responses_get_serve(struct call *c, struct http *h);
 void responses_delete_serve(struct call *c, struct http *h);
 void responses_cancel_serve(struct call *c, struct http *h);

@@ -29,19 +29,28 @@ static bool is_codex(const struct http *h) {
     return who && strncmp(who, "codex", 5) == 0;
 }
 
-static int prepare(struct answer *a) {
+struct responses *responses_new(struct call *c) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
     if (!rs)
-        return -ENOMEM;
-    rs->api = a->call->api;
-    rs->streams_errors = is_codex(&a->call->conn->http);
-    rs->tenant = a->call->tenant;
-    rs->answer = a;
+        return NULL;
+    list_init(&rs->link);
+    rs->api = c->api;
+    rs->tenant = c->tenant;
+    rs->streams_errors = is_codex(&c->conn->http);
     arena_init(&rs->arena, ARENA_MAX);
     buf_init(&rs->echo, UINT32_MAX);
     buf_init(&rs->input, UINT32_MAX);
     buf_init(&rs->custom.text, UINT32_MAX);
+    return rs;
+}
+
+static int prepare(struct answer *a) {
+    struct responses *rs = responses_new(a->call);
+
+    if (!rs)
+        return -ENOMEM;
+    rs->answer = a;
     list_push_back(&rs->api->responses, &rs->link);
     a->work.responses = rs;
     return 0;

@@ -33,7 +33,7 @@ struct responses_text {
 
 /* One request, from its body to its answer. */
 struct responses {
-    struct list link; /* api.responses: those under way */
+    struct list link; /* api.responses: those under way; what only counts tokens is not in it */
     struct api *api;
     uint32_t tenant;
     struct answer *answer;
@@ -58,6 +58,8 @@ struct responses {
     struct responses_text custom;
 };
 
+/* For the request of @c; NULL: out of memory. */
+struct responses *responses_new(struct call *c);
 struct responses *responses_free(struct responses *rs); /* accepts NULL */
 /* One under way; NULL: there is none. */
 struct responses *responses_find(struct api *a, uint32_t tenant, const char *id);

@@ -29,6 +29,7 @@ static const struct route routes[] = {
     {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
     {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
     {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
     {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},

@@ -4,6 +4,7 @@
 #include "api/json.h"
 #include "api/private.h"
 #include "api/respond.h"
+#include "api/responses.h"
 #include "api/work.h"
 
 /*
@@ -142,6 +143,10 @@ static void serve(struct call *c, enum request_kind kind,
     static const struct call_ops ops = {on_gone, NULL, on_fail, NULL};
     struct lookup *l = calloc(1, sizeof(*l));
 
+    if (l && kind == REQUEST_RESPONSES && !(l->work.responses = responses_new(c))) {
+        free(l);
+        l = NULL;
+    }
     if (!l) {
         respond_errno(c, -ENOMEM);
         return;
@@ -161,6 +166,19 @@ void tokenize_serve(struct call *c, struct http *h) {
 void anthropic_count_serve(struct call *c, struct http *h) {
     (void)h;
     serve(c, REQUEST_ANTHROPIC_COUNT, write_count);
+}
+
+/* OpenAI's answer of /v1/responses/input_tokens. */
+static void write_input_tokens(struct json *j, const struct lookup *l) {
+    json_open(j, '{');
+    json_put_string(j, "object", "response.input_tokens");
+    json_put_int(j, "input_tokens", (int64_t)l->work.prompts[0].tokens.n);
+    json_close(j, '}');
+}
+
+void responses_count_serve(struct call *c, struct http *h) {
+    (void)h;
+    serve(c, REQUEST_RESPONSES, write_input_tokens);
 }
 
 void chat_render_serve(struct call *c, struct http *h) {

@@ -360,6 +360,8 @@ static void finish(struct work *w) {
     w->running = false;
     if (w->kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
         anthropic_rename(&w->err);
+    if (w->kind == REQUEST_RESPONSES)
+        responses_rename(&w->err);
     w->done(w);
 }
 

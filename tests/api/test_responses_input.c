@@ -183,6 +183,21 @@ Test(input, parameters_reach_the_worker) {
     world_stop(&w);
 }
 
+Test(input, tokens_are_counted) {
+    struct world w;
+    struct reply r;
+
+    responses_start(&w);
+    world_ask(&w, RESPONSES "/input_tokens", "{\"input\":\"hi\"}", &r);
+    reply_expect(&r, 200, "{\"object\":\"response.input_tokens\",\"input_tokens\":19}");
+    world_ask(&w, RESPONSES "/input_tokens", "{\"input\":[{}]}", &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "\"param\":\"input[0].type\""), "%s", r.body.data);
+    reply_deinit(&r);
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
+
 Test(input, structured_output_is_a_grammar) {
     struct world w;
     struct reply r;
