@@ -18,6 +18,7 @@ static int describe(int device, struct cuda_device *out) {
         .minor = p.minor,
         .n_multiprocessors = p.multiProcessorCount,
         .bytes = p.totalGlobalMem,
+        .shared_bytes = p.sharedMemPerMultiprocessor,
     };
     snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, p.name);
     return 0;
@@ -86,12 +87,18 @@ static int fill(void *d, int byte, size_t n, void *stream) {
     return (int)cudaMemsetAsync(d, byte, n, stream);
 }
 
+static int allow_shared(const void *kernel, uint32_t bytes) {
+    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)bytes);
+}
+
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, bool early, void *stream) {
+                  uint32_t shared, const void *args, bool early, void *stream) {
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
     cudaLaunchConfig_t config = {
         .gridDim = {grid_x, grid_y, 1},
         .blockDim = {n_threads, 1, 1},
+        .dynamicSmemBytes = shared,
         .stream = stream,
         .attrs = &attribute,
         .numAttrs = early,
@@ -157,6 +164,7 @@ static const struct cuda_api real = {
     .event_query = event_query,
     .copy = copy,
     .fill = fill,
+    .allow_shared = allow_shared,
     .launch = launch,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

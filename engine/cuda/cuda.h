@@ -22,7 +22,6 @@
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
 #define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
-#define WIDE_FROM 17u             /* rows from which matmul_wide is used */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
 
@@ -64,16 +63,16 @@ struct weights {
     struct weights *next;
     struct matrix m[3];
     uint32_t n_mats, n_in;
-    struct tile_source raw; /* OP_EMBED */
+    struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
+    const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
-    void *owned[8]; /* allocations */
-    uint32_t n_owned;
 };
 
 struct launch {
     const void *kernel;
     uint32_t grid_x, grid_y, n_threads;
     const char *what;
+    uint32_t shared;
 };
 
 struct graphs {
@@ -107,7 +106,9 @@ struct be {
     int32_t *sampled;              /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
     uint16_t *packed, *head_packed;
-    float *head_scale;
+    float *sums, *head_sums, *head_scale;
+    uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */
+    size_t weights_used, weights_size;
     double *freq;
     uint8_t *pages, *host_pages; /* host: pinned */
     uint64_t *grid;
@@ -160,9 +161,17 @@ void work_plan(const struct engine_batch *batch, const struct attn_limits *l, st
 
 /* @args: of @n bytes. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
-/* y (+)= W x + bias of packed rows: as many of @n_rows as *@count (device) says; NULL: all. */
-int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
-                uint32_t n_rows, const uint32_t *count, bool add);
+/* Packed rows on the device. */
+struct operand {
+    const uint16_t *packed;
+    const float *scale, *sums;
+    const uint32_t *count; /* how many of n_rows there are; NULL: all */
+    uint32_t n_rows;
+};
+/* y (+)= W x + bias. */
+int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* Once, at open. */
+int cuda_matmul_allow(struct be *b);
 
 int graph_open(struct be *b);
 void graph_close(struct be *b);

@@ -18,7 +18,7 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 struct cuda_device {
     char name[128];
     int major, minor, n_multiprocessors;
-    size_t bytes;
+    size_t bytes, shared_bytes; /* of memory; of shared memory of a multiprocessor */
 };
 
 struct cuda_api {
@@ -40,10 +40,12 @@ struct cuda_api {
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);
-    /* @args: the kernel's one argument. @early: its blocks may come up while the kernel before still runs; it waits
+    /* From now on the kernel may be launched with up to @bytes of shared memory. */
+    int (*allow_shared)(const void *kernel, uint32_t bytes);
+    /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may come up while the kernel before still runs; it waits
      * for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, bool early, void *stream);
+                  uint32_t shared, const void *args, bool early, void *stream);
     /* Launches between the two are not done but kept, to be done again and again as one; nothing else may be called in
      * between. capture_end() must follow a begin that succeeded; *graph is NULL when it fails. */
     int (*capture_begin)(void *stream);

@@ -22,6 +22,13 @@
     const void *const kernel_##NAME = (const void *)NAME;                                          \
     static __global__ void __launch_bounds__(threads, blocks) NAME(const __grid_constant__ ARGS a)
 
+/* The shared memory that the launch asked for. */
+DEVICE uint8_t *dynamic_shared() {
+    extern __shared__ __align__(128) uint8_t at_launch[];
+
+    return at_launch;
+}
+
 struct vec4 {
     uint32_t x, y, z, w;
 };
@@ -48,6 +55,10 @@ DEVICE void load8(const void *p, uint32_t v[2]) {
 
     v[0] = u.x;
     v[1] = u.y;
+}
+
+DEVICE void store8(void *p, const uint32_t v[2]) {
+    *(uint2 *)p = make_uint2(v[0], v[1]);
 }
 
 DEVICE void store16(void *p, struct vec4 v) {
@@ -162,6 +173,14 @@ DEVICE float approximate_log1p(float x) {
     return log1pf(x);
 }
 #endif
+
+DEVICE void load_floats(const float *p, float v[2]) {
+    uint32_t u[2];
+
+    load8(p, u);
+    v[0] = mx_float_of(u[0]);
+    v[1] = mx_float_of(u[1]);
+}
 
 DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;

@@ -108,8 +108,8 @@ static void capture(struct step *s) {
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
         const struct launch *l = &g->note[i].launch;
 
-        e = b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, g->note[i].args, b->early,
-                           b->stream);
+        e = b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared,
+                           g->note[i].args, b->early, b->stream);
     }
     int end = b->api->capture_end(b->stream, &g->graph[s->graph]);
     g->on = g->on && e == 0 && end == 0;

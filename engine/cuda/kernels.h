@@ -17,7 +17,11 @@ extern "C" {
 #define CUDA_THREADS 256u /* of a block of every kernel, unless it says otherwise */
 #define SAMPLE_THREADS 512u
 #define PACK_ROWS 8u       /* rows of activations that lie together */
+#define MATVEC_ROWS 16u    /* rows of activations that matvec() takes, at most */
+#define MATVEC_STAGES 3u   /* of a warp's ring: 2 are on their way while one is used */
 #define MATMUL_COLUMNS 64u /* rows of activations that a block of matmul_wide() takes */
+#define WIDE_SLICES 4u
+#define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u + MATMUL_COLUMNS * 2u * 4u)
 
 /* -- loading -------------------------------------------------------------------------------------- */
 
@@ -54,6 +58,8 @@ struct batch_head {
 struct embed_args {
     const struct batch_head *batch;
     struct tile_source table;
+    const uint8_t *tiles; /* NULL: the table; else the same in tiles */
+    uint32_t format, n_units;
     const int32_t *sampled;
     float *x;
 };
@@ -71,16 +77,23 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight, SILU
  * silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to [2^13, 2^14);
- * scale[row] undoes it. packed: [rows / 8][n_padded / 16][8][16]. Grid: rows. */
+ * scale[row] undoes it. packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of
+ * what 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows. */
 struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
     uint32_t wanted;                /* the rows that are wanted, not all */
     uint16_t *packed;
-    float *scale;
+    float *scale, *sums;
     uint32_t kind, n, n_padded;
     float eps;
 };
+
+/* Where column @k (0..31) of a row stands among the 32: lane t of a row's four finds what it needs of both blocks of
+ * 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
+MX_FN uint32_t pack_place(uint32_t k) {
+    return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
+}
 
 /* qk-norm, RoPE, keys and values into their pages; grid: rows. q is changed in place. */
 struct store_args {
@@ -110,16 +123,34 @@ struct matrix {
     uint32_t format, n_out, n_units, n_row_tiles;
 };
 
-/* y (+)= W x + bias for up to three matrices that share x. matvec: grid x: row tiles of all matrices, y: rows
- * / 8. matmul_wide: grid x: row tiles / 8 (each matrix rounded up), y: rows / 64. The same bits. */
+/* y (+)= W x + bias for up to three matrices that share x. matvec: up to 16 rows; grid x: row tiles of all matrices,
+ * or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y: row tiles / 8 (each matrix rounded
+ * up). The same bits. Shared memory: matvec_shared(), wide_shared() of the largest format. */
 struct matmul_args {
     struct matrix m[3];
     const uint16_t *x; /* packed */
-    const float *scale;
+    const float *scale, *sums;
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
+    uint32_t stage_bytes;              /* matvec: the largest tile_stage_bytes() */
     uint32_t add;
 };
+
+MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
+    return CUDA_THREADS / 32 * MATVEC_STAGES * stage_bytes;
+}
+
+/* Stages of weights that are held so that they come as far ahead as the slices. */
+MX_FN uint32_t wide_slots(uint32_t format) {
+    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* of a stage */
+
+    return (WIDE_SLICES - 2 + slices) / slices + 1;
+}
+
+MX_FN uint32_t wide_shared(uint32_t format) {
+    return WIDE_SLICES * WIDE_SLICE_BYTES +
+           CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
+}
 
 /* -- attention ------------------------------------------------------------------------------------ */
 

@@ -9,17 +9,16 @@
 #include <errno.h>
 #include <string.h>
 
-static int own(struct be *b, struct weights *w, size_t bytes, void **out, struct err *err) {
-    size_t n_free = 0, n_total = 0;
+/* @bytes of the memory of all weights, whose sum was counted before (cuda_weight_bytes()). */
+static int own(struct be *b, size_t bytes, void **out, struct err *err) {
+    size_t n = round_up(MAX(bytes, 1), 512);
 
-    assert(w->n_owned < ARRAY_SIZE(w->owned));
-    if (cuda_check(b, b->api->alloc(out, MAX(bytes, 16)), "cudaMalloc") < 0) {
-        b->api->memory(&n_free, &n_total);
-        err_set(err, 0, NULL, "%s: %.1f MiB for weights, %.1f MiB are free", b->error,
-                (double)bytes / 0x1p20, (double)n_free / 0x1p20);
+    if (n > b->weights_size - b->weights_used) {
+        err_set(err, 0, NULL, "the weights are larger than the sum of the file's tensors");
         return -ENOMEM;
     }
-    w->owned[w->n_owned++] = *out;
+    *out = b->weight_bytes + b->weights_used;
+    b->weights_used += n;
     return 0;
 }
 
@@ -62,14 +61,13 @@ static int load_bytes(struct be *b, const uint8_t *from, size_t n, uint8_t *to) 
     return r;
 }
 
-static int load_vector(struct be *b, struct weights *w, const struct tensor *t, float **out,
-                       struct err *err) {
+static int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err) {
     void *d;
     int r = 0;
 
     if (!t)
         return 0;
-    r = own(b, w, t->n_bytes, &d, err);
+    r = own(b, t->n_bytes, &d, err);
     if (r < 0)
         return r;
     *out = d;
@@ -106,7 +104,7 @@ static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, 
         .n_units = m->n_units,
         .bad = b->bad,
     };
-    struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack"};
+    struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack", 0};
     r = cuda_launch(b, &l, &a, sizeof(a));
     return r < 0 ? r : mark_busy(b, i);
 }
@@ -144,7 +142,7 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     };
     m->n_units = tile_units(m->format, n_in);
     w->n_in = n_in;
-    int r = own(b, w, tile_matrix_bytes(m->format, n_out, n_in), &d, err);
+    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in), &d, err);
     if (r < 0)
         return r;
     m->tiles = d;
@@ -152,21 +150,35 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     for (uint32_t row = 0, k = 0; row < n_out && r == 0; row += at_once, k++)
         r = repack_piece(b, t, m, k % 2, row, MIN(n_out - row, at_once));
     r = r < 0 ? r : check_values(b, t, err);
-    r = r < 0 ? r : load_vector(b, w, bias, &bias_at, err);
+    r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
     m->bias = bias_at;
     return r;
 }
 
+/* The output matrix of a model without one is the embedding: tiles are made when it comes, and serve both. */
+static bool comes_as_output(const struct be *b, const struct tensor *t) {
+    return !gguf_find(b->opts->file, "output.weight") &&
+           tile_is_lossless((uint32_t)t->format->type);
+}
+
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
                           struct err *err) {
-    void *d;
-    int r = own(b, w, t->n_bytes, &d, err);
+    void *d = NULL;
+    int r = 0;
 
-    if (r < 0)
-        return r;
-    w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
     w->n_in = (uint32_t)t->ne[0];
-    return load_bytes(b, t->data, t->n_bytes, d);
+    w->embedding = t;
+    if (!comes_as_output(b, t))
+        r = own(b, t->n_bytes, &d, err);
+    w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
+    return r < 0 || !d ? r : load_bytes(b, t->data, t->n_bytes, d);
+}
+
+/* The embedding that waits for these tiles. */
+static void lend_tiles(struct be *b, const struct weights *from, const struct tensor *t) {
+    for (struct weights *w = b->weights; w; w = w->next)
+        if (w->embedding == t && !w->raw.data)
+            w->m[0] = from->m[0];
 }
 
 /* Where the outputs of an op go. */
@@ -181,15 +193,17 @@ static float *target_of(const struct be *b, enum op_kind kind, int i) {
 
 static int load_tensors(struct be *b, struct weights *w, const struct op_tensors *t,
                         struct err *err) {
-    int r = load_vector(b, w, t->norm, &w->norm, err);
+    int r = load_vector(b, t->norm, &w->norm, err);
 
-    r = r < 0 ? r : load_vector(b, w, t->q_norm, &w->q_norm, err);
-    r = r < 0 ? r : load_vector(b, w, t->k_norm, &w->k_norm, err);
+    r = r < 0 ? r : load_vector(b, t->q_norm, &w->q_norm, err);
+    r = r < 0 ? r : load_vector(b, t->k_norm, &w->k_norm, err);
     if (r == 0 && t->kind == OP_EMBED)
         return load_embedding(b, w, t->w[0], err);
     for (int i = 0; i < 3 && r == 0; i++)
         if (t->w[i])
             r = load_matrix(b, w, t->w[i], t->bias[i], target_of(b, t->kind, i), err);
+    if (r == 0 && t->kind == OP_LOGITS)
+        lend_tiles(b, w, t->w[0]);
     return r;
 }
 
@@ -212,8 +226,6 @@ int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights
 void cuda_unload(struct be *b) {
     for (struct weights *w = b->weights, *next; w; w = next) {
         next = w->next;
-        for (uint32_t i = 0; i < w->n_owned; i++)
-            b->api->release(w->owned[i]);
         free(w);
     }
     b->weights = NULL;

@@ -1,21 +1,20 @@
 /*
- * matmul - y (+)= W x + bias. The strict recipe (docs/cuda-kernels.md): weights rounded once to half precision,
- * activations to half precision with a power of two per row, products by mma.m16n8k16 into f32 from left to
- * right inside a segment of columns, the segments' sums added from left to right, times the row's power of two,
- * plus bias, plus what was there. A column of mma does not see the others, so a row's result does not
- * depend on which rows come with it, nor on which of the two kernels computes it:
+ * matmul - y (+)= W x + bias. The strict recipe (docs/cuda-kernels.md): products of exact codes and activations in
+ * half precision by mma, group by group of columns from left to right inside a segment (weights.cuh), the segments'
+ * sums added from left to right, times the row's power of two, plus bias, plus what was there. A column of mma does
+ * not see the others, so a row's result does not depend on which rows come with it, nor on which of the two kernels
+ * computes it.
  *
- * matvec       up to 8 rows. A thread block has one row tile; warp s sums segment s. Bound by the weights' bytes.
- * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all columns; the
- *              activations pass through shared memory. Bound by the tensor cores and by what weights.cuh costs.
+ * matvec       up to 16 rows. Warp s of a block sums segment s of a row tile; a block goes over many tiles. Weights
+ *              come through a ring in shared memory of each warp's own, filled by asynchronous copies that run
+ *              ahead over the ends of tiles and matrices: two stages of 2 to 3 KiB are on their way while one is
+ *              used, 16 warps on a multiprocessor, so 60 to 90 KiB of it. They begin before the kernel before
+ *              has ended. Bound by the weights' bytes.
+ * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all columns; slices of the
+ *              activations and weights come ahead by the same copies. Bound by the tensor cores.
  */
 
 #include "engine/cuda/weights.cuh"
-
-/* Units whose loads are issued together. */
-template <int F> DEVICE constexpr int units_at_once() {
-    return F == TILE_F16 ? 2 : F < TILE_Q4_K ? 4 : F == TILE_Q4_K || F == TILE_IQ4_XS ? 2 : 1;
-}
 
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
@@ -33,176 +32,318 @@ DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_
     *y = a.add ? *y + v : v;
 }
 
+/* Starts a warp's copy of @n bytes, a multiple of 16. */
+DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
+    for (uint32_t at = threadIdx.x % 32 * 16; at < n; at += 512)
+        copy_async(to + at, from + at);
+}
+
 /* -- matvec --------------------------------------------------------------------------------------- */
 
-/* Adds @N units from @unit on to c. x: of the row group and lane. */
-template <int F, int N>
-DEVICE void add_units(const uint8_t *tiles, uint32_t unit, const uint16_t *x, uint32_t lane,
-                      float c[4]) {
-    constexpr int blocks = F >= TILE_Q4_K ? 16 : 4;
-    struct Tile<F> tile[N];
+/* What a warp fetches: its segments of the block's tiles, stage by stage. */
+struct Feed {
+    uint8_t *ring;                          /* [MATVEC_STAGES][stage_bytes] */
+    uint32_t stage_bytes, segment, n_tiles; /* n_tiles: of all matrices */
+    uint32_t tile, slot, used;              /* the next to be fetched; slots of the ring */
+    uint32_t unit, end, units, bytes;       /* of the tile's segment; of a stage; of a unit */
+    const uint8_t *from;                    /* the tile */
+
+    /* Stands at the first unit of @tile, or of the next one that has any for this warp. */
+    __device__ __forceinline__ void seek(const struct matmul_args &a) {
+        for (; tile < n_tiles; tile += gridDim.x) {
+            uint32_t local = tile, i = 0;
+
+            while (i + 1 < a.n_mats && local >= a.m[i].n_row_tiles)
+                local -= a.m[i++].n_row_tiles;
+            unit = tile_segment(a.m[i].n_units, segment);
+            end = tile_segment(a.m[i].n_units, segment + 1);
+            units = tile_stage_units(a.m[i].format);
+            bytes = tile_bytes(a.m[i].format);
+            from = a.m[i].tiles + (size_t)local * a.m[i].n_units * bytes;
+            if (unit < end)
+                return;
+        }
+    }
+    /* Starts on one stage; none when all have been. */
+    __device__ __forceinline__ void fetch(const struct matmul_args &a) {
+        if (tile < n_tiles) {
+            uint32_t n = end - unit < units ? end - unit : units;
+
+            fetch_bytes(ring + slot * stage_bytes, from + (size_t)unit * bytes, n * bytes);
+            unit += n;
+            if (unit == end) {
+                tile += gridDim.x;
+                seek(a);
+            }
+        }
+        slot = slot + 1 < MATVEC_STAGES ? slot + 1 : 0;
+        copy_commit();
+    }
+    /* The oldest stage, when it is there; another is started in the place of the one before. */
+    __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
+        copy_wait<MATVEC_STAGES - 2>();
+        sync_warp();
+        fetch(a);
+        const uint8_t *stage = ring + used * stage_bytes;
+        used = used + 1 < MATVEC_STAGES ? used + 1 : 0;
+        return stage;
+    }
+};
+
+/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1. */
+template <int G> struct Rows {
+    const uint8_t *x[G];
+    const float *sums[G];
+    bool there[G];
+
+    __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
+        uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
-    for (int n = 0; n < N; n++)
-        tile[n].load(tiles + (size_t)(unit + n) * tile_bytes(F), lane);
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-#pragma unroll
-        for (int kb = 0; kb < blocks; kb++) {
-            uint32_t a[4], b[2];
+        for (uint32_t i = 0; i < G; i++) {
+            x[i] = (const uint8_t *)a.x + (size_t)i * a.n_blocks * 256 + lane * 16;
+            sums[i] = a.sums + (size_t)i * a.n_blocks * 4 + lane % 4 * 2;
+            there[i] = i * PACK_ROWS + lane / 4 < n_rows;
+        }
+    }
+};
 
-            load8(x + ((size_t)(unit + n) * blocks + kb) * PACK_ROWS * 16, b);
-            tile[n].block(kb, a);
-            mma(c, a[0], a[1], a[2], a[3], b[0], b[1]);
+/* Adds the tile of unit @unit, at @tile in shared memory. */
+template <int F, int G>
+DEVICE void add_unit(const uint8_t *tile, uint32_t unit, const struct Rows<G> &rows,
+                     float c[G][4]) {
+    constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
+    struct Tile<F> t;
+
+    t.load(tile, threadIdx.x % 32);
+#pragma unroll
+    for (int p = 0; p < pairs; p++) {
+        uint32_t at = unit * pairs + p;
+        struct Pair<F> w;
+
+        w.take(t, p);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            struct vec4 x = {0, 0, 0, 0};
+            float sum[2] = {0, 0};
+
+            if (rows.there[i])
+                x = load16(rows.x[i] + (size_t)at * 512);
+            if (Pair<F>::has_min)
+                load_floats(rows.sums[i] + (size_t)at * PACK_ROWS, sum);
+            w.add(x, sum, c[i]);
         }
     }
 }
 
-template <int F>
-DEVICE void add_segment(const uint8_t *tiles, uint32_t from, uint32_t to, const uint16_t *x,
-                        uint32_t lane, float c[4]) {
-    constexpr int n = units_at_once<F>();
-    uint32_t u = from;
+template <int F, int G>
+DEVICE void add_segment(const struct matmul_args &a, uint32_t from, uint32_t to, struct Feed &feed,
+                        const struct Rows<G> &rows, float c[G][4]) {
+    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
 
-    for (; u + n <= to; u += n)
-        add_units<F, n>(tiles, u, x, lane, c);
-    if (n > 1)
-        for (; u < to; u++)
-            add_units<F, 1>(tiles, u, x, lane, c);
+    for (uint32_t u = from; u < to; u += units) {
+        const uint8_t *stage = feed.take(a);
+
+#pragma unroll
+        for (uint32_t n = 0; n < units; n++)
+            if (u + n < to)
+                add_unit<F, G>(stage + n * tile_bytes(F), u + n, rows, c);
+    }
 }
 
-DEVICE void add_segment_of(const struct matrix &m, const uint8_t *tiles, uint32_t segment,
-                           const uint16_t *x, uint32_t lane, float c[4]) {
-    uint32_t from = tile_segment(m.n_units, segment), to = tile_segment(m.n_units, segment + 1);
+template <int G>
+DEVICE void add_segment_of(const struct matmul_args &a, const struct matrix &m, struct Feed &feed,
+                           const struct Rows<G> &rows, float c[G][4]) {
+    uint32_t from = tile_segment(m.n_units, feed.segment);
+    uint32_t to = tile_segment(m.n_units, feed.segment + 1);
 
     switch (m.format) {
     case TILE_F16:
-        return add_segment<TILE_F16>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_F16, G>(a, from, to, feed, rows, c);
     case TILE_Q8_0:
-        return add_segment<TILE_Q8_0>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_Q8_0, G>(a, from, to, feed, rows, c);
     case TILE_Q4_0:
-        return add_segment<TILE_Q4_0>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_Q4_0, G>(a, from, to, feed, rows, c);
     case TILE_IQ4_NL:
-        return add_segment<TILE_IQ4_NL>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
     case TILE_Q4_K:
-        return add_segment<TILE_Q4_K>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
     case TILE_Q5_K:
-        return add_segment<TILE_Q5_K>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_Q5_K, G>(a, from, to, feed, rows, c);
     case TILE_Q6_K:
-        return add_segment<TILE_Q6_K>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_Q6_K, G>(a, from, to, feed, rows, c);
     case TILE_IQ4_XS:
-        return add_segment<TILE_IQ4_XS>(tiles, from, to, x, lane, c);
+        return add_segment<TILE_IQ4_XS, G>(a, from, to, feed, rows, c);
+    }
+}
+
+/* The block's tiles for G groups of 8 rows. */
+template <int G>
+DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_rows,
+                     float (*sums)[8][TILE_LANES]) {
+    uint32_t tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    struct Rows<G> rows;
+
+    rows.start(a, n_rows);
+    for (uint32_t tile = blockIdx.x; tile < feed.n_tiles; tile += gridDim.x) {
+        uint32_t local = tile, i = 0;
+        float c[G][4];
+
+        while (i + 1 < a.n_mats && local >= a.m[i].n_row_tiles)
+            local -= a.m[i++].n_row_tiles;
+        const struct matrix &m = a.m[i];
+        uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS;
+#pragma unroll
+        for (int j = 0; j < 4 * G; j++)
+            c[j / 4][j % 4] = 0;
+        add_segment_of<G>(a, m, feed, rows, c);
+#pragma unroll
+        for (int j = 0; j < 4 * G; j++)
+            sums[warp][j][lane] = c[j / 4][j % 4];
+        sync_block();
+        if (tid < TILE_LANES * 4 * G) {
+            uint32_t j = warp % 4, g = warp / 4;
+            float sum = sums[0][warp][lane];
+
+            for (uint32_t s = 1; s < n; s++)
+                sum += sums[s][warp][lane];
+            put(a, m, n_rows, g * PACK_ROWS + lane % 4 * 2 + j % 2,
+                local * TILE_ROWS + lane / 4 + j / 2 * 8, sum);
+        }
+        sync_block();
     }
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
-    SHARED float sums[TILE_SEGMENTS][TILE_LANES][4];
-    uint32_t tid = threadIdx.x, lane = tid % 32, warp = tid / 32, tile = blockIdx.x, i = 0;
-    float c[4] = {0, 0, 0, 0};
+    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+    struct Feed feed;
 
-    while (i + 1 < a.n_mats && tile >= a.m[i].n_row_tiles)
-        tile -= a.m[i++].n_row_tiles;
-    const struct matrix &m = a.m[i];
-    const uint8_t *tiles = m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format);
-    const uint16_t *x = a.x + ((size_t)blockIdx.y * a.n_blocks * PACK_ROWS + lane / 4) * 16;
-
-    for (size_t at = tid * 128; at < m.n_units * tile_bytes(m.format); at += CUDA_THREADS * 128)
-        prefetch(tiles +
-                 at); /* weights do not change: they may come before the activations are there */
+    feed.segment = threadIdx.x / 32;
+    feed.stage_bytes = a.stage_bytes;
+    feed.ring = dynamic_shared() + (size_t)feed.segment * MATVEC_STAGES * a.stage_bytes;
+    feed.tile = blockIdx.x;
+    feed.slot = feed.used = feed.n_tiles = 0;
+    for (uint32_t i = 0; i < a.n_mats; i++)
+        feed.n_tiles += a.m[i].n_row_tiles;
+    feed.seek(a);
+    for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++) /* weights do not change */
+        feed.fetch(a);
     wait_for_previous();
     uint32_t n_rows = count_rows(a);
-    if (blockIdx.y * PACK_ROWS >= n_rows)
-        return;
-    add_segment_of(m, tiles, warp, x + lane % 4 * 4, lane, c);
-    for (int j = 0; j < 4; j++)
-        sums[warp][lane][j] = c[j];
-    sync_block();
-    if (tid >= TILE_LANES * 4)
-        return;
-    uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS, l = tid / 4, j = tid % 4;
-    float sum = sums[0][l][j];
-    for (uint32_t s = 1; s < n; s++)
-        sum += sums[s][l][j];
-    put(a, m, n_rows, blockIdx.y * PACK_ROWS + l % 4 * 2 + j % 2,
-        tile * TILE_ROWS + l / 4 + j / 2 * 8, sum);
+    if (n_rows > PACK_ROWS)
+        multiply<2>(a, feed, n_rows, sums);
+    else
+        multiply<1>(a, feed, n_rows, sums);
+    copy_wait<0>();
 }
 
 /* -- matmul_wide ---------------------------------------------------------------------------------- */
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
-#define SLICE_BLOCKS 4 /* blocks of 16 columns that are in shared memory at a time */
-#define SLICE_BYTES (WIDE_GROUPS * SLICE_BLOCKS * PACK_ROWS * 16 * 2)
-#define SLICE_VECTORS (SLICE_BYTES / 16 / CUDA_THREADS) /* per thread */
+#define SLICE_PAIRS 2u /* of 32 columns in a slice */
 
-/* The activations of the block's rows: slices of 64 columns, the next one on its way while one is used. */
-struct Slices {
-    uint8_t *shared; /* [2][SLICE_BYTES] */
-    const uint8_t *x;
-    uint32_t n_blocks, n_groups, next; /* groups of rows that exist */
-    struct vec4 v[SLICE_VECTORS];
+/*
+ * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a ring of all
+ * warps, and in rings of their own the warps' weights for as far. A group of copies is what one slice brings.
+ */
+struct Supply {
+    uint8_t *slices, *ring;   /* [WIDE_SLICES][slice], of the warp [n_slots][stage_bytes] */
+    const uint8_t *x, *tiles; /* of the block's rows; of the warp's row tile, NULL: none */
+    const float *sums;
+    uint32_t n_pairs, n_groups; /* of a row; groups of rows that exist */
+    uint32_t next, n_slices;
+    uint32_t per_stage, n_slots, stage_bytes,
+        row_bytes; /* slices of a stage; bytes of a row of tiles */
 
     __device__ __forceinline__ void fetch() {
-        if (next * SLICE_BLOCKS < n_blocks) {
-#pragma unroll
-            for (uint32_t i = 0; i < SLICE_VECTORS; i++) {
-                uint32_t at = (threadIdx.x + i * CUDA_THREADS) * 16, per_group = SLICE_BLOCKS * 256;
-                uint32_t group = at / per_group < n_groups ? at / per_group : 0;
+        if (next < n_slices) {
+            uint8_t *to = slices + next % WIDE_SLICES * WIDE_SLICE_BYTES;
+            uint32_t stage = next / per_stage, at = stage * stage_bytes;
 
-                v[i] = load16(x + ((size_t)group * n_blocks + next * SLICE_BLOCKS) * 256 +
-                              at % per_group);
+#pragma unroll
+            for (uint32_t i = threadIdx.x; i < WIDE_GROUPS * SLICE_PAIRS * 32; i += CUDA_THREADS) {
+                uint32_t group = i / (SLICE_PAIRS * 32), v = i % (SLICE_PAIRS * 32);
+
+                if (group >= n_groups)
+                    group = 0; /* nobody asks what comes of it */
+                copy_async(to + i * 16,
+                           x + ((size_t)group * n_pairs + next * SLICE_PAIRS) * 512 + v * 16);
             }
+            if (threadIdx.x < WIDE_GROUPS * SLICE_PAIRS * 2) {
+                uint32_t group = threadIdx.x / (SLICE_PAIRS * 2),
+                         v = threadIdx.x % (SLICE_PAIRS * 2);
+
+                group = group < n_groups ? group : 0;
+                copy_async(to + WIDE_GROUPS * SLICE_PAIRS * 512 + threadIdx.x * 16,
+                           sums + ((size_t)group * n_pairs + next * SLICE_PAIRS) * PACK_ROWS +
+                               v * 4);
+            }
+            if (tiles && next % per_stage == 0)
+                fetch_bytes(ring + stage % n_slots * stage_bytes, tiles + at,
+                            row_bytes - at < stage_bytes ? row_bytes - at : stage_bytes);
         }
         next++;
+        copy_commit();
     }
-    /* Puts what was fetched into shared memory, starts on the next, and gives the slice. */
-    __device__ __forceinline__ const uint8_t *turn() {
-        uint8_t *to = shared + (next & 1) * SLICE_BYTES;
-
-#pragma unroll
-        for (uint32_t i = 0; i < SLICE_VECTORS; i++)
-            store16(to + (threadIdx.x + i * CUDA_THREADS) * 16, v[i]);
-        fetch();
+    /* Slice @i, when it is there with its weights; the next one is started in the place of the one before. */
+    __device__ __forceinline__ const uint8_t *take(uint32_t i) {
+        copy_wait<WIDE_SLICES - 2>();
         sync_block();
-        return to;
+        fetch();
+        return slices + i % WIDE_SLICES * WIDE_SLICE_BYTES;
     }
 };
 
-/* All columns of one row tile. @active: the tile exists; all warps take part in the slices. */
+/* Two pairs of a tile times a slice. */
 template <int F>
-DEVICE void walk(const struct matrix &m, const uint8_t *tiles, bool active, struct Slices &slices,
-                 float total[WIDE_GROUPS][4]) {
-    constexpr uint32_t blocks = F >= TILE_Q4_K ? 16 : 4;
-    uint32_t lane = threadIdx.x % 32, segment = 0, end = tile_segment(m.n_units, 1);
-    float c[WIDE_GROUPS][4];
-    struct Tile<F> tile, next; /* next: on its way while tile is used */
+DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
+                      float c[WIDE_GROUPS][4]) {
+    uint32_t lane = threadIdx.x % 32;
 
-    if (active)
-        next.load(tiles, lane);
+#pragma unroll
+    for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
+        struct Pair<F> w;
+
+        w.take(tile, first_pair + (int)p);
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
+            uint32_t at = n * SLICE_PAIRS + p;
+            struct vec4 x = load16(slice + at * 512 + lane * 16);
+            float sum[2] = {0, 0};
+
+            if (Pair<F>::has_min)
+                load_floats((const float *)(slice + WIDE_GROUPS * SLICE_PAIRS * 512) +
+                                at * PACK_ROWS + lane % 4 * 2,
+                            sum);
+            w.add(x, sum, c[n]);
+        }
+    }
+}
+
+/* All columns of one row tile. All warps take part in the slices, also those that have no tile. */
+template <int F>
+DEVICE void walk(const struct matrix &m, struct Supply &supply, float total[WIDE_GROUPS][4]) {
+    constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1; /* of a unit */
+    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
+    uint32_t segment = 0, end = tile_segment(m.n_units, 1);
+    float c[WIDE_GROUPS][4];
+
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
     for (uint32_t u = 0; u < m.n_units; u++) {
-        const uint8_t *slice = NULL;
+        const uint8_t *stage = supply.ring + u / units % supply.n_slots * supply.stage_bytes;
+        struct Tile<F> tile;
 
-        tile = next;
-        if (active && u + 1 < m.n_units)
-            next.load(tiles + (size_t)(u + 1) * tile_bytes(F), lane);
 #pragma unroll
-        for (uint32_t kb = 0; kb < blocks; kb++) {
-            if (kb % SLICE_BLOCKS == 0)
-                slice = slices.turn();
-            if (!active)
+        for (uint32_t i = 0; i < slices; i++) {
+            const uint8_t *slice = supply.take(u * slices + i);
+
+            if (!supply.tiles)
                 continue;
-            uint32_t a[4];
-
-            tile.block(kb, a);
-#pragma unroll
-            for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
-                uint32_t b[2];
-
-                load8(slice + ((n * SLICE_BLOCKS + kb % 4) * 8 + lane / 4) * 32 + lane % 4 * 8, b);
-                mma(c[n], a[0], a[1], a[2], a[3], b[0], b[1]);
-            }
+            if (i == 0)
+                tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
+            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
         }
         if (u + 1 < end)
             continue;
@@ -218,56 +359,63 @@ DEVICE void walk(const struct matrix &m, const uint8_t *tiles, bool active, stru
     }
 }
 
-DEVICE void walk_of(const struct matrix &m, const uint8_t *tiles, bool active,
-                    struct Slices &slices, float total[WIDE_GROUPS][4]) {
+DEVICE void walk_of(const struct matrix &m, struct Supply &supply, float total[WIDE_GROUPS][4]) {
     switch (m.format) {
     case TILE_F16:
-        return walk<TILE_F16>(m, tiles, active, slices, total);
+        return walk<TILE_F16>(m, supply, total);
     case TILE_Q8_0:
-        return walk<TILE_Q8_0>(m, tiles, active, slices, total);
+        return walk<TILE_Q8_0>(m, supply, total);
     case TILE_Q4_0:
-        return walk<TILE_Q4_0>(m, tiles, active, slices, total);
+        return walk<TILE_Q4_0>(m, supply, total);
     case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(m, tiles, active, slices, total);
+        return walk<TILE_IQ4_NL>(m, supply, total);
     case TILE_Q4_K:
-        return walk<TILE_Q4_K>(m, tiles, active, slices, total);
+        return walk<TILE_Q4_K>(m, supply, total);
     case TILE_Q5_K:
-        return walk<TILE_Q5_K>(m, tiles, active, slices, total);
+        return walk<TILE_Q5_K>(m, supply, total);
     case TILE_Q6_K:
-        return walk<TILE_Q6_K>(m, tiles, active, slices, total);
+        return walk<TILE_Q6_K>(m, supply, total);
     case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(m, tiles, active, slices, total);
+        return walk<TILE_IQ4_XS>(m, supply, total);
     }
 }
 
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     wait_for_previous();
-    alignas(16) SHARED uint8_t shared[2 * SLICE_BYTES];
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.x, i = 0;
-    uint32_t row0 = blockIdx.y * MATMUL_COLUMNS, n_rows = count_rows(a);
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
+    uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
     float total[WIDE_GROUPS][4];
+    struct Supply supply;
 
     if (row0 >= n_rows)
         return;
     while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
         block -= (a.m[i++].n_row_tiles + 7) / 8;
     const struct matrix &m = a.m[i];
-    uint32_t tile = block * 8 + warp;
-    bool active = tile < m.n_row_tiles;
-    const uint8_t *tiles = m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format);
-    struct Slices slices;
+    uint32_t tile = block * 8 + warp, columns = tile_k(m.format) * tile_stage_units(m.format);
 
-    slices.shared = shared;
-    slices.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
-    slices.n_blocks = a.n_blocks;
-    slices.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
-    slices.next = 0;
-    slices.fetch();
+    supply.slices = dynamic_shared();
+    supply.stage_bytes = tile_stage_bytes(m.format);
+    supply.per_stage = columns / (32 * SLICE_PAIRS);
+    supply.n_slots = wide_slots(m.format);
+    supply.ring = supply.slices + WIDE_SLICES * WIDE_SLICE_BYTES +
+                  (size_t)warp * supply.n_slots * supply.stage_bytes;
+    supply.row_bytes = m.n_units * tile_bytes(m.format);
+    supply.tiles = tile < m.n_row_tiles ? m.tiles + (size_t)tile * supply.row_bytes : NULL;
+    supply.n_pairs = a.n_blocks / 2;
+    supply.n_slices = m.n_units * (tile_k(m.format) / (32 * SLICE_PAIRS));
+    supply.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
+    supply.sums = a.sums + (size_t)row0 / PACK_ROWS * a.n_blocks * 4;
+    supply.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
+    supply.next = 0;
+    for (uint32_t s = 0; s < WIDE_SLICES - 1; s++)
+        supply.fetch();
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m, tiles, active, slices, total);
-    if (!active)
+    walk_of(m, supply, total);
+    copy_wait<0>();
+    if (!supply.tiles)
         return;
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)

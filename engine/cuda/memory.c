@@ -33,10 +33,13 @@ static void add_activations(struct be *b) {
     add(b, &b->up, rows * s->n_ff, sizeof(float), "activations", false);
     add(b, &b->packed, padded * widest, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, padded, sizeof(float), "activations", false);
+    add(b, &b->sums, padded * widest / 32, sizeof(float), "activations", false);
     add(b, &b->turn, rows * s->n_rot, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
+    add(b, &b->head_sums, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64) / 32, sizeof(float),
+        "logits", false);
     add(b, &b->logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
@@ -106,6 +109,8 @@ static void add_rest(struct be *b) {
     add(b, &b->grid, 256, sizeof(uint64_t), "tables", false);
     add(b, &b->bad, 1, sizeof(uint32_t), "tables", false);
     add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
+    b->weights_size = cuda_weight_bytes(b->opts->file);
+    add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
     b->layer_bytes = (size_t)b->n_pages * page_layer_bytes(&b->page);
     add(b, &b->pages, b->layer_bytes * b->shape->n_layer, 1, "KV pages", false);
     add(b, &b->host_pages, b->opts->n_host_pages * page_layer_bytes(&b->page), b->shape->n_layer,
@@ -120,7 +125,7 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
         const struct tensor *t = gguf_tensor(file, i);
         bool embed = strcmp(t->name, "token_embd.weight") == 0;
 
-        if (embed)
+        if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
             sum += round_up(t->n_bytes, 512);
         if (t->n_dims < 2)
             sum += round_up(t->n_bytes, 512);
@@ -146,8 +151,8 @@ static uint64_t sum_of(const struct be *b, const char *what) {
 }
 
 static int check_fit(struct be *b, struct err *err) {
-    uint64_t weights = cuda_weight_bytes(b->opts->file), kv = sum_of(b, "KV pages");
-    uint64_t rest = sum_of(b, NULL) - kv, need = weights + kv + rest + RESERVE_BYTES;
+    uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages");
+    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
     if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
@@ -205,6 +210,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
         r = alloc_region(b, &b->region[i]);
     r = r < 0 ? r : alloc_steps(b);
+    r = r < 0 ? r : cuda_matmul_allow(b);
     r = r < 0 ? r : graph_open(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
     r = r < 0 ? r

@@ -14,9 +14,12 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows)
         return;
     int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
-    token = (uint32_t)token < a.table.n_rows ? token : 0;
+    uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
+    const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        a.x[(size_t)r * n + i] = tile_value_at(&a.table, (uint32_t)token, i);
+        a.x[(size_t)r * n + i] = a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
+                                                     t % TILE_ROWS, i % k)
+                                         : tile_value_at(&a.table, t, i);
 }
 
 KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
@@ -78,13 +81,28 @@ KERNEL(pack, struct pack_args, CUDA_THREADS, 2) {
     int e = (int)(mx_bits_of(max) >> 23) - 127;
     e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
     float shrink = power_of_two(-e);
-    uint16_t *to = a.packed + (size_t)(r / PACK_ROWS) * PACK_ROWS * a.n_padded + r % PACK_ROWS * 16;
+    uint16_t *to = a.packed + (size_t)(r / PACK_ROWS) * PACK_ROWS * a.n_padded + r % PACK_ROWS * 32;
+    float *sums = a.sums + (size_t)(r / PACK_ROWS) * a.n_padded / 32 * PACK_ROWS + r % PACK_ROWS;
 
-    for (uint32_t i = 2 * tid; i < a.n_padded; i += 2 * CUDA_THREADS) {
-        float v0 = pack_value(a, x, up, inverse, i) * shrink;
-        float v1 = pack_value(a, x, up, inverse, i + 1) * shrink;
+    for (uint32_t first = 0; first < a.n_padded; first += 4 * CUDA_THREADS) {
+        uint32_t i = first + 4 * tid,
+                 h[2] = {0, 0}; /* all lanes meet, whether they have columns or not */
 
-        *(uint32_t *)(to + (size_t)(i / 16) * PACK_ROWS * 16 + i % 16) = pack_halves(v0, v1);
+        if (i < a.n_padded) {
+            float v[4];
+
+            for (uint32_t j = 0; j < 4; j++)
+                v[j] = pack_value(a, x, up, inverse, i + j) * shrink;
+            h[0] = pack_halves(v[0], v[2]);
+            h[1] = pack_halves(v[1], v[3]);
+            store8(to + (size_t)(i / 32) * PACK_ROWS * 32 + pack_place(i % 32), h);
+        }
+        float sum = (half_to_float((uint16_t)h[0]) + half_to_float((uint16_t)(h[0] >> 16))) +
+                    (half_to_float((uint16_t)h[1]) + half_to_float((uint16_t)(h[1] >> 16)));
+        for (int m = 1; m < 8; m *= 2)
+            sum += lane_xor(sum, m);
+        if (i < a.n_padded && i % 32 == 0)
+            sums[i / 32 * PACK_ROWS] = sum;
     }
     if (tid == 0)
         a.scale[r] = power_of_two(e);

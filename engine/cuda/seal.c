@@ -230,7 +230,7 @@ static int sample_round(struct step *s, uint32_t first) {
 
     if (n > 0 && first > 0 && step_logit_rows(s, first, (uint32_t)n) < 0)
         return -EIO;
-    struct launch l = {kernel_sample, (uint32_t)MAX(n, 0), 1, SAMPLE_THREADS, "sample"};
+    struct launch l = {kernel_sample, (uint32_t)MAX(n, 0), 1, SAMPLE_THREADS, "sample", 0};
     if (n > 0 && cuda_launch(b, &l, &a, sizeof(a)) < 0)
         return -EIO;
     return n;

@@ -20,45 +20,24 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
         graph_note(b, l, args, n);
-    return cuda_check(
-        b, b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, args, b->early, b->stream),
-        l->what);
+    return cuda_check(b,
+                      b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
+                                     b->early, b->stream),
+                      l->what);
 }
 
 /* A kernel of one block a row. */
 static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const void *args,
                        size_t n, const char *what) {
-    return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what}, args, n);
-}
-
-int cuda_matmul(struct be *b, const struct weights *w, const uint16_t *packed, const float *scale,
-                uint32_t n_rows, const uint32_t *count, bool add) {
-    bool wide = n_rows >= WIDE_FROM;
-    uint32_t at_once = wide ? MATMUL_COLUMNS : PACK_ROWS, tiles = 0;
-    struct matmul_args a = {
-        .x = packed,
-        .scale = scale,
-        .count = count,
-        .n_mats = w->n_mats,
-        .n_rows = n_rows,
-        .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
-        .add = add,
-    };
-
-    for (uint32_t i = 0; i < w->n_mats; i++) {
-        a.m[i] = w->m[i];
-        tiles += wide ? (w->m[i].n_row_tiles + 7) / 8 : w->m[i].n_row_tiles;
-    }
-    struct launch l = {wide ? kernel_matmul_wide : kernel_matvec, tiles,
-                       (n_rows + at_once - 1) / at_once, CUDA_THREADS, "matmul"};
-    return cuda_launch(b, &l, &a, sizeof(a));
+    return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what, 0}, args, n);
 }
 
 /* The layers' matrices: of all rows of the step. */
 static int multiply(struct step *s, const struct weights *w, bool add) {
     struct be *b = s->be;
+    struct operand x = {b->packed, b->scale, b->sums, &b->head->n_rows, s->grid.rows};
 
-    return cuda_matmul(b, w, b->packed, b->scale, s->grid.rows, &b->head->n_rows, add);
+    return cuda_matmul(b, w, &x, add);
 }
 
 /* -- the upload ----------------------------------------------------------------------------------- */
@@ -199,6 +178,9 @@ int step_embed(struct step *s, struct act x, const struct weights *w) {
     struct embed_args a = {
         .batch = b->head,
         .table = w->raw,
+        .tiles = w->m[0].tiles,
+        .format = w->m[0].format,
+        .n_units = w->m[0].n_units,
         .sampled = b->sampled,
         .x = b->x,
     };
@@ -217,6 +199,7 @@ static int pack(struct step *s, enum pack_kind kind, const float *x, const float
         .weight = weight,
         .packed = b->packed,
         .scale = b->scale,
+        .sums = b->sums,
         .kind = kind,
         .n = n,
         .n_padded = (uint32_t)round_up(n, 64),
@@ -287,9 +270,9 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
 
     assert(at->window == 0 && at->softcap == 0 && !at->sinks && kv->cls == KV_GLOBAL);
     assert(o.role == ACT_O && q.role == ACT_Q);
-    struct launch attend = {attend_kernel(m->head_dim), s->grid.items, m->n_head_kv, CUDA_THREADS,
-                            "attend"};
-    struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge"};
+    struct launch attend = {
+        attend_kernel(m->head_dim), s->grid.items, m->n_head_kv, CUDA_THREADS, "attend", 0};
+    struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
     int r = cuda_launch(b, &attend, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
@@ -315,10 +298,11 @@ int step_gate_up(struct step *s, struct act h, struct act x, const struct weight
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
+    struct operand x = {b->head_packed + first * row, b->head_scale + first,
+                        b->head_sums + first * (row / 32), first ? NULL : &b->head->n_wants, n};
 
     assert(first % PACK_ROWS == 0);
-    return cuda_matmul(b, s->head, b->head_packed + first * row, b->head_scale + first, n, NULL,
-                       false);
+    return cuda_matmul(b, s->head, &x, false);
 }
 
 int step_logits(struct step *s, struct act x, const struct weights *w) {
@@ -332,6 +316,7 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
         .wanted = true,
         .packed = b->head_packed,
         .scale = b->head_scale,
+        .sums = b->head_sums,
         .kind = PACK_NORM,
         .n = m->n_embd,
         .n_padded = (uint32_t)round_up(m->n_embd, 64),
@@ -341,9 +326,7 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
     assert(x.role == ACT_X);
     s->head = w;
     int r = launch_rows(b, kernel_pack, s->grid.wants, &a, sizeof(a), "pack");
-    r = r < 0 ? r
-              : cuda_matmul(b, w, b->head_packed, b->head_scale, MIN(s->grid.wants, LOGIT_ROWS),
-                            &b->head->n_wants, false);
+    r = r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
     if (r == 0)
         graph_end(s);
     return r;
@@ -363,7 +346,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     uint32_t parts =
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-    struct launch l = {kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, "copy_page"};
+    struct launch l = {kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, "copy_page", 0};
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 

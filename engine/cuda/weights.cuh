@@ -1,43 +1,37 @@
 #pragma once
 
 /*
- * weights - from the vectors of a tile (engine/shared/tiles.h) to operands of mma: the recipe is
+ * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe, for each group of
+ * columns that share a scale (32; Q6_K 16):
  *
- *     w = half(fma(q, d * scale, -(dmin * min)))       Q4_K, Q5_K; d * scale and dmin * min rounded to f32
- *     w = half((d * scale) * q)                        Q6_K, IQ4_XS
- *     w = half(d * q)                                  Q8_0, Q4_0, IQ4_NL: exact before the rounding
+ *     sum += scale * (codes x activations) - minimum * (sum of the activations)
  *
- * `half` rounds to nearest. Integers become floats by placing them into the low mantissa bits of 2^23 (f32) or
- * 1024 (half) and subtracting that: one logic and one add per weight or two, where a conversion instruction
- * would run at a quarter of the rate. What bounds a matrix-vector product on Hopper is this code: 4 to 5
- * instructions per weight are what its bandwidth leaves (research gpu 2.3).
+ * The codes are integers and exact in half precision, their product with the activations is one or two mma from
+ * zero, scale and minimum are f32 (d * scale, dmin * min: exact, or rounded once). F16 has no scale and adds up in
+ * the mma.
  *
- * Tile<F>: load() takes a lane's share of a tile into registers (all loads first), block(kb) gives a0 .. a3 of
- * block kb of 16 columns. kb is a constant after unrolling.
+ * A code becomes a half by placing it into the low mantissa bits of 1024 and subtracting that: a mask takes the codes
+ * of two columns out of a word at a time. Codes of rows g + 8 stand four bits higher and count 16 fold, which
+ * their scale takes back (exactly). What bounds a matrix-vector product on Hopper is this code: it has about 3
+ * instructions per weight of Q4_K, where 4.5 are what its bandwidth leaves (none of it measured).
+ *
+ * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block kb of 16 columns,
+ * scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after unrolling.
  */
 
 #include "engine/cuda/device.cuh"
 
 #define MAGIC 0x4B000000u /* 2^23 */
 #define MAGIC_F 8388608.0f
-#define HALF_MAGIC 0x64646464u /* high bytes of 1024 */
+#define HALF_MAGIC 0x64006400u /* 1024 */
 
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-DEVICE uint32_t byte_of(uint32_t w, int i) {
-    return (w >> (8 * i)) & 255u;
-}
-
 /* Byte @i of @w as a float. */
 DEVICE float float_of_byte(uint32_t w, int i) {
     return mx_float_of(byte_permute(w, MAGIC, 0x7540u | (uint32_t)i)) - MAGIC_F;
-}
-
-/* Bytes i and i + 1 of @w, plus 1024, as halves. */
-DEVICE uint32_t halves_of_bytes(uint32_t w, int i) {
-    return byte_permute(w, HALF_MAGIC, i ? 0x4342u : 0x4140u);
 }
 
 DEVICE float low_half(uint32_t w) {
@@ -48,8 +42,21 @@ DEVICE float high_half(uint32_t w) {
     return half_to_float((uint16_t)(w >> 16));
 }
 
-DEVICE uint32_t twice(uint32_t half) {
-    return (half & 0xFFFFu) * 0x10001u;
+/* Codes of four bits: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them; @zero: what is taken
+ * off, 1024 + z in both halves, and 1024 + 16 z for rows g + 8. */
+DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero, uint32_t zero16,
+                    uint32_t a[4]) {
+    uint32_t v = w >> 8, up = high << 4, down = high >> 4;
+
+    a[0] = sub_halves((w & 0x000F000Fu) | (high & high_mask) | HALF_MAGIC, zero);
+    a[1] = sub_halves((w & 0x00F000F0u) | (high & high_mask << 4) | HALF_MAGIC, zero16);
+    a[2] = sub_halves((v & 0x000F000Fu) | (up & high_mask) | HALF_MAGIC, zero);
+    a[3] = sub_halves((v & 0x00F000F0u) | (down & high_mask << 4) | HALF_MAGIC, zero16);
+}
+
+/* What scale() is multiplied by for row g + 8 @row. */
+DEVICE float sixteenth(int row) {
+    return row ? 0x1p-4f : 1.0f;
 }
 
 template <int F> struct Tile;
@@ -59,11 +66,17 @@ template <> struct Tile<TILE_F16> {
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
         for (int i = 0; i < 4; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
         for (int i = 0; i < 4; i++)
             a[i] = word_of(v[kb], i);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return 1;
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
     }
 };
 
@@ -75,9 +88,8 @@ struct PairScales {
         s[0] = *(const uint32_t *)(scales + lane / 4 * 4);
         s[1] = *(const uint32_t *)(scales + lane / 4 * 4 + 32);
     }
-    /* d of row g + 8 @row for block @kb, twice. */
-    __device__ __forceinline__ uint32_t of(int row, int kb) const {
-        return twice(kb < 2 ? s[row] : s[row] >> 16);
+    __device__ __forceinline__ float of(int row, int kb) const {
+        return kb < 2 ? low_half(s[row]) : high_half(s[row]);
     }
 };
 
@@ -87,16 +99,23 @@ template <> struct Tile<TILE_Q8_0> {
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
         for (int i = 0; i < 2; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
         d.load(tile + 1024, lane);
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
         for (int row = 0; row < 2; row++) {
-            uint32_t q = word_of(v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u, s = d.of(row, kb);
+            uint32_t q = word_of(v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
 
             for (int i = 0; i < 2; i++) /* 1024 + 128 + q */
-                a[2 * i + row] = mul_halves(sub_halves(halves_of_bytes(q, 2 * i), 0x64806480u), s);
+                a[2 * i + row] =
+                    sub_halves(byte_permute(q, HALF_MAGIC, i ? 0x5351u : 0x5250u), 0x64806480u);
         }
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return d.of(row, kb);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
     }
 };
 
@@ -105,16 +124,17 @@ template <> struct Tile<TILE_Q4_0> {
     struct PairScales d;
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load_stream(tile + lane * 16);
+        v = load16(tile + lane * 16);
         d.load(tile + 512, lane);
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        for (int row = 0; row < 2; row++) {
-            uint32_t q = (word_of(v, kb) >> (4 * row)) & 0x0F0F0F0Fu, s = d.of(row, kb);
-
-            for (int i = 0; i < 2; i++) /* 1024 + 8 + q */
-                a[2 * i + row] = mul_halves(sub_halves(halves_of_bytes(q, 2 * i), 0x64086408u), s);
-        }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v, kb), 0, 0, 0x64086408u, 0x64806480u, a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return d.of(row, kb) * sixteenth(row);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
     }
 };
 
@@ -127,24 +147,31 @@ DEVICE uint32_t iq4_values(uint32_t q) {
     return byte_permute(low, high, 0x3210u | (q & 0x8888u) >> 1);
 }
 
+/* Nibbles of @w in order: columns 4t (rows g, g + 8), 4t + 1, 4t + 2, 4t + 3. */
+DEVICE void iq4_codes(uint32_t w, uint32_t a[4]) {
+    uint32_t q0 = iq4_values(w & 0xFFFFu), q1 = iq4_values(w >> 16);
+
+    for (uint32_t i = 0; i < 4; i++) /* bytes i of both */
+        a[i] = sub_halves((byte_permute(q0, q1, 0x0400u + 0x0101u * i) & 0x00FF00FFu) | HALF_MAGIC,
+                          0x64806480u);
+}
+
 template <> struct Tile<TILE_IQ4_NL> {
     struct vec4 v;
     struct PairScales d;
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load_stream(tile + lane * 16);
+        v = load16(tile + lane * 16);
         d.load(tile + 512, lane);
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        for (int i = 0; i < 2; i++) { /* columns 2 i, 2 i + 1: bytes g, g + 8, g, g + 8 */
-            uint32_t q = iq4_values(word_of(v, kb) >> (16 * i));
-
-            for (int row = 0; row < 2; row++) {
-                uint32_t h = byte_permute(q, HALF_MAGIC, row ? 0x4341u : 0x4240u);
-
-                a[2 * i + row] = mul_halves(sub_halves(h, 0x64806480u), d.of(row, kb));
-            }
-        }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        iq4_codes(word_of(v, kb), a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return d.of(row, kb);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
     }
 };
 
@@ -162,7 +189,8 @@ struct K45Scales {
         }
     }
     __device__ __forceinline__ float scale(int row, int kb) const {
-        return low_half(dm[row]) * float_of_byte(kb < 8 ? sm[row].x : sm[row].y, kb / 2 % 4);
+        return low_half(dm[row]) * sixteenth(row) *
+               float_of_byte(kb < 8 ? sm[row].x : sm[row].y, kb / 2 % 4);
     }
     __device__ __forceinline__ float min(int row, int kb) const {
         return high_half(dm[row]) * float_of_byte(kb < 8 ? sm[row].z : sm[row].w, kb / 2 % 4);
@@ -175,37 +203,19 @@ template <> struct Tile<TILE_Q4_K> {
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
         for (int i = 0; i < 4; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2048, lane);
     }
-    /* A nibble at bit 4 n of a half-word is q 16^n in the mantissa; the scale takes 16^n back, exactly. */
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        uint32_t w = word_of(v[kb / 4], kb % 4);
-
-        for (int row = 0; row < 2; row++) {
-            float scale = s.scale(row, kb), min = s.min(row, kb);
-
-            for (int i = 0; i < 2; i++) {
-                uint32_t half = i ? w >> 16 : w;
-                float q0 = mx_float_of((half & (15u << (4 * row))) | MAGIC) - MAGIC_F;
-                float q1 = mx_float_of((half & (15u << (8 + 4 * row))) | MAGIC) - MAGIC_F;
-
-                a[2 * i + row] = pack_halves(fmaf(q0, scale * (row ? 0x1p-4f : 1.0f), -min),
-                                             fmaf(q1, scale * (row ? 0x1p-12f : 0x1p-8f), -min));
-            }
-        }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v[kb / 4], kb % 4), 0, 0, HALF_MAGIC, HALF_MAGIC, a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return s.scale(row, kb);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return s.min(row, kb);
     }
 };
-
-/* Four integers in the bytes of @q, less @less, times @scale, less @min: a[row] and a[2 + row]. */
-DEVICE void scale_bytes(uint32_t q, float less, float scale, float min, int row, uint32_t a[4]) {
-    for (int i = 0; i < 2; i++) {
-        float q0 = mx_float_of(byte_permute(q, MAGIC, 0x7540u + 2 * i)) - (MAGIC_F + less);
-        float q1 = mx_float_of(byte_permute(q, MAGIC, 0x7541u + 2 * i)) - (MAGIC_F + less);
-
-        a[2 * i + row] = pack_halves(fmaf(q0, scale, -min), fmaf(q1, scale, -min));
-    }
-}
 
 template <> struct Tile<TILE_Q5_K> {
     struct vec4 v[5];
@@ -213,18 +223,18 @@ template <> struct Tile<TILE_Q5_K> {
 
     __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
         for (int i = 0; i < 5; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2560, lane);
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        uint32_t w = word_of(v[kb / 4], kb % 4), fifth = byte_of(word_of(v[4], kb / 4), kb % 4);
-
-        for (int row = 0; row < 2; row++) { /* bit e of four to bit 8 e */
-            uint32_t high = (((fifth >> (4 * row)) & 15u) * 0x00204081u) & 0x01010101u;
-
-            scale_bytes(((w >> (4 * row)) & 0x0F0F0F0Fu) | high << 4, 0.0f, s.scale(row, kb),
-                        s.min(row, kb), row, a);
-        }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4], kb / 4) >> (kb % 4), 0x00100010u,
+                HALF_MAGIC, HALF_MAGIC, a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return s.scale(row, kb);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return s.min(row, kb);
     }
 };
 
@@ -236,24 +246,23 @@ template <> struct Tile<TILE_Q6_K> {
         uint32_t g = lane / 4;
 
         for (int i = 0; i < 6; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
         for (int row = 0; row < 2; row++) {
             sc[row] = load16(tile + 3072 + (g + 8 * row) * 16);
             d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
         }
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        uint32_t w = word_of(v[kb / 4], kb % 4);
-        uint32_t top = word_of(v[4 + kb / 8], kb / 2 % 4) >> (16 * (kb % 2));
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
+                0x00300030u, 0x64206420u, 0x66006600u, a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        uint32_t signs = word_of(sc[row], kb / 4) ^ 0x80808080u;
 
-        for (int row = 0; row < 2; row++) { /* bits 2 e of a byte to bits 8 e */
-            uint32_t high = (byte_of(top, row) * 0x1001u) & 0x000F000Fu;
-            uint32_t signs = word_of(sc[row], kb / 4) ^ 0x80808080u;
-            float scale = half_to_float(d[row]) * (float_of_byte(signs, kb % 4) - 128.0f);
-
-            high = (high * 0x41u) & 0x03030303u;
-            scale_bytes(((w >> (4 * row)) & 0x0F0F0F0Fu) | high << 4, 32.0f, scale, 0.0f, row, a);
-        }
+        return half_to_float(d[row]) * sixteenth(row) * (float_of_byte(signs, kb % 4) - 128.0f);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
     }
 };
 
@@ -266,22 +275,63 @@ template <> struct Tile<TILE_IQ4_XS> {
         uint32_t g = lane / 4;
 
         for (int i = 0; i < 4; i++)
-            v[i] = load_stream(tile + i * 512 + lane * 16);
+            v[i] = load16(tile + i * 512 + lane * 16);
         for (int row = 0; row < 2; row++) {
             for (int i = 0; i < 2; i++)
                 sc[row][i] = *(const uint32_t *)(tile + 2048 + (g + 8 * row) * 8 + 4 * i);
             d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
         }
     }
-    __device__ __forceinline__ void block(int kb, uint32_t a[4]) const {
-        uint32_t w = word_of(v[kb / 4], kb % 4), q[2] = {iq4_values(w), iq4_values(w >> 16)};
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        iq4_codes(word_of(v[kb / 4], kb % 4), a);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        uint32_t signs = sc[row][kb / 8] ^ 0x80808080u;
 
-        for (int row = 0; row < 2; row++) {
-            uint32_t bytes = byte_permute(q[0], q[1], row ? 0x7531u : 0x6420u);
-            uint32_t signs = sc[row][kb / 8] ^ 0x80808080u;
-            float scale = half_to_float(d[row]) * (float_of_byte(signs, kb / 2 % 4) - 128.0f);
+        return half_to_float(d[row]) * (float_of_byte(signs, kb / 2 % 4) - 128.0f);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
+    }
+};
 
-            scale_bytes(bytes, 128.0f, scale, 0.0f, row, a);
+/* 32 columns, ready to be multiplied. */
+template <int F> struct Pair {
+    uint32_t a[2][4];
+    float scale[2][2], min[2]; /* scale: of the blocks; row g, g + 8 */
+
+    static constexpr bool has_min = F == TILE_Q4_K || F == TILE_Q5_K;
+
+    __device__ __forceinline__ void take(const struct Tile<F> &t, int pair) {
+        for (int i = 0; i < 2; i++) {
+            t.codes(2 * pair + i, a[i]);
+            for (int row = 0; row < 2; row++)
+                scale[i][row] = t.scale(row, 2 * pair + (F == TILE_Q6_K ? i : 0));
+        }
+        for (int row = 0; row < 2; row++)
+            min[row] = t.min(row, 2 * pair);
+    }
+    /* @x: the lane's activations of both blocks; @sum: the sums of rows 2t and 2t + 1 of them. */
+    __device__ __forceinline__ void add(const struct vec4 &x, const float sum[2],
+                                        float c[4]) const {
+        float d[4] = {0, 0, 0, 0};
+
+        if (F == TILE_F16) {
+            mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
+            mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
+            return;
+        }
+        mma(d, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
+        if (F == TILE_Q6_K)
+            for (int j = 0; j < 4; j++) {
+                c[j] = fmaf(d[j], scale[0][j / 2], c[j]);
+                d[j] = 0;
+            }
+        mma(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
+        for (int j = 0; j < 4; j++) {
+            c[j] = fmaf(d[j], scale[1][j / 2], c[j]);
+            if (has_min)
+                c[j] = fmaf(-min[j / 2], sum[j % 2], c[j]);
         }
     }
 };

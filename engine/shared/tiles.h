@@ -9,10 +9,11 @@
  *
  *     register   a0               a1               a2               a3
  *     row        g                g + 8            g                g + 8
- *     columns    4t, 4t + 1       4t, 4t + 1       4t + 2, 4t + 3   4t + 2, 4t + 3
+ *     columns    4t, 4t + 2       4t, 4t + 2       4t + 1, 4t + 3   4t + 1, 4t + 3
  *
  * The instruction calls these columns 2t, 2t + 1, 2t + 8 and 2t + 9. The activations are taken in the same
- * order, so nothing but the order of a sum of sixteen products is changed.
+ * order, so nothing but the order of a sum of sixteen products is changed. Even and odd columns go apart because a
+ * mask then takes two codes out of a word, each at the bottom of a half-word.
  *
  *     format     columns  codes per lane                       after the codes            bits per weight
  *     F16        64       4 x 16 B: a0 .. a3 of a block        -                          16
@@ -26,13 +27,15 @@
  *     IQ4_XS     256      as Q4_K                              [16][8 scales], [16] d     4.3125
  *
  * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in the low nibble
- * and row g + 8 in the high one. The fifth bits of Q5_K: byte kb of the lane's vector, bit e row g, bit 4 + e
- * row g + 8. The fifth and sixth of Q6_K: half-word kb, bits 2 e row g, bits 8 + 2 e row g + 8.
+ * and row g + 8 in the high one. The fifth bits of Q5_K and the fifth and sixth of Q6_K lie where an unshifted mask,
+ * or one after a shift by four, finds them above the nibbles: tile_high_slot(). Word w of Q5_K's vector has a bit for
+ * each of the blocks 4 w .. 4 w + 3, word w of Q6_K's vectors two bits for each of two blocks.
  *
  * Other formats are kept as F16: rounding to half precision is what the recipe does with every weight anyway.
  * Rows and columns beyond the matrix are zero.
  */
 
+#include <stdbool.h>
 #include "engine/shared/blocks.h"
 
 enum tile_format {
@@ -114,6 +117,15 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     }
 }
 
+/* Tiles of a row that are fetched as one: about 2 to 3 KiB. */
+MX_FN uint32_t tile_stage_units(uint32_t f) {
+    return f == TILE_Q8_0 ? 2 : f == TILE_Q4_0 || f == TILE_IQ4_NL ? 4 : 1;
+}
+
+MX_FN uint32_t tile_stage_bytes(uint32_t f) {
+    return tile_stage_units(f) * tile_bytes(f);
+}
+
 /* Tiles side by side in a row of tiles. */
 MX_FN uint32_t tile_units(uint32_t f, uint32_t n_in) {
     return (n_in + tile_k(f) - 1) / tile_k(f);
@@ -179,7 +191,12 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
 
 MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     return mx_float_to_half(tile_value_at(s, r, k)) |
-           (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 1)) << 16;
+           (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
+}
+
+/* Which four bits of a word hold the upper bits of column @e (0..3) of row g (@high 0) or g + 8 (1): */
+MX_FN uint32_t tile_high_slot(uint32_t e, uint32_t high) {
+    return (0x74653021u >> (8 * e + 4 * high)) & 15;
 }
 
 /* Word @w (0..3) of vector @v of lane @lane of the tile whose first column is @k0. */
@@ -188,27 +205,24 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
     uint32_t g = lane / 4, t = lane % 4, out = 0;
 
     if (f == TILE_F16)
-        return tile_halves_at(s, g + (w & 1) * 8, k0 + v * 16 + 4 * t + (w & 2));
+        return tile_halves_at(s, g + (w & 1) * 8, k0 + v * 16 + 4 * t + w / 2);
     if (f == TILE_Q8_0) {
         for (uint32_t e = 0; e < 4; e++)
             out |= tile_code_at(f, s, g + (w & 1) * 8, k0 + v * 32 + (w / 2) * 16 + 4 * t + e)
                    << (8 * e);
         return out;
     }
-    if (f == TILE_Q5_K && v == 4) {
-        for (uint32_t i = 0; i < 32; i++) /* byte i / 8: block 4 w + i / 8 */
-            out |=
-                (tile_code_at(f, s, g + (i & 4) * 2, k0 + (4 * w + i / 8) * 16 + 4 * t + (i & 3)) >>
-                 4)
-                << i;
-        return out;
-    }
-    if (f == TILE_Q6_K && v >= 4) {
-        for (uint32_t i = 0; i < 16; i++) /* half-word i / 8 */
-            out |= (tile_code_at(f, s, g + (i & 4) * 2,
-                                 k0 + ((v - 4) * 8 + 2 * w + i / 8) * 16 + 4 * t + (i & 3)) >>
-                    4)
-                   << (2 * i);
+    bool five = f == TILE_Q5_K && v == 4, six = f == TILE_Q6_K && v >= 4;
+    if (five || six) {
+        uint32_t n = five ? 4 : 2, mask = five ? 1 : 3; /* blocks of a word */
+        uint32_t block = five ? 4 * w : (v - 4) * 8 + 2 * w;
+
+        for (uint32_t i = 0; i < 8 * n; i++) {
+            uint32_t e = i & 3, high = i >> 2 & 1, b = i / 8;
+            uint32_t code = tile_code_at(f, s, g + 8 * high, k0 + (block + b) * 16 + 4 * t + e);
+
+            out |= (code >> 4 & mask) << (4 * tile_high_slot(e, high) + 4 / n * b);
+        }
         return out;
     }
     for (uint32_t i = 0; i < 8; i++)
@@ -248,5 +262,61 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     default: /* Q8_0, Q4_0, IQ4_NL: [row][2] halves */
         b = tile_block_at(s, i / 4, k0 + (i / 2 % 2) * 32);
         return b ? b[i % 2] : 0;
+    }
+}
+
+/* -- reading: a weight of a tile with the bits that the file's block gives; lossless formats only ------------- */
+
+/* Whether tiles of this type of tensor say exactly what its blocks say. */
+MX_FN bool tile_is_lossless(uint32_t type) {
+    return tile_format_of(type) != TILE_F16 || type == TENSOR_F16;
+}
+
+MX_FN uint32_t tile_word(const uint8_t *p) {
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* The integer at row @r and column @k of a tile; not of F16. */
+MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
+    uint32_t lane = r % 8 * 4 + k % 16 / 4, high = r / 8, e = k % 4, kb = k / 16;
+    uint32_t slot = 4 * tile_high_slot(e, high);
+    const uint8_t *v = tile + lane * 16;
+
+    if (f == TILE_Q8_0)
+        return v[kb / 2 * 512 + kb % 2 * 8 + high * 4 + e];
+    int q = (v[kb / 4 * 512 + kb % 4 * 4 + e] >> (4 * high)) & 15;
+
+    if (f == TILE_Q5_K)
+        q |= (int)(tile_word(v + 2048 + kb / 4 * 4) >> (slot + kb % 4) & 1) << 4;
+    if (f == TILE_Q6_K)
+        q |= (int)(tile_word(v + 2048 + kb / 8 * 512 + kb % 8 / 2 * 4) >> (slot + kb % 2 * 2) & 3)
+             << 4;
+    return q;
+}
+
+MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
+    const uint8_t *s = tile + tile_code_bytes(f);
+    uint32_t lane = r % 8 * 4 + k % 16 / 4;
+    int q = f == TILE_F16 ? 0 : tile_read_code(f, tile, r, k);
+
+    switch (f) {
+    case TILE_F16:
+        return blk_half(tile + k / 16 * 512 + lane * 16 + k % 2 * 8 + r / 8 * 4 + k % 4 / 2 * 2);
+    case TILE_Q8_0:
+        return blk_half(s + r * 4 + k / 32 * 2) * (float)(int8_t)q;
+    case TILE_Q4_0:
+        return blk_half(s + r * 4 + k / 32 * 2) * (float)(q - 8);
+    case TILE_IQ4_NL:
+        return blk_half(s + r * 4 + k / 32 * 2) * (float)blk_iq4_value(q);
+    case TILE_IQ4_XS:
+        return blk_half(s + 128 + r * 2) * (float)(int8_t)s[r * 8 + k / 32] *
+               (float)blk_iq4_value(q);
+    case TILE_Q6_K:
+        return blk_half(s + 256 + r * 2) * (float)(int8_t)s[r * 16 + k / 16] * (float)(q - 32);
+    default: {
+        float scaled = blk_half(s + 256 + r * 4) * (float)s[r * 16 + k / 32] * (float)q;
+
+        return scaled - blk_half(s + 256 + r * 4 + 2) * (float)s[r * 16 + 8 + k / 32];
+    }
     }
 }

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include "base/util.h"
 #include "engine/cuda/cuda_api.h"
 #include "tests/engine/cuda/simt.h"
 
@@ -24,6 +25,7 @@ struct op { /* what has been enqueued and not been done */
     size_t n;
     int byte;
     struct simt_dim grid;
+    uint32_t shared;
     _Alignas(16) uint8_t args[ARGS_MAX];
 };
 
@@ -40,6 +42,11 @@ struct graph {
     struct op *op, **end;
 };
 
+static struct {
+    const void *kernel;
+    uint32_t bytes;
+} allowance[16];
+static uint32_t n_allowances;
 static struct graph *capturing;
 static uint32_t n_samplings; /* enqueued */
 static struct op *queue, **queue_end = &queue;
@@ -116,7 +123,7 @@ static void run(struct op *o) {
             fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
         if (fake_cuda.order)
             simt_order(fake_cuda.order + fake_cuda.n_launches);
-        simt_launch(k, o->grid, o->args);
+        simt_launch(k, o->grid, o->shared, o->args);
         break;
     case OP_RECORD:
         ((struct event *)o->to)->reached++;
@@ -155,6 +162,7 @@ static int describe(int device, struct cuda_device *out) {
         .minor = fake_cuda.minor,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
+        .shared_bytes = 228 << 10,
     };
     return call();
 }
@@ -316,15 +324,34 @@ static int fill(void *d, int byte, size_t n, void *stream) {
     return 0;
 }
 
+static int allow_shared(const void *kernel, uint32_t bytes) {
+    int r = call();
+
+    if (r)
+        return r;
+    uint32_t i = 0;
+    while (i < n_allowances && allowance[i].kernel != kernel)
+        i++;
+    if (bytes > SIMT_DYNAMIC_MAX || i == ARRAY_SIZE(allowance))
+        return 1;
+    n_allowances += i == n_allowances;
+    allowance[i].kernel = kernel;
+    allowance[i].bytes = bytes;
+    return 0;
+}
+
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
-                  const void *args, bool early, void *stream) {
+                  uint32_t shared, const void *args, bool early, void *stream) {
     const struct simt_kernel *k = kernel;
     int r = call_while(true);
 
     if (r)
         return r;
-    if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || n_threads != k->n_threads ||
-        k->args_size > ARGS_MAX) {
+    uint32_t allowed = 48 << 10;
+    for (uint32_t i = 0; i < n_allowances; i++)
+        allowed = allowance[i].kernel == kernel ? allowance[i].bytes : allowed;
+    if (shared > allowed || grid_x == 0 || grid_y == 0 || grid_y > 65535 ||
+        n_threads != k->n_threads || k->args_size > ARGS_MAX) {
         fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
         return 1;
     }
@@ -332,6 +359,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     struct op *o = capturing ? append(&capturing->end, OP_LAUNCH) : enqueue(OP_LAUNCH);
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};
+    o->shared = shared;
     memcpy(o->args, args, k->args_size);
     return 0;
 }
@@ -389,6 +417,7 @@ static int graph_launch(void *graph, void *stream) {
 
         o->from = from->from;
         o->grid = from->grid;
+        o->shared = from->shared;
         memcpy(o->args, from->args, sizeof(o->args));
     }
     fake_cuda.n_graph_launches++;
@@ -425,6 +454,7 @@ static const struct cuda_api fake = {
     .event_query = event_query,
     .copy = copy,
     .fill = fill,
+    .allow_shared = allow_shared,
     .launch = launch,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

@@ -64,10 +64,12 @@ static struct warp warps[MAX_THREADS / 32];
 static struct fiber scheduler, *current;
 static const struct simt_kernel *kernel;
 static const void *kernel_args;
-static uint32_t n_threads, n_waiting, n_alive;
+static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
 static struct rng order_rng;
 static bool shuffled;
 static uint64_t n_blocks;
+
+uint8_t simt_dynamic[SIMT_DYNAMIC_MAX] __attribute__((section("simt_at_launch"), aligned(128)));
 
 extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 
@@ -306,6 +308,7 @@ NO_ASAN static void poison_shared() {
         *(volatile uint64_t *)p = UINT64_MAX;
     for (; p < __stop_simt_shared; p++)
         *(volatile uint8_t *)p = 0xFF;
+    memset(simt_dynamic, 0xFF, n_dynamic);
 }
 
 static void shuffle(uint16_t *order) {
@@ -378,12 +381,14 @@ static void run_block() {
     n_blocks++;
 }
 
-void simt_launch(const struct simt_kernel *k, struct simt_dim grid, const void *args) {
+void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                 const void *args) {
     kernel = k;
     kernel_args = args;
     n_threads = k->n_threads;
     simt_grid = grid;
-    simt_check_launch(k->name, args, k->args_size);
+    n_dynamic = shared;
+    simt_check_launch(k->name, args, k->args_size, shared);
     for (uint32_t y = 0; y < grid.y; y++)
         for (uint32_t x = 0; x < grid.x; x++) {
             simt_block = {x, y, 0};

@@ -11,6 +11,7 @@
  */
 
 #define WEFT_SIMT 1
+#define SIMT_DYNAMIC_MAX (99u << 10) /* what the smallest of the devices has */
 
 #include <float.h>
 #include <math.h>
@@ -36,8 +37,9 @@ struct simt_kernel {
 
 /* @seed 0: ascending order of threads; else an order of its own for each block. */
 void simt_order(uint64_t seed);
-/* Runs all blocks. */
-void simt_launch(const struct simt_kernel *k, struct simt_dim grid, const void *args);
+/* Runs all blocks, each with @shared bytes of dynamic_shared(). */
+void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
+                 const void *args);
 /* The number of blocks that have run. */
 uint64_t simt_blocks(void);
 
@@ -49,6 +51,12 @@ extern struct simt_dim simt_thread, simt_block, simt_grid;
 #define threadIdx simt_thread
 #define blockIdx simt_block
 #define gridDim simt_grid
+
+extern uint8_t simt_dynamic[SIMT_DYNAMIC_MAX];
+
+static inline uint8_t *dynamic_shared() {
+    return simt_dynamic;
+}
 
 #define SHARED static __attribute__((section("simt_shared")))
 #define DEVICE static inline
@@ -106,6 +114,10 @@ static inline struct vec4 load_stream(const void *p) {
 
 static inline void load8(const void *p, uint32_t v[2]) {
     simt_take(p, 8, v);
+}
+
+static inline void store8(void *p, const uint32_t v[2]) {
+    simt_put(p, 8, v);
 }
 
 static inline void store16(void *p, struct vec4 v) {

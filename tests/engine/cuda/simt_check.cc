@@ -31,7 +31,7 @@ struct simt_lane *simt_lane;
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
-static struct memory shared_memory;
+static struct memory shared_memory, dynamic_memory;
 static bool strict; /* allocations are known */
 static uintptr_t args_from, args_to;
 static const char *kernel;
@@ -48,6 +48,10 @@ static const uint8_t *describe(uintptr_t a, char out[80]) {
             m = &memory[i];
     if (a >= shared && a < (uintptr_t)__stop_simt_shared)
         snprintf(out, 80, "shared memory + %zu", (size_t)(a - shared));
+    else if (a - (uintptr_t)simt_dynamic < SIMT_DYNAMIC_MAX)
+        snprintf(out, 80, "byte %zu of %zu of dynamic shared memory",
+                 (size_t)(a - (uintptr_t)simt_dynamic),
+                 (size_t)(dynamic_memory.to - dynamic_memory.from));
     else if (m)
         snprintf(out, 80, "byte %zu of %zu of %s", (size_t)(a - m->from), (size_t)(m->to - m->from),
                  m->space == SIMT_DEVICE ? "an allocation" : "pinned memory");
@@ -146,11 +150,15 @@ void simt_settled(void) {
     first_unsettled = ++interval;
 }
 
-void simt_check_launch(const char *name, const void *args, size_t args_size) {
+void simt_check_launch(const char *name, const void *args, size_t args_size, uint32_t shared) {
     kernel = name;
     args_from = (uintptr_t)args;
     args_to = args_from + args_size;
     first_of_launch = ++interval;
+    if (!dynamic_memory.cell)
+        dynamic_memory.cell = new_cells(SIMT_DYNAMIC_MAX);
+    dynamic_memory.from = (uintptr_t)simt_dynamic;
+    dynamic_memory.to = dynamic_memory.from + shared;
 }
 
 void simt_check_block() {
@@ -237,7 +245,7 @@ static void see(struct cell *c, unsigned bytes, enum simt_access kind, bool shar
 static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_access kind,
                     const void *pc) {
     uintptr_t first = m->from & ~(uintptr_t)3;
-    bool shared = m == &shared_memory;
+    bool shared = m == &shared_memory || m == &dynamic_memory;
 
     for (uintptr_t at = a & ~(uintptr_t)3; at < a + n; at += 4) {
         unsigned bytes = 15;
@@ -251,6 +259,8 @@ static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_acc
 }
 
 static struct memory *shared_of(uintptr_t a) {
+    if (a >= dynamic_memory.from && a < dynamic_memory.to)
+        return &dynamic_memory;
     if (a < (uintptr_t)__start_simt_shared || a >= (uintptr_t)__stop_simt_shared)
         return NULL;
     if (!shared_memory.cell) {
@@ -268,6 +278,8 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
     if (!simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
         return;
     if ((m = shared_of(a))) {
+        if (a + n > m->to)
+            fault_at(a, pc, "an access beyond the end");
         see_all(m, a, n, kind, pc);
         return;
     }
@@ -275,8 +287,9 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
         return;
     m = find(a);
     if (!m) {
-        if (kind == SIMT_READ && ((a >= args_from && a + n <= args_to) ||
-                                  (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end)))
+        if (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX &&
+            ((a >= args_from && a + n <= args_to) ||
+             (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end)))
             return;
         fault_at(a, pc,
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");

@@ -54,7 +54,7 @@ extern struct simt_lane *simt_lane;
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
 [[noreturn]] void simt_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void simt_check_launch(const char *kernel, const void *args, size_t args_size);
+void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
 void simt_check_block();
 void simt_check_barrier();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);

@@ -56,53 +56,6 @@ Test(layout, blocks_decode_as_quant_does) {
     }
 }
 
-/* The codes and scales of a tile, put back: what the table at the top of tiles.h says, read the other way. */
-static uint32_t code_of(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
-    uint32_t lane = r % 8 * 4 + k % 16 / 4, high = r / 8, e = k % 4, kb = k / 16;
-    const uint8_t *v = tile + lane * 16;
-
-    switch (f) {
-    case TILE_Q8_0:
-        return v[kb / 2 * 512 + kb % 2 * 8 + high * 4 + e];
-    default: {
-        uint32_t q = (v[kb / 4 * 512 + kb % 4 * 4 + e] >> (4 * high)) & 15;
-
-        if (f == TILE_Q5_K)
-            q |= ((v[2048 + kb] >> (4 * high + e)) & 1u) << 4;
-        if (f == TILE_Q6_K)
-            q |= ((v[2048 + kb / 8 * 512 + kb % 8 * 2 + high] >> (2 * e)) & 3u) << 4;
-        return q;
-    }
-    }
-}
-
-static float value_of(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
-    const uint8_t *s = tile + tile_code_bytes(f);
-    uint32_t q = f == TILE_F16 ? 0 : code_of(f, tile, r, k), lane = r % 8 * 4 + k % 16 / 4;
-
-    switch (f) {
-    case TILE_F16:
-        return blk_half(tile + k / 16 * 512 + lane * 16 + k % 4 / 2 * 8 + r / 8 * 4 + k % 2 * 2);
-    case TILE_Q8_0:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)(int8_t)q;
-    case TILE_Q4_0:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)((int)q - 8);
-    case TILE_IQ4_NL:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)quant_iq4_values[q];
-    case TILE_IQ4_XS:
-        return blk_half(s + 128 + r * 2) * (float)(int8_t)s[r * 8 + k / 32] *
-               (float)quant_iq4_values[q];
-    case TILE_Q6_K:
-        return blk_half(s + 256 + r * 2) * (float)(int8_t)s[r * 16 + k / 16] * (float)((int)q - 32);
-    default: {
-        float d = blk_half(s + 256 + r * 4) * (float)s[r * 16 + k / 32];
-        float m = blk_half(s + 256 + r * 4 + 2) * (float)s[r * 16 + 8 + k / 32];
-
-        return d * (float)q - m;
-    }
-    }
-}
-
 static void pack_tile(uint32_t f, const struct tile_source *s, uint32_t k0, uint8_t *tile) {
     for (uint32_t i = 0; i < tile_code_bytes(f) / 4; i++) {
         uint32_t w = tile_code_word(f, s, k0, i / 128, i / 4 % 32, i % 4);
@@ -130,7 +83,7 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
                 pack_tile(f, &from, u * tile_k(f), tile);
                 for (uint32_t r = 0; r < TILE_ROWS; r++)
                     for (uint32_t k = 0; k < tile_k(f); k++) {
-                        float v = value_of(f, tile, r, k);
+                        float v = tile_read(f, tile, r, k);
                         float x = row + r < ROWS ? s.value[row + r][u * tile_k(f) + k] : 0;
 
                         if (f == TILE_F16)
@@ -158,7 +111,7 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
         uint32_t bits = 0;
         for (uint32_t r = 0; r < TILE_ROWS; r++)
             for (uint32_t k = 0; k < tile_k(f); k++) {
-                uint32_t q = code_of(f, tile, r, k);
+                uint32_t q = (uint32_t)tile_read_code(f, tile, r, k);
 
                 cr_assert(q == tile_code_at(f, &s.source, r, k));
                 bits += f == TILE_Q8_0 ? 8 : f == TILE_Q6_K ? 6 : f == TILE_Q5_K ? 5 : 4;

@@ -144,7 +144,7 @@ static void run_device(struct scene *s, struct sample_out *out) {
         .mask_words = ARRAY_SIZE(s->mask),
         .digest = true,
     };
-    simt_launch(kernel_sample, (struct simt_dim){1, 1, 1}, &a);
+    simt_launch(kernel_sample, (struct simt_dim){1, 1, 1}, 0, &a);
 }
 
 static void compare(const struct scene *s, const struct engine_out *host,

@@ -38,9 +38,9 @@ static void make(enum mistake what) {
         api->stream_wait(stream))
         _exit(3);
     struct mistake_args fine = {NO_MISTAKE, a.data, a.host};
-    api->launch(kernel_mistake, 2, 1, 64, &fine, false,
+    api->launch(kernel_mistake, 2, 1, 64, 0, &fine, false,
                 stream); /* TOO_EARLY reads what it writes */
-    api->launch(kernel_mistake, 2, 1, 64, &a, false, stream);
+    api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
     api->stream_wait(stream);
     _exit(0);
 }
