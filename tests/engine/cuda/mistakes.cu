@@ -44,8 +44,12 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         else
             sync_block();
     }
-    if (w == OTHER_SHUFFLE)
-        sum += (uint32_t)(t % 2 ? lane_xor((uint64_t)t, 2) : lane_xor((uint64_t)sum, 2));
+    if (w == OTHER_SHUFFLE) {
+        if (t % 2)
+            sum += (uint32_t)lane_xor((uint64_t)t, 2);
+        else
+            sum += (uint32_t)lane_xor((uint64_t)sum, 2);
+    }
     if (w == HALF_A_WARP && t < 16)
         sum += (uint32_t)lane_xor((uint64_t)t, 2);
     if (w == HALF_A_WARP)

@@ -12,8 +12,8 @@
  *                  touch a byte of device memory and one writes
  *     early reads  shared memory that this block has not written; the target of an asynchronous copy that has
  *                  not been waited for; above wait_for_previous(), what a kernel may still be writing
- *     addresses    outside every allocation of the device, in pinned or freed memory, static variables, not a
- *                  multiple of the size of the access
+ *     addresses    outside every allocation of the device, in freed memory or static variables, in pinned memory (but
+ *                  for copy_page), not a multiple of the size of the access
  *     divergence   lanes of a warp (threads of a block) at different instructions of the warp (barriers)
  *
  * A cell stands for four bytes and remembers the last write and the last reads by two threads: what it reports is
