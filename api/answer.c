@@ -653,6 +653,7 @@ static void on_prepared(struct work *w) {
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {
         work_trim(w);
+        port_note_request(w->api, a->call->id, a->choices[0].gen->m.id);
         a->waiter.n = a->n_choices;
         a->waiter.deadline_ns = deadline_of(a->call);
         r = charge(a, &err);

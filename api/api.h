@@ -126,5 +126,7 @@ int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 /* Admin. */
 void api_stats(const struct api *a, struct api_stats *out);
 uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_t max);
+/* The generation of the recent request with this x-request-id, the first if it has several. */
+bool api_find(const struct api *a, const char *request_id, uint64_t *id);
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max);
 bool api_cancel(struct api *a, uint64_t id);

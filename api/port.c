@@ -66,6 +66,25 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
     return n;
 }
 
+void port_note_request(struct api *a, const char *request_id, uint64_t id) {
+    struct api_recent *r = &a->recent[a->n_recent++ % API_RECENT];
+
+    snprintf(r->request_id, sizeof(r->request_id), "%s", request_id);
+    r->id = id;
+}
+
+bool api_find(const struct api *a, const char *request_id, uint64_t *id) {
+    for (uint64_t i = a->n_recent; i > 0 && i + API_RECENT > a->n_recent; i--) {
+        const struct api_recent *r = &a->recent[(i - 1) % API_RECENT];
+
+        if (strcmp(r->request_id, request_id) == 0) {
+            *id = r->id;
+            return true;
+        }
+    }
+    return false;
+}
+
 uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t max) {
     uint32_t n = MIN(a->tenants.n, max);
 

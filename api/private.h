@@ -23,6 +23,12 @@
 #define API_RETRY_MS 2000         /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
 #define API_CHECKED 1024u /* grammars that are remembered as right */
+#define API_RECENT 512u   /* requests whose ids are remembered for the operator */
+
+struct api_recent { /* a request and its first generation */
+    char request_id[64];
+    uint64_t id;
+};
 
 struct api {
     uv_loop_t *loop;
@@ -52,12 +58,16 @@ struct api {
     struct rng rng;                        /* request ids and seeds */
     _Atomic uint64_t checked[API_CHECKED]; /* their hashes, by hash: any thread (constrain.c) */
     uint64_t secret[2];                    /* keys the share keys of tenants */
+    struct api_recent recent[API_RECENT];  /* [n_recent % API_RECENT] is the next */
+    uint64_t n_recent;
     char date[32];
     time_t date_of;
     char read_buf[API_READ_SIZE];
 };
 
 struct call;
+/* port.c: so that the operator can ask about it by the name that the client knows. */
+void port_note_request(struct api *a, const char *request_id, uint64_t id);
 /* server.c: the one line that every request ends with. */
 void server_log_call(const struct call *c);
 /* What a client is told about the service's state now: STARTING, SERVING, REPLACING, DRAINING. */

@@ -308,11 +308,11 @@ static void put_duration(char *out, size_t size, double ms) {
 
     if (n < 1000)
         snprintf(out, size, "%llums", (unsigned long long)n);
-    else if (n < 60000)
+    else if (n < 59950)
         snprintf(out, size, "%.3gs", (double)n / 1000);
     else
-        snprintf(out, size, "%llum%llus", (unsigned long long)n / 60000,
-                 (unsigned long long)n / 1000 % 60);
+        snprintf(out, size, "%llum%llus", (unsigned long long)(n + 50) / 60000,
+                 (unsigned long long)(n + 50) / 1000 % 60);
 }
 
 static size_t put(enum dialect form, const char *what, const struct bucket *b, double limit,

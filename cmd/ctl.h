@@ -52,6 +52,7 @@ bool ctl_value(yyjson_val *object, const char *key, double *out);
 
 void ctl_show_stats(struct buf *out, yyjson_val *stats);
 void ctl_show_requests(struct buf *out, yyjson_val *requests);
+void ctl_show_why(struct buf *out, yyjson_val *story);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants);
 /* A line of columns per answer, with rates since the one before, @before NULL for the first; every 20th time
  * (@n) under a headline. */

@@ -227,3 +227,24 @@ void ctl_show_requests(struct buf *out, yyjson_val *requests) {
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants) {
     show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns));
 }
+
+void ctl_show_why(struct buf *out, yyjson_val *story) {
+    yyjson_val *list = yyjson_obj_get(story, "records"), *r;
+    size_t i, n;
+
+    if (yyjson_arr_size(list) == 0)
+        ADD("nothing is known of it any more, or it never came to the worker\n");
+    yyjson_arr_foreach(list, i, n, r) {
+        struct ctl_cell at = ctl_duration(r, "at_ms", 1e-3), ms = ctl_duration(r, "ms", 1e-3);
+        struct ctl_cell why = ctl_text(r, "why"), text = ctl_text(r, "text");
+
+        ADD("%10s  %-9s  %s", at.s, why.s, text.s);
+        if (yyjson_obj_get(r, "finish"))
+            ADD(": %s", ctl_text(r, "finish").s);
+        else if (yyjson_obj_get(r, "cached_tokens"))
+            ADD(" with %s tokens from the cache", ctl_number(r, "cached_tokens").s);
+        else
+            ADD(": %s steps, %s rows, %s", ctl_number(r, "steps").s, ctl_number(r, "rows").s, ms.s);
+        ADD("\n");
+    }
+}

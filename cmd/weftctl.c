@@ -12,6 +12,8 @@ static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND\n"
     "  stats [--watch[=SECONDS]]  what the daemon has done and does; a line every SECONDS (1)\n"
     "  requests                   the generations that are live\n"
+    "  why ID                     what was decided about one, also when it has ended; or its "
+    "x-request-id\n"
     "  cancel ID                  end one of them\n"
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    who uses what\n"
@@ -169,6 +171,18 @@ static int run_cancel(struct call *c) {
     return post(c, path, "cancelled");
 }
 
+static int run_why(struct call *c) {
+    char path[128];
+
+    if (c->argc != 1 || !*c->argv[0] ||
+        strspn(c->argv[0], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") !=
+            strlen(c->argv[0]) ||
+        strlen(c->argv[0]) > 63)
+        return cli_usage("why takes the ID of a request, or the x-request-id of its answer");
+    snprintf(path, sizeof(path), "/requests/%s/why", c->argv[0]);
+    return answer(c, path, ctl_show_why);
+}
+
 static int run_drain(struct call *c) {
     return c->argc > 0 ? cli_usage("drain takes no arguments") : post(c, "/drain", "draining");
 }
@@ -197,7 +211,7 @@ static const struct {
 } commands[] = {
     {"stats", run_stats},     {"requests", run_requests}, {"cancel", run_cancel},
     {"health", run_health},   {"drain", run_drain},       {"top", run_top},
-    {"tenants", run_tenants}, {"reload", run_reload},
+    {"tenants", run_tenants}, {"why", run_why},           {"reload", run_reload},
 };
 
 static int dispatch(const char *socket, struct call *c) {

@@ -265,6 +265,21 @@ static bool post_cancel(struct conn *c, const char *path) {
     return true;
 }
 
+/* "/requests/ID/why" */
+static bool get_why(struct conn *c, const char *path) {
+    char id[64], *end;
+    int n = 0;
+
+    if (sscanf(path, "/requests/%63[^/]/why%n", id, &n) != 1 || !n || path[n])
+        return false;
+    uint64_t number = strtoull(id, &end, 10);
+    if (*end && !api_find(c->admin->opts.api, id, &number))
+        respond_error(c, 404, "no recent request has this id");
+    else
+        respond_own(c, admin_json_why(&c->admin->opts, number));
+    return true;
+}
+
 static const struct route {
     const char *path;
     uint8_t method;
@@ -283,6 +298,8 @@ static void serve(struct conn *c) {
         *query++ = 0;
     if (method == HTTP_POST && post_cancel(c, c->url))
         return;
+    if (method == HTTP_GET && get_why(c, c->url))
+        return;
     for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
         if (strcmp(routes[i].path, c->url) != 0)
             continue;
@@ -292,9 +309,9 @@ static void serve(struct conn *c) {
             respond_error(c, 405, "this path has another method");
         return;
     }
-    respond_error(
-        c, 404,
-        "paths are /stats, /requests, /requests/ID/cancel, /tenants, /health, /reload, /drain");
+    respond_error(c, 404,
+                  "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, "
+                  "/health, /reload, /drain");
 }
 
 /* ---- parsing ---- */

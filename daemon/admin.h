@@ -8,6 +8,7 @@
  *   GET  /stats              everything at once; ?watch=1s: one JSON object per line, that often
  *   GET  /requests           live generations
  *   POST /requests/ID/cancel
+ *   GET  /requests/ID/why    what was decided about it, also when it has ended; ID or x-request-id
  *   GET  /tenants            who uses what
  *   POST /reload             as SIGHUP; 400 says what is wrong
  *   POST /drain              as SIGTERM

@@ -5,6 +5,7 @@
 
 #define REQUESTS_MAX 4096
 #define TENANTS_MAX 4096
+#define RECORDS_MAX 256
 
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
@@ -144,6 +145,41 @@ char *admin_json_requests(const struct admin_opts *o) {
         yyjson_mut_obj_add_int(d, v, "age_ms", r[i].age_ms);
         add_session(d, v, &r[i]);
     }
+    return finish(d);
+}
+
+static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int64_t begin_ns) {
+    static const char *const ends[] = {"none", "stop", "length", "cancelled", "deadline", "error"};
+    val_t *v = yyjson_mut_arr_add_obj(d, list);
+
+    yyjson_mut_obj_add_str(d, v, "why", flight_name(r->why));
+    yyjson_mut_obj_add_str(d, v, "text", flight_text(r->why));
+    yyjson_mut_obj_add_real(d, v, "at_ms", (double)((r->from_ns - begin_ns) / 1000) / 1000);
+    yyjson_mut_obj_add_real(d, v, "ms", (double)((r->until_ns - r->from_ns) / 1000) / 1000);
+    yyjson_mut_obj_add_uint(d, v, "steps", r->n_steps);
+    yyjson_mut_obj_add_uint(d, v, "rows", r->n_rows);
+    if (r->why == WHY_ADMITTED)
+        yyjson_mut_obj_add_uint(d, v, "cached_tokens", r->detail);
+    if (r->why == WHY_PREEMPTED)
+        yyjson_mut_obj_add_uint(d, v, "pages", r->detail);
+    if (r->why == WHY_ENDED)
+        yyjson_mut_obj_add_str(d, v, "finish", ends[MIN(r->detail, ARRAY_SIZE(ends) - 1)]);
+}
+
+char *admin_json_why(const struct admin_opts *o, uint64_t id) {
+    struct flight_record r[RECORDS_MAX];
+    uint32_t n = flight_story(workers_flight(o->workers), id, r, RECORDS_MAX);
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    yyjson_mut_obj_add_uint(d, root, "id", id);
+    yyjson_mut_obj_add_int(d, root, "age_ms",
+                           n ? (clock_now(o->clock) - r[0].from_ns) / 1000000 : 0);
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "records");
+    for (uint32_t i = 0; i < n; i++)
+        add_record(d, list, &r[i], r[0].from_ns);
     return finish(d);
 }
 

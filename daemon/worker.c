@@ -12,6 +12,7 @@
 #include "daemon/compiler.h"
 #include "daemon/sandbox.h"
 #include "engine/engine.h"
+#include "proto/flight.h"
 #include "proto/messages.h"
 #include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
@@ -25,6 +26,7 @@
 struct worker {
     struct chan chan;
     struct suspects *suspects;
+    struct flight *flight;
     struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
@@ -152,6 +154,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .no_retention = m->no_retention,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
+        .flight = w->flight,
         .draft_engine = w->draft,
         .constraints = compiler_source(w->compiler),
     };
@@ -341,7 +344,9 @@ int worker_main(int argc, char **argv) {
     buf_init(&w.out, EVENTS_MAX);
     w.suspects =
         mmap(NULL, sizeof(*w.suspects), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS, 0);
-    if (w.suspects == MAP_FAILED)
+    w.flight = mmap(NULL, sizeof(*w.flight), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS,
+                    FLIGHT_OFFSET);
+    if (w.suspects == MAP_FAILED || w.flight == MAP_FAILED)
         return WORKER_CHANNEL;
 
     int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
@@ -356,5 +361,6 @@ int worker_main(int argc, char **argv) {
     buf_deinit(&w.out);
     chan_deinit(&w.chan);
     munmap(w.suspects, sizeof(*w.suspects));
+    munmap(w.flight, sizeof(*w.flight));
     return r;
 }

@@ -20,6 +20,8 @@
 #define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
+static_assert(sizeof(struct suspects) <= FLIGHT_OFFSET, "they do not overlap");
+
 enum workers_state { WORKERS_DOWN, WORKERS_LOADING, WORKERS_SERVING, WORKERS_STOPPED };
 
 /* In how many deaths a request was present. The oldest entry is reused: an id that died twice and
@@ -43,6 +45,7 @@ struct workers {
     struct buf out;
     int exe_fd, suspects_fd;
     struct suspects *suspects;
+    struct flight *flight;           /* of this worker and those before it */
     int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
@@ -447,11 +450,13 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     w->suspects_fd = memfd_create("weft-suspects", MFD_CLOEXEC);
     if (w->exe_fd < 0 || w->suspects_fd < 0 ||
-        ftruncate(w->suspects_fd, sizeof(struct suspects)) < 0)
+        ftruncate(w->suspects_fd, FLIGHT_OFFSET + sizeof(struct flight)) < 0)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     w->suspects =
         mmap(NULL, sizeof(struct suspects), PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, 0);
-    if (w->suspects == MAP_FAILED)
+    w->flight = mmap(NULL, sizeof(struct flight), PROT_READ | PROT_WRITE, MAP_SHARED,
+                     w->suspects_fd, FLIGHT_OFFSET);
+    if (w->suspects == MAP_FAILED || w->flight == MAP_FAILED)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     uv_timer_init(o->loop, &w->watch);
     uv_timer_init(o->loop, &w->restart);
@@ -483,11 +488,16 @@ struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
     munmap(w->suspects, sizeof(struct suspects));
+    munmap(w->flight, sizeof(struct flight));
     close(w->exe_fd);
     close(w->suspects_fd);
     buf_deinit(&w->out);
     free(w);
     return NULL;
+}
+
+const struct flight *workers_flight(const struct workers *w) {
+    return w->flight;
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {

@@ -17,6 +17,7 @@
 
 #include "api/api.h"
 #include "daemon/config.h"
+#include "proto/flight.h"
 
 struct workers;
 
@@ -50,4 +51,6 @@ void workers_attach(struct workers *w, struct api *api); /* before workers_start
 int workers_start(struct workers *w);
 void workers_stop(struct workers *w); /* kills the worker; no new one is started */
 
+/* What was decided lately; written by the worker meanwhile, so what is taken from it is checked. */
+const struct flight *workers_flight(const struct workers *w);
 void workers_stats(const struct workers *w, struct workers_stats *out);

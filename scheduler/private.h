@@ -5,6 +5,7 @@
 #include "scheduler/batch.h"
 #include "scheduler/drafter.h"
 #include "scheduler/plan.h"
+#include "scheduler/recorder.h"
 #include "scheduler/retain.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"

@@ -53,6 +53,7 @@ struct request {
     struct share_ref turn;   /* scheduler/turns.h, while entered */
     bool entered;
     int64_t since_ns; /* it waits */
+    uint64_t record;  /* in the flight recorder */
     uint32_t seat;    /* waiting: in the plan, UINT32_MAX: it was not looked at */
     uint8_t class;    /* of its tenant */
     enum request_state state;

@@ -208,6 +208,7 @@ static void count_end(struct sched *s, const struct request *r) {
 }
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
+    recorder_ended(s, r, why);
     if (why == FINISH_STOP || why == FINISH_LENGTH)
         retain_turn(s, r, clock_now(s->clock));
     r->seq = kv_seq_free(r->seq);
@@ -305,6 +306,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
+    recorder_came(s, r);
     retain_note_turn(&s->retain, r->program, clock_now(s->clock));
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     if (r->deadline_ns > 0)

@@ -55,6 +55,7 @@ struct sched_opts {
     uint64_t hash_seed;
     uint32_t hash_bits;                /* tests: cut hashes of pages collide; 0: all bits */
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
+    struct flight *flight;             /* NULL, or what is decided is written there */
     struct suspects *suspects;         /* NULL, or the shared page */
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
 };

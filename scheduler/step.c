@@ -184,6 +184,7 @@ static void gather(struct sched *s) {
 /* ---- applying it ---- */
 
 static void preempt(struct sched *s, struct request *r) {
+    recorder_preempted(s, r, kv_seq_sole(r->seq));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
@@ -212,6 +213,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
         attach(s, r);
     assert(r->n_computed == q->n_hit);
     retain_take(s, r);
+    recorder_admitted(s, r);
     r->n_bypassed = 0;
     if (r->first_step_ns == 0) {
         r->first_step_ns = now;
@@ -338,6 +340,7 @@ static int plan(struct sched *s, int64_t now) {
         if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_flights(s) > 0)
             return 1;
         apply(s, now);
+        recorder_plan(s, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
         if (p->n_yielded + p->n_admitted == 0)
@@ -442,6 +445,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     if (!t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns, t->expect_ns + t->draft_ns);
+    recorder_step(s, t, ns, now);
     cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.n_steps++;

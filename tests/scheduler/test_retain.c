@@ -1,6 +1,7 @@
 /* Pages of a program's last turn, kept for its next one; on the simulation. */
 
 #include <criterion/criterion.h>
+#include "proto/flight.h"
 #include "tests/support/sched_sim.h"
 
 #define SECOND INT64_C(1000000000)
@@ -141,4 +142,31 @@ Test(retain, what_is_computed_again_is_counted) {
             cr_expect_geq(sim.stats.n_recomputed_tokens, 160);
         sim_deinit(&sim);
     }
+}
+
+/* ---- the recorder ---- */
+
+Test(recorder, tells_the_story_of_a_request) {
+    static struct flight flight;
+    struct flight_record r[32];
+    uint32_t n, had[WHY_N] = {0};
+
+    sim_init(&sim, &(struct sim_opts){.n_pages = 30, .sched.flight = &flight});
+    ask(300, 60, 0);
+    for (int i = 0; i < 3; i++)
+        sim_step(&sim);
+    ask(200, 8, 0);
+    sim_run(&sim, 1000);
+    n = flight_story(&flight, 2, r, 32);
+    cr_assert_geq(n, 5);
+    for (uint32_t i = 0; i < n; i++) {
+        had[r[i].why]++;
+        cr_expect(i == 0 || r[i].from_ns == r[i - 1].until_ns, "without a gap");
+    }
+    cr_expect_eq(r[0].why, WHY_QUEUED);
+    cr_expect(had[WHY_PAGES] == 1 && had[WHY_ADMITTED] == 1 && had[WHY_PROMPT] > 0);
+    cr_expect(r[n - 1].why == WHY_ENDED && r[n - 1].detail == FINISH_LENGTH);
+    cr_expect_gt(flight.n_steps, 10);
+    cr_expect_gt(flight.step[5].took_us, 0);
+    sim_deinit(&sim);
 }

@@ -1,0 +1,84 @@
+#include "proto/flight.h"
+
+#include <string.h>
+#include "base/util.h"
+
+static const struct {
+    const char *name, *text;
+} reasons[WHY_N] = {
+    [WHY_QUEUED] = {"queued", "waited behind others"},
+    [WHY_PROMPT] = {"prompt", "computed its prompt"},
+    [WHY_DECODE] = {"decode", "wrote tokens"},
+    [WHY_LAST] = {"last", "waited for its last token"},
+    [WHY_FOLLOW] = {"follow", "waited for pages that another request was computing"},
+    [WHY_TIME] = {"time", "the steps' time went to others"},
+    [WHY_ROWS] = {"rows", "the batch was full"},
+    [WHY_PAGES] = {"pages", "waited for pages of the KV cache"},
+    [WHY_SEQS] = {"seqs", "as many requests ran as may (max-seqs)"},
+    [WHY_TURN] = {"turn", "waited for one that had been overtaken often enough"},
+    [WHY_ALONE] = {"alone", "waited for a suspect request that ran alone"},
+    [WHY_SHARE] = {"share", "its tenant had its part, the rest is kept for others"},
+    [WHY_ADMITTED] = {"admitted", "was admitted"},
+    [WHY_PREEMPTED] = {"preempted", "gave its pages back to others"},
+    [WHY_ENDED] = {"ended", "ended"},
+};
+
+const char *flight_name(enum why why) {
+    return why < WHY_N ? reasons[why].name : "unknown";
+}
+
+const char *flight_text(enum why why) {
+    return why < WHY_N ? reasons[why].text : "unknown";
+}
+
+void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
+                 uint32_t detail, int64_t now) {
+    if (*at > 0 && *at + FLIGHT_RECORDS > f->n_records) {
+        struct flight_record *last = &f->record[(*at - 1) % FLIGHT_RECORDS];
+
+        if (last->why == why && why < WHY_ADMITTED) {
+            last->until_ns = now;
+            last->n_steps++;
+            last->n_rows += n_rows;
+            return;
+        }
+        last->until_ns = now;
+    }
+    f->record[f->n_records % FLIGHT_RECORDS] = (struct flight_record){
+        .id = id,
+        .from_ns = now,
+        .until_ns = now,
+        .n_steps = 1,
+        .n_rows = n_rows,
+        .detail = detail,
+        .why = (uint8_t)why,
+    };
+    __atomic_store_n(&f->n_records, f->n_records + 1, __ATOMIC_RELEASE);
+    *at = f->n_records;
+}
+
+void flight_note_step(struct flight *f, const struct flight_step *step) {
+    f->step[f->n_steps % FLIGHT_STEPS] = *step;
+    __atomic_store_n(&f->n_steps, f->n_steps + 1, __ATOMIC_RELEASE);
+}
+
+uint32_t flight_story(const struct flight *f, uint64_t id, struct flight_record *out,
+                      uint32_t max) {
+    uint64_t end = __atomic_load_n(&f->n_records, __ATOMIC_ACQUIRE), n = 0;
+    uint64_t begin = end > FLIGHT_RECORDS ? end - FLIGHT_RECORDS : 0;
+
+    /* The latest ones, if there are more. */
+    for (uint64_t i = end; i > begin && n < max; i--) {
+        struct flight_record r = f->record[(i - 1) % FLIGHT_RECORDS];
+
+        if (r.id == id && r.why < WHY_N)
+            out[n++] = r;
+    }
+    for (uint64_t i = 0; i < n / 2; i++) {
+        struct flight_record t = out[i];
+
+        out[i] = out[n - 1 - i];
+        out[n - 1 - i] = t;
+    }
+    return (uint32_t)n;
+}

@@ -1,0 +1,67 @@
+#pragma once
+
+/*
+ * flight - the flight recorder: what was decided about each request in the last steps, and the steps themselves. It
+ * lies in memory that worker and front share, so writing costs no message, asking costs the worker nothing, and it
+ * is still there when the worker has died. One writer; a reader may see an entry half written and checks what
+ * it takes. Decisions that repeat are one record, so that a story is short and lasts long.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define FLIGHT_RECORDS 8192u
+#define FLIGHT_STEPS 512u
+#define FLIGHT_OFFSET 65536 /* in the memory shared, behind struct suspects */
+
+/* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
+enum why {
+    WHY_QUEUED,    /* came; not looked at yet */
+    WHY_PROMPT,    /* got rows for its prompt */
+    WHY_DECODE,    /* got its row, and drafts */
+    WHY_LAST,      /* its last token is under way */
+    WHY_FOLLOW,    /* another computes the same pages */
+    WHY_TIME,      /* the step's time went to others */
+    WHY_ROWS,      /* the batch was full */
+    WHY_PAGES,     /* no pages */
+    WHY_SEQS,      /* as many run as may */
+    WHY_TURN,      /* one before it was overtaken as often as it may be */
+    WHY_ALONE,     /* a suspect runs alone */
+    WHY_SHARE,     /* the rest is kept for tenants that have less than their part */
+    WHY_ADMITTED,  /* with `detail` tokens from the cache */
+    WHY_PREEMPTED, /* gave back its pages, `detail` of them */
+    WHY_ENDED,     /* `detail`: enum finish_reason */
+    WHY_N,
+};
+
+struct flight_record {
+    uint64_t id;
+    int64_t from_ns, until_ns; /* clock_monotonic */
+    uint32_t n_steps, n_rows, detail;
+    uint8_t why;
+};
+
+struct flight_step {
+    uint64_t step;
+    int64_t at_ns;
+    uint32_t took_us, expect_us, plan_us;
+    uint32_t rows, seqs, drafts, running, waiting, admitted, yielded, available, kept;
+};
+
+struct flight {
+    uint64_t n_records, n_steps; /* written so far; the entry is n % FLIGHT_... */
+    struct flight_record record[FLIGHT_RECORDS];
+    struct flight_step step[FLIGHT_STEPS];
+};
+
+/* Notes @why for request @id, whose place is kept in *at (0 at first). */
+void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
+                 uint32_t detail, int64_t now);
+void flight_note_step(struct flight *f, const struct flight_step *step);
+
+/* The records of @id that are still there, the oldest first. How many, at most @max. */
+uint32_t flight_story(const struct flight *f, uint64_t id, struct flight_record *out, uint32_t max);
+
+const char *flight_name(enum why why); /* "pages" */
+const char *flight_text(enum why why); /* a sentence for people */
