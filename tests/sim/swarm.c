@@ -135,6 +135,11 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
     m->flags |= m->n_top ? SUBMIT_LOGPROBS : 0;
     m->flags |= one_in(r, 8) ? SUBMIT_NO_SPECULATION : 0;
     c->edit_every = one_in(r, 2) ? 1 + rng_below(r, 12) : 0;
+    if (w->extras && m->n_prompt % 8 == 5) { /* a vector, not a text */
+        m->flags = m->n_prompt & 16 ? SUBMIT_POOL_LAST : SUBMIT_POOL_MEAN;
+        m->n_prompt_top = m->n_top = 0;
+        m->max_new = 1;
+    }
 }
 
 static uint32_t output_length(const struct run *u, struct rng *r) {
@@ -191,7 +196,7 @@ static void arrive(struct run *u, struct rng *r) {
         c->m.class = (uint8_t)(c->m.tenant % 3);
         c->m.weight_milli = 500 * (c->m.tenant + 1);
     }
-    if (rng_below(r, 4) < w->constrained)
+    if (rng_below(r, 4) < w->constrained && !(c->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)))
         sim_constrain_randomly(s, c, r);
     c->m.priority = (int16_t)rng_below(r, w->priorities);
     c->m.n_faults = w->lonely && one_in(r, w->lonely) ? 2 : 0;

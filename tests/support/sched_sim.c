@@ -379,6 +379,27 @@ static void cut_expected(const struct sim *s, struct sim_client *c, uint32_t n) 
     }
 }
 
+static bool wants_vector(const struct sim_client *c) {
+    return (c->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
+}
+
+/* The vector of a prompt, made when it is needed: some have thousands of tokens. */
+static void expect_vector(const struct sim_client *c, float vector[SIM_EMBD]) {
+    double sum[SIM_EMBD] = {0};
+    uint32_t n = c->m.n_prompt;
+
+    telltale_expect_hidden(c->tokens, n, vector, SIM_EMBD);
+    if (c->m.flags & SUBMIT_POOL_LAST)
+        return;
+    for (uint32_t i = 1; i <= n; i++) {
+        telltale_expect_hidden(c->tokens, i, vector, SIM_EMBD);
+        for (uint32_t k = 0; k < SIM_EMBD; k++)
+            sum[k] += (double)vector[k];
+    }
+    for (uint32_t k = 0; k < SIM_EMBD; k++)
+        vector[k] = (float)(sum[k] / n);
+}
+
 static void expect(const struct sim *s, struct sim_client *c) {
     const struct submit *m = &c->m;
     const struct sampling *p = &m->sampling;
@@ -449,7 +470,9 @@ static bool is_short_enough(const struct sim *s, const struct sim_client *c) {
 
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     if (!c->submitted) {
-        if (is_short_enough(s, c) && !c->invalid) {
+        if (wants_vector(c)) {
+            c->expect = FINISH_STOP;
+        } else if (is_short_enough(s, c) && !c->invalid) {
             expect(s, c);
             predict(c);
         }
@@ -543,6 +566,18 @@ static void check_tokens(struct sim *s, struct sim_client *c, const struct event
     c->n_got = e->from + e->n_tokens;
 }
 
+/* It comes with the end, and only where it is wanted. */
+static void check_vector(const struct sim *s, const struct sim_client *c, const struct event *e) {
+    bool due = wants_vector(c) && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
+    float vector[SIM_EMBD];
+
+    HOLD(s, c, RIGHT_END, e->n_vector == (due ? SIM_EMBD : 0));
+    if (!due)
+        return;
+    expect_vector(c, vector);
+    HOLD(s, c, NUMBERS, memcmp(e->vector, vector, sizeof(vector)) == 0);
+}
+
 static void check_end(struct sim *s, struct sim_client *c, const struct event *e) {
     c->n_ends++;
     c->end = (enum event_kind)e->kind;
@@ -598,6 +633,7 @@ static void hear(struct sim *s, const struct event *e) {
         check_tokens(s, c, e);
         check_usage(s, c, e);
     }
+    check_vector(s, c, e);
     if (e->kind != EVENT_TOKENS)
         check_end(s, c, e);
 }

@@ -21,6 +21,7 @@
 
 #define SIM_CLIENTS 64
 #define SIM_VOCAB 64
+#define SIM_EMBD 8   /* of a vector */
 #define SIM_END 2    /* the end token; tokens 3 to 63 are the letters of sim_piece() */
 #define SIM_DEATHS 3 /* the front gives a request up that was suspect so often */
 

@@ -558,6 +558,17 @@ void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *log
     }
 }
 
+void telltale_expect_hidden(const int32_t *tokens, uint32_t n_tokens, float *vector, uint32_t n) {
+    struct telltale t = settings;
+    uint64_t h = text_begin();
+
+    fill_in(&t, 256);
+    for (uint32_t i = 0; i < n_tokens; i++)
+        h = text_next(&t, h, tokens[i], i);
+    for (uint32_t i = 0; i < n; i++)
+        vector[i] = text_value(h, WANT_HIDDEN, i);
+}
+
 void telltale_expect_top(const int32_t *tokens, uint32_t n_tokens, uint32_t n_top,
                          struct engine_top *top) {
     struct telltale t = settings;

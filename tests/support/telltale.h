@@ -81,6 +81,8 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
                          float *logprobs);
 /* The log probabilities of prompt tokens 1 .. n_prompt - 1. */
 void telltale_expect_prompt(const int32_t *prompt, uint32_t n_prompt, float *logprobs);
+/* The hidden state, of as many values as @vector has room for, after @n_tokens tokens. */
+void telltale_expect_hidden(const int32_t *tokens, uint32_t n_tokens, float *vector, uint32_t n);
 /* The best @n_top tokens (at most ENGINE_TOP_MAX) after @n_tokens tokens. */
 void telltale_expect_top(const int32_t *tokens, uint32_t n_tokens, uint32_t n_top,
                          struct engine_top *top);
