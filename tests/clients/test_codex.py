@@ -67,9 +67,28 @@ command = "node"
 args = ["%s"]
 """
 
+# A conversation that has become too long: Codex asks for a summary and goes on from it.
+COMPACTS = """\
+=== has=CONTEXT CHECKPOINT
+The numbers have been counted.
+=== results=0 has=The numbers have been counted.
+All is counted.
+=== results=0
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "seq 1 4000"}}
+</tool_call>
+=== results=1
+<tool_call>
+{"name": "exec_command", "arguments": {"cmd": "true"}}
+</tool_call>
+=== results=2
+It was not made shorter.
+"""
+
 CONFIG = """\
 model = "%s"
 model_provider = "weft"
+%s
 [model_providers.weft]
 name = "weft"
 base_url = "%s/v1"
@@ -89,8 +108,9 @@ def program():
 class Codex:
     """A home, a folder to work in and a server."""
 
-    def __init__(self, script, *flags, model="scripted", idle_ms=60000, more=""):
-        self.program, self.model, self.idle_ms, self.more = program(), model, idle_ms, more
+    def __init__(self, script, *flags, model="scripted", idle_ms=60000, settings="", more=""):
+        self.program, self.model = program(), model
+        self.config = lambda url: CONFIG % (model, settings, url, idle_ms) + more
         self.server = Scripted(script, "--name", model, *flags, template=(SOURCE / "thinking.jinja").read_text())
         self.folder = tempfile.TemporaryDirectory(prefix="weft-codex-")
         self.work, self.home = pathlib.Path(self.folder.name, "work"), pathlib.Path(self.folder.name, "home")
@@ -100,7 +120,7 @@ class Codex:
         self.work.mkdir()
         self.home.mkdir()
         (self.work / "word.txt").write_text("heddle\n")
-        (self.home / "config.toml").write_text(CONFIG % (self.model, self.server.url, self.idle_ms) + self.more)
+        (self.home / "config.toml").write_text(self.config(self.server.url))
         return self
 
     def __exit__(self, *why):
@@ -161,6 +181,13 @@ def test_tools_of_an_mcp_server():
         assert [i["text"] for i in of(items, "agent_message")] == ["It is elddeh."], (items, end)
         call = of(items, "mcp_tool_call")[0]
         assert (call["server"], call["tool"], call["arguments"]) == ("loom", "twist", {"word": "heddle"}), call
+
+
+def test_a_long_conversation_is_compacted():
+    with Codex(COMPACTS, settings="model_context_window = 100000\nmodel_auto_compact_token_limit = 24000") as c:
+        items, end = c.run("Count to 4000.")
+        assert [i["text"] for i in of(items, "agent_message")] == ["All is counted."], (items, end)
+        assert [r["answer"] for r in c.server.runs] == [2, 3, 0, 1], [r["answer"] for r in c.server.runs]
 
 
 def test_silence_is_not_taken_for_the_end():
