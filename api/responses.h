@@ -28,7 +28,7 @@ struct responses_text {
     size_t at;           /* bytes of the arguments that have been read */
     uint8_t state;       /* responses_tools.c */
     uint32_t high, unit; /* first half of a surrogate pair, or 0; an escape being read */
-    size_t n_sent;
+    size_t n_sent;       /* of text */
 };
 
 /* One request, from its body to its answer. */
