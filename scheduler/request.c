@@ -350,8 +350,8 @@ void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
         memcpy(r->vector, v, r->n_vector * sizeof(*v));
         return;
     }
-    if (pos != r->n_pooled)
-        return; /* it is in the sum: computed again after the request had to yield */
+    assert(pos ==
+           r->n_pooled); /* who yields goes on when its steps are taken back: nothing comes twice */
     r->n_pooled++;
     for (uint32_t i = 0; i < r->n_vector; i++)
         r->sum[i] += (double)v[i];
