@@ -1,10 +1,12 @@
 """Structured output and forced tool calls of a model with random weights: what it writes fits what was asked, at any
 temperature, streamed or not, with speculation or without; what max_tokens cuts off is the beginning of it."""
 import json
+import os
+import pathlib
 import random
 import re
 
-from weftd import Weftd, main
+from weftd import BUILD, Weftd, main, parallel, tiny_model
 
 FLAGS = ("--max-context", "8192")
 
@@ -188,6 +190,85 @@ def test_tool_calls_are_what_was_asked():
             assert fields["parallel_tool_calls"] or len(calls) == 1, choice
             message, finish = chat_stream(d, **fields)
             assert (message["calls"], finish) == (calls, choice["finish_reason"])
+
+
+def test_a_call_that_the_model_begins_is_whole():
+    """With tool_choice auto: the bias makes the model begin calls, and nothing else keeps it from writing nonsense."""
+    r = random.Random(3)
+    n_calls = 0
+    with Weftd(*FLAGS) as d:
+        _, _, value = d.request("POST", "/tokenize", {"prompt": "<tool_call>", "add_special_tokens": False})
+        assert value["count"] == 1, value
+        bias = {str(value["tokens"][0]): 100}
+        for i in range(8):
+            schemas = {"first": random_root(r), "second": random_root(r)}
+            fields = {"tools": [tool(n, s) for n, s in schemas.items()], "temperature": 1, "seed": i, "max_tokens": 500,
+                      "logit_bias": bias, "parallel_tool_calls": i % 2 == 0}
+            choice = chat(d, **fields)
+            calls = calls_of(choice)
+            whole = choice["finish_reason"] == "tool_calls"
+            for name, arguments in calls if whole else calls[:-1]:
+                check(schemas[name], json.loads(arguments))
+                n_calls += 1
+            if i % 2:
+                assert whole and len(calls) == 1 and not choice["message"]["content"], choice
+            message, finish = chat_stream(d, **fields)
+            assert (message["calls"], finish) == (calls, choice["finish_reason"])
+    assert n_calls >= 8, n_calls
+
+
+def test_a_prediction_is_only_a_hint():
+    with Weftd(*FLAGS) as d:
+        plain = d.complete("Once upon", temperature=0, max_tokens=200)
+        for text in (plain["text"], "something else " * 50):
+            hinted = d.complete("Once upon", temperature=0, max_tokens=200, prediction={"type": "content", "content": text})
+            details = hinted["usage"]["completion_tokens_details"]
+            assert hinted["text"] == plain["text"], (hinted, plain)
+            assert details["accepted_prediction_tokens"] >= 0 and details["rejected_prediction_tokens"] >= 0
+
+
+THINKING = (
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}"
+    "{{ '<|im_start|>assistant\\n<think>\\n' }}{# tools <tool_call> </think> "
+)
+
+
+def thinking_model():
+    """The tiny model with a chat template that opens reasoning: written over its own, which is longer."""
+    data = pathlib.Path(tiny_model()).read_bytes()
+    at = data.index(b"tokenizer.chat_template") + len(b"tokenizer.chat_template") + 4
+    length = int.from_bytes(data[at : at + 8], "little")
+    text = (THINKING.ljust(length - 2) + "#}").encode()
+    assert len(text) == length
+    path = BUILD / "tests" / "models" / f"tiny-thinking-{os.getpid()}.gguf"
+    path.write_bytes(data[: at + 8] + text + data[at + 8 + length :])
+    return path
+
+
+def test_thinking_ends_at_its_budget():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+    path = thinking_model()
+    try:
+        for speculation in ("auto", "off"):
+            with Weftd(*FLAGS, "--speculation", speculation, model=str(path)) as d:
+                n = 25 + d.request("POST", "/tokenize", {"prompt": "</think>\n\n", "add_special_tokens": False})[2]["count"]
+                for t in (0, 1):
+                    fields = {"temperature": t, "seed": 4, "max_tokens": 90, "return_token_ids": True, "min_tokens": 90}
+                    free = chat(d, **fields)
+                    assert not free["message"]["content"], free
+                    cut = chat(d, thinking_budget=25, **fields)
+                    assert cut["token_ids"][:25] == free["token_ids"][:25], (free, cut)
+                    assert free["message"]["reasoning_content"].startswith(cut["message"]["reasoning_content"]), (free, cut)
+                    assert cut["message"]["content"], cut
+                    assert parallel([lambda: chat(d, thinking_budget=25, **fields)] * 4) == [cut] * 4
+                    if t == 0:  # what follows is what the model says after these tokens
+                        on = d.complete(cut["prompt_token_ids"] + cut["token_ids"][:n], temperature=0, max_tokens=90 - n, min_tokens=90 - n)
+                        assert on["token_ids"] == cut["token_ids"][n:], (on, cut)
+                    whole = chat(d, thinking_budget=7, response_format=schema_format(schema), temperature=t, seed=4, max_tokens=400)
+                    check(schema, json.loads(whole["message"]["content"]))
+                    assert whole["finish_reason"] == "stop" and whole["message"]["reasoning_content"], whole
+    finally:
+        path.unlink()
 
 
 def test_speculation_changes_nothing():
