@@ -7,13 +7,31 @@ static yyjson_mut_val *keep(struct nodes *n, void *v) {
     return v;
 }
 
+/* @more values are to be made. False: they must not be. */
+static bool spend(struct nodes *n, size_t more) {
+    if (more > NODES_MAX - n->n_made)
+        n->failed = n->too_large = true;
+    else
+        n->n_made += (uint32_t)more;
+    return !n->failed;
+}
+
+static size_t size_of(yyjson_mut_val *v) {
+    size_t n = 1, i, max;
+    yyjson_mut_val *key, *item;
+
+    yyjson_mut_arr_foreach(v, i, max, item) n += size_of(item);
+    yyjson_mut_obj_foreach(v, i, max, key, item) n += 1 + size_of(item);
+    return n;
+}
+
 static void put(struct nodes *n, yyjson_mut_val *o, const char *key, yyjson_mut_val *v) {
     if (!v || !o || !yyjson_mut_obj_add_val(n->doc, o, key, v))
         n->failed = true;
 }
 
 yyjson_mut_val *node_of(struct nodes *n, const char *key, yyjson_mut_val *v) {
-    yyjson_mut_val *o = keep(n, yyjson_mut_obj(n->doc));
+    yyjson_mut_val *o = spend(n, 2) ? keep(n, yyjson_mut_obj(n->doc)) : NULL;
 
     put(n, o, key, v);
     return o;
@@ -75,5 +93,12 @@ yyjson_mut_val *node_optional(struct nodes *n, yyjson_mut_val *what) {
 }
 
 yyjson_mut_val *node_copy(struct nodes *n, yyjson_mut_val *what) {
-    return keep(n, yyjson_mut_val_mut_copy(n->doc, what));
+    return what && spend(n, size_of(what)) ? keep(n, yyjson_mut_val_mut_copy(n->doc, what)) : NULL;
+}
+
+yyjson_mut_val *node_value(struct nodes *n, yyjson_val *v) {
+    /* The values below one lie between it and its neighbour. */
+    size_t size = yyjson_is_ctn(v) ? (size_t)(unsafe_yyjson_get_next(v) - v) : 1;
+
+    return spend(n, size) ? keep(n, yyjson_val_mut_copy(n->doc, v)) : NULL;
 }

@@ -8,9 +8,13 @@
 #include <stdbool.h>
 #include <yyjson.h>
 
+#define NODES_MAX 500000u /* JSON values in all */
+
 struct nodes {
     yyjson_mut_doc *doc;
-    bool failed; /* no memory */
+    bool failed;     /* no memory, or: */
+    bool too_large;  /* more than NODES_MAX */
+    uint32_t n_made; /* about */
 };
 
 yyjson_mut_val *node_of(struct nodes *n, const char *key, yyjson_mut_val *v);
@@ -25,5 +29,7 @@ yyjson_mut_val *node_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_va
                             uint32_t min, uint32_t max);
 yyjson_mut_val *node_optional(struct nodes *n, yyjson_mut_val *what);
 yyjson_mut_val *node_copy(struct nodes *n, yyjson_mut_val *what);
+/* A copy of a schema or a list of constants. */
+yyjson_mut_val *node_value(struct nodes *n, yyjson_val *v);
 void node_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);
 void node_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v);

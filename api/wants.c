@@ -161,8 +161,9 @@ static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
         r->choice.mode = TOOLS_REQUIRED;
     else
         return invalid("tool_choice.allowed_tools.mode", "\"auto\" or \"required\"", err);
-    if (!yyjson_is_arr(r->choice.allowed) || yyjson_arr_size(r->choice.allowed) == 0)
-        return invalid("tool_choice.allowed_tools.tools", "an array of at least one tool", err);
+    if (!yyjson_is_arr(r->choice.allowed) || yyjson_arr_size(r->choice.allowed) == 0 ||
+        yyjson_arr_size(r->choice.allowed) > REQUEST_TOOLS_MAX)
+        return invalid("tool_choice.allowed_tools.tools", "an array of 1 to 1024 tools", err);
     yyjson_arr_foreach(r->choice.allowed, i, n, item) {
         char param[64];
 

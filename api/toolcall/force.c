@@ -88,43 +88,43 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 
 /* ---- arguments as JSON ---- */
 
-/* Whether every reference leads into the definitions, which are copied along with a part of a schema. */
-static bool refs_can_move(yyjson_val *v, unsigned depth) {
+/* References below @v: *any, and *far when one leads elsewhere than into the definitions, which are copied
+ * along with a part of a schema. */
+static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
     yyjson_val *key, *item;
     size_t i, n;
 
-    if (depth == REFS_DEPTH)
-        return false;
+    *far = *far || depth == REFS_DEPTH;
     yyjson_arr_foreach(v, i, n, item) {
-        if (!refs_can_move(item, depth + 1))
-            return false;
+        if (!*far)
+            find_refs(item, any, far, depth + 1);
     }
     yyjson_obj_foreach(v, i, n, key, item) {
         const char *ref = yyjson_equals_str(key, "$ref") ? yyjson_get_str(item) : NULL;
 
-        if (ref && strncmp(ref, "#/$defs/", 8) != 0 && strncmp(ref, "#/definitions/", 14) != 0)
-            return false;
-        if (!refs_can_move(item, depth + 1))
-            return false;
+        *any = *any || ref;
+        *far = *far ||
+               (ref && strncmp(ref, "#/$defs/", 8) != 0 && strncmp(ref, "#/definitions/", 14) != 0);
+        if (!*far)
+            find_refs(item, any, far, depth + 1);
     }
-    return true;
 }
 
 int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
     static const char *const defs[] = {"$defs", "definitions"};
-    yyjson_mut_val *copy = yyjson_val_mut_copy(f->n->doc, schema);
+    yyjson_mut_val *copy = node_value(f->n, schema);
+    bool any = false, far = false, unused;
 
-    for (size_t i = 0; i < ARRAY_SIZE(defs) && yyjson_is_obj(schema) && copy; i++) {
+    find_refs(schema, &any, &far, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(defs) && any && copy; i++) {
         yyjson_val *d = yyjson_obj_get(root, defs[i]);
 
         if (!d || yyjson_obj_get(schema, defs[i]))
             continue;
-        if (!refs_can_move(d, 0))
-            return force_refuse(f, "a reference to another place than $defs");
-        f->n->failed |=
-            !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], yyjson_val_mut_copy(f->n->doc, d));
+        find_refs(d, &unused, &far, 0);
+        f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], node_value(f->n, d));
     }
-    if (!refs_can_move(schema, 0))
+    if (far)
         return force_refuse(f, "a reference to another place than $defs");
     *out = node_json(f->n, copy, f->tool->param);
     return 0;
@@ -139,7 +139,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
         return 0;
     }
     yyjson_mut_val *copy =
-        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : yyjson_val_mut_copy(f->n->doc, schema);
+        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : node_value(f->n, schema);
     yyjson_val *type = yyjson_obj_get(schema, "type");
 
     if (f->tool->loose) {
@@ -260,9 +260,12 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
                    struct err *err) {
     struct force f = {.n = n, .shape = &o->format->shape, .err = err};
     const struct toolcall_shape *s = f.shape;
-    yyjson_mut_val *all = node_list(n, "sequence");
     bool section = s->section_begin;
     int r;
+
+    n->n_made = 0;
+    n->too_large = n->failed = false;
+    yyjson_mut_val *all = node_list(n, "sequence");
 
     if (section) {
         force_piece(&f, all, o->after ? rest_of(o->format, s->section_begin) : s->section_begin,
@@ -276,5 +279,7 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
         r = put_calls(&f, o, all);
     }
     *out = all;
+    if (n->too_large && (r == 0 || r == -ENOMEM))
+        r = force_refuse(&f, "so large a schema");
     return r < 0 ? r : n->failed ? -ENOMEM : 0;
 }

@@ -25,10 +25,18 @@ unsigned value_schema_types(yyjson_val *root, yyjson_val *schema);
 /* Whether more than its types is asked of a string. */
 bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
 
+/* What @schema is behind its references; with rules beside one that is refused. */
+int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_val **out);
+
+/* Refuses rules beside @keyword, which alone is looked at. */
+int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
+
 /* "This cannot be written in the model's format": -EINVAL. */
 int force_refuse(struct force *f, const char *what);
 /* Members of an object whose values this form spells itself: 0, or why its keywords cannot be held. */
 int force_check_object(struct force *f, yyjson_val *schema);
+/* The schema of all arguments, checked so; NULL: there are none. */
+int force_root(struct force *f, yyjson_val **out);
 bool force_is_required(yyjson_val *schema, yyjson_val *key);
 /* A piece of a shape, with its places. @type: for {type}, or NULL. */
 void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjson_mut_val *type);

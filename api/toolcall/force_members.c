@@ -15,7 +15,7 @@
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
 #define QUOTE "<|\"|>"
 #define LOOSE_MAX 64
-#define MEMBERS_MAX 256
+#define MEMBERS_MAX 512
 #define LEADING_MAX                                                                                \
     24 /* optional members before the first required one: their grammar is quadratic */
 #define GEMMA_DEPTH 6
@@ -44,18 +44,30 @@ int force_check_object(struct force *f, yyjson_val *schema) {
     yyjson_val *properties = yyjson_obj_get(schema, "properties");
     size_t i, n;
 
-    if (!schema || yyjson_is_null(schema))
-        return f->tool->parameters ? force_refuse(f, "a reference that leads nowhere") : 0;
     if (!yyjson_is_obj(schema) || (type && !yyjson_equals_str(type, "object")))
         return force_refuse(f, "what is no schema of an object");
     for (i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(schema, never[i]))
             return force_refuse(f, never[i]);
+    if (yyjson_obj_size(properties) > MEMBERS_MAX ||
+        yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
+        return force_refuse(f, "so many properties");
     yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
         if (!yyjson_obj_getn(properties, yyjson_get_str(item), yyjson_get_len(item)))
             return force_refuse(f, "a required property without a schema");
     }
     return 0;
+}
+
+int force_root(struct force *f, yyjson_val **out) {
+    yyjson_val *root = f->tool->parameters;
+
+    *out = NULL;
+    if (!root || yyjson_is_null(root))
+        return 0;
+    int r = force_resolve(f, root, root, out);
+
+    return r < 0 ? r : force_check_object(f, *out);
 }
 
 bool force_is_required(yyjson_val *schema, yyjson_val *key) {
@@ -128,8 +140,6 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
     CLEANUP(freep) struct force_member *item = calloc(n + 1, sizeof(*item));
     int r = p && item ? 0 : -ENOMEM;
 
-    if (n > MEMBERS_MAX)
-        return force_refuse(f, "so many properties");
     yyjson_obj_foreach(properties, i, max, key, v) {
         if (r == 0)
             p[i] = (struct property){key, v};
@@ -160,8 +170,8 @@ static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyj
 }
 
 int force_python(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root);
-    int r = f->tool->loose ? 0 : force_check_object(f, schema);
+    yyjson_val *schema = NULL;
+    int r = f->tool->loose ? 0 : force_root(f, &schema);
 
     if (r < 0)
         return r;
@@ -338,7 +348,7 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
         return gemma_array(f, s, depth, out);
     if (strcmp(type, "object") == 0)
         return gemma_object(f, s, depth, out);
-    yyjson_mut_val *copy = yyjson_val_mut_copy(f->n->doc, s);
+    yyjson_mut_val *copy = node_value(f->n, s);
 
     yyjson_mut_obj_remove_key(copy, "type");
     f->n->failed |= !yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
@@ -347,11 +357,18 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
 }
 
 static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
-    yyjson_val *s = value_resolve(f->tool->parameters, schema), *type, *v, *first;
+    static const char *const alone[] = {"const", "enum"};
+    yyjson_val *s = NULL, *type, *v, *first;
     size_t i, n;
+    int r = f->n->failed ? -ENOMEM : force_resolve(f, f->tool->parameters, schema, &s);
 
-    if (!s || depth > GEMMA_DEPTH)
-        return force_refuse(f, s ? "such deep nesting" : "a reference that leads nowhere");
+    if (r == 0 && depth > GEMMA_DEPTH)
+        r = force_refuse(f, "such deep nesting");
+    for (i = 0; i < ARRAY_SIZE(alone) && r == 0; i++)
+        if (yyjson_obj_get(s, alone[i]))
+            r = force_alone(f, s, alone[i]);
+    if (r < 0)
+        return r;
     if (yyjson_is_true(s)) {
         *out = gemma_any(f, ANY_DEPTH);
         return 0;
@@ -381,9 +398,10 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     *out = node_list(f->n, "either");
     yyjson_arr_foreach(type, i, n, v) {
         yyjson_mut_val *one = NULL;
-        int r = yyjson_is_str(v) ? gemma_typed(f, s, yyjson_get_str(v), depth, &one) : -EINVAL;
 
-        if (r < 0)
+        if (!yyjson_is_str(v))
+            return force_refuse(f, "such a type");
+        if ((r = gemma_typed(f, s, yyjson_get_str(v), depth, &one)) < 0)
             return r;
         node_add(f->n, *out, one);
     }
@@ -391,15 +409,15 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 }
 
 int force_gemma(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root);
+    yyjson_val *schema = NULL;
+    int r;
 
     if (f->tool->loose) {
         *out = gemma_any_object(f, ANY_DEPTH);
         return 0;
     }
-    if (!root || yyjson_is_null(root)) {
+    r = force_root(f, &schema);
+    if (r == 0 && !schema)
         *out = node_text(f->n, "literal", "{}");
-        return 0;
-    }
-    return gemma_object(f, schema, 0, out);
+    return r < 0 || !schema ? r : gemma_object(f, schema, 0, out);
 }

@@ -115,9 +115,9 @@ static yyjson_mut_val *loose(struct force *f) {
 }
 
 int force_tagged(struct force *f, yyjson_mut_val **out) {
-    yyjson_val *root = f->tool->parameters, *schema = value_resolve(root, root), *key, *prop;
+    yyjson_val *root = f->tool->parameters, *schema = NULL, *key, *prop;
     size_t i, n;
-    int r = f->tool->loose ? 0 : force_check_object(f, schema);
+    int r = f->tool->loose ? 0 : force_root(f, &schema);
 
     if (r < 0)
         return r;

@@ -20,6 +20,7 @@
 #include "base/buf.h"
 
 #define UNION_DEPTH 8
+#define UNION_STEPS 2000
 #define LENGTH_MAX 100000
 
 static bool is_note(const char *key) {
@@ -47,11 +48,40 @@ static bool is_note(const char *key) {
     return false;
 }
 
-static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth) {
+int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
+    yyjson_val *key, *v;
+    size_t i, n;
+
+    yyjson_obj_foreach(schema, i, n, key, v) {
+        const char *name = yyjson_get_str(key);
+
+        if (strcmp(name, keyword) != 0 && !is_note(name))
+            return force_refuse(f, "a rule beside a reference, constants or allOf");
+    }
+    return 0;
+}
+
+/* Behind a reference its neighbours are not seen: they may only be notes. */
+int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_val **out) {
+    yyjson_val *s = schema;
+
+    for (int depth = 0; yyjson_obj_get(s, "$ref") && depth < UNION_DEPTH; depth++) {
+        const char *ref = yyjson_get_str(yyjson_obj_get(s, "$ref"));
+        int r = force_alone(f, s, "$ref");
+
+        if (r < 0)
+            return r;
+        s = ref && *ref == '#' ? yyjson_ptr_get(root, ref + 1) : NULL;
+    }
+    *out = s;
+    return s && !yyjson_obj_get(s, "$ref") ? 0 : force_refuse(f, "a reference that leads nowhere");
+}
+
+static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
     yyjson_val *s = value_resolve(root, schema), *key, *v, *item;
     size_t i, n, k, m;
 
-    if (!s || depth == UNION_DEPTH)
+    if (!s || depth == UNION_DEPTH || --*steps < 0)
         return true;
     yyjson_obj_foreach(s, i, n, key, v) {
         const char *name = yyjson_get_str(key);
@@ -60,7 +90,7 @@ static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth) {
         if (!is_union && !is_note(name))
             return true;
         yyjson_arr_foreach(is_union ? v : NULL, k, m, item) {
-            if (text_rules(root, item, depth + 1))
+            if (text_rules(root, item, depth + 1, steps))
                 return true;
         }
     }
@@ -68,7 +98,9 @@ static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth) {
 }
 
 bool value_has_text_rules(yyjson_val *root, yyjson_val *schema) {
-    return text_rules(root, schema, 0);
+    int steps = UNION_STEPS;
+
+    return text_rules(root, schema, 0, &steps);
 }
 
 /* ---- patterns without '<' */
@@ -223,7 +255,7 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
         if (!yyjson_is_str(v) || strstr(yyjson_get_str(v), stop) ||
             strlen(yyjson_get_str(v)) != yyjson_get_len(v))
             return force_refuse(f, "this constant");
-        yyjson_mut_arr_add_val(texts, yyjson_val_mut_copy(f->n->doc, v));
+        yyjson_mut_arr_add_val(texts, node_value(f->n, v));
     }
     *out = node_of(f->n, "choice", texts);
     return n ? 0 : force_refuse(f, "an empty enum");
@@ -261,15 +293,21 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
 
 static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
                    int depth, yyjson_mut_val **out) {
-    static const char *const never[] = {"not", "if"};
-    yyjson_val *s = value_resolve(root, schema), *v = yyjson_obj_get(s, "allOf");
+    static const char *const never[] = {"not", "if"}, *const alone[] = {"allOf", "const", "enum"};
+    yyjson_val *s = NULL, *v;
+    int r = f->n->failed ? -ENOMEM : force_resolve(f, root, schema, &s);
 
-    if (!s || depth == UNION_DEPTH)
-        return force_refuse(f, s ? "such deep nesting" : "a reference that leads nowhere");
-    for (size_t i = 0; i < ARRAY_SIZE(never); i++)
+    if (r == 0 && depth == UNION_DEPTH)
+        r = force_refuse(f, "such deep nesting");
+    for (size_t i = 0; i < ARRAY_SIZE(never) && r == 0; i++)
         if (yyjson_obj_get(s, never[i]))
-            return force_refuse(f, never[i]);
-    if (v) /* the way to put a description beside a reference */
+            r = force_refuse(f, never[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(alone) && r == 0; i++)
+        if (yyjson_obj_get(s, alone[i]))
+            r = force_alone(f, s, alone[i]);
+    if (r < 0)
+        return r;
+    if ((v = yyjson_obj_get(s, "allOf"))) /* the way to put a description beside a reference */
         return yyjson_arr_size(v) == 1
                    ? text_at(f, root, yyjson_arr_get_first(v), stop, depth + 1, out)
                    : force_refuse(f, "allOf");

@@ -9,6 +9,7 @@
 #include "api/toolcall/parser.h"
 
 #define SCHEMA_DEPTH 8
+#define SCHEMA_STEPS 2000 /* unions of references to unions grow fast */
 
 /* The tool of that name: {"function": {"name"..}}, or flat. */
 static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
@@ -69,16 +70,16 @@ yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema) {
     return schema;
 }
 
-static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth);
+static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *steps);
 
 /* All of a union's; 0 when one does not say. */
-static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth) {
+static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth, int *steps) {
     unsigned types = 0;
     size_t i, n;
     yyjson_val *v;
 
     yyjson_arr_foreach(list, i, n, v) {
-        unsigned one = types_at(root, v, depth + 1);
+        unsigned one = types_at(root, v, depth + 1, steps);
 
         if (!one)
             return 0;
@@ -87,13 +88,15 @@ static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth) {
     return types;
 }
 
-static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth) {
+static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *steps) {
     static const char *const unions[] = {"anyOf", "oneOf"};
     yyjson_val *s = value_resolve(root, schema), *v;
     yyjson_val *type = yyjson_obj_get(s, "type"), *values = yyjson_obj_get(s, "enum");
     unsigned types = named_type(yyjson_get_str(type));
     size_t i, n;
 
+    if (--*steps < 0)
+        return 0;
     yyjson_arr_foreach(type, i, n, v) types |= named_type(yyjson_get_str(v));
     if (types)
         return types;
@@ -101,15 +104,17 @@ static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth) {
         return type_of(v);
     yyjson_arr_foreach(values, i, n, v) types |= type_of(v);
     for (size_t k = 0; k < ARRAY_SIZE(unions) && depth < SCHEMA_DEPTH && !types; k++)
-        types = union_types(root, yyjson_obj_get(s, unions[k]), depth);
+        types = union_types(root, yyjson_obj_get(s, unions[k]), depth, steps);
     if (!types && depth < SCHEMA_DEPTH && yyjson_arr_size(yyjson_obj_get(s, "allOf")) == 1)
-        types = types_at(root, yyjson_arr_get_first(yyjson_obj_get(s, "allOf")), depth + 1);
+        types = types_at(root, yyjson_arr_get_first(yyjson_obj_get(s, "allOf")), depth + 1, steps);
     return types;
 }
 
 /* What a schema allows; 0: it does not say (or says it in a way that is not looked into). */
 unsigned value_schema_types(yyjson_val *root, yyjson_val *schema) {
-    return types_at(root, schema, 0);
+    int steps = SCHEMA_STEPS;
+
+    return types_at(root, schema, 0, &steps);
 }
 
 unsigned value_types(yyjson_val *tools, const char *name, const char *key) {

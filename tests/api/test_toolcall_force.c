@@ -467,6 +467,21 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^(a|b)$\"}}}", NULL},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"not\":{}}}}", "not"},
         {"glm", "{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"date\"}}}", NULL},
+        {"glm",
+         "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+         "s\",\"maxLength\":3}},\"$defs\":{\"s\":{\"type\":"
+         "\"string\"}}}",
+         "a rule beside a reference"},
+        {"glm",
+         "{\"properties\":{\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/"
+         "s\"}],\"title\":\"A\"}},\"$defs\":{"
+         "\"s\":{\"type\":\"string\"}}}",
+         NULL},
+        {"glm", "{\"properties\":{\"a\":{\"enum\":[\"x\",\"yy\"],\"minLength\":2}}}",
+         "a rule beside"},
+        {"glm", "{\"$ref\":\"#/$defs/s\",\"$defs\":{\"s\":{\"type\":\"object\"}}}", NULL},
+        {"glm", "{\"$ref\":\"#/$defs/x\",\"$defs\":{\"s\":{\"type\":\"object\"}}}",
+         "leads nowhere"},
         {"lfm2", "{\"properties\":{\"a b\":{}}}", "this property's name"},
         {"gemma4", "{\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
          "uniqueItems"},
@@ -498,4 +513,51 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         yyjson_mut_doc_free(n.doc);
         yyjson_doc_free(doc);
     }
+}
+
+/* Unions of references to unions, and objects of optional objects: what would grow without end is refused,
+ * or not looked into. */
+Test(toolcall_force, hostile_schemas_cost_little) {
+    static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3"};
+    struct buf b = {.max = 1 << 20};
+
+    for (int kind = 0; kind < 2; kind++) {
+        buf_clear(&b);
+        buf_add_str(
+            &b,
+            "{\"type\":\"object\",\"properties\":{\"p\":{\"$ref\":\"#/$defs/a0\"}},\"$defs\":{");
+        for (int i = 0; i < 7; i++) {
+            buf_printf(
+                &b, kind ? "\"a%d\":{\"type\":\"object\",\"properties\":{" : "\"a%d\":{\"anyOf\":[",
+                i);
+            for (int k = 0; k < 20; k++)
+                buf_printf(&b,
+                           kind ? "%s\"k%d\":{\"$ref\":\"#/$defs/a%d\"}"
+                                : "%s{\"x%d\":0,\"$ref\":\"#/$defs/a%d\"}",
+                           k ? "," : "", k, i + 1);
+            buf_add_str(&b, kind ? "}}," : "]},");
+        }
+        buf_add_str(&b, "\"a7\":{\"type\":\"string\"}}}");
+        yyjson_doc *doc = yyjson_read(b.data, b.len, 0);
+
+        cr_assert(doc, "%s", b.data);
+        for (size_t i = 0; i < ARRAY_SIZE(formats); i++) {
+            struct toolcall_tool tool = {
+                .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "x"};
+            struct toolcall_force o = {
+                .format = toolcall_find(formats[i]), .tools = &tool, .n_tools = 1};
+            struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+            yyjson_mut_val *root;
+            struct err err = {0};
+            int r = toolcall_force(&root, &n, &o, &err);
+
+            cr_expect(r == 0 || (r == -22 && err.status == 400), "%s: %d", formats[i], r);
+            cr_expect_leq(n.n_made, NODES_MAX);
+            cr_expect_eq(r == 0, strcmp(formats[i], "gemma4") != 0, "%s: %s", formats[i],
+                         err.message);
+            yyjson_mut_doc_free(n.doc);
+        }
+        yyjson_doc_free(doc);
+    }
+    buf_deinit(&b);
 }
