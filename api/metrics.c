@@ -181,6 +181,18 @@ static void put_load(struct page *p, const struct api *a) {
     counter(p, "vllm:spec_decode_num_draft_tokens_total", "Drafted tokens.", w->n_drafted);
     counter(p, "vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.",
             w->n_accepted);
+    counter(p, "weft_grammar_cache_hits_total", "Requests whose grammar was compiled already.",
+            w->n_grammar_hits);
+    counter(p, "weft_grammars_compiled_total", "Grammars compiled.", w->n_grammars);
+    counter(p, "weft_grammars_refused_total", "Grammars that the worker refused.",
+            w->n_grammars_refused);
+    single(p, "weft_grammar_compile_seconds_total", "counter", "Time that compiling took.",
+           (double)w->compile_ns_total / 1e9);
+    gauge(p, "weft_grammars_compiling", "Grammars that somebody waits for.", w->n_compiling);
+    gauge(p, "weft_grammar_bytes", "Memory of compiled grammars.", (double)w->grammar_bytes);
+    counter(p, "weft_masks_total", "Masks of constrained tokens.", w->n_masks);
+    single(p, "weft_mask_seconds_total", "counter", "Time that masks took of the step loop.",
+           (double)w->mask_ns_total / 1e9);
     put_by_source(p, "weft_draft_tokens_total", "Drafted tokens by source.", w->drafted_by);
     put_by_source(p, "weft_draft_accepted_tokens_total", "Those of them that were right.",
                   w->accepted_by);

@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/list.h"
 #include "base/mbox.h"
 #include "text/constraint.h"
@@ -38,6 +39,7 @@ struct job {
     bool stop; /* the thread ends */
     struct constraint *constraint;
     struct err err;
+    int64_t ns;
 };
 
 struct entry {
@@ -67,7 +69,7 @@ struct compiler {
     size_t bytes, max_bytes;        /* of all that are ready */
     size_t used,
         used_by[TENANTS]; /* of those in use; of those that the tenants of a slot asked for first */
-    uint64_t n_hits, n_compiled, n_refused;
+    uint64_t n_hits, n_compiled, n_refused, ns;
 };
 
 /* ---- the thread ---- */
@@ -81,10 +83,13 @@ static void blame(struct compiler *c, const struct job *j, uint32_t n) {
 }
 
 static void compile(struct compiler *c, struct job *j) {
+    int64_t begin = clock_now(clock_monotonic());
+
     blame(c, j, j->n_blame);
     int r = constraint_new(&j->constraint, c->vocab, j->text, j->n_grammar, j->text + j->n_grammar,
                            j->n_triggers, NULL, &j->err);
     blame(c, j, 0);
+    j->ns = clock_now(clock_monotonic()) - begin;
     if (r < 0 && j->err.status == 0)
         err_set_code(&j->err, 500, "internal_error", NULL, "out of memory");
 }
@@ -362,6 +367,7 @@ void compiler_deliver(struct compiler *c, ready_fn ready, void *ctx) {
         struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
 
         c->n_away--;
+        c->ns += (uint64_t)e->job.ns;
         e->state = ENTRY_READY;
         list_push_front(&c->ready, &e->link);
         if (e->job.constraint) {
@@ -447,10 +453,12 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
     *out = (struct compiler_stats){
         .n_entries = c->n_entries,
         .n_queued = c->n_queued,
+        .n_away = c->n_away,
         .bytes = c->bytes,
         .used = c->used,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,
         .n_refused = c->n_refused,
+        .ns = c->ns,
     };
 }

@@ -20,9 +20,9 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued;
-    size_t bytes, used; /* of all; of those in use */
-    uint64_t n_hits, n_compiled, n_refused;
+    uint32_t n_entries, n_queued, n_away;       /* of all; not yet with the thread; with it */
+    size_t bytes, used;                         /* of all; of those in use */
+    uint64_t n_hits, n_compiled, n_refused, ns; /* ns: of compiling */
 };
 
 #define COMPILER_USED_FACTOR 4

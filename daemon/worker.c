@@ -240,6 +240,18 @@ static void send_events(struct worker *w) {
         sched_delivered(w->sched);
 }
 
+static void add_grammars(const struct worker *w, struct msg_stats *s) {
+    struct compiler_stats c;
+
+    compiler_stats(w->compiler, &c);
+    s->n_grammar_hits = c.n_hits;
+    s->n_grammars = c.n_compiled;
+    s->n_grammars_refused = c.n_refused;
+    s->compile_ns_total = c.ns;
+    s->grammar_bytes = c.bytes;
+    s->n_compiling = c.n_queued + c.n_away;
+}
+
 static void send_stats(struct worker *w, bool idle) {
     int64_t now = clock_now(clock_monotonic());
     struct msg_stats s;
@@ -248,6 +260,7 @@ static void send_stats(struct worker *w, bool idle) {
         return;
     sched_stats(w->sched, &s);
     s.at_ns = now;
+    add_grammars(w, &s);
     if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) == 0) {
         w->stats_sent_ns = now;
         w->stats_stale = false;

@@ -164,6 +164,11 @@ struct msg_stats {
     uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */
     uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */
     uint32_t n_kept;              /* pages, of n_cached */
+    /* Grammars: found compiled, compiled, refused; masks made for them. */
+    uint64_t n_grammar_hits, n_grammars, n_grammars_refused, n_masks, compile_ns_total,
+        mask_ns_total;
+    uint64_t grammar_bytes;
+    uint32_t n_compiling; /* grammars that somebody waits for */
     uint32_t n_tenants,
         jain_milli; /* that have requests; how equal their device time by weight is lately, of 1000 */
 };

@@ -50,7 +50,7 @@ void batch_begin(struct batch *t, uint64_t step) {
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
     t->shape = (struct cost_shape){0};
-    t->alone = t->drafts = t->prefills = t->unsealed = false;
+    t->alone = t->drafts = t->prefills = t->constrained = t->unsealed = false;
     t->n_masks = 0;
     t->start[0] = 0;
 }
@@ -164,6 +164,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
+    t->constrained |= r->place != NULL;
     t->prefills |= n_rows > 1 + n_draft;
     cost_add(&t->shape, pos0, n_rows);
 

@@ -25,9 +25,10 @@ struct batch {
     int64_t expect_ns;
     int64_t draft_ns; /* what the draft model took before */
     bool alone;
-    bool drafts;   /* some rows are drafts: nothing is launched until their fate is known */
-    bool prefills; /* some sequence has more than one row that is no draft */
-    bool unsealed; /* masks wait for the samples of the step before */
+    bool drafts;      /* some rows are drafts: nothing is launched until their fate is known */
+    bool prefills;    /* some sequence has more than one row that is no draft */
+    bool constrained; /* some request may need a mask */
+    bool unsealed;    /* masks wait for the samples of the step before */
     uint32_t max_rows, max_seqs;
     /* What b points to. */
     int32_t *token;

@@ -111,6 +111,8 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (m->adapter || m->media.len)
         return err_set(err, 400, NULL, "This server cannot use adapters or media yet.");
+    if (m->triggers.len > 0 && m->grammar.len == 0)
+        return err_set(err, 400, NULL, "Triggers need a grammar.");
     if (m->grammar.len > 0 && !l->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
     return check_prediction(m, l, err);

@@ -356,7 +356,8 @@ static int seal(struct sched *s, struct batch *t) {
     int e = 0;
 
     t->unsealed = false;
-    for (uint32_t i = 0; i < t->b.n_seqs && e >= 0; i++) {
+    int64_t begin = t->constrained ? clock_now(s->clock) : 0;
+    for (uint32_t i = 0; i < t->b.n_seqs && t->constrained && e >= 0; i++) {
         struct request *r = t->item[i].request;
 
         if (!t->item[i].samples || !r->place || r->state == REQUEST_DONE)
@@ -364,6 +365,10 @@ static int seal(struct sched *s, struct batch *t) {
         e = constrain_item(t, i, s->engine);
         if (e > 0)
             sched_finish(s, r, FINISH_ERROR);
+    }
+    if (t->constrained) {
+        s->stats.mask_ns_total += (uint64_t)(clock_now(s->clock) - begin);
+        s->stats.n_masks += t->n_masks;
     }
     return e < 0 ? e : engine_seal(s->engine, t->b.step);
 }

@@ -116,6 +116,54 @@ Test(constraint, triggers_are_checked) {
                      bad[i]);
 }
 
+/* What a front that has lost its mind would send: it is a grammar or a 400. */
+Test(constraint, mutated_texts_are_grammars_or_refused) {
+    static const char *const texts[] = {
+        "{\"sequence\":[{\"literal\":\"<tool_call>\"},{\"json_schema\":{\"type\":\"object\","
+        "\"properties\":"
+        "{\"a\":{\"enum\":[1,\"b\"]}}},\"compact\":true,\"param\":\"x\"},{\"free_text\":\"END\"}]}",
+        "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
+        "\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":30}",
+        "{\"ebnf\":\"root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\\"x\\\"\"}",
+        "{\"after\":[\"</think>\",\"ab\"],\"repeat\":true,\"required\":false}"};
+    struct rng r = {9};
+    int n_good = 0, n_bad = 0;
+
+    for (int i = 0; i < 6000; i++) {
+        char text[512];
+        size_t n = (size_t)snprintf(text, sizeof(text), "%s", texts[i % 4]);
+
+        for (uint32_t k = 1 + rng_below(&r, 3); k > 0; k--) {
+            uint32_t at = rng_below(&r, (uint32_t)n), from = rng_below(&r, (uint32_t)n);
+
+            switch (rng_below(&r, 3)) {
+            case 0:
+                text[at] = (char)rng_below(&r, 256);
+                break;
+            case 1:
+                text[at] = text[from];
+                break;
+            default:
+                memmove(text + at, text + at + 1, n - at - 1);
+                n--;
+            }
+        }
+        struct grammar_limits limits = {.max_work = 300000};
+        struct grammar *g = NULL;
+        struct err err = {0};
+        int e = i % 4 == 3
+                    ? constraint_check_triggers(text, n, &err)
+                    : constraint_compile(&g, i % 2 ? test_vocab() : NULL, text, n, &limits, &err);
+
+        cr_assert(e == 0 || (e == -EINVAL && err.status == 400 && *err.message), "%.*s", (int)n,
+                  text);
+        n_good += e == 0;
+        n_bad += e < 0;
+        grammar_free(g);
+    }
+    cr_expect(n_good > 300 && n_bad > 1000, "%d good, %d bad", n_good, n_bad);
+}
+
 static struct constraint *constrain(const char *grammar, const char *triggers) {
     struct constraint *c = NULL;
     struct err err = {0};
