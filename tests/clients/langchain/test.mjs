@@ -101,8 +101,8 @@ const smalls = {
 for (const [dialect, model] of Object.entries(smalls))
     for (const method of ["jsonSchema", "functionCalling"])
         test(`${dialect}: structured output is what its schema says: ${method}`, async () => {
-            // LangChain leaves limits of length out of the schemas that it sends to Messages: a random model would not end.
-            const schema = dialect === "messages" ? recipe.pick({ kind: true, spicy: true }) : recipe;
+            // To Messages it sends lengths, ranges and choices only as descriptions, which a random model does not read.
+            const schema = dialect === "messages" && method === "jsonSchema" ? recipe.pick({ spicy: true }) : recipe;
             schema.parse(await model.withStructuredOutput(schema, { name: "recipe", method }).invoke("A recipe."));
         });
 
