@@ -114,12 +114,20 @@ const char *responses_call_name(const struct answer *a, const struct split_run *
     return t && t->ns ? t->own : gen_of(a)->split->calls[run->call].name;
 }
 
-void responses_item_id(const struct answer *a, enum split_kind kind, bool custom, uint32_t i,
-                       char *out, size_t size) {
-    const char *prefix = kind == SPLIT_CONTENT     ? "msg"
-                         : kind == SPLIT_REASONING ? "rs"
-                         : custom                  ? "ctc"
-                                                   : "fc";
+bool responses_is_native(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    return t && t->native;
+}
+
+void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+                       size_t size) {
+    const struct responses_tool *t = run ? tool_of(a, run) : NULL;
+    const char *prefix = !run || run->kind == SPLIT_CONTENT ? "msg"
+                         : run->kind == SPLIT_REASONING     ? "rs"
+                         : t && t->native                   ? t->native->prefix
+                         : t && t->custom                   ? "ctc"
+                                                            : "fc";
 
     snprintf(out, size, "%s_%s_%u", prefix, a->id + strlen(a->form->id_prefix), i);
 }
@@ -205,6 +213,11 @@ static void put_call(struct json *j, const struct answer *a, const struct split_
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool custom = t && t->custom;
 
+    if (t && t->native) {
+        responses_native_put(j, t->native, args, finished ? len : 0);
+        json_put_string(j, "call_id", c->id);
+        return;
+    }
     if (custom && finished && responses_custom_text(args, len, &text) < 0)
         j->error = -ENOMEM;
     json_key(j, custom ? "input" : "arguments");
@@ -229,23 +242,26 @@ static const char *status_of(const struct answer *a, uint32_t run, bool finished
     return !is_whole(g) && run + 1 == g->split->n_runs ? "incomplete" : "completed";
 }
 
+static const char *type_of(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    if (run->kind != SPLIT_CALL)
+        return run->kind == SPLIT_CONTENT ? "message" : "reasoning";
+    return t && t->native ? t->native->call : t && t->custom ? "custom_tool_call" : "function_call";
+}
+
 void responses_put_item(struct json *j, const struct answer *a, uint32_t run, uint32_t i,
                         bool finished) {
     const struct split *s = gen_of(a)->split;
     const struct split_run *r = &s->runs[run];
     const char *text = s->text[r->kind].data ? s->text[r->kind].data + r->begin : "";
     size_t len = r->end - r->begin;
-    bool custom = responses_is_custom(a, r);
     char id[64];
 
-    responses_item_id(a, r->kind, custom, i, id, sizeof(id));
+    responses_item_id(a, r, i, id, sizeof(id));
     json_open(j, '{');
     json_put_string(j, "id", id);
-    json_put_string(j, "type",
-                    r->kind == SPLIT_CONTENT     ? "message"
-                    : r->kind == SPLIT_REASONING ? "reasoning"
-                    : custom                     ? "custom_tool_call"
-                                                 : "function_call");
+    json_put_string(j, "type", type_of(a, r));
     json_put_string(j, "status", status_of(a, run, finished));
     if (r->kind == SPLIT_CALL) {
         put_call(j, a, r, text, len, finished);
@@ -261,7 +277,7 @@ void responses_put_item(struct json *j, const struct answer *a, uint32_t run, ui
 void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, bool finished) {
     char id[64];
 
-    responses_item_id(a, SPLIT_CONTENT, false, i, id, sizeof(id));
+    responses_item_id(a, NULL, i, id, sizeof(id));
     json_open(j, '{');
     json_put_string(j, "id", id);
     json_put_string(j, "type", "message");

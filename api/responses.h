@@ -8,6 +8,7 @@
  */
 
 #include "api/answer.h"
+#include "api/responses_native.h"
 #include "api/responses_store.h"
 #include "base/arena.h"
 
@@ -20,6 +21,7 @@ struct responses_tool {
     const char *name;
     const char *ns, *own; /* how the client calls it, when it is in a namespace; else NULL */
     bool custom;          /* its argument is one text, not an object */
+    const struct responses_native *native;
 };
 
 /* The text of a custom tool's call, as far as it can be read from {"input": "..."} so far. */
@@ -92,9 +94,10 @@ bool responses_is_item(const struct split_run *run);
 uint32_t responses_number(const struct answer *a, uint32_t run);
 /* Whether the finished output lacks a message and calls. */
 bool responses_needs_empty(const struct answer *a);
-/* "msg_..", of run @run as number @i. */
-void responses_item_id(const struct answer *a, enum split_kind kind, bool custom, uint32_t i,
-                       char *out, size_t size);
+/* "msg_..", of run @run (NULL: a message) as number @i. */
+void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+                       size_t size);
+bool responses_is_native(const struct answer *a, const struct split_run *run);
 /* As the client knows it. */
 const char *responses_call_name(const struct answer *a, const struct split_run *run);
 /* The text of a custom tool's call whose arguments are complete. */

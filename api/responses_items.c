@@ -309,14 +309,29 @@ static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name), args);
 }
 
-/* The shell that is built into some models: an action with a command. */
-static int read_shell_call(struct responses_build *b, yyjson_val *item) {
-    yyjson_val *id = yyjson_obj_get(item, "call_id"), *action = yyjson_obj_get(item, "action");
+static int read_native_call(struct responses_build *b, yyjson_val *item) {
+    const struct responses_native *n = responses_native_item(yyjson_obj_get(item, "type"));
+    yyjson_val *id = yyjson_obj_get(item, "call_id");
+    char place[44];
     int r = yyjson_is_str(id) ? 0 : need_string(b, item, "id", &id);
 
-    if (r == 0 && !yyjson_is_obj(action))
-        r = refuse(b, ".action", "must be an object");
-    return r < 0 ? r : add_call(b, id, "local_shell", yyjson_val_mut_copy(b->doc, action));
+    snprintf(place, sizeof(place), ".%s", n->member);
+    if (r == 0 && !yyjson_is_obj(yyjson_obj_get(item, n->member)))
+        r = refuse(b, place, "must be an object");
+    return r < 0 ? r : add_call(b, id, n->type, responses_native_args(b->doc, n, item));
+}
+
+/* A shell says what came of each command; a patch may say nothing but whether it worked. */
+static int add_output(struct responses_build *b, yyjson_val *item, struct buf *text) {
+    yyjson_val *output = yyjson_obj_get(item, "output"), *first = yyjson_arr_get_first(output);
+    yyjson_val *status = yyjson_obj_get(item, "status");
+    bool native = responses_native_item(yyjson_obj_get(item, "type"));
+
+    if (native && yyjson_obj_get(first, "outcome"))
+        return responses_native_output(output, text);
+    if (native && !yyjson_get_len(output) && yyjson_is_str(status))
+        return buf_add(text, yyjson_get_str(status), yyjson_get_len(status));
+    return add_text(b, item, "output", true, text);
 }
 
 static int read_output(struct responses_build *b, yyjson_val *item) {
@@ -328,7 +343,7 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
                 : need_string(b, item, yyjson_obj_get(item, "id") ? "id" : "call_id", &id);
 
     if (r == 0)
-        r = add_text(b, item, "output", true, &text);
+        r = add_output(b, item, &text);
     if (r < 0)
         return r;
     for (size_t i = b->n_calls; i-- && !name;)
@@ -366,8 +381,12 @@ static const struct {
     {"reasoning", read_reasoning},
     {"custom_tool_call", read_custom_call},
     {"custom_tool_call_output", read_output},
-    {"local_shell_call", read_shell_call},
+    {"local_shell_call", read_native_call},
     {"local_shell_call_output", read_output},
+    {"shell_call", read_native_call},
+    {"shell_call_output", read_output},
+    {"apply_patch_call", read_native_call},
+    {"apply_patch_call_output", read_output},
     {"web_search_call", skip},
     {"file_search_call", skip},
     {"image_generation_call", skip},

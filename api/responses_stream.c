@@ -111,11 +111,13 @@ static const struct words *words_of(const struct answer *a, const struct split_r
                                         .done = "response.custom_tool_call_input.done",
                                         .text = "input"};
 
+    static const struct words native = {0}; /* told at once, when it is complete */
+
     if (!run || run->kind == SPLIT_CONTENT)
         return &message;
     if (run->kind == SPLIT_REASONING)
         return a->work.responses->summary ? &summary : &reasoning;
-    return responses_is_custom(a, run) ? &custom : &call;
+    return responses_is_native(a, run) ? &native : responses_is_custom(a, run) ? &custom : &call;
 }
 
 /* ---- items ---- */
@@ -136,8 +138,7 @@ static struct item item_of(const struct answer *a, const struct split_run *run) 
     uint32_t n = run ? number_of(a, run) : a->choices[0].gen->split->n_runs;
     struct item it = {.run = run, .words = words_of(a, run), .i = responses_number(a, n)};
 
-    responses_item_id(a, run ? run->kind : SPLIT_CONTENT, run && responses_is_custom(a, run), it.i,
-                      it.id, sizeof(it.id));
+    responses_item_id(a, run, it.i, it.id, sizeof(it.id));
     return it;
 }
 
@@ -231,6 +232,8 @@ static void finish_text(struct answer *a, const struct item *it) {
     size_t len = 0;
     CLEANUP(buf_deinit) struct buf custom = {.max = UINT32_MAX};
 
+    if (!it->words->delta)
+        return;
     if (it->run && s->text[it->run->kind].data) {
         text = s->text[it->run->kind].data + it->run->begin;
         len = it->run->end - it->run->begin;
@@ -265,7 +268,7 @@ static void send_more(struct answer *a, const struct item *it, const struct piec
     const struct split *s = a->choices[0].gen->split;
 
     if (!responses_is_custom(a, it->run)) {
-        if (p->len)
+        if (p->len && it->words->delta)
             send_delta(a, it, p->text, p->len);
         return;
     }

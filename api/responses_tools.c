@@ -10,6 +10,7 @@
  *      custom (freeform): one argument `input`, the text. A grammar that it should follow is told in
  *          the description.
  *      namespace: its tools, each by "namespace__name".
+ *      shell, local_shell, apply_patch, where the client runs them: responses_native.c.
  *
  * Tools that would run at the service (web_search, ...) are left out: models do not miss them, and
  * agents send them to every service.
@@ -45,12 +46,13 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
     return NULL;
 }
 
-/* {"input": string}, as a schema. */
-static yyjson_mut_val *text_schema(struct responses_build *b) {
-    static const char schema[] =
-        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-        "\"required\":[\"input\"],\"additionalProperties\":false}";
-    yyjson_doc *doc = yyjson_read(schema, sizeof(schema) - 1, 0);
+/* What a custom tool takes. */
+static const char text_schema[] =
+    "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
+    "\"required\":[\"input\"],\"additionalProperties\":false}";
+
+static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
+    yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
     yyjson_mut_val *v = doc ? yyjson_val_mut_copy(b->doc, yyjson_doc_get_root(doc)) : NULL;
 
     yyjson_doc_free(doc);
@@ -101,12 +103,26 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
     int r = describe(b, tool, custom, f);
     if (r == 0 && (custom || (schema && !yyjson_is_null(schema))))
         r = responses_put_value(b, f, "parameters",
-                                custom ? text_schema(b) : yyjson_val_mut_copy(b->doc, schema));
+                                custom ? schema_of(b, text_schema)
+                                       : yyjson_val_mut_copy(b->doc, schema));
     if (r == 0 && yyjson_is_bool(yyjson_obj_get(tool, "strict")))
         r = responses_put_value(
             b, f, "strict",
             yyjson_mut_bool(b->doc, yyjson_is_true(yyjson_obj_get(tool, "strict"))));
     return r < 0 ? r : responses_put_value(b, o, "function", f);
+}
+
+static int add_native(struct responses_build *b, const struct responses_native *n,
+                      yyjson_mut_val *list) {
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, list), *f = yyjson_mut_obj(b->doc);
+
+    b->rs->tools[b->rs->n_tools++] = (struct responses_tool){.name = n->type, .native = n};
+    if (!o || !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
+        !yyjson_mut_obj_add_str(b->doc, f, "name", n->type) ||
+        !yyjson_mut_obj_add_str(b->doc, f, "description", n->about) ||
+        responses_put_value(b, f, "parameters", schema_of(b, n->schema)) < 0)
+        return -ENOMEM;
+    return responses_put_value(b, o, "function", f);
 }
 
 static bool is_function(yyjson_val *tool) {
@@ -169,17 +185,21 @@ int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val
             r = add_function(b, tool, NULL, place, list);
         else if (yyjson_equals_str(type, "namespace"))
             r = add_namespace(b, tool, place, list);
+        else if (responses_native_tool(tool))
+            r = add_native(b, responses_native_tool(tool), list);
         if (r < 0)
             return r;
     }
     return b->rs->n_tools ? responses_put_value(b, root, "tools", list) : 0;
 }
 
-/* {"type": .., "name": ..} as a chat says it. */
+/* {"type": .., "name": ..}, or just the type of a native tool, as a chat says it. */
 static yyjson_mut_val *named(struct responses_build *b, yyjson_val *choice) {
+    const struct responses_native *n = responses_native_tool(choice);
     yyjson_val *name = yyjson_obj_get(choice, "name");
     yyjson_mut_val *o = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
-    const char *flat = yyjson_is_str(name)
+    const char *flat = n ? n->type
+                       : yyjson_is_str(name)
                            ? responses_flat_name(b, yyjson_obj_get(choice, "namespace"), name)
                            : NULL;
 
@@ -199,7 +219,9 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
     if (!yyjson_is_arr(tools))
         return responses_refuse(b, "tool_choice.tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {
-        if (!is_function(tool) || !yyjson_is_str(yyjson_obj_get(tool, "name")))
+        bool named_one = is_function(tool) && yyjson_is_str(yyjson_obj_get(tool, "name"));
+
+        if (!named_one && !responses_native_tool(tool))
             return responses_refuse(b, "tool_choice.tools", "must be functions with a name");
         if (!(v = named(b, tool)) || !yyjson_mut_arr_append(list, v))
             return -ENOMEM;
@@ -215,12 +237,14 @@ static int put_allowed(struct responses_build *b, yyjson_val *choice, yyjson_mut
 }
 
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root) {
+    bool native = responses_native_tool(choice);
+
     if (yyjson_equals_str(yyjson_obj_get(choice, "type"), "allowed_tools"))
         return put_allowed(b, choice, root);
-    if (yyjson_is_obj(choice) && !is_function(choice))
+    if (yyjson_is_obj(choice) && !native && !is_function(choice))
         return responses_refuse(b, "tool_choice.type",
                                 "must be a function, a custom tool or allowed_tools");
-    if (yyjson_is_obj(choice) && !yyjson_is_str(yyjson_obj_get(choice, "name")))
+    if (yyjson_is_obj(choice) && !native && !yyjson_is_str(yyjson_obj_get(choice, "name")))
         return responses_refuse(b, "tool_choice.name", "must be a string");
     return responses_put_value(b, root, "tool_choice",
                                yyjson_is_obj(choice) ? named(b, choice)

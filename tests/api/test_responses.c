@@ -185,6 +185,30 @@ Test(custom, input_is_the_text_that_was_meant) {
     world_stop(&w);
 }
 
+Test(native, calls_are_items_of_their_own) {
+    static const char tools[] =
+        "\"input\":\"hi\",\"tools\":[{\"type\":\"shell\",\"environment\":{\"type\":\"local\"}},"
+        "{\"type\":\"apply_patch\"},{\"type\":\"local_shell\"}]";
+    struct world w;
+
+    responses_start(&w);
+    responses_expect(&w, tools,
+                     CALL("shell", "{\"commands\": [\"ls\", \"a\\nb\"], \"timeout_ms\": 5}"),
+                     "shell_call{\"commands\":[\"ls\",\"a\\nb\"],\"timeout_ms\":5,"
+                     "\"max_output_length\":null} completed");
+    responses_expect(
+        &w, tools,
+        CALL("apply_patch", "{\"type\": \"create_file\", \"path\": \"p\", \"diff\": \"+x\"}"),
+        "apply_patch_call{\"type\":\"create_file\",\"path\":\"p\",\"diff\":\"+x\"} completed");
+    responses_expect(&w, tools, CALL("apply_patch", "{\"type\": \"delete_file\", \"path\": \"p\"}"),
+                     "apply_patch_call{\"type\":\"delete_file\",\"path\":\"p\"} completed");
+    responses_expect(&w, tools,
+                     "<tool_call>{\"name\": \"shell\", \"arguments\": {\"commands\": [\"l",
+                     "shell_call{\"commands\":[],\"timeout_ms\":null,\"max_output_length\":null}! "
+                     "completed");
+    world_stop(&w);
+}
+
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(

@@ -123,15 +123,39 @@ Test(input, outputs_of_tools_are_text) {
             "\"action\":{\"type\":\"exec\",\"command\":[\"ls\"]}},{\"type\":\"local_shell_call_"
             "output\","
             "\"id\":\"2\",\"output\":\"x\"}]",
-            SAYS
-            "<tool_call>p {\"input\": \"a\\n\"}</tool_call>" END "<|im_start|>tool=p\nok" END SAYS
-            "<tool_call>local_shell {\"type\": \"exec\", \"command\": [\"ls\"]}</tool_call>" END
-            "<|im_start|>tool=local_shell\nx" END ANSWER);
+            SAYS "<tool_call>p {\"input\": \"a\\n\"}</tool_call>" END
+                 "<|im_start|>tool=p\nok" END SAYS
+                 "<tool_call>local_shell {\"command\": [\"ls\"]}</tool_call>" END
+                 "<|im_start|>tool=local_shell\nx" END ANSWER);
     becomes(&w,
             "\"input\":[" SAID("a") ",{\"type\":\"web_search_call\",\"id\":\"ws\"},{\"type\":"
                                     "\"function_call\",\"call_id\":\"1\",\"namespace\":\"n\","
                                     "\"name\":\"f\",\"arguments\":\"{}\"}]",
             USER "a" END SAYS "<tool_call>n__f {}</tool_call>" END ANSWER);
+    world_stop(&w);
+}
+
+Test(input, native_tools_come_back_as_they_were_called) {
+    struct world w;
+
+    responses_start(&w);
+    becomes(&w,
+            "\"input\":[{\"type\":\"shell_call\",\"id\":\"s\",\"call_id\":\"1\",\"action\":{"
+            "\"commands\":[\"ls\"],\"timeout_ms\":null,\"max_output_length\":9}},{\"type\":"
+            "\"shell_call_output\",\"call_id\":\"1\",\"output\":[{\"stdout\":\"a\\n\",\"stderr\":"
+            "\"b\",\"outcome\":{\"type\":\"exit\",\"exit_code\":2}},{\"stdout\":\"\",\"stderr\":"
+            "\"\",\"outcome\":{\"type\":\"timeout\"}}]},{\"type\":\"apply_patch_call\",\"call_id\":"
+            "\"2\",\"operation\":{\"type\":\"delete_file\",\"path\":\"p\"}},{\"type\":"
+            "\"apply_patch_call_output\",\"call_id\":\"2\",\"status\":\"failed\"}]",
+            SAYS
+            "<tool_call>shell {\"commands\": [\"ls\"], \"max_output_length\": 9}</tool_call>" END
+            "<|im_start|>tool=shell\na\nb\nexit code 2\ntimed out" END SAYS
+            "<tool_call>apply_patch {\"type\": \"delete_file\", \"path\": \"p\"}</tool_call>" END
+            "<|im_start|>tool=apply_patch\nfailed" END ANSWER);
+    becomes(&w,
+            "\"input\":\"a\",\"tools\":[{\"type\":\"shell\",\"environment\":{\"type\":\"container_"
+            "auto\"}}]",
+            USER "a" END ANSWER);
     world_stop(&w);
 }
 

@@ -10,6 +10,20 @@ I said hello.
 Hello, it is a fine day.
 === has=As an object, please.
 {"city": "Ghent", "degrees": 12}
+=== results=0 has=Look and write.
+<tool_call>
+{"name": "shell", "arguments": {"commands": ["ls"]}}
+</tool_call>
+=== results=1 has=warp.txt
+<tool_call>
+{"name": "apply_patch", "arguments": {"type": "create_file", "path": "weft.txt", "diff": "+one\\n+two"}}
+</tool_call>
+=== results=2 has=Look and write.
+<tool_call>
+{"name": "apply_patch", "arguments": {"type": "update_file", "path": "weft.txt", "diff": "@@\\n one\\n-two\\n+three"}}
+</tool_call>
+=== results=3 has=Look and write.
+Written.
 === results=0 has=A poem, please.
 <tool_call>
 {"name": "transfer_to_Poet", "arguments": {}}

@@ -1,6 +1,6 @@
 // OpenAI's Agents SDK over /v1/responses. usage: node test.mjs SCRIPTED_URL REASONING_URL
 import assert from "node:assert/strict";
-import { Agent, OpenAIProvider, Runner, setTracingDisabled, tool } from "@openai/agents";
+import { Agent, applyDiff, applyPatchTool, OpenAIProvider, Runner, setTracingDisabled, shellTool, tool } from "@openai/agents";
 import { z } from "zod";
 import { run, test } from "./tap.mjs";
 
@@ -82,6 +82,25 @@ test("an output has the type that is asked for", async () => {
     const typed = new Agent({ name: "Typed", model: "scripted", instructions: "You answer.", outputType: z.object({ city: z.string(), degrees: z.number() }) });
     const r = await runner.run(typed, "As an object, please.");
     assert.deepEqual(r.finalOutput, { city: "Ghent", degrees: 12 });
+});
+
+test("its own shell and editor are called", async () => {
+    const files = new Map(), commands = [];
+    const shell = { run: async (action) => (commands.push(...action.commands), { output: [{ stdout: "warp.txt\n", stderr: "", outcome: { type: "exit", exitCode: 0 } }] }) };
+    const editor = {
+        createFile: async ({ path, diff }) => void files.set(path, applyDiff("", diff, "create")),
+        updateFile: async ({ path, diff }) => void files.set(path, applyDiff(files.get(path), diff)),
+        deleteFile: async ({ path }) => void files.delete(path),
+    };
+    const smith = new Agent({ name: "Smith", model: "scripted", instructions: "You edit.", tools: [shellTool({ shell }), applyPatchTool({ editor })] });
+    for (const stream of [false, true]) {
+        files.clear();
+        const r = await runner.run(smith, "Look and write.", { stream });
+        await r.completed;
+        assert.equal(r.finalOutput, "Written.");
+        assert.equal(files.get("weft.txt"), "one\nthree");
+    }
+    assert.deepEqual(commands, ["ls", "ls"]);
 });
 
 for (const store of [true, false]) {
