@@ -28,7 +28,7 @@ bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
 /* What @schema is behind its references; with rules beside one that is refused. */
 int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_val **out);
 
-/* Refuses rules beside @keyword, which alone is looked at. */
+/* Refuses rules beside @keyword, which alone is looked at; beside constants a type may stand. */
 int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
 
 /* "This cannot be written in the model's format": -EINVAL. */

@@ -233,8 +233,23 @@ static yyjson_mut_val *gemma_any(struct force *f, unsigned depth) {
     return either;
 }
 
-/* A constant; only plain ones. */
-static int gemma_constant(struct force *f, yyjson_val *v, yyjson_mut_val **out) {
+static bool is_type(const char *type, yyjson_val *v) {
+    return type && ((strcmp(type, "string") == 0 && yyjson_is_str(v)) ||
+                    (strcmp(type, "integer") == 0 && yyjson_is_int(v)) ||
+                    (strcmp(type, "number") == 0 && yyjson_is_num(v)) ||
+                    (strcmp(type, "boolean") == 0 && yyjson_is_bool(v)) ||
+                    (strcmp(type, "null") == 0 && yyjson_is_null(v)));
+}
+
+/* A constant; only plain ones. @type: of the schema, or NULL. */
+static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjson_mut_val **out) {
+    bool fits = !type || is_type(yyjson_get_str(type), v);
+    size_t i, n;
+    yyjson_val *one;
+
+    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(yyjson_get_str(one), v);
+    if (!fits)
+        return force_refuse(f, "a constant of another type");
     if (yyjson_is_ctn(v))
         return force_refuse(f, "an array or object as a constant");
     if (yyjson_is_str(v)) {
@@ -253,24 +268,22 @@ static int gemma_constant(struct force *f, yyjson_val *v, yyjson_mut_val **out) 
 
 static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
 
-enum union_kind { ANY_OF, ONE_OF, CONSTANTS };
-
-/* One of the schemas, or constants, of a list. Those of a oneOf must not have a type in common. */
-static int gemma_union(struct force *f, yyjson_val *list, enum union_kind kind, unsigned depth,
+/* One of the schemas, or constants, that @word lists. Those of a oneOf must not have a type in common. */
+static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigned depth,
                        yyjson_mut_val **out) {
     yyjson_mut_val *either = node_list(f->n, "either"), *one = NULL;
-    bool constants = kind == CONSTANTS;
+    bool constants = strcmp(word, "enum") == 0, apart = strcmp(word, "oneOf") == 0;
+    yyjson_val *type = yyjson_obj_get(s, "type"), *v;
     unsigned seen = 0;
     size_t i, n;
-    yyjson_val *v;
 
-    yyjson_arr_foreach(list, i, n, v) {
-        unsigned types = kind == ONE_OF ? value_schema_types(f->tool->parameters, v) : 0;
+    yyjson_arr_foreach(yyjson_obj_get(s, word), i, n, v) {
+        unsigned types = apart ? value_schema_types(f->tool->parameters, v) : 0;
 
-        if (kind == ONE_OF && (!types || (types & seen)))
+        if (apart && (!types || (types & seen)))
             return force_refuse(f, "oneOf of schemas with a type in common");
         seen |= types;
-        int r = constants ? gemma_constant(f, v, &one) : gemma_value(f, v, depth + 1, &one);
+        int r = constants ? gemma_constant(f, v, type, &one) : gemma_value(f, v, depth + 1, &one);
 
         if (r < 0)
             return r;
@@ -376,15 +389,16 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     if (yyjson_obj_get(s, "allOf") || yyjson_obj_get(s, "not") || yyjson_obj_get(s, "if"))
         return force_refuse(f, "allOf, not or if");
     if ((v = yyjson_obj_get(s, "const")))
-        return gemma_constant(f, v, out);
-    if ((v = yyjson_obj_get(s, "enum")))
-        return gemma_union(f, v, CONSTANTS, depth, out);
+        return gemma_constant(f, v, yyjson_obj_get(s, "type"), out);
+    if (yyjson_obj_get(s, "enum"))
+        return gemma_union(f, s, "enum", depth, out);
     bool any = yyjson_obj_get(s, "anyOf");
-    if (any || yyjson_obj_get(s, "oneOf"))
-        return yyjson_obj_get(s, "properties")
-                   ? force_refuse(f, "anyOf beside properties")
-                   : gemma_union(f, yyjson_obj_get(s, any ? "anyOf" : "oneOf"),
-                                 any ? ANY_OF : ONE_OF, depth, out);
+    if (any || yyjson_obj_get(s, "oneOf")) {
+        const char *word = any ? "anyOf" : "oneOf";
+
+        r = force_alone(f, s, word);
+        return r < 0 ? r : gemma_union(f, s, word, depth, out);
+    }
     type = yyjson_obj_get(s, "type");
     if (yyjson_is_str(type))
         return gemma_typed(f, s, yyjson_get_str(type), depth, out);

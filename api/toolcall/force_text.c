@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/toolcall/force.h"
+#include "api/toolcall/parser.h"
 #include "base/buf.h"
 
 #define UNION_DEPTH 8
@@ -49,13 +50,15 @@ static bool is_note(const char *key) {
 }
 
 int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
+    bool constants = strcmp(keyword, "enum") == 0 || strcmp(keyword, "const") == 0;
     yyjson_val *key, *v;
     size_t i, n;
 
     yyjson_obj_foreach(schema, i, n, key, v) {
         const char *name = yyjson_get_str(key);
 
-        if (strcmp(name, keyword) != 0 && !is_note(name))
+        if (strcmp(name, keyword) != 0 &&
+            (!is_note(name) || (!constants && strcmp(name, "type") == 0)))
             return force_refuse(f, "a rule beside a reference, constants or allOf");
     }
     return 0;
@@ -270,7 +273,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
     static const char *const never[] = {"enum", "const", "pattern", "minLength", "maxLength"};
     yyjson_val *any = yyjson_obj_get(s, "anyOf"), *one = yyjson_obj_get(s, "oneOf"), *item;
     yyjson_mut_val *text = NULL;
-    size_t i, n;
+    size_t i, n, n_used = 0;
 
     for (i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]))
@@ -280,6 +283,10 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
     *out = node_list(f->n, "either");
     yyjson_arr_foreach(any ? any : one, i, n, item) {
         yyjson_val *is = value_resolve(root, item);
+        unsigned types = value_schema_types(root, item);
+
+        if (types && !(types & VALUE_STRING))
+            continue; /* no string fits it */
         int r = text_at(f, root, item, stop, depth + 1, &text);
 
         if (r == 0 && one && !yyjson_obj_get(is, "const") && !yyjson_obj_get(is, "enum"))
@@ -287,8 +294,9 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
         if (r < 0)
             return r;
         node_add(f->n, *out, text);
+        n_used++;
     }
-    return n ? 0 : force_refuse(f, "an empty anyOf");
+    return n_used ? 0 : force_refuse(f, "an anyOf without strings");
 }
 
 static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,

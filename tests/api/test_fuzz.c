@@ -57,12 +57,25 @@ static const char *const bodies[] = {
     "\"include\":[\"reasoning.encrypted_content\"],\"stream\":true,\"metadata\":{\"a\":\"b\"}}",
     "{\"input\":\"hi\",\"previous_response_id\":\"resp_1\",\"reasoning\":{\"summary\":\"auto\"},"
     "\"tool_choice\":{\"type\":\"allowed_tools\",\"tools\":[]},\"store\":true}",
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\","
+    "\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\","
+    "\"properties\":{"
+    "\"a\":{\"$ref\":\"#/$defs/"
+    "x\"},\"b\":{\"type\":\"string\",\"pattern\":\"^a[b-d]+$\"}},\"required\":["
+    "\"a\"],\"$defs\":{\"x\":{\"enum\":[1,\"z\"]}}}}}],\"tool_choice\":{\"type\":\"function\","
+    "\"function\":{"
+    "\"name\":\"f\"}},\"thinking_budget\":3,\"reasoning_effort\":\"low\"}",
+    "{\"prompt\":\"x\",\"structured_outputs\":{\"json\":{\"anyOf\":[{\"type\":\"integer\","
+    "\"maximum\":9},{"
+    "\"type\":\"array\",\"items\":{\"type\":\"null\"}}]}},\"prediction\":{\"type\":\"content\","
+    "\"content\":[{"
+    "\"type\":\"text\",\"text\":\"p\"}]}}",
 };
 
 static const char *const paths[] = {
-    "/v1/chat/completions", "/v1/chat/completions", "/v1/completions", "/v1/completions",
-    "/v1/completions",      "/detokenize",          "/v1/embeddings",  "/v1/messages",
-    "/v1/responses",        "/v1/responses"};
+    "/v1/chat/completions", "/v1/chat/completions", "/v1/completions",      "/v1/completions",
+    "/v1/completions",      "/detokenize",          "/v1/embeddings",       "/v1/messages",
+    "/v1/responses",        "/v1/responses",        "/v1/chat/completions", "/v1/completions"};
 
 static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",

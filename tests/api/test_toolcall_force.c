@@ -561,3 +561,109 @@ Test(toolcall_force, hostile_schemas_cost_little) {
     }
     buf_deinit(&b);
 }
+
+/* One change somewhere. */
+static void mutate(struct writer *w, struct buf *b) {
+    static const char *const pieces[] = {"{}",
+                                         "[]",
+                                         "null",
+                                         "true",
+                                         "1",
+                                         "-2",
+                                         "\"\"",
+                                         "\"$ref\":\"#\"",
+                                         "\"$ref\":\"#/$defs/kind\"",
+                                         "\"anyOf\":[{}]",
+
+                                         "\"pattern\":\"^[^<-z]*(a|.)$\"",
+                                         "\"enum\":[]",
+                                         "\"const\":null",
+                                         "\"minLength\":9",
+                                         "\"maxLength\":0",
+                                         "\"type\":[\"string\",\"array\"]",
+                                         "\"type\":\"string\"",
+                                         "\"items\":false",
+                                         "\"allOf\":[true]",
+                                         "\"required\":[\"z\"]"};
+    const char *piece = pieces[below(w, ARRAY_SIZE(pieces))];
+    struct buf tail = {.max = 1 << 20};
+    uint32_t at = below(w, (uint32_t)b->len);
+
+    /* Before a key, or in the place of a value, more often than not. */
+    const char *found = strpbrk(b->data + at, *piece == '"' && strchr(piece, ':') ? "{" : ":[");
+
+    at = found ? (uint32_t)(found - b->data) + 1 : at;
+    buf_add(&tail, b->data + at, b->len - at);
+    b->len = at;
+    buf_add_str(b, piece);
+    if (tail.len && (*tail.data == '"' || *tail.data == '{'))
+        buf_add_char(b, ',');
+    buf_add(b, tail.data, tail.len);
+    buf_deinit(&tail);
+}
+
+/* A text under the grammar of @n for @schema, read back; false: it did not compile, or not end. */
+static bool check_mutated(const struct toolcall_format *f, const struct buf *schema,
+                          yyjson_mut_val *root, struct rng *r) {
+    CLEANUP(constraint_freep) struct constraint *c = NULL;
+    CLEANUP(freep) char *text = NULL, *tools = NULL;
+    static struct grammar_vocab *vocab; /* one for all tests of a process */
+    struct buf out = {.max = 1 << 20};
+    struct err err = {0};
+    size_t len = 0;
+
+    vocab = vocab ? vocab : vocab_of(false);
+    text = yyjson_mut_val_write(root, 0, &len);
+    int e = constraint_new(&c, vocab, text, len, NULL, 0, NULL, &err);
+
+    cr_assert(e == 0 || (e == -22 && err.status == 400), "%d: %s\n%s", e, schema->data, text);
+    bool ended = e == 0 && generate(c, f, r, 257, &out);
+
+    if (ended) {
+        cr_assert(asprintf(&tools, "[{\"function\":{\"name\":\"f\",\"parameters\":%s}}]",
+                           schema->data) > 0);
+        yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
+
+        expect_calls(f, yyjson_doc_get_root(doc), &out, false);
+        yyjson_doc_free(doc);
+    }
+    buf_deinit(&out);
+    return ended;
+}
+
+/* Whatever the schema: calls that fit it, or a refusal that names the field. */
+Test(toolcall_force, mutated_schemas_do_no_harm) {
+    static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3", "minicpm"};
+    struct writer w = {.b = {.max = 1 << 20}, .r = {77}};
+    uint32_t n_valid = 0, n_forced = 0, n_texts = 0;
+
+    setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
+    for (uint32_t k = 0; k < 4000; k++) {
+        buf_clear(&w.b);
+        write_object(&w, 3, defs);
+        for (uint32_t m = below(&w, 4); m < 4; m++)
+            mutate(&w, &w.b);
+        yyjson_doc *doc = yyjson_read(w.b.data, w.b.len, 0);
+        struct toolcall_tool tool = {
+            .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "x"};
+        struct toolcall_force o = {.format = toolcall_find(formats[k % ARRAY_SIZE(formats)]),
+                                   .tools = &tool,
+                                   .n_tools = 1,
+                                   .max_calls = 2};
+        struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+        yyjson_mut_val *root = NULL;
+        struct err err = {0};
+        int r = doc ? toolcall_force(&root, &n, &o, &err) : -1;
+
+        n_valid += doc != NULL;
+        cr_expect(!doc || r == 0 || (r == -22 && err.status == 400 && strcmp(err.param, "x") == 0),
+                  "%d: %s", r, w.b.data);
+        n_forced += r == 0;
+        n_texts += r == 0 && check_mutated(o.format, &w.b, root, &w.r);
+        yyjson_mut_doc_free(n.doc);
+        yyjson_doc_free(doc);
+    }
+    cr_expect(n_valid > 1000 && n_forced > 500 && n_texts > 300, "%u valid, %u forced, %u texts",
+              n_valid, n_forced, n_texts);
+    buf_deinit(&w.b);
+}
