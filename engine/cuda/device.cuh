@@ -143,9 +143,9 @@ DEVICE void add_shared(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
-/* Several threads may. */
-DEVICE void set_flag(uint32_t *p) {
-    atomicExch(p, 1u);
+/* Several threads may, if all write the same. */
+DEVICE void put_alike(uint32_t *p, uint32_t v) {
+    *(volatile uint32_t *)p = v;
 }
 
 /* 16 bytes to shared memory without registers; group by group. copy_wait<N>(): all but the last N groups of this

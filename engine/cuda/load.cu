@@ -32,5 +32,5 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < TILE_ROWS * tile_k(f); i += CUDA_THREADS)
         ok = ok && fits_half(b, k0, i);
     if (!ok)
-        set_flag(a.bad);
+        put_alike(a.bad, 1);
 }

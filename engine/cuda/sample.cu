@@ -129,7 +129,8 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct s
     penalise(b, w, a.penal + w.penal0, fed, z);
     sync_block();
     for (uint32_t i = threadIdx.x; i < w.n_bans; i += SAMPLE_THREADS)
-        z[a.ban[w.ban0 + i]] = -INFINITY;
+        put_alike((uint32_t *)&z[a.ban[w.ban0 + i]],
+                  mx_bits_of(-INFINITY)); /* may be there twice */
     sync_block();
     for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
         z[i] = mask && !((mask[i / 32] >> (i % 32)) & 1) ? -INFINITY : samp_clean(z[i]);

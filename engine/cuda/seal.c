@@ -214,11 +214,13 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     return r < 0 ? r : (int)n;
 }
 
-/* Samples wants from @first on, as many as fit; their number. The logits of the first round are there. */
+/* Samples wants from @first on, as many as fit; their number. The logits of the first round are there. Packed rows
+ * lie in groups, so later rounds compute from the beginning of a group. */
 static int sample_round(struct step *s, uint32_t first) {
     struct be *b = s->be;
+    uint32_t skip = first % PACK_ROWS;
     struct sample_args a = {
-        .logits = b->logits,
+        .logits = b->logits + (size_t)skip * b->shape->n_vocab,
         .z = b->z,
         .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
         .sampled = s->sampled + first,
@@ -226,9 +228,9 @@ static int sample_round(struct step *s, uint32_t first) {
         .n_vocab = b->shape->n_vocab,
         .digest = b->opts->digest,
     };
-    int n = upload_round(s, first, MIN(s->batch->n_wants - first, LOGIT_ROWS), &a);
+    int n = upload_round(s, first, MIN(s->batch->n_wants - first, LOGIT_ROWS - skip), &a);
 
-    if (n > 0 && first > 0 && step_logit_rows(s, first, (uint32_t)n) < 0)
+    if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
         return -EIO;
     struct launch l = {kernel_sample, (uint32_t)MAX(n, 0), 1, SAMPLE_THREADS, "sample", 0};
     if (n > 0 && cuda_launch(b, &l, &a, sizeof(a)) < 0)

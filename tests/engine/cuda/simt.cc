@@ -260,10 +260,10 @@ void add_shared(uint64_t *p, uint64_t v) {
     *p += v;
 }
 
-void set_flag(uint32_t *p) {
+void put_alike(uint32_t *p, uint32_t v) {
     check_aligned(p, 4);
     simt_check_access(p, 4, SIMT_ATOMIC, __builtin_return_address(0));
-    *p = 1;
+    *p = v;
 }
 
 void copy_async(void *to, const void *from) {

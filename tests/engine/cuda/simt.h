@@ -191,7 +191,7 @@ void wait_for_previous();
 static inline void prefetch(const void *p) {}
 
 void add_shared(uint64_t *p, uint64_t v);
-void set_flag(uint32_t *p);
+void put_alike(uint32_t *p, uint32_t v);
 
 /* As coarse as the device's. */
 static inline float approximate_log(float x) {
