@@ -329,9 +329,7 @@ template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D
     uint32_t n = a.batch->n_items;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        struct attn_item it = a.batch->item[i];
-
-        attend_item<D>(a, it, s);
+        attend_item<D>(a, a.batch->item[i], s);
         sync_block();
     }
 }

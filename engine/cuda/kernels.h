@@ -132,7 +132,7 @@ struct matmul_args {
     const float *scale, *sums;
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
-    uint32_t stage_bytes;              /* matvec: the largest tile_stage_bytes() */
+    uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
     uint32_t add;
 };
 

@@ -40,70 +40,75 @@ DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
 
 /* -- matvec --------------------------------------------------------------------------------------- */
 
-/* What a warp fetches: its segments of the block's tiles, stage by stage. */
+/* What a warp fetches: its segments of the block's tiles, stage by stage. Registers are scarce here. */
 struct Feed {
-    uint8_t *ring;                          /* [MATVEC_STAGES][stage_bytes] */
-    uint32_t stage_bytes, segment, n_tiles; /* n_tiles: of all matrices */
-    uint32_t tile, slot, used;              /* the next to be fetched; slots of the ring */
-    uint32_t unit, end, units, bytes;       /* of the tile's segment; of a stage; of a unit */
-    const uint8_t *from;                    /* the tile */
+    uint32_t ring, slot; /* offsets: of the warp's ring, in it of the slot that is fetched next */
+    uint32_t segment, tile;     /* the tile that is being fetched, of all matrices */
+    uint32_t n_left, n_at_once; /* bytes of its segment, of a stage */
+    const uint8_t *from;
 
-    /* Stands at the first unit of @tile, or of the next one that has any for this warp. */
+    /* Stands at the beginning of @tile's segment, or of the next one that has anything for this warp. */
     __device__ __forceinline__ void seek(const struct matmul_args &a) {
-        for (; tile < n_tiles; tile += gridDim.x) {
+        for (; tile < a.n_tiles; tile += gridDim.x) {
             uint32_t local = tile, i = 0;
 
             while (i + 1 < a.n_mats && local >= a.m[i].n_row_tiles)
                 local -= a.m[i++].n_row_tiles;
-            unit = tile_segment(a.m[i].n_units, segment);
-            end = tile_segment(a.m[i].n_units, segment + 1);
-            units = tile_stage_units(a.m[i].format);
-            bytes = tile_bytes(a.m[i].format);
-            from = a.m[i].tiles + (size_t)local * a.m[i].n_units * bytes;
+            uint32_t unit = tile_segment(a.m[i].n_units, segment);
+            uint32_t end = tile_segment(a.m[i].n_units, segment + 1);
+            uint32_t bytes = tile_bytes(a.m[i].format);
+
+            n_left = (end - unit) * bytes;
+            n_at_once = tile_stage_units(a.m[i].format) * bytes;
+            from = a.m[i].tiles + ((size_t)local * a.m[i].n_units + unit) * bytes;
             if (unit < end)
                 return;
         }
     }
     /* Starts on one stage; none when all have been. */
     __device__ __forceinline__ void fetch(const struct matmul_args &a) {
-        if (tile < n_tiles) {
-            uint32_t n = end - unit < units ? end - unit : units;
+        if (tile < a.n_tiles) {
+            uint32_t n = n_left < n_at_once ? n_left : n_at_once;
 
-            fetch_bytes(ring + slot * stage_bytes, from + (size_t)unit * bytes, n * bytes);
-            unit += n;
-            if (unit == end) {
+            fetch_bytes(dynamic_shared() + ring + slot, from, n);
+            from += n;
+            n_left -= n;
+            if (n_left == 0) {
                 tile += gridDim.x;
                 seek(a);
             }
         }
-        slot = slot + 1 < MATVEC_STAGES ? slot + 1 : 0;
+        slot = next(a, slot);
         copy_commit();
+    }
+    __device__ __forceinline__ uint32_t next(const struct matmul_args &a, uint32_t at) const {
+        return at + a.stage_bytes < MATVEC_STAGES * a.stage_bytes ? at + a.stage_bytes : 0;
     }
     /* The oldest stage, when it is there; another is started in the place of the one before. */
     __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
         copy_wait<MATVEC_STAGES - 2>();
         sync_warp();
         fetch(a);
-        const uint8_t *stage = ring + used * stage_bytes;
-        used = used + 1 < MATVEC_STAGES ? used + 1 : 0;
-        return stage;
+        return dynamic_shared() + ring + slot; /* all slots but this one are on their way */
     }
 };
 
-/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1. */
+/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1. Where there is no
+ * row g the lane takes the first of the group, which costs nothing; what comes of it is not stored. */
 template <int G> struct Rows {
     const uint8_t *x[G];
     const float *sums[G];
-    bool there[G];
 
     __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
         for (uint32_t i = 0; i < G; i++) {
-            x[i] = (const uint8_t *)a.x + (size_t)i * a.n_blocks * 256 + lane * 16;
+            bool there = i * PACK_ROWS + lane / 4 < n_rows;
+
+            x[i] = (const uint8_t *)a.x + (size_t)i * a.n_blocks * 256 +
+                   (there ? lane : lane % 4) * 16;
             sums[i] = a.sums + (size_t)i * a.n_blocks * 4 + lane % 4 * 2;
-            there[i] = i * PACK_ROWS + lane / 4 < n_rows;
         }
     }
 };
@@ -118,19 +123,16 @@ DEVICE void add_unit(const uint8_t *tile, uint32_t unit, const struct Rows<G> &r
     t.load(tile, threadIdx.x % 32);
 #pragma unroll
     for (int p = 0; p < pairs; p++) {
-        uint32_t at = unit * pairs + p;
         struct Pair<F> w;
 
         w.take(t, p);
 #pragma unroll
         for (int i = 0; i < G; i++) {
-            struct vec4 x = {0, 0, 0, 0};
+            struct vec4 x = load16(rows.x[i] + (size_t)unit * (pairs * 512) + p * 512);
             float sum[2] = {0, 0};
 
-            if (rows.there[i])
-                x = load16(rows.x[i] + (size_t)at * 512);
             if (Pair<F>::has_min)
-                load_floats(rows.sums[i] + (size_t)at * PACK_ROWS, sum);
+                load_floats(rows.sums[i] + (size_t)unit * (pairs * PACK_ROWS) + p * PACK_ROWS, sum);
             w.add(x, sum, c[i]);
         }
     }
@@ -185,7 +187,7 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
     struct Rows<G> rows;
 
     rows.start(a, n_rows);
-    for (uint32_t tile = blockIdx.x; tile < feed.n_tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
         uint32_t local = tile, i = 0;
         float c[G][4];
 
@@ -219,12 +221,9 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
     struct Feed feed;
 
     feed.segment = threadIdx.x / 32;
-    feed.stage_bytes = a.stage_bytes;
-    feed.ring = dynamic_shared() + (size_t)feed.segment * MATVEC_STAGES * a.stage_bytes;
+    feed.ring = feed.segment * MATVEC_STAGES * a.stage_bytes;
+    feed.slot = 0;
     feed.tile = blockIdx.x;
-    feed.slot = feed.used = feed.n_tiles = 0;
-    for (uint32_t i = 0; i < a.n_mats; i++)
-        feed.n_tiles += a.m[i].n_row_tiles;
     feed.seek(a);
     for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++) /* weights do not change */
         feed.fetch(a);
@@ -333,16 +332,15 @@ DEVICE void walk(const struct matrix &m, struct Supply &supply, float total[WIDE
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
     for (uint32_t u = 0; u < m.n_units; u++) {
         const uint8_t *stage = supply.ring + u / units % supply.n_slots * supply.stage_bytes;
-        struct Tile<F> tile;
 
 #pragma unroll
         for (uint32_t i = 0; i < slices; i++) {
             const uint8_t *slice = supply.take(u * slices + i);
+            struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
 
             if (!supply.tiles)
                 continue;
-            if (i == 0)
-                tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
+            tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
             add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
         }
         if (u + 1 < end)

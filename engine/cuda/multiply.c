@@ -36,7 +36,7 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .add = add,
     };
-    uint32_t tiles = 0, groups = 0, shared = 0;
+    uint32_t groups = 0, shared = 0;
 
     for (uint32_t i = 0; i < w->n_mats; i++) {
         const struct matrix *m = &w->m[i];
@@ -44,13 +44,13 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
         a.m[i] = *m;
         a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(m->format));
         shared = MAX(shared, wide_shared(m->format));
-        tiles += m->n_row_tiles;
+        a.n_tiles += m->n_row_tiles;
         groups += (m->n_row_tiles + 7) / 8;
     }
     uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
     struct launch wide = {kernel_matmul_wide, columns, groups, CUDA_THREADS, "matmul_wide", shared};
     shared = matvec_shared(a.stage_bytes);
-    struct launch narrow = {kernel_matvec, narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
-                            shared};
+    struct launch narrow = {
+        kernel_matvec, narrow_grid(b, a.n_tiles, shared), 1, CUDA_THREADS, "matvec", shared};
     return cuda_launch(b, x->n_rows > MATVEC_ROWS ? &wide : &narrow, &a, sizeof(a));
 }

@@ -314,20 +314,21 @@ template <int F> struct Pair {
     /* @x: the lane's activations of both blocks; @sum: the sums of rows 2t and 2t + 1 of them. */
     __device__ __forceinline__ void add(const struct vec4 &x, const float sum[2],
                                         float c[4]) const {
-        float d[4] = {0, 0, 0, 0};
+        float d[4];
 
         if (F == TILE_F16) {
             mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
             mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
             return;
         }
-        mma(d, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
-        if (F == TILE_Q6_K)
-            for (int j = 0; j < 4; j++) {
+        mma_new(d, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
+        if (F == TILE_Q6_K) {
+            for (int j = 0; j < 4; j++)
                 c[j] = fmaf(d[j], scale[0][j / 2], c[j]);
-                d[j] = 0;
-            }
-        mma(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
+            mma_new(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
+        } else {
+            mma(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
+        }
         for (int j = 0; j < 4; j++) {
             c[j] = fmaf(d[j], scale[1][j / 2], c[j]);
             if (has_min)

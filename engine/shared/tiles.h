@@ -134,9 +134,9 @@ MX_FN uint32_t tile_units(uint32_t f, uint32_t n_in) {
 /* The columns are summed in up to eight segments, from left to right inside each; their sums are added from
  * left to right. Segment @s begins with this tile; fixed by the shape, whatever the number of rows. */
 MX_FN uint32_t tile_segment(uint32_t n_units, uint32_t s) {
-    uint32_t n = n_units < TILE_SEGMENTS ? n_units : TILE_SEGMENTS;
-
-    return s < n ? s * n_units / n : n_units;
+    if (n_units < TILE_SEGMENTS)
+        return s < n_units ? s : n_units;
+    return s * n_units / TILE_SEGMENTS;
 }
 
 MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {

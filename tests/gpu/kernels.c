@@ -61,6 +61,7 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
              blocks = 2 * (uint32_t)device.n_multiprocessors;
 
     a->stage_bytes = tile_stage_bytes(f);
+    a->n_tiles = tiles;
     if (wide)
         must(api->launch(kernel_matmul_wide, (a->n_rows + 63) / 64, (tiles + 7) / 8, CUDA_THREADS,
                          wide_shared(f), a, false, stream),
