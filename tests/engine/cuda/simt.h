@@ -155,8 +155,7 @@ static inline uint32_t sub_halves(uint32_t a, uint32_t b) {
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1);
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
-#define mma_new(C, ...)                                                                            \
-    ((C)[0] = (C)[1] = (C)[2] = (C)[3] = 0, simt_mma(SIMT_HERE, C, __VA_ARGS__))
+#define mma_new(C, ...) ((C)[0] = (C)[1] = (C)[2] = (C)[3] = 0, simt_mma(SIMT_HERE, C, __VA_ARGS__))
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;
