@@ -221,8 +221,38 @@ static void admit(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, 1);
 }
 
+/* What a step of decode will take once @r decodes as well; those that run now at least. */
+static void add_decode(struct cost_shape *s, const struct plan_req *r) {
+    cost_add(s, r->n_target - 1, 1);
+}
+
+static struct cost_shape all_decode(const struct plan *p) {
+    struct cost_shape s = {0};
+
+    for (uint32_t i = 0; i < p->n_running; i++)
+        add_decode(&s, &p->req[i]);
+    return s;
+}
+
+/* Whether @r, which is over, has to leave what there is to others: the last sequences and pages, and half of the
+ * time between tokens. */
+static bool leaves_rest(const struct plan_work *w, const struct plan_req *r, struct cost_shape all,
+                        uint32_t need, int64_t room) {
+    const struct plan *p = w->p;
+    uint32_t in = p->n_running + p->n_admitted;
+
+    if (!r->over || in == 0)
+        return false;
+    if (p->claim || in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)
+        return true;
+    add_decode(&all, r);
+    return p->reserve_pages > 0 &&
+           cost_bound_ns(p->cost, &all) > MIN(p->itl_ns, p->max_step_ns) / 2;
+}
+
 static void plan_admissions(struct plan_work *w) {
     struct plan *p = w->p;
+    struct cost_shape all = all_decode(p);
     uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
     int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
 
@@ -234,9 +264,8 @@ static void plan_admissions(struct plan_work *w) {
                                                                  : PLAN_WAIT_PAGES;
         if (r->verdict != PLAN_WAIT_PAGES)
             continue;
-        uint32_t need = full_need(p, i), in = p->n_running + p->n_admitted;
-        if (r->over && in > 0 &&
-            (in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)) {
+        uint32_t need = full_need(p, i);
+        if (leaves_rest(w, r, all, need, room)) {
             r->verdict = PLAN_WAIT_SHARE; /* nobody behind it waits for that */
             continue;
         }
@@ -247,6 +276,7 @@ static void plan_admissions(struct plan_work *w) {
             continue;
         }
         room -= need;
+        add_decode(&all, r);
         admit(w, i);
         if (overtakes == UINT32_MAX)
             continue;
@@ -559,6 +589,18 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, yield(w, &p->req[p->n_running - 1]), (void)0);
 }
 
+/* A tenant of which nothing runs gets a seat, or pages, from the lowest request of one that has more than its part. It
+ * is admitted in the next plan, when what was given back is there. */
+static void give_way(struct plan_work *w) {
+    struct plan *p = w->p;
+
+    for (uint32_t i = p->n_running; p->claim && i-- > 1;)
+        if (p->req[i].over && !p->req[i].last) {
+            yield(w, &p->req[i]);
+            return;
+        }
+}
+
 void plan_step(struct plan *p) {
     struct plan_work w = {.p = p, .available = p->n_available, .max_rows = p->max_rows};
 
@@ -572,6 +614,7 @@ void plan_step(struct plan *p) {
     if (w.rows + p->n_yielded == 0) {
         reset(p);
         w.max_rows = p->max_rows;
+        give_way(&w);
         plan_decodes(&w);
         set_limits(&w);
         if (!w.short_of_pages)

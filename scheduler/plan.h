@@ -58,7 +58,7 @@ struct plan_req {
 
     uint16_t group; /* its tenant's, in the order of their turns; less than plan.n_groups */
     uint8_t pace;   /* enum plan_pace */
-    bool over;      /* waiting: with it its tenant would have more than its part */
+    bool over;      /* its tenant has more than its part; waiting: or would have with it */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
 
@@ -82,6 +82,7 @@ struct plan {
     uint32_t n_groups;                    /* tenants; 0 counts as 1 */
     const float *group_weight;            /* [n_groups]: how they share the time for prefill */
     uint32_t reserve_seqs, reserve_pages; /* kept for those that are not over */
+    bool claim; /* a tenant of which nothing runs has waited: the lowest that is over gives way */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */
     float draft_slower;

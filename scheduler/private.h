@@ -70,5 +70,7 @@ void sched_maybe_free(struct sched *s, struct request *r);
 
 /* Plans and launches a step. 0; 1: there is nothing that can be launched now; -EIO, -ENOMEM. */
 int step_launch(struct sched *s);
+/* The last one launched will take so long that nothing is launched behind it. */
+bool step_is_long(const struct sched *s);
 /* Waits for the oldest step under way and takes its results. 0, -EIO, -ENOMEM. */
 int step_wait(struct sched *s);

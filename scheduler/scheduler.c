@@ -374,7 +374,7 @@ static int run(struct sched *s) {
         launched = step_launch(s);
     if (launched < 0)
         return launched;
-    if (launched == 0 && sched_n_flights(s) < s->opts.depth)
+    if (launched == 0 && sched_n_flights(s) < s->opts.depth && !step_is_long(s))
         return 0;
     return sched_n_flights(s) > 0 ? step_wait(s) : check_when_idle(s);
 }

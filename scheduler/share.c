@@ -31,7 +31,7 @@
 #define BURST_NS 1e9
 #define BEHIND_NS                                                                                  \
     200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
-#define BEHIND_FACTOR 4.0F
+#define BEHIND_FACTOR 16.0F
 #define HALF_LIFE_NS 30e9
 #define LATELY_NS INT64_C(300000000000)
 #define LEVEL_NS INT64_C(2000000000) /* of delay for each level */

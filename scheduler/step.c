@@ -26,8 +26,9 @@
 #include "scheduler/constrain.h"
 #include "scheduler/private.h"
 
-#define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
-#define LOOK_AGAIN 16       /* steps after which a waiting request's prefix is looked up again */
+#define HOST_MAX_NS 1000000   /* beyond it, the host was not busy but idle */
+#define AHEAD_MAX_NS 12000000 /* no step is launched behind one that takes longer */
+#define LOOK_AGAIN 16         /* steps after which a waiting request's prefix is looked up again */
 
 /* ---- what the plan is to know ---- */
 
@@ -127,16 +128,18 @@ static void gather_running(struct sched *s) {
 
     p->n_running = 0;
     turns_begin(s, clock_now(s->clock));
-    for (int low = 0; low < 2; low++)
+    /* Those who stand lowest come last. With one tenant all are at depth 0. */
+    for (uint32_t depth = 0; depth < (s->turns.n_groups > 1 ? TURNS_DEPTHS : 1); depth++)
         LIST_FOREACH(node, &s->running) {
             struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-            if (turns_is_low(s, r) != low)
+            if (turns_depth(s, r) != depth)
                 continue;
             if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
                 attach(s, r);
             s->planned[p->n_running] = r;
             describe(s, r, &p->req[p->n_running]);
+            p->req[p->n_running].over = turns_is_over(s, r);
             propose(s, r, &p->req[p->n_running++]);
         }
 }
@@ -148,6 +151,7 @@ static void gather_waiting(struct sched *s) {
     bool over[SCHED_CANDIDATES];
 
     p->n_waiting = 0;
+    p->claim = turns_claim(s, clock_now(s->clock));
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just yielded and whose samples are still to come. */
@@ -383,6 +387,10 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     return e < 0 || t->unsealed ? e : seal(s, t);
 }
 
+bool step_is_long(const struct sched *s) {
+    return s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > AHEAD_MAX_NS;
+}
+
 int step_launch(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     int64_t begin = clock_now(s->clock);
@@ -390,6 +398,10 @@ int step_launch(struct sched *s) {
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
     if (sched_n_flights(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
                                    MUTANT(drafts_overlapped, before->drafts, false)))
+        return 1;
+    /* What arrives while a long step runs should not wait for another one as well: the pause between two is small
+     * beside it. */
+    if (sched_n_flights(s) > 0 && step_is_long(s))
         return 1;
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return 1;

@@ -15,7 +15,8 @@
 #define RESERVE_SEQS 16 /* one of so many; */
 #define RESERVE_PAGES 8 /* likewise */
 #define RESERVE_MIN 4   /* sequences below which nothing is kept */
-#define DECODERS 16     /* an output row is priced as one of so many */
+#define CLAIM_NS INT64_C(50000000)
+#define DECODERS 16 /* an output row is priced as one of so many */
 
 int turns_init(struct sched *s) {
     share_init(&s->turns.share);
@@ -73,12 +74,40 @@ void turns_begin(struct sched *s, int64_t now) {
     p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
 }
 
-bool turns_is_low(const struct sched *s, const struct request *r) {
+uint32_t turns_depth(const struct sched *s, const struct request *r) {
+    const struct share *h = &s->turns.share;
+    uint32_t t = r->turn.tenant, depth = 0, n = h->tenant[t].n_pages;
+
+    if (s->turns.n_groups < 2)
+        return 0;
+    for (; depth < TURNS_DEPTHS - 1 && n > 0; n /= 2, depth++)
+        if (!share_is_over(h, t, n, s->info->n_pages, false, 0))
+            break;
+    return depth;
+}
+
+bool turns_is_over(const struct sched *s, const struct request *r) {
     const struct share *h = &s->turns.share;
     uint32_t t = r->turn.tenant;
 
-    return s->turns.n_groups > 1 &&
-           share_is_over(h, t, h->tenant[t].n_pages, s->info->n_pages, false, 0);
+    return s->turns.n_groups > 1 && h->tenant[t].n_running > 1 &&
+           (share_is_over(h, t, h->tenant[t].n_pages, s->info->n_pages, false, 0) ||
+            share_is_over(h, t, h->tenant[t].n_running, s->opts.max_seqs, false, 0));
+}
+
+bool turns_claim(const struct sched *s, int64_t now) {
+    const struct share *h = &s->turns.share;
+
+    if (s->turns.n_groups < 2)
+        return false;
+    for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
+        const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
+
+        if (h->tenant[r->turn.tenant].n_running == 0 && now - r->since_ns >= CLAIM_NS &&
+            !share_is_over(h, r->turn.tenant, 1, s->opts.max_seqs, false, now))
+            return true;
+    }
+    return false;
 }
 
 /* What is left of it will take, roughly. */

@@ -9,6 +9,7 @@ struct request;
 struct sched;
 
 #define TURNS_ITEMS 4096u
+#define TURNS_DEPTHS 6u
 
 struct turns {
     struct share share;
@@ -29,8 +30,15 @@ void turns_leave(struct sched *s, struct request *r);
 
 /* Before a plan: whose turn it is, what is kept for whom. */
 void turns_begin(struct sched *s, int64_t now);
-/* Whether @r's tenant holds more than its part of the pages: such requests stand below all others. */
-bool turns_is_low(const struct sched *s, const struct request *r);
+/* How far below others @r stands, less than TURNS_DEPTHS: its tenant holds so many times (in powers of two) more than its
+ * part of the pages. */
+uint32_t turns_depth(const struct sched *s, const struct request *r);
+/* Whether its tenant has more than its part of sequences or pages, of those that are live, and another request that
+ * runs: nobody's last one gives way. */
+bool turns_is_over(const struct sched *s, const struct request *r);
+/* Whether a tenant of which nothing runs whose part is a seat at least has waited for it: one that has more than its
+ * part gives way. */
+bool turns_claim(const struct sched *s, int64_t now);
 /* Waiting requests in the order in which they should be admitted, those with a step under way left out. @over: which
  * of them would give their tenants more than their parts. How many, at most @max. */
 uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32_t max);
