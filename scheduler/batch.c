@@ -113,7 +113,7 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;
-    uint32_t from = MUTANT(prompt_lp_again, MAX(it->pos0, r->n_prompt_lp), it->pos0);
+    uint32_t from = MAX(it->pos0, r->n_prompt_lp);
 
     it->want0 = t->b.n_wants;
     it->samples = end == r->n_tokens + r->n_pending;

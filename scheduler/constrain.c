@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "base/mutant.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
@@ -88,7 +89,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     assert(constraint_n_words(r->constraint) <= t->n_words);
     for (; n <= it->n_draft && !constraint_is_done(r->place); n++) {
         const uint32_t *bits;
-        int left = make_mask(t, r, r->n_tokens + n, &bits);
+        int left = make_mask(t, r, r->n_tokens + MUTANT(masked_ban_too_long, n, 0), &bits);
 
         if (left <= 0) {
             request_blame(r, left);

@@ -327,7 +327,8 @@ int request_constrain(struct request *r, const struct constraint *c) {
     int e = constraint_state_new(&r->place, c);
     if (e < 0)
         return e;
-    for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
+    for (uint32_t i = MUTANT(grammar_not_replayed, r->n_prompt, r->n_tokens);
+         i < r->n_tokens && why == FINISH_NONE; i++)
         why = follow(r, r->tokens[i]);
     return (int)why;
 }
@@ -371,8 +372,9 @@ uint32_t request_shareable(const struct request *r) {
         return 0;
     if (r->sum)
         return MIN(r->n_pooled, r->n_tokens - 1);
-    return r->n_prompt_lp < r->want_prompt_lp ? r->n_prompt_lp
-                                              : r->n_tokens - MUTANT(shares_last_token, 1, 0);
+    if (MUTANT(prompt_lp_skipped, r->n_prompt_lp < r->want_prompt_lp, false))
+        return r->n_prompt_lp;
+    return r->n_tokens - MUTANT(shares_last_token, 1, 0);
 }
 
 /* ---- together ---- */
@@ -388,7 +390,7 @@ static void replay(struct request *r) {
         why = MUTANT(stop_not_replayed, judge(r, r->tokens[i]), FINISH_NONE);
     }
     r->n_tokens = n;
-    if (why == FINISH_NONE && MUTANT(resumed_past_end, n >= r->max_tokens, false))
+    if (why == FINISH_NONE && n >= r->max_tokens)
         why = FINISH_LENGTH;
     if (why != FINISH_NONE)
         request_finish(r, why);

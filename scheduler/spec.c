@@ -272,7 +272,7 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
 
     n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max), &strength);
     if (r->place)
-        n = MUTANT(draft_ungrammatical, cut_refused(r->place, draft, n), n);
+        n = cut_refused(r->place, draft, n);
     k = survivals(s, q, i, level_of(strength), n, survival, &sum);
     if (k == 0 || sum <= best)
         return best;
@@ -307,7 +307,7 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
     if (s->n_sources == 0 || s->quiet || left < 2 ||
         MUTANT(draft_unwanted, r->flags & SUBMIT_NO_SPECULATION, 0))
         return NULL;
-    *max = MIN(s->max_draft, left - MUTANT(draft_past_end, 1, 0));
+    *max = MIN(s->max_draft, MUTANT(draft_past_end, left - 1, s->max_draft));
     return begin(s, r, t);
 }
 

@@ -12,8 +12,9 @@
 #define HANG_S 5u
 #define NEEDED 95 /* percent of the runs */
 
-/* Bugs that make everything slower and nothing wrong are for the pager's own tests. */
-static const char *const not_here[] = {"kv_lru_backwards"};
+/* What the scheduler never asks of the pager, or only makes everything slower, is for the pager's own tests. */
+static const char *const not_here[] = {"kv_full_halfway", "kv_length_stays", "kv_lru_backwards",
+                                       "kv_published_stays"};
 
 /* What found it, in a few words. */
 static void cause_of(const char *says, char *out, size_t size) {

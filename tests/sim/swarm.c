@@ -241,6 +241,8 @@ static void options(const struct swarm *w, struct sim_opts *o) {
                   .max_bypass = w->bypass,
                   .force_chunk = w->chunk,
                   .no_prefix_sharing = w->no_sharing,
+                  .hash_bits = w->hash_bits,
+                  .hash_seed = 77,
                   .no_speculation = w->no_speculation,
                   .max_draft = w->max_draft,
                   .force_draft = w->force_draft},

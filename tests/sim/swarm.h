@@ -26,7 +26,8 @@
     X(bypass, rng_below(r, 5))                                                                     \
     X(itl_ms, 5 + rng_below(r, 50))                                                                \
     X(step_ms, 20 + rng_below(r, 200))                                                             \
-    X(chunk, one_in(r, 5) ? 1 + rng_below(r, 40) : 0) /* prefill chunks of this size */            \
+    X(chunk, one_in(r, 5) ? 1 + rng_below(r, 40) : 0)    /* prefill chunks of this size */         \
+    X(hash_bits, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* hashes of pages collide */             \
     X(no_sharing, one_in(r, 10))                                                                   \
     X(fixed_us, 500 + rng_below(r, 20000)) /* what a step takes, */                                \
     X(row_us, 10 + rng_below(r, 1000))                                                             \

@@ -36,7 +36,7 @@
 #define MUTANTS_SCHED(X)                                                                           \
     X(min_tokens_late, "the sample under way does not count for min_tokens")                       \
     X(output_misnumbered, "the sample behind one under way has its number")                        \
-    X(prompt_lp_again, "after a preemption the prompt's log probabilities are asked again")        \
+    X(prompt_lp_skipped, "prompts whose log probabilities are wanted are found computed")          \
     X(feed_first_want, "a row is fed from its request's first want, not the sample")               \
     X(draft_believed, "drafted tokens are taken without looking")                                  \
     X(draft_kept, "the keys of refused drafts count as computed")                                  \
@@ -45,7 +45,8 @@
     X(draft_unmarked, "the engine is not told that rows are drafts")                               \
     X(draft_unwanted, "requests that want no drafts have them")                                    \
     X(draft_past_end, "a draft is longer than what may still come")                                \
-    X(draft_ungrammatical, "drafts are not cut where the grammar refuses them")                    \
+    X(grammar_not_replayed, "a resumed request begins its grammar again")                          \
+    X(masked_ban_too_long, "behind drafts end tokens are banned for too long by masks")            \
     X(draft_rows_unlimited, "drafts have more rows than there are")                                \
     X(draft_pages_not_counted, "drafts have pages that are not there")                             \
     X(event_from_start, "an event's tokens begin at the first output")                             \
@@ -54,7 +55,6 @@
     X(accepted_again, "accepted is told with each event")                                          \
     X(told_before_delivery, "what is packed counts as delivered")                                  \
     X(stop_not_replayed, "a resumed request forgets half a stop string")                           \
-    X(resumed_past_end, "a request resumed after its last token goes on")                          \
     X(shares_last_token, "a request may find all its tokens computed")                             \
     X(one_token_more, "max_tokens is passed by one")                                               \
     X(context_unlimited, "a request may grow beyond the context and the pool")                     \

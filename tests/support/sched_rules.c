@@ -6,6 +6,7 @@
 #include "tests/support/sched_sim.h"
 
 #define ALWAYS_ROWS 4  /* of the first prefill */
+#define ROWS_TURNS 64  /* plans in a row without a row for one that decodes */
 #define TABLE_STEPS 64 /* the whole table of ids is looked at in one step in so many */
 
 const struct sim_rule_text sim_rules[RULES] = {
@@ -153,6 +154,9 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
         HOLD(s, client_of(s, r), STANDING,
              r->compiling || !before || queue_before(before, &r->queued.standing));
         before = &r->queued.standing;
+        const struct submit *m = &client_of(s, r)->m;
+        HOLD(s, client_of(s, r), STANDING,
+             before->key == m->arrived_ns + m->priority * QUEUE_LEVEL_NS);
     }
     HOLD(s, NULL, ONE_PLACE, n == n_in_state);
 }
@@ -192,6 +196,11 @@ static void check_requests(struct sim *s) {
     HOLD(s, NULL, COUNTERS, s->stats.n_waiting == n_in[REQUEST_WAITING] + n_compiling);
     HOLD(s, NULL, COUNTERS, s->stats.n_output_tokens == n_out);
     HOLD(s, NULL, COUNTERS, s->stats.n_finished == n_finished);
+    const struct share *h = &s->sched->turns.share;
+    uint32_t n_live = 0;
+    for (uint32_t i = 0; i < h->n_tenants; i++)
+        n_live += h->tenant[i].n_live;
+    HOLD(s, NULL, COUNTERS, n_live == s->stats.n_running + s->stats.n_waiting);
     HOLD(s, NULL, COUNTERS,
          s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
 }
@@ -229,6 +238,18 @@ static void check_admissions(struct sim *s) {
     uint32_t n_behind = 0;
 
     HOLD(s, NULL, YIELD, p->n_running == 0 || p->req[0].verdict != PLAN_YIELD);
+    for (uint32_t i = 0; i + 1 < p->n_running; i++)
+        HOLD(s, client_of(s, s->sched->planned[i]), YIELD,
+             p->req[i].verdict != PLAN_YIELD || p->req[i + 1].verdict == PLAN_YIELD ||
+                 p->req[i + 1].n_sole == 0);
+    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NOBODY; i++) {
+        struct sim_client *c = client_of(s, s->sched->planned[i]);
+        const struct plan_req *q = &p->req[i];
+        bool waits = q->verdict == PLAN_WAIT_ROWS && q->n_tokens - q->n_computed == 1;
+
+        c->n_rowless = waits ? c->n_rowless + 1 : 0;
+        HOLD(s, c, ROWS, c->n_rowless <= ROWS_TURNS);
+    }
     for (uint32_t i = p->n_running + p->n_waiting; i-- > p->n_running;) {
         const struct plan_req *q = &p->req[i];
         struct sim_client *c = client_of(s, s->sched->planned[i]);
@@ -279,12 +300,12 @@ static void check_budget(struct sim *s) {
 
         if (i < p->n_running && (one || q->last))
             limit = MIN(limit, pace_ns(p, q));
-        if (q->n_rows == 0)
-            continue;
-        n_drafts += q->n_draft;
-        cost_add(&shape, q->n_computed, q->n_rows);
-        if (one)
+        /* Who yields to a prefill had its row when the limits were set. */
+        if (one && (q->n_rows > 0 || q->verdict == PLAN_YIELD))
             cost_add(&decodes, q->n_computed, 1);
+        if (q->n_rows > 0)
+            cost_add(&shape, q->n_computed, q->n_rows);
+        n_drafts += q->n_draft;
     }
     int64_t least = cost_bound_ns(&s->was.cost, &decodes);
     if (n_drafts > 0)

@@ -29,7 +29,7 @@ struct sim_client;
     /* The scheduler from inside: after each step. */                                              \
     X(ONE_PLACE, "a request is in one state, in the list of that state, and found by its id")      \
     X(NO_STRANGER, "there is no request but those that clients wait for")                          \
-    X(STANDING, "lists are in order of standing")                                                  \
+    X(STANDING, "lists are in order of standing, which is arrival and priority")                   \
     X(PAGES, "only running requests hold pages, as many as their tokens need")                     \
     X(KNOWN, "the tokens that it has are those that it should have")                               \
     X(CHASE, "n_computed follows n_tokens; what is pending is under way; drafts are taken back")   \
@@ -39,7 +39,8 @@ struct sim_client;
     X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \
     X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
     X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
-    X(YIELD, "pages are only taken for another that goes on: the first in order never yields")     \
+    X(ROWS, "when there are fewer rows than decode all have their turn")                           \
+    X(YIELD, "the last in order yields first, for another that goes on; the first never")          \
     X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
     X(WAKE, "the worker wakes no later than the first deadline")                                   \
     X(CANCEL, "a cancelled request is over at once and holds nothing")                             \

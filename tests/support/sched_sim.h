@@ -75,7 +75,7 @@ struct sim_client {
     int64_t last_ns, worst_ns; /* of the latest token; the longest time between two */
     char text[400];
     /* Of the rules. */
-    uint32_t n_preempted, n_flights, n_drafts_out;
+    uint32_t n_preempted, n_flights, n_drafts_out, n_rowless;
 };
 
 struct sim {
