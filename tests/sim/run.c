@@ -60,6 +60,7 @@ static void start(struct child *child, const struct run_opts *o, uint64_t first,
     int fd[2];
 
     child->n_says = 0;
+    fflush(stdout); /* or it comes twice */
     if (pipe(fd) < 0 || (child->pid = fork()) < 0) {
         perror("weft-sim");
         exit(2);

@@ -44,7 +44,7 @@ static bool one_in(struct rng *r, uint32_t n) {
 
 /* A pool for some hundred tokens; a hungry one is too small for all who run. */
 static uint32_t draw_pages(struct rng *r, const struct swarm *w) {
-    uint32_t tokens = w->hungry ? 40 + rng_below(r, 160) : 100 + rng_below(r, 400);
+    uint32_t tokens = w->hungry ? 80 + rng_below(r, 240) : 100 + rng_below(r, 400);
 
     return MIN(tokens / w->page_tokens + 1, 128);
 }
@@ -144,8 +144,10 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
 
 static uint32_t output_length(const struct run *u, struct rng *r) {
     /* Of many short answers it is learnt that the next ones will be short: then pages run out. */
-    if (u->w.hungry && u->sim.n_clients / 12 % 2 == 0)
+    if (u->w.hungry && u->sim.n_clients / 8 % 3 < 2)
         return 1 + rng_below(r, 2);
+    if (u->w.hungry)
+        return 40 + rng_below(r, 120);
     return 1 + rng_below(r, one_in(r, 8) ? 3 * u->w.output : u->w.output);
 }
 
@@ -169,7 +171,7 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
 
     if (u->w.hungry) /* many fit as long as they are short */
         n = 1 + n / 4;
-    struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.families),
+    struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.hungry ? 1 : u->w.families),
                                       rng_below(r, n + n / 4 + 2), output_length(u, r));
 
     c->m.share_key[15] = (uint8_t)rng_below(r, u->w.keys);

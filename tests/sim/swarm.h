@@ -43,8 +43,8 @@
     X(keys, 1 + rng_below(r, 3))                     /* of sharing */                              \
     X(families, 1 + rng_below(r, 4))                 /* of prompts with a common beginning */      \
     X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests go on with a conversation */ \
-    X(every, 1u << rng_below(r, 6)) /* steps from one request to the next, on average */           \
-    X(burst, one_in(r, 3) ? 2 + rng_below(r, 8) : 1)                                               \
+    X(every, 1u << rng_below(r, w->hungry ? 4 : 6))  /* steps between requests */                  \
+    X(burst, w->hungry || one_in(r, 3) ? 2 + rng_below(r, 10) : 1)                                 \
     X(prompt, 8 + rng_below(r, 120)) /* tokens, at most */                                         \
     X(output, 2 + rng_below(r, 60))                                                                \
     X(end, one_in(r, 2) ? rng_below(r, 60) : 0) /* end tokens of 1024 */                           \
@@ -55,10 +55,10 @@
     X(deadlines, one_in(r, 2) ? 1 + rng_below(r, 6) : 0)  /* one request in so many */             \
     X(cancels, one_in(r, 2) ? 10 + rng_below(r, 200) : 0) /* steps from one to the next */         \
     X(deaf, one_in(r, 2) ? 5 + rng_below(r, 60) : 0)                                               \
-    X(deaths, one_in(r, 3) ? 40 + rng_below(r, 400) : 0)                                           \
+    X(deaths, one_in(r, 3) ? 20 + rng_below(r, 200) : 0)                                           \
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
     X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
-    X(constrained, one_in(r, 2) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */
+    X(constrained, one_in(r, 3) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */
 
 struct swarm {
 #define X(name, draw) uint32_t name;
