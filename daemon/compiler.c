@@ -48,6 +48,7 @@ struct entry {
     enum entry_state state;
     uint64_t hash;
     char *text;
+    bool suspect; /* compiled alone */
     uint32_t tenant, n_refs, n_waiting, cap_waiting;
     uint64_t *waiting; /* ids */
     size_t bytes;
@@ -231,7 +232,7 @@ static struct entry *next(struct compiler *c) {
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
-        if (c->used_by[e->tenant % TENANTS] > most / 4)
+        if (e->suspect || c->used_by[e->tenant % TENANTS] > most / 4)
             continue;
         if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
             best = e;
@@ -239,19 +240,32 @@ static struct entry *next(struct compiler *c) {
     return best;
 }
 
+static void give(struct compiler *c, struct entry *e) {
+    list_remove(&e->link);
+    c->served[e->tenant % TENANTS] = ++c->turn;
+    e->state = ENTRY_AWAY;
+    e->job.n_blame = MIN(e->n_waiting, SUSPECTS_COMPILING_MAX);
+    memcpy(e->job.blame, e->waiting, e->job.n_blame * sizeof(*e->waiting));
+    c->n_queued--;
+    c->n_away++;
+    mbox_post(&c->to, &e->job.mail);
+}
+
 static void give_away(struct compiler *c) {
     struct entry *e;
 
-    while (c->n_away < AWAY_MAX && (e = next(c))) {
-        list_remove(&e->link);
-        c->served[e->tenant % TENANTS] = ++c->turn;
-        e->state = ENTRY_AWAY;
-        e->job.n_blame = MIN(e->n_waiting, SUSPECTS_COMPILING_MAX);
-        memcpy(e->job.blame, e->waiting, e->job.n_blame * sizeof(*e->waiting));
-        c->n_queued--;
-        c->n_away++;
-        mbox_post(&c->to, &e->job.mail);
+    while (c->n_away < AWAY_MAX && (e = next(c)))
+        give(c, e);
+}
+
+static struct entry *first_suspect(const struct compiler *c) {
+    LIST_FOREACH(node, &c->queued) {
+        struct entry *e = LIST_ENTRY(node, struct entry, link);
+
+        if (e->suspect)
+            return e;
     }
+    return NULL;
 }
 
 /* ---- what the scheduler calls ---- */
@@ -276,6 +290,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
         *out = e->job.constraint;
         return 0;
     }
+    e->suspect |= m->n_faults > 0;
     if (add_waiting(e, m->id) < 0)
         return -ENOMEM;
     give_away(c);
@@ -336,11 +351,8 @@ static void release(void *ctx, const struct constraint *constraint) {
 
 /* ---- results ---- */
 
-typedef void (*ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
-                         const struct err *why);
-
 /* The ids are taken off first: who is told may ask again. */
-static void tell(struct compiler *c, struct entry *e, ready_fn ready, void *ctx) {
+static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, void *ctx) {
     CLEANUP(freep) uint64_t *id = STEAL(e->waiting);
     const struct constraint *constraint = e->job.constraint;
     struct err err = e->job.err;
@@ -355,30 +367,53 @@ static void tell(struct compiler *c, struct entry *e, ready_fn ready, void *ctx)
         ready(ctx, id[i], constraint, constraint ? NULL : &err);
 }
 
-void compiler_deliver(struct compiler *c, ready_fn ready, void *ctx) {
-    struct mbox_link *mail = mbox_take(&c->from);
+/* A job has come back. */
+static void arrive(struct compiler *c, struct mbox_link *mail, compiler_ready_fn ready, void *ctx) {
+    struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
+
+    c->n_away--;
+    c->ns += (uint64_t)e->job.ns;
+    e->state = ENTRY_READY;
+    list_push_front(&c->ready, &e->link);
+    if (e->job.constraint) {
+        c->n_compiled++;
+        e->bytes =
+            sizeof(*e) + e->job.n_grammar + e->job.n_triggers + constraint_bytes(e->job.constraint);
+        c->bytes += e->bytes;
+    } else {
+        c->n_refused++;
+    }
+    tell(c, e, ready, ctx);
+}
+
+/* The counter is read before the mailbox, and also when nothing is there: a post is seen before its wake-up, which
+ * would otherwise stay and leave nobody asleep. */
+void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+    struct mbox_link *mail;
     uint64_t count;
 
-    if (!mail)
-        return;
+    if (c->turn == 0)
+        return; /* nothing was ever given away */
     ssize_t r = read(c->fd, &count, sizeof(count));
     (void)r;
-    for (; mail; mail = mbox_take(&c->from)) {
-        struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
+    while ((mail = mbox_take(&c->from)))
+        arrive(c, mail, ready, ctx);
+    evict(c);
+    give_away(c);
+}
 
-        c->n_away--;
-        c->ns += (uint64_t)e->job.ns;
-        e->state = ENTRY_READY;
-        list_push_front(&c->ready, &e->link);
-        if (e->job.constraint) {
-            c->n_compiled++;
-            e->bytes = sizeof(*e) + e->job.n_grammar + e->job.n_triggers +
-                       constraint_bytes(e->job.constraint);
-            c->bytes += e->bytes;
-        } else {
-            c->n_refused++;
-        }
-        tell(c, e, ready, ctx);
+bool compiler_has_suspect(const struct compiler *c) {
+    return first_suspect(c) != NULL;
+}
+
+void compiler_run_suspect(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+    while (c->n_away > 0)
+        arrive(c, mbox_wait(&c->from), ready, ctx);
+    struct entry *e = first_suspect(c);
+
+    if (e) {
+        give(c, e);
+        arrive(c, mbox_wait(&c->from), ready, ctx);
     }
     evict(c);
     give_away(c);

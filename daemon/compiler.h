@@ -9,7 +9,8 @@
  *                 '-- nobody waits |-- refused: told to those who wait, and forgotten
  *
  * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred large
- * schemas delays nobody else's small one. Memory: what nobody uses is kept up to max_bytes; what is in use may take
+ * schemas delays nobody else's small one. What a request brings that was present when a worker died is compiled while
+ * nothing else runs: if it kills again, nobody else is suspected. Memory: what nobody uses is kept up to max_bytes; what is in use may take
  * COMPILER_USED_FACTOR times as much, a tenant a quarter of that, and a request that would add to it waits.
  */
 
@@ -39,9 +40,12 @@ DEFINE_FREEP(struct compiler, compiler)
 const struct sched_constraints *compiler_source(struct compiler *c);
 /* Readable when something can be delivered. */
 int compiler_fd(const struct compiler *c);
+typedef void (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
+                                  const struct err *why);
 /* Tells the results that have arrived: exactly one call for each request that waited. */
-void compiler_deliver(struct compiler *c,
-                      void (*ready)(void *ctx, uint64_t id, const struct constraint *constraint,
-                                    const struct err *why),
-                      void *ctx);
+void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
+/* Something is queued that must be compiled while nothing else runs. */
+bool compiler_has_suspect(const struct compiler *c);
+/* Compiles one such, with no step under way; waits for it and tells as compiler_deliver() does. */
+void compiler_run_suspect(struct compiler *c, compiler_ready_fn ready, void *ctx);
 void compiler_stats(const struct compiler *c, struct compiler_stats *out);

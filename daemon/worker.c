@@ -291,7 +291,12 @@ static int serve(struct worker *w) {
         if (r < 0)
             return r;
         compiler_deliver(w->compiler, on_compiled, w);
-        r = sched_step(w->sched);
+        while (r == 0 && compiler_has_suspect(w->compiler)) {
+            r = sched_settle(w->sched);
+            if (r == 0)
+                compiler_run_suspect(w->compiler, on_compiled, w);
+        }
+        r = r < 0 ? r : sched_step(w->sched);
         if (r < 0)
             return r;
         if (r == 0)

@@ -390,6 +390,15 @@ int sched_step(struct sched *s) {
     return r;
 }
 
+int sched_settle(struct sched *s) {
+    int r = s->lost ? -EIO : 0;
+
+    while (r == 0 && sched_n_flights(s) > 0)
+        r = step_wait(s);
+    s->lost |= r < 0;
+    return r;
+}
+
 /* ---- news ---- */
 
 int sched_events(struct sched *s, struct buf *out) {

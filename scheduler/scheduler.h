@@ -80,6 +80,9 @@ void sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
  * is lost, the worker exits. */
 int sched_step(struct sched *s);
 
+/* Waits for the steps under way and takes their results: nothing runs then. 0; -EIO, -ENOMEM as sched_step(). */
+int sched_settle(struct sched *s);
+
 /* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there is
  * nothing new, -errno. sched_delivered() says that it was sent; without it the next call carries the
  * same tokens again and more. */

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "daemon/compiler.h"
 #include "tests/support/json_vocab.h"
 #include "text/constraint.h"
@@ -210,6 +211,49 @@ Test(compiler, memory_in_use_has_a_limit) {
             release(told[held].constraint);
     }
     cr_assert_eq(stats().used, 0);
+    end();
+}
+
+static uint32_t n_blamed[4];
+
+static void look(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    n_blamed[id] = suspects.n_compiling;
+    on_ready(ctx, id, c, why);
+}
+
+Test(compiler, a_suspect_is_compiled_when_nothing_else_runs) {
+    const struct sched_constraints *s;
+    const struct constraint *c;
+    struct submit m = {.id = 2, .n_faults = 1, .grammar = {"{\"regex\":\"b\"}", 13}};
+    struct err err;
+
+    begin(1 << 20);
+    s = compiler_source(compiler);
+    cr_assert_eq(ask_for(1, 0, "{\"regex\":\"[a-z]{1,90}\"}", "", &c), 1);
+    cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
+    cr_assert_eq(ask_for(3, 0, "{\"regex\":\"c\"}", "", &c), 1);
+    cr_assert(compiler_has_suspect(compiler));
+    while (stats().n_away > 0) { /* the others do not wait for it */
+        struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, look, NULL);
+    }
+    cr_assert_eq(n_told, 2);
+    cr_assert(compiler_has_suspect(compiler));
+    compiler_run_suspect(compiler, look, NULL);
+    cr_assert_not(compiler_has_suspect(compiler));
+    cr_assert_eq(n_told, 3);
+    cr_assert_eq(told[2].id, 2);
+    cr_assert_eq(n_blamed[2], 0, "the thread is done when it is told");
+    /* Its wake-up does not stay. */
+    struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+    for (int i = 0; i < 1000 && poll(&p, 1, 0) == 0; i++)
+        usleep(100);
+    compiler_deliver(compiler, look, NULL);
+    cr_assert_eq(poll(&p, 1, 0), 0);
+    for (int i = 0; i < 3; i++)
+        release(told[i].constraint);
     end();
 }
 

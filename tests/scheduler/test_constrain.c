@@ -369,6 +369,24 @@ Test(constrain, where_no_token_fits_the_request_ends_with_an_error) {
     }
 }
 
+Test(constrain, settling_leaves_nothing_under_way) {
+    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", ""), other = request(2, "", "");
+
+    begin(2, 0);
+    submit(&m);
+    submit(&other);
+    for (int i = 0; i < 10; i++)
+        step();
+    cr_expect_gt(sched_n_flights(sched), 0);
+    cr_expect_eq(sched_settle(sched), 0);
+    cr_expect_eq(sched_n_flights(sched), 0);
+    cr_expect_eq(sched_settle(sched), 0);
+    run();
+    cr_expect_eq(heard[1].finish, FINISH_STOP);
+    cr_expect_eq(heard[2].n, 200);
+    end();
+}
+
 Test(constrain, forced_text_is_drafted) {
     struct submit m = request(
         1,
