@@ -84,8 +84,9 @@ bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_
 struct toolcall_opts {
     const struct toolcall_format *format;       /* NULL: content and reasoning only */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
-    yyjson_val *tools;  /* of the request; outlives the parser. NULL: calls are content */
-    bool in_reasoning;  /* toolcall_opens_reasoning() */
+    yyjson_val *tools; /* of the request; outlives the parser. NULL: calls are content */
+    bool in_reasoning; /* toolcall_opens_reasoning() */
+    bool only_calls; /* nothing else was asked for: what is neither call nor reasoning is dropped */
     bool whole_calls;   /* a call is told when it is complete; a broken one is content */
     uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
     size_t max_held;    /* 0: TOOLCALL_HELD_MAX */

@@ -139,6 +139,7 @@ static void set_parse(struct work *w) {
         .reasoning = f->reasoning,
         .tools = yyjson_doc_get_root(w->r.functions),
         .max_calls = w->r.one_call ? 1 : 0,
+        .only_calls = w->r.choice.mode == TOOLS_REQUIRED,
     };
     w->parse.in_reasoning =
         toolcall_opens_reasoning(f->reasoning, w->prompts[0].text, w->prompts[0].len);

@@ -19,7 +19,7 @@ static void tell(struct toolcall_parser *p, const struct toolcall_event *e) {
 }
 
 static void tell_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
-    if (len)
+    if (len && (reasoning || !p->opts.only_calls))
         tell(p, &(struct toolcall_event){.kind = reasoning ? TOOLCALL_REASONING : TOOLCALL_CONTENT,
                                          .data = data,
                                          .len = len});

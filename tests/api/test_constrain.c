@@ -301,3 +301,29 @@ Test(constrain, what_cannot_be_called_is_named) {
     cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
     world_stop(&w);
 }
+
+/* What max_tokens leaves of a forced call is not content. */
+Test(constrain, a_forced_call_that_is_cut_is_no_text) {
+    struct world w;
+
+    with_template(&w, HERMES(""));
+    for (int forced = 0; forced < 2; forced++) {
+        struct reply r;
+        int fd = world_connect(&w);
+
+        world_post(&w, fd, CHAT,
+                   forced ? "{" HI "," CHOICE("\"required\"") "}" : "{" HI "," TOOLS "}");
+        while (w.port.n == (uint32_t)forced)
+            world_turn(&w);
+        fake_accept(&w.port, (uint32_t)forced);
+        fake_tokens(&w.port, (uint32_t)forced, "<tool_call>\n{\"name\": \"ge");
+        fake_finish(&w.port, (uint32_t)forced, FINISH_LENGTH);
+        world_receive(&w, fd, &r);
+        cr_expect(strstr(r.body.data, forced ? "\"content\":\"\"" : "\"content\":\"<tool_call>\\n"),
+                  "%s", r.body.data);
+        cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""));
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
