@@ -20,23 +20,31 @@ from weftd import BUILD, Skip, Weftd, main, tiny_model  # noqa: E402,F401
 UNREACHABLE = re.compile(r"\b(ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ERR_SOCKET_TIMEOUT|ENOTCACHED)\b.*")
 
 
-def install(name, *flags):
-    """The folder of client @name in the build folder, with its packages in it."""
-    source, folder = SOURCE / name, BUILD / "tests" / "clients" / name
+# Briefly: where there is no registry, nobody waits minutes to hear of it.
+NPM = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=120000"]
+refused = {}  # why, by client
+
+
+def install(name, *flags, source=None):
+    """The folder of client @name in the build folder, with its packages in it. @source: where its lock file is."""
+    source, folder = source or SOURCE / name, BUILD / "tests" / "clients" / name
     stamp, lock = folder / "node_modules" / ".package-lock.json", source / "package-lock.json"
     if not shutil.which("npm"):
         raise Skip("npm is not installed")
+    if name in refused:
+        raise Skip(refused[name])
     folder.mkdir(parents=True, exist_ok=True)
     for file in [*source.iterdir(), SOURCE / "tap.mjs"]:
         if file.is_file():
             shutil.copy(file, folder)
     if stamp.exists() and stamp.stat().st_mtime >= lock.stat().st_mtime:
         return folder
-    npm = subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", *flags], cwd=folder, capture_output=True, text=True)
+    npm = subprocess.run([*NPM, *flags], cwd=folder, capture_output=True, text=True)
     if npm.returncode:
         why = UNREACHABLE.search(npm.stderr)
         if why:
-            raise Skip("npm does not reach its registry: " + why.group(0)[:120])
+            refused[name] = "npm does not reach its registry: " + why.group(0)[:120]
+            raise Skip(refused[name])
         raise AssertionError("npm ci failed: " + npm.stderr)
     return folder
 
