@@ -34,8 +34,8 @@
 #define TURNS_MIN 4     /* before that is asked */
 #define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
 #define KEPT_DEN 4
-#define FORCE_NS INT64_C(5000000000)      /* that a program's turn waits for others' pages; */
-#define FORCE_PLAIN_NS INT64_C(250000000) /* a request without a program */
+#define FORCE_NS INT64_C(30000000000)     /* that a program's turn waits for others' pages; */
+#define FORCE_PLAIN_NS INT64_C(250000000) /* one without a program, or most of which is there */
 
 void retain_init(struct retain *t, bool off) {
     list_init(&t->kept);
@@ -208,10 +208,24 @@ void retain_for_running(struct sched *s, int64_t now) {
         ;
 }
 
+/* Most of it is there: it was active a moment ago, and costs little. */
+static bool is_returning(const struct request *r) {
+    return r->seen_hit >= r->n_tokens / 2;
+}
+
 static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {
-    int64_t patience = r->program ? FORCE_NS : FORCE_PLAIN_NS;
+    int64_t patience = r->program && !is_returning(r) ? FORCE_NS : FORCE_PLAIN_NS;
 
     return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
+}
+
+bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
+    uint32_t hit = r->seen_hit / s->rules.page_tokens;
+
+    if (r->program == 0 || r->seen_step == 0 || is_returning(r) || list_empty(&s->running) ||
+        list_empty(&s->retain.kept))
+        return false;
+    return plan_pages(&s->plan, r->n_tokens) - hit > room && now - r->since_ns < FORCE_NS;
 }
 
 /* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */

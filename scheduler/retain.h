@@ -53,7 +53,10 @@ void retain_take(struct sched *s, const struct request *r);
 void retain_expire(struct sched *s, int64_t now);
 /* Drops what is kept as far as those that run lack pages for their next rows. */
 void retain_for_running(struct sched *s, int64_t now);
-/* The same for the first of @r[0, n) that has waited long enough, or the very first when nobody runs. @promised: pages
- * that the running ones will take. */
+/* Whether waiting request @r should not be looked at yet: its program is not among those that fit. @room: pages that
+ * it could take. */
+bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now);
+/* Drops what is kept for the first of @r[0, n) that has waited long enough, or for the very first when nobody runs.
+ * @promised: pages that the running ones will take. */
 void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now);

@@ -155,7 +155,8 @@ static void gather_waiting(struct sched *s) {
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just yielded and whose samples are still to come. */
-    p->n_waiting = turns_waiting(s, candidate, over, SCHED_CANDIDATES);
+    p->n_waiting = turns_waiting(s, p->n_available - MIN(promised, p->n_available), candidate, over,
+                                 SCHED_CANDIDATES);
     retain_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     if (p->n_running == 0)

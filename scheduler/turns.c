@@ -123,7 +123,7 @@ static double price_ns(const struct sched *s, const struct request *r) {
     return 1e6 * (ms + cost_part_ms(&s->cost, &all, &one) * (n_out - request_n_out(r)));
 }
 
-static uint32_t collect(struct sched *s) {
+static uint32_t collect(struct sched *s, uint64_t room, int64_t now) {
     uint32_t n = 0;
 
     share_begin_pick(&s->turns.share);
@@ -133,7 +133,8 @@ static uint32_t collect(struct sched *s) {
         r->seat = UINT32_MAX;
         if (n == TURNS_ITEMS)
             break;
-        if (r->n_flights > 0 || !share_wants(&s->turns.share, r->turn))
+        if (r->n_flights > 0 || retain_pauses(s, r, room, now) ||
+            !share_wants(&s->turns.share, r->turn))
             continue;
         s->turns.item[n++] = (struct share_item){
             .ref = r->turn,
@@ -149,11 +150,13 @@ static uint32_t collect(struct sched *s) {
     return n;
 }
 
-uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32_t max) {
+uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out, bool *over,
+                       uint32_t max) {
     struct share *h = &s->turns.share;
     uint32_t index[SCHED_CANDIDATES], t = s->rules.page_tokens;
     int64_t now = clock_now(s->clock);
-    uint32_t n = share_pick(h, s->turns.item, collect(s), index, MIN(max, SCHED_CANDIDATES), now);
+    uint32_t n =
+        share_pick(h, s->turns.item, collect(s, room, now), index, MIN(max, SCHED_CANDIDATES), now);
 
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = s->turns.item[index[i]].who;

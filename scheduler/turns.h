@@ -39,9 +39,11 @@ bool turns_is_over(const struct sched *s, const struct request *r);
 /* Whether a tenant of which nothing runs whose part is a seat at least has waited for it: one that has more than its
  * part gives way. */
 bool turns_claim(const struct sched *s, int64_t now);
-/* Waiting requests in the order in which they should be admitted, those with a step under way left out. @over: which
+/* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
+ * programs are paused (@room pages are there) left out. @over: which
  * of them would give their tenants more than their parts. How many, at most @max. */
-uint32_t turns_waiting(struct sched *s, struct request **out, bool *over, uint32_t max);
+uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out, bool *over,
+                       uint32_t max);
 /* After the plan's admissions: counts whom they overtook. */
 void turns_note_admissions(struct sched *s);
 /* Step @t took @ns: charges those who were in it. */

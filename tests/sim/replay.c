@@ -363,6 +363,10 @@ static void report(struct replay *p, const char *policy) {
            (unsigned long long)(p->t.until_ms
                                     ? 0
                                     : s->seen.n_rows - p->n_needed - (n_drafted - n_accepted)));
+    if (s->stats.n_recomputed_tokens + s->stats.n_retained_dropped > 0)
+        printf("%llu tokens of earlier turns computed again, %llu kept turns dropped\n",
+               (unsigned long long)s->stats.n_recomputed_tokens,
+               (unsigned long long)s->stats.n_retained_dropped);
     if (n_drafted > 0)
         printf("drafts: %llu of %llu accepted\n", (unsigned long long)n_accepted,
                (unsigned long long)n_drafted);
