@@ -1,5 +1,6 @@
 #include "api/family.h"
 
+#include <ctype.h>
 #include <string.h>
 
 /*
@@ -43,6 +44,35 @@ static bool drops_system(const struct template *t) {
     return ok && !found;
 }
 
+/* Whether @word is in the source, not as the beginning of a longer one. */
+static bool has_word(const struct api_model *m, const char *word) {
+    const char *at = m->template_source, *end = at + m->template_len;
+    size_t n = strlen(word);
+
+    while ((at = memmem(at, (size_t)(end - at), word, n))) {
+        at += n;
+        if (at == end || (!isalnum((unsigned char)*at) && *at != '_'))
+            return true;
+    }
+    return false;
+}
+
+/* Most templates read reasoning_content, as clients write it. */
+static const char *name_of_thoughts(const struct api_model *m) {
+    static const char *const rows[][2] = {
+        {"message.thinking", "thinking"},   {"message['thinking']", "thinking"},
+        {"message.thought", "thought"},     {"message['thought']", "thought"},
+        {"message.reasoning", "reasoning"}, {"message['reasoning']", "reasoning"},
+    };
+
+    if (!m->template_source || has_word(m, "reasoning_content"))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (has_word(m, rows[i][0]))
+            return rows[i][1];
+    return NULL;
+}
+
 static bool wants_text(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
@@ -61,6 +91,7 @@ void family_init(struct family *f, const struct api_model *m) {
     }
     f->takes_tools = template_uses(m->template, "tools");
     f->text_args = f->takes_tools && wants_text(m->template);
+    f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);
     f->reasons = f->reasoning || (f->format && f->format->has_reasoning);
 }

@@ -243,6 +243,26 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     return r < 0 ? r : put_text(b, to, &text);
 }
 
+/* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside a call
+ * and shows both as analysis: there they are one. */
+static int put_thoughts(struct build *b, yyjson_mut_val *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_val *thoughts = yyjson_mut_obj_get(to, "reasoning_content");
+    yyjson_mut_val *content = yyjson_mut_obj_get(to, "content");
+    bool both = strcmp(b->form->thoughts, "thinking") == 0 && yyjson_mut_get_len(content) &&
+                yyjson_mut_obj_get(to, "tool_calls");
+
+    if (!yyjson_mut_get_len(thoughts))
+        return 0;
+    if (buf_add(&text, yyjson_mut_get_str(thoughts), yyjson_mut_get_len(thoughts)) < 0 ||
+        (both && (buf_add_str(&text, "\n\n") < 0 ||
+                  buf_add(&text, yyjson_mut_get_str(content), yyjson_mut_get_len(content)) < 0)))
+        return -ENOMEM;
+    if (both)
+        yyjson_mut_set_str(content, "");
+    return put(b, to, b->form->thoughts, yyjson_mut_strncpy(b->doc, text.data, text.len));
+}
+
 static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     const char *role = role_of(yyjson_obj_get(m, "role"));
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
@@ -267,7 +287,7 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
         r = put_string(b, m, to,
                        yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
                        "reasoning_content");
-    return r;
+    return r == 0 && b->form->thoughts ? put_thoughts(b, to) : r;
 }
 
 /* Results that follow each other become one message of the user. @m and @b->i go on to the last. */

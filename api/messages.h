@@ -14,6 +14,7 @@ struct messages_form {
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */
     bool describes; /* it cannot do without a description of each tool */
+    const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
 };
 
 /* Sets @r->functions: checked copies of the tools that the model is offered. */

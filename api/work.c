@@ -212,9 +212,10 @@ static int add_prefill(struct work *w) {
 }
 
 static int render(struct work *w) {
-    struct messages_form form = {.plain = !w->api->family.takes_tools,
-                                 .text_args =
-                                     !w->api->family.takes_tools || w->api->family.text_args};
+    const struct family *f = &w->api->family;
+    struct messages_form form = {.plain = !f->takes_tools,
+                                 .text_args = !f->takes_tools || f->text_args,
+                                 .thoughts = f->thoughts};
     int r = messages_functions(&w->r, &w->err);
 
     if (r == 0)

@@ -152,3 +152,36 @@ Test(real, every_template_takes_what_agents_send) {
         free(source);
     }
 }
+
+Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
+    static const struct {
+        const char *name, *want;
+    } rows[] = {
+        {"openai-gpt-oss-120b", "<|channel|>analysis<|message|>thought-one\n\nsaid-two<|end|>"},
+        {"upstage-Solar-Open-100B", "<|think|>thought-one<|end|>"},
+        {"Qwen-Qwen3-0.6B", "<think>\nthought-one\n</think>"},
+    };
+    static const char fields[] =
+        "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"D\",\"parameters\":{"
+        "\"type\":\"object\",\"properties\":{}}}],\"input\":[{\"role\":\"user\",\"content\":"
+        "\"hi\"},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\","
+        "\"text\":\"thought-one\"}]},{\"role\":\"assistant\",\"content\":\"said-two\"},{\"type\":"
+        "\"function_call\",\"call_id\":\"abcdefgh1\",\"name\":\"f\",\"arguments\":\"{}\"},{"
+        "\"type\":\"function_call_output\",\"call_id\":\"abcdefgh1\",\"output\":\"out-three\"}]";
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct world w;
+        struct reply r;
+        size_t len;
+        char *source = read_source(rows[i].name, &len);
+
+        use_template(&w, source, len);
+        responses_ask(&w, fields, "x", &r);
+        cr_assert_eq(r.status, 200, "%s: %s", rows[i].name, r.body.data);
+        cr_expect(strstr(responses_prompt(&w), rows[i].want), "%s: %s", rows[i].name,
+                  responses_prompt(&w));
+        reply_deinit(&r);
+        world_stop(&w);
+        free(source);
+    }
+}
