@@ -17,7 +17,7 @@
 /*
  * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
  * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
- * INLINE_MAX take some tens of microseconds here; a grammar that takes longer goes on there. Huge ones
+ * INLINE_MAX take some tens of microseconds here; a grammar that takes longer is huge. Huge ones
  * never have all threads: they queue among themselves, so that a few clients with books to read do not
  * hold up those with pages. Everything that a work touches on the pool is its own, or immutable: the
  * tokenizer, the template, the options.
@@ -352,7 +352,7 @@ static int run(struct work *w, bool quick) {
 static void on_work(uv_work_t *uv) {
     struct work *w = CONTAINER_OF(uv, struct work, uv);
 
-    w->result = run(w, false);
+    w->result = run(w, !w->huge);
 }
 
 static void finish(struct work *w) {
@@ -393,13 +393,22 @@ static void begin_next(struct api *a) {
     }
 }
 
+/* What takes long waits for its turn. */
+static void enqueue(struct work *w) {
+    w->huge = true;
+    list_push_back(&w->api->huge, &w->link);
+}
+
 static void on_done(uv_work_t *uv, int status) {
     struct work *w = CONTAINER_OF(uv, struct work, uv);
     struct api *a = w->api;
 
     (void)status;
     a->n_huge -= w->huge;
-    finish(w); /* may free it */
+    if (w->result == -EAGAIN)
+        enqueue(w);
+    else
+        finish(w); /* may free it */
     begin_next(a);
 }
 
@@ -419,14 +428,15 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
     /* What is far more than fits is not tokenised to its end. */
     w->max_tokens = MIN(c->api->model->max_context, 1u << 28) * 2 + 65536;
     if (w->huge) {
-        list_push_back(&w->api->huge, &w->link);
+        enqueue(w);
         begin_next(w->api);
     } else if (w->body.len > INLINE_MAX) {
         begin(w);
     } else {
         w->result = run(w, true);
         if (w->result == -EAGAIN) {
-            begin(w);
+            enqueue(w);
+            begin_next(w->api);
             return;
         }
         finish(w);

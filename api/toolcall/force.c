@@ -187,6 +187,16 @@ static bool is_plain(const char *name) {
     return n && !name[n] && n <= TOOLCALL_NAME_MAX;
 }
 
+/* "tools[2].function.parameters" is where its schema is: its name is beside it. */
+static int refuse_name(struct force *f) {
+    const char *param = f->tool->param, *dot = strrchr(param, '.');
+    char name[64];
+
+    snprintf(name, sizeof(name), "%.*sname", dot ? (int)(dot - param) + 1 : 0, param);
+    return err_set_code(f->err, 400, "grammar_unsupported", name,
+                        "%s: calls of a function with this name cannot be forced.", name);
+}
+
 /* NAME name_end ARGUMENTS, for each tool. */
 static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     yyjson_mut_val *either = node_list(f->n, "either");
@@ -198,7 +208,7 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
         f->tool = &o->tools[i];
         f->prop = NULL;
         if (!is_plain(f->tool->name))
-            return force_refuse(f, "this function's name");
+            return refuse_name(f);
         force_piece(f, one, f->tool->name, NULL);
         put_either(f, one, f->shape->name_end, f->shape->name_end_also);
         r = put_args(f, one);

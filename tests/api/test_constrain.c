@@ -287,8 +287,8 @@ Test(constrain, what_cannot_be_called_is_named) {
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
         {"\"tools\":[" TOOL("get", ",\"strict\":true" SCHEMA_OF("{\"not\":{}}")) "]",
          "tools[0].function.parameters", "grammar_unsupported"},
-        {"\"tool_choice\":\"required\",\"tools\":[" TOOL("a b", "") "]",
-         "tools[0].function.parameters", "grammar_unsupported"},
+        {"\"tool_choice\":\"required\",\"tools\":[" TOOL("a b", "") "]", "tools[0].function.name",
+         "grammar_unsupported"},
     };
     struct world w;
     char body[1000];

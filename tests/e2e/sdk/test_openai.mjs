@@ -150,6 +150,36 @@ test("a request with tools is answered, plain and by the SDK's stream", async ()
     check((await client.chat.completions.create({ ...body, messages: past })).choices[0]);
 });
 
+const weather = { type: "object", properties: { city: { type: "string", maxLength: 20 }, days: { type: "integer", minimum: 1, maximum: 9 } }, required: ["city", "days"], additionalProperties: false };
+function isWeather(v) {
+    assert.deepEqual(Object.keys(v), ["city", "days"]);
+    assert.ok(typeof v.city === "string" && Number.isInteger(v.days) && v.days >= 1 && v.days <= 9, JSON.stringify(v));
+}
+
+test("what the SDK parses fits its schema", async () => {
+    const response_format = { type: "json_schema", json_schema: { name: "weather", strict: true, schema: weather } };
+    for (const temperature of [0, 1]) {
+        const body = { model, messages, response_format, temperature, seed: 5, max_tokens: 200 };
+        const whole = await client.chat.completions.parse(body);
+        isWeather(whole.choices[0].message.parsed);
+        const streamed = await client.chat.completions.stream(body).finalChatCompletion();
+        isWeather(JSON.parse(streamed.choices[0].message.content));
+        assert.equal(streamed.choices[0].message.content, whole.choices[0].message.content);
+    }
+});
+
+test("the SDK runs the tool that it asked for", async () => {
+    const seen = [];
+    const tools = [{ type: "function", function: { name: "get_weather", parameters: weather, strict: true, parse: JSON.parse, function: (v) => (seen.push(v), "rain") } }];
+    const body = { model, messages, tools, tool_choice: "required", parallel_tool_calls: false, temperature: 1, seed: 2, max_tokens: 200 };
+    for (const stream of [false, true]) {
+        const runner = client.chat.completions.runTools({ ...body, stream }, { maxChatCompletions: 2 });
+        await runner.done();
+        assert.ok(seen.length >= 1, "no call");
+        seen.splice(0).forEach(isWeather);
+    }
+});
+
 test("an aborted stream frees its generation", async () => {
     const stream = await client.chat.completions.create({ model, messages, max_tokens: 1500, stream: true, temperature: 1, seed: 1, ignore_eos: true });
     for await (const _ of stream) break;
