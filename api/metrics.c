@@ -193,6 +193,10 @@ static void put_load(struct page *p, const struct api *a) {
     counter(p, "weft_masks_total", "Masks of constrained tokens.", w->n_masks);
     single(p, "weft_mask_seconds_total", "counter", "Time that masks took of the step loop.",
            (double)w->mask_ns_total / 1e9);
+    counter(p, "weft_host_saved_tokens_total", "Tokens whose pages were copied to host memory.",
+            w->n_saved_tokens);
+    counter(p, "weft_host_fetched_tokens_total", "Tokens whose pages came back from there.",
+            w->n_fetched_tokens);
     put_by_source(p, "weft_draft_tokens_total", "Drafted tokens by source.", w->drafted_by);
     put_by_source(p, "weft_draft_accepted_tokens_total", "Those of them that were right.",
                   w->accepted_by);

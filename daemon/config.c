@@ -94,6 +94,9 @@ const struct option config_table[] = {
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", kv_memory, "0", 0, 4096 * GiB,
          "KV memory of the cpu backend; 0: a quarter of the memory that is free."),
+    SIZE("engine", "host-kv-memory", host_kv_memory, "0", 0, 4096 * GiB,
+         "Memory of the machine for prefixes that a device has no room for; they come back faster "
+         "than they are computed."),
     SIZE("engine", "draft-kv-memory", draft_kv_memory, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of that of the model."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0", false, "Format of keys and values."),

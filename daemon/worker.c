@@ -113,6 +113,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         .n_pages = m->n_pages,
         .page_tokens = m->page_tokens,
         .kv_bytes = m->kv_bytes,
+        .host_kv_bytes = m->host_kv_bytes,
         .max_context = m->max_context,
         .max_rows = m->max_rows,
         .max_seqs = m->max_seqs,
@@ -132,6 +133,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         return r;
     o.file = w->draft_file;
     o.n_pages = o.max_context = 0;
+    o.host_kv_bytes = 0;
     o.kv_bytes = m->draft_kv_bytes;
     o.digest = false;
     r = check_tokens(w, err);

@@ -163,6 +163,7 @@ static void send_open(struct workers *w) {
         .digest = c->digests,
         .no_speculation = strcmp(c->speculation, "off") == 0,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
+        .host_kv_bytes = c->host_kv_memory,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
         .no_retention = strcmp(c->retention, "off") == 0,
     };

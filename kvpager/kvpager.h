@@ -67,6 +67,11 @@ void kv_pager_drop_cached(struct kv_pager *p);
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *share,
                                const int32_t *tokens, uint32_t n_tokens);
 
+/* The published pages [from, from + max) of that prefix, as far as there are any: their number. */
+uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_share *share,
+                       const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
+                       uint32_t max);
+
 /* A sequence without pages. -ENOMEM: more than max_seqs. */
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share);
 /* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */

@@ -209,6 +209,20 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *
     return m;
 }
 
+uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_share *share,
+                       const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
+                       uint32_t max) {
+    uint32_t t = p->opts.page_tokens, end = MIN(n_tokens / t, from + max), i = 0;
+    struct walk w = walk_start(p, share);
+
+    while (i < end && walk_down(p, &w, tokens + (size_t)i * t)) {
+        if (i >= from)
+            out[i - from] = w.page;
+        i++;
+    }
+    return i > from ? i - from : 0;
+}
+
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share) {
     struct list *node = list_pop_front(&p->unused_seqs);
 

@@ -58,7 +58,7 @@ struct msg_open {
     uint32_t digest;         /* 0 or 1 */
     uint32_t no_speculation; /* 0 or 1 */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
-    uint64_t draft_kv_bytes;
+    uint64_t draft_kv_bytes, host_kv_bytes;
     uint32_t no_retention; /* likewise */
 };
 
@@ -159,7 +159,8 @@ struct msg_stats {
     uint64_t step_ns_total, plan_ns_total, wait_ns_total;
     uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
-    uint64_t n_drafts, n_drafted, n_accepted; /* sequences' steps with drafts; draft tokens */
+    uint64_t n_drafts, n_drafted, n_accepted;  /* sequences' steps with drafts; draft tokens */
+    uint64_t n_saved_tokens, n_fetched_tokens; /* to host memory, and back */
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
     uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */
     uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */

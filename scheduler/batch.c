@@ -36,6 +36,7 @@ void batch_deinit(struct batch *t) {
     for (uint32_t i = 0; i < t->cap_masks; i++)
         free(t->mask[i]);
     free(t->mask);
+    free(t->copy);
     *t = (struct batch){0};
 }
 
@@ -172,6 +173,20 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     r->n_flights++;
     r->n_pending += it->samples;
     r->want = it->want0 + MUTANT(feed_first_want, it->n_wants - 1, 0);
+}
+
+struct engine_copy *batch_copies(struct batch *t, uint32_t n) {
+    if (n > t->cap_copies) {
+        struct engine_copy *c = realloc(t->copy, n * sizeof(*c));
+
+        if (!c)
+            return NULL;
+        t->copy = c;
+        t->cap_copies = n;
+    }
+    t->b.before = t->copy;
+    t->b.n_before = n;
+    return t->copy;
 }
 
 /* Most steps need none, so they are made when they are needed and kept. */

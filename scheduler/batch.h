@@ -36,6 +36,8 @@ struct batch {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
+    struct engine_copy *copy; /* [cap_copies] */
+    uint32_t cap_copies;
     uint32_t **mask; /* [cap_masks] of n_words, NULL where none was needed yet */
     uint32_t n_masks, cap_masks, n_words;
 };
@@ -51,6 +53,8 @@ void batch_begin(struct batch *t, uint64_t step);
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
+/* Room for @n copies that are made before the step; NULL: no memory. */
+struct engine_copy *batch_copies(struct batch *t, uint32_t n);
 /* An empty mask that stays until the next step is begun; NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 

@@ -9,6 +9,7 @@
 #include "scheduler/retain.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
+#include "scheduler/spill.h"
 #include "scheduler/turns.h"
 
 #define SCHED_DEPTH_MAX 2u
@@ -38,6 +39,7 @@ struct sched {
     struct estimate estimate;
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
+    struct spill spill;
     struct turns turns;
     struct retain retain;
     int64_t

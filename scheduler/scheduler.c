@@ -59,7 +59,8 @@ static int init_pager(struct sched *s) {
         .no_sharing = s->opts.no_prefix_sharing,
         .n_embd = i->hidden ? i->n_embd : 0,
     };
-    return kv_pager_new(&s->pager, &o);
+    int e = kv_pager_new(&s->pager, &o);
+    return e < 0 ? e : spill_init(&s->spill, &o, i->n_host_pages);
 }
 
 static int init_plan(struct sched *s) {
@@ -174,6 +175,7 @@ struct sched *sched_free(struct sched *s) {
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
+    spill_deinit(&s->spill);
     turns_deinit(s);
     retain_deinit(&s->retain);
     kv_pager_free(s->pager);
@@ -209,6 +211,8 @@ static void count_end(struct sched *s, const struct request *r) {
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     recorder_ended(s, r, why);
+    if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH))
+        spill_save(&s->spill, &r->share, r->tokens, kv_seq_committed(r->seq));
     if (why == FINISH_STOP || why == FINISH_LENGTH)
         retain_turn(s, r, clock_now(s->clock));
     r->seq = kv_seq_free(r->seq);
@@ -451,6 +455,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_evicted = kv.n_evicted;
     out->n_lookup_tokens = kv.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens;
+    out->n_saved_tokens = s->spill.n_saved_tokens;
+    out->n_fetched_tokens = s->spill.n_fetched_tokens;
     out->n_running = length(&s->running);
     out->n_waiting = length(&s->waiting) + length(&s->compiling);
     out->n_pages = kv.n_pages;

@@ -41,15 +41,37 @@ static bool can_attach(const struct sched *s, const struct request *r) {
            r->n_computed == n_pages * s->rules.page_tokens;
 }
 
-static void attach(struct sched *s, struct request *r) {
-    uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
-
+/* @r has its first @n tokens without having computed them. */
+static void note_cached(struct sched *s, struct request *r, uint32_t n) {
     if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
         s->stats.n_cached_tokens += to - from;
     }
     r->n_computed = n;
+}
+
+static void attach(struct sched *s, struct request *r) {
+    note_cached(s, r, kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
+}
+
+/*
+ * Brings back from host memory what comes next of @r. Where others wait for the step it is done in parts; until the last
+ * one @r has nothing to compute. Where nothing comes, since it is gone or there is no page, it is computed.
+ */
+static void fetch(struct sched *s, struct request *r) {
+    bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
+    uint32_t before = r->n_computed, most = UINT32_MAX;
+
+    if (!alone)
+        most = SPILL_FETCH_PAGES - MIN(SPILL_FETCH_PAGES, s->spill.n_fetched);
+    if (most == 0)
+        return;
+    note_cached(s, r,
+                spill_fetch(&s->spill, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
+                            s->plan.n_running));
+    if (r->n_computed == before || r->n_computed >= r->n_host)
+        r->n_host = 0;
 }
 
 /*
@@ -94,6 +116,10 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         q->n_stored = kv_seq_committed(r->seq);
         kv_seq_pages(r->seq, &q->n_pages);
     }
+    if (r->n_host > 0) { /* nothing to compute before its pages are there */
+        q->n_tokens = q->n_computed;
+        q->last = true;
+    }
 }
 
 /* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long prompt
@@ -137,6 +163,8 @@ static void gather_running(struct sched *s) {
                 continue;
             if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
                 attach(s, r);
+            if (r->n_host > 0)
+                fetch(s, r);
             s->planned[p->n_running] = r;
             describe(s, r, &p->req[p->n_running]);
             p->req[p->n_running].over = turns_is_over(s, r);
@@ -190,11 +218,13 @@ static void gather(struct sched *s) {
 
 static void preempt(struct sched *s, struct request *r) {
     recorder_preempted(s, r, kv_seq_sole(r->seq));
+    spill_swap(&s->spill, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
     r->n_tokens -= MUTANT(preempted_token_lost, 0, request_n_out(r) > 0);
     r->queued.standing.key += MUTANT(preempted_to_the_back, 0, 1000000000);
+    r->n_host = 0;
     r->n_preempted++;
     r->n_bypassed = 0;
     r->seen_step = 0;
@@ -217,6 +247,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     if (q->n_share > 0)
         attach(s, r);
     assert(r->n_computed == q->n_hit);
+    r->n_host = r->n_host > r->n_computed ? r->n_host : 0;
     retain_take(s, r);
     recorder_admitted(s, r);
     r->n_bypassed = 0;
@@ -226,8 +257,26 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     }
 }
 
+/* Whether somebody who is admitted has more in host memory than the device has. */
+static bool look_in_host(struct sched *s) {
+    const struct plan *p = &s->plan;
+    bool found = false;
+
+    for (uint32_t i = p->n_running; s->spill.host && i < p->n_running + p->n_waiting; i++) {
+        struct request *r = s->planned[i];
+
+        if (!p->req[i].admitted)
+            continue;
+        r->n_host = spill_has(&s->spill, &r->share, r->tokens, request_shareable(r));
+        if (r->n_host <= p->req[i].n_hit)
+            r->n_host = 0;
+        found |= r->n_host > 0;
+    }
+    return found;
+}
+
 /* Yield first: what is admitted may find the pages. Attach before anything grows and evicts. */
-static void apply(struct sched *s, int64_t now) {
+static void apply_places(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n = p->n_running + p->n_waiting;
 
@@ -244,7 +293,12 @@ static void apply(struct sched *s, int64_t now) {
         if (p->req[i].admitted)
             admit(s, s->planned[i], &p->req[i], now);
     turns_note_admissions(s);
-    for (uint32_t i = 0; i < n; i++) {
+}
+
+static void apply_rows(struct sched *s) {
+    const struct plan *p = &s->plan;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
 
         if (q->n_rows == 0)
@@ -255,10 +309,18 @@ static void apply(struct sched *s, int64_t now) {
     }
 }
 
-static void build(struct sched *s, struct batch *t) {
+static int build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->n_launched + 1);
+    spill_work(&s->spill, s->pager);
+    if (s->spill.n_copies > 0) {
+        struct engine_copy *copy = batch_copies(t, s->spill.n_copies);
+
+        if (!copy)
+            return -ENOMEM;
+        spill_take(&s->spill, copy);
+    }
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         struct request *r = s->planned[i];
@@ -271,6 +333,7 @@ static void build(struct sched *s, struct batch *t) {
     t->expect_ns = p->expect_ns;
     s->plan.drafting = t->drafts;
     t->alone = p->alone != PLAN_NOBODY;
+    return 0;
 }
 
 /* ---- the page of suspects ---- */
@@ -332,24 +395,31 @@ static int draft(struct sched *s, struct batch *t) {
     return 0;
 }
 
-/* Plans until there is a step to launch: yielding and admitting alone are no step. 0; 1: nobody can run
- * now. */
+/* Plans until there is a step to launch: yielding, admitting and bringing back alone are no step. 0; 1: nobody can
+ * run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
+    uint32_t n_places = 0;
 
-    for (uint32_t i = 0;; i++) {
-        assert(i <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
+    for (;;) {
+        assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);
         plan_step(p);
         /* Who must be alone and who drafts waits until nothing is under way. */
         if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_flights(s) > 0)
             return 1;
-        apply(s, now);
+        bool again = look_in_host(s);
+        apply_places(s, now);
+        n_places += p->n_yielded + p->n_admitted > 0;
+        if (again)
+            continue;
+        apply_rows(s);
         recorder_plan(s, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
-        if (p->n_yielded + p->n_admitted == 0)
+        if (p->n_yielded + p->n_admitted + s->spill.n_fetched == 0)
             break;
+        s->spill.n_fetched = 0; /* nobody waits for the step: go on bringing back */
     }
     /* A promise of plan_step(): somebody is always able to go on, or is under way. */
     assert(sched_n_flights(s) > 0 || p->n_running + p->n_waiting == 0);
@@ -411,7 +481,9 @@ int step_launch(struct sched *s) {
         e = plan(s, begin);
     if (e != 0)
         return e;
-    build(s, t);
+    e = build(s, t);
+    if (e < 0)
+        return e;
     int64_t now = clock_now(s->clock);
     if (sched_n_flights(s) == 0)
         s->host_ns += (MIN(now - s->last_end_ns - t->draft_ns, HOST_MAX_NS) - s->host_ns) / 8;
@@ -464,7 +536,8 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns, t->expect_ns + t->draft_ns);
     recorder_step(s, t, ns, now);
-    cost_learn(&s->cost, &t->shape, ns);
+    if (t->b.n_before == 0) /* copies are not in its features */
+        cost_learn(&s->cost, &t->shape, ns);
     s->last_end_ns = now;
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;

@@ -101,6 +101,15 @@ def test_preempted_and_computed_again():
         assert a["digests"] == b["digests"] and a["token_ids"] == b["token_ids"]
 
 
+def test_brought_back_from_host_memory():
+    small = ("--max-context", 1024, "--kv-pages", 34, "--host-kv-memory", "64M")
+    with Weftd(*BASE, *small) as d:
+        for turn in ("first", "second", "third"):
+            for r, e in zip(REQUESTS, expected()):
+                check(d, r, e, f"host memory, {turn} time")
+        assert d.stats()["worker"]["host_fetched_tokens"] > 1000, "nothing came back: the test is blind"
+
+
 def test_with_one_two_and_three_threads():
     for n in (1, 2, 3):
         check_all(f"{n} threads", "--threads", n)

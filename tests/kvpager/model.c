@@ -268,6 +268,14 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
     }
     EXPECT(got.n_tokens, want.n_tokens);
     EXPECT(got.n_idle, want.n_idle);
+
+    /* The pages themselves, from the middle on, at most four. */
+    uint32_t t = m->opts.page_tokens, n = want.n_tokens / t, from = n / 2;
+    kv_page page[4];
+    EXPECT(kv_pager_find(m->pager, &key, token, n_tokens, from, page, 4), MIN(n - from, 4u));
+    for (uint32_t i = from; i < MIN(n, from + 4); i++)
+        for (uint32_t k = 0; k < t; k++)
+            EXPECT(m->shadow[page[i - from]][k], token[i * t + k]);
 }
 
 /* Pages that no other sequence holds: its own, and published ones whose only holder it is. */

@@ -36,6 +36,54 @@ Test(scheduler, preemption_changes_no_token) {
     }
 }
 
+/* A first conversation is pushed out of the device by others and comes back from host memory. */
+Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sim_opts o = {.sched = {.depth = depth}, .n_pages = 24, .n_host_pages = 200};
+
+        sim_init(&sim, &o);
+        sim_submit(&sim, sim_client(&sim, 200, 1, 192, 20), 0);
+        sim_run(&sim, 500);
+        for (uint32_t i = 2; i < 6; i++) {
+            sim_submit(&sim, sim_client(&sim, 200, i, 0, 20), 0);
+            sim_run(&sim, 500);
+        }
+        uint64_t rows = rows_computed();
+        sim_submit(&sim, sim_client(&sim, 200, 1, 192, 20), 0);
+        sim_run(&sim, 500);
+        const struct sim_client *c = &sim.client[sim.n_clients - 1];
+        cr_expect_eq(c->n_cached, 192);
+        cr_expect_eq(rows_computed() - rows, 200 - 192 + 19);
+        cr_expect_geq(sim.sched->spill.n_fetched_tokens, 192);
+        sim_deinit(&sim);
+    }
+}
+
+/* Beside others a long prefix comes back in parts: nobody waits for all of it. */
+Test(scheduler, what_comes_back_does_not_hold_others_up) {
+    struct sim_opts o = {.n_pages = 700, .page_tokens = 1, .n_host_pages = 2000};
+
+    sim_init(&sim, &o);
+    sim_submit(&sim, sim_client(&sim, 400, 1, 399, 2), 0);
+    sim_run(&sim, 500);
+    sim_submit(&sim, sim_client(&sim, 20, 4, 0, 60), 0);
+    sim_run(&sim, 500); /* while it is saved */
+    sim_submit(&sim, sim_client(&sim, 500, 2, 0, 190), 0);
+    sim_run(&sim, 2000); /* drops the first from the device */
+    sim_submit(&sim, sim_client(&sim, 20, 3, 0, 60), 0);
+    sim_submit(&sim, sim_client(&sim, 400, 1, 399, 2), 0);
+    uint32_t most = 0;
+    while (sim.n_live > 0) {
+        uint64_t before = sim.sched->spill.n_fetched_tokens;
+
+        cr_assert_geq(sim_step(&sim), 0);
+        most = MAX(most, (uint32_t)(sim.sched->spill.n_fetched_tokens - before));
+    }
+    cr_expect_eq(most, SPILL_FETCH_PAGES);
+    cr_expect_eq(sim.client[sim.n_clients - 1].n_cached, 399);
+    sim_deinit(&sim);
+}
+
 Test(scheduler, siblings_compute_their_common_prefix_once) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         for (uint32_t chunk = 0; chunk <= 40; chunk += 20) {

@@ -249,6 +249,7 @@ static void options(const struct swarm *w, struct sim_opts *o) {
                   .max_draft = w->max_draft,
                   .force_draft = w->force_draft},
         .n_pages = w->pages,
+        .n_host_pages = w->host_pages,
         .page_tokens = w->page_tokens,
         .max_context = w->context,
         .max_clients = SWARM_ACTIONS,

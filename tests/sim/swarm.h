@@ -58,7 +58,8 @@
     X(deaths, one_in(r, 3) ? 20 + rng_below(r, 200) : 0)                                           \
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
     X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
-    X(constrained, one_in(r, 3) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */
+    X(constrained, one_in(r, 3) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
+    X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -173,6 +173,7 @@ static void new_worker(struct sim *s) {
     struct telltale t = o->machine;
     struct engine_opts e = {
         .n_pages = o->n_pages,
+        .n_host_pages = o->n_host_pages,
         .page_tokens = o->page_tokens,
         .max_context = o->max_context,
         .max_rows = o->sched.max_rows,

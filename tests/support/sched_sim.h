@@ -39,6 +39,7 @@ struct sim_opts {
     enum sim_drafts drafts;
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
+    uint32_t n_host_pages;
     uint32_t max_clients;                       /* 0: SIM_CLIENTS */
     uint32_t end_per_1024;                      /* how often the end token is drawn */
     uint64_t fail_launch, fail_wait;            /* of the first worker */
