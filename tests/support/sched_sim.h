@@ -40,10 +40,10 @@ struct sim_opts {
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t n_host_pages;
-    uint32_t max_clients;                       /* 0: SIM_CLIENTS */
-    uint32_t end_per_1024;                      /* how often the end token is drawn */
-    uint64_t fail_launch, fail_wait;            /* of the first worker */
-    int64_t step_ns, row_ns, key_ns;            /* of a step; 0: 5 ms, 0.1 ms, 0 */
+    uint32_t max_clients;            /* 0: SIM_CLIENTS */
+    uint32_t end_per_1024;           /* how often the end token is drawn */
+    uint64_t fail_launch, fail_wait; /* of the first worker */
+    int64_t step_ns, row_ns, key_ns; /* of a step; 0: 5 ms, 0.1 ms, 0 */
     struct telltale
         machine;    /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
     bool unwatched; /* only what clients are sent is checked: long simulations */
