@@ -1,10 +1,10 @@
 /*
  * kernels - every kernel of the CUDA backend on the device that is there, against double precision, and timed.
  *
- * usage: kernels [--tiny] [--time]
+ * usage: kernels [--tiny | --bandwidth | --time]
  * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small shapes only (the
- * emulator, compute-sanitizer). --time: afterwards, how long the matrix kernels take over weights that do not
- * fit the cache, beside what reading them takes.
+ * emulator, compute-sanitizer). --bandwidth: prints the GB/s that reading reaches. --time: how long the matrix kernels
+ * take over weights that do not fit the cache, beside what reading them takes.
  */
 
 #include <math.h>
@@ -79,6 +79,20 @@ static void allow_shared(void) {
         must(api->allow_shared(kernel_matvec, narrow), "shared memory of matvec");
         must(api->allow_shared(kernel_matmul_wide, wide), "shared memory of matmul_wide");
     }
+}
+
+/* Once a process. */
+static void open_device(void) {
+    int n = 0;
+
+    if (stream)
+        return;
+    api = cuda_api();
+    must(api->count(&n), "cudaGetDeviceCount");
+    must(api->describe(0, &device), "cudaGetDeviceProperties");
+    must(api->use(0), "cudaSetDevice");
+    must(api->stream_new(&stream), "cudaStreamCreate");
+    allow_shared();
 }
 
 static void *host_new(size_t n) {
@@ -295,21 +309,72 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     free(alone);
 }
 
+struct matrix_case {
+    enum tensor_type type;
+    bool tiny;
+};
+
+static void check_type(const void *arg) {
+    const struct matrix_case *c = arg;
+
+    open_device();
+    check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
+    if (c->type == TENSOR_Q8_0)
+        check_matrix(c->type, 33, 96, 70);
+    if (c->tiny)
+        return;
+    check_matrix(c->type, 200, 4096, 8);
+    check_matrix(c->type, 100, 12288, 9);
+    check_matrix(c->type, 6160, 1024, 16);
+    check_matrix(c->type, 136, 2304, 130);
+}
+
+/* The last rows of a matrix of 5 GiB. */
+static void check_beyond_4g(const void *arg) {
+    enum { N_IN = 16384, N_OUT = 163840 };
+    struct weights_on w = make_weights(TENSOR_F16, TILE_ROWS, N_IN), all = w;
+    struct inputs in = make_inputs(20, N_IN, 0);
+    size_t bytes = tile_matrix_bytes(TILE_F16, N_OUT, N_IN), n = (size_t)20 * N_OUT;
+    uint8_t *tiles = device_new(bytes), *piece = host_new(w.bytes);
+    float *few = host_new(20 * TILE_ROWS * sizeof(float)), *many = host_new(n * sizeof(float));
+    uint32_t wrong = 0;
+
+    fetch(piece, w.m.tiles, w.bytes);
+    must(api->fill(tiles, 0, bytes, stream), "fill");
+    must(api->copy(tiles + bytes - w.bytes, piece, w.bytes, CUDA_TO_DEVICE, stream), "copy");
+    all.m.tiles = tiles;
+    all.m.n_out = N_OUT;
+    all.m.n_row_tiles = N_OUT / TILE_ROWS;
+    for (int wide = 0; wide < 2; wide++) {
+        uint32_t n_rows = wide ? 20 : 16;
+
+        multiply(&w, &in, n_rows, wide, few);
+        multiply(&all, &in, n_rows, wide, many);
+        for (uint32_t i = 0; i < n_rows * TILE_ROWS; i++)
+            wrong +=
+                few[i] != many[(size_t)(i / TILE_ROWS + 1) * N_OUT - TILE_ROWS + i % TILE_ROWS];
+    }
+    report_check("weights beyond 4 GiB", wrong, 0);
+}
+
+static void check_big(const void *arg) {
+    open_device();
+    check_beyond_4g(arg);
+}
+
 static void check_matrices(bool tiny) {
     static const enum tensor_type types[] = {
         TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
         TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+    char name[60];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        check_matrix(types[i], 40, 256, tiny ? 10 : 3);
-        if (tiny)
-            continue;
-        check_matrix(types[i], 200, 4096, 8);
-        check_matrix(types[i], 100, 12288, 9);
-        check_matrix(types[i], 136, 2304, 130);
+        snprintf(name, sizeof(name), "matrices %s", tensor_format((uint32_t)types[i])->name);
+        report_alone(name, 60, check_type, &(struct matrix_case){types[i], tiny});
     }
-    check_matrix(TENSOR_Q8_0, 33, 96, 70);
+    if (!tiny)
+        report_alone("weights beyond 4 GiB", 60, check_big, NULL);
 }
 
 /* -- attention ------------------------------------------------------------------------------------ */
@@ -507,15 +572,28 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(split);
 }
 
+struct attention_case {
+    struct page_shape shape;
+    uint32_t group, n_keys, n_rows;
+};
+
+static void check_attention_case(const void *arg) {
+    const struct attention_case *c = arg;
+
+    open_device();
+    check_attention(c->shape, c->group, c->n_keys, c->n_rows);
+}
+
 static void check_attentions(bool tiny) {
     for (int q8 = 0; q8 < 2; q8++) {
-        check_attention((struct page_shape){2, 64, 16, q8}, 2, 300, 3);
-        check_attention((struct page_shape){1, 128, 32, q8}, 4, tiny ? 40 : 3000, 5);
-        if (tiny)
-            continue;
-        check_attention((struct page_shape){2, 128, 64, q8}, 8, 1025, 40);
-        check_attention((struct page_shape){2, 256, 16, q8}, 3, 700, 7);
-        check_attention((struct page_shape){1, 96, 32, q8}, 20, 513, 2);
+        const struct attention_case cases[] = {
+            {{2, 64, 16, q8}, 2, 300, 3},    {{1, 128, 32, q8}, 4, tiny ? 40 : 3000, 5},
+            {{2, 128, 64, q8}, 8, 1025, 40}, {{2, 256, 16, q8}, 3, 700, 7},
+            {{1, 96, 32, q8}, 20, 513, 2},
+        };
+
+        for (size_t i = 0; i < (tiny ? 2 : ARRAY_SIZE(cases)); i++)
+            report_alone("attention", 60, check_attention_case, &cases[i]);
     }
 }
 
@@ -631,27 +709,33 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         must(api->copy(all + at, piece, MIN(one, bytes * n_copies - at), CUDA_TO_DEVICE, stream),
              "copy");
     must(api->stream_wait(stream), "copy");
+    /* One launch of them all: the host's own time for each would be as long as a small matrix takes. */
+    void *graph = NULL;
+    must(api->capture_begin(stream), "capture");
+    for (uint32_t c = 0; c < n_copies; c++) {
+        struct matmul_args a = {.m = {w.m},
+                                .x = in.packed,
+                                .scale = in.scale,
+                                .sums = in.sums,
+                                .n_mats = 1,
+                                .n_rows = n_rows,
+                                .n_blocks = n_in / 16};
+
+        a.m[0].tiles = all + c * bytes;
+        a.m[0].y = y;
+        a.m[0].n_out = n_out;
+        a.m[0].n_row_tiles = n_out / TILE_ROWS;
+        launch_matmul(&a, n_rows > MATVEC_ROWS);
+    }
+    must(api->capture_end(stream, &graph), "capture");
     for (int i = 0; i < 9; i++) {
         double start = report_now();
 
-        for (uint32_t c = 0; c < n_copies; c++) {
-            struct matmul_args a = {.m = {w.m},
-                                    .x = in.packed,
-                                    .scale = in.scale,
-                                    .sums = in.sums,
-                                    .n_mats = 1,
-                                    .n_rows = n_rows,
-                                    .n_blocks = n_in / 16};
-
-            a.m[0].tiles = all + c * bytes;
-            a.m[0].y = y;
-            a.m[0].n_out = n_out;
-            a.m[0].n_row_tiles = n_out / TILE_ROWS;
-            launch_matmul(&a, n_rows > MATVEC_ROWS);
-        }
+        must(api->graph_launch(graph, stream), "graph");
         must(api->stream_wait(stream), "matmul");
         took[i] = (report_now() - start) / n_copies;
     }
+    api->graph_free(graph);
     qsort(took, 9, sizeof(*took), compare_doubles);
     snprintf(name, sizeof(name), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out,
              n_in, n_rows);
@@ -663,16 +747,12 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     drop_weights(&w);
 }
 
-static void time_all(void) {
+static void time_all(const void *arg) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q5_K,   TENSOR_Q6_K,   TENSOR_Q8_0,
                                              TENSOR_Q4_0, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F16};
-    double bandwidth = measure_bandwidth();
+    double bandwidth = report_bandwidth();
 
-    printf("%s, %d multiprocessors: reads %.0f GB/s\n", device.name, device.n_multiprocessors,
-           bandwidth * 1e-9);
-    if (report_json())
-        fprintf(report_json(), "{\"device\": \"%s\", \"read_gb_s\": %g}\n", device.name,
-                bandwidth * 1e-9);
+    open_device();
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         time_matrix(types[i], 24576, 4096, 1, bandwidth);
         time_matrix(types[i], 24576, 4096, 8, bandwidth);
@@ -685,25 +765,34 @@ static void time_all(void) {
         time_matrix(TENSOR_Q4_K, 24576, 4096, n, bandwidth);
 }
 
-int main(int argc, char **argv) {
-    bool tiny = false, timed = false;
-    int n = 0;
+static void print_bandwidth(const void *arg) {
+    open_device();
+    double best = measure_bandwidth();
 
-    for (int i = 1; i < argc; i++) {
-        tiny = tiny || strcmp(argv[i], "--tiny") == 0;
-        timed = timed || strcmp(argv[i], "--time") == 0;
+    printf("%.0f\n", best * 1e-9);
+    if (report_json())
+        fprintf(report_json(), "{\"device\": \"%s\", \"read_gb_s\": %g}\n", device.name,
+                best * 1e-9);
+}
+
+static void check_sampling_alone(const void *arg) {
+    open_device();
+    check_sampling(*(const bool *)arg);
+}
+
+int main(int argc, char **argv) {
+    bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
+
+    if (argc > 1 && strcmp(argv[1], "--bandwidth") == 0) {
+        report_alone("bandwidth", 60, print_bandwidth, NULL);
+        return report_counts()->n_failed ? 1 : 0;
     }
-    api = cuda_api();
-    must(api->count(&n), "cudaGetDeviceCount");
-    must(api->describe(0, &device), "cudaGetDeviceProperties");
-    must(api->use(0), "cudaSetDevice");
-    must(api->stream_new(&stream), "cudaStreamCreate");
-    allow_shared();
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        report_alone("times", 120, time_all, NULL);
+        return report_end("times");
+    }
     check_matrices(tiny);
     check_attentions(tiny);
-    check_sampling(tiny);
-    if (timed)
-        time_all();
-    api->stream_free(stream);
+    report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }

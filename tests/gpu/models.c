@@ -2,8 +2,9 @@
  * models - whole models on the device: small random ones against the reference backend and by bits against
  * themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [MODEL.gguf]
- * weft-cuda.so stands beside the program.
+ * usage: models [--tiny] | models MODEL.gguf
+ * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS and
+ * WEFT_CUDA_EARLY.
  */
 
 #include <math.h>
@@ -133,21 +134,39 @@ static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n
     free(got.logits);
 }
 
+struct judge_case {
+    struct tiny_model model;
+    enum engine_kv_type kv;
+    uint32_t n_prompt;
+};
+
+static void judge_case(const void *arg) {
+    const struct judge_case *c = arg;
+
+    judge(&c->model, c->kv, c->n_prompt);
+}
+
 static void judge_all(uint32_t n_prompt) {
     static const enum tensor_type types[] = {
         TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
         TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+    struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = n_prompt};
+    char name[60];
 
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        judge(&(struct tiny_model){.arch = archs[i % 3], .type = types[i]}, ENGINE_KV_F16,
-              n_prompt);
-    for (size_t i = 0; i < ARRAY_SIZE(archs); i++)
-        judge(
-            &(struct tiny_model){
-                .arch = archs[i], .type = TENSOR_Q8_0, .head_dim = 128, .n_head = 8, .tied = true},
-            ENGINE_KV_Q8_0, n_prompt);
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        c.model = (struct tiny_model){.arch = archs[i % 3], .type = types[i], .tied = i % 2};
+        snprintf(name, sizeof(name), "model %s", tensor_format((uint32_t)types[i])->name);
+        report_alone(name, 60, judge_case, &c);
+    }
+    c.kv = ENGINE_KV_Q8_0;
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        c.model = (struct tiny_model){
+            .arch = archs[i], .type = TENSOR_Q8_0, .head_dim = 128, .n_head = 8, .tied = true};
+        snprintf(name, sizeof(name), "model %s, kv q8_0", archs[i]);
+        report_alone(name, 60, judge_case, &c);
+    }
 }
 
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
@@ -159,16 +178,26 @@ static void compare(const struct watch *a, const struct watch *b, const char *na
     report_check(name, wrong, 0);
 }
 
-static void check_identity(void) {
+/* The same bits however the steps are cut, launched and accompanied. */
+static void check_identity(const void *arg) {
     static const struct {
-        const char *name;
+        const char *name, *graphs, *early;
         struct way way;
     } ways[] = {
-        {"identity: the same again", {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, false, true, false}},
-        {"identity: in chunks of 7", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, false, true, false}},
-        {"identity: with 7 others", {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, false, true, false}},
+        {"identity: the same again", "0", "0", {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+        {"identity: in chunks of 7", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+        {"identity: with 7 others", "0", "0", {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0}},
         {"identity: with 25, overlapped",
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, false}},
+         "0",
+         "0",
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
+        {"identity: graphs", "1", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+        {"identity: graphs, with 25, overlapped",
+         "1",
+         "0",
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
+        {"identity: early", "0", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
+        {"identity: early, graphs", "1", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
     };
     static struct watch first, other;
     struct tiny_model m = {
@@ -176,9 +205,13 @@ static void check_identity(void) {
     char path[64];
 
     tiny_model_temp(&m, path);
+    setenv("WEFT_CUDA_GRAPHS", "0", 1);
+    setenv("WEFT_CUDA_EARLY", "0", 1);
     run(path, &ways[0].way, &first);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
         memset(&other, 0, sizeof(other));
+        setenv("WEFT_CUDA_GRAPHS", ways[i].graphs, 1);
+        setenv("WEFT_CUDA_EARLY", ways[i].early, 1);
         run(path, &ways[i].way, &other);
         compare(&first, &other, ways[i].name);
     }
@@ -187,65 +220,103 @@ static void check_identity(void) {
 
 /* -- times ---------------------------------------------------------------------------------------- */
 
-static void time_decoding(const char *path, uint32_t n_seqs, uint32_t context, uint32_t n) {
-    struct driver_opts o = {.backend = "cuda",
-                            .path = path,
-                            .page_tokens = 32,
-                            .max_rows = 512,
-                            .n_pages = n_seqs * ((context + n + 31) / 32 + 1),
-                            .max_wants = 128,
-                            .max_seqs = n_seqs};
+static void report_step(struct driver *d, const char *name, double seconds, uint32_t n_seqs,
+                        uint32_t context, double tokens) {
+    double kv = (double)d->info->page_bytes / d->opts.page_tokens * context * n_seqs;
+
+    report_time(name, seconds, (double)d->info->weight_bytes + kv, report_bandwidth());
+    printf("    %.1f tokens/s\n", tokens / seconds);
+    if (report_json())
+        fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
+}
+
+/* Decoding of @n_seqs sequences with @context tokens each; the median of steps is not known, their mean is. */
+static void time_decoding(struct driver *d, uint32_t n_seqs, uint32_t context, uint32_t n) {
     struct driver_seq **all = calloc(n_seqs, sizeof(*all));
     int32_t *prompt = calloc(context, sizeof(*prompt));
-    struct driver d;
+    double prefill = 0;
     char name[80];
 
-    open_or_exit(&d, &o);
-    double start = report_now(), prefill = 0;
     for (uint32_t i = 0; i < n_seqs; i++) {
-        random_tokens(prompt, context, d.info->n_vocab, i);
-        all[i] = driver_add(&d, prompt, context, n, NULL);
-        start = report_now();
-        driver_prefill(&d, all[i], 512);
+        random_tokens(prompt, context, d->info->n_vocab, i);
+        all[i] = driver_add(d, prompt, context, n, NULL);
+        double start = report_now();
+        driver_prefill(d, all[i], 512);
         prefill = report_now() - start;
     }
-    driver_decode(&d, all, n_seqs, 4, true);
-    start = report_now();
-    driver_decode(&d, all, n_seqs, n - 5, true);
+    driver_decode(d, all, n_seqs, 4, true);
+    double start = report_now();
+    driver_decode(d, all, n_seqs, n - 5, true);
     double step = (report_now() - start) / (n - 5);
-    uint64_t kv = d.info->page_bytes / 32 * context * n_seqs;
-
-    snprintf(name, sizeof(name), "decode, %u sequences of %u tokens", n_seqs, context);
-    const char *gb = getenv("GPU_READ_GB_S");
-    report_time(name, step, (double)(d.info->weight_bytes + kv), gb ? atof(gb) * 1e9 : 0);
-    printf("    %.1f tokens/s; prompt of %u: %.1f ms, %.0f tokens/s\n", n_seqs / step, context,
-           prefill * 1e3, context / prefill);
+    snprintf(name, sizeof(name), "decode, %u x %u tokens", n_seqs, context);
+    report_step(d, name, step, n_seqs, context, n_seqs);
+    if (n_seqs == 1) {
+        snprintf(name, sizeof(name), "prompt of %u", context);
+        report_step(d, name, prefill, 1, 0, context);
+    }
     for (uint32_t i = 0; i < n_seqs; i++)
-        driver_drop(&d, all[i]);
-    driver_close(&d);
+        driver_drop(d, all[i]);
     free(all);
     free(prompt);
 }
 
-int main(int argc, char **argv) {
-    bool tiny = false;
-    const char *path = NULL;
+/* Steps of one sequence with @n_rows rows, each of them sampled: what drafts cost. */
+static void time_verification(struct driver *d, uint32_t n_rows) {
+    enum { CONTEXT = 1024, STEPS = 24 };
+    int32_t prompt[CONTEXT + 16 * STEPS + 1];
+    char name[80];
 
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--tiny") == 0)
-            tiny = true;
-        else
-            path = argv[i];
-    if (path) {
-        time_decoding(path, 1, 256, 64);
-        time_decoding(path, 1, 4096, 64);
-        time_decoding(path, 8, 1024, 48);
-        time_decoding(path, 32, 1024, 32);
-        time_decoding(path, 64, 512, 32);
+    random_tokens(prompt, CONTEXT + n_rows * STEPS + 1, d->info->n_vocab, n_rows);
+    struct driver_seq *s = driver_add(d, prompt, CONTEXT + n_rows * STEPS + 1, 1, NULL);
+    struct driver_part part = {s, 512};
+    for (uint32_t at = 0; at < CONTEXT; at += 512)
+        driver_step(d, &part, 1);
+    s->every_row = true;
+    part.n_rows = n_rows;
+    for (int i = 0; i < 4; i++)
+        driver_step(d, &part, 1);
+    double start = report_now();
+    for (int i = 4; i < STEPS; i++)
+        driver_step(d, &part, 1);
+    double step = (report_now() - start) / (STEPS - 4);
+    snprintf(name, sizeof(name), "verification of %u rows, not overlapped", n_rows);
+    report_step(d, name, step, 1, CONTEXT, n_rows);
+    driver_drop(d, s);
+}
+
+static void time_model(const void *arg) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = arg,
+                            .page_tokens = 32,
+                            .max_rows = 512,
+                            .n_pages = 64 * (600 / 32 + 1) + 32 * (1100 / 32 + 1),
+                            .max_wants = 128,
+                            .max_seqs = 64};
+    static const struct {
+        uint32_t n_seqs, context, n;
+    } decode[] = {{1, 256, 96},  {1, 4096, 64},  {2, 1024, 64},  {4, 1024, 64},
+                  {8, 1024, 48}, {16, 1024, 40}, {32, 1024, 32}, {64, 512, 32}};
+    struct driver d;
+
+    double start = report_now();
+    open_or_exit(&d, &o);
+    printf("loaded in %.1f s\n", report_now() - start);
+    for (uint32_t n = 1; n <= 16; n *= 2)
+        time_verification(&d, n);
+    for (size_t i = 0; i < ARRAY_SIZE(decode); i++)
+        time_decoding(&d, decode[i].n_seqs, decode[i].context, decode[i].n);
+    driver_close(&d);
+}
+
+int main(int argc, char **argv) {
+    bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
+
+    if (argc > 1 && !tiny) {
+        report_alone("times of a model", 150, time_model, argv[1]);
         return report_end("times");
     }
     judge_all(tiny ? 20 : PROMPT);
     if (!tiny)
-        check_identity();
+        report_alone("identity", 90, check_identity, NULL);
     return report_end("models");
 }

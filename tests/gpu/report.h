@@ -1,15 +1,38 @@
 #pragma once
 
-/* report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names. */
+/*
+ * report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names; and checks that run in
+ * a process of their own each: after a fault nothing can be computed on a device in the same process, and the other
+ * checks are wanted all the same. The parent never touches the device. GPU_IN_PROCESS=1: no processes (for
+ * compute-sanitizer).
+ */
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
-static unsigned n_checks, n_failed;
+struct report_counts {
+    unsigned n_checks, n_failed, n_hung;
+};
+
+/* Of this process and its children. */
+static inline struct report_counts *report_counts(void) {
+    static struct report_counts *c;
+
+    if (!c)
+        c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (c == MAP_FAILED)
+        abort();
+    return c;
+}
 
 static inline FILE *report_json(void) {
     static FILE *f;
@@ -19,30 +42,86 @@ static inline FILE *report_json(void) {
     return f;
 }
 
+static inline void report_flush(void) {
+    fflush(stdout);
+    if (report_json())
+        fflush(report_json());
+}
+
 /* A check: @value must be at most @limit. NaN fails. */
 static inline void report_check(const char *name, double value, double limit) {
+    struct report_counts *c = report_counts();
     bool ok = value <= limit;
 
-    n_checks++;
-    n_failed += !ok;
+    c->n_checks++;
+    c->n_failed += !ok;
     if (!ok)
         printf("FAILED %-44s %.3g, at most %.3g\n", name, value, limit);
     if (report_json())
         fprintf(report_json(), "{\"check\": \"%s\", \"value\": %g, \"limit\": %g, \"ok\": %s}\n",
                 name, value == value && value < 1e30 ? value : 1e30, limit, ok ? "true" : "false");
-    fflush(stdout);
+    report_flush();
+}
+
+/* A check that could not be made. */
+static inline void report_broken(const char *name, const char *how, int number) {
+    struct report_counts *c = report_counts();
+
+    c->n_checks++;
+    c->n_failed++;
+    printf("FAILED %-44s %s %d\n", name, how, number);
+    if (report_json())
+        fprintf(report_json(), "{\"check\": \"%s\", \"broken\": \"%s %d\", \"ok\": false}\n", name,
+                how, number);
+    report_flush();
 }
 
 /* A time, beside the floor that the bytes moved at @bandwidth (bytes per second) give; 0: no floor. */
 static inline void report_time(const char *name, double seconds, double bytes, double bandwidth) {
     double floor = bandwidth > 0 ? bytes / bandwidth : 0;
 
-    printf("%-44s %10.1f us  floor %9.1f us  %5.1f %%\n", name, seconds * 1e6, floor * 1e6,
+    printf("%-48s %10.1f us  floor %9.1f us  %5.1f %%\n", name, seconds * 1e6, floor * 1e6,
            seconds > 0 ? floor / seconds * 100 : 0);
     if (report_json())
         fprintf(report_json(), "{\"time\": \"%s\", \"us\": %g, \"floor_us\": %g, \"bytes\": %g}\n",
                 name, seconds * 1e6, floor * 1e6, bytes);
-    fflush(stdout);
+    report_flush();
+}
+
+/* @fn in a process of its own, ended after @limit_s. Two that hang: the others are not tried. */
+static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(const void *),
+                                const void *arg) {
+    struct report_counts *c = report_counts();
+    unsigned failed = c->n_failed;
+    int status = 0;
+
+    if (getenv("GPU_IN_PROCESS")) {
+        fn(arg);
+        return;
+    }
+    if (c->n_hung >= 2) {
+        report_broken(name, "the device does not answer, tries:", 2);
+        return;
+    }
+    report_flush();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(limit_s);
+        fn(arg);
+        report_flush();
+        _exit(0);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0)
+        continue;
+    if (child < 0)
+        report_broken(name, "fork", 0);
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        report_broken(name, "does not end, seconds", (int)limit_s);
+    else if (WIFSIGNALED(status))
+        report_broken(name, "ended by signal", WTERMSIG(status));
+    else if (WEXITSTATUS(status) != 0 && c->n_failed == failed)
+        report_broken(name, "exit code", WEXITSTATUS(status));
+    c->n_hung += child > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
 }
 
 static inline double report_now(void) {
@@ -52,9 +131,17 @@ static inline double report_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Bytes per second that reading reaches, measured before; 0: not known. */
+static inline double report_bandwidth(void) {
+    const char *s = getenv("GPU_READ_GB_S");
+
+    return s ? atof(s) * 1e9 : 0;
+}
+
 static inline int report_end(const char *what) {
-    printf("%s: %u checks, %u failed\n", what, n_checks, n_failed);
-    if (report_json())
-        fclose(report_json());
-    return n_failed ? 1 : 0;
+    struct report_counts *c = report_counts();
+
+    printf("%s: %u checks, %u failed\n", what, c->n_checks, c->n_failed);
+    report_flush();
+    return c->n_failed ? 1 : 0;
 }

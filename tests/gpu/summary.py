@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Tables of what tests/gpu/run found, from the JSON lines of its programs.
+
+usage: summary.py RESULTS.jsonl SUMMARY.json
+A line {"mode": ...} tells how the steps behind it were launched. Exit 1 when a check failed or none was made.
+"""
+import json
+import sys
+
+
+def read(path):
+    rows, broken = [], 0
+    for line in open(path):
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            broken += 1  # the last line of a program that was ended
+    return rows, broken
+
+
+def main():
+    rows, broken = read(sys.argv[1])
+    out = {"checks": 0, "failed": [], "times": [], "broken_lines": broken}
+    mode = ""
+    for row in rows:
+        mode = row.get("mode", mode)
+        if "read_gb_s" in row:
+            out.update(device=row["device"], read_gb_s=row["read_gb_s"])
+        if "check" in row:
+            out["checks"] += 1
+            if not row["ok"]:
+                row["mode"] = mode
+                out["failed"].append(row)
+        if "time" in row:
+            out["times"].append({**row, "mode": mode})
+        if "step" in row and out["times"] and out["times"][-1]["time"] == row["step"]:
+            out["times"][-1]["tokens_s"] = row["tokens_s"]
+    with open(sys.argv[2], "w") as f:
+        json.dump(out, f, indent=1)
+    print(f"{out.get('device', 'no device')}, reads {out.get('read_gb_s', 0):.0f} GB/s")
+    before = None
+    for t in out["times"]:
+        if t["mode"] != before:
+            before = t["mode"]
+            print(f"\n{before or 'kernels':48} {'us':>10} {'floor':>9} {'%':>6} {'tokens/s':>10}")
+        part = 100 * t["floor_us"] / t["us"] if t["us"] else 0
+        rate = f"{t['tokens_s']:10.1f}" if "tokens_s" in t else ""
+        print(f"{t['time']:48} {t['us']:10.1f} {t['floor_us']:9.1f} {part:6.1f} {rate}")
+    print(f"\n{out['checks']} checks, {len(out['failed'])} failed")
+    for row in out["failed"]:
+        why = row.get("broken") or f"{row['value']:g}, at most {row['limit']:g}"
+        print(f"FAILED {row['check']} ({row['mode']}): {why}")
+    return 1 if out["failed"] or not out["checks"] else 0
+
+
+sys.exit(main())
