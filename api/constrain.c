@@ -101,6 +101,8 @@ static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
         return v;
     else if (d->thinking == MAY_THINK)
         node_add(&d->n, list, block(d, r->open, r->close, r->close));
+    if (r && r->then)
+        node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", r->then)));
     if (r)
         node_add(&d->n, list, node_text(&d->n, "regex", AFTER_REASONING));
     node_add(&d->n, list, v);
@@ -288,15 +290,21 @@ static int set_auto(struct draft *d) {
     return r < 0 ? r : set_triggers(d, first, w->parse.format, w->r.one_call ? NULL : "repeat");
 }
 
+/* The text, between the marks that the format has for it. */
 static yyjson_mut_val *content_node(struct draft *d) {
     const struct toolcall_format *f = d->w->parse.format;
-    yyjson_mut_val *list;
+    yyjson_mut_val *list = node_list(&d->n, "sequence"), *v = form_node(d);
 
-    if (!f || !f->has_reasoning)
-        return form_node(d);
-    list = node_list(&d->n, "sequence");
-    node_add(&d->n, list, node_text(&d->n, "literal", "<|channel|>final<|message|>"));
-    node_add(&d->n, list, form_node(d));
+    if (f && f->has_reasoning) {
+        node_add(&d->n, list, node_text(&d->n, "literal", "<|channel|>final<|message|>"));
+        node_add(&d->n, list, v);
+        return list;
+    }
+    if (!f || !f->content_begin)
+        return v;
+    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_begin)));
+    node_add(&d->n, list, v);
+    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_end)));
     return list;
 }
 

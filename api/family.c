@@ -99,5 +99,5 @@ void family_init(struct family *f, const struct api_model *m) {
 const struct toolcall_format *family_format(const struct family *f, bool tools) {
     if (tools)
         return f->takes_tools && f->format ? f->format : toolcall_find("generic");
-    return f->format && f->format->has_reasoning ? f->format : NULL;
+    return f->format && (f->format->has_reasoning || f->format->content_begin) ? f->format : NULL;
 }

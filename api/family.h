@@ -19,5 +19,6 @@ struct family {
 };
 
 void family_init(struct family *f, const struct api_model *m);
-/* How calls are read of which @tools were offered; NULL when there is nothing to look for. */
+/* How calls are read of which @tools were offered, or what marks content has without them; NULL when there
+ * is nothing to look for. */
 const struct toolcall_format *family_format(const struct family *f, bool tools);

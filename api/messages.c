@@ -493,6 +493,12 @@ static int put_kwargs(struct build *b, const struct request *r, const struct api
     if (result == 0 && r->has_budget)
         result = put_variable(b, r, root, "thinking_budget",
                               yyjson_mut_uint(b->doc, r->thinking_budget));
+    /* Some templates tell the model what it will be held to. */
+    if (result == 0 && r->response_format)
+        result = put_variable(b, r, root, "response_format",
+                              yyjson_val_mut_copy(b->doc, r->response_format));
+    if (result == 0 && r->choice.mode == TOOLS_REQUIRED)
+        result = put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
     yyjson_obj_foreach(r->kwargs, i, n, key, value) {
         if (result == 0 &&
             !yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value)))

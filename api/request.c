@@ -726,7 +726,7 @@ void request_drop_body(struct request *r) {
     r->choice.function = r->choice.allowed = NULL;
     r->form = (struct request_form){0};
     r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = r->expected =
-        NULL;
+        r->response_format = NULL;
 }
 
 void request_deinit(struct request *r) {

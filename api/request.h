@@ -85,7 +85,8 @@ struct request {
     struct str prediction;        /* likewise: token ids of the output that is expected */
     struct str prefill;           /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once request_drop_body() was called. */
-    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort, *expected;
+    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort, *expected,
+        *response_format;
 };
 
 /* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */

@@ -55,6 +55,7 @@ struct toolcall_format {
     bool only_known;            /* a call of a tool that was not offered is content */
     bool short_ids;             /* ids of 9 letters and digits */
     bool has_reasoning;         /* the format itself tells reasoning from content */
+    const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
     struct toolcall_shape shape;
     const struct tc_state *states;
     uint8_t start;
@@ -64,6 +65,7 @@ struct toolcall_reasoning {
     const char *name, *open, *close;
     bool needs_special;
     const char *detect[2]; /* all of these in a template's source */
+    const char *then;      /* what may come behind it, before calls or content; or NULL */
 };
 
 /* Formats by template and by name; NULL when there is none. `generic` is never detected: it is for

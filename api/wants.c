@@ -87,6 +87,7 @@ int wants_response_format(struct request *r, yyjson_val *v, struct err *err) {
         return invalid("response_format", "an object with a type", err);
     if (yyjson_equals_str(type, "text"))
         return 0;
+    r->response_format = v;
     if (yyjson_equals_str(type, "json_object") && !schema)
         return set_form(r, "json_object", "response_format", type, err);
     if (!yyjson_equals_str(type, "json_schema") && !yyjson_equals_str(type, "json_object"))

@@ -20,16 +20,26 @@ static const struct toolcall_format *const formats[] = {
 /* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two build
  * their tags, and show only parts of them. */
 static const struct toolcall_reasoning reasonings[] = {
-    {"seed", "<seed:think>", "</seed:think>", true, {"</seed:think>"}},
-    {"hunyuan", "<think:opensource>", "</think:opensource>", true, {"</think{}>", ":opensource"}},
-    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", true, {"<|open|>", "'think'"}},
-    {"gemma4", "<|channel>thought", "<channel|>", true, {"<channel|>"}},
-    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true, {"<|END_THINKING|>"}},
-    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true, {"<|inner_suffix|>"}},
-    {"solar", "<|think|>", "<|end|>", true, {"<|think|>", "<|end|>"}},
-    {"mistral", "[THINK]", "[/THINK]", true, {"[/THINK]"}},
-    {"think", "<think>", "</think>", true, {"</think>"}},
-    {"thinking", "<thinking>", "</thinking>", false, {"</thinking>"}},
+    {"seed", "<seed:think>", "</seed:think>", true, {"</seed:think>"}, NULL},
+    {"hunyuan",
+     "<think:opensource>",
+     "</think:opensource>",
+     true,
+     {"</think{}>", ":opensource"},
+     NULL},
+    {"kimi-k3",
+     "<|open|>think<|sep|>",
+     "<|close|>think<|sep|>",
+     true,
+     {"<|open|>", "'think'"},
+     NULL},
+    {"gemma4", "<|channel>thought", "<channel|>", true, {"<channel|>"}, NULL},
+    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true, {"<|END_THINKING|>"}, NULL},
+    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true, {"<|inner_suffix|>"}, NULL},
+    {"solar", "<|think|>", "<|end|>", true, {"<|think|>", "<|end|>"}, "<|begin|>assistant"},
+    {"mistral", "[THINK]", "[/THINK]", true, {"[/THINK]"}, NULL},
+    {"think", "<think>", "</think>", true, {"</think>"}, NULL},
+    {"thinking", "<thinking>", "</thinking>", false, {"</thinking>"}, NULL},
 };
 
 const struct toolcall_format *toolcall_at(size_t i) {

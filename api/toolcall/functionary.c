@@ -59,6 +59,8 @@ const struct toolcall_format format_solar = {
     .name = "solar",
     .detect = {"<|tool_call:begin|>"},
     .triggers = {"<|tool_calls|>"},
+    .content_begin = "<|content|>",
+    .content_end = "<|end|>",
     .needs_special = true,
     .shape = {.args = ARGS_JSON,
               .section_begin = "<|tool_calls|>",

@@ -77,6 +77,8 @@ const struct toolcall_format format_kimi_k3 = {
     .name = "kimi-k3",
     .detect = {"<|open|>", "<|close|>", "argument"},
     .triggers = {OPEN("tools") SEP},
+    .content_begin = OPEN("response") SEP,
+    .content_end = END("response"),
     .needs_special = true,
     .shape = {.args = ARGS_TAGGED,
               .section_begin = OPEN("tools") SEP,

@@ -63,6 +63,8 @@ const struct toolcall_format format_command_r7b = {
     .name = "command-r7b",
     .detect = {"<|START_ACTION|>"},
     .triggers = {"<|START_ACTION|>"},
+    .content_begin = "<|START_RESPONSE|>",
+    .content_end = "<|END_RESPONSE|>",
     .needs_special = true,
     .ends_reasoning = true,
     .shape = {.args = ARGS_JSON,

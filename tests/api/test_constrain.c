@@ -245,6 +245,17 @@ Test(constrain, reasoning_may_come_first) {
          "\"</think>\"},{\"literal\":\"</think>\"}]},\"min\":0,\"max\":1},"
          "{\"regex\":\"[ \\\\n]{0,4}\"},{\"regex\":\"a\",\"param\":\"guided_regex\"}]}",
          ""},
+        {"{{ messages[0].content }}{# <|open|> <|close|> argument 'think' #}",
+         "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|open|>think<|sep|>\"},{\"free_"
+         "text\":"
+         "\"<|close|>think<|sep|>\"},{\"literal\":\"<|close|>think<|sep|>\"}]},\"min\":0,\"max\":1}"
+         ","
+         "{\"regex\":\"[ "
+         "\\\\n]{0,4}\"},{\"sequence\":[{\"repeat\":{\"literal\":\"<|open|>response<|sep|>\"},"
+         "\"min\":0,\"max\":1},{\"regex\":\"a\",\"param\":\"guided_regex\"},{\"repeat\":{"
+         "\"literal\":"
+         "\"<|close|>response<|sep|>\"},\"min\":0,\"max\":1}]}]}",
+         ""},
         {"{{ messages[0].content }}{# <|channel|> <|message|> #}<|start|>assistant",
          "{\"sequence\":[{\"repeat\":{\"sequence\":[{\"literal\":\"<|channel|>analysis<|message|>"
          "\"},"

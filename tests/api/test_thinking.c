@@ -204,6 +204,22 @@ Test(thinking, efforts_reach_the_template) {
     world_stop(&w);
 }
 
+/* Some templates tell the model what it will be held to. */
+Test(thinking, what_is_asked_for_reaches_the_template) {
+    struct world w;
+
+    with_source(&w, "{{ messages[0].content }}|{{ response_format.type if response_format }}|"
+                    "{{ tool_choice }}{# <tool_call> tools #}");
+    expect_prompt(&w, "\"n\":1", "hi||\"");
+    expect_prompt(&w, "\"response_format\":{\"type\":\"text\"}", "hi||\"");
+    expect_prompt(&w, "\"response_format\":{\"type\":\"json_object\"}", "hi|json_object|\"");
+    expect_prompt(&w,
+                  "\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{"
+                  "\"name\":\"f\"}}]",
+                  "||required");
+    world_stop(&w);
+}
+
 /* Only a template that fails without them gets descriptions. */
 Test(thinking, a_tool_needs_no_description) {
 #define TOOLS(more) "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more "}}]"
