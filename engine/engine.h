@@ -102,7 +102,7 @@ struct engine_out {
     uint64_t digest; /* of the row's logits (before processors), 0 unless opts.digest */
     uint32_t n_top;
     const struct engine_top *top; /* best first; ties by lowest id */
-    const float *vector;          /* WANT_HIDDEN: n_embd floats, and nothing else of the above */
+    const float *vector; /* WANT_HIDDEN: n_embd floats until the next launch, and nothing else */
 };
 
 struct engine_result {

@@ -139,9 +139,10 @@ static uint32_t n_threads(const struct be *b) {
 static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
-    if (b->lost || !b->last || b->step[0].batch || b->step[1].batch || b->last_wants > LOGIT_ROWS ||
-        want >= b->last_wants ||
-        b->api->copy(b->peeked, b->logits + want * n, n * sizeof(float), CUDA_TO_HOST, b->stream) ||
+    if (b->lost || !b->last || b->step[0].batch || b->step[1].batch || want >= b->last_wants ||
+        b->last->n_scored > LOGIT_ROWS ||
+        b->api->copy(b->peeked, b->logits + b->last->place[want] * n, n * sizeof(float),
+                     CUDA_TO_HOST, b->stream) ||
         b->api->stream_wait(b->stream))
         return NULL;
     return b->peeked;
@@ -153,6 +154,7 @@ const struct be_ops weft_backend_cuda = {
     .build_id = {ENGINE_BUILD_ID},
     .depth = 2,
     .device = true,
+    .hidden = true,
     .unproven = true,
     .probe = probe,
     .page_bytes = page_bytes,

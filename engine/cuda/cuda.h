@@ -51,8 +51,11 @@ struct step {
     bool recorded; /* the event stands at the end of the step */
     struct step_grid grid;
     uint32_t graph;        /* which, GRAPHS: none */
-    const uint32_t **mask; /* [max_wants] the caller's, or NULL */
-    int32_t *sampled;      /* device [max_wants] */
+    const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
+    /* The wants that have logits, and where each of the batch's is among those of its kind (hidden.c). */
+    uint32_t n_scored, n_hidden, *scored, *place; /* [max_wants] */
+    float *hidden_host;                           /* [max_wants][n_embd] */
+    int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
     struct engine_out *out;     /* [max_wants] */
     struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
@@ -105,6 +108,7 @@ struct be {
     const struct batch_head *head; /* where the rows upload goes */
     int32_t *sampled;              /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
+    float *hidden; /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
     float *sums, *head_sums, *head_scale;
     uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */
@@ -172,6 +176,11 @@ struct operand {
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
+
+/* Tells the wants of a step that has begun apart. */
+void hidden_sort(struct step *s);
+/* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.x. */
+int hidden_launch(struct step *s);
 
 int graph_open(struct be *b);
 void graph_close(struct be *b);

@@ -41,12 +41,12 @@ void graph_close(struct be *b) {
 }
 
 /* The smallest size that holds the batch; GRAPHS: none does. */
-static uint32_t size_for(const struct be *b, const struct engine_batch *batch) {
+static uint32_t size_for(const struct step *s) {
     uint32_t i = 0;
 
-    if (!b->graphs.on || batch->n_wants == 0)
+    if (!s->be->graphs.on || s->n_scored == 0)
         return GRAPHS;
-    while (i < GRAPHS && sizes[i] < MAX(batch->n_rows, batch->n_wants))
+    while (i < GRAPHS && sizes[i] < MAX(s->batch->n_rows, s->n_scored))
         i++;
     return i;
 }
@@ -61,7 +61,7 @@ static uint32_t attention_blocks(const struct be *b, uint32_t rows) {
 
 bool graph_begin(struct step *s) {
     struct be *b = s->be;
-    uint32_t i = size_for(b, s->batch), group = b->shape->n_head / b->shape->n_head_kv;
+    uint32_t i = size_for(s), group = b->shape->n_head / b->shape->n_head_kv;
 
     s->graph = i;
     if (i == GRAPHS)

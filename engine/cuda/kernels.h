@@ -64,6 +64,15 @@ struct embed_args {
     float *x;
 };
 
+/* y[i] = rms norm of x[row[i]] times weight, in single precision; grid: n rows. */
+struct hidden_args {
+    const float *x, *weight;
+    const uint32_t *row;
+    float *y;
+    uint32_t n;
+    float eps;
+};
+
 /* cos and sin (times mscale) of every pair at every row's position; grid: rows. */
 struct turn_args {
     const struct batch_head *batch;
@@ -229,6 +238,7 @@ struct sample_args {
 
 extern const void *const kernel_repack;
 extern const void *const kernel_embed;
+extern const void *const kernel_hidden;
 extern const void *const kernel_turn;
 extern const void *const kernel_pack;
 extern const void *const kernel_store;

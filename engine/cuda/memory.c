@@ -76,6 +76,7 @@ static void add_steps(struct be *b) {
         seqs * ((b->opts->max_context + b->opts->page_tokens - 1) / b->opts->page_tokens),
         1u << 28);
     add(b, &b->sampled, 2 * wants, sizeof(int32_t), "results", false);
+    add(b, &b->hidden, wants * b->shape->n_embd, sizeof(float), "results", false);
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];
 
@@ -92,6 +93,7 @@ static void add_steps(struct be *b) {
                     &s->wants.device);
         add(b, &s->out_device, wants, sizeof(struct sample_out), "results", false);
         add(b, &s->out_host, wants, sizeof(struct sample_out), "results", true);
+        add(b, &s->hidden_host, wants * b->shape->n_embd, sizeof(float), "results", true);
     }
 }
 
@@ -186,7 +188,9 @@ static int alloc_steps(struct be *b) {
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
         s->out = calloc(b->opts->max_wants, sizeof(*s->out));
         s->top = calloc((size_t)b->opts->max_wants * ENGINE_TOP_MAX, sizeof(*s->top));
-        if (!s->mask || !s->out || !s->top)
+        s->scored = calloc(b->opts->max_wants, sizeof(*s->scored));
+        s->place = calloc(b->opts->max_wants, sizeof(*s->place));
+        if (!s->mask || !s->out || !s->top || !s->scored || !s->place)
             return -ENOMEM;
         if (cuda_check(b, b->api->event_new(&s->event), "cudaEventCreate") < 0 ||
             cuda_check(b, b->api->event_new(&b->load[i].event), "cudaEventCreate") < 0)
@@ -237,6 +241,8 @@ void cuda_memory_close(struct be *b) {
         if (b->load[i].event)
             b->api->event_free(b->load[i].event);
         free(s->mask);
+        free(s->scored);
+        free(s->place);
         free(s->out);
         free(s->top);
     }

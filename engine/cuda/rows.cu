@@ -50,6 +50,25 @@ DEVICE float pack_value(const struct pack_args &a, const float *x, const float *
     return a.kind == PACK_SILU ? mx_silu(x[i]) * up[i] : x[i];
 }
 
+/* 1 / sqrt(mean of squares + eps) of a row, in every thread. */
+DEVICE float inverse_norm(const float *x, uint32_t n, float eps, float *shared8) {
+    float sum = 0;
+
+    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
+        sum = fmaf(x[i], x[i], sum);
+    return 1.0f / sqrtf(block_sum(sum, shared8) / (float)n + eps);
+}
+
+KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared8[8];
+    const float *x = a.x + (size_t)a.row[blockIdx.x] * a.n;
+    float inverse = inverse_norm(x, a.n, a.eps, shared8);
+
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        a.y[(size_t)blockIdx.x * a.n + i] = x[i] * inverse * a.weight[i];
+}
+
 /* 2^e, -126 <= e <= 127. */
 DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
@@ -66,13 +85,8 @@ KERNEL(pack, struct pack_args, CUDA_THREADS, 2) {
     const float *x = a.x + (size_t)row * a.n, *up = a.up + (size_t)row * a.n;
     float inverse = 1, max = 0;
 
-    if (a.kind == PACK_NORM) {
-        float sum = 0;
-
-        for (uint32_t i = tid; i < a.n; i += CUDA_THREADS)
-            sum = fmaf(x[i], x[i], sum);
-        inverse = 1.0f / sqrtf(block_sum(sum, shared8) / (float)a.n + a.eps);
-    }
+    if (a.kind == PACK_NORM)
+        inverse = inverse_norm(x, a.n, a.eps, shared8);
     for (uint32_t i = tid; i < a.n; i += CUDA_THREADS)
         max = fmaxf(max, fabsf(pack_value(a, x, up, inverse, i)));
     max = block_max(max, shared8);

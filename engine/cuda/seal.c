@@ -29,6 +29,11 @@ static bool has_penalties(const struct engine_param *p) {
     return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
 }
 
+/* In this file want @k is the k-th of those that have logits. */
+static const struct engine_want *want_at(const struct step *s, uint32_t k) {
+    return &s->batch->want[s->scored[k]];
+}
+
 /* Counts of the lists of wants [first, first + n), each parameter set once: wants of a row stand together. */
 static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n) {
     const struct engine_batch *b = s->batch;
@@ -36,11 +41,12 @@ static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n
     struct pools size = {0};
 
     for (uint32_t i = first; i < first + n; i++) {
-        const struct engine_param *p = &b->param[b->want[i].param];
+        const struct engine_want *w = want_at(s, i);
+        const struct engine_param *p = &b->param[w->param];
 
-        if (b->want[i].what != WANT_SAMPLE || b->want[i].param == before)
+        if (w->what != WANT_SAMPLE || w->param == before)
             continue;
-        before = b->want[i].param;
+        before = w->param;
         size.n_bias += p->n_bias;
         size.n_bans += p->n_bans;
         size.n_penals += has_penalties(p) ? MIN(p->n_tokens, s->be->shape->n_vocab) : 0;
@@ -100,11 +106,14 @@ static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t ro
     return NULL;
 }
 
-static struct sample_want want_of(const struct engine_batch *b, const struct engine_want *w,
+static struct sample_want want_of(const struct step *s, const struct engine_want *w,
                                   const struct engine_seq *seq, const struct lists *l) {
-    const struct engine_param *p = &b->param[w->param];
-    struct sample_want out = {
-        .target = -1, .fed = seq->feed, .n_top = w->n_top, .logprob = w->logprob};
+    const struct engine_param *p = &s->batch->param[w->param];
+    const struct step *before = &s->be->step[(s->batch->step + 1) % 2];
+    struct sample_want out = {.target = -1,
+                              .fed = seq->feed >= 0 ? (int32_t)before->place[seq->feed] : -1,
+                              .n_top = w->n_top,
+                              .logprob = w->logprob};
 
     if (w->what == WANT_PROMPT_LP) {
         uint32_t next = seq->pos0 + (w->row - seq->row0) + 1;
@@ -147,11 +156,11 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
     if (!want || !to.bias || !to.ban || !to.penal)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        const struct engine_want *w = &b->want[first + i];
+        const struct engine_want *w = want_at(s, first + i);
 
         if (w->what == WANT_SAMPLE && w->param != l.param)
             l = put_lists(s->be, &b->param[w->param], w->param, &to);
-        want[i] = want_of(b, w, seq_of(b, w->row, &hint), &l);
+        want[i] = want_of(s, w, seq_of(b, w->row, &hint), &l);
     }
     a->want = d[0];
     a->bias = d[1];
@@ -186,7 +195,7 @@ static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_
 
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     assert(want < s->batch->n_wants);
-    s->mask[want] = bits;
+    s->mask[s->place[want]] = bits;
     return s->be->lost ? -EIO : 0;
 }
 
@@ -228,7 +237,7 @@ static int sample_round(struct step *s, uint32_t first) {
         .n_vocab = b->shape->n_vocab,
         .digest = b->opts->digest,
     };
-    int n = upload_round(s, first, MIN(s->batch->n_wants - first, LOGIT_ROWS - skip), &a);
+    int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a);
 
     if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
         return -EIO;
@@ -240,18 +249,19 @@ static int sample_round(struct step *s, uint32_t first) {
 
 int step_sample(struct step *s) {
     struct be *b = s->be;
-    uint32_t n = s->batch->n_wants;
-    int r = b->lost ? -EIO : 0;
+    uint32_t n = s->n_scored;
 
     s->wants.used = 0;
+    int r = hidden_launch(s);
     for (uint32_t first = 0; first < n && r >= 0; first += (uint32_t)r)
         r = sample_round(s, first);
     if (r < 0)
         return r;
-    r = cuda_check(
-        b,
-        b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host), CUDA_TO_HOST, b->stream),
-        "cudaMemcpyAsync");
+    if (n > 0)
+        r = cuda_check(b,
+                       b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host),
+                                    CUDA_TO_HOST, b->stream),
+                       "cudaMemcpyAsync");
     r = r < 0 ? r : cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
     s->recorded = r == 0;
     return r;

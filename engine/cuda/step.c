@@ -47,6 +47,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->page.page_tokens;
     int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants : 0; /* its samples */
+    const uint32_t *place = s->be->step[(b->step + 1) % 2].place;
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *q = &b->seq[i];
@@ -55,7 +56,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
         for (uint32_t r = 0; r < q->n_rows; r++) {
             uint32_t p = q->pos0 + r, row = q->row0 + r;
 
-            feed[row] = r == 0 && q->feed >= 0 ? before + q->feed : -1;
+            feed[row] = r == 0 && q->feed >= 0 ? before + (int32_t)place[q->feed] : -1;
             pos[row] = p;
             page[row] = pages[p / tokens];
             slot[row] = p % tokens;
@@ -110,16 +111,16 @@ static int upload_rows(struct step *s) {
     struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[6]);
     for (int i = 0; i < 5; i++)
         h[i] = staging_take(&s->rows, n, &d[i]);
-    h[5] = staging_take(&s->rows, b->n_wants * sizeof(uint32_t), &d[5]);
+    h[5] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[5]);
     for (int i = 0; i < 6; i++)
         assert(h[i]);
     memcpy(h[0], b->token, n);
     fill_rows(s, h[1], h[2], h[3], h[4]);
-    for (uint32_t i = 0; i < b->n_wants; i++)
-        ((uint32_t *)h[5])[i] = b->want[i].row;
+    for (uint32_t i = 0; i < s->n_scored; i++)
+        ((uint32_t *)h[5])[i] = b->want[s->scored[i]].row;
     *head = (struct batch_head){
         .n_rows = b->n_rows,
-        .n_wants = b->n_wants,
+        .n_wants = s->n_scored,
         .token = d[0],
         .feed = d[1],
         .pos = d[2],
@@ -132,7 +133,7 @@ static int upload_rows(struct step *s) {
         s->be->lost = true;
         return -EIO;
     }
-    s->grid = (struct step_grid){b->n_rows, b->n_wants, head->n_items, head->n_merges};
+    s->grid = (struct step_grid){b->n_rows, s->n_scored, head->n_items, head->n_merges};
     return staging_send(s->be, &s->rows, 0);
 }
 
@@ -155,6 +156,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     s->recorded = false;
     s->head = NULL;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
+    hidden_sort(s);
     *out = s;
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
@@ -382,7 +384,13 @@ static int wait_event(struct be *b, void *event) {
 
 static void take_results(struct step *s) {
     for (uint32_t i = 0; i < s->batch->n_wants; i++) {
-        const struct sample_out *from = &s->out_host[i];
+        const struct sample_out *from = &s->out_host[s->place[i]];
+
+        if (s->batch->want[i].what == WANT_HIDDEN) {
+            s->out[i] = (struct engine_out){
+                .token = -1, .vector = s->hidden_host + (size_t)s->place[i] * s->be->shape->n_embd};
+            continue;
+        }
         struct engine_top *top = s->top + (size_t)i * ENGINE_TOP_MAX;
 
         s->out[i] = (struct engine_out){

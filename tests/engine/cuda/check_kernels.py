@@ -17,6 +17,7 @@ LIMITS = {
     "merge": 64,
     "sample": 128,
     "store": 128,
+    "hidden": 64,
     "pack": 64,
     "embed": 64,
     "turn": 64,

@@ -1,0 +1,54 @@
+/*
+ * hidden - what of a step is wanted as it is before the logits. Its wants are not among those that the head's matrix is
+ * multiplied for: a prompt whose mean is wanted has one for each row. They are no part of a step's graph either.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+
+void hidden_sort(struct step *s) {
+    const struct engine_batch *b = s->batch;
+
+    s->n_scored = s->n_hidden = 0;
+    for (uint32_t i = 0; i < b->n_wants; i++) {
+        bool hidden = b->want[i].what == WANT_HIDDEN;
+
+        if (!hidden)
+            s->scored[s->n_scored] = i;
+        s->place[i] = hidden ? s->n_hidden++ : s->n_scored++;
+    }
+}
+
+int hidden_launch(struct step *s) {
+    struct be *b = s->be;
+    const struct engine_batch *batch = s->batch;
+    size_t n = b->shape->n_embd;
+    const void *device;
+
+    if (b->lost || s->n_hidden == 0)
+        return b->lost ? -EIO : 0;
+    uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
+    assert(row); /* the area is empty, and large enough for all wants */
+    for (uint32_t i = 0; i < batch->n_wants; i++)
+        if (batch->want[i].what == WANT_HIDDEN)
+            row[s->place[i]] = batch->want[i].row;
+    if (staging_send(b, &s->wants, 0) < 0)
+        return -EIO;
+    struct hidden_args a = {
+        .x = b->x,
+        .weight = s->head->norm,
+        .row = device,
+        .y = b->hidden,
+        .n = b->shape->n_embd,
+        .eps = b->shape->rms_eps,
+    };
+    struct launch l = {kernel_hidden, s->n_hidden, 1, CUDA_THREADS, "hidden", 0};
+    if (cuda_launch(b, &l, &a, sizeof(a)) < 0)
+        return -EIO;
+    return cuda_check(b,
+                      b->api->copy(s->hidden_host, b->hidden, s->n_hidden * n * sizeof(float),
+                                   CUDA_TO_HOST, b->stream),
+                      "cudaMemcpyAsync");
+}
