@@ -6,6 +6,9 @@
  *
  * Cuts (top_k, top_p) are found without sorting: a histogram over the upper 12 bits of the values, then inside
  * the bin that decides over the next 12 and the last 8, then among equal values by id.
+ *
+ * A row goes through the L2 cache a few times (twice for the best token, eight times with top_p), four values a load.
+ * Logits are cleaned where they are read, so rows that nothing is added to are not copied.
  */
 
 #include "engine/cuda/device.cuh"
@@ -15,8 +18,8 @@
 #define NONE 0xFFFFFFFFu
 
 struct Bench { /* of the block */
-    uint64_t bins[BINS];
-    uint64_t word[SAMPLE_THREADS / 32], result;
+    uint64_t bins[BINS], part[SAMPLE_THREADS];
+    uint64_t word[SAMPLE_THREADS / 32];
     uint64_t above;
     uint32_t chosen, id;
 };
@@ -65,6 +68,23 @@ template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     for (uint32_t i = 1; i < SAMPLE_THREADS / 32; i++)
         v = MAX ? (b.word[i] > v ? b.word[i] : v) : v + b.word[i];
     return v;
+}
+
+/* @f(id, logit) for every token; a thread has four neighbours at a time, if the row is aligned. */
+template <typename F> DEVICE void each_token(const float *z, uint32_t n, F f) {
+    uint32_t n_quads = (uintptr_t)z % 16 ? 0 : n / 4;
+
+#pragma unroll 2
+    for (uint32_t q = threadIdx.x; q < n_quads; q += SAMPLE_THREADS) {
+        struct vec4 v = load16(z + 4 * q);
+
+        f(4 * q, samp_clean(mx_float_of(v.x)));
+        f(4 * q + 1, samp_clean(mx_float_of(v.y)));
+        f(4 * q + 2, samp_clean(mx_float_of(v.z)));
+        f(4 * q + 3, samp_clean(mx_float_of(v.w)));
+    }
+    for (uint32_t i = 4 * n_quads + threadIdx.x; i < n; i += SAMPLE_THREADS)
+        f(i, samp_clean(z[i]));
 }
 
 /* -- processors ----------------------------------------------------------------------------------- */
@@ -121,8 +141,7 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct s
                     const uint32_t *mask, int32_t fed, const float *logits, float *z) {
     uint32_t n = a.n_vocab;
 
-    for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
-        z[i] = samp_clean(logits[i]);
+    each_token(logits, n, [=](uint32_t i, float x) { z[i] = x; });
     sync_block();
     add_bias(a.bias + w.bias0, w.n_bias, z);
     sync_block();
@@ -132,8 +151,11 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct s
         put_alike((uint32_t *)&z[a.ban[w.ban0 + i]],
                   mx_bits_of(-INFINITY)); /* may be there twice */
     sync_block();
-    for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
-        z[i] = mask && !((mask[i / 32] >> (i % 32)) & 1) ? -INFINITY : samp_clean(z[i]);
+    if (mask)
+        each_token(z, n, [=](uint32_t i, float x) {
+            if (!((mask[i / 32] >> (i % 32)) & 1))
+                z[i] = -INFINITY;
+        });
     sync_block();
 }
 
@@ -160,64 +182,92 @@ DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b,
 
 /* -- truncation ----------------------------------------------------------------------------------- */
 
-struct Level {
-    uint32_t shift, bits;
-};
-
 /* The amount of a token: its weight at @inv_t, or 1 when that is 0. */
 DEVICE uint64_t amount(float x, float max, float inv_t) {
     return inv_t > 0 ? samp_weight(x, max, inv_t) : 1;
 }
 
-/* One thread: the bin, from the top, at which the sums reach @target; b.chosen is n_bins when none does. */
-DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
-    uint32_t bin = n_bins;
+/* The first, from the top, of @n sums at which, added to what is above, they reach @target; @n: none. */
+DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uint64_t *above) {
+    for (uint32_t i = n; i-- > 0; *above += sums[i])
+        if (*above + sums[i] >= target)
+            return i;
+    return n;
+}
 
-    while (bin > 0 && b.above + b.bins[bin - 1] < target)
-        b.above += b.bins[--bin];
-    b.chosen = bin ? bin - 1 : n_bins;
+/* The bin, from the top, at which the sums reach @target: b.chosen, n_bins when none does. A thread sums its bins, 16
+ * threads those of 32 threads, one walks down over sixteen sums, 32 and then a thread's bins. */
+DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
+    uint32_t tid = threadIdx.x, per = n_bins / SAMPLE_THREADS ? n_bins / SAMPLE_THREADS : 1;
+    uint64_t sum = 0;
+
+    for (uint32_t i = tid * per; i < (tid + 1) * per && i < n_bins; i++)
+        sum += b.bins[i];
+    b.part[tid] = sum;
+    sync_block();
+    if (tid < SAMPLE_THREADS / 32) {
+        sum = 0;
+        for (uint32_t i = 0; i < 32; i++)
+            sum += b.part[32 * tid + i];
+        b.word[tid] = sum;
+    }
+    sync_block();
+    if (tid == 0) {
+        uint64_t above = b.above;
+        uint32_t w = walk_down(b.word, SAMPLE_THREADS / 32, target, &above), bin = n_bins;
+
+        if (w < SAMPLE_THREADS / 32) {
+            uint32_t t = 32 * w + walk_down(b.part + 32 * w, 32, target, &above);
+
+            bin = t * per + walk_down(b.bins + t * per, per, target, &above);
+        }
+        b.above = above;
+        b.chosen = bin;
+    }
+    sync_block();
 }
 
 /* The cut at which the amounts, summed from the best token down, reach @target. false: they do not. */
 DEVICE bool select_cut(struct Bench &b, const float *z, uint32_t n, uint64_t target, float max,
                        float inv_t, struct Cut *out) {
-    const struct Level level[3] = {{20, 12}, {8, 12}, {0, 8}};
     uint32_t prefix = 0, tid = threadIdx.x;
 
     if (tid == 0)
         b.above = 0;
-    for (int v = 0; v < 3; v++) {
-        uint32_t n_bins = 1u << level[v].bits;
+    for (int v = 0; v < 3; v++) { /* bits 31 to 20, 19 to 8, 7 to 0 */
+        uint32_t bits = v < 2 ? 12 : 8, n_bins = 1u << bits;
+        uint32_t shift = v == 0 ? 20 : v == 1 ? 8 : 0, above_shift = shift + bits;
 
         for (uint32_t i = tid; i < n_bins; i += SAMPLE_THREADS)
             b.bins[i] = 0;
         sync_block();
-        for (uint32_t i = tid; i < n; i += SAMPLE_THREADS) {
-            uint32_t o = ordered(z[i]);
+        each_token(z, n, [&](uint32_t i, float x) {
+            uint32_t o = ordered(x);
 
-            if (z[i] >= -FLT_MAX && (v == 0 || o >> level[v - 1].shift == prefix))
-                add_shared(&b.bins[(o >> level[v].shift) & (n_bins - 1)], amount(z[i], max, inv_t));
-        }
+            if (!(x >= -FLT_MAX) || (v && o >> above_shift != prefix))
+                return;
+            uint64_t add = amount(x, max, inv_t);
+            if (add)
+                add_shared(&b.bins[(o >> shift) & (n_bins - 1)], add);
+        });
         sync_block();
-        if (tid == 0)
-            choose_bin(b, n_bins, target);
-        sync_block();
+        choose_bin(b, n_bins, target);
         if (b.chosen == n_bins)
             return false; /* only at the first level */
-        prefix = prefix << level[v].bits | b.chosen;
-        sync_block();
+        prefix = prefix << bits | b.chosen;
     }
     /* All of this value have the same amount: as many as are needed, by id. */
     out->value = unordered(prefix);
     uint64_t one = amount(out->value, max, inv_t), missing = target - b.above;
-    uint64_t need = one ? (missing + one - 1) / one : 1;
-    uint32_t low = 0, high = n - 1; /* the id up to which there are @need of them */
+    uint64_t need = (missing + one - 1) / one, there = b.bins[prefix & 255] / one;
+    uint32_t low = need < there ? 0 : n - 1, high = n - 1; /* the id up to which there are @need */
+    sync_block();
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         uint64_t count = 0;
 
         for (uint32_t i = tid; i <= middle; i += SAMPLE_THREADS)
-            count += z[i] == out->value;
+            count += samp_clean(z[i]) == out->value;
         if (combine<false>(b, count) >= need)
             high = middle;
         else
@@ -243,8 +293,9 @@ DEVICE struct Cut truncate_tail(const struct sample_args &a, struct Bench &b,
     if (w.top_p < 1) {
         uint64_t total = 0;
 
-        for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
-            total += is_kept(c, z[i], i) ? samp_weight(z[i], max, inv_t) : 0;
+        each_token(z, n, [&](uint32_t i, float x) {
+            total += is_kept(c, x, i) ? samp_weight(x, max, inv_t) : 0;
+        });
         total = combine<false>(b, total);
         double part = (double)(w.top_p > 0 ? w.top_p : 0.0f) * (double)total;
         uint64_t target = (uint64_t)part;
@@ -284,6 +335,31 @@ DEVICE uint64_t ordered_double(double d) {
     return u >> 63 ? ~u : u | 1ull << 63;
 }
 
+/* Four neighbours, those that share a block of noise; -inf beyond the row. */
+struct Quad {
+    float z[4];
+
+    __device__ __forceinline__ float max() const {
+        return fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+    }
+};
+
+DEVICE struct Quad quad_at(const float *z, uint32_t n, uint32_t q) {
+    struct Quad r;
+
+    if ((uintptr_t)z % 16 == 0 && 4 * q + 4 <= n) {
+        struct vec4 v = load16(z + 4 * q);
+
+        r = {{mx_float_of(v.x), mx_float_of(v.y), mx_float_of(v.z), mx_float_of(v.w)}};
+    } else {
+        for (uint32_t j = 0; j < 4; j++)
+            r.z[j] = 4 * q + j < n ? z[4 * q + j] : -INFINITY;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        r.z[j] = samp_clean(r.z[j]);
+    return r;
+}
+
 /* argmax of l + T g over what @c keeps. First roughly; then exactly for those that are near the best. */
 DEVICE uint32_t draw(const struct sample_args &a, struct Bench &b, const struct sample_want &w,
                      const float *z, float max, struct Cut c) {
@@ -293,34 +369,33 @@ DEVICE uint32_t draw(const struct sample_args &a, struct Bench &b, const struct 
 
     /* The noise of the best token is above -3.3: what is 26.3 T below it cannot win. */
     for (uint32_t q = tid; 4 * q < n; q += SAMPLE_THREADS) {
+        struct Quad z4 = quad_at(z, n, q);
+
+        if (!(z4.max() >= least))
+            continue;
         struct rng_block words = rng_token_block(w.seed, w.choice, w.out_pos, q);
-
-        for (uint32_t j = 0; j < 4; j++) {
-            uint32_t i = 4 * q + j;
-
-            if (i < n && z[i] >= least && is_kept(c, z[i], i))
-                best = fmaxf(best, rough_key(z[i], w.temperature, words.v[j]));
-        }
+        for (uint32_t j = 0; j < 4; j++)
+            if (z4.z[j] >= least && is_kept(c, z4.z[j], 4 * q + j))
+                best = fmaxf(best, rough_key(z4.z[j], w.temperature, words.v[j]));
     }
     best = rank_value(combine<true>(b, rank_of(best, 0)));
     float bar = best - 4e-3f * w.temperature - 4e-5f * (fabsf(best) + fabsf(max));
     uint64_t exact = 0;
     uint32_t id = NONE;
     for (uint32_t q = tid; 4 * q < n; q += SAMPLE_THREADS) {
-        bool near = false;
+        struct Quad z4 = quad_at(z, n, q);
+        float greatest = z4.max();
 
-        for (uint32_t j = 0; j < 4 && 4 * q + j < n; j++)
-            near = near || (z[4 * q + j] >= least && z[4 * q + j] + 23.0f * w.temperature >= bar);
-        if (!near)
+        if (!(greatest >= least && greatest + 23.0f * w.temperature >= bar))
             continue;
         struct rng_block words = rng_token_block(w.seed, w.choice, w.out_pos, q);
         for (uint32_t j = 0; j < 4; j++) {
             uint32_t i = 4 * q + j;
+            float x = z4.z[j];
 
-            if (i >= n || !(z[i] >= least) || !is_kept(c, z[i], i) ||
-                rough_key(z[i], w.temperature, words.v[j]) < bar)
+            if (!(x >= least) || !is_kept(c, x, i) || rough_key(x, w.temperature, words.v[j]) < bar)
                 continue;
-            uint64_t key = ordered_double(samp_key(z[i], w.temperature, words.v[j]));
+            uint64_t key = ordered_double(samp_key(x, w.temperature, words.v[j]));
 
             if (key > exact) {
                 exact = key;
@@ -339,11 +414,11 @@ DEVICE uint32_t draw(const struct sample_args &a, struct Bench &b, const struct 
 DEVICE uint64_t best_rank(struct Bench &b, const float *l, uint32_t n) {
     uint64_t best = 0;
 
-    for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
-        uint64_t r = rank_of(samp_clean(l[i]), i);
+    each_token(l, n, [&](uint32_t i, float x) {
+        uint64_t r = rank_of(x, i);
 
         best = r > best ? r : best;
-    }
+    });
     return combine<true>(b, best);
 }
 
@@ -354,7 +429,7 @@ DEVICE uint32_t sample_token(const struct sample_args &a, struct Bench &b,
     bool greedy = !(w.temperature >= SAMP_T_MIN), processed = has_processors(w, mask);
     const float *l = logits;
 
-    if (processed || !greedy) {
+    if (processed) {
         process(a, b, w, mask, fed, logits, z);
         l = z;
     }
@@ -376,8 +451,7 @@ DEVICE void write_logprobs(const struct sample_args &a, struct Bench &b,
     float max = rank_value(below);
 
     if (max > -INFINITY)
-        for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS)
-            sum += samp_weight(samp_clean(l[i]), max, 1);
+        each_token(l, n, [&](uint32_t i, float x) { sum += samp_weight(x, max, 1); });
     sum = combine<false>(b, sum);
     for (; n_top < w.n_top && rank_value(below) > -INFINITY; n_top++) {
         uint64_t next = 0;
@@ -386,11 +460,11 @@ DEVICE void write_logprobs(const struct sample_args &a, struct Bench &b,
             out->top[n_top].token = (int32_t)rank_id(below);
             out->top[n_top].logprob = samp_logprob(rank_value(below), max, sum);
         }
-        for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
-            uint64_t r = rank_of(samp_clean(l[i]), i);
+        each_token(l, n, [&](uint32_t i, float x) {
+            uint64_t r = rank_of(x, i);
 
             next = r < below && r > next ? r : next;
-        }
+        });
         below = combine<true>(b, next);
         if (below == 0)
             below = rank_of(-INFINITY, 0);

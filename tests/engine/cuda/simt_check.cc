@@ -275,7 +275,7 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
     uintptr_t a = (uintptr_t)p;
     const struct memory *m;
 
-    if (!simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
+    if (!simt_checks() || !simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
         return;
     if ((m = shared_of(a))) {
         if (a + n > m->to)
@@ -304,8 +304,10 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
 }
 
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) {
-    struct memory *m = shared_of((uintptr_t)to);
+    struct memory *m = simt_checks() ? shared_of((uintptr_t)to) : NULL;
 
+    if (!simt_checks())
+        return;
     if (!m)
         fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");
     see_all(m, (uintptr_t)to, n, SIMT_WRITE, pc);
