@@ -207,15 +207,15 @@ static void check_requests(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* Somebody for whom @h may have had to yield: one of higher standing, or of a tenant that has less. */
-static bool somebody_goes_on(struct sim *s, const struct request *h) {
+/* Somebody in @l for whom @h may have had to yield: one of higher standing, or of a tenant that has less. */
+static bool somebody_goes_on(struct sim *s, const struct list *l, const struct request *h) {
     uint32_t tenant = client_of(s, h)->m.tenant;
 
-    LIST_FOREACH(node, &s->sched->running) {
+    for (const struct list *node = l->next; node != l; node = node->next) {
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
         if (client_of(s, r)->m.tenant != tenant ||
-            queue_before(&r->queued.standing, &h->queued.standing))
+            (l == &s->sched->running && queue_before(&r->queued.standing, &h->queued.standing)))
             return true;
     }
     return false;
@@ -227,7 +227,9 @@ static void check_yields(struct sim *s, bool ends) {
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
         if (r->n_preempted > c->n_preempted)
-            HOLD(s, c, YIELD, ends || somebody_goes_on(s, r));
+            HOLD(s, c, YIELD,
+                 ends || somebody_goes_on(s, &s->sched->running, r) ||
+                     somebody_goes_on(s, &s->sched->waiting, r));
         c->n_preempted = r->n_preempted;
     }
 }
@@ -241,7 +243,7 @@ static void check_admissions(struct sim *s) {
     for (uint32_t i = 0; i + 1 < p->n_running; i++)
         HOLD(s, client_of(s, s->sched->planned[i]), YIELD,
              p->req[i].verdict != PLAN_YIELD || p->req[i + 1].verdict == PLAN_YIELD ||
-                 p->req[i + 1].n_sole == 0);
+                 p->req[i + 1].n_sole == 0 || (p->claim && p->req[i].over));
     for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NOBODY; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
