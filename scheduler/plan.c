@@ -594,9 +594,10 @@ static void break_tie(struct plan_work *w) {
 static void give_way(struct plan_work *w) {
     struct plan *p = w->p;
 
-    for (uint32_t i = p->n_running; p->claim && i-- > 1;)
+    for (uint32_t i = p->n_running; p->claim && !p->gave_way && i-- > 1;)
         if (p->req[i].over && !p->req[i].last) {
             yield(w, &p->req[i]);
+            p->gave_way = true;
             return;
         }
 }

@@ -83,6 +83,7 @@ struct plan {
     const float *group_weight;            /* [n_groups]: how they share the time for prefill */
     uint32_t reserve_seqs, reserve_pages; /* kept for those that are not over */
     bool claim; /* a tenant of which nothing runs has waited: the lowest that is over gives way */
+    bool gave_way; /* in and out: somebody has given way, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */
     float draft_slower;

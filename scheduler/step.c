@@ -401,6 +401,7 @@ static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
 
+    p->gave_way = false;
     for (;;) {
         assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);

@@ -605,3 +605,18 @@ Test(plan, the_strictest_pace_of_those_that_decode_counts) {
     cr_expect(rows[0] > 3 * rows[1] && rows[1] > 3 * rows[2] / 2, "%u, %u, %u rows", rows[0],
               rows[1], rows[2]);
 }
+
+/* Or those who gave way are admitted and give way again, while nobody can have rows. */
+Test(plan, for_a_tenant_without_a_seat_one_gives_way_in_a_step) {
+    struct fixture f;
+    setup(&f, 5, 0.1);
+    for (int i = 0; i < 3; i++)
+        add_running(&f, 40, 0)->over = true;
+    f.p.claim = true;
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_yielded, 1);
+    cr_expect(f.p.gave_way && f.req[2].verdict == PLAN_YIELD);
+    f.p.n_running = 2;
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_yielded, 0);
+}
