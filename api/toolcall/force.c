@@ -113,7 +113,7 @@ static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
 int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
     static const char *const defs[] = {"$defs", "definitions"};
     yyjson_mut_val *copy = node_value(f->n, schema);
-    bool any = false, far = false, unused;
+    bool any = false, far = false, unused = false;
 
     find_refs(schema, &any, &far, 0);
     for (size_t i = 0; i < ARRAY_SIZE(defs) && any && copy; i++) {

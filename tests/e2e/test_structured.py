@@ -287,6 +287,27 @@ def test_speculation_changes_nothing():
     assert texts[0] == texts[1]
 
 
+def test_a_killed_worker_changes_nothing():
+    """Neither the text under a grammar nor the calls: the new worker reads what is there and goes on."""
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 60, "maxItems": 70}
+    with Weftd(*FLAGS) as d:
+        fields = {"response_format": schema_format(schema), "temperature": 1, "seed": 6, "max_tokens": 1500}
+        forced = {"tools": [tool("f", {"type": "object", "properties": {"list": schema}, "required": ["list"]})],
+                  "tool_choice": "required", "parallel_tool_calls": False, "temperature": 1, "seed": 6, "max_tokens": 1500}
+        whole, call = chat(d, **fields), chat(d, **forced)
+        check(schema, json.loads(whole["message"]["content"]))
+        for body in (fields, forced):
+            text, n_chunks, killed = "", 0, 0
+            for chunk in d.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "Go."}], **body}):
+                delta = chunk["choices"][0]["delta"]
+                text += delta.get("content") or "".join(c["function"]["arguments"] for c in delta.get("tool_calls", []))
+                n_chunks += 1
+                if n_chunks in (12, 60):
+                    killed += d.kill_worker()
+            want = whole["message"]["content"] if body is fields else calls_of(call)[0][1]
+            assert killed and text == want, (killed, text, want)
+
+
 def test_what_cannot_be_held_is_named():
     with Weftd(*FLAGS) as d:
         for fields, param in (
