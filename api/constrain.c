@@ -144,37 +144,48 @@ static int collect(struct work *w, struct tools *t) {
     return 0;
 }
 
-/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was right is remembered
- * by its hash. (Were two the same, the worker would still find a wrong one.) */
+/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was right is
+ * remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL). (Were two hashes
+ * the same, the worker would still find a wrong grammar.) */
 static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
     struct api *a = d->w->api;
     struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
     uint64_t hash = siphash(a->secret, text, len);
-    _Atomic uint64_t *known = &a->checked[hash % API_CHECKED];
+    _Atomic uint64_t *right = &a->checked[hash % API_CHECKED];
+    _Atomic uint64_t *wrong = &a->refused[hash % API_CHECKED];
     struct grammar *g = NULL;
+    struct err why = {0};
 
-    if (atomic_load_explicit(known, memory_order_relaxed) == hash)
+    if (atomic_load_explicit(right, memory_order_relaxed) == hash)
         return 0;
-    int r = constraint_compile(&g, NULL, text, len, &limits, err);
+    if (!err && atomic_load_explicit(wrong, memory_order_relaxed) == hash)
+        return -EINVAL;
+    int r = constraint_compile(&g, NULL, text, len, &limits, &why);
 
     grammar_free(g);
-    if (r == 0)
-        atomic_store_explicit(known, hash, memory_order_relaxed);
+    if (r == -EINVAL && d->quick && strcmp(why.code, "grammar_too_complex") == 0)
+        return -EAGAIN;
+    if (r == 0 || r == -EINVAL)
+        atomic_store_explicit(r == 0 ? right : wrong, hash, memory_order_relaxed);
+    if (r == -EINVAL && err)
+        *err = why;
     return r;
 }
 
+/* @err NULL: it is enough to know that it is wrong. */
 static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
     int r = text ? check_text(d, text, len, err) : -ENOMEM;
 
     free(text);
-    return r == -EINVAL && d->quick && strcmp(err->code, "grammar_too_complex") == 0 ? -EAGAIN : r;
+    return r;
 }
 
 static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_mut_val **out,
                        struct err *err) {
-    int r = toolcall_force(out, &d->n, o, err);
+    struct err unused;
+    int r = toolcall_force(out, &d->n, o, err ? err : &unused);
 
     return r < 0 ? r : check(d, *out, err);
 }
@@ -189,7 +200,7 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
 
         one.tools = &t->tool[i];
         one.n_tools = 1;
-        int r = check_tools(d, &one, &v, &err);
+        int r = check_tools(d, &one, &v, t->strict[i] ? &err : NULL);
         if (r == -EINVAL && !t->strict[i]) {
             t->tool[i].loose = true;
         } else if (r < 0) {
@@ -212,7 +223,7 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
                                .after = after};
 
     if (r == 0)
-        r = check_tools(d, &o, out, &w->err);
+        r = check_tools(d, &o, out, NULL);
     if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
         r = check_tools(d, &o, out, &w->err);
     if (r == 0)

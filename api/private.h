@@ -22,7 +22,7 @@
 #define API_BODIES 8u             /* bodies of the largest size that may be in memory at once */
 #define API_RETRY_MS 2000         /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
-#define API_CHECKED 1024u /* grammars that are remembered as right */
+#define API_CHECKED 1024u /* grammars that are remembered */
 #define API_RECENT 512u   /* requests whose ids are remembered for the operator */
 
 struct api_recent { /* a request and its first generation */
@@ -56,6 +56,7 @@ struct api {
     struct admit admit;
     struct metrics metrics;
     struct rng rng;                        /* request ids and seeds */
+    _Atomic uint64_t refused[API_CHECKED]; /* likewise: grammars that were wrong */
     _Atomic uint64_t checked[API_CHECKED]; /* their hashes, by hash: any thread (constrain.c) */
     uint64_t secret[2];                    /* keys the share keys of tenants */
     struct api_recent recent[API_RECENT];  /* [n_recent % API_RECENT] is the next */
