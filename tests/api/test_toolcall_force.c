@@ -667,3 +667,44 @@ Test(toolcall_force, mutated_schemas_do_no_harm) {
               n_valid, n_forced, n_texts);
     buf_deinit(&w.b);
 }
+
+/* gpt-oss ends its turn with the marker that ends a call: it is that token there, too. */
+Test(toolcall_force, a_marker_may_be_an_end_token) {
+    static const char head[] =
+        "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}";
+    static const int32_t ends[] = {256, 257};
+    static char bytes[256];
+    struct grammar_token t[258] = {[257] = {"<|call|>", 8, true}};
+    struct toolcall_tool tool = {.name = "f", .param = "x"};
+    struct toolcall_force o = {.format = toolcall_find("harmony"), .tools = &tool, .n_tools = 1};
+    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+    struct grammar_vocab *v = NULL;
+    struct constraint *c = NULL;
+    struct constraint_state *s = NULL;
+    yyjson_mut_val *root = NULL;
+    struct err err = {0};
+    uint32_t bits[9];
+    size_t len;
+
+    for (int i = 0; i < 256; i++) {
+        bytes[i] = (char)i;
+        t[i] = (struct grammar_token){.bytes = &bytes[i], .len = 1};
+    }
+    cr_assert_eq(grammar_vocab_new(&v, t, 258, ends, 2), 0);
+    cr_assert_eq(toolcall_force(&root, &n, &o, &err), 0);
+    char *text = yyjson_mut_val_write(root, 0, &len);
+
+    cr_assert_eq(constraint_new(&c, v, text, len, NULL, 0, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(constraint_state_new(&s, c), 0);
+    for (size_t i = 0; head[i]; i++)
+        cr_assert_eq(constraint_accept(s, (unsigned char)head[i]), 0, "%s", head + i);
+    cr_expect_eq(constraint_mask(s, bits), 1);
+    cr_expect(allowed(bits, 257));
+    cr_expect_eq(constraint_accept(s, 257), 0);
+    cr_expect(constraint_can_end(s));
+    free(text);
+    constraint_state_free(s);
+    constraint_free(c);
+    grammar_vocab_free(v);
+    yyjson_mut_doc_free(n.doc);
+}

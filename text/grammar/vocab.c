@@ -56,7 +56,8 @@ static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
     for (size_t i = 0; i < v->n_ends; i++)
         is_end[v->ends[i]] = 1;
     for (uint32_t i = 0; i < v->n; i++) {
-        if (v->is_special[i] == special && !is_end[i])
+        /* An end token is no text, but a marker may be one: <|call|> of gpt-oss. */
+        if (v->is_special[i] == special && (special || !is_end[i]))
             s[n++] = (struct trie_string){
                 v->bytes + v->begin[i],
                 (uint32_t)MIN(v->begin[i + 1] - v->begin[i], (size_t)TRIE_MAX_LEN + 1), i};
