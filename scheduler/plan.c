@@ -241,9 +241,9 @@ static bool leaves_rest(const struct plan_work *w, const struct plan_req *r, str
     const struct plan *p = w->p;
     uint32_t in = p->n_running + p->n_admitted;
 
-    if (!r->over || in == 0)
+    if (in == 0 || !(r->over || r->gives))
         return false;
-    if (p->claim || in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)
+    if (r->gives || in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)
         return true;
     add_decode(&all, r);
     return p->reserve_pages > 0 &&
@@ -415,8 +415,22 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
+/* Whether tenant @group had so much more than others that its prefill may only take its part of a step in which
+ * they decode: their tokens come at the rate that is theirs, not at the slowest that is allowed. */
+static bool is_held(const struct plan *p, uint16_t group) {
+    if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
+        return false;
+    for (uint32_t i = 0; i < p->n_running; i++)
+        if (plan_is_decode(&p->req[i]) && p->req[i].group != group &&
+            p->group_part[p->req[i].group] >= 1)
+            return true;
+    return false;
+}
+
 static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
+        if (is_held(w->p, w->p->req[list[k]].group))
+            continue;
         if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
             break;
         extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
@@ -463,6 +477,14 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             have += p->group_weight[p->req[list[k]].group];
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
             part.max_rows = rows + (uint32_t)((w->max_rows - rows) * have / sum);
+        }
+        uint16_t group = p->req[list[k]].group;
+        if (is_held(p, group)) {
+            double of = (double)p->group_part[group];
+            int64_t most =
+                cost_bound_ns(p->cost, &w->shape) + (int64_t)((double)begin * of / (1 - of));
+
+            part.limit_ns = MIN(part.limit_ns, most);
         }
         share_part(w, list + k, len, part);
     }
@@ -589,13 +611,13 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, yield(w, &p->req[p->n_running - 1]), (void)0);
 }
 
-/* A tenant of which nothing runs gets a seat, or pages, from the lowest request of one that has more than its part. It
- * is admitted in the next plan, when what was given back is there. */
+/* Who has waited gets a seat, or pages, from the lowest request of the tenant that has most. It is admitted in the next
+ * plan, when what was given back is there. */
 static void give_way(struct plan_work *w) {
     struct plan *p = w->p;
 
     for (uint32_t i = p->n_running; p->claim && !p->gave_way && i-- > 1;)
-        if (p->req[i].over && !p->req[i].last) {
+        if (p->req[i].gives && !p->req[i].last) {
             yield(w, &p->req[i]);
             p->gave_way = true;
             return;

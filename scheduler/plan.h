@@ -58,7 +58,8 @@ struct plan_req {
 
     uint16_t group; /* its tenant's, in the order of their turns; less than plan.n_groups */
     uint8_t pace;   /* enum plan_pace */
-    bool over;      /* its tenant has more than its part; waiting: or would have with it */
+    bool over;      /* waiting: with it its tenant would have more than its part */
+    bool gives;     /* its tenant gives way to one that has less, see plan.claim */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
 
@@ -79,10 +80,13 @@ struct plan {
     uint32_t force_chunk; /* 0, or the size of every prefill chunk */
     uint32_t force_draft; /* 0, or every draft is planned up to this length */
     int64_t itl_ns, max_step_ns;
-    uint32_t n_groups;                    /* tenants; 0 counts as 1 */
-    const float *group_weight;            /* [n_groups]: how they share the time for prefill */
+    uint32_t n_groups;         /* tenants; 0 counts as 1 */
+    const float *group_weight; /* [n_groups]: how they share the time for prefill */
+    /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others decode. */
+    const float *group_part;
     uint32_t reserve_seqs, reserve_pages; /* kept for those that are not over */
-    bool claim; /* a tenant of which nothing runs has waited: the lowest that is over gives way */
+    bool
+        claim; /* somebody has waited whose tenant has less: the lowest request that `gives` yields */
     bool gave_way; /* in and out: somebody has given way, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */

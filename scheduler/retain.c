@@ -13,8 +13,8 @@
  * long takes the pages, and a part of the pool (a quarter) is never kept, so requests that need
  * little, and clients without sessions, do not notice.
  *
- * Whom to drop: first what belongs to a tenant that holds more than its part; then whoever is
- * expected back last, since that is the use furthest in the future.
+ * Whom to drop: first what belongs to a tenant that holds more than its part; then the shortest, for which computing
+ * it again costs least for each page. Then its program waits, so that those that stay active can end.
  */
 
 #include "scheduler/retain.h"
@@ -167,13 +167,6 @@ void retain_expire(struct sched *s, int64_t now) {
     }
 }
 
-/* When its program is expected back. */
-static int64_t return_ns(const struct retained *k, int64_t now) {
-    int64_t usual = k->since_ns + (k->until_ns - k->since_ns) / 2;
-
-    return MAX(usual, now + (k->until_ns - now) / 2);
-}
-
 static struct retained *next_victim(struct sched *s, int64_t now) {
     const struct share *h = &s->turns.share;
     struct retained *best = NULL;
@@ -184,8 +177,7 @@ static struct retained *next_victim(struct sched *s, int64_t now) {
         bool over =
             share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
 
-        if (!best || over > best_over ||
-            (over == best_over && return_ns(k, now) > return_ns(best, now))) {
+        if (!best || over > best_over || (over == best_over && k->n_tokens < best->n_tokens)) {
             best = k;
             best_over = over;
         }

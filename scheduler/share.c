@@ -32,6 +32,7 @@
 #define BEHIND_NS                                                                                  \
     200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
 #define BEHIND_FACTOR 16.0F
+#define AHEAD_NS 1e9 /* clock ahead of the last one: it is held to its part of each step */
 #define HALF_LIFE_NS 30e9
 #define LATELY_NS INT64_C(300000000000)
 #define LEVEL_NS INT64_C(2000000000) /* of delay for each level */
@@ -303,6 +304,12 @@ bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t to
     return held * sum > total * s->tenant[t].weight;
 }
 
+bool share_is_first(const struct share *s, uint32_t t) {
+    double least, most;
+
+    return clocks(s, &least, &most) && s->tenant[t].served_ns - least <= QUANTUM_NS;
+}
+
 bool share_is_shared(const struct share *s, int64_t now) {
     uint32_t n = 0;
 
@@ -312,8 +319,8 @@ bool share_is_shared(const struct share *s, int64_t now) {
 }
 
 uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
-                     float weight[SHARE_TENANTS]) {
-    double least, most = 0;
+                     float weight[SHARE_TENANTS], float part[SHARE_TENANTS]) {
+    double least = 0, most = 0, sum = 0;
     uint32_t n = 0;
 
     clocks(s, &least, &most);
@@ -326,6 +333,7 @@ uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
         for (; k > 0 && t->served_ns < s->tenant[out[k - 1]].served_ns; k--)
             out[k] = out[k - 1];
         out[k] = (uint16_t)i;
+        sum += t->weight;
         n++;
     }
     for (uint32_t k = 0; k < n; k++) {
@@ -333,6 +341,7 @@ uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
 
         weight[k] =
             (float)t->weight * (most - t->served_ns > BEHIND_NS / t->weight ? BEHIND_FACTOR : 1);
+        part[k] = t->served_ns - least > AHEAD_NS / t->weight ? (float)(t->weight / sum) : 1;
     }
     return n;
 }

@@ -87,10 +87,13 @@ uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32
  * @lately. */
 bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t total, bool lately,
                    int64_t now);
+/* Whether no live tenant's clock is behind that of tenant @t by more than a quantum. */
+bool share_is_first(const struct share *s, uint32_t t);
 /* More than one tenant has been here lately. */
 bool share_is_shared(const struct share *s, int64_t now);
-/* Tenants that are live, by their turn: numbers in @out, their weights for this step in @weight. */
+/* Tenants that are live, by their turn: numbers in @out, their weights for this step in @weight. @part: 1, or of those that
+ * have had much more than others their part of the device. */
 uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
-                     float weight[SHARE_TENANTS]);
+                     float weight[SHARE_TENANTS], float part[SHARE_TENANTS]);
 /* (sum x)^2 / (n * sum x^2) over the live tenants' device time by weight: 1 is fair; 1 for one alone. */
 double share_jain(const struct share *s, int64_t now, uint32_t *n_live);

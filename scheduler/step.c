@@ -167,7 +167,6 @@ static void gather_running(struct sched *s) {
                 fetch(s, r);
             s->planned[p->n_running] = r;
             describe(s, r, &p->req[p->n_running]);
-            p->req[p->n_running].over = turns_is_over(s, r);
             propose(s, r, &p->req[p->n_running++]);
         }
 }
@@ -180,6 +179,8 @@ static void gather_waiting(struct sched *s) {
 
     p->n_waiting = 0;
     p->claim = turns_claim(s, clock_now(s->clock));
+    for (uint32_t i = 0; i < p->n_running; i++)
+        p->req[i].gives = turns_gives(s, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just yielded and whose samples are still to come. */
@@ -198,6 +199,7 @@ static void gather_waiting(struct sched *s) {
         describe(s, candidate[k], &p->req[i]);
         look_up(s, candidate[k], &p->req[i], room);
         p->req[i].over = over[k];
+        p->req[i].gives = turns_gives(s, candidate[k]);
     }
 }
 

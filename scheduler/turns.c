@@ -16,10 +16,12 @@
 #define RESERVE_PAGES 8 /* likewise */
 #define RESERVE_MIN 4   /* sequences below which nothing is kept */
 #define CLAIM_NS INT64_C(50000000)
-#define DECODERS 16 /* an output row is priced as one of so many */
+#define GIVE_NS INT64_C(20000000) /* between two that give way */
+#define DECODERS 16               /* an output row is priced as one of so many */
 
 int turns_init(struct sched *s) {
     share_init(&s->turns.share);
+    s->turns.giver = SHARE_TENANTS;
     s->turns.item = calloc(TURNS_ITEMS, sizeof(*s->turns.item));
     return s->turns.item ? 0 : -ENOMEM;
 }
@@ -64,11 +66,12 @@ void turns_begin(struct sched *s, int64_t now) {
     bool shared = share_is_shared(&t->share, now);
 
     count_held(s);
-    t->n_groups = share_turns(&t->share, t->turn, t->weight);
+    t->n_groups = share_turns(&t->share, t->turn, t->weight, t->part);
     for (uint32_t i = 0; i < t->n_groups; i++)
         t->group[t->turn[i]] = (uint16_t)i;
     p->n_groups = t->n_groups;
     p->group_weight = t->weight;
+    p->group_part = t->part;
     p->reserve_seqs =
         shared && p->max_seqs >= RESERVE_MIN ? MAX(p->max_seqs / RESERVE_SEQS, 1u) : 0;
     p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
@@ -86,28 +89,53 @@ uint32_t turns_depth(const struct sched *s, const struct request *r) {
     return depth;
 }
 
-bool turns_is_over(const struct sched *s, const struct request *r) {
-    const struct share *h = &s->turns.share;
-    uint32_t t = r->turn.tenant;
+/* What tenant @t has for its weight. */
+static double has(const struct sched *s, uint32_t t, bool seats, uint32_t more) {
+    const struct share_tenant *x = &s->turns.share.tenant[t];
 
-    return s->turns.n_groups > 1 && h->tenant[t].n_running > 1 &&
-           (share_is_over(h, t, h->tenant[t].n_pages, s->info->n_pages, false, 0) ||
-            share_is_over(h, t, h->tenant[t].n_running, s->opts.max_seqs, false, 0));
+    return ((seats ? x->n_running : x->n_pages) + more) / x->weight;
 }
 
-bool turns_claim(const struct sched *s, int64_t now) {
+/* The tenant that has most, and two requests that run at least: nobody's last one gives way. */
+static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
     const struct share *h = &s->turns.share;
+    uint32_t found = SHARE_TENANTS;
 
-    if (s->turns.n_groups < 2)
+    for (uint32_t i = 0; i < h->n_tenants; i++)
+        if (i != but && h->tenant[i].n_running > 1 &&
+            (found == SHARE_TENANTS || has(s, i, seats, 0) > has(s, found, seats, 0)))
+            found = i;
+    return found;
+}
+
+bool turns_claim(struct sched *s, int64_t now) {
+    const struct share *h = &s->turns.share;
+    bool seats = s->plan.n_running + s->plan.reserve_seqs >= s->plan.max_seqs;
+
+    s->turns.giver = SHARE_TENANTS;
+    if (s->turns.n_groups < 2 || now - s->turns.gave_ns < GIVE_NS)
         return false;
     for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
+        uint32_t t = r->turn.tenant, pages = r->n_tokens / s->rules.page_tokens + 1;
 
-        if (h->tenant[r->turn.tenant].n_running == 0 && now - r->since_ns >= CLAIM_NS &&
-            !share_is_over(h, r->turn.tenant, 1, s->opts.max_seqs, false, now))
+        /* A program whose pages are gone waits for pages as retain.c has it. */
+        if (now - r->since_ns < CLAIM_NS || !share_is_first(h, t) ||
+            (!seats && retain_pauses(s, r, 0, now)))
+            continue;
+        uint32_t giver = richest(s, t, seats);
+        if (giver < SHARE_TENANTS &&
+            has(s, giver, seats, 0) > has(s, t, seats, seats ? 1 : pages)) {
+            s->turns.giver = giver;
+            s->turns.gave_ns = now;
             return true;
+        }
     }
     return false;
+}
+
+bool turns_gives(const struct sched *s, const struct request *r) {
+    return r->turn.tenant == s->turns.giver;
 }
 
 /* What is left of it will take, roughly. */

@@ -13,11 +13,13 @@ struct sched;
 
 struct turns {
     struct share share;
-    struct share_item *item;       /* [TURNS_ITEMS] */
-    uint16_t turn[SHARE_TENANTS];  /* tenants that are live, by their turn */
-    uint16_t group[SHARE_TENANTS]; /* of a tenant: its place in turn[] */
-    float weight[SHARE_TENANTS];   /* [of groups] */
+    struct share_item *item;                          /* [TURNS_ITEMS] */
+    uint16_t turn[SHARE_TENANTS];                     /* tenants that are live, by their turn */
+    uint16_t group[SHARE_TENANTS];                    /* of a tenant: its place in turn[] */
+    float weight[SHARE_TENANTS], part[SHARE_TENANTS]; /* [of groups] */
     uint32_t n_groups;
+    int64_t gave_ns; /* when somebody was asked last */
+    uint32_t giver;  /* tenant that gives way, SHARE_TENANTS: none */
 };
 
 int turns_init(struct sched *s);
@@ -33,12 +35,10 @@ void turns_begin(struct sched *s, int64_t now);
 /* How far below others @r stands, less than TURNS_DEPTHS: its tenant holds so many times (in powers of two) more than its
  * part of the pages. */
 uint32_t turns_depth(const struct sched *s, const struct request *r);
-/* Whether its tenant has more than its part of sequences or pages, of those that are live, and another request that
- * runs: nobody's last one gives way. */
-bool turns_is_over(const struct sched *s, const struct request *r);
-/* Whether a tenant of which nothing runs whose part is a seat at least has waited for it: one that has more than its
- * part gives way. */
-bool turns_claim(const struct sched *s, int64_t now);
+/* Whether somebody has waited whose turn it is and whose tenant has less, for its weight, than another: then that one
+ * gives way, turns_gives(). */
+bool turns_claim(struct sched *s, int64_t now);
+bool turns_gives(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
  * programs are paused (@room pages are there) left out. @over: which
  * of them would give their tenants more than their parts. How many, at most @max. */

@@ -611,7 +611,7 @@ Test(plan, for_a_tenant_without_a_seat_one_gives_way_in_a_step) {
     struct fixture f;
     setup(&f, 5, 0.1);
     for (int i = 0; i < 3; i++)
-        add_running(&f, 40, 0)->over = true;
+        add_running(&f, 40, 0)->gives = true;
     f.p.claim = true;
     plan_step(&f.p);
     cr_expect_eq(f.p.n_yielded, 1);

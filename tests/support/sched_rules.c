@@ -243,7 +243,7 @@ static void check_admissions(struct sim *s) {
     for (uint32_t i = 0; i + 1 < p->n_running; i++)
         HOLD(s, client_of(s, s->sched->planned[i]), YIELD,
              p->req[i].verdict != PLAN_YIELD || p->req[i + 1].verdict == PLAN_YIELD ||
-                 p->req[i + 1].n_sole == 0 || (p->claim && p->req[i].over));
+                 p->req[i + 1].n_sole == 0 || (p->claim && p->req[i].gives));
     for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NOBODY; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
@@ -257,7 +257,8 @@ static void check_admissions(struct sim *s) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
 
         n_behind += q->admitted;
-        if (q->admitted || q->over) /* what is left may be kept for tenants that have less */
+        if (q->admitted || q->over ||
+            q->gives) /* what is left may be kept for tenants that have less */
             continue;
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
         HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
