@@ -301,6 +301,17 @@ static void put_own(struct page *p, const struct api *a) {
     counter(p, "weft_pages_evicted_total", "Cached pages evicted.", w->n_evicted);
     gauge(p, "weft_pages_cached", "Pages that hold idle prefixes.", w->n_cached);
     gauge(p, "weft_pages_free", "Free pages.", w->n_free);
+    gauge(p, "weft_pages_kept", "Of the cached ones, those kept for a session's next turn.",
+          w->n_kept);
+    counter(p, "weft_recomputed_tokens_total",
+            "Prompt tokens computed again that an earlier turn of the session had computed.",
+            w->n_recomputed_tokens);
+    counter(p, "weft_kept_turns_dropped_total", "Turns kept whose pages were needed by others.",
+            w->n_retained_dropped);
+    gauge(p, "weft_tenants_active", "Tenants that have requests at the worker.", w->n_tenants);
+    gauge(p, "weft_fairness_jain",
+          "Jain's index of device time by weight of the last minute, 1 is equal.",
+          w->jain_milli / 1000.0);
     gauge(p, "weft_last_step_seconds", "Time of the last step.", w->last_step_us / 1e6);
     gauge(p, "weft_last_step_rows", "Tokens computed in the last step.", w->last_rows);
     gauge(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
