@@ -33,11 +33,17 @@ struct Place { /* where the keys of the block's head lie */
     const uint8_t *pages;
     const uint32_t *table; /* of the sequence */
     struct page_shape shape;
-    uint32_t head, last; /* last: position of the last key that anybody wants */
+    uint32_t head, last;  /* last: position of the last key that anybody wants */
+    uint32_t shift, mask; /* key >> shift: its page, key & mask: its place there */
 };
 
+/* Pages have 16, 32 or 64 tokens. */
+DEVICE uint32_t page_shift(uint32_t tokens) {
+    return tokens == 16 ? 4 : tokens == 32 ? 5 : 6;
+}
+
 DEVICE const uint8_t *page_of(const struct Place &p, uint32_t key, enum page_part part) {
-    return p.pages + (size_t)p.table[key / p.shape.page_tokens] * page_layer_bytes(&p.shape) +
+    return p.pages + (size_t)p.table[key >> p.shift] * page_layer_bytes(&p.shape) +
            page_offset(&p.shape, p.head, part);
 }
 
@@ -52,7 +58,7 @@ DEVICE void scale_codes(uint32_t codes, uint32_t d, uint32_t *h0, uint32_t *h1) 
 /* Values d .. d + 7 of a key. */
 DEVICE struct vec4 load_key(const struct Place &p, uint32_t key, uint32_t d) {
     struct vec4 v = {0, 0, 0, 0};
-    uint32_t dim = p.shape.head_dim, slot = key % p.shape.page_tokens;
+    uint32_t dim = p.shape.head_dim, slot = key & p.mask;
 
     if (key > p.last || d >= dim)
         return v;
@@ -71,7 +77,7 @@ DEVICE struct vec4 load_key(const struct Place &p, uint32_t key, uint32_t d) {
 /* Value d of keys key .. key + 7. */
 DEVICE struct vec4 load_value(const struct Place &p, uint32_t key, uint32_t d) {
     struct vec4 v = {0, 0, 0, 0};
-    uint32_t tokens = p.shape.page_tokens, slot = key % tokens;
+    uint32_t tokens = p.shape.page_tokens, slot = key & p.mask;
 
     if (key > p.last || d >= p.shape.head_dim)
         return v;
@@ -262,8 +268,13 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     constexpr uint32_t part = Shared<D>::part;
     constexpr int n_parts = 32 * D / part, per_thread = ATTN_QUERIES * part / CUDA_THREADS;
     uint32_t tid = threadIdx.x, warp = tid / 32, dim = a.shape.head_dim;
-    struct Place p = {a.pages, a.batch->page_table + it.page0, a.shape, blockIdx.y,
-                      it.pos0 + (it.q0 + it.n_q - 1) / a.group};
+    struct Place p = {a.pages,
+                      a.batch->page_table + it.page0,
+                      a.shape,
+                      blockIdx.y,
+                      it.pos0 + (it.q0 + it.n_q - 1) / a.group,
+                      page_shift(a.shape.page_tokens),
+                      a.shape.page_tokens - 1};
     float all[n_parts][per_thread], o[4 * D][4];
 
     take_queries<D>(a, it, s);
@@ -355,24 +366,38 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
     attend<8>(a, s);
 }
 
+#define MERGE_AHEAD 4u /* chunks whose loads are issued together */
+
 DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
     uint32_t dim = a.head_dim;
+    size_t stride = (size_t)a.n_head_kv * ATTN_QUERIES * a.partial_stride;
 
     for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
         uint32_t query = i / dim, d = i % dim, q = it.q0 + query;
         uint32_t head = blockIdx.y * a.group + q % a.group;
+        const float *from = a.partial + (size_t)it.partial * stride +
+                            (blockIdx.y * ATTN_QUERIES + query) * a.partial_stride;
         float max = -INFINITY, l = 0, o = 0;
 
-        for (uint32_t c = 0; c < it.n_chunks; c++) {
-            const float *from =
-                a.partial +
-                (((size_t)(it.partial + c) * a.n_head_kv + blockIdx.y) * ATTN_QUERIES + query) *
-                    a.partial_stride;
-            struct attn_weights w = attn_merge_weights(max, from[dim]);
+        for (uint32_t c = 0; c < it.n_chunks; c += MERGE_AHEAD) {
+            float next[MERGE_AHEAD][3];
 
-            max = w.max;
-            l = attn_merge(l, from[dim + 1], w);
-            o = attn_merge(o, from[d], w);
+#pragma unroll
+            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+                const float *p = from + (c + k < it.n_chunks ? c + k : c) * stride;
+
+                next[k][0] = c + k < it.n_chunks ? p[dim] : -INFINITY;
+                next[k][1] = p[dim + 1];
+                next[k][2] = p[d];
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+                struct attn_weights w = attn_merge_weights(max, next[k][0]);
+
+                max = w.max;
+                l = attn_merge(l, next[k][1], w);
+                o = attn_merge(o, next[k][2], w);
+            }
         }
         a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = o / l;
     }

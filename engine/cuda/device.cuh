@@ -195,29 +195,29 @@ DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
 
-/* The sum of a value over the 256 threads of a block, in a fixed order, in every thread. */
-DEVICE float block_sum(float v, float *shared8) {
+/* The sum of a value over the 32 W threads of a block, in a fixed order, in every thread; shared: [W]. */
+template <int W> DEVICE float block_sum(float v, float *shared) {
     for (int m = 1; m < 32; m *= 2)
         v += lane_xor(v, m);
     sync_block();
     if (threadIdx.x % 32 == 0)
-        shared8[threadIdx.x / 32] = v;
+        shared[threadIdx.x / 32] = v;
     sync_block();
-    float sum = shared8[0];
-    for (int i = 1; i < 8; i++)
-        sum += shared8[i];
+    float sum = shared[0];
+    for (int i = 1; i < W; i++)
+        sum += shared[i];
     return sum;
 }
 
-DEVICE float block_max(float v, float *shared8) {
+template <int W> DEVICE float block_max(float v, float *shared) {
     for (int m = 1; m < 32; m *= 2)
         v = fmaxf(v, lane_xor(v, m));
     sync_block();
     if (threadIdx.x % 32 == 0)
-        shared8[threadIdx.x / 32] = v;
+        shared[threadIdx.x / 32] = v;
     sync_block();
-    float max = shared8[0];
-    for (int i = 1; i < 8; i++)
-        max = fmaxf(max, shared8[i]);
+    float max = shared[0];
+    for (int i = 1; i < W; i++)
+        max = fmaxf(max, shared[i]);
     return max;
 }

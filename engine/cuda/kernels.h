@@ -16,6 +16,7 @@ extern "C" {
 
 #define CUDA_THREADS 256u /* of a block of every kernel, unless it says otherwise */
 #define SAMPLE_THREADS 512u
+#define PACK_THREADS 512u
 #define PACK_ROWS 8u       /* rows of activations that lie together */
 #define MATVEC_ROWS 16u    /* rows of activations that matvec() takes, at most */
 #define MATVEC_STAGES 3u   /* of a warp's ring: 2 are on their way while one is used */
@@ -87,7 +88,8 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight, SILU
  * silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to [2^13, 2^14);
  * scale[row] undoes it. packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of
- * what 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows. */
+ * what 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows;
+ * PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
@@ -104,7 +106,8 @@ MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
-/* qk-norm, RoPE, keys and values into their pages; grid: rows. q is changed in place. */
+/* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_head_kv) / 8. q is changed in
+ * place. */
 struct store_args {
     const struct batch_head *batch;
     float *q;

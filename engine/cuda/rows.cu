@@ -1,8 +1,8 @@
 /*
  * rows - the kernels that work on rows of activations: embedding, normalisation, RoPE, pages. One thread block
- * a row; a sum over a row goes over thread i's elements i, i + 256, ... and then over the threads in a fixed
- * order, so it depends on the row's length alone. All are bound by the bytes of the rows, far below the
- * weights'. Formulas: engine/reference/ops.c.
+ * a row, or several; a sum over a row goes over fixed elements of each thread and then over the threads in a fixed
+ * order, so it depends on the row's length alone. With few rows what they take is the latency of memory, so
+ * a row is read once and wide. Formulas: engine/reference/ops.c.
  */
 
 #include "engine/cuda/device.cuh"
@@ -41,32 +41,44 @@ KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
 
 /* -- operands of matmul --------------------------------------------------------------------------- */
 
-DEVICE float pack_value(const struct pack_args &a, const float *x, const float *up, float inverse,
-                        uint32_t i) {
-    if (i >= a.n)
-        return 0;
-    if (a.kind == PACK_NORM)
-        return x[i] * inverse * a.weight[i];
-    return a.kind == PACK_SILU ? mx_silu(x[i]) * up[i] : x[i];
+#define PACK_QUADS                                                                                 \
+    4 /* fours of columns that a thread keeps in registers: rows of up to 8192 are read once */
+
+/* Columns i .. i + 3; zero beyond the row. */
+DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
+    if (i + 4 <= n && (uintptr_t)(x + i) % 16 == 0) {
+        struct vec4 u = load16(x + i);
+
+        for (int j = 0; j < 4; j++)
+            v[j] = mx_float_of(j == 0 ? u.x : j == 1 ? u.y : j == 2 ? u.z : u.w);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        v[j] = 0;
+    for (uint32_t j = 0; i + j < n && j < 4; j++)
+        v[j] = x[i + j];
 }
 
-/* 1 / sqrt(mean of squares + eps) of a row, in every thread. */
-DEVICE float inverse_norm(const float *x, uint32_t n, float eps, float *shared8) {
-    float sum = 0;
+/* What is packed as columns i .. i + 3, but for the norm. */
+DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
+    load_quad(a.x + row * a.n, i, a.n, v);
+    if (a.kind == PACK_SILU) {
+        float up[4];
 
-    for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        sum = fmaf(x[i], x[i], sum);
-    return 1.0f / sqrtf(block_sum(sum, shared8) / (float)n + eps);
+        load_quad(a.up + row * a.n, i, a.n, up);
+        for (int j = 0; j < 4; j++)
+            v[j] = mx_silu(v[j]) * up[j];
+    }
 }
 
-KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    SHARED float shared8[8];
-    const float *x = a.x + (size_t)a.row[blockIdx.x] * a.n;
-    float inverse = inverse_norm(x, a.n, a.eps, shared8);
+DEVICE void apply_norm(const struct pack_args &a, uint32_t i, float inverse, float v[4]) {
+    float weight[4];
 
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        a.y[(size_t)blockIdx.x * a.n + i] = x[i] * inverse * a.weight[i];
+    if (a.kind != PACK_NORM)
+        return;
+    load_quad(a.weight, i, a.n, weight);
+    for (int j = 0; j < 4; j++)
+        v[j] = v[j] * inverse * weight[j];
 }
 
 /* 2^e, -126 <= e <= 127. */
@@ -74,49 +86,99 @@ DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
-KERNEL(pack, struct pack_args, CUDA_THREADS, 2) {
+/* Columns i .. i + 3, of eight lanes 32; all lanes of a warp meet, whether they have columns or not. */
+DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+                      const float v[4]) {
+    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
+    size_t at = group + (size_t)(i / 32) * PACK_ROWS;
+    uint32_t h[2] = {0, 0};
+
+    if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
+        return;
+    if (i < a.n_padded) {
+        h[0] = pack_halves(v[0] * shrink, v[2] * shrink);
+        h[1] = pack_halves(v[1] * shrink, v[3] * shrink);
+        store8(a.packed + at * 32 + pack_place(i % 32), h);
+    }
+    float sum = (half_to_float((uint16_t)h[0]) + half_to_float((uint16_t)(h[0] >> 16))) +
+                (half_to_float((uint16_t)h[1]) + half_to_float((uint16_t)(h[1] >> 16)));
+    for (int m = 1; m < 8; m *= 2)
+        sum += lane_xor(sum, m);
+    if (i < a.n_padded && i % 32 == 0)
+        a.sums[at] = sum;
+}
+
+KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float shared8[8];
-    uint32_t r = blockIdx.x, tid = threadIdx.x;
+    const float *x = a.x + (size_t)a.row[blockIdx.x] * a.n;
+    float sum = 0;
+
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        sum = fmaf(x[i], x[i], sum);
+    float inverse = 1.0f / sqrtf(block_sum<8>(sum, shared8) / (float)a.n + a.eps);
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        a.y[(size_t)blockIdx.x * a.n + i] = x[i] * inverse * a.weight[i];
+}
+
+/* A thread has the quads tid, tid + 512, ... The first few stay in registers, the others are read again. */
+KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x, tid = threadIdx.x, step = 4 * PACK_THREADS;
+    float v[PACK_QUADS][4], inverse = 1, max = 0;
 
     if (a.batch && r >= (a.wanted ? a.batch->n_wants : a.batch->n_rows))
         return;
-    uint32_t row = a.wanted ? a.batch->want_row[r] : r;
-    const float *x = a.x + (size_t)row * a.n, *up = a.up + (size_t)row * a.n;
-    float inverse = 1, max = 0;
+    size_t row = a.wanted ? a.batch->want_row[r] : r;
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++)
+        load_values(a, row, 4 * tid + k * step, v[k]);
+    if (a.kind == PACK_NORM) {
+        float sum = 0;
 
-    if (a.kind == PACK_NORM)
-        inverse = inverse_norm(x, a.n, a.eps, shared8);
-    for (uint32_t i = tid; i < a.n; i += CUDA_THREADS)
-        max = fmaxf(max, fabsf(pack_value(a, x, up, inverse, i)));
-    max = block_max(max, shared8);
+#pragma unroll
+        for (uint32_t k = 0; k < PACK_QUADS; k++)
+            for (int j = 0; j < 4; j++)
+                sum = fmaf(v[k][j], v[k][j], sum);
+        for (uint32_t i = 4 * tid + PACK_QUADS * step; i < a.n; i += step) {
+            float w[4];
+
+            load_values(a, row, i, w);
+            for (int j = 0; j < 4; j++)
+                sum = fmaf(w[j], w[j], sum);
+        }
+        inverse = 1.0f / sqrtf(block_sum<PACK_THREADS / 32>(sum, shared) / (float)a.n + a.eps);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++) {
+        apply_norm(a, 4 * tid + k * step, inverse, v[k]);
+        for (int j = 0; j < 4; j++)
+            max = fmaxf(max, fabsf(v[k][j]));
+    }
+    for (uint32_t i = 4 * tid + PACK_QUADS * step; i < a.n; i += step) {
+        float w[4];
+
+        load_values(a, row, i, w);
+        apply_norm(a, i, inverse, w);
+        for (int j = 0; j < 4; j++)
+            max = fmaxf(max, fabsf(w[j]));
+    }
+    max = block_max<PACK_THREADS / 32>(max, shared);
 
     /* Exponent of the largest magnitude; rows of nothing, infinities and NaN are not scaled. */
     int e = (int)(mx_bits_of(max) >> 23) - 127;
     e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
     float shrink = power_of_two(-e);
-    uint16_t *to = a.packed + (size_t)(r / PACK_ROWS) * PACK_ROWS * a.n_padded + r % PACK_ROWS * 32;
-    float *sums = a.sums + (size_t)(r / PACK_ROWS) * a.n_padded / 32 * PACK_ROWS + r % PACK_ROWS;
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++)
+        pack_quad(a, r, 4 * tid + k * step, shrink, v[k]);
+    for (uint32_t first = PACK_QUADS * step; first < a.n_padded; first += step) {
+        float w[4];
 
-    for (uint32_t first = 0; first < a.n_padded; first += 4 * CUDA_THREADS) {
-        uint32_t i = first + 4 * tid,
-                 h[2] = {0, 0}; /* all lanes meet, whether they have columns or not */
-
-        if (i < a.n_padded) {
-            float v[4];
-
-            for (uint32_t j = 0; j < 4; j++)
-                v[j] = pack_value(a, x, up, inverse, i + j) * shrink;
-            h[0] = pack_halves(v[0], v[2]);
-            h[1] = pack_halves(v[1], v[3]);
-            store8(to + (size_t)(i / 32) * PACK_ROWS * 32 + pack_place(i % 32), h);
-        }
-        float sum = (half_to_float((uint16_t)h[0]) + half_to_float((uint16_t)(h[0] >> 16))) +
-                    (half_to_float((uint16_t)h[1]) + half_to_float((uint16_t)(h[1] >> 16)));
-        for (int m = 1; m < 8; m *= 2)
-            sum += lane_xor(sum, m);
-        if (i < a.n_padded && i % 32 == 0)
-            sums[i / 32 * PACK_ROWS] = sum;
+        load_values(a, row, first + 4 * tid, w);
+        apply_norm(a, first + 4 * tid, inverse, w);
+        pack_quad(a, r, first + 4 * tid, shrink, w);
     }
     if (tid == 0)
         a.scale[r] = power_of_two(e);
@@ -192,35 +254,32 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     }
 }
 
-/* A warp a head: queries, then keys, then values. */
+/* A warp a head: queries, then keys with their values. */
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
+    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
-    if (r >= a.batch->n_rows)
+    if (r >= a.batch->n_rows || h >= a.n_head + n_kv)
         return;
-    uint8_t *page = a.pages + (size_t)a.batch->row_page[r] * page_layer_bytes(&a.shape);
     const float *turn = a.turn + (size_t)r * a.n_rot;
     float *head = heads[warp];
-    uint32_t slot = a.batch->row_slot[r];
-
-    for (uint32_t h = warp; h < a.n_head; h += CUDA_THREADS / 32) {
+    if (h < a.n_head) {
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
 
         turn_head(a, q, a.q_norm, turn, head);
         for (uint32_t i = lane; i < dim; i += 32)
             q[i] = head[i];
-        sync_warp();
-    }
-    for (uint32_t h = warp; h < n_kv; h += CUDA_THREADS / 32) {
-        size_t at = ((size_t)r * n_kv + h) * dim;
+    } else {
+        uint32_t slot = a.batch->row_slot[r];
+        uint8_t *page = a.pages + (size_t)a.batch->row_page[r] * page_layer_bytes(&a.shape);
+        size_t at = ((size_t)r * n_kv + h - a.n_head) * dim;
 
         turn_head(a, a.k + at, a.k_norm, turn, head);
-        store_head(a, h, PAGE_K, page, slot, head);
-        store_head(a, h, PAGE_V, page, slot, a.v + at);
-        sync_warp();
+        store_head(a, h - a.n_head, PAGE_K, page, slot, head);
+        store_head(a, h - a.n_head, PAGE_V, page, slot, a.v + at);
     }
 }
 

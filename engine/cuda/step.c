@@ -26,6 +26,12 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
                       l->what);
 }
 
+static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+    struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
+
+    return cuda_launch(b, &l, a, sizeof(*a));
+}
+
 /* A kernel of one block a row. */
 static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const void *args,
                        size_t n, const char *what) {
@@ -208,7 +214,7 @@ static int pack(struct step *s, enum pack_kind kind, const float *x, const float
         .eps = b->shape->rms_eps,
     };
 
-    return launch_rows(b, kernel_pack, s->grid.rows, &a, sizeof(a), "pack");
+    return launch_pack(b, s->grid.rows, &a);
 }
 
 int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
@@ -234,7 +240,9 @@ int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w
     assert(q.role == ACT_Q && x.role == ACT_X && kv->cls == KV_GLOBAL);
     int r = pack(s, PACK_NORM, b->x, NULL, w->norm, m->n_embd);
     r = r < 0 ? r : multiply(s, w, false);
-    return r < 0 ? r : launch_rows(b, kernel_store, s->grid.rows, &a, sizeof(a), "store");
+    struct launch l = {kernel_store, s->grid.rows, (m->n_head + m->n_head_kv + 7) / 8,
+                       CUDA_THREADS, "store",      0};
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
 
 static const void *attend_kernel(uint32_t head_dim) {
@@ -327,7 +335,7 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
 
     assert(x.role == ACT_X);
     s->head = w;
-    int r = launch_rows(b, kernel_pack, s->grid.wants, &a, sizeof(a), "pack");
+    int r = launch_pack(b, s->grid.wants, &a);
     r = r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
     if (r == 0)
         graph_end(s);

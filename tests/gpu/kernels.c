@@ -227,7 +227,7 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
                           .kind = PACK_PLAIN,
                           .n = n_in,
                           .n_padded = padded};
-    launch(kernel_pack, n_rows, 1, CUDA_THREADS, &a, "pack");
+    launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
     must(api->stream_wait(stream), "pack");
     api->release(x);
     return in;
@@ -418,7 +418,7 @@ static void store_keys(struct attention *t) {
         .shape = t->shape,
         .n_head = n_kv * t->group,
     };
-    launch(kernel_store, n, 1, CUDA_THREADS, &a, "store");
+    launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");
     const void *done[] = {a.q, a.k, a.v, a.turn, a.batch, batch.row_page, batch.row_slot};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)

@@ -39,6 +39,12 @@ static const char *kernel;
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
 static uint32_t n_blocks;
 
+#ifdef SIMT_NO_HOOKS
+#define SEEN false
+#else
+#define SEEN true
+#endif
+
 static const uint8_t *describe(uintptr_t a, char out[80]) {
     uintptr_t shared = (uintptr_t)__start_simt_shared;
     const struct memory *m = NULL;
@@ -105,7 +111,7 @@ void simt_memory_add(const void *p, size_t n, enum simt_space space) {
     for (; i > 0 && memory[i - 1].from > (uintptr_t)p; i--)
         memory[i] = memory[i - 1];
     memory[i] = {(uintptr_t)p, (uintptr_t)p + n, space, NULL};
-    if (simt_checks())
+    if (SEEN)
         memory[i].cell = new_cells(n);
     strict = true;
 }
@@ -271,11 +277,18 @@ static struct memory *shared_of(uintptr_t a) {
     return &shared_memory;
 }
 
+/* The kernel's argument, or something of the program's own: constants, and what stands for threadIdx. */
+static bool is_constant(uintptr_t a, size_t n) {
+    return (a >= args_from && a + n <= args_to) ||
+           (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end &&
+            a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX);
+}
+
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc) {
     uintptr_t a = (uintptr_t)p;
     const struct memory *m;
 
-    if (!simt_checks() || !simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
+    if (!SEEN || !simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
         return;
     if ((m = shared_of(a))) {
         if (a + n > m->to)
@@ -283,17 +296,12 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
         see_all(m, a, n, kind, pc);
         return;
     }
-    if (!strict)
+    if (!strict || (kind == SIMT_READ && is_constant(a, n)))
         return;
     m = find(a);
-    if (!m) {
-        if (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX &&
-            ((a >= args_from && a + n <= args_to) ||
-             (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end)))
-            return;
+    if (!m)
         fault_at(a, pc,
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
-    }
     if (m->space != SIMT_DEVICE && strcmp(kernel, "copy_page") != 0)
         fault_at(a, pc, "a kernel has no business in the host's memory");
     if (a + n > m->to)
@@ -304,9 +312,9 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
 }
 
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) {
-    struct memory *m = simt_checks() ? shared_of((uintptr_t)to) : NULL;
+    struct memory *m = SEEN ? shared_of((uintptr_t)to) : NULL;
 
-    if (!simt_checks())
+    if (!SEEN)
         return;
     if (!m)
         fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");
@@ -318,10 +326,6 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
 /* -- what the compiler calls ---------------------------------------------------------------------- */
 
 #ifndef SIMT_NO_HOOKS
-
-int simt_checks(void) {
-    return 1;
-}
 
 /* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded by name. */
 static inline void access_value(void *p, size_t n, enum simt_access kind, const void *pc) {
@@ -362,9 +366,5 @@ void __tsan_write_range(void *p, size_t n) {
 void __tsan_init() {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit() {}
-}
-#else
-int simt_checks(void) {
-    return 0;
 }
 #endif

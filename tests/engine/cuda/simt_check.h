@@ -36,8 +36,6 @@ void simt_memory_drop(const void *p);
 int simt_memory_space(const void *p);
 /* The host has waited for the device: nothing is being written. */
 void simt_settled(void);
-/* Whether accesses are seen. */
-int simt_checks(void);
 
 #ifdef __cplusplus
 }
