@@ -59,6 +59,9 @@ uint32_t kv_pager_available(const struct kv_pager *p);
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
 /* Verifies every invariant by recounting; aborts with a line that names the broken one. */
 void kv_pager_check(const struct kv_pager *p);
+/* The same, but of the keys, which cost a hash each, only one in @n_parts: those of pages whose number leaves the
+ * remainder @part. */
+void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts);
 /* Forgets every cached page that nobody holds (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
 

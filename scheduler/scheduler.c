@@ -19,6 +19,7 @@
 
 #define CATCH_UP_PART 4 /* of the inter-token target: what the draft model may take to catch up */
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
+#define CHECK_PARTS 8u                /* a key is checked after every eighth step */
 
 /* ---- ids ---- */
 
@@ -390,7 +391,7 @@ int sched_step(struct sched *s) {
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)
-        kv_pager_check(s->pager);
+        kv_pager_check_part(s->pager, s->n_waited % CHECK_PARTS, CHECK_PARTS);
     return r;
 }
 

@@ -42,7 +42,7 @@ struct sched_opts {
     uint32_t max_step_ms;   /* a step's time always */
     uint32_t depth;         /* steps in flight: 1 or 2, at most the engine's */
     uint32_t max_bypass;    /* how often a waiting request may be overtaken */
-    bool check;             /* kv_pager_check() after every step (tests) */
+    bool check;             /* kv_pager_check_part() after every step (tests) */
     bool no_prefix_sharing; /* tests of identity */
     uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
     bool no_speculation;

@@ -27,7 +27,7 @@
     X(itl_ms, 5 + rng_below(r, 50))                                                                \
     X(step_ms, 20 + rng_below(r, 200))                                                             \
     X(chunk, one_in(r, 5) ? 1 + rng_below(r, 40) : 0)    /* prefill chunks of this size */         \
-    X(hash_bits, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* hashes of pages collide */             \
+    X(hash_bits, one_in(r, 6) ? 3 + rng_below(r, 5) : 0) /* hashes of pages collide */             \
     X(no_sharing, one_in(r, 10))                                                                   \
     X(fixed_us, 500 + rng_below(r, 20000)) /* what a step takes, */                                \
     X(row_us, 10 + rng_below(r, 1000))                                                             \
@@ -58,7 +58,7 @@
     X(deaths, one_in(r, 3) ? 20 + rng_below(r, 200) : 0)                                           \
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
     X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
-    X(constrained, one_in(r, 3) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
+    X(constrained, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
     X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)
 
 struct swarm {
