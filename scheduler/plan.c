@@ -140,8 +140,7 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
         MUTANT(all_follow, a->n_computed == b->n_computed && leader > follower, false))
         return false;
-    if (a->alone || MUTANT(stalled_followed, a->stalled, false) || a->verdict == PLAN_YIELD ||
-        a->verdict == PLAN_WAIT_PAGES)
+    if (a->alone || a->stalled || a->verdict == PLAN_YIELD || a->verdict == PLAN_WAIT_PAGES)
         return false;
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
@@ -211,7 +210,7 @@ static void admit(struct plan_work *w, uint32_t i) {
     r->admitted = true;
     r->n_computed = r->n_stored = r->n_hit;
     r->n_pages = r->n_hit / w->p->page_tokens;
-    w->available -= MUTANT(idle_hit_for_free, r->n_idle, 0);
+    w->available -= r->n_idle;
     w->p->n_admitted++;
     r->verdict = PLAN_WAIT_TIME;
     if (r->alone)

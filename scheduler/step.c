@@ -285,8 +285,7 @@ static void apply_places(struct sched *s, int64_t now) {
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = s->planned[i];
 
-        r->stalled = MUTANT(stall_forgotten,
-                            i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES, false);
+        r->stalled = i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES;
         r->n_bypassed = p->req[i].n_bypassed;
         if (p->req[i].verdict == PLAN_YIELD)
             preempt(s, r);

@@ -120,13 +120,15 @@ static int replay(int argc, char **argv) {
 
 #ifdef WEFT_MUTANTS
 static int mutants(int argc, char **argv) {
-    struct mutate_opts o = {.n_runs = 20, .n_processes = 1, .max_steps = 1000000};
+    struct mutate_opts o = {.n_runs = 20, .n_processes = 1, .needed = 95, .max_steps = 1000000};
 
     for (int i = 0; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--runs") == 0)
             o.n_runs = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--threads") == 0)
             o.n_processes = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--need") == 0)
+            o.needed = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--only") == 0)
             o.only = argv[i + 1];
         else if (strcmp(argv[i], "--steps") == 0)

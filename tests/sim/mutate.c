@@ -10,7 +10,6 @@
 #define SEEDS 1000000u /* of a run: more than it can use */
 #define STEPS 2000u    /* of a seed */
 #define HANG_S 5u
-#define NEEDED 95 /* percent of the runs */
 
 /* What the scheduler never asks of the pager, or only makes everything slower, is for the pager's own tests. */
 static const char *const not_here[] = {"kv_full_halfway", "kv_length_stays", "kv_lru_backwards",
@@ -93,7 +92,7 @@ static bool try_mutant(const struct mutate_opts *o, const struct mutant *m) {
            (unsigned long long)(n_found > 0 ? steps[n_found / 2] : 0),
            (unsigned long long)(n_found > 0 ? steps[n_found - 1] : 0), usual(cause, n_found));
     fflush(stdout);
-    return missed * 100 <= n * (100 - NEEDED);
+    return missed * 100 <= n * (100 - o->needed);
 }
 
 int mutate(const struct mutate_opts *o) {
@@ -110,6 +109,6 @@ int mutate(const struct mutate_opts *o) {
         n++;
         n_found += try_mutant(o, &mutants[i]);
     }
-    printf("\n%u of %u found in at least %d %% of their runs\n", n_found, n, NEEDED);
+    printf("\n%u of %u found in at least %u %% of their runs\n", n_found, n, o->needed);
     return n_found < n;
 }

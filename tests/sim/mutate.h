@@ -10,9 +10,10 @@
 struct mutate_opts {
     uint32_t n_runs; /* of each bug, with different seeds */
     uint32_t n_processes;
+    uint32_t needed;    /* percent of the runs that must find it */
     uint64_t max_steps; /* of a run */
     const char *only;   /* this bug, or NULL */
 };
 
-/* Prints a table. 0: each was found in 95 % of its runs; 1: some were not. */
+/* Prints a table. 0: each was found in as many runs as needed; 1: some were not. */
 int mutate(const struct mutate_opts *o);

@@ -171,8 +171,12 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
 
     if (u->w.hungry) /* many fit as long as they are short */
         n = 1 + n / 4;
+    uint32_t n_family = rng_below(r, n + n / 4 + 2);
+
+    if (u->w.hungry && !one_in(r, 4)) /* those that yield share most of their pages */
+        n_family = n;
     struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.hungry ? 1 : u->w.families),
-                                      rng_below(r, n + n / 4 + 2), output_length(u, r));
+                                      n_family, output_length(u, r));
 
     c->m.share_key[15] = (uint8_t)rng_below(r, u->w.keys);
     c->m.program = u->w.hungry ? 0 : rng_below(r, u->w.programs);

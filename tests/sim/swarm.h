@@ -16,8 +16,8 @@
 
 /* Name, and what it is drawn from; @r is the generator and @w what has been drawn already. */
 #define SWARM_FIELDS(X)                                                                            \
-    X(hungry, one_in(r, 2))               /* answers are short for a while, then long */           \
-    X(page_tokens, 1u << rng_below(r, 6)) /* 1 to 32 */                                            \
+    X(hungry, one_in(r, 2)) /* answers are short for a while, then long */                         \
+    X(page_tokens, 1u << rng_below(r, w->hungry ? 4 : 6)) /* 1 to 32 */                            \
     X(pages, draw_pages(r, w))                                                                     \
     X(context, 60 + rng_below(r, 300)) /* longest sequence */                                      \
     X(seqs, 1 + rng_below(r, 8))                                                                   \

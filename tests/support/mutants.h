@@ -73,8 +73,6 @@
     X(drafts_overlapped, "a step is launched while drafts are checked")                            \
     X(finished_twice, "a request that has ended takes its sample all the same")                    \
     X(stale_hit, "an old lookup of a prefix is taken for a new one")                               \
-    X(stall_forgotten, "nobody remembers that a leader had no page")                               \
-    X(stalled_followed, "a leader without a page is followed")                                     \
     X(all_follow, "of two at the same position each waits for the other")                          \
     X(pending_forgotten, "the plan does not see the sample under way")                             \
     X(page_count_short, "the plan counts pages for half of the rows")                              \
@@ -85,7 +83,6 @@
     X(bypass_not_counted, "nobody remembers who was overtaken")                                    \
     X(bypass_endless, "one that does not fit is overtaken for ever")                               \
     X(margin_forgotten, "the cost model's error is not added to its estimate")                     \
-    X(idle_hit_for_free, "idle pages that are found count as still available")                     \
     X(decodes_not_seen, "a prefill does not see that others decode")                               \
     X(tie_not_broken, "when nobody can go on nobody yields")                                       \
     X(no_least_chunk, "where steps are slow a prefill gets nothing")                               \
