@@ -32,7 +32,7 @@
 #define BEHIND_NS                                                                                  \
     200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
 #define BEHIND_FACTOR 16.0F
-#define AHEAD_NS 2e9 /* clock ahead of the last one: it is held to its part of each step */
+#define AHEAD_NS 5e8 /* clock ahead of the last one: it is held to its part of each step */
 #define HALF_LIFE_NS 30e9
 #define LATELY_NS INT64_C(300000000000)
 #define LEVEL_NS INT64_C(2000000000) /* of delay for each level */
