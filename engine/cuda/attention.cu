@@ -27,6 +27,7 @@ template <int D> struct Shared {
     float a[ATTN_TILES][ATTN_QUERIES], b[ATTN_TILES][ATTN_QUERIES];
     float chunk_m[ATTN_QUERIES], chunk_l[ATTN_QUERIES], all_m[ATTN_QUERIES], all_l[ATTN_QUERIES];
     float all_a[ATTN_QUERIES], all_b[ATTN_QUERIES];
+    uint32_t pos[ATTN_QUERIES];
 };
 
 struct Place { /* where the keys of the block's head lie */
@@ -102,8 +103,10 @@ DEVICE struct vec4 load_value(const struct Place &p, uint32_t key, uint32_t d) {
 template <int D>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it,
                          struct Shared<D> &s) {
-    uint32_t dim = a.shape.head_dim;
+    uint32_t dim = a.shape.head_dim, mine = threadIdx.x;
 
+    if (mine < ATTN_QUERIES)
+        s.pos[mine] = mine < it.n_q ? a.batch->pos[it.row0 + (it.q0 + mine) / a.group] : it.pos0;
     for (uint32_t i = threadIdx.x; i < ATTN_QUERIES * 32 * D; i += CUDA_THREADS) {
         uint32_t query = i / (32 * D), d = i % (32 * D), n = it.q0 + query;
         float x = 0;
@@ -195,9 +198,9 @@ DEVICE void do_tile(const struct attend_args &a, const struct attn_item &it, con
         score<D>(p, s, first, c);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        uint32_t query = g + 8 * i, pos = it.pos0 + (it.q0 + query) / a.group;
+        uint32_t query = g + 8 * i;
 
-        soften(c, i, pos, first, a.scale, &m[i], &l[i]);
+        soften(c, i, s.pos[query], first, a.scale, &m[i], &l[i]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
@@ -375,8 +378,10 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
     for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
         uint32_t query = i / dim, d = i % dim, q = it.q0 + query;
         uint32_t head = blockIdx.y * a.group + q % a.group;
-        const float *from = a.partial + (size_t)it.partial * stride +
-                            (blockIdx.y * ATTN_QUERIES + query) * a.partial_stride;
+        size_t place = (blockIdx.y * ATTN_QUERIES + query) * (size_t)a.partial_stride;
+        const float *own = a.partial + it.partial * stride + place;
+        const float *shared =
+            a.partial + it.shared * stride + place + (size_t)it.shared_q * a.partial_stride;
         float max = -INFINITY, l = 0, o = 0;
 
         for (uint32_t c = 0; c < it.n_chunks; c += MERGE_AHEAD) {
@@ -384,9 +389,12 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
 
 #pragma unroll
             for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-                const float *p = from + (c + k < it.n_chunks ? c + k : c) * stride;
+                bool there = c + k < it.n_chunks;
+                uint32_t at = there ? c + k : c;
+                const float *p =
+                    at < it.n_shared ? shared + at * stride : own + (at - it.n_shared) * stride;
 
-                next[k][0] = c + k < it.n_chunks ? p[dim] : -INFINITY;
+                next[k][0] = there ? p[dim] : -INFINITY;
                 next[k][1] = p[dim + 1];
                 next[k][2] = p[d];
             }

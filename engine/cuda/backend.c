@@ -91,12 +91,15 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 }
 
 /* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended; off until it has
- * been seen to be right and faster on a device. */
+ * been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
+ * itself. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
+    const char *share = getenv("WEFT_CUDA_SHARE");
 
     b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->early = early && strcmp(early, "1") == 0;
+    b->shares = !(share && strcmp(share, "0") == 0);
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {

@@ -94,7 +94,7 @@ struct be {
     const struct engine_opts *opts;
     struct cuda_device device;
     char isa[16], error[200];
-    bool lost, early;                /* early: cuda_api.launch */
+    bool lost, early, shares;        /* early: cuda_api.launch; shares: work.c */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;
@@ -160,6 +160,7 @@ struct attn_work {
 };
 struct attn_limits {
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
+    uint32_t page_tokens; /* 0: pages are not compared */
 };
 void work_plan(const struct engine_batch *batch, const struct attn_limits *l, struct attn_work *w);
 

@@ -36,8 +36,10 @@ struct repack_args {
 
 /* -- the batch ------------------------------------------------------------------------------------ */
 
-struct attn_merge {                            /* the chunks of queries that were split */
-    uint32_t row0, q0, n_q, partial, n_chunks; /* chunk c of query i: partial + c */
+/* The chunks of queries that were split: chunk c of query i is in partial + c - n_shared at place i, or, of the first
+ * n_shared, in shared + c at place shared_q + i. */
+struct attn_merge {
+    uint32_t row0, q0, n_q, partial, n_chunks, shared, n_shared, shared_q;
 };
 
 /* What a step is about, in device memory. All that changes from step to step is here and in what it points to, so

@@ -78,6 +78,7 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
         .n_head_kv = b->shape->n_head_kv,
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
         .max_partials = b->n_partials,
+        .page_tokens = b->shares ? b->page.page_tokens : 0,
     };
     uint32_t n_pages = batch->table[KV_GLOBAL].start[batch->n_seqs];
     const void *d[3];

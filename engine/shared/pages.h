@@ -59,7 +59,8 @@ MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
 }
 
 /* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over one. A query is a
- * row and a head of the group that shares the key head: number row * group + head. */
+ * row and a head of the group that shares the key head: number row * group + head. Sequences of one row that stand
+ * side by side and begin with the same pages may share the items of those chunks: then the rows are theirs. */
 struct attn_item {
     uint32_t row0, pos0; /* of the sequence's rows in the batch */
     uint32_t q0, n_q;

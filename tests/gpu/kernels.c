@@ -451,12 +451,16 @@ static void run_attention(struct attention *t, bool split, float *out) {
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
     struct attn_item *item = host_new(n_blocks * n_chunks * sizeof(*item));
     struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
+    uint32_t *pos = host_new(t->n_rows * sizeof(*pos));
     size_t bytes = (size_t)n_queries * n_kv * dim * sizeof(float);
 
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        pos[r] = t->n_keys - t->n_rows + r;
     for (uint32_t q0 = 0; q0 < n_queries; q0 += ATTN_QUERIES) {
         uint32_t n_q = MIN(n_queries - q0, ATTN_QUERIES);
 
-        merge[n_merges++] = (struct attn_merge){0, q0, n_q, n_partials, n_chunks};
+        merge[n_merges++] =
+            (struct attn_merge){.q0 = q0, .n_q = n_q, .partial = n_partials, .n_chunks = n_chunks};
         for (uint32_t c = 0; c < (split ? n_chunks : 1); c++)
             item[n_items++] = (struct attn_item){.pos0 = t->n_keys - t->n_rows,
                                                  .q0 = q0,
@@ -471,6 +475,7 @@ static void run_attention(struct attention *t, bool split, float *out) {
         .item = device_of(item, n_items * sizeof(*item)),
         .merge = device_of(merge, n_merges * sizeof(*merge)),
         .page_table = t->table_on,
+        .pos = device_of(pos, t->n_rows * 4),
     };
     struct attend_args a = {
         .batch = device_of(&batch, sizeof(batch)),
@@ -497,6 +502,8 @@ static void run_attention(struct attention *t, bool split, float *out) {
     api->release(a.partial);
     api->release((void *)a.batch);
     api->release((void *)batch.item);
+    api->release((void *)batch.pos);
+    free(pos);
     api->release((void *)batch.merge);
     free(item);
     free(merge);

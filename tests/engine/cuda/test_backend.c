@@ -309,6 +309,87 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
+static void small_model(char path[64]) {
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 32,
+                           .max_context = 600};
+
+    tiny_model_temp(&m, path);
+}
+
+enum { COMMON = 262, SHARERS = 3 };
+
+/* Three sequences that begin alike decode; with @common they are on the same pages, as far as they are full. */
+static void run_sharing(const char *path, bool common, bool share, uint64_t digest[SHARERS][5]) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 120,
+                            .max_rows = 300,
+                            .max_seqs = 4,
+                            .shuffle = 3};
+    struct driver_seq *all[SHARERS];
+    uint32_t own[SHARERS][COMMON / 16];
+    int32_t prompt[COMMON + SHARERS];
+    struct err err = {0};
+    struct driver d;
+
+    setenv("WEFT_CUDA_SHARE", share ? "1" : "0", 1);
+    fake()->n_multiprocessors = 140;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    random_tokens(prompt, COMMON + SHARERS, d.info->n_vocab, 5);
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        all[i] = driver_add(&d, prompt, COMMON + i, 6, NULL);
+        memcpy(own[i], all[i]->page, sizeof(own[i]));
+        if (common && i > 0) /* written again, with the same */
+            memcpy(all[i]->page, all[0]->page, sizeof(own[i]));
+        driver_prefill(&d, all[i], 0);
+    }
+    driver_decode(&d, all, SHARERS, 4, true);
+    for (uint32_t i = 0; i < SHARERS; i++) {
+        cr_assert(all[i]->n_out == 5);
+        for (uint32_t k = 0; k < 5; k++)
+            digest[i][k] = all[i]->out[k].digest;
+        memcpy(all[i]->page, own[i], sizeof(own[i]));
+        driver_drop(&d, all[i]);
+    }
+    driver_close(&d);
+    fake()->n_multiprocessors = 4;
+}
+
+static uint64_t n_shared_items;
+
+static void count_shared(const char *kernel, uint64_t number, void *args) {
+    const struct merge_args *a = args;
+
+    if (strcmp(kernel, "merge") == 0)
+        for (uint32_t i = 0; i < a->batch->n_merges; i++)
+            n_shared_items += a->batch->merge[i].n_shared;
+}
+
+Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
+    static uint64_t digest[3][SHARERS][5];
+    char path[64];
+
+    small_model(path);
+    run_sharing(path, false, true, digest[0]);
+    run_sharing(path, true, false, digest[1]);
+    fake()->on_launch = count_shared;
+    run_sharing(path, true, true, digest[2]);
+    fake()->on_launch = NULL;
+    cr_expect(n_shared_items == 4 * SHARERS, "%llu", (unsigned long long)n_shared_items);
+    for (uint32_t i = 0; i < SHARERS; i++)
+        for (uint32_t k = 0; k < 5; k++)
+            cr_expect(digest[0][i][k] == digest[1][i][k] && digest[1][i][k] == digest[2][i][k],
+                      "sequence %u, token %u", i, k);
+    unlink(path);
+}
+
 /* -- faults -------------------------------------------------------------------------------------- */
 
 /* Opens, computes a prompt and a token more. Returns the first error. */
@@ -359,19 +440,6 @@ static int try_all(const char *path, struct err *err) {
     engine_free(e);
     gguf_free(file);
     return r;
-}
-
-static void small_model(char path[64]) {
-    struct tiny_model m = {.type = TENSOR_Q8_0,
-                           .n_layer = 1,
-                           .n_embd = 64,
-                           .n_ff = 64,
-                           .n_vocab = 40,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .head_dim = 32};
-
-    tiny_model_temp(&m, path);
 }
 
 Test(cuda, every_call_may_fail_once) {

@@ -216,7 +216,7 @@ Test(layout, the_work_of_attention_covers_every_query_and_chunk_once) {
     for (int round = 0; round < 300; round++) {
         struct world w = {.batch.n_seqs = 1 + rng_below(&r, 8)};
         struct attn_limits l = {1 + rng_below(&r, 20), 1 + rng_below(&r, 8), 1 + rng_below(&r, 140),
-                                rng_below(&r, 200)};
+                                rng_below(&r, 200), 0};
 
         w.batch.seq = w.seq;
         w.batch.table[KV_GLOBAL].start = w.start;
@@ -230,4 +230,82 @@ Test(layout, the_work_of_attention_covers_every_query_and_chunk_once) {
         }
         check_plan(&w, &l);
     }
+}
+
+/* Every chunk of every query must be in exactly one item, at the place where its merge looks for it. */
+static void check_shared_plan(const struct engine_batch *b, const struct attn_limits *l,
+                              uint64_t *n_saved) {
+    static struct attn_item item[4000];
+    static struct attn_merge merge[100];
+    struct attn_work w = {.item = item, .merge = merge};
+    uint32_t covered[8] = {0};
+
+    work_plan(b, l, &w);
+    cr_assert(w.n_partials <= l->max_partials);
+    for (uint32_t m = 0; m < w.n_merges; m++) {
+        const struct attn_merge *g = &merge[m];
+        uint32_t i = g->row0; /* a row a sequence */
+
+        cr_assert(i < b->n_seqs && g->q0 == 0 && g->n_q == l->group && covered[i]++ == 0);
+        cr_assert(g->n_chunks == b->seq[i].pos0 / ATTN_CHUNK + 1 && g->n_shared < g->n_chunks);
+        for (uint32_t c = 0; c < g->n_chunks; c++) {
+            uint32_t partial = c < g->n_shared ? g->shared + c : g->partial + c - g->n_shared;
+            uint32_t place = c < g->n_shared ? g->shared_q : 0, n = 0;
+
+            for (uint32_t k = 0; k < w.n_items; k++) {
+                const struct attn_item *it = &item[k];
+
+                if (it->chunk < 0 || it->partial != partial)
+                    continue;
+                const uint32_t *own = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[i];
+                const uint32_t *used = b->table[KV_GLOBAL].page + it->page0;
+                cr_assert(it->chunk == (int32_t)c && it->row0 + place / l->group == i);
+                cr_assert(it->q0 == 0 && place + l->group <= it->n_q && it->n_q <= ATTN_QUERIES);
+                cr_assert(it->pos0 / ATTN_CHUNK >= c);
+                for (uint32_t t = c * 16; t < c * 16 + (c < g->n_shared ? 16 : 1); t++)
+                    cr_assert(own[t] == used[t]);
+                n++;
+            }
+            cr_assert(n == 1);
+        }
+        *n_saved += g->n_shared && g->shared_q ? g->n_shared : 0;
+    }
+    for (uint32_t k = 0; k < w.n_items; k++) {
+        if (item[k].chunk < 0)
+            covered[item[k].row0]++;
+    }
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        cr_assert(covered[i] == 1);
+}
+
+Test(layout, sequences_on_the_same_pages_share_their_chunks) {
+    static uint32_t page[8 * 200];
+    struct rng r = {4};
+    uint64_t n_saved = 0;
+
+    for (int round = 0; round < 300; round++) {
+        struct engine_seq seq[8] = {0};
+        uint32_t start[9] = {0};
+        struct engine_batch b = {.n_seqs = 1 + rng_below(&r, 8), .seq = seq};
+        struct attn_limits l = {1 + rng_below(&r, 8), 1 + rng_below(&r, 8), 1 + rng_below(&r, 140),
+                                rng_below(&r, 200), 16};
+
+        b.table[KV_GLOBAL].start = start;
+        b.table[KV_GLOBAL].page = page;
+        for (uint32_t i = 0; i < b.n_seqs; i++) {
+            uint32_t pos0 = rng_below(&r, 3000), n = pos0 / 16 + 1;
+
+            seq[i] = (struct engine_seq){.row0 = i, .n_rows = 1, .pos0 = pos0};
+            start[i + 1] = start[i] + n;
+            for (uint32_t k = 0; k < n; k++)
+                page[start[i] + k] = i * 200 + k;
+            if (i > 0 && rng_below(&r, 3)) { /* begins as the one before */
+                uint32_t common = rng_below(&r, MIN(n, start[i] - start[i - 1]));
+
+                memcpy(page + start[i], page + start[i - 1], common * sizeof(*page));
+            }
+        }
+        check_shared_plan(&b, &l, &n_saved);
+    }
+    cr_expect(n_saved > 100, "%llu", (unsigned long long)n_saved);
 }
