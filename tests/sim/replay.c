@@ -25,7 +25,7 @@ struct samples {
 };
 
 struct tenant {
-    char name[24];
+    const char *name;
     bool here;
     double weight;
     uint32_t n_requests, n_jobs, n_jobs_all;
@@ -130,7 +130,7 @@ static void begin_agents(struct replay *p, int64_t without) {
         if (g->tenant.low == without)
             continue;
         if (!t->here)
-            snprintf(t->name, sizeof(t->name), "%s", g->name);
+            t->name = g->name;
         t->here = true;
         t->weight = g->weight.low / 1000.0;
         for (uint32_t n = draw(p, g->count); n > 0; n--) {
