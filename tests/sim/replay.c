@@ -62,7 +62,7 @@ struct replay {
 
 static struct replay replay;
 
-const char replay_policies[] = "weft, fcfs, rows, no-sharing, no-speculation";
+const char replay_policies[] = "weft, fcfs, rows, no-sharing, no-speculation, no-retention";
 
 /* ---- numbers ---- */
 
@@ -398,6 +398,8 @@ static bool apply_policy(struct replay *p, const char *name) {
         o->no_prefix_sharing = true;
     } else if (strcmp(name, "no-speculation") == 0) {
         o->no_speculation = true;
+    } else if (strcmp(name, "no-retention") == 0) {
+        o->no_retention = true;
     } else {
         return strcmp(name, "weft") == 0;
     }

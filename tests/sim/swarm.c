@@ -250,6 +250,7 @@ static void options(const struct swarm *w, struct sim_opts *o) {
                   .hash_bits = w->hash_bits,
                   .hash_seed = 77,
                   .no_speculation = w->no_speculation,
+                  .no_retention = w->no_retention,
                   .max_draft = w->max_draft,
                   .force_draft = w->force_draft},
         .n_pages = w->pages,
