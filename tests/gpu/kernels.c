@@ -15,93 +15,10 @@
 #include "engine/quant.h"
 #include "engine/sampler.h"
 #include "tests/gpu/bandwidth.h"
+#include "tests/gpu/on_device.h"
 #include "tests/gpu/report.h"
 
-static const struct cuda_api *api;
-static struct cuda_device device;
-static void *stream;
 static struct rng rng = {1};
-
-static void must(int e, const char *what) {
-    if (!e)
-        return;
-    printf("FAILED %s: %s\n", what, api->text(e));
-    exit(1);
-}
-
-static void *device_new(size_t n) {
-    void *d;
-
-    must(api->alloc(&d, n + 64), "cudaMalloc");
-    must(api->fill(d, 0xFF, n, stream), "cudaMemset");
-    return d;
-}
-
-static void *device_of(const void *host, size_t n) {
-    void *d = device_new(n);
-
-    must(api->copy(d, host, n, CUDA_TO_DEVICE, stream), "copy to the device");
-    must(api->stream_wait(stream), "copy to the device");
-    return d;
-}
-
-static void fetch(void *host, const void *d, size_t n) {
-    must(api->copy(host, d, n, CUDA_TO_HOST, stream), "copy from the device");
-    must(api->stream_wait(stream), "kernel");
-}
-
-static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads, const void *args,
-                   const char *what) {
-    must(api->launch(kernel, x, y, threads, 0, args, false, stream), what);
-}
-
-/* y = W x with one of the two kernels. @tiles: of rows, n_out / 16. */
-static void launch_matmul(struct matmul_args *a, bool wide) {
-    uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format,
-             blocks = 2 * (uint32_t)device.n_multiprocessors;
-
-    a->stage_bytes = tile_stage_bytes(f);
-    a->n_tiles = tiles;
-    if (wide)
-        must(api->launch(kernel_matmul_wide, (a->n_rows + 63) / 64, (tiles + 7) / 8, CUDA_THREADS,
-                         wide_shared(f), a, false, stream),
-             "matmul_wide");
-    else
-        must(api->launch(kernel_matvec, MIN(tiles, blocks), 1, CUDA_THREADS,
-                         matvec_shared(a->stage_bytes), a, false, stream),
-             "matvec");
-}
-
-static void allow_shared(void) {
-    for (uint32_t f = 0, narrow = 0, wide = 0; f < TILE_FORMATS; f++) {
-        narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
-        wide = MAX(wide, wide_shared(f));
-        must(api->allow_shared(kernel_matvec, narrow), "shared memory of matvec");
-        must(api->allow_shared(kernel_matmul_wide, wide), "shared memory of matmul_wide");
-    }
-}
-
-/* Once a process. */
-static void open_device(void) {
-    int n = 0;
-
-    if (stream)
-        return;
-    api = cuda_api();
-    must(api->count(&n), "cudaGetDeviceCount");
-    must(api->describe(0, &device), "cudaGetDeviceProperties");
-    must(api->use(0), "cudaSetDevice");
-    must(api->stream_new(&stream), "cudaStreamCreate");
-    allow_shared();
-}
-
-static void *host_new(size_t n) {
-    void *p = calloc(1, n);
-
-    if (!p)
-        abort();
-    return p;
-}
 
 static float gauss(void) {
     return (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 2) * 1.73f;

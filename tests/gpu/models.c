@@ -2,7 +2,7 @@
  * models - whole models on the device: small random ones against the reference backend and by bits against
  * themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] | models MODEL.gguf
+ * usage: models [--tiny] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS and
  * WEFT_CUDA_EARLY.
  */
@@ -230,16 +230,39 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
         fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
 }
 
-/* Decoding of @n_seqs sequences with @context tokens each; the median of steps is not known, their mean is. */
-static void time_decoding(struct driver *d, uint32_t n_seqs, uint32_t context, uint32_t n) {
+/* A sequence on the pages of @first for as many tokens as @shared says; *own: its pages, for drop_sharer(). */
+static void share_pages(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
+                        uint32_t shared, uint32_t **own) {
+    *own = memcpy(calloc(s->n_pages, sizeof(**own)), s->page, s->n_pages * sizeof(**own));
+    memcpy(s->page, first->page, shared / d->opts.page_tokens * sizeof(*s->page));
+    s->n_computed = s->launched = shared;
+}
+
+static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t *own) {
+    if (own)
+        memcpy(s->page, own, s->n_pages * sizeof(*own));
+    free(own);
+    driver_drop(d, s);
+}
+
+/* Decoding of @n_seqs sequences with @context tokens each, of which @shared are on common pages. */
+static void time_decoding(struct driver *d, uint32_t n_seqs, uint32_t context, uint32_t n,
+                          uint32_t shared) {
     struct driver_seq **all = calloc(n_seqs, sizeof(*all));
+    uint32_t **own = calloc(n_seqs, sizeof(*own));
     int32_t *prompt = calloc(context, sizeof(*prompt));
     double prefill = 0;
     char name[80];
 
     for (uint32_t i = 0; i < n_seqs; i++) {
-        random_tokens(prompt, context, d->info->n_vocab, i);
+        random_tokens(prompt, context, d->info->n_vocab, shared ? 0 : i);
         all[i] = driver_add(d, prompt, context, n, NULL);
+        if (!all[i]) {
+            printf("FAILED: %u x %u tokens do not fit\n", n_seqs, context);
+            exit(1);
+        }
+        if (shared && i > 0)
+            share_pages(d, all[i], all[0], shared, &own[i]);
         double start = report_now();
         driver_prefill(d, all[i], 512);
         prefill = report_now() - start;
@@ -248,28 +271,31 @@ static void time_decoding(struct driver *d, uint32_t n_seqs, uint32_t context, u
     double start = report_now();
     driver_decode(d, all, n_seqs, n - 5, true);
     double step = (report_now() - start) / (n - 5);
-    snprintf(name, sizeof(name), "decode, %u x %u tokens", n_seqs, context);
-    report_step(d, name, step, n_seqs, context, n_seqs);
+    snprintf(name, sizeof(name), "decode, %u x %u tokens%s", n_seqs, context,
+             shared ? ", most of them shared" : "");
+    report_step(d, name, step, n_seqs, context - shared, n_seqs);
     if (n_seqs == 1) {
         snprintf(name, sizeof(name), "prompt of %u", context);
         report_step(d, name, prefill, 1, 0, context);
     }
     for (uint32_t i = 0; i < n_seqs; i++)
-        driver_drop(d, all[i]);
+        drop_sharer(d, all[i], own[i]);
     free(all);
+    free(own);
     free(prompt);
 }
 
 /* Steps of one sequence with @n_rows rows, each of them sampled: what drafts cost. */
-static void time_verification(struct driver *d, uint32_t n_rows) {
-    enum { CONTEXT = 1024, STEPS = 24 };
-    int32_t prompt[CONTEXT + 16 * STEPS + 1];
+static void time_verification(struct driver *d, uint32_t n_rows, uint32_t shrink) {
+    enum { STEPS = 24 };
+    uint32_t context = 1024 / shrink;
+    int32_t prompt[1024 + 16 * STEPS + 1];
     char name[80];
 
-    random_tokens(prompt, CONTEXT + n_rows * STEPS + 1, d->info->n_vocab, n_rows);
-    struct driver_seq *s = driver_add(d, prompt, CONTEXT + n_rows * STEPS + 1, 1, NULL);
-    struct driver_part part = {s, 512};
-    for (uint32_t at = 0; at < CONTEXT; at += 512)
+    random_tokens(prompt, context + n_rows * STEPS + 1, d->info->n_vocab, n_rows);
+    struct driver_seq *s = driver_add(d, prompt, context + n_rows * STEPS + 1, 1, NULL);
+    struct driver_part part = {s, 512 / shrink};
+    for (uint32_t at = 0; at < context; at += part.n_rows)
         driver_step(d, &part, 1);
     s->every_row = true;
     part.n_rows = n_rows;
@@ -280,39 +306,48 @@ static void time_verification(struct driver *d, uint32_t n_rows) {
         driver_step(d, &part, 1);
     double step = (report_now() - start) / (STEPS - 4);
     snprintf(name, sizeof(name), "verification of %u rows, not overlapped", n_rows);
-    report_step(d, name, step, 1, CONTEXT, n_rows);
+    report_step(d, name, step, 1, context, n_rows);
     driver_drop(d, s);
 }
 
+struct timing {
+    const char *path;
+    uint32_t shrink; /* contexts are that much shorter: for a look without a device */
+};
+
 static void time_model(const void *arg) {
+    const struct timing *t = arg;
     struct driver_opts o = {.backend = "cuda",
-                            .path = arg,
+                            .path = t->path,
                             .page_tokens = 32,
                             .max_rows = 512,
-                            .n_pages = 64 * (600 / 32 + 1) + 32 * (1100 / 32 + 1),
+                            .n_pages = 32 * (4200 / 32 + 1),
                             .max_wants = 128,
                             .max_seqs = 64};
     static const struct {
-        uint32_t n_seqs, context, n;
-    } decode[] = {{1, 256, 96},  {1, 4096, 64},  {2, 1024, 64},  {4, 1024, 64},
-                  {8, 1024, 48}, {16, 1024, 40}, {32, 1024, 32}, {64, 512, 32}};
+        uint32_t n_seqs, context, n, shared;
+    } decode[] = {{1, 256, 96, 0},   {1, 4096, 64, 0}, {2, 1024, 64, 0},
+                  {4, 1024, 64, 0},  {8, 1024, 48, 0}, {16, 1024, 40, 0},
+                  {32, 1024, 32, 0}, {64, 512, 32, 0}, {32, 4096, 32, 3840}};
     struct driver d;
 
     double start = report_now();
     open_or_exit(&d, &o);
     printf("loaded in %.1f s\n", report_now() - start);
     for (uint32_t n = 1; n <= 16; n *= 2)
-        time_verification(&d, n);
+        time_verification(&d, n, t->shrink);
     for (size_t i = 0; i < ARRAY_SIZE(decode); i++)
-        time_decoding(&d, decode[i].n_seqs, decode[i].context, decode[i].n);
+        time_decoding(&d, decode[i].n_seqs, decode[i].context / t->shrink,
+                      decode[i].n / MIN(t->shrink, 4), decode[i].shared / t->shrink);
     driver_close(&d);
 }
 
 int main(int argc, char **argv) {
     bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
 
-    if (argc > 1 && !tiny) {
-        report_alone("times of a model", 150, time_model, argv[1]);
+    if (argc > 1 + tiny) {
+        report_alone("times of a model", 150, time_model,
+                     &(struct timing){argv[1 + tiny], tiny ? 8 : 1});
         return report_end("times");
     }
     judge_all(tiny ? 20 : PROMPT);
