@@ -31,6 +31,7 @@
 #define LEARN 0.35      /* by how much of itself the estimate moves */
 #define SLACK 1.25      /* kept longer than nine of ten pauses by this */
 #define RETURNS_MIN 0.1 /* of its turns a program must come back after, to be waited for */
+#define TENANT_TURNS 64 /* of a tenant, after which older ones count half */
 #define TURNS_MIN 4     /* before that is asked */
 #define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
 #define KEPT_DEN 4
@@ -76,7 +77,7 @@ static void learn(struct pauses *p, double ms) {
     p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
 }
 
-void retain_note_turn(struct retain *t, uint64_t program, int64_t now) {
+void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64_t now) {
     if (program == 0)
         return;
     struct pauses *p = pauses_of(t, program);
@@ -87,6 +88,7 @@ void retain_note_turn(struct retain *t, uint64_t program, int64_t now) {
     learn(&t->any, ms);
     p->n_returned++;
     t->any.n_returned++;
+    t->of_tenant[tenant].n_returned++;
     p->ended_ns = 0;
 }
 
@@ -96,13 +98,26 @@ static bool comes_back(const struct pauses *p) {
 
 /* ---- keeping ---- */
 
+static void count_end(struct retain *t, uint16_t tenant) {
+    if (++t->of_tenant[tenant].n_ended < TENANT_TURNS)
+        return;
+    t->of_tenant[tenant].n_ended /= 2;
+    t->of_tenant[tenant].n_returned /= 2;
+}
+
+/* Of a program of which little is known: as others of its tenant did. */
+static bool others_come_back(const struct retain *t, uint16_t tenant) {
+    return t->of_tenant[tenant].n_ended < TENANT_TURNS / 4 ||
+           t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
+}
+
 static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
     const struct retain *t = &s->retain;
     struct kv_stats kv;
 
     kv_pager_stats(s->pager, &kv);
     return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
-           comes_back(p) && (p->n_ended >= TURNS_MIN || comes_back(&t->any)) &&
+           comes_back(p) && (p->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant)) &&
            kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
 }
 
@@ -115,6 +130,7 @@ void retain_turn(struct sched *s, struct request *r, int64_t now) {
         p->n_tokens = r->n_tokens;
         p->n_ended++;
         t->any.n_ended++;
+        count_end(t, r->turn.tenant);
     }
     if (!p || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
         r->seq = kv_seq_free(r->seq);

@@ -35,6 +35,10 @@ struct retain {
     struct list kept, unused;
     struct pauses program[RETAIN_PROGRAMS];
     struct pauses any; /* of all programs */
+    struct {
+        uint32_t n_ended, n_returned;
+    } of_tenant
+        [SHARE_TENANTS]; /* turns lately: a tenant whose requests are single ones keeps nothing */
     bool off;
 };
 
@@ -42,7 +46,7 @@ void retain_init(struct retain *t, bool off);
 void retain_deinit(struct retain *t); /* frees what is kept */
 
 /* A program's next turn comes. */
-void retain_note_turn(struct retain *t, uint64_t program, int64_t now);
+void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64_t now);
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
  * then. */
 void retain_turn(struct sched *s, struct request *r, int64_t now);

@@ -312,8 +312,8 @@ int sched_submit(struct sched *s, const struct submit *m) {
         return 0;
     }
     recorder_came(s, r);
-    retain_note_turn(&s->retain, r->program, clock_now(s->clock));
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
+    retain_note_turn(&s->retain, r->program, r->turn.tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
         s->next_deadline_ns =
             MUTANT(deadline_of_last, MIN(s->next_deadline_ns, r->deadline_ns), r->deadline_ns);

@@ -99,10 +99,21 @@ static void advance(struct share *s) {
         s->clock_ns = fmax(s->clock_ns, least);
 }
 
+/* While n are there each has a part of the time, whether it uses it or not. */
+static void tick(struct share *s, int64_t now) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        sum += s->tenant[i].n_live > 0 ? s->tenant[i].weight : 0;
+    if (sum > 0 && s->fair_at > 0)
+        s->fair_ns += (double)MAX(now - s->fair_at, 0) / sum;
+    s->fair_at = now;
+}
+
 /* A tenant comes, or comes back: no more credit than BURST_NS. */
 static void lift(struct share *s, struct share_tenant *t) {
     advance(s);
-    t->served_ns = fmax(t->served_ns, s->clock_ns - BURST_NS / t->weight);
+    t->served_ns = fmax(t->served_ns, fmax(s->clock_ns, s->fair_ns) - BURST_NS / t->weight);
 }
 
 /* ---- programs ---- */
@@ -136,6 +147,7 @@ struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_m
     struct share_ref ref = {(uint16_t)slot_of(s, tenant), program_of(s, program)};
     struct share_tenant *t = &s->tenant[ref.tenant];
 
+    tick(s, now);
     t->class = class;
     t->weight = (weight_milli ? weight_milli : 1000) / 1000.0 * factor_of(class);
     if (t->n_live == 0)
@@ -151,6 +163,7 @@ void share_leave(struct share *s, struct share_ref ref, int64_t now) {
     struct share_tenant *t = &s->tenant[ref.tenant];
 
     assert(t->n_live > 0);
+    tick(s, now);
     if (t->n_live == 1)
         advance(s);
     t->n_live--;
@@ -318,12 +331,14 @@ bool share_is_shared(const struct share *s, int64_t now) {
     return n > 1;
 }
 
-uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
+uint32_t share_turns(struct share *s, int64_t now, uint16_t out[SHARE_TENANTS],
                      float weight[SHARE_TENANTS], float part[SHARE_TENANTS]) {
     double least = 0, most = 0, sum = 0;
     uint32_t n = 0;
 
+    tick(s, now);
     clocks(s, &least, &most);
+    least = fmax(least, s->fair_ns);
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct share_tenant *t = &s->tenant[i];
         uint32_t k = n;

@@ -42,6 +42,9 @@ struct share {
     struct share_program program[SHARE_PROGRAMS];
     uint32_t n_tenants;
     double
+        fair_ns; /* what a clock would say that had had its part of all the time since the beginning, */
+    int64_t fair_at; /* when that was true */
+    double
         clock_ns; /* that of the slowest live tenant, when it was last looked at; never goes back */
 };
 
@@ -93,7 +96,7 @@ bool share_is_first(const struct share *s, uint32_t t);
 bool share_is_shared(const struct share *s, int64_t now);
 /* Tenants that are live, by their turn: numbers in @out, their weights for this step in @weight. @part: 1, or of those that
  * have had much more than others their part of the device. */
-uint32_t share_turns(const struct share *s, uint16_t out[SHARE_TENANTS],
+uint32_t share_turns(struct share *s, int64_t now, uint16_t out[SHARE_TENANTS],
                      float weight[SHARE_TENANTS], float part[SHARE_TENANTS]);
 /* (sum x)^2 / (n * sum x^2) over the live tenants' device time by weight: 1 is fair; 1 for one alone. */
 double share_jain(const struct share *s, int64_t now, uint32_t *n_live);

@@ -26,9 +26,10 @@
 #include "scheduler/constrain.h"
 #include "scheduler/private.h"
 
-#define HOST_MAX_NS 1000000   /* beyond it, the host was not busy but idle */
-#define AHEAD_MAX_NS 12000000 /* no step is launched behind one that takes longer */
-#define LOOK_AGAIN 16         /* steps after which a waiting request's prefix is looked up again */
+#define HOST_MAX_NS 1000000     /* beyond it, the host was not busy but idle */
+#define AHEAD_MAX_NS 12000000   /* no step is launched behind one that takes longer */
+#define AHEAD_SHARED_NS 4000000 /* likewise, with several tenants */
+#define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
 
 /* ---- what the plan is to know ---- */
 
@@ -461,7 +462,8 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
 }
 
 bool step_is_long(const struct sched *s) {
-    return s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns > AHEAD_MAX_NS;
+    return s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
+           (share_is_shared(&s->turns.share, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
 }
 
 int step_launch(struct sched *s) {

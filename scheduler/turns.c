@@ -66,7 +66,7 @@ void turns_begin(struct sched *s, int64_t now) {
     bool shared = share_is_shared(&t->share, now);
 
     count_held(s);
-    t->n_groups = share_turns(&t->share, t->turn, t->weight, t->part);
+    t->n_groups = share_turns(&t->share, now, t->turn, t->weight, t->part);
     for (uint32_t i = 0; i < t->n_groups; i++)
         t->group[t->turn[i]] = (uint16_t)i;
     p->n_groups = t->n_groups;
