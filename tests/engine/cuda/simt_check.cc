@@ -116,12 +116,11 @@ void simt_memory_add(const void *p, size_t n, enum simt_space space) {
     strict = true;
 }
 
-static struct memory *find(uintptr_t a) {
-    static uint32_t last[64];
-    uint32_t *guess = &last[a >> 12 & 63], low = 0, high = n_memories;
+static uint32_t last_found[256]; /* by address: where it was last time */
 
-    if (*guess < n_memories && a >= memory[*guess].from && a < memory[*guess].to)
-        return &memory[*guess];
+static struct memory *find_slowly(uintptr_t a) {
+    uint32_t *guess = &last_found[a >> 10 & 255], low = 0, high = n_memories;
+
     while (low < high) {
         uint32_t middle = (low + high) / 2;
 
@@ -134,6 +133,12 @@ static struct memory *find(uintptr_t a) {
     return low < n_memories && a >= memory[low].from ? &memory[low] : NULL;
 }
 
+static inline struct memory *find(uintptr_t a) {
+    struct memory *m = &memory[last_found[a >> 10 & 255]];
+
+    return a - m->from < m->to - m->from ? m : find_slowly(a);
+}
+
 void simt_memory_drop(const void *p) {
     struct memory *m = find((uintptr_t)p);
 
@@ -142,6 +147,7 @@ void simt_memory_drop(const void *p) {
     free_cells(m);
     n_memories--;
     memmove(m, m + 1, (size_t)(memory + n_memories - m) * sizeof(*m));
+    memory[n_memories] = {};
 }
 
 int simt_memory_space(const void *p) {
@@ -176,9 +182,10 @@ void simt_check_barrier() {
     interval++;
 }
 
-static moment now(unsigned bytes, bool atomic) {
+/* Without bytes. */
+static moment now(bool atomic) {
     return interval << 22 | (moment)(simt_lane->n_warp_syncs & 127) << 15 | (moment)atomic << 14 |
-           (moment)simt_lane->thread << 4 | bytes;
+           (moment)simt_lane->thread << 4;
 }
 
 static uint64_t interval_of(moment m) {
@@ -206,7 +213,7 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
 
 /* -- accesses ------------------------------------------------------------------------------------- */
 
-static void see_read(struct cell *c, moment m, unsigned bytes) {
+static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     moment same = c->read ^ m;
 
     if (same >> 4 == 0) { /* the same thread at the same moment */
@@ -219,10 +226,16 @@ static void see_read(struct cell *c, moment m, unsigned bytes) {
     c->read = m;
 }
 
-static void see(struct cell *c, unsigned bytes, enum simt_access kind, bool shared, uintptr_t a,
-                const void *pc) {
+static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_access kind, bool shared,
+                       uintptr_t a, const void *pc) {
     bool atomic = kind == SIMT_ATOMIC;
-    moment m = now(bytes, atomic);
+
+    m |= bytes;
+    if (kind == SIMT_READ && !shared && interval_of(c->write) < first_of_launch &&
+        simt_lane->waited) { /* as a rule */
+        see_read(c, m, bytes);
+        return;
+    }
 
     if (unordered(c->write, bytes, atomic, shared))
         fault_at(a, pc,
@@ -252,6 +265,7 @@ static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_acc
                     const void *pc) {
     uintptr_t first = m->from & ~(uintptr_t)3;
     bool shared = m == &shared_memory || m == &dynamic_memory;
+    moment when = now(kind == SIMT_ATOMIC);
 
     for (uintptr_t at = a & ~(uintptr_t)3; at < a + n; at += 4) {
         unsigned bytes = 15;
@@ -260,7 +274,7 @@ static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_acc
             bytes &= 15u << (a - at);
         if (at + 4 > a + n)
             bytes &= 15u >> (at + 4 - a - n);
-        see(&m->cell[(at - first) / 4], bytes, kind, shared, a, pc);
+        see(&m->cell[(at - first) / 4], when, bytes, kind, shared, a, pc);
     }
 }
 

@@ -346,8 +346,10 @@ static void run_sharing(const char *path, bool common, bool share, uint64_t dige
     for (uint32_t i = 0; i < SHARERS; i++) {
         all[i] = driver_add(&d, prompt, COMMON + i, 6, NULL);
         memcpy(own[i], all[i]->page, sizeof(own[i]));
-        if (common && i > 0) /* written again, with the same */
+        if (common && i > 0) {
             memcpy(all[i]->page, all[0]->page, sizeof(own[i]));
+            all[i]->n_computed = all[i]->launched = COMMON / 16 * 16;
+        }
         driver_prefill(&d, all[i], 0);
     }
     driver_decode(&d, all, SHARERS, 4, true);
