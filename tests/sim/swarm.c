@@ -189,7 +189,7 @@ static void arrive(struct run *u, struct rng *r) {
     const struct swarm *w = &u->w;
     struct sim_client *c = NULL;
 
-    if (s->n_live >= SWARM_LIVE || s->n_clients >= s->opts.max_clients) {
+    if (s->n_live >= w->live || s->n_clients >= s->opts.max_clients) {
         u->n_skipped++;
         return;
     }

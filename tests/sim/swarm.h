@@ -12,7 +12,6 @@
 #include "tests/support/sched_sim.h"
 
 #define SWARM_ACTIONS 8192u /* of a scenario */
-#define SWARM_LIVE 40u      /* the front's bound on requests under way */
 
 /* Name, and what it is drawn from; @r is the generator and @w what has been drawn already. */
 #define SWARM_FIELDS(X)                                                                            \
@@ -46,7 +45,8 @@
     X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests go on with a conversation */ \
     X(every, 1u << rng_below(r, w->hungry ? 4 : 6))  /* steps between requests */                  \
     X(burst, w->hungry || one_in(r, 3) ? 2 + rng_below(r, 10) : 1)                                 \
-    X(prompt, 8 + rng_below(r, 120)) /* tokens, at most */                                         \
+    X(live, one_in(r, 8) ? 48 : 6 + rng_below(r, 20)) /* the front's bound on requests */          \
+    X(prompt, 8 + rng_below(r, 120))                  /* tokens, at most */                        \
     X(output, 2 + rng_below(r, 60))                                                                \
     X(end, one_in(r, 2) ? rng_below(r, 60) : 0) /* end tokens of 1024 */                           \
     X(stops, one_in(r, 2))                      /* stop strings and ids */                         \
