@@ -355,14 +355,12 @@ static void report(struct replay *p, const char *policy) {
         n_out += p->tenant[i].n_out;
         had_ns += p->tenant[i].had_ns;
     }
-    printf("policy %s: %.1f s, %llu steps, %.0f tokens/s, device %.0f%% busy, %llu preemptions, "
-           "%llu tokens "
-           "computed again\n",
+    printf("policy %s: %.1f s, %llu steps, %.0f tokens/s, device %.0f%% busy, %llu preemptions\n",
            policy, seconds, (unsigned long long)s->n_steps, (double)n_out / seconds,
-           had_ns / 1e7 / seconds, (unsigned long long)s->stats.n_preemptions,
-           (unsigned long long)(p->t.until_ms
-                                    ? 0
-                                    : s->seen.n_rows - p->n_needed - (n_drafted - n_accepted)));
+           had_ns / 1e7 / seconds, (unsigned long long)s->stats.n_preemptions);
+    if (p->t.until_ms == 0) /* else some were computed for nothing */
+        printf("%llu tokens computed again after a preemption\n",
+               (unsigned long long)(s->seen.n_rows - p->n_needed - (n_drafted - n_accepted)));
     if (s->stats.n_recomputed_tokens + s->stats.n_retained_dropped > 0)
         printf("%llu tokens of earlier turns computed again, %llu kept turns dropped\n",
                (unsigned long long)s->stats.n_recomputed_tokens,
