@@ -33,6 +33,7 @@
 
 #define MIN_ROWS 4u   /* that a prefill gets, if a row costs ever so much */
 #define ALONE_TURNS 4 /* one step in so many is for those that must be alone */
+#define PLACES 1100u  /* max-seqs and the candidates */
 #define FULL_NUM 31   /* a step is full when 31/32 of its time are given out */
 #define FULL_DEN 32
 
@@ -145,20 +146,36 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
 
-/* Whether somebody computes the next page of @i, so that it need not. */
-static bool follows(const struct plan *p, uint32_t i) {
+/* Where each request is, close together: every follower looks at all of them. */
+struct places {
+    uint32_t n_stored[PLACES], n_computed[PLACES];
+};
+
+static void note_places(const struct plan *p, struct places *at) {
+    uint32_t n = MIN(p->n_running + p->n_waiting, PLACES);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct plan_req *r = &p->req[i];
+        bool here = i < p->n_running || r->admitted;
+
+        at->n_stored[i] = here ? r->n_stored : UINT32_MAX;
+        at->n_computed[i] = r->n_computed;
+    }
+}
+
+/* Whether somebody computes the next page of @i, so that it need not. Those beyond PLACES lead nobody. */
+static bool follows(const struct plan *p, const struct places *at, uint32_t i) {
     const struct plan_req *r = &p->req[i];
-    uint32_t page = r->n_computed / p->page_tokens;
+    uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
+    uint32_t n = MIN(p->n_running + p->n_waiting, PLACES);
 
     if (r->n_computed % p->page_tokens || r->n_computed + p->page_tokens > r->n_share ||
         page >= r->n_hashes || r->n_stored != r->n_computed)
         return false;
-    for (uint32_t j = 0; j < p->n_running + p->n_waiting; j++) {
-        if (j >= p->n_running && !p->req[j].admitted)
-            continue;
-        if (j != i && leads(p, j, i, page))
+    for (uint32_t j = 0; j < n; j++)
+        if (at->n_stored[j] < end && at->n_computed[j] >= r->n_computed && j != i &&
+            leads(p, j, i, page))
             return true;
-    }
     return false;
 }
 
@@ -492,8 +509,10 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
 
 static void plan_prefills(struct plan_work *w) {
     struct plan *p = w->p;
+    struct places at;
     uint32_t n = 0;
 
+    note_places(p, &at);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         struct plan_req *r = &p->req[i];
         bool here = i < p->n_running ? r->verdict != PLAN_YIELD : r->admitted;
@@ -501,7 +520,7 @@ static void plan_prefills(struct plan_work *w) {
         if (!here || !plan_is_prefill(r))
             continue;
         r->verdict = PLAN_WAIT_TIME;
-        if (follows(p, i))
+        if (follows(p, &at, i))
             r->verdict = PLAN_FOLLOW;
         else
             p->scratch[n++] = i;
