@@ -11,6 +11,7 @@
 #include "engine/cuda/cuda.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,13 +97,20 @@ void graph_note(struct be *b, const struct launch *l, const void *args, size_t n
     memcpy(g->note[g->n_notes++].args, args, n);
 }
 
+/* Not an error: WEFT_CUDA_SAY tells it to those who measure. */
+static void give_up(struct be *b, const char *what, int error) {
+    b->graphs.on = false;
+    if (getenv("WEFT_CUDA_SAY"))
+        fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
+}
+
 static void capture(struct step *s) {
     struct be *b = s->be;
     struct graphs *g = &b->graphs;
     int e = b->api->capture_begin(b->stream);
 
     if (e) {
-        g->on = false;
+        give_up(b, "cudaStreamBeginCapture", e);
         return;
     }
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
@@ -112,7 +120,8 @@ static void capture(struct step *s) {
                            g->note[i].args, b->early, b->stream);
     }
     int end = b->api->capture_end(b->stream, &g->graph[s->graph]);
-    g->on = g->on && e == 0 && end == 0;
+    if (e || end)
+        give_up(b, e ? "a launch" : "cudaGraphInstantiate", e ? e : end);
     if (g->graph[s->graph] && e) { /* half a step */
         b->api->graph_free(g->graph[s->graph]);
         g->graph[s->graph] = NULL;
