@@ -1,0 +1,102 @@
+"""Tenants of a real daemon: limits, who is who, a reload, what weftctl tells; and a session's pages."""
+import os
+import subprocess
+import tempfile
+
+from weftd import Weftd, main, program, random_tokens
+
+
+def weftctl(daemon, *args):
+    done = subprocess.run([program("weftctl"), "--socket", daemon.admin, *args], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def ask(daemon, key, prompt="hello", headers=None, **params):
+    return daemon.request(
+        "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 8, **params},
+        {"Authorization": "Bearer " + key, **(headers or {})},
+    )
+
+
+def files(folder, tenants):
+    keys, conf = os.path.join(folder, "keys"), os.path.join(folder, "tenants.conf")
+    with open(keys, "w") as f:
+        f.write("alice:ka\nbob:kb\n")
+    write(conf, tenants)
+    return keys, conf
+
+
+def write(path, text):
+    with open(path, "w") as f:
+        f.write(text)
+
+
+def test_limits_are_held_told_and_reloaded():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, conf = files(folder, "[alice]\nrequests-per-minute = 2\n")
+        with Weftd("--api-keys", keys, "--tenants", conf) as d:
+            for left in (1, 0):
+                status, headers, _ = ask(d, "ka")
+                assert status == 200 and headers["x-ratelimit-remaining-requests"] == str(left), headers
+            status, headers, body = ask(d, "ka")
+            assert status == 429 and int(headers["Retry-After"]) > 0, (status, body)
+            assert body["error"]["code"] == "rate_limit_exceeded"
+            status, headers, _ = ask(d, "kb")
+            assert status == 200 and "x-ratelimit-limit-requests" not in headers
+
+            write(conf, "[alice]\nrequests-per-minute = many\n")
+            code, text = weftctl(d, "reload")
+            assert code == 1 and "tenants.conf:2: requests-per-minute" in text, text
+            assert ask(d, "ka")[0] == 429, "the old limit stays"
+            write(conf, "[alice]\nclass = batch\n")
+            assert weftctl(d, "reload") == (0, "reloaded\n")
+            assert ask(d, "ka")[0] == 200
+
+            code, text = weftctl(d, "tenants")
+            rows = {line.split()[0]: line.split() for line in text.splitlines()[1:]}
+            assert rows["alice"][1] == "batch" and rows["alice"][5] == "3" and rows["alice"][6] == "2", text
+            assert 'weft_tenant_limited_total{' in d.request("GET", "/metrics")[2]
+
+
+def test_a_bad_file_ends_the_start_with_one_line():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, conf = files(folder, "[alice]\n\nweight = 0\n")
+        d = Weftd("--api-keys", keys, "--tenants", conf, wait=False)
+        assert d.process.wait(60) == 78
+        lines = [line for line in d.log.splitlines() if line.startswith("weftd: ")]
+        assert len(lines) == 1 and "tenants.conf:3: weight: must be a number" in lines[0], d.log
+        d.folder.cleanup()
+
+
+def test_why_tells_the_story_of_a_request():
+    with Weftd() as d:
+        status, _, _ = d.request("POST", "/v1/completions", {"prompt": random_tokens(1, 100), "max_tokens": 5},
+                                 {"x-request-id": "story-1"})
+        assert status == 200
+        code, text = weftctl(d, "why", "story-1")
+        words = [line.split() for line in text.splitlines()]
+        assert code == 0 and any("queued" in w for w in words), text
+        for what in ("admitted", "prompt", "decode", "ended"):
+            assert any(what in w for w in words), text
+        assert weftctl(d, "why", "another")[0] == 1
+
+
+def test_a_session_finds_its_pages_after_others():
+    turn = random_tokens(2, 400)
+    flags = ("--kv-pages", "40", "--page-tokens", "32", "--max-context", "1024")
+    for retention in ("auto", "off"):
+        with Weftd(*flags, "--retention", retention) as d:
+            def send(prompt, session):
+                headers = {"x-session-id": session} if session else {}
+                status, _, value = d.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4}, headers)
+                assert status == 200, value
+                return value["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+            send(turn, "agent")
+            for i in range(6):
+                send(random_tokens(10 + i, 500), None)
+            cached = send(turn + random_tokens(3, 20), "agent")
+            assert cached >= 384 if retention == "auto" else cached == 0, (retention, cached)
+
+
+main(globals())
