@@ -166,6 +166,14 @@ DEVICE void copy_async(void *to, const void *from) {
                  : "memory");
 }
 
+/* Likewise, @OFFSET bytes behind both. */
+template <int OFFSET> DEVICE void copy_async_at(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "n"(OFFSET)
+                 : "memory");
+}
+
 DEVICE void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }

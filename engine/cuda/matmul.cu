@@ -32,10 +32,26 @@ DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_
     *y = a.add ? *y + v : v;
 }
 
-/* Starts a warp's copy of @n bytes, a multiple of 16. */
+/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
 DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
-    for (uint32_t at = threadIdx.x % 32 * 16; at < n; at += 512)
-        copy_async(to + at, from + at);
+    uint32_t at = threadIdx.x % 32 * 16;
+
+    to += at;
+    from += at;
+    if (at < n)
+        copy_async_at<0>(to, from);
+    if (at + 512 < n)
+        copy_async_at<512>(to, from);
+    if (at + 1024 < n)
+        copy_async_at<1024>(to, from);
+    if (at + 1536 < n)
+        copy_async_at<1536>(to, from);
+    if (at + 2048 < n)
+        copy_async_at<2048>(to, from);
+    if (at + 2560 < n)
+        copy_async_at<2560>(to, from);
+    if (at + 3072 < n)
+        copy_async_at<3072>(to, from);
 }
 
 /* -- matvec --------------------------------------------------------------------------------------- */
@@ -96,8 +112,7 @@ struct Feed {
 /* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1. Where there is no
  * row g the lane takes the first of the group, which costs nothing; what comes of it is not stored. */
 template <int G> struct Rows {
-    const uint8_t *x[G];
-    const float *sums[G];
+    uint32_t x[G], sums[G]; /* offsets in bytes */
 
     __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32;
@@ -106,17 +121,16 @@ template <int G> struct Rows {
         for (uint32_t i = 0; i < G; i++) {
             bool there = i * PACK_ROWS + lane / 4 < n_rows;
 
-            x[i] = (const uint8_t *)a.x + (size_t)i * a.n_blocks * 256 +
-                   (there ? lane : lane % 4) * 16;
-            sums[i] = a.sums + (size_t)i * a.n_blocks * 4 + lane % 4 * 2;
+            x[i] = i * a.n_blocks * 256 + (there ? lane : lane % 4) * 16;
+            sums[i] = i * a.n_blocks * 16 + lane % 4 * 8;
         }
     }
 };
 
 /* Adds the tile of unit @unit, at @tile in shared memory. */
 template <int F, int G>
-DEVICE void add_unit(const uint8_t *tile, uint32_t unit, const struct Rows<G> &rows,
-                     float c[G][4]) {
+DEVICE void add_unit(const struct matmul_args &a, const uint8_t *tile, uint32_t unit,
+                     const struct Rows<G> &rows, float c[G][4]) {
     constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
     struct Tile<F> t;
 
@@ -128,12 +142,15 @@ DEVICE void add_unit(const uint8_t *tile, uint32_t unit, const struct Rows<G> &r
         w.take(t, p);
 #pragma unroll
         for (int i = 0; i < G; i++) {
-            struct vec4 x = load16(rows.x[i] + (size_t)unit * (pairs * 512) + p * 512);
+            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + unit * (pairs * 512));
+            const uint8_t *sums =
+                (const uint8_t *)a.sums + (rows.sums[i] + unit * (pairs * PACK_ROWS * 4));
+            struct vec4 v = load16(x + p * 512);
             float sum[2] = {0, 0};
 
             if (Pair<F>::has_min)
-                load_floats(rows.sums[i] + (size_t)unit * (pairs * PACK_ROWS) + p * PACK_ROWS, sum);
-            w.add(x, sum, c[i]);
+                load_floats((const float *)(sums + p * PACK_ROWS * 4), sum);
+            w.add(v, sum, c[i]);
         }
     }
 }
@@ -149,7 +166,7 @@ DEVICE void add_segment(const struct matmul_args &a, uint32_t from, uint32_t to,
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)
             if (u + n < to)
-                add_unit<F, G>(stage + n * tile_bytes(F), u + n, rows, c);
+                add_unit<F, G>(a, stage + n * tile_bytes(F), u + n, rows, c);
     }
 }
 

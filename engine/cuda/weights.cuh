@@ -13,7 +13,7 @@
  * A code becomes a half by placing it into the low mantissa bits of 1024 and subtracting that: a mask takes the codes
  * of two columns out of a word at a time. Codes of rows g + 8 stand four bits higher and count 16 fold, which
  * their scale takes back (exactly). What bounds a matrix-vector product on Hopper is this code: it has about 3
- * instructions per weight of Q4_K, where 4.5 are what its bandwidth leaves (none of it measured).
+ * instructions per weight of Q4_K, with the copies 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
  *
  * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block kb of 16 columns,
  * scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after unrolling.

@@ -126,6 +126,10 @@ static inline void store16(void *p, struct vec4 v) {
 
 /* cp.async: @to in shared memory. */
 void copy_async(void *to, const void *from);
+template <int OFFSET> static inline void copy_async_at(void *to, const void *from) {
+    copy_async((uint8_t *)to + OFFSET, (const uint8_t *)from + OFFSET);
+}
+
 void copy_commit();
 void simt_copy_wait(uint32_t n_left);
 
