@@ -205,7 +205,7 @@ static void expect_all(void) {
     for (uint32_t i = 0; i < REQUESTS; i++)
         expect(w.engine, i + 1, i);
     end(&w);
-    cr_assert_neq(memcmp(want[0].vector, want[4].vector, sizeof(want[0].vector)), 0);
+    cr_assert_neq(memcmp(want[0].vector, want[REQUESTS / 2].vector, sizeof(want[0].vector)), 0);
 }
 
 TestSuite(pool, .init = expect_all);
