@@ -72,6 +72,23 @@ Test(grammar_schema, additional_properties) {
            YES("{\"a\": 1}"), YES("{\"b\": 1}"));
 }
 
+/* What schemas around it say of properties it does not see, so they would not be allowed: too much to work out. */
+Test(grammar_schema, unevaluated_properties_only_outermost) {
+    SCHEMA("{\"$ref\": \"#/$defs/a\", \"$defs\": {\"a\": {\"properties\": {\"x\": {}}, "
+           "\"unevaluatedProperties\": false}}}",
+           YES("{}", "{\"x\": 1}"), YES("{\"y\": 1}"));
+    SCHEMA("{\"allOf\": [{\"properties\": {\"x\": {}}, \"unevaluatedProperties\": false}]}",
+           YES("{}", "{\"x\": 1}"), YES("{\"y\": 1}"));
+    REFUSED("{\"allOf\": [{\"properties\": {\"x\": {}}}, {\"unevaluatedProperties\": false}]}",
+            "unsupported", "#/allOf/1/unevaluatedProperties");
+    REFUSED("{\"properties\": {\"x\": {}}, \"$ref\": \"#/$defs/a\", \"$defs\": {\"a\": "
+            "{\"unevaluatedProperties\": false}}}",
+            "unsupported", "unevaluatedProperties");
+    REFUSED("{\"properties\": {\"p\": {\"properties\": {\"x\": {}}, \"unevaluatedProperties\": "
+            "false}}, \"allOf\": [{\"properties\": {\"p\": {\"properties\": {\"y\": {}}}}}]}",
+            "unsupported", "unevaluatedProperties");
+}
+
 Test(grammar_schema, property_names) {
     SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"pattern\": \"^[a-z]{1,3}$\"}, "
            "\"additionalProperties\": {\"type\": \"integer\"}}",

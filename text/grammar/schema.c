@@ -198,7 +198,7 @@ int parts_expand(struct schema *s, struct parts *out, struct place p) {
 static int copy_parts(struct schema *s, struct parts *to, const struct parts *from) {
     int r = 0;
 
-    *to = (struct parts){.never = from->never};
+    *to = (struct parts){.never = from->never, .n_roots = from->n_roots};
     for (uint32_t i = 0; r == 0 && i < from->n; i++)
         r = places_add(s, &to->v, &to->n, &to->cap, from->v[i]);
     for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
@@ -409,7 +409,7 @@ int schema_value(struct schema *s, const struct place *given, uint32_t n, struct
     struct place *v = arena_alloc_array(&s->b->arena, n + 1, sizeof(*v));
     struct memo *m = arena_alloc(&s->b->arena, sizeof(*m));
     yyjson_val **key = arena_alloc_array(&s->b->arena, n + 1, sizeof(*key));
-    struct parts parts = {0};
+    struct parts parts = {.n_roots = n};
     int r = v && m && key ? 0 : build_no_memory(s->b);
 
     for (uint32_t i = 0; r == 0 && i < n; i++) {

@@ -48,6 +48,7 @@ struct parts {
     struct place *v;
     struct choice *choice;
     uint32_t n, cap, n_choices, cap_choices;
+    uint32_t n_roots; /* schemas that were given for the value; the first is part 0 */
     bool never;
 };
 

@@ -243,6 +243,22 @@ static int take_unevaluated(struct schema *s, struct facets *f, struct place at)
     return 0;
 }
 
+/* unevaluatedProperties sees what its own schema and those inside it say of properties, and not what the schemas
+ * around it say. Here all parts are one list; so it must be the outermost, or alone in speaking of properties. */
+static int check_closed(struct schema *s, const struct parts *parts, uint32_t part,
+                        struct place at) {
+    bool others = false;
+
+    for (uint32_t i = 0; i < parts->n; i++)
+        others |= i != part && (yyjson_obj_get(parts->v[i].v, "properties") ||
+                                yyjson_obj_get(parts->v[i].v, "additionalProperties"));
+    if (others && (part > 0 || parts->n_roots > 1))
+        return schema_unsupported(s, at.path,
+                                  "false is only supported in a schema that has all others of the "
+                                  "object inside it");
+    return 0;
+}
+
 static int expect_object(struct schema *s, struct facets *f, struct place at) {
     return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
 }
@@ -368,9 +384,11 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
             if (!word)
                 continue;
             f->implied |= word->implies;
-            r = word->take(s, f,
-                           (struct place){value, schema_path(s, parts->v[i].path, word->name,
-                                                             strlen(word->name))});
+            struct place at = {value,
+                               schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
+            r = word->take(s, f, at);
+            if (r == 0 && word->take == take_unevaluated && yyjson_is_false(value))
+                r = check_closed(s, parts, i, at);
             if (r < 0)
                 return r;
         }
