@@ -82,26 +82,28 @@ static uint32_t await_bell(struct pool *p, uint32_t seen) {
     return bell;
 }
 
-/* Into the round that is open now; false when none is. */
-static bool come_in(struct pool *p) {
+/* Into the round that is open now; false when none is, or it is @last, the one that this thread was in last. */
+static bool come_in(struct pool *p, uint32_t *last) {
     uint64_t gate = atomic_load(&p->gate);
 
-    while (!(gate & CLOSED))
-        if (atomic_compare_exchange_weak(&p->gate, &gate, gate + 1))
+    while (!(gate & CLOSED) && (uint32_t)(gate >> 32) != *last)
+        if (atomic_compare_exchange_weak(&p->gate, &gate, gate + 1)) {
+            *last = (uint32_t)(gate >> 32);
             return true;
+        }
     return false;
 }
 
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    uint32_t bell = 0;
+    uint32_t bell = 0, round = 0;
 
     for (;;) {
         bell = await_bell(p, bell);
         if (atomic_load(&p->stop))
             return NULL;
-        if (!come_in(p))
+        if (!come_in(p, &round)) /* too late, or it was open before its bell rang */
             continue;
         p->fn(p->ctx, w->index);
         atomic_fetch_add(&p->left, 1);
