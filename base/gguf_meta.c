@@ -293,7 +293,7 @@ struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i) {
 
 double gguf_array_num(const struct gguf_array *a, uint64_t i) {
     const uint8_t *p = a->data + i * scalar_bytes(a->type);
-    int64_t v;
+    int64_t v = 0;
 
     if (a->type == GGUF_F32 || a->type == GGUF_F64)
         return load_float(a->type, p);
