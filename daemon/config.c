@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <ini.h>
 #include <string.h>
+#include "proto/messages.h"
 
 #define KiB (1ull << 10)
 #define MiB (1ull << 20)
@@ -117,6 +118,9 @@ const struct option config_table[] = {
     CHOICE("engine", "retention", retention, "auto", "auto|off", false,
            "Keep the pages of a session's last turn for its next one, as long as nobody else must "
            "have them."),
+    LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model",
+         "Where guesses may come from (docs/speculation.md)."),
+    UINT("engine", "max-draft", max_draft, "16", 1, 32, "Most tokens guessed at once."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,
          "A worker that completes no step for this long while requests wait is replaced."),
     UINT("engine", "load-timeout-ms", load_timeout_ms, "1800000", 1000, 86400000,
@@ -434,6 +438,22 @@ static bool is_loopback(const char *address) {
     return false;
 }
 
+int config_draft_source(const char *name) {
+    for (int i = 0; i < MSG_DRAFT_SOURCES; i++)
+        if (strcmp(msg_draft_source[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static int check_sources(const struct config *c, struct err *err) {
+    for (char *const *name = c->draft_sources; *name; name++)
+        if (config_draft_source(*name) < 0)
+            return err_set(err, 0, "draft-sources",
+                           "draft-sources: %s is none of forced, prediction, suffix, recent, model",
+                           *name);
+    return 0;
+}
+
 int config_check(const struct config *c, struct err *err) {
     if (!*c->model)
         return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
@@ -449,7 +469,7 @@ int config_check(const struct config *c, struct err *err) {
                            *l);
     if (c->max_seqs > c->max_rows)
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
-    return 0;
+    return check_sources(c, err);
 }
 
 /* ---- printing ---- */

@@ -29,9 +29,9 @@ struct config {
     uint64_t stream_buffer, request_timeout_ms, drain_timeout_ms, default_max_tokens;
     uint64_t stored_responses, stored_memory, stored_ttl_s;
     /* engine */
-    char *backend, *isa, *kv_type, *speculation, *retention;
+    char *backend, *isa, *kv_type, *speculation, *draft_sources[CONFIG_LIST_MAX + 1], *retention;
     uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, page_tokens,
-        max_context, max_rows, max_seqs, depth;
+        max_context, max_rows, max_seqs, depth, max_draft;
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
     bool digests;
     /* log */
@@ -69,6 +69,8 @@ int config_read_file(struct config *c, const char *path, struct err *err);
 /* Reads `--key VALUE` and `--key=VALUE`, `--config FILE` first. argv[0] is skipped. A first argument that is
  * none of the options is reported. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
+/* The number of a draft source in msg_draft_source[], -1: there is none of that name. */
+int config_draft_source(const char *name);
 /* Rules between options, once all were read. */
 int config_check(const struct config *c, struct err *err);
 

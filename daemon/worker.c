@@ -153,6 +153,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .depth = MIN(m->depth, engine_info(w->engine)->depth),
         .max_bypass = 8,
         .no_speculation = m->no_speculation,
+        .max_draft = m->max_draft,
+        .no_sources = m->no_sources,
         .no_retention = m->no_retention,
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,

@@ -144,6 +144,14 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
+static uint32_t sources_left_out(const struct config *c) {
+    uint32_t out = (1u << MSG_DRAFT_SOURCES) - 1;
+
+    for (char *const *name = c->draft_sources; *name; name++)
+        out &= ~(1u << config_draft_source(*name));
+    return out;
+}
+
 static void send_open(struct workers *w) {
     const struct config *c = w->opts.config;
     struct msg_open m = {
@@ -162,6 +170,8 @@ static void send_open(struct workers *w) {
         .max_step_ms = (uint32_t)c->max_step_ms,
         .digest = c->digests,
         .no_speculation = strcmp(c->speculation, "off") == 0,
+        .max_draft = (uint32_t)c->max_draft,
+        .no_sources = sources_left_out(c),
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .host_kv_bytes = c->host_kv_memory,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,

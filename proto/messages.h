@@ -57,6 +57,8 @@ struct msg_open {
     uint32_t itl_target_ms, max_step_ms;
     uint32_t digest;         /* 0 or 1 */
     uint32_t no_speculation; /* 0 or 1 */
+    uint32_t max_draft,
+        no_sources;          /* bit i of no_sources: nothing comes from msg_draft_source[i] */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes, host_kv_bytes;
     uint32_t no_retention; /* likewise */

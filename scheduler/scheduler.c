@@ -106,6 +106,7 @@ static int init(struct sched *s) {
     struct spec_opts spec = {
         .off = s->opts.no_speculation,
         .max_draft = s->opts.max_draft,
+        .no_sources = s->opts.no_sources,
         .source = s->opts.drafts,
     };
     int r = init_pager(s);

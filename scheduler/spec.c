@@ -62,8 +62,9 @@ static_assert(DRAFT_SOURCES_MAX == MSG_DRAFT_SOURCES, "statistics are kept for e
 int spec_init(struct spec *s, const struct spec_opts *opts) {
     const struct draft_source *const *source = opts->source ? opts->source : table;
 
-    *s =
-        (struct spec){.max_draft = opts->max_draft ? opts->max_draft : DEFAULT_MAX, .slow = {1, 1}};
+    *s = (struct spec){.max_draft = opts->max_draft ? opts->max_draft : DEFAULT_MAX,
+                       .no_sources = opts->no_sources,
+                       .slow = {1, 1}};
     s->max_draft = MIN(s->max_draft, DRAFT_MAX);
     for (; !opts->off && source[s->n_sources] && s->n_sources < DRAFT_SOURCES_MAX; s->n_sources++) {
         uint32_t i = s->n_sources;
@@ -208,7 +209,7 @@ static struct spec_request *begin(struct spec *s, struct request *r, const struc
         return NULL;
     q->owner = s;
     for (uint32_t i = 0; i < s->n_sources; i++)
-        if (s->source[i]->begin(&q->state[i], s->common[i], t) < 0)
+        if (!(s->no_sources >> i & 1) && s->source[i]->begin(&q->state[i], s->common[i], t) < 0)
             q->state[i] = NULL; /* no memory, no drafts */
     return q;
 }

@@ -23,6 +23,7 @@ typedef struct spec_trials spec_table[DRAFT_SOURCES_MAX][SPEC_LEVELS][SPEC_POSIT
 struct spec_opts {
     bool off;
     uint32_t max_draft;                       /* 0: 16 */
+    uint32_t no_sources;                      /* bit i: source i is not asked */
     const struct draft_source *const *source; /* NULL-terminated; NULL: the table in spec.c */
 };
 
@@ -39,7 +40,8 @@ struct spec {
     const struct draft_source *source[DRAFT_SOURCES_MAX];
     void *common[DRAFT_SOURCES_MAX];
     uint32_t n_sources, max_draft; /* 0 sources: off */
-    spec_table seen;               /* of all requests */
+    uint32_t no_sources;
+    spec_table seen; /* of all requests */
     struct spec_ledger ledger[SPEC_LOADS];
     /* What a step takes compared with what the cost model expects: with drafts, and without. Running means. */
     float slow[2];

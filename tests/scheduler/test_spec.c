@@ -51,6 +51,23 @@ static struct request request_of(uint32_t n_prompt, uint32_t max_new) {
 
 TestSuite(spec, .init = setup);
 
+Test(spec, sources_left_out_are_not_asked) {
+    for (uint32_t out = 0; out <= 1; out++) {
+        struct request r = request_of(10, 100);
+        struct spec s;
+
+        cr_assert_eq(spec_init(&s, &(struct spec_opts){.source = table, .no_sources = out}), 0);
+        offers = true;
+        n_offered = 4;
+        n_asked = 0;
+        spec_begin_step(&s, 1, 1);
+        spec_propose(&s, &r);
+        cr_expect_eq(n_asked, !out);
+        spec_request_free(r.spec);
+        spec_deinit(&s);
+    }
+}
+
 /* Statistics by source carry these names. */
 Test(spec, sources_have_the_order_of_their_names) {
     struct spec s;
