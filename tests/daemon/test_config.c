@@ -151,6 +151,17 @@ Test(config, garbage_and_unreadable_files_are_one_line) {
     cr_expect_eq(config_read_file(&config, "/", &err), -EINVAL);
 }
 
+Test(config, draft_sources_are_known_by_name) {
+    char *wrong[] = {"weftd", "--model", "m.gguf", "--draft-sources", "suffix, oracle", NULL};
+    char *right[] = {"weftd", "--draft-sources", "suffix, recent", NULL};
+
+    cr_assert_eq(config_read_args(&config, 5, wrong, &err), 0);
+    cr_expect_eq(config_check(&config, &err), -EINVAL);
+    cr_expect(strstr(err.message, "draft-sources: oracle"));
+    cr_assert_eq(config_read_args(&config, 3, right, &err), 0);
+    cr_expect_eq(config_check(&config, &err), 0);
+}
+
 Test(config, other_machines_need_keys_or_a_word) {
     char *open[] = {"weftd", "--model", "m.gguf", "--listen", "0.0.0.0:80", NULL};
     char *said[] = {"weftd", "--anonymous", "yes", NULL};
