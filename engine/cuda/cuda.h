@@ -108,7 +108,8 @@ struct be {
     const struct batch_head *head; /* where the rows upload goes */
     int32_t *sampled;              /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
-    float *hidden; /* [max_wants][n_embd] */
+    struct sample_state *sampling; /* [LOGIT_ROWS] */
+    float *hidden;                 /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
     float *sums, *head_sums, *head_scale;
     uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */

@@ -152,6 +152,37 @@ DEVICE void add_shared(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* Returns what was there. */
+DEVICE uint32_t add_shared(uint32_t *p, uint32_t v) {
+    return atomicAdd(p, v);
+}
+
+/* Between the blocks of a launch: sums, maxima, and values that others read. What a block has put is there for the one
+ * that sees a sum which it added to after fence_device(). */
+DEVICE uint32_t add_global(uint32_t *p, uint32_t v) {
+    return atomicAdd(p, v);
+}
+
+DEVICE void add_global(uint64_t *p, uint64_t v) {
+    atomicAdd((unsigned long long *)p, (unsigned long long)v);
+}
+
+DEVICE void max_global(uint64_t *p, uint64_t v) {
+    atomicMax((unsigned long long *)p, (unsigned long long)v);
+}
+
+template <typename T> DEVICE T get_global(const T *p) {
+    return *(const volatile T *)p;
+}
+
+template <typename T> DEVICE void put_global(T *p, T v) {
+    *(volatile T *)p = v;
+}
+
+DEVICE void fence_device() {
+    __threadfence();
+}
+
 /* Several threads may, if all write the same. */
 DEVICE void put_alike(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;

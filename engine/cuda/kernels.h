@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "engine/shared/pages.h"
+#include "engine/shared/sampling.h"
 #include "engine/shared/tiles.h"
 
 #ifdef __cplusplus
@@ -223,9 +224,38 @@ struct sample_out {
     struct sample_top top[20];
 };
 
-/* Grid: wants; SAMPLE_THREADS threads. */
+#define SAMPLE_BLOCKS 32u /* that share a row, at most */
+#define SAMPLE_BINS 4096u /* the upper 12 bits of a logit */
+#define SAMPLE_LIST 4096u /* tokens that a cut is found among, at most */
+#define SAMPLE_TOP 20u
+
+struct sample_drawn {
+    uint64_t key;
+    uint32_t id;
+};
+
+/* What the launches of a want leave for each other. All zero before its first use. */
+struct sample_state {
+    /* Sums and maxima over the blocks of a launch; the last one takes them. */
+    uint64_t best, best_raw, digest, sum, total, n_finite;
+    uint32_t n_arrived, n_listed;
+    uint64_t bins[SAMPLE_BINS];
+    /* From scan: of the processed logits and the others, and whether the token is known. */
+    float max, max_raw;
+    uint32_t settled;
+    /* From weigh. */
+    uint32_t bin;
+    uint64_t weight, logprob_sum;
+    uint64_t tops[SAMPLE_BLOCKS][SAMPLE_TOP];
+    struct sample_drawn drawn[SAMPLE_BLOCKS];
+    uint64_t list[SAMPLE_LIST];
+};
+
+/* Grid: x blocks that share a row, up to SAMPLE_BLOCKS, y wants; SAMPLE_THREADS threads. sample_scan, then sample_weigh
+ * and sample_draw where any want needs them (sample_needs()), all with the same grid. */
 struct sample_args {
     const struct sample_want *want;
+    struct sample_state *state;
     const float *logits; /* [wants][n_vocab] */
     float *z;            /* likewise: the processed ones */
     const struct bias_entry *bias;
@@ -237,7 +267,29 @@ struct sample_args {
     int32_t *sampled;          /* [wants] */
     struct sample_out *out;
     uint32_t n_vocab, mask_words, digest;
+    uint32_t list_max; /* of state.list: SAMPLE_LIST, or less for tests */
 };
+
+/* For top_k: whether it can leave anything out. */
+MX_FN bool sample_has_top_k(const struct sample_want *w, uint32_t n_vocab) {
+    return w->top_k > 0 && w->top_k < n_vocab;
+}
+
+enum { SAMPLE_SCORE = 1, SAMPLE_CUT = 2, SAMPLE_WEIGH = 3, SAMPLE_DRAW = 4 };
+
+/* SCORE log probabilities, CUT top_k or top_p: sample_weigh; DRAW: sample_draw. */
+MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
+    bool draws = w->target < 0 && w->temperature >= SAMP_T_MIN;
+    uint32_t needs = 0;
+
+    if (w->logprob || w->n_top)
+        needs |= SAMPLE_SCORE;
+    if (draws)
+        needs |= SAMPLE_DRAW;
+    if (draws && (w->top_p < 1 || sample_has_top_k(w, n_vocab)))
+        needs |= SAMPLE_CUT;
+    return needs;
+}
 
 /* -- addresses: what cuda_api.launch() takes -------------------------------------------------------- */
 
@@ -254,7 +306,9 @@ extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;
 extern const void *const kernel_merge;
-extern const void *const kernel_sample;
+extern const void *const kernel_sample_scan;
+extern const void *const kernel_sample_weigh;
+extern const void *const kernel_sample_draw;
 
 #ifdef __cplusplus
 }

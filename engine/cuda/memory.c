@@ -42,6 +42,7 @@ static void add_activations(struct be *b) {
         "logits", false);
     add(b, &b->logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
+    add(b, &b->sampling, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling), "logits", false);
     add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
 }
 
@@ -216,6 +217,12 @@ int cuda_memory_open(struct be *b, struct err *err) {
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : cuda_matmul_allow(b);
     r = r < 0 ? r : graph_open(b);
+    r = r < 0 ? r
+              : cuda_check(b,
+                           b->api->fill(b->sampling, 0,
+                                        MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling),
+                                        b->stream),
+                           "cudaMemset");
     /* A page holds finite numbers even before it is written (attention.cu). */
     r = r < 0 ? r
               : cuda_check(b,

@@ -141,8 +141,9 @@ static struct sample_want want_of(const struct step *s, const struct engine_want
     return out;
 }
 
-/* The parameters of wants [first, first + n). false: there is no room. */
-static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
+/* The parameters of wants [first, first + n); *needs: what all of them need. false: there is no room. */
+static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
+                      uint32_t *needs) {
     const struct engine_batch *b = s->batch;
     struct pools size = count_lists(s, first, n), to = {0};
     struct lists l = {.param = UINT32_MAX};
@@ -155,12 +156,14 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
     to.penal = staging_take(&s->wants, size.n_penals * sizeof(*to.penal), &d[3]);
     if (!want || !to.bias || !to.ban || !to.penal)
         return false;
+    *needs = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct engine_want *w = want_at(s, first + i);
 
         if (w->what == WANT_SAMPLE && w->param != l.param)
             l = put_lists(s->be, &b->param[w->param], w->param, &to);
         want[i] = want_of(s, w, seq_of(b, w->row, &hint), &l);
+        *needs |= sample_needs(&want[i], a->n_vocab);
     }
     a->want = d[0];
     a->bias = d[1];
@@ -201,11 +204,12 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
 
 /* Uploads what wants [first, first + n) need. Returns how many of them found room, 1 at least. When the staging area
  * is full of earlier rounds, they are waited for. */
-static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
+static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
+                        uint32_t *needs) {
     struct be *b = s->be;
     size_t from = round_up(s->wants.used, 16);
 
-    while (!put_wants(s, first, n, a) || !put_masks(s, first, n, a)) {
+    while (!put_wants(s, first, n, a, needs) || !put_masks(s, first, n, a)) {
         s->wants.used = from;
         if (from > 0) {
             if (cuda_check(b, b->api->stream_wait(b->stream), "sample") < 0)
@@ -223,6 +227,29 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
     return r < 0 ? r : (int)n;
 }
 
+/* Enough blocks for all multiprocessors, but none for less than 2048 tokens. */
+static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n, uint32_t needs) {
+    uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
+    uint32_t n_blocks = MAX(MIN((uint32_t)b->device.n_multiprocessors / n, most), 1u);
+    const struct {
+        const void *kernel;
+        const char *what;
+        bool wanted;
+    } kernels[] = {
+        {kernel_sample_scan, "sample_scan", true},
+        {kernel_sample_weigh, "sample_weigh", needs & SAMPLE_WEIGH},
+        {kernel_sample_draw, "sample_draw", needs & SAMPLE_DRAW},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+        struct launch l = {kernels[i].kernel, n_blocks, n, SAMPLE_THREADS, kernels[i].what, 0};
+
+        if (kernels[i].wanted && cuda_launch(b, &l, a, sizeof(*a)) < 0)
+            return -EIO;
+    }
+    return 0;
+}
+
 /* Samples wants from @first on, as many as fit; their number. The logits of the first round are there. Packed rows
  * lie in groups, so later rounds compute from the beginning of a group. */
 static int sample_round(struct step *s, uint32_t first) {
@@ -231,18 +258,20 @@ static int sample_round(struct step *s, uint32_t first) {
     struct sample_args a = {
         .logits = b->logits + (size_t)skip * b->shape->n_vocab,
         .z = b->z,
+        .state = b->sampling,
+        .list_max = SAMPLE_LIST,
         .fed_from = b->step[(s->batch->step + 1) % 2].sampled,
         .sampled = s->sampled + first,
         .out = s->out_device + first,
         .n_vocab = b->shape->n_vocab,
         .digest = b->opts->digest,
     };
-    int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a);
+    uint32_t needs;
+    int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a, &needs);
 
     if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
         return -EIO;
-    struct launch l = {kernel_sample, (uint32_t)MAX(n, 0), 1, SAMPLE_THREADS, "sample", 0};
-    if (n > 0 && cuda_launch(b, &l, &a, sizeof(a)) < 0)
+    if (n > 0 && launch_sampling(b, &a, (uint32_t)n, needs) < 0)
         return -EIO;
     return n;
 }

@@ -528,8 +528,10 @@ static void check_sampling(bool tiny) {
     float *logits = host_new(n * sizeof(float)), *on = device_new(n * 4), *z = device_new(n * 4);
     int32_t none = -1, *index = device_of(&none, 4), *sampled = device_new(4);
     struct sample_out *out = device_new(sizeof(*out)), got;
+    struct sample_state *state = device_new(sizeof(*state));
     struct sampler sampler;
 
+    must(api->fill(state, 0, sizeof(*state), stream), "fill");
     if (sampler_init(&sampler, n) < 0)
         abort();
     for (uint32_t round = 0; round < n_rounds; round++) {
@@ -560,6 +562,8 @@ static void check_sampling(bool tiny) {
         must(api->copy(on, logits, n * 4, CUDA_TO_DEVICE, stream), "copy");
         struct sample_want *w_on = device_of(&w, sizeof(w));
         struct sample_args a = {.want = w_on,
+                                .state = state,
+                                .list_max = round % 6 == 5 ? 20 : SAMPLE_LIST,
                                 .logits = on,
                                 .z = z,
                                 .mask_index = index,
@@ -567,7 +571,7 @@ static void check_sampling(bool tiny) {
                                 .out = out,
                                 .n_vocab = n,
                                 .digest = true};
-        launch(kernel_sample, 1, 1, SAMPLE_THREADS, &a, "sample");
+        launch_sampling(&a, &w, 1, 1u << round % 6);
         fetch(&got, out, sizeof(got));
         struct sample_job job = {logits, &want, &p, NULL, -1, -1, true};
         sampler_run(&sampler, &job, &host, top);
@@ -585,6 +589,7 @@ static void check_sampling(bool tiny) {
     api->release(index);
     api->release(sampled);
     api->release(out);
+    api->release(state);
 }
 
 /* -- times ---------------------------------------------------------------------------------------- */

@@ -60,6 +60,18 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
              "matvec");
 }
 
+/* Samples @n wants that all need what @w needs. */
+static void launch_sampling(const struct sample_args *a, const struct sample_want *w, uint32_t n,
+                            uint32_t n_blocks) {
+    uint32_t needs = sample_needs(w, a->n_vocab);
+
+    launch(kernel_sample_scan, n_blocks, n, SAMPLE_THREADS, a, "sample_scan");
+    if (needs & SAMPLE_WEIGH)
+        launch(kernel_sample_weigh, n_blocks, n, SAMPLE_THREADS, a, "sample_weigh");
+    if (needs & SAMPLE_DRAW)
+        launch(kernel_sample_draw, n_blocks, n, SAMPLE_THREADS, a, "sample_draw");
+}
+
 static void allow_shared(void) {
     for (uint32_t f = 0, narrow = 0, wide = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));

@@ -355,7 +355,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
         return 1;
     }
-    n_samplings += kernel == kernel_sample;
+    n_samplings += kernel == kernel_sample_scan;
     struct op *o = capturing ? append(&capturing->end, OP_LAUNCH) : enqueue(OP_LAUNCH);
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};

@@ -254,6 +254,18 @@ void wait_for_previous() {
     current->lane.waited = true;
 }
 
+void simt_atomic_get(const void *p, size_t n, void *to) {
+    check_aligned(p, n);
+    simt_check_access(p, n, SIMT_ATOMIC, __builtin_return_address(0));
+    memcpy(to, p, n);
+}
+
+void simt_atomic_put(void *p, size_t n, const void *from) {
+    check_aligned(p, n);
+    simt_check_access(p, n, SIMT_ATOMIC, __builtin_return_address(0));
+    memcpy(p, from, n);
+}
+
 void add_shared(uint64_t *p, uint64_t v) {
     check_aligned(p, 8);
     simt_check_access(p, 8, SIMT_ATOMIC, __builtin_return_address(0));

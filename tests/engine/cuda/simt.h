@@ -195,6 +195,44 @@ void wait_for_previous();
 /* Not an access: any address will do. */
 static inline void prefetch(const void *p) {}
 
+/* Between blocks, which run one after the other: what one has put or added is there for the next. */
+void simt_atomic_get(const void *p, size_t n, void *to);
+void simt_atomic_put(void *p, size_t n, const void *from);
+
+template <typename T> static inline T get_global(const T *p) {
+    T v;
+
+    simt_atomic_get(p, sizeof(T), &v);
+    return v;
+}
+
+template <typename T> static inline void put_global(T *p, T v) {
+    simt_atomic_put(p, sizeof(T), &v);
+}
+
+static inline uint32_t add_global(uint32_t *p, uint32_t v) {
+    uint32_t old = get_global(p);
+
+    put_global(p, old + v);
+    return old;
+}
+
+static inline void add_global(uint64_t *p, uint64_t v) {
+    put_global(p, get_global(p) + v);
+}
+
+static inline void max_global(uint64_t *p, uint64_t v) {
+    uint64_t old = get_global(p);
+
+    put_global(p, old > v ? old : v);
+}
+
+static inline void fence_device() {}
+
+static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
+    return add_global(p, v);
+}
+
 void add_shared(uint64_t *p, uint64_t v);
 void put_alike(uint32_t *p, uint32_t v);
 

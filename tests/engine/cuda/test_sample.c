@@ -101,7 +101,11 @@ static uint32_t list_penalties(const struct engine_param *p, struct penal *list)
     return n;
 }
 
-static void run_device(struct scene *s, struct sample_out *out) {
+static struct sample_state state; /* as it is left by the rounds before */
+
+/* @n_blocks a row, with room for @list_max tokens on its list. */
+static void run_device(struct scene *s, uint32_t n_blocks, uint32_t list_max,
+                       struct sample_out *out) {
     const struct engine_param *p = &s->param;
     struct penal penal[LISTS];
     struct bias_entry bias[LISTS];
@@ -130,6 +134,8 @@ static void run_device(struct scene *s, struct sample_out *out) {
     };
     struct sample_args a = {
         .want = &w,
+        .state = &state,
+        .list_max = list_max,
         .logits = s->logits,
         .z = s->z,
         .bias = bias,
@@ -144,7 +150,14 @@ static void run_device(struct scene *s, struct sample_out *out) {
         .mask_words = ARRAY_SIZE(s->mask),
         .digest = true,
     };
-    simt_launch(kernel_sample, (struct simt_dim){1, 1, 1}, 0, &a);
+    struct simt_dim grid = {n_blocks, 1, 1};
+    uint32_t needs = sample_needs(&w, VOCAB);
+
+    simt_launch(kernel_sample_scan, grid, 0, &a);
+    if (needs & SAMPLE_WEIGH)
+        simt_launch(kernel_sample_weigh, grid, 0, &a);
+    if (needs & SAMPLE_DRAW)
+        simt_launch(kernel_sample_draw, grid, 0, &a);
 }
 
 static void compare(const struct scene *s, const struct engine_out *host,
@@ -162,7 +175,9 @@ static void compare(const struct scene *s, const struct engine_out *host,
                   "round %d, top %u", round, i);
 }
 
+/* More blocks than there are quads for them, lists that are too small: nothing of it is seen. */
 Test(cuda_sample, the_device_chooses_as_the_host_does) {
+    static const uint32_t blocks[] = {1, 2, 3, 5}, lists[] = {SAMPLE_LIST, 60, 0};
     static struct scene s;
     struct sampler sampler;
     struct rng r = {11};
@@ -178,7 +193,8 @@ Test(cuda_sample, the_device_chooses_as_the_host_does) {
                                  s.fed,    -1,      true};
         sampler_run(&sampler, &job, &host, top);
         simt_order((uint64_t)round);
-        run_device(&s, &device);
+        uint32_t n_blocks = round % 25 ? blocks[round % 4] : SAMPLE_BLOCKS;
+        run_device(&s, n_blocks, lists[round % 3], &device);
         compare(&s, &host, &device, round);
     }
     sampler_deinit(&sampler);
