@@ -22,6 +22,7 @@ struct api;
 struct api_port {
     int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
     void (*cancel)(struct api_port *p, uint64_t id);
+    void (*turn_end)(struct api_port *p, const struct turn_end *m);
 };
 
 /* The served model, as the front knows it. All pointers outlive the api. */

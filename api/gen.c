@@ -238,6 +238,16 @@ static int take_apart(struct gen *g) {
     return r;
 }
 
+/* The worker has kept the pages for the session's next turn; it cannot know when to expect that. */
+static void tell_turn_end(const struct gen *g) {
+    bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+    bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
+    struct turn_end m = {.id = g->m.id, .program = g->m.program, .calls = calls};
+
+    if (ended && m.program && !g->vector && g->api->worker_up)
+        g->api->port->turn_end(g->api->port, &m);
+}
+
 /* The end, once: frees the place and tells the owner, after which @g may be gone. */
 static void end(struct gen *g, enum finish_reason why) {
     if (g->state == GEN_DONE)
@@ -250,6 +260,7 @@ static void end(struct gen *g, enum finish_reason why) {
         g->finish = FINISH_ERROR;
     }
     leave(g);
+    tell_turn_end(g);
     g->changed(g);
 }
 

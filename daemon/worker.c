@@ -218,6 +218,7 @@ static int send_ready(struct worker *w) {
 /* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
 static int drain(struct worker *w) {
     struct chan_frame f;
+    struct turn_end end;
     struct submit m;
     uint64_t id;
     int r;
@@ -228,6 +229,8 @@ static int drain(struct worker *w) {
             r = sched_submit(w->sched, &m);
         else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
             sched_cancel(w->sched, id);
+        else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
+            sched_turn_end(w->sched, &end);
         else
             return -EPROTO;
         if (r < 0)

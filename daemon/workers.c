@@ -106,6 +106,16 @@ static void port_cancel(struct api_port *p, uint64_t id) {
         send_frame(w, MSG_CANCEL);
 }
 
+static void port_turn_end(struct api_port *p, const struct turn_end *m) {
+    struct workers *w = of_port(p);
+
+    if (w->state != WORKERS_SERVING)
+        return; /* what it was kept for is gone */
+    buf_clear(&w->out);
+    if (msg_turn_end_pack(&w->out, m) == 0)
+        send_frame(w, MSG_TURN_END);
+}
+
 static uint32_t faults_of(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
@@ -456,7 +466,7 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     if (!w)
         return -ENOMEM;
     w->opts = *o;
-    w->port = (struct api_port){port_submit, port_cancel};
+    w->port = (struct api_port){port_submit, port_cancel, port_turn_end};
     buf_init(&w->out, MSG_MAX_FRAME);
     w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     w->suspects_fd = memfd_create("weft-suspects", MFD_CLOEXEC);

@@ -89,7 +89,7 @@ static int get_str(const void *data, uint32_t len, struct span s, struct str *ou
     return r;
 }
 
-/* ---- OPEN, PROGRESS, READY, CANCEL ---- */
+/* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END ---- */
 
 const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix", "recent",
                                                          "model"};
@@ -174,6 +174,19 @@ int msg_cancel_pack(struct buf *out, uint64_t id) {
 
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id) {
     return len == sizeof(*id) ? fixed_part(data, len, id, sizeof(*id)) : -EPROTO;
+}
+
+int msg_turn_end_pack(struct buf *out, const struct turn_end *m) {
+    return buf_add(out, m, sizeof(*m));
+}
+
+int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
+    struct turn_end f;
+
+    if (len != sizeof(f) || fixed_part(data, len, &f, sizeof(f)) < 0 || f.calls > 1)
+        return -EPROTO;
+    *m = f;
+    return 0;
 }
 
 /* ---- SUBMIT ---- */

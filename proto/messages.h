@@ -6,7 +6,7 @@
  * is a span inside the frame, and the parser checks each span, count and enum before it sets a pointer.
  * Parsed pointers lie inside the frame and live as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, TUNE. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
+ * Down: OPEN once, then SUBMIT, CANCEL, TURN_END, TUNE. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
  * then one EVENTS frame per step, and STATS now and then. Events are cumulative: an event carries the
  * tokens [from, from + n) where `from` is what the worker knows to be delivered; when the channel is
  * full the worker skips and the next step's event carries more. FINISH comes exactly once per id that was
@@ -36,6 +36,7 @@ enum msg_type {
     MSG_TUNE,
     MSG_EVENTS,
     MSG_STATS,
+    MSG_TURN_END,
 };
 
 struct str {
@@ -113,6 +114,14 @@ struct submit {
     struct str grammar, triggers, prediction, media;
 };
 
+/* What the front saw in the output of generation @id, which has ended as it should: it reads tool calls, the worker does
+ * not. A hint: lost, or for a turn that is not the program's last one, it means nothing. */
+struct turn_end {
+    uint64_t id, program;
+    uint32_t calls; /* 1: the client will run tools and come back; 0: somebody has his answer */
+    uint32_t zero;
+};
+
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
@@ -187,6 +196,8 @@ int msg_submit_pack(struct buf *out, const struct submit *m);
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m);
 int msg_cancel_pack(struct buf *out, uint64_t id);
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
+int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
+int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
 
 /* An EVENTS payload is built event by event and read by a cursor. */
 int msg_event_pack(struct buf *out, const struct event *e); /* appends to an EVENTS payload */

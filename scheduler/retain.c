@@ -8,13 +8,17 @@
  * program that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
  * is preempted; by a request that has waited FORCE_NS; by the first that waits when nothing runs.
  *
+ * A program comes back after a tool call as soon as the tool has run, after an answer when somebody has read it.
+ * The worker does not see which it was; the front does, and says so a moment later (retain_end()). So pauses are
+ * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
+ *
  * So the programs whose turns are kept or run are those whose working sets fit, and others wait where a turn
  * begins: that is the cap on active programs, without a number to configure. The wait is bounded, since what has waited
  * long takes the pages, and a part of the pool (a quarter) is never kept, so requests that need
  * little, and clients without sessions, do not notice.
  *
- * Whom to drop: first what belongs to a tenant that holds more than its part; then the shortest, for which computing
- * it again costs least for each page. Then its program waits, so that those that stay active can end.
+ * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before calls; then the
+ * shortest, for which computing it again costs least for each page. Then its program waits, so that those that stay active can end.
  */
 
 #include "scheduler/retain.h"
@@ -42,7 +46,8 @@ void retain_init(struct retain *t, bool off) {
     list_init(&t->kept);
     list_init(&t->unused);
     t->off = off;
-    t->any.long_ms = LONG_START_MS;
+    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
+        t->any.after[i].long_ms = LONG_START_MS;
     for (uint32_t i = 0; i < RETAIN_MAX; i++)
         list_push_back(&t->unused, &t->all[i].link);
 }
@@ -60,18 +65,25 @@ void retain_deinit(struct retain *t) {
 
 /* ---- pauses ---- */
 
-static struct pauses *pauses_of(struct retain *t, uint64_t program) {
-    struct pauses *p = &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+static struct pauses *slot_of(struct retain *t, uint64_t program) {
+    return &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+}
 
-    if (p->program != program)
-        *p = (struct pauses){.program = program, .long_ms = t->any.long_ms};
+static struct pauses *pauses_of(struct retain *t, uint64_t program) {
+    struct pauses *p = slot_of(t, program);
+
+    if (p->program == program)
+        return p;
+    *p = (struct pauses){.program = program};
+    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
+        p->after[i].long_ms = t->any.after[i].long_ms;
     return p;
 }
 
 /* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where one in ten
  * is longer. */
-static void learn(struct pauses *p, double ms) {
-    double gain = p->n_returned < FIRST ? LEARN_FIRST : LEARN;
+static void learn(struct pause *p, double ms) {
+    double gain = p->n_returned++ < FIRST ? LEARN_FIRST : LEARN;
 
     p->long_ms *= 1 + gain * (ms > p->long_ms ? QUANTILE : QUANTILE - 1);
     p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
@@ -84,15 +96,16 @@ void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64
     if (p->ended_ns == 0)
         return;
     double ms = (double)(now - p->ended_ns) / 1e6;
-    learn(p, ms);
-    learn(&t->any, ms);
-    p->n_returned++;
-    t->any.n_returned++;
+    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
+        if (i == RETAIN_END_ANY || i == p->end) {
+            learn(&p->after[i], ms);
+            learn(&t->any.after[i], ms);
+        }
     t->of_tenant[tenant].n_returned++;
     p->ended_ns = 0;
 }
 
-static bool comes_back(const struct pauses *p) {
+static bool comes_back(const struct pause *p) {
     return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
 }
 
@@ -113,12 +126,17 @@ static bool others_come_back(const struct retain *t, uint16_t tenant) {
 
 static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
     const struct retain *t = &s->retain;
+    const struct pause *all = &p->after[RETAIN_END_ANY];
     struct kv_stats kv;
 
     kv_pager_stats(s->pager, &kv);
     return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
-           comes_back(p) && (p->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant)) &&
+           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant)) &&
            kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
+}
+
+static int64_t until(const struct pauses *p, enum retain_end end) {
+    return p->ended_ns + (int64_t)(p->after[end].long_ms * SLACK * 1e6);
 }
 
 void retain_turn(struct sched *s, struct request *r, int64_t now) {
@@ -127,9 +145,10 @@ void retain_turn(struct sched *s, struct request *r, int64_t now) {
 
     if (p) {
         p->ended_ns = now;
+        p->turn = r->id;
+        p->end = RETAIN_END_ANY;
         p->n_tokens = r->n_tokens;
-        p->n_ended++;
-        t->any.n_ended++;
+        p->after[RETAIN_END_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
     if (!p || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
@@ -142,11 +161,34 @@ void retain_turn(struct sched *s, struct request *r, int64_t now) {
     k->seq = STEAL(r->seq);
     kv_seq_keep(k->seq);
     k->program = r->program;
+    k->turn = r->id;
+    k->end = RETAIN_END_ANY;
     k->tenant = r->turn.tenant;
     k->n_tokens = kv_seq_committed(k->seq);
     k->since_ns = now;
-    k->until_ns = now + (int64_t)(p->long_ms * SLACK * 1e6);
+    k->until_ns = until(p, RETAIN_END_ANY);
     list_push_back(&t->kept, &k->link);
+}
+
+void retain_end(struct sched *s, const struct turn_end *m) {
+    struct retain *t = &s->retain;
+    struct pauses *p = slot_of(t, m->program);
+
+    if (m->program == 0 || p->program != m->program || p->turn != m->id || p->ended_ns == 0 ||
+        p->end != RETAIN_END_ANY)
+        return;
+    p->end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
+    p->after[p->end].n_ended++;
+    LIST_FOREACH(node, &t->kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        if (k->program != m->program || k->turn != m->id)
+            continue;
+        k->end = p->end;
+        k->until_ns = until(p, k->end);
+        if (!comes_back(&p->after[p->end]))
+            drop(t, k);
+    }
 }
 
 /* All that is kept in @k is part of @seq. */
@@ -186,16 +228,17 @@ void retain_expire(struct sched *s, int64_t now) {
 static struct retained *next_victim(struct sched *s, int64_t now) {
     const struct share *h = &s->turns.share;
     struct retained *best = NULL;
-    bool best_over = false;
+    int best_rank = -1;
 
     LIST_FOREACH(node, &s->retain.kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
         bool over =
             share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
+        int rank = 2 * over + (k->end == RETAIN_END_ANSWER);
 
-        if (!best || over > best_over || (over == best_over && k->n_tokens < best->n_tokens)) {
+        if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
             best = k;
-            best_over = over;
+            best_rank = rank;
         }
     }
     return best;

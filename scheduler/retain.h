@@ -8,26 +8,35 @@
 
 struct request;
 struct sched;
+struct turn_end;
 
 #define RETAIN_MAX 256u /* turns that may be kept */
 #define RETAIN_PROGRAMS                                                                            \
     1024u /* of which pauses are known; those that meet in a slot share what is known */
 
+/* How a turn ended, as far as the front has said so. */
+enum retain_end { RETAIN_END_ANY, RETAIN_END_CALLS, RETAIN_END_ANSWER, RETAIN_ENDS };
+
 struct retained {
     struct list link; /* retain.kept, the oldest first; or retain.unused */
     struct kv_seq *seq;
-    uint64_t program;
+    uint64_t program, turn; /* turn: id of the request */
     uint16_t tenant;
+    uint8_t end; /* enum retain_end */
     uint32_t n_tokens;
     int64_t since_ns, until_ns;
 };
 
 /* What is known of a program's pauses between turns. */
 struct pauses {
-    uint64_t program;
-    int64_t ended_ns; /* its last turn; 0: one runs, or it has come back */
-    uint32_t n_ended, n_returned, n_tokens;
-    double long_ms; /* nine of ten pauses are shorter */
+    uint64_t program, turn; /* turn: id of its last one */
+    int64_t ended_ns;       /* that; 0: one runs, or it has come back */
+    uint32_t n_tokens;
+    uint8_t end;   /* how it did; enum retain_end */
+    struct pause { /* after such an end; RETAIN_END_ANY: after all, told or not */
+        uint32_t n_ended, n_returned;
+        double long_ms; /* nine of ten pauses are shorter */
+    } after[RETAIN_ENDS];
 };
 
 struct retain {
@@ -50,6 +59,8 @@ void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
  * then. */
 void retain_turn(struct sched *s, struct request *r, int64_t now);
+/* What the front says of the turn that ended last: from now on it is waited for as after such ends. */
+void retain_end(struct sched *s, const struct turn_end *m);
 /* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void retain_take(struct sched *s, const struct request *r);

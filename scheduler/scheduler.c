@@ -331,6 +331,10 @@ void sched_cancel(struct sched *s, uint64_t id) {
         sched_finish(s, r, FINISH_CANCELLED);
 }
 
+void sched_turn_end(struct sched *s, const struct turn_end *m) {
+    retain_end(s, m);
+}
+
 static void expire_list(struct sched *s, struct list *l, int64_t now) {
     LIST_FOREACH(node, l) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);

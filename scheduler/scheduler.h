@@ -73,6 +73,9 @@ int sched_submit(struct sched *s, const struct submit *m);
 void sched_cancel(struct sched *s,
                   uint64_t id); /* unknown ids are ignored: the finish crossed it */
 
+/* What the front saw of a turn that has ended: when the next one is to be expected. */
+void sched_turn_end(struct sched *s, const struct turn_end *m);
+
 /* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c over. */
 void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);

@@ -65,9 +65,16 @@ static void cancel(struct api_port *p, uint64_t id) {
         r->cancelled = true;
 }
 
+static void turn_end(struct api_port *p, const struct turn_end *m) {
+    struct fake_port *f = of(p);
+
+    f->last_turn = *m;
+    f->n_turns++;
+}
+
 void fake_init(struct fake_port *f, struct clock *clock) {
     memset(f, 0, sizeof(*f));
-    f->port = (struct api_port){submit, cancel};
+    f->port = (struct api_port){submit, cancel, turn_end};
     f->clock = clock;
 }
 

@@ -31,6 +31,8 @@ struct fake_port {
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
     uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */
+    struct turn_end last_turn;      /* told last, and how often one was */
+    uint32_t n_turns;
     const char *script;
     bool hold;         /* the script waits */
     uint32_t n_cached; /* what events say, when not 0; else half the prompt */

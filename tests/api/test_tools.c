@@ -251,6 +251,50 @@ Test(tools, a_streamed_call_is_exact) {
     world_stop(&w);
 }
 
+Test(tools, the_worker_is_told_how_a_turn_ended) {
+    static const struct {
+        const char *body, *output;
+        enum finish_reason why;
+        bool calls;
+    } ends[] = {
+        {"{" HI "," TOOLS "}", CALL("time", "{}"), FINISH_STOP, true},
+        {"{" HI "," TOOLS "}", "Nothing to call.", FINISH_STOP, false},
+        {"{" HI "," TOOLS "}", CALL("time", "{}") "<tool_call>", FINISH_LENGTH, false},
+        {"{" HI ",\"stream\":true}", "Yes.", FINISH_STOP, false},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (uint32_t i = 0; i < ARRAY_SIZE(ends); i++) {
+        int fd = world_connect(&w);
+
+        world_post(&w, fd, CHAT, ends[i].body);
+        world_turns(&w, 4);
+        fake_accept(&w.port, i);
+        fake_tokens(&w.port, i, ends[i].output);
+        cr_expect_eq(w.port.n_turns, i, "not before it has ended");
+        fake_finish(&w.port, i, ends[i].why);
+        cr_assert_eq(w.port.n_turns, i + 1);
+        cr_expect_eq(w.port.last_turn.calls, ends[i].calls, "%u", i);
+        cr_expect_eq(w.port.last_turn.id, w.port.r[i].id);
+        cr_expect(w.port.last_turn.program && w.port.last_turn.program == w.port.r[i].m.program);
+        world_receive(&w, fd, &r);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    int fd = world_connect(&w); /* who has left has no next turn */
+    world_post(&w, fd, CHAT, ends[3].body);
+    world_turns(&w, 4);
+    fake_accept(&w.port, 4);
+    fake_fail(&w.port, 4, 500, "broken");
+    cr_expect_eq(w.port.n_turns, 4);
+    world_receive(&w, fd, &r);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* ---- cuts and deaths ---- */
 
 static const char story[] = "<think>\nSo \xC3\xA9?\n</think>\n\nI look: <tool\n" CALL(

@@ -314,6 +314,11 @@ static int submit(struct api_port *p, const struct submit *m) {
     return 0;
 }
 
+static void turn_end(struct api_port *p, const struct turn_end *m) {
+    (void)p;
+    (void)m;
+}
+
 static void cancel(struct api_port *p, uint64_t id) {
     struct server *s = CONTAINER_OF(p, struct server, port);
 
@@ -380,7 +385,7 @@ static void serve(struct server *s, const char *address) {
 
     uv_loop_init(&s->loop);
     list_init(&s->runs);
-    s->port = (struct api_port){submit, cancel};
+    s->port = (struct api_port){submit, cancel, turn_end};
     check(api_new(&s->api, &s->loop, &s->opts, &s->model, &s->port, clock_monotonic()), "api",
           NULL);
     check(api_reload_keys(s->api, &err), "api-keys", &err);

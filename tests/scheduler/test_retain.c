@@ -126,6 +126,78 @@ Test(retain, programs_that_never_come_back_are_not_waited_for) {
     sim_deinit(&sim);
 }
 
+static void tell_end(const struct sim_client *c, bool calls) {
+    struct turn_end m = {.id = c->m.id, .program = c->m.program, .calls = calls};
+
+    sched_turn_end(sim.sched, &m);
+}
+
+/* A program that comes back 1 s after its calls and 40 s after its answers: is its turn still kept after 10 s? */
+static bool kept_after(bool told, bool calls) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 400});
+    struct sim_client *c = ask(160, 8, 7);
+    for (int i = 0; i < 24; i++) {
+        sim_run(&sim, 500);
+        if (told)
+            tell_end(c, i % 4 > 0);
+        sim.clock.ns += (i % 4 > 0 ? 1 : 40) * SECOND;
+        c = come_back(c, 4);
+    }
+    sim_run(&sim, 500);
+    if (told)
+        tell_end(c, calls);
+    sim.clock.ns += 10 * SECOND;
+    ask(20, 4, 0);
+    sim_run(&sim, 500);
+    bool kept = sim.stats.n_kept > 0;
+    sim_deinit(&sim);
+    return kept;
+}
+
+Test(retain, pauses_after_calls_and_after_answers_are_learnt_apart) {
+    cr_expect(kept_after(true, false));
+    cr_expect_not(kept_after(true, true));
+    cr_expect(kept_after(false, true), "untold, it is as if it were any turn");
+}
+
+Test(retain, an_answer_gives_way_before_a_call) {
+    for (int longer = 0; longer < 2; longer++) {
+        sim_init(&sim, &(struct sim_opts){.n_pages = 64});
+        struct sim_client *calls = ask(longer ? 200 : 330, 8, 7);
+        sim_run(&sim, 500);
+        tell_end(calls, true);
+        struct sim_client *answer = ask(longer ? 330 : 200, 8, 8);
+        sim_run(&sim, 500);
+        tell_end(answer, false);
+        ask(500, 8, 0);
+        sim_run(&sim, 500);
+        cr_expect_eq(sim.stats.n_retained_dropped, 1);
+        struct sim_client *next = come_back(calls, 10);
+        sim_run(&sim, 500);
+        cr_expect_geq(next->n_cached, calls->m.n_prompt / 16 * 16, "%u", next->n_cached);
+        sim_deinit(&sim);
+    }
+}
+
+Test(retain, what_is_said_of_another_turn_means_nothing) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 400});
+    struct sim_client *c = ask(160, 8, 7);
+    sim_run(&sim, 500);
+    for (int i = 0; i < 40; i++) { /* none of these is the last turn */
+        struct turn_end m = {.id = 99, .program = i % 2 ? 7 : 1000 + (uint64_t)i};
+        sched_turn_end(sim.sched, &m);
+    }
+    struct sim_client *next = come_back(c, 4);
+    sim_run(&sim, 500);
+    cr_expect_geq(next->n_cached, 160);
+    tell_end(c, false); /* too late */
+    cr_expect_gt(sim.stats.n_kept, 0);
+    for (int i = 0; i < 3; i++)
+        tell_end(next, true); /* once is what counts */
+    cr_expect_eq(sim.sched->retain.program[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
+    sim_deinit(&sim);
+}
+
 Test(retain, what_is_computed_again_is_counted) {
     for (int off = 0; off < 2; off++) {
         sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
