@@ -54,8 +54,8 @@ struct answer_usage answer_usage(const struct answer *a) {
         u.reasoning += g->split ? g->split->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
-        u.drafted += g->n_drafted;
-        u.accepted += g->n_accepted;
+        u.predicted += g->n_predicted;
+        u.came_true += g->n_came_true;
     }
     return u;
 }
@@ -71,9 +71,9 @@ static void put_output_details(struct json *j, const struct answer *a,
     if (reasons)
         json_put_int(j, "reasoning_tokens", u->reasoning);
     if (a->work.r.prediction.len) {
-        json_put_int(j, "accepted_prediction_tokens", u->accepted);
+        json_put_int(j, "accepted_prediction_tokens", u->came_true);
         json_put_int(j, "rejected_prediction_tokens",
-                     (int64_t)u->drafted - MIN(u->accepted, u->drafted));
+                     (int64_t)u->predicted - MIN(u->came_true, u->predicted));
     }
     json_close(j, '}');
 }

@@ -68,7 +68,7 @@ struct answer_form {
 
 struct answer_usage {
     uint32_t prompt, cached, output, reasoning;
-    uint32_t drafted, accepted; /* draft tokens of any source */
+    uint32_t predicted, came_true; /* tokens drafted from the request's prediction */
 };
 
 struct answer {

@@ -433,8 +433,8 @@ static int take_tokens(struct gen *g, const struct event *e) {
 }
 
 static void take_counts(struct gen *g, const struct event *e) {
-    g->n_drafted = g->drafted_base + e->n_drafted;
-    g->n_accepted = g->accepted_base + e->n_accepted;
+    g->n_predicted = g->predicted_base + e->n_predicted;
+    g->n_came_true = g->came_true_base + e->n_came_true;
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
     if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
@@ -589,8 +589,8 @@ static void submit(struct gen *g) {
     int r = a->port->submit(a->port, &g->m);
     if (r == 0) {
         g->n_lives++;
-        g->drafted_base = g->n_drafted;
-        g->accepted_base = g->n_accepted;
+        g->predicted_base = g->n_predicted;
+        g->came_true_base = g->n_came_true;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
         admit_tick_later(a);

@@ -10,6 +10,8 @@ static struct event blank(const struct request *r, enum event_kind kind) {
                           .n_cached = r->n_cached,
                           .n_drafted = r->n_drafted,
                           .n_accepted = r->n_accepted,
+                          .n_predicted = r->n_predicted,
+                          .n_came_true = r->n_came_true,
                           .first_step_ns = r->first_step_ns};
 }
 

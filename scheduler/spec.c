@@ -395,6 +395,10 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
         fail(q, i, request_n_out(r));
     r->n_drafted += n_drafted;
     r->n_accepted += n_right;
+    if (s->source[i] == &draft_prediction) {
+        r->n_predicted += n_drafted;
+        r->n_came_true += n_right;
+    }
 }
 
 void spec_finish(struct spec *s, const struct request *r) {

@@ -276,6 +276,23 @@ Test(thinking, a_prediction_is_told_as_tokens) {
     world_stop(&w);
 }
 
+Test(thinking, usage_counts_drafts_from_the_prediction_alone) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    w.port.n_predicted = 7;
+    w.port.n_came_true = 4;
+    world_ask(&w, CHAT, "{" HI ",\"prediction\":{\"type\":\"content\",\"content\":\"ab\"}}", &r);
+    expect_body(&r, "\"accepted_prediction_tokens\":4,\"rejected_prediction_tokens\":3");
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_null(strstr(r.body.data, "prediction_tokens"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(thinking, what_is_no_prediction_is_refused) {
     static const char *const bad[] = {"1",
                                       "{}",

@@ -79,6 +79,29 @@ Test(spec, sources_have_the_order_of_their_names) {
     spec_deinit(&s);
 }
 
+/* What clients are told of their prediction says nothing of other drafts. */
+Test(spec, predicted_tokens_are_counted_by_themselves) {
+    static const struct draft_source *const both[] = {&source, &draft_prediction, NULL};
+    static int32_t expected[] = {7, 8, 9, 7, 8, 9};
+    struct request r = request_of(10, 900);
+    struct spec s;
+
+    cr_assert_eq(spec_init(&s, &(struct spec_opts){.source = both}), 0);
+    spec_propose(&s, &r);
+    spec_learn(&s, &r, 2, 1, false);
+    cr_expect(r.n_drafted == 2 && r.n_accepted == 1 && r.n_predicted == 0 && r.n_came_true == 0);
+    r.spec = spec_request_free(r.spec);
+    offers = false;
+    r.prediction = expected;
+    r.n_prediction = ARRAY_SIZE(expected);
+    spec_propose(&s, &r);
+    cr_assert_eq(r.spec->n_draft, 2);
+    spec_learn(&s, &r, 2, 1, false);
+    cr_expect(r.n_drafted == 4 && r.n_accepted == 2 && r.n_predicted == 2 && r.n_came_true == 1);
+    spec_request_free(r.spec);
+    spec_deinit(&s);
+}
+
 Test(spec, estimates_follow_what_happens) {
     struct request r = request_of(10, 900);
 
