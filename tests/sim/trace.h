@@ -1,37 +1,11 @@
 #pragma once
 
 /*
- * trace - a workload as a text file, one statement a line (docs/simulator.md has the grammar):
- *
- *   machine h200
- *   pool pages=20000 page=16
- *   server seqs=64 rows=2048 context=131072 itl=50 step=200 depth=2 bypass=8
- *   agents coder tenant=1 count=8 start=0-3000 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
- *   until 120000
- *
- * Ranges are drawn from, evenly. Times are in ms.
+ * trace - a workload of agents (cmd/bench_trace.h) and the simulation in which they work.
  */
 
+#include "cmd/bench_trace.h"
 #include "tests/support/sched_sim.h"
-
-#define TRACE_GROUPS 16
-
-struct range {
-    uint32_t low, high;
-};
-
-/* Agents that are alike. An agent's turn is a request; it ends, a tool runs for a while, and the next turn sends
- * everything so far and what the tool said. */
-struct trace_group {
-    char name[24];
-    struct range tenant, weight, class, priority, count; /* weight in thousandths */
-    struct range start;                                  /* when an agent begins */
-    struct range turns, system, first, more, output; /* tokens; system: what all have in common */
-    struct range pause;                              /* until the next turn */
-    struct range think_every, think; /* one pause in so many is this long instead; 0: none */
-    struct range subs_every, subs,
-        sub_turns; /* before one turn in so many it waits for so many sub-agents */
-};
 
 struct trace {
     struct sim_opts sim;

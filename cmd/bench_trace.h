@@ -1,0 +1,55 @@
+#pragma once
+
+/*
+ * bench_trace - a workload of agents as a text file, one statement a line (docs/simulator.md has the grammar):
+ *
+ *   machine h200
+ *   pool pages=20000 page=16
+ *   server seqs=64 rows=2048 context=131072 itl=50 step=200 depth=2 bypass=8
+ *   agents coder tenant=1 count=8 start=0-3000 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
+ *   until 120000
+ *
+ * Ranges are drawn from, evenly. Times are in ms. The simulator replays traces against the scheduler, weft-bench
+ * against servers.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+
+#define TRACE_GROUPS 16
+
+struct range {
+    uint32_t low, high;
+};
+
+/* Agents that are alike. An agent's turn is a request; it ends, a tool runs for a while, and the next turn sends
+ * everything so far and what the tool said. */
+struct trace_group {
+    char name[24];
+    struct range tenant, weight, class, priority, count; /* weight in thousandths */
+    struct range start;                                  /* when an agent begins */
+    struct range turns, system, first, more, output; /* tokens; system: what all have in common */
+    struct range pause;                              /* until the next turn */
+    struct range think_every, think; /* one pause in so many is this long instead; 0: none */
+    struct range subs_every, subs,
+        sub_turns; /* before one turn in so many it waits for so many sub-agents */
+};
+
+struct trace_file {
+    struct trace_group group[TRACE_GROUPS];
+    uint32_t n_groups;
+    uint32_t n_pages, page_tokens;                   /* of the KV cache */
+    uint32_t max_seqs, max_rows, max_context, depth; /* of the server, as all below */
+    uint32_t itl_ms, step_ms, max_bypass, noise;     /* noise: of a step's time, in percent */
+    char machine[16], drafts[16];
+    uint64_t seed;
+    uint32_t until_ms; /* 0: until all have ended */
+};
+
+/* @check (may be NULL) is asked after each line: false, a name that only the caller knows (of a machine, of drafts) is
+ * wrong in it. 0 or -EINVAL. */
+int bench_trace_read(struct trace_file *t, const char *path,
+                     bool (*check)(const struct trace_file *t), struct err *err);
+/* Puts other values in place of a file's: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by commas. 0 or
+ * -EINVAL. */
+int bench_trace_set(struct trace_file *t, const char *values, struct err *err);
