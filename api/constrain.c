@@ -244,6 +244,20 @@ static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
     return kept ? 0 : -ENOMEM;
 }
 
+/* What a model says of calls while it thinks is no call; in some formats one ends the reasoning. */
+static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
+    const struct toolcall_reasoning *r = d->w->parse.reasoning;
+    const struct toolcall_format *f = d->w->parse.format;
+
+    if (d->thinking == THINKS_NOT || !f || f->ends_reasoning)
+        return;
+    yyjson_mut_val *quiet = node_text(&d->n, "open", r->open);
+
+    node_put_str(&d->n, quiet, "close", r->close);
+    node_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
+    d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
+}
+
 /* @first: more of them may come from the format. */
 static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
                         const char *flag) {
@@ -255,6 +269,8 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
     }
     if (flag)
         node_put_bool(&d->n, o, flag, true);
+    if (f)
+        add_quiet(d, o);
     return write_text(d, o, &d->w->r.triggers);
 }
 

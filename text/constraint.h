@@ -15,7 +15,8 @@
  *
  * triggers: empty: the grammar describes the whole output. Otherwise
  *
- *     {"after": ["</think>", ...], "repeat": false, "required": false}
+ *     {"after": ["</think>", ...], "repeat": false, "required": false,
+ *      "quiet": {"open": "<think>", "close": "</think>", "now": false}}
  *
  * Nothing is constrained until the output's text (special tokens by their text) contains one of the strings; the
  * grammar describes what follows its last byte.
@@ -25,6 +26,9 @@
  *   repeat true   where the grammar cannot go on, the output is free until the next trigger. Where it may end
  *                 and may also go on, every token is allowed: one that fits the grammar goes on, any other ends it.
  *                 The generation can end wherever the output is free and wherever the grammar may end.
+ *
+ *   quiet         triggers are only text between `open` and `close`. `open` counts at the start (now true: it was the end
+ *                 of the prompt), behind `close` and behind what the grammar held; white space may be before it
  *
  * The token that completes a trigger may reach beyond it: its last bytes are then the first that the grammar
  * reads. Tokens whose last bytes the grammar would refuse are masked while the output is free, so a trigger is

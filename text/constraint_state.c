@@ -131,7 +131,9 @@ struct constraint_state *constraint_state_free(struct constraint_state *s) {
 
 void constraint_state_reset(struct constraint_state *s) {
     grammar_state_reset(s->g);
-    s->at = (struct place){.phase = s->c->triggers ? FREE : HELD};
+    const struct triggers *t = s->c->triggers;
+
+    s->at = (struct place){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
     s->n = 0;
 }
 
@@ -191,7 +193,8 @@ static uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, 
 /* The grammar may end: what it allows, and all that would be allowed behind it. */
 static int64_t add_free(const struct constraint_state *s, uint32_t *bits) {
     const struct constraint *c = s->c;
-    uint32_t n = vocab_n_tokens(c->vocab), count = n, from = c->first[0], to = c->first[1];
+    uint32_t n = vocab_n_tokens(c->vocab), count = n, open = c->triggers->open;
+    uint32_t from = c->first[open], to = c->first[open + 1];
 
     for (uint32_t i = from; i < to; i++) {
         /* What is forbidden there keeps its bit; everything else is set below. */
@@ -248,7 +251,7 @@ static int accept_held(struct constraint_state *s, struct place *at, int32_t tok
 
     if (r == -EINVAL && may_leave(s)) {
         at->phase = FREE;
-        at->node = 0;
+        at->node = s->c->triggers->open;
         return accept_free(s, at, token);
     }
     if (r == 0 && grammar_is_done(s->g))
@@ -267,7 +270,7 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
         return r;
     if (at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_must_end(s->g)) {
         at.phase = FREE;
-        at.node = 0;
+        at.node = s->c->triggers->open;
     }
     at.n_moments = grammar_n_accepted(s->g);
     if (s->n == ARRAY_SIZE(s->before)) {

@@ -23,8 +23,10 @@ struct search {
     const struct constraint *c;
     struct grammar_state *state; /* at the start of the grammar */
     const struct trie *trie;
-    int32_t *id, *root; /* root: those that complete a trigger when read from the root */
+    int32_t *id, *root; /* root: those that complete a trigger when read from root_node */
     uint32_t n, cap, n_root, cap_root, n_tried;
+    uint32_t *first; /* of the constraint */
+    uint16_t root_node;
     int error;
 };
 
@@ -72,7 +74,7 @@ static void try_below(struct search *s, uint16_t node, const struct trie_node *a
         try_below(s, node, &s->trie->node[i]);
 }
 
-/* Tokens below @at, to which @a leads from @node and @b from the root. */
+/* Tokens below @at, to which @a leads from @node and @b from its root. */
 static void differ(struct search *s, uint16_t node, const struct trie_node *at, uint16_t a,
                    uint16_t b) {
     const struct triggers *t = s->c->triggers;
@@ -88,14 +90,16 @@ static void differ(struct search *s, uint16_t node, const struct trie_node *at, 
     }
 }
 
-/* What completes a trigger when read from the root. */
-static void find_root(struct search *s) {
+/* What completes a trigger when read from @root. */
+static void find_root(struct search *s, uint16_t root) {
     uint32_t n = vocab_n_tokens(s->c->vocab);
 
+    s->root_node = root;
+    s->n_root = 0;
     for (uint32_t id = 0; id < n && !s->error; id++) {
         size_t len;
         const uint8_t *bytes = vocab_bytes(s->c->vocab, (int32_t)id, &len);
-        uint16_t node = 0;
+        uint16_t node = root;
         bool found;
 
         triggers_feed(s->c->triggers, &node, bytes, len, &found);
@@ -125,8 +129,8 @@ static void find(struct search *s, uint16_t node) {
 
     for (uint32_t i = 0; i < s->n_root && !s->error; i++)
         try(s, node, s->root[i]);
-    if (node > 0) {
-        differ(s, node, &s->trie->node[0], node, 0);
+    if (node != s->root_node) {
+        differ(s, node, &s->trie->node[0], node, s->root_node);
         try_special(s, node);
     }
     if (s->n > from)
@@ -136,6 +140,19 @@ static void find(struct search *s, uint16_t node) {
             s->id[n++] = s->id[i];
     }
     s->n = n;
+}
+
+/* The nodes in [@first, @end): they read as @root does, but for what the output ends with already. */
+static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t root) {
+    const struct trigger_node *node = s->c->triggers->node;
+
+    if (first < end)
+        find_root(s, root);
+    for (uint32_t i = first; i < end && !s->error; i++) {
+        s->first[i] = s->n;
+        if (!node[i].end && node[i].becomes == i) /* else the output is never there */
+            find(s, (uint16_t)i);
+    }
 }
 
 int crossing_find(struct constraint *c, struct err *err) {
@@ -149,13 +166,14 @@ int crossing_find(struct constraint *c, struct err *err) {
     c->first = calloc(c->triggers->n + 1, sizeof(*c->first));
     if (!c->first)
         return -ENOMEM;
-    find_root(&s);
-    for (uint32_t i = 0; i < c->triggers->n && !s.error; i++) {
-        c->first[i] = s.n;
-        if (!c->triggers->node[i].end) /* the output is never there */
-            find(&s, (uint16_t)i);
-    }
-    c->first[c->triggers->n] = s.n;
+    s.first = c->first;
+    const struct triggers *t = c->triggers;
+    uint32_t quiet = t->quiet ? t->quiet : t->n, open = t->quiet ? t->open : t->n;
+
+    find_all(&s, 0, quiet, 0);
+    find_all(&s, quiet, open, t->quiet);
+    find_all(&s, open, t->n, 0);
+    c->first[t->n] = s.n;
     free(s.root);
     c->crossing = s.id;
     if (s.error == -E2BIG)

@@ -275,6 +275,27 @@ Test(constrain, reasoning_may_come_first) {
     }
 }
 
+Test(constrain, calls_in_reasoning_are_text) {
+    static const struct {
+        const char *source, *triggers;
+    } table[] = {
+        {HERMES("{# </think> #}"), "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
+                                   "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":false}}"},
+        {HERMES("{# </think> #}<think>\n"),
+         "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"quiet\":{"
+         "\"open\":\"<think>\",\"close\":\"</think>\",\"now\":true}}"},
+        {HERMES("{# </think> #}<think>\n\n</think>\n\n"), REPEAT},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        struct world w;
+
+        with_template(&w, table[i].source);
+        expect_told(&w, CHAT, "{" HI "," TOOLS "}", AFTER(GET "," NOW), table[i].triggers);
+        world_stop(&w);
+    }
+}
+
 Test(constrain, what_cannot_be_called_is_named) {
     static const struct {
         const char *fields, *param, *code;

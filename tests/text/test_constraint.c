@@ -94,19 +94,30 @@ Test(constraint, nesting_is_limited) {
 }
 
 Test(constraint, triggers_are_checked) {
-    static const char *const good[] = {"", "{\"after\":[\"</think>\"]}",
-                                       "{\"after\":[\"a\",\"b\"],\"repeat\":true}",
-                                       "{\"after\":[\"a\"],\"required\":true}"};
-    static const char *const bad[] = {"[]",
-                                      "{}",
-                                      "{\"after\":[]}",
-                                      "{\"after\":\"a\"}",
-                                      "{\"after\":[\"\"]}",
-                                      "{\"after\":[1]}",
-                                      "{\"after\":[\"a\"],\"repeat\":1}",
-                                      "{\"after\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\","
-                                      "\"9\",\"10\",\"11\",\"12\",\"13\","
-                                      "\"14\",\"15\",\"16\",\"17\"]}"};
+    static const char *const good[] = {
+        "",
+        "{\"after\":[\"</think>\"]}",
+        "{\"after\":[\"a\",\"b\"],\"repeat\":true}",
+        "{\"after\":[\"a\"],\"required\":true}",
+        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"c\"}}",
+        "{\"after\":[\"a\"],\"quiet\":"
+        "{\"open\":\"b\",\"close\":\"c\",\"now\":true}}"};
+    static const char *const bad[] = {
+        "[]",
+        "{}",
+        "{\"after\":[]}",
+        "{\"after\":\"a\"}",
+        "{\"after\":[\"\"]}",
+        "{\"after\":[1]}",
+        "{\"after\":[\"a\"],\"repeat\":1}",
+        "{\"after\":[\"a\"],\"quiet\":true}",
+        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}",
+        "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"\"}}",
+        "{\"after\":[\"a\"],\"quiet\":"
+        "{\"open\":\"b\",\"close\":\"c\",\"now\":1}}",
+        "{\"after\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\","
+        "\"9\",\"10\",\"11\",\"12\",\"13\","
+        "\"14\",\"15\",\"16\",\"17\"]}"};
     struct err err;
 
     for (size_t i = 0; i < ARRAY_SIZE(good); i++)
@@ -125,7 +136,8 @@ Test(constraint, mutated_texts_are_grammars_or_refused) {
         "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
         "\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":30}",
         "{\"ebnf\":\"root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\\"x\\\"\"}",
-        "{\"after\":[\"</think>\",\"ab\"],\"repeat\":true,\"required\":false}"};
+        "{\"after\":[\"</think>\",\"ab\"],\"repeat\":true,\"required\":false,"
+        "\"quiet\":{\"open\":\"<x>\",\"close\":\"y\",\"now\":false}}"};
     struct rng r = {9};
     int n_good = 0, n_bad = 0;
 
@@ -185,6 +197,12 @@ static const struct {
     {"{\"sequence\":[{\"json_object\":true},{\"literal\":\"</tool_call>\"}]}",
      "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"required\":true}"},
     {"{\"literal\":\"\"}", "{\"after\":[\"a\", \"aab\"],\"repeat\":true}"},
+    {"{\"json_object\":true}", "{\"after\":[\"a\"],\"quiet\":{\"open\":\"{\",\"close\":\"}\"}}"},
+    {"{\"regex\":\"[a-z]{1,6}\"}",
+     "{\"after\":[\"\\\"\", "
+     "\"id\"],\"repeat\":true,\"quiet\":{\"open\":\"<tool\",\"close\":\"a\",\"now\":true}}"},
+    {"{\"json_object\":true}", "{\"after\":[\"a{\",\"{\"],\"repeat\":true,\"quiet\":{\"open\":"
+                               "\"abc\",\"close\":\"aa\",\"now\":true}}"},
 };
 
 /* The mask has exactly the tokens that are accepted. */
@@ -340,6 +358,41 @@ Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
     cr_assert_eq(constraint_accept(s, TEST_END), 0);
     cr_assert(constraint_is_done(s));
     cr_assert_eq(constraint_accept(s, TEST_END), -EINVAL);
+}
+
+Test(constraint_state, triggers_are_text_where_it_is_quiet) {
+    static const struct {
+        const char *now, *text;
+        int held; /* bytes of @text before the grammar holds; -1: it does not */
+    } cases[] = {
+        {"false", "a<tool_call>", 12},
+        {"false", "<think>a<tool_call> </think", -1},
+        {"false", "\n<think>a</think>a<tool_call>", 29},
+        {"false", "a<think><tool_call>", 19}, /* only where the output begins */
+        {"false", "<think></think>\n<think><tool_call>", -1},
+        {"false", "<think></think>a<think><tool_call>", 34},
+        {"true", "a<tool_call></thin</think", -1},
+        {"true", "<think></think><tool_call>", 26},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+        CLEANUP(constraint_freep) struct constraint *c = NULL;
+        char triggers[200], text[100];
+
+        snprintf(triggers, sizeof(triggers),
+                 "{\"after\":[\"<tool_call>\"],\"quiet\":"
+                 "{\"open\":\"<think>\",\"close\":\"</think>\",\"now\":%s}}",
+                 cases[i].now);
+        c = constrain("{\"json_object\":true}", triggers);
+        cr_assert_eq(constraint_state_new(&s, c), 0);
+        for (int n = 0; n < (int)strlen(cases[i].text); n++) {
+            cr_expect(constraint_can_end(s), "%s: held at %d", cases[i].text, n);
+            snprintf(text, sizeof(text), "%c", cases[i].text[n]);
+            cr_assert_eq(feed(s, text), -1);
+        }
+        cr_expect_eq(constraint_can_end(s), cases[i].held < 0, "%s", cases[i].text);
+    }
 }
 
 Test(constraint_state, a_token_may_reach_beyond_a_trigger) {
