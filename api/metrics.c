@@ -197,6 +197,13 @@ static void put_load(struct page *p, const struct api *a) {
             w->n_saved_tokens);
     counter(p, "weft_host_fetched_tokens_total", "Tokens whose pages came back from there.",
             w->n_fetched_tokens);
+    counter(p, "weft_host_left_tokens_total",
+            "Tokens that were there and computed all the same, which was faster.",
+            w->n_left_tokens);
+    counter(p, "weft_swaps_total", "Preemptions whose pages were saved to host memory.",
+            w->n_swapped);
+    counter(p, "weft_recomputes_total", "Preemptions after which everything is computed again.",
+            w->n_not_swapped);
     put_by_source(p, "weft_draft_tokens_total", "Drafted tokens by source.", w->drafted_by);
     put_by_source(p, "weft_draft_accepted_tokens_total", "Those of them that were right.",
                   w->accepted_by);

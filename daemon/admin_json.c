@@ -100,6 +100,9 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "last_plan_us", s->last_plan_us);
     yyjson_mut_obj_add_uint(d, o, "host_saved_tokens", s->n_saved_tokens);
     yyjson_mut_obj_add_uint(d, o, "host_fetched_tokens", s->n_fetched_tokens);
+    yyjson_mut_obj_add_uint(d, o, "host_left_tokens", s->n_left_tokens);
+    yyjson_mut_obj_add_uint(d, o, "swapped", s->n_swapped);
+    yyjson_mut_obj_add_uint(d, o, "not_swapped", s->n_not_swapped);
     yyjson_mut_obj_add_uint(d, o, "drafted", s->n_drafted);
     yyjson_mut_obj_add_uint(d, o, "accepted", s->n_accepted);
     add_drafts(d, o, s);

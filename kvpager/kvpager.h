@@ -113,5 +113,9 @@ void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 uint32_t kv_seq_committed(const struct kv_seq *s);
 /* Pages that truncating to 0 would make available: nobody else holds them. */
 uint32_t kv_seq_sole(const struct kv_seq *s);
+/* What its published pages hold, to read: whoever keeps a sequence need not keep its tokens too. */
+const struct kv_share *kv_seq_share(const struct kv_seq *s);
+uint32_t kv_seq_published(const struct kv_seq *s);             /* tokens */
+void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out); /* of them */
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);

@@ -416,6 +416,22 @@ uint32_t kv_seq_sole(const struct kv_seq *s) {
     return n;
 }
 
+const struct kv_share *kv_seq_share(const struct kv_seq *s) {
+    return &s->share;
+}
+
+uint32_t kv_seq_published(const struct kv_seq *s) {
+    return s->n_published * s->pager->opts.page_tokens;
+}
+
+void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out) {
+    const struct pool *pool = &s->pager->pool;
+    uint32_t t = pool->page_tokens;
+
+    for (uint32_t i = 0; i < s->n_published; i++)
+        memcpy(out + (size_t)i * t, pool_tokens(pool, &pool->page[s->page[i]]), t * sizeof(*out));
+}
+
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages) {
     *n_pages = s->n_pages;
     return s->page;

@@ -173,6 +173,8 @@ struct msg_stats {
     uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
     uint64_t n_drafts, n_drafted, n_accepted;  /* sequences' steps with drafts; draft tokens */
     uint64_t n_saved_tokens, n_fetched_tokens; /* to host memory, and back */
+    uint64_t n_left_tokens; /* that were there and computed all the same, which was faster */
+    uint64_t n_swapped, n_not_swapped; /* who yielded and was saved there, and was not */
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
     uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */
     uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */

@@ -109,6 +109,16 @@ static bool comes_back(const struct pause *p) {
     return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
 }
 
+uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant) {
+    const struct pauses *p = &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+    const struct pause *all = &p->after[RETAIN_END_ANY];
+    bool known = program != 0 && p->program == program && all->n_ended >= TURNS_MIN;
+    uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
+    uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
+
+    return 1000 * (MIN(n_returned, n_ended) + 1) / (n_ended + 1);
+}
+
 /* ---- keeping ---- */
 
 static void count_end(struct retain *t, uint16_t tenant) {
@@ -139,7 +149,7 @@ static int64_t until(const struct pauses *p, enum retain_end end) {
     return p->ended_ns + (int64_t)(p->after[end].long_ms * SLACK * 1e6);
 }
 
-void retain_turn(struct sched *s, struct request *r, int64_t now) {
+bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     struct retain *t = &s->retain;
     struct pauses *p = r->program && !t->off ? pauses_of(t, r->program) : NULL;
 
@@ -153,7 +163,7 @@ void retain_turn(struct sched *s, struct request *r, int64_t now) {
     }
     if (!p || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
         r->seq = kv_seq_free(r->seq);
-        return;
+        return false;
     }
     if (list_empty(&t->unused))
         drop(t, LIST_ENTRY(t->kept.next, struct retained, link));
@@ -168,6 +178,7 @@ void retain_turn(struct sched *s, struct request *r, int64_t now) {
     k->since_ns = now;
     k->until_ns = until(p, RETAIN_END_ANY);
     list_push_back(&t->kept, &k->link);
+    return true;
 }
 
 void retain_end(struct sched *s, const struct turn_end *m) {
@@ -247,7 +258,9 @@ static struct retained *next_victim(struct sched *s, int64_t now) {
 static bool drop_one(struct sched *s, int64_t now) {
     if (list_empty(&s->retain.kept))
         return false;
-    drop(&s->retain, next_victim(s, now));
+    struct retained *k = next_victim(s, now);
+    spill_demote(&s->spill, k->seq);
+    drop(&s->retain, k);
     s->stats.n_retained_dropped++;
     return true;
 }

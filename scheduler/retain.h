@@ -57,10 +57,12 @@ void retain_deinit(struct retain *t); /* frees what is kept */
 /* A program's next turn comes. */
 void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64_t now);
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
- * then. */
-void retain_turn(struct sched *s, struct request *r, int64_t now);
+ * then. Whether it took it. */
+bool retain_turn(struct sched *s, struct request *r, int64_t now);
 /* What the front says of the turn that ended last: from now on it is waited for as after such ends. */
 void retain_end(struct sched *s, const struct turn_end *m);
+/* How likely somebody comes back for a turn of @program, of 1000: as after its last turns, or its tenant's. */
+uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant);
 /* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void retain_take(struct sched *s, const struct request *r);

@@ -61,7 +61,7 @@ static int init_pager(struct sched *s) {
         .n_embd = i->hidden ? i->n_embd : 0,
     };
     int e = kv_pager_new(&s->pager, &o);
-    return e < 0 ? e : spill_init(&s->spill, &o, i->n_host_pages);
+    return e < 0 ? e : spill_init(&s->spill, &o, i->n_host_pages, i->page_bytes, &s->cost);
 }
 
 static int init_plan(struct sched *s) {
@@ -212,11 +212,13 @@ static void count_end(struct sched *s, const struct request *r) {
 }
 
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
+    bool well = why == FINISH_STOP || why == FINISH_LENGTH;
+
     recorder_ended(s, r, why);
-    if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH))
-        spill_save(&s->spill, &r->share, r->tokens, kv_seq_committed(r->seq));
-    if (why == FINISH_STOP || why == FINISH_LENGTH)
-        retain_turn(s, r, clock_now(s->clock));
+    uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
+    bool kept = well && retain_turn(s, r, clock_now(s->clock));
+    spill_save(&s->spill, &r->share, r->tokens, n_pages,
+               retain_chance(&s->retain, r->program, r->turn.tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -224,7 +226,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
     request_finish(r, why);
-    if ((why == FINISH_STOP || why == FINISH_LENGTH) && !request_pools(r)) {
+    if (well && !request_pools(r)) {
         estimate_learn(&s->estimate, r->program, request_n_out(r));
         spec_finish(&s->spec, r);
     }
@@ -463,6 +465,9 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_hit_tokens = kv.n_hit_tokens;
     out->n_saved_tokens = s->spill.n_saved_tokens;
     out->n_fetched_tokens = s->spill.n_fetched_tokens;
+    out->n_left_tokens = s->spill.n_left_tokens;
+    out->n_swapped = s->spill.n_swapped;
+    out->n_not_swapped = s->spill.n_recomputed;
     out->n_running = length(&s->running);
     out->n_waiting = length(&s->waiting) + length(&s->compiling);
     out->n_pages = kv.n_pages;

@@ -7,9 +7,16 @@
  * or eviction, and the device's pager knows nothing of the host.
  *
  * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as the device still has
- * them; so eviction never waits for a copy. A request that yields is saved at once, since its pages are written next.
+ * them; when nothing runs, in steps that have nothing but copies. So eviction hardly ever waits for a copy. First come
+ * turns that nobody holds any more, then those that retention keeps; among both those that are most likely to be
+ * continued; last those of programs that hardly ever come back. What retention gives up, and what a request that
+ * yields loses, is saved at once, since those pages are written next.
  * What a request needs and only the host has is copied back in place of being computed: after it has been admitted, and
  * some pages in each step where others decode, all at once where nobody does.
+ *
+ * Whether: a copy is a loss where computing is faster, which is so for small models on big devices. What a page takes
+ * is learnt from the steps that have copies: what they took beyond the cost model's expectation. Computing is asked of the cost
+ * model, without what a step costs in any case. Saving counts twice, since it is of use only with the way back.
  *
  * The order makes it right. All copies of a step are made before its rows are computed, one after the other in
  * the order in which they were decided (the engine's contract). So a page may be given out again as soon as its copy has
@@ -24,10 +31,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pages) {
+#define FIRST_BYTES_PER_NS 8.0  /* before a copy was seen */
+#define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
+#define OUTLIER 8.0             /* a copy counts as at most so many times what was expected */
+#define LEARN_PAGES 16.0        /* a step with so many copies moves the estimate by a quarter */
+#define SAVE_NS 1500000.0       /* of a step, for saving; */
+#define FETCH_NS 8000000.0      /* for bringing back, beside others that decode */
+#define FETCH_MIN_PAGES 4u
+#define UNLIKELY 100u /* a chance below it, of 1000 */
+
+int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pages,
+               uint64_t page_bytes, const struct cost *cost) {
     struct kv_opts o = *device;
 
-    *p = (struct spill){.page_tokens = device->page_tokens};
+    *p = (struct spill){
+        .page_tokens = device->page_tokens,
+        .cost = cost,
+        .page_ns = (double)page_bytes / FIRST_BYTES_PER_NS,
+        .page_min_ns = (double)page_bytes / MAX_BYTES_PER_NS,
+    };
     if (n_host_pages == 0)
         return 0;
     o.n_pages = n_host_pages;
@@ -35,22 +57,55 @@ int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pa
     return kv_pager_new(&p->host, &o);
 }
 
-static void end_job(struct spill *p) {
-    struct spill_job *j = &p->job[p->first % SPILL_JOBS];
-
-    kv_seq_free(j->saved);
-    free(j->tokens);
-    *j = (struct spill_job){0};
-    p->first++;
-    p->n_jobs--;
+static void end_job(struct spill *p, uint32_t i) {
+    kv_seq_free(p->job[i].saved);
+    free(p->job[i].tokens);
+    memmove(&p->job[i], &p->job[i + 1], (--p->n_jobs - i) * sizeof(p->job[i]));
 }
 
 void spill_deinit(struct spill *p) {
     while (p->n_jobs > 0)
-        end_job(p);
+        end_job(p, p->n_jobs - 1);
     kv_pager_free(p->host);
     free(p->copy);
     *p = (struct spill){0};
+}
+
+/* ---- what pays ---- */
+
+void spill_learn(struct spill *p, uint32_t n, int64_t ns) {
+    double seen = (double)ns / n, gain = 0.5 * n / (n + LEARN_PAGES);
+
+    /* As with the cost model the first one sets the scale. */
+    if (!p->learnt && seen > p->page_min_ns)
+        p->page_ns = seen;
+    p->learnt = true;
+    seen = MIN(MAX(seen, (2 - OUTLIER) * p->page_ns), OUTLIER * p->page_ns);
+    p->page_ns = MAX(p->page_ns + gain * (seen - p->page_ns), p->page_min_ns);
+}
+
+/* What computing tokens [from, to) adds to the steps that do it. */
+static double compute_ns(const struct spill *p, uint32_t from, uint32_t to) {
+    const struct cost_shape none = {0};
+    struct cost_shape s = none;
+
+    cost_add(&s, from, to - from);
+    return (double)(cost_expect_ns(p->cost, &s) - cost_expect_ns(p->cost, &none));
+}
+
+static double copy_ns(const struct spill *p, uint32_t n_pages) {
+    return p->page_ns * n_pages;
+}
+
+bool spill_pays(const struct spill *p, uint32_t from, uint32_t to) {
+    return copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
+}
+
+/* As many pages as take @ns, but some. */
+static uint32_t pages_in(const struct spill *p, double ns, uint32_t least, uint32_t most) {
+    double n = ns / MAX(p->page_ns, 1);
+
+    return n >= most ? most : MAX((uint32_t)n, least);
 }
 
 /* Room for @n copies more. */
@@ -104,39 +159,82 @@ static struct kv_seq *open_saved(struct spill *p, const struct kv_share *share,
     return s;
 }
 
+/* The one to be forgotten first. */
+static uint32_t least_job(const struct spill *p) {
+    uint32_t least = 0;
+
+    for (uint32_t i = 1; i < p->n_jobs; i++)
+        if (p->job[i].rank < p->job[least].rank)
+            least = i;
+    return least;
+}
+
+static uint32_t rank_of(uint32_t chance, bool kept) {
+    return chance < UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
+}
+
 void spill_save(struct spill *p, const struct kv_share *share, const int32_t *tokens,
-                uint32_t n_tokens) {
+                uint32_t n_tokens, uint32_t chance, bool kept) {
+    uint32_t rank = rank_of(MIN(chance, 1000u), kept);
+
     n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)
+        return;
+    if (p->n_jobs == SPILL_JOBS && p->job[least_job(p)].rank > rank)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
     if (!copy)
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
     if (p->n_jobs == SPILL_JOBS)
-        end_job(p);
-    p->job[(p->first + p->n_jobs++) % SPILL_JOBS] =
-        (struct spill_job){.share = *share, .tokens = copy, .n_tokens = n_tokens};
+        end_job(p, least_job(p));
+    p->job[p->n_jobs++] =
+        (struct spill_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
+}
+
+/* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
+static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
+                     const int32_t *tokens, uint32_t n) {
+    uint32_t room = SPILL_SWAP_PAGES - MIN(SPILL_SWAP_PAGES, p->n_copies), t = p->page_tokens;
+    struct kv_seq *saved = open_saved(p, share, tokens, n * t);
+    uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
+    uint32_t more = MIN(n - from, room);
+    bool pays = 2 * copy_ns(p, more) < compute_ns(p, from * t, (from + more) * t);
+
+    if (pays && more > 0)
+        save_pages(p, saved, tokens, kv_seq_pages(seq, &n_pages) + from, more);
+    kv_seq_free(saved);
+    return pays || n == from;
 }
 
 void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
                 const int32_t *tokens) {
-    uint32_t n_pages, n = kv_seq_committed(seq) / p->page_tokens;
-    struct kv_seq *saved = p->host ? open_saved(p, share, tokens, n * p->page_tokens) : NULL;
+    uint32_t n = kv_seq_committed(seq) / p->page_tokens;
 
-    if (!saved)
+    if (n == 0)
         return;
-    uint32_t from = kv_seq_committed(saved) / p->page_tokens;
-    if (n > from)
-        save_pages(p, saved, tokens, kv_seq_pages(seq, &n_pages) + from,
-                   MIN(n - from, SPILL_SWAP_PAGES));
-    kv_seq_free(saved);
+    if (p->host && save_now(p, seq, share, tokens, n))
+        p->n_swapped++;
+    else
+        p->n_recomputed++;
 }
 
-/* The next pages of the first job. false: it is over. */
+void spill_demote(struct spill *p, const struct kv_seq *seq) {
+    uint32_t n_tokens = kv_seq_published(seq);
+
+    if (!p->host || n_tokens == 0)
+        return;
+    CLEANUP(freep) int32_t *tokens = malloc(n_tokens * sizeof(*tokens));
+    if (!tokens)
+        return;
+    kv_seq_read_tokens(seq, tokens);
+    save_now(p, seq, kv_seq_share(seq), tokens, n_tokens / p->page_tokens);
+}
+
+/* The next pages of @j. false: it is over. */
 static bool work_on(struct spill *p, const struct kv_pager *device, struct spill_job *j,
                     uint32_t *left) {
-    kv_page page[SPILL_SAVE_PAGES];
+    kv_page page[SPILL_IDLE_PAGES];
     uint32_t t = p->page_tokens;
 
     if (!j->saved)
@@ -151,12 +249,25 @@ static bool work_on(struct spill *p, const struct kv_pager *device, struct spill
     return (from + n) * t < j->n_tokens;
 }
 
-void spill_work(struct spill *p, const struct kv_pager *device) {
-    uint32_t left = SPILL_SAVE_PAGES;
+/* Of equal ones the oldest. */
+static uint32_t best_job(const struct spill *p) {
+    uint32_t best = 0;
 
-    while (p->n_jobs > 0 && left > 0)
-        if (!work_on(p, device, &p->job[p->first % SPILL_JOBS], &left))
-            end_job(p);
+    for (uint32_t i = 1; i < p->n_jobs; i++)
+        if (p->job[i].rank > p->job[best].rank)
+            best = i;
+    return best;
+}
+
+void spill_work(struct spill *p, const struct kv_pager *device, bool idle) {
+    uint32_t left = idle ? SPILL_IDLE_PAGES : pages_in(p, SAVE_NS, 1, SPILL_SAVE_PAGES);
+
+    while (p->n_jobs > 0 && left > 0) {
+        uint32_t i = best_job(p);
+
+        if (!work_on(p, device, &p->job[i], &left))
+            end_job(p, i);
+    }
 }
 
 /* ---- back to the device ---- */
@@ -187,6 +298,12 @@ uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *se
     }
     kv_seq_free(saved);
     return kv_seq_committed(seq);
+}
+
+uint32_t spill_fetch_room(const struct spill *p) {
+    uint32_t most = pages_in(p, FETCH_NS, FETCH_MIN_PAGES, SPILL_FETCH_PAGES);
+
+    return most - MIN(most, p->n_fetched);
 }
 
 void spill_take(struct spill *p, struct engine_copy *out) {

@@ -2,57 +2,82 @@
 
 /*
  * spill - prefixes in host memory: what the device has no room for any more is copied back in place of being
- * computed again. How it works is told at the top of spill.c and in docs/scheduler.md.
+ * computed again, where that is faster. How it works is told at the top of spill.c and in docs/scheduler.md.
  */
 
 #include "engine/engine.h"
 #include "kvpager/kvpager.h"
+#include "scheduler/cost.h"
 
-#define SPILL_JOBS 64u        /* ended turns that wait to be saved; more: the oldest is forgotten */
-#define SPILL_SAVE_PAGES 16u  /* saved in a step */
-#define SPILL_FETCH_PAGES 64u /* brought back in a step where others decode */
-#define SPILL_SWAP_PAGES 256u /* of a request that yields: saved at once */
+#define SPILL_JOBS 64u /* ended turns that wait to be saved; more: the least worth is forgotten */
+#define SPILL_SAVE_PAGES 16u  /* at most saved in a step that has rows */
+#define SPILL_IDLE_PAGES 64u  /* and in one that has none */
+#define SPILL_FETCH_PAGES 64u /* at most brought back in a step where others decode */
+#define SPILL_SWAP_PAGES                                                                           \
+    256u /* copied in a step, beyond which a request that yields is not saved */
 
 struct spill_job {
     struct kv_share share;
     struct kv_seq *saved; /* in the host's pager */
     int32_t *tokens;
-    uint32_t n_tokens;
+    uint32_t n_tokens, rank;
 };
 
 struct spill {
     struct kv_pager *host; /* NULL: there is no host memory */
+    const struct cost *cost;
     uint32_t page_tokens;
-    struct spill_job job[SPILL_JOBS]; /* from job[first % SPILL_JOBS] on */
-    uint32_t first, n_jobs;
+    double page_ns, page_min_ns;      /* what copying a page takes; and at least */
+    bool learnt;                      /* from a step: not merely assumed */
+    struct spill_job job[SPILL_JOBS]; /* the oldest first */
+    uint32_t n_jobs;
     /* Copies for the next batch, in the order in which they must be made. */
     struct engine_copy *copy;
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages of them that come from the host */
     uint64_t n_saved_tokens, n_fetched_tokens;
+    /* Requests that yielded whose pages were saved, and were not since computing is faster; tokens that were computed
+     * though the host had them, for the same reason. */
+    uint64_t n_swapped, n_recomputed, n_left_tokens;
 };
 
-/* @host_pages 0: nothing is ever saved. 0 or a negative errno. */
-int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pages);
+/* @host_pages 0: nothing is ever saved. @page_bytes: what one copy moves. 0 or a negative errno. */
+int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pages,
+               uint64_t page_bytes, const struct cost *cost);
 void spill_deinit(struct spill *p); /* accepts a zeroed one */
 
-/* The pages of @tokens[0, n_tokens) are worth saving when there is time. No memory, nothing saved. */
+/* A step with @n copies took @ns more than it would have without. */
+void spill_learn(struct spill *p, uint32_t n, int64_t ns);
+
+/* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for them with a
+ * probability of @chance in 1000; @kept: retention holds them, so there is no hurry. No memory, nothing saved. */
 void spill_save(struct spill *p, const struct kv_share *share, const int32_t *tokens,
-                uint32_t n_tokens);
-/* Saves those of @seq, which is going to lose them. */
+                uint32_t n_tokens, uint32_t chance, bool kept);
+/* Saves those of @seq, which is going to lose them, if bringing them back is faster than computing them. */
 void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
                 const int32_t *tokens);
+/* Likewise those of @seq, which retention gives up. */
+void spill_demote(struct spill *p, const struct kv_seq *seq);
 /* Saves a few pages of what waits for it, as far as @device still has them. */
-void spill_work(struct spill *p, const struct kv_pager *device);
+void spill_work(struct spill *p, const struct kv_pager *device, bool idle);
+
+/* Something waits to be copied. */
+static inline bool spill_has_work(const struct spill *p) {
+    return p->n_jobs + p->n_copies > 0;
+}
 
 /* Tokens of @tokens[0, n_tokens) that the host has; whole pages. */
 uint32_t spill_has(const struct spill *p, const struct kv_share *share, const int32_t *tokens,
                    uint32_t n_tokens);
+/* Whether bringing tokens [from, to) back is faster than computing them. */
+bool spill_pays(const struct spill *p, uint32_t from, uint32_t to);
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has. Takes pages of the
  * device that are free or nobody holds, and leaves @reserve of them. Returns the length committed now. */
 uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *seq,
                      const struct kv_share *share, const int32_t *tokens, uint32_t n_tokens,
                      uint32_t max_pages, uint32_t reserve);
+/* Pages that may still be brought back in this step, where others wait for it. */
+uint32_t spill_fetch_room(const struct spill *p);
 
 /* Hands the copies over to a batch: appends them to @out, which has room for p->n_copies. */
 void spill_take(struct spill *p, struct engine_copy *out);

@@ -65,7 +65,7 @@ static void fetch(struct sched *s, struct request *r) {
     uint32_t before = r->n_computed, most = UINT32_MAX;
 
     if (!alone)
-        most = SPILL_FETCH_PAGES - MIN(SPILL_FETCH_PAGES, s->spill.n_fetched);
+        most = spill_fetch_room(&s->spill);
     if (most == 0)
         return;
     note_cached(s, r,
@@ -260,7 +260,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     }
 }
 
-/* Whether somebody who is admitted has more in host memory than the device has. */
+/* Whether somebody who is admitted has more in host memory than the device has, and gets it faster from there. */
 static bool look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
     bool found = false;
@@ -271,6 +271,10 @@ static bool look_in_host(struct sched *s) {
         if (!p->req[i].admitted)
             continue;
         r->n_host = spill_has(&s->spill, &r->share, r->tokens, request_shareable(r));
+        if (r->n_host > p->req[i].n_hit && !spill_pays(&s->spill, p->req[i].n_hit, r->n_host)) {
+            s->spill.n_left_tokens += r->n_host - p->req[i].n_hit;
+            r->n_host = 0;
+        }
         if (r->n_host <= p->req[i].n_hit)
             r->n_host = 0;
         found |= r->n_host > 0;
@@ -315,7 +319,7 @@ static int build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->n_launched + 1);
-    spill_work(&s->spill, s->pager);
+    spill_work(&s->spill, s->pager, p->n_rows == 0);
     if (s->spill.n_copies > 0) {
         struct engine_copy *copy = batch_copies(t, s->spill.n_copies);
 
@@ -461,6 +465,24 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     return e < 0 || t->unsealed ? e : seal(s, t);
 }
 
+/* Nobody is there: what waits to be copied gets a step without rows. 0; 1: nothing does; -EIO, -ENOMEM. */
+static int launch_copies(struct sched *s, struct batch *t) {
+    struct plan *p = &s->plan;
+
+    if (sched_n_flights(s) > 0 || !spill_has_work(&s->spill))
+        return 1;
+    p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
+    p->n_admitted = p->n_yielded = 0;
+    p->alone = PLAN_NOBODY;
+    p->shape = (struct cost_shape){0};
+    p->expect_ns = 0;
+    t->draft_ns = 0;
+    int e = build(s, t);
+    if (e < 0 || t->b.n_before == 0)
+        return e < 0 ? e : 1;
+    return launch(s, t, clock_now(s->clock));
+}
+
 bool step_is_long(const struct sched *s) {
     return s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
            (share_is_shared(&s->turns.share, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
@@ -479,7 +501,7 @@ int step_launch(struct sched *s) {
     if (sched_n_flights(s) > 0 && step_is_long(s))
         return 1;
     if (list_empty(&s->running) && list_empty(&s->waiting))
-        return 1;
+        return launch_copies(s, t);
     int e = draft(s, t);
     if (e == 0)
         e = plan(s, begin);
@@ -536,12 +558,15 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
-    if (!t->prefills)
+    if (t->b.n_rows > 0 && !t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns, t->expect_ns + t->draft_ns);
     recorder_step(s, t, ns, now);
     if (t->b.n_before == 0) /* copies are not in its features */
         cost_learn(&s->cost, &t->shape, ns);
+    else
+        spill_learn(&s->spill, t->b.n_before,
+                    ns - (t->b.n_rows > 0 ? cost_expect_ns(&s->cost, &t->shape) : 0));
     s->last_end_ns = now;
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;

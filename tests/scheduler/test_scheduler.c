@@ -59,6 +59,60 @@ Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
     }
 }
 
+/* Nobody has to run for that: what has ended is saved in steps of its own. */
+Test(scheduler, an_idle_device_saves_what_has_ended) {
+    struct sim_opts o = {.n_pages = 200, .n_host_pages = 400};
+
+    sim_init(&sim, &o);
+    sim_submit(&sim, sim_client(&sim, 1600, 1, 1600, 20), 0);
+    sim_run(&sim, 500);
+    cr_expect_geq(sim.sched->spill.n_saved_tokens, 1600);
+    cr_expect_eq(sim.sched->spill.n_jobs, 0);
+    sim_deinit(&sim);
+}
+
+/* Where copying takes longer than computing, nothing comes back. */
+Test(scheduler, what_is_faster_computed_is_computed) {
+    struct sim_opts o = {
+        .n_pages = 24, .n_host_pages = 200, .row_ns = 100000, .machine.copy_ns = 20000000};
+
+    sim_init(&sim, &o);
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t i = 1; i < 6; i++) {
+            sim_submit(&sim, sim_client(&sim, 200, i, 192, 20), 0);
+            sim_run(&sim, 500);
+        }
+    cr_expect_geq(sim.stats.n_left_tokens, 4 * 192);
+    cr_expect_eq(sim.sched->spill.n_fetched_tokens, 0);
+    sim_deinit(&sim);
+}
+
+static void preempt_some(int64_t copy_ns) {
+    struct sim_opts o = {.n_pages = 24, .n_host_pages = 200, .machine.copy_ns = copy_ns};
+
+    sim_init(&sim, &o);
+    for (uint32_t i = 0; i < 4; i++) { /* learns what copies take */
+        sim_submit(&sim, sim_client(&sim, 200, 100 + i, 0, 20), 0);
+        sim_run(&sim, 500);
+    }
+    promise_short_answers();
+    for (uint32_t i = 0; i < 5; i++)
+        sim_submit(&sim, sim_client(&sim, 20, i, 0, 150 + i), 0);
+    sim_run(&sim, 3000);
+    cr_expect_geq(sim.stats.n_preemptions, 2);
+}
+
+Test(scheduler, a_request_that_yields_is_swapped_or_computed_again_as_is_faster) {
+    preempt_some(1000);
+    cr_expect_geq(sim.stats.n_swapped, 2);
+    cr_expect_geq(sim.sched->spill.n_fetched_tokens, 16);
+    sim_deinit(&sim);
+    preempt_some(20000000);
+    cr_expect_geq(sim.stats.n_not_swapped, 2);
+    cr_expect_eq(sim.stats.n_swapped, 0);
+    sim_deinit(&sim);
+}
+
 /* Beside others a long prefix comes back in parts: nobody waits for all of it. */
 Test(scheduler, what_comes_back_does_not_hold_others_up) {
     struct sim_opts o = {.n_pages = 700, .page_tokens = 1, .n_host_pages = 2000};

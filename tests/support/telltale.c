@@ -225,7 +225,8 @@ static double duration(const struct telltale *t, const struct engine_batch *b) {
         pairs += n < 2 ? 0 : n * pos0 + n * (n + 1) / 2;
     }
     ns = (double)t->step_ns + (double)t->seq_ns * b->n_seqs + t->key_ns * keys +
-         t->pair_ns * pairs + (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
+         t->pair_ns * pairs + (double)t->copy_ns * (b->n_before + b->n_after) +
+         (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
     return ns * (1 + t->noise * (2 * rng_unit(&noise) - 1));
 }
 

@@ -46,6 +46,7 @@ struct telltale {
     int64_t read_ns; /* what all rows together take at least: the reading of the weights */
     double key_ns;   /* for each token of context that a sequence reads */
     double pair_ns;  /* for each row of a prefill and token of its context */
+    int64_t copy_ns; /* for each page copied */
     double noise;    /* a step takes up to this part more or less */
 };
 

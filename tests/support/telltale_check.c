@@ -24,8 +24,8 @@ static void check_head(const struct batch_rules *r, const struct engine_batch *b
     const struct engine_opts *o = r->opts;
 
     NEED(b->model == 0 && !b->embeds && !b->mpos, "model", b->model);
-    NEED(b->n_rows > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
-    NEED(b->n_seqs > 0 && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
+    NEED(b->n_rows + b->n_before + b->n_after > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
+    NEED(b->n_seqs >= (b->n_rows > 0) && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
     NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
     NEED(b->token && b->seq, "rows", b->n_rows);
     NEED(b->n_wants == 0 || (b->want && b->param), "wants", b->n_wants);
