@@ -86,6 +86,7 @@ struct answer {
         uint32_t n; /* blocks that have begun */
         bool open;
         enum split_kind kind;
+        size_t reasoned, from; /* bytes of reasoning so far, and before this block */
     } block;
 };
 

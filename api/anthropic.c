@@ -5,6 +5,7 @@
 #include "api/conn.h"
 #include "api/private.h"
 #include "api/respond.h"
+#include "api/seal.h"
 
 /*
  * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in which
@@ -18,7 +19,8 @@
  * that figure is always 0.
  */
 
-/* Clients send a thinking block back only with its signature. Nothing depends on it here. */
+/* Clients send a thinking block back only with its signature. Where they did not want to see what it says, it is in
+ * there; otherwise nothing depends on it. */
 #define SIGNATURE "weft"
 
 /* ---- whole values ---- */
@@ -147,8 +149,23 @@ static void put_input(struct json *j, const struct split *s, const struct split_
         json_raw(j, b.data, b.len);
 }
 
-static void put_block(struct json *j, const struct split *s, const struct split_run *run) {
-    const char *text = s->text[run->kind].data;
+static int sign(struct buf *out, const struct answer *a, const char *text, size_t len) {
+    return a->work.r.no_reasoning ? seal_write(out, text, len) : buf_add_str(out, SIGNATURE);
+}
+
+static void put_signature(struct json *j, const struct answer *a, const char *text, size_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    int r = sign(&b, a, text, len);
+
+    json_key(j, "signature");
+    json_string(j, b.data ? b.data : "", b.len);
+    j->error = j->error < 0 ? j->error : r;
+}
+
+static void put_block(struct json *j, const struct answer *a, const struct split_run *run) {
+    const struct split *s = a->choices[0].gen->split;
+    const char *text = s->text[run->kind].data ? s->text[run->kind].data + run->begin : "";
+    size_t len = run->end - run->begin;
 
     if (run->kind == SPLIT_CALL) {
         open_call(j, &s->calls[run->call]);
@@ -159,9 +176,9 @@ static void put_block(struct json *j, const struct split *s, const struct split_
         json_open(j, '{');
         json_put_string(j, "type", thinking ? "thinking" : "text");
         json_key(j, thinking ? "thinking" : "text");
-        json_string(j, text ? text + run->begin : "", run->end - run->begin);
+        json_string(j, text, thinking && a->work.r.no_reasoning ? 0 : len);
         if (thinking) /* a text without citations has none, not null: some clients insist on that */
-            json_put_string(j, "signature", SIGNATURE);
+            put_signature(j, a, text, len);
     }
     json_close(j, '}');
 }
@@ -173,7 +190,7 @@ static void put_whole(struct json *j, const struct answer *a) {
     json_key(j, "content");
     json_open(j, '[');
     for (uint32_t i = 0; i < g->split->n_runs; i++)
-        put_block(j, g->split, &g->split->runs[i]);
+        put_block(j, a, &g->split->runs[i]);
     json_close(j, ']');
     put_stop(j, g);
     put_usage(j, a);
@@ -238,13 +255,21 @@ static void send_delta(struct answer *a, const char *type, const char *key, cons
     emit(a, &e);
 }
 
+static void send_signature(struct answer *a) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    const char *text = a->choices[0].gen->split->text[SPLIT_REASONING].data;
+
+    if (sign(&b, a, text ? text + a->block.from : "", a->block.reasoned - a->block.from) == 0)
+        send_delta(a, "signature_delta", "signature", b.data, b.len);
+}
+
 static void close_block(struct answer *a) {
     struct sse e;
 
     if (!a->block.open)
         return;
     if (a->block.kind == SPLIT_REASONING)
-        send_delta(a, "signature_delta", "signature", SIGNATURE, strlen(SIGNATURE));
+        send_signature(a);
     json_put_int(begin(&e, "content_block_stop"), "index", a->block.n - 1);
     emit(a, &e);
     a->block.open = false;
@@ -273,6 +298,7 @@ static void open_block(struct answer *a, const struct split *s, const struct spl
     emit(a, &e);
     a->block.open = true;
     a->block.kind = part->kind;
+    a->block.from = a->block.reasoned;
 }
 
 static void send_piece(struct answer *a, const struct piece *p) {
@@ -288,6 +314,11 @@ static void send_piece(struct answer *a, const struct piece *p) {
     if (!a->block.open || a->block.kind != part->kind || part->begins) {
         close_block(a);
         open_block(a, p->choice->gen->split, part);
+    }
+    if (part->kind == SPLIT_REASONING) {
+        a->block.reasoned += part->len;
+        if (a->work.r.no_reasoning)
+            return;
     }
     if (part->len)
         send_delta(a, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);

@@ -138,6 +138,7 @@ static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) 
 static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
     yyjson_val *type = yyjson_obj_get(thinking, "type");
     yyjson_val *budget = yyjson_obj_get(thinking, "budget_tokens");
+    yyjson_val *display = yyjson_obj_get(thinking, "display");
     bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
 
     anthropic_place(in, "thinking");
@@ -150,6 +151,9 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
         if (put(in, "thinking_budget", copy(in, budget)) < 0)
             return -ENOMEM;
     }
+    if (yyjson_equals_str(display, "omitted") &&
+        put(in, "include_reasoning", yyjson_mut_false(in->doc)) < 0)
+        return -ENOMEM;
     anthropic_place(in, "chat_template_kwargs");
     if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
         return anthropic_refuse(in, "", "must be an object");

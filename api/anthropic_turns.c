@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/anthropic_input.h"
+#include "api/seal.h"
 #include "base/util.h"
 
 /*
@@ -260,6 +261,22 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     return anthropic_put(in, f, "arguments", yyjson_val_mut_copy(in->doc, input));
 }
 
+/* What was thought; where the client did not want to see it, it is in the signature. */
+static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *text = yyjson_obj_get(block, "thinking");
+    yyjson_val *signature = yyjson_obj_get(block, "signature");
+    const char *s = yyjson_get_str(signature);
+    size_t len = yyjson_get_len(signature);
+
+    if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
+        return -ENOMEM;
+    if (yyjson_get_len(text) > 0 || !s || !seal_is_ours(s, len))
+        return anthropic_string(in, text, ".thinking", &in->reasoning);
+    int r = seal_read(&in->reasoning, s, len);
+
+    return r == -EINVAL ? anthropic_refuse(in, ".signature", "is not what this service wrote") : r;
+}
+
 static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
                                void *to) {
     yyjson_val *text = yyjson_obj_get(block, "text");
@@ -269,11 +286,8 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
         return 0; /* another service's, and unreadable here */
-    if (strcmp(type, "thinking") == 0) {
-        if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
-            return -ENOMEM;
-        return anthropic_string(in, yyjson_obj_get(block, "thinking"), ".thinking", &in->reasoning);
-    }
+    if (strcmp(type, "thinking") == 0)
+        return add_thinking(in, block);
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here");
     if (!yyjson_is_str(text))

@@ -37,13 +37,14 @@ static void put_call_delta(struct json *j, const struct split *s, const struct s
     json_close(j, ']');
 }
 
-static void put_delta(struct json *j, const struct piece *p) {
+static void put_delta(struct json *j, const struct answer *a, const struct piece *p) {
     json_key(j, "delta");
     json_open(j, '{');
     if (p->part->kind == SPLIT_CALL) {
         put_call_delta(j, p->choice->gen->split, p->part);
     } else if (p->part->kind == SPLIT_REASONING) {
-        put_reasoning(j, p->text, p->len);
+        if (!a->work.r.no_reasoning)
+            put_reasoning(j, p->text, p->len);
     } else {
         json_key(j, "content");
         json_string(j, p->text, p->len);
@@ -69,7 +70,7 @@ static void put_calls(struct json *j, const struct split *s) {
     json_close(j, ']');
 }
 
-static void put_message(struct json *j, const struct split *s) {
+static void put_message(struct json *j, const struct answer *a, const struct split *s) {
     const struct buf *content = &s->text[SPLIT_CONTENT], *reasoning = &s->text[SPLIT_REASONING];
 
     json_key(j, "message");
@@ -80,7 +81,7 @@ static void put_message(struct json *j, const struct split *s) {
         json_null(j);
     else
         json_string(j, content->data ? content->data : "", content->len);
-    if (reasoning->len)
+    if (reasoning->len && !a->work.r.no_reasoning)
         put_reasoning(j, reasoning->data, reasoning->len);
     if (s->n_calls)
         put_calls(j, s);
@@ -90,13 +91,12 @@ static void put_message(struct json *j, const struct split *s) {
 
 static void put_content(struct json *j, const struct answer *a, const struct piece *p,
                         bool stream) {
-    (void)a;
     if (p->part) {
-        put_delta(j, p);
+        put_delta(j, a, p);
         return;
     }
     if (!stream && p->choice->gen->split) {
-        put_message(j, p->choice->gen->split);
+        put_message(j, a, p->choice->gen->split);
         return;
     }
     json_key(j, stream ? "delta" : "message");

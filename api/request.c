@@ -509,6 +509,7 @@ static const struct field fields[] = {
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\" or \"mean\""},
     {"normalize", EMBED, parse_not, AT(no_normalize), 0, 0, "a boolean"},
     {"tokens", REQUEST_DETOKENIZE, parse_array, AT(tokens), 0, 1e9, "an array of token ids"},
+    {"include_reasoning", CHAT, parse_not, AT(no_reasoning), 0, 0, "a boolean"},
     FLAG("stream", BOTH, stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
     {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},

@@ -62,6 +62,7 @@ struct request {
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
+    bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */
     uint32_t n_prompt_top, best_of; /* best_of 0: n */

@@ -7,6 +7,7 @@
 #include "api/conn.h"
 #include "api/private.h"
 #include "api/respond.h"
+#include "api/seal.h"
 
 /*
  * The output of a generation is a list of runs (split.h); each run is an item: a message, reasoning, or
@@ -158,21 +159,11 @@ static void put_parts(struct json *j, const char *key, const char *type, const c
     json_close(j, ']');
 }
 
-/* The reasoning for the model itself, as clients carry it around without reading it. */
+/* The reasoning for the model itself. */
 static void put_sealed(struct json *j, const char *text, size_t len) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    const unsigned char *s = (const unsigned char *)text;
-    int r = buf_add_str(&b, RESPONSES_SEAL);
+    int r = seal_write(&b, text, len);
 
-    for (size_t i = 0; i < len && r == 0; i += 3) {
-        size_t n = MIN(len - i, 3u);
-        uint32_t v = (uint32_t)s[i] << 16 | (n > 1 ? s[i + 1] << 8 : 0) | (n > 2 ? s[i + 2] : 0);
-        char four[4] = {digits[v >> 18], digits[v >> 12 & 63], n > 1 ? digits[v >> 6 & 63] : '=',
-                        n > 2 ? digits[v & 63] : '='};
-
-        r = buf_add(&b, four, sizeof(four));
-    }
     json_key(j, "encrypted_content");
     json_string(j, b.data ? b.data : "", b.len);
     j->error = j->error < 0 ? j->error : r;

@@ -13,8 +13,6 @@
 #include "base/arena.h"
 
 #define RESPONSES_ID_HEX 24u /* hex digits of an id */
-/* Before what we write into encrypted_content: the reasoning, in base64. It is its owner's own text. */
-#define RESPONSES_SEAL "weft1."
 
 /* A tool that is offered to the model as the function `name`. */
 struct responses_tool {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "api/private.h"
 #include "api/responses_build.h"
+#include "api/seal.h"
 
 /*
  * Items are smaller than messages: what a model says in one turn is up to one item of reasoning, texts
@@ -192,24 +193,6 @@ static int read_message(struct responses_build *b, yyjson_val *item) {
 
 /* ---- reasoning ---- */
 
-static int decode_base64(const char *s, size_t len, struct buf *out) {
-    uint32_t bits = 0;
-    int n = 0;
-
-    for (size_t i = 0; i < len && s[i] != '='; i++) {
-        static const char digits[] =
-            "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        const char *at = s[i] ? strchr(digits, s[i]) : NULL;
-
-        if (!at)
-            return -EINVAL;
-        bits = bits << 6 | (uint32_t)(at - digits);
-        if ((n += 6) >= 8 && buf_add_char(out, (char)(bits >> (n -= 8))) < 0)
-            return -ENOMEM;
-    }
-    return 0;
-}
-
 /* What the model thought: as we wrote it into encrypted_content, else as the item says openly.
  * Encrypted content of another service tells us nothing. */
 static int read_reasoning(struct responses_build *b, yyjson_val *item) {
@@ -217,12 +200,10 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     yyjson_val *content = yyjson_obj_get(item, "content"),
                *summary = yyjson_obj_get(item, "summary");
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    size_t n = strlen(RESPONSES_SEAL);
     int r = 0;
 
-    if (yyjson_is_str(sealed) && yyjson_get_len(sealed) > n &&
-        memcmp(yyjson_get_str(sealed), RESPONSES_SEAL, n) == 0) {
-        r = decode_base64(yyjson_get_str(sealed) + n, yyjson_get_len(sealed) - n, &text);
+    if (yyjson_is_str(sealed) && seal_is_ours(yyjson_get_str(sealed), yyjson_get_len(sealed))) {
+        r = seal_read(&text, yyjson_get_str(sealed), yyjson_get_len(sealed));
         if (r == -EINVAL)
             return refuse(b, ".encrypted_content", "is not what this service wrote");
     } else if (yyjson_arr_size(content)) {

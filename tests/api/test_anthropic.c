@@ -156,6 +156,39 @@ Test(anthropic, thoughts_text_and_calls_are_blocks) {
     world_stop(&w);
 }
 
+/* A client that does not want to see thoughts carries them in the signature. */
+Test(anthropic, thoughts_that_are_omitted_are_in_the_signature) {
+#define OMITTED ",\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}"
+    struct world w;
+    struct reply r;
+    static const char output[] = "Hm\n</think>\n\nSo.";
+
+    started(&w);
+    ask(&w, BODY(OMITTED), output, &r);
+    reply_expect(&r, 200,
+                 "{" HEAD "[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"weft1.SG0=\"},"
+                 "{\"type\":\"text\",\"text\":\"So.\"}]," STOP("\"end_turn\"", "null")
+                     USAGE("14", "14", "16", "10") "}");
+    int fd = world_connect(&w);
+    world_post(&w, fd, MESSAGES, BODY(STREAM OMITTED));
+    world_turns(&w, 4);
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "H");
+    world_turns(&w, 4);
+    fake_tokens(&w.port, 1, output + 1);
+    fake_finish(&w.port, 1, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    reply_expect(&r, 200,
+                 BEGIN(USAGE("14", "14", "0", "0"))
+                     START("0", "\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"")
+                         DELTA_("0", "signature_delta", "signature", "weft1.SG0=") END("0")
+                             START("1", TEXT_BLOCK) DELTA_("1", "text_delta", "text", "So.")
+                                 END("1")
+                                     FINAL("\"end_turn\"", "null", USAGE("14", "14", "16", "10")));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* ---- what a client puts together ---- */
 
 struct told {

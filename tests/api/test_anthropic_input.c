@@ -146,6 +146,11 @@ Test(anthropic_input, turns_become_messages) {
              "{\"type\":\"redacted_thinking\",\"data\":\"x\"}," TEXT_BLOCK("a") "]") "," Q),
          USER_("q") "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": "
                     "\"h\"}\n" USER_("q") OFF},
+        {SAY(Q "," ASSISTANT(
+             "[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"weft1.SG0=\"}," TEXT_BLOCK(
+                 "a") "]") "," Q),
+         USER_("q") "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": "
+                    "\"Hm\"}\n" USER_("q") OFF},
         /* documents */
         {SAY(USER("[{\"type\":\"document\",\"title\":\"T\",\"context\":\"C\",\"source\":{\"type\":"
                   "\"text\",\"media_type\":\"text/plain\",\"data\":\"d\"}}]")),
@@ -471,6 +476,9 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"image\"}]"))), "messages.1.content.0.type: is not"},
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\"}]"))),
          "messages.1.content.0.thinking: must be a string."},
+        {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"
+                                  "\"weft1.*\"}]"))),
+         "messages.1.content.0.signature: is not what this service wrote."},
         {WITH(SAY(ASSISTANT("\"a\""))), "messages: must say something."},
         {WITH(SAY(Q) ",\"system\":7"), "system: must be a string or an array of text blocks."},
         {WITH(SAY(Q) ",\"system\":[{\"type\":\"image\"}]"), "system.0.type: is not supported"},

@@ -98,6 +98,27 @@ Test(thinking, ends_at_its_budget_however_tokens_come) {
     world_stop(&w);
 }
 
+Test(thinking, is_left_out_where_it_is_not_wanted) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (int stream = 0; stream < 2; stream++) {
+        w.port.script = "Hm</think>\n\nYes";
+        world_ask(&w, CHAT,
+                  stream ? "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},"
+                           "\"include_reasoning\":false,\"stream\":true}"
+                         : "{" HI ",\"chat_template_kwargs\":{\"thinking\":true},"
+                           "\"include_reasoning\":false}",
+                  &r);
+        cr_assert_eq(r.status, 200);
+        expect_body(&r, stream ? "{\"content\":\"Y\"}" : "\"content\":\"Yes\",\"refusal\"");
+        cr_expect(!strstr(r.body.data, "Hm"), "%s", r.body.data);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(thinking, without_a_budget_is_never_begun) {
     struct world w;
     struct reply r;
