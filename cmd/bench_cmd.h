@@ -8,3 +8,4 @@
 int bench_cmd_engine(int argc, char **argv);
 int bench_cmd_serve(int argc, char **argv);
 int bench_cmd_identity(int argc, char **argv);
+int bench_cmd_agents(int argc, char **argv);

@@ -13,6 +13,7 @@
 struct http_transfer {
     struct bench_request *q;
     CURL *easy;
+    struct curl_slist *headers; /* of its own; NULL: those of all */
     struct sse sse;
     struct buf reply;    /* when it is no event stream */
     bool known, events;  /* whether it is one */
@@ -24,7 +25,7 @@ struct http_transfer {
 struct bench_http {
     CURLM *multi;
     struct curl_slist *headers;
-    char *base, *post_url;
+    char *base, *post_url, *api_key;
     double timeout_s;
     uint32_t n_running;
     struct http_transfer *running;
@@ -50,6 +51,22 @@ void bench_request_deinit(struct bench_request *q) {
     buf_deinit(&q->body);
     buf_deinit(&q->text);
     samples_deinit(&q->gaps);
+}
+
+void bench_request_reset(struct bench_request *q) {
+    struct bench_request old = *q;
+
+    q->body = (struct buf){0};
+    bench_request_deinit(q);
+    bench_request_init(q);
+    q->body = old.body;
+    q->stream = old.stream;
+    q->keep_text = old.keep_text;
+    q->due_ns = old.due_ns;
+    q->api_key = old.api_key;
+    q->session = old.session;
+    q->done = old.done;
+    q->ctx = old.ctx;
 }
 
 static void fail(struct bench_request *q, enum outcome o, const char *why) {
@@ -148,11 +165,14 @@ static void finish_reply(struct http_transfer *t) {
 /* The transfer is over: what became of the request? */
 static void judge(struct http_transfer *t, CURLcode code) {
     struct bench_request *q = t->q;
-    curl_off_t retry_s = 0;
+    curl_off_t retry_s = 0, sent_us = 0, first_us = 0;
     long status = 0;
 
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &retry_s);
+    curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &sent_us);
+    curl_easy_getinfo(t->easy, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
+    q->answer_s = (double)MAX(first_us - sent_us, (curl_off_t)0) * 1e-6;
     q->status = (int)status;
     q->retry_s = (double)retry_s;
     q->end_ns = bench_now_ns();
@@ -169,6 +189,7 @@ static void judge(struct http_transfer *t, CURLcode code) {
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     curl_multi_remove_handle(h->multi, t->easy);
     curl_easy_cleanup(t->easy);
+    curl_slist_free_all(t->headers);
     if (t->prev)
         t->prev->next = t->next;
     else
@@ -180,6 +201,31 @@ static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     sse_deinit(&t->sse);
     buf_deinit(&t->reply);
     free(t);
+}
+
+static int add_header(struct curl_slist **list, const char *format, const char *value) {
+    CLEANUP(freep) char *line = NULL;
+
+    if (asprintf(&line, format, value) < 0)
+        return -ENOMEM;
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    if (!longer)
+        return -ENOMEM;
+    *list = longer;
+    return 0;
+}
+
+/* @api_key, @session: NULL, none. */
+static int add_headers(struct curl_slist **list, const char *api_key, const char *session) {
+    int r = add_header(list, "%s", "Content-Type: application/json");
+
+    if (r == 0)
+        r = add_header(list, "%s", "Expect:");
+    if (r == 0 && api_key)
+        r = add_header(list, "Authorization: Bearer %s", api_key);
+    if (r == 0 && session)
+        r = add_header(list, "x-session-id: %s", session);
+    return r;
 }
 
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err) {
@@ -202,17 +248,13 @@ int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, str
     if (r < 0)
         return -ENOMEM;
     h->timeout_s = o->timeout_s;
-    h->headers = curl_slist_append(h->headers, "Content-Type: application/json");
-    h->headers = curl_slist_append(h->headers, "Expect:");
-    if (o->api_key) {
-        CLEANUP(freep) char *key = NULL;
-
-        if (asprintf(&key, "Authorization: Bearer %s", o->api_key) < 0)
-            return -ENOMEM;
-        h->headers = curl_slist_append(h->headers, key);
-    }
+    r = add_headers(&h->headers, o->api_key, NULL);
+    if (o->api_key)
+        h->api_key = strdup(o->api_key);
+    if (r < 0 || (o->api_key && !h->api_key))
+        return -ENOMEM;
     h->multi = curl_multi_init();
-    if (!h->multi || !h->headers)
+    if (!h->multi)
         return -ENOMEM;
     curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, 16384L);
     *out = STEAL(h);
@@ -232,6 +274,7 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     curl_slist_free_all(h->headers);
     free(h->base);
     free(h->post_url);
+    free(h->api_key);
     free(h);
     return NULL;
 }
@@ -250,16 +293,31 @@ static CURL *easy_new(const struct bench_http *h, const char *url) {
     return e;
 }
 
-int bench_http_start(struct bench_http *h, struct bench_request *q) {
+static struct http_transfer *new_transfer(const struct bench_http *h,
+                                          const struct bench_request *q) {
     struct http_transfer *t = calloc(1, sizeof(*t));
+    bool own = q->api_key || q->session;
+
+    if (!t)
+        return NULL;
+    t->easy = easy_new(h, h->post_url);
+    if (t->easy && own &&
+        add_headers(&t->headers, q->api_key ? q->api_key : h->api_key, q->session) == 0)
+        curl_easy_setopt(t->easy, CURLOPT_HTTPHEADER, t->headers);
+    else if (!t->easy || own) {
+        curl_easy_cleanup(t->easy);
+        curl_slist_free_all(t->headers);
+        free(t);
+        return NULL;
+    }
+    return t;
+}
+
+int bench_http_start(struct bench_http *h, struct bench_request *q) {
+    struct http_transfer *t = new_transfer(h, q);
 
     if (!t)
         return -ENOMEM;
-    t->easy = easy_new(h, h->post_url);
-    if (!t->easy) {
-        free(t);
-        return -ENOMEM;
-    }
     t->q = q;
     sse_init(&t->sse);
     buf_init(&t->reply, REPLY_MAX);
@@ -312,36 +370,73 @@ static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
     return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
 }
 
-int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
+/* GET, or POST of @body, of the path @path below the server's root. The reply's document when the status is 200, else
+ * NULL, with what happened in @err. */
+static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
+                       struct err *err) {
     char url[1024], why[CURL_ERROR_SIZE] = "";
+    yyjson_doc *doc = NULL;
     struct buf reply;
     long status = 0;
-    int r = 0;
 
-    snprintf(url, sizeof(url), "%s/models", h->base);
+    snprintf(url, sizeof(url), "%.*s%s", (int)(strlen(h->base) - 3), h->base, path);
     CURL *e = easy_new(h, url);
     if (!e)
-        return -ENOMEM;
+        return NULL;
     buf_init(&reply, REPLY_MAX);
+    if (body) {
+        curl_easy_setopt(e, CURLOPT_POSTFIELDS, body->data);
+        curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
+    }
     curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_write_plain);
     curl_easy_setopt(e, CURLOPT_WRITEDATA, &reply);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, why);
     CURLcode code = curl_easy_perform(e);
     curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_cleanup(e);
-    if (code != CURLE_OK || status != 200) {
-        r = err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
-    } else {
-        yyjson_doc *doc = yyjson_read(reply.data, reply.len, 0);
-        yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
-        const char *id = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
+    if (code != CURLE_OK || status != 200)
+        err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
+    else if (!(doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0)))
+        err_set(err, 0, NULL, "%s: not JSON", url);
+    buf_deinit(&reply);
+    return doc;
+}
 
-        if (id)
-            snprintf(out, 256, "%s", id);
-        else
-            r = err_set(err, 0, NULL, "%s lists no model", url);
+int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+    int64_t n = -1;
+    struct buf body;
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "model", model);
+    yyjson_mut_obj_add_str(d, root, "prompt", text);
+    yyjson_mut_obj_add_str(d, root, "content", text); /* llama-server's name of it */
+    CLEANUP(freep) char *json = yyjson_mut_write(d, 0, NULL);
+    yyjson_mut_doc_free(d);
+    buf_init(&body, REPLY_MAX);
+    if (json && buf_add_str(&body, json) == 0) {
+        yyjson_doc *doc = ask(h, "/tokenize", &body, NULL);
+        yyjson_val *tokens = yyjson_obj_get(yyjson_doc_get_root(doc), "tokens");
+
+        if (yyjson_is_arr(tokens))
+            n = (int64_t)yyjson_arr_size(tokens);
         yyjson_doc_free(doc);
     }
-    buf_deinit(&reply);
+    buf_deinit(&body);
+    return n;
+}
+
+int bench_http_model(struct bench_http *h, char out[256], struct err *err) {
+    yyjson_doc *doc = ask(h, "/v1/models", NULL, err);
+    yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(doc), "data");
+    const char *id = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(data), "id"));
+    int r = 0;
+
+    if (id)
+        snprintf(out, 256, "%s", id);
+    else
+        r = doc ? err_set(err, 0, NULL, "%s/models lists no model", h->base) : -EIO;
+    yyjson_doc_free(doc);
     return r;
 }

@@ -29,7 +29,8 @@ struct bench_request {
     /* Set by the caller, who keeps the memory until @done. */
     struct buf body;
     bool stream, keep_text;
-    int64_t due_ns; /* when it should have been sent: where its times count from */
+    int64_t due_ns;                /* when it should have been sent: where its times count from */
+    const char *api_key, *session; /* NULL: the server's key; no x-session-id */
     void (*done)(struct bench_request *q);
     void *ctx;
 
@@ -38,6 +39,7 @@ struct bench_request {
     int status;       /* HTTP; 0: none came */
     char error[200];  /* why, when the outcome is not OUTCOME_OK */
     double retry_s;   /* of Retry-After, 0: none */
+    double answer_s;  /* from when it was sent to the first byte of the response */
     int64_t first_ns; /* when the first text came, 0: none did; not streamed: 0 */
     int64_t last_ns, end_ns;
     struct samples gaps; /* seconds between pieces of text */
@@ -50,6 +52,7 @@ struct bench_request {
 
 void bench_request_init(struct bench_request *q);
 void bench_request_deinit(struct bench_request *q); /* not while it runs */
+void bench_request_reset(struct bench_request *q);  /* to send it again: forgets what came of it */
 
 struct bench_http_opts {
     const char *url;     /* http://host:port, with or without /v1 */
@@ -67,6 +70,9 @@ void bench_http_stop(struct bench_http *h); /* ends all that runs, without done 
 /* Waits until something happens, at most @timeout_ms, and calls done for what is complete. */
 int bench_http_run(struct bench_http *h, int timeout_ms);
 uint32_t bench_http_n_running(const struct bench_http *h);
+
+/* How many tokens POST /tokenize (weft, vLLM, llama-server) makes of @text. -1: it does not say. */
+int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text);
 
 /* The id of the first model that GET /v1/models lists. */
 int bench_http_model(struct bench_http *h, char out[256], struct err *err);

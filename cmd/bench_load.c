@@ -61,9 +61,9 @@ static int say_words(struct session *s, const struct load_opts *o, const char *r
     struct buf text;
 
     buf_init(&text, SAID_MAX);
-    int r = load_words(&text, o, n_tokens, rng);
-    if (r == 0 && !o->chat)
-        r = buf_add_char(&text, ' ');
+    int r = !o->chat && s->said.len ? buf_add_char(&text, ' ') : 0;
+    if (r == 0)
+        r = load_words(&text, o, n_tokens, rng);
     if (r == 0)
         r = say(s, o, role, text.data, text.len);
     buf_deinit(&text);
@@ -103,9 +103,15 @@ int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens,
                        (unsigned)(rng_next(&s->rng) >> 33));
     if (r == 0 && o->ignore_eos)
         r = buf_add_str(body, ", \"ignore_eos\": true");
+    if (r == 0 && o->priority)
+        r = buf_printf(body, ", \"priority\": %d", o->priority);
     if (r == 0 && o->stream)
         r = buf_add_str(body, ", \"stream\": true, \"stream_options\": {\"include_usage\": true}");
     return r < 0 ? r : buf_add_char(body, '}');
+}
+
+int session_answer_words(struct session *s, const struct load_opts *o, uint32_t n_tokens) {
+    return say_words(s, o, "assistant", n_tokens, &s->rng);
 }
 
 int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len) {

@@ -17,6 +17,7 @@ struct load_opts {
     uint64_t seed;
     double words_per_token; /* of the server's vocabulary, as measured */
     uint32_t shared_prefix; /* tokens that all sessions begin with */
+    int16_t priority;       /* 0: not sent, it is no field of OpenAI's */
 };
 
 /* @n_tokens tokens' worth of words. */
@@ -40,3 +41,5 @@ int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens,
                 struct buf *body);
 /* The server's answer becomes part of the conversation. */
 int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len);
+/* @n_tokens tokens' worth of words take its place, so that every server is asked the same. */
+int session_answer_words(struct session *s, const struct load_opts *o, uint32_t n_tokens);

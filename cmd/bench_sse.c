@@ -141,6 +141,8 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
     out->prompt_tokens = number(usage, "prompt_tokens");
     out->output_tokens = number(usage, "completion_tokens");
     out->cached_tokens = number(yyjson_obj_get(usage, "prompt_tokens_details"), "cached_tokens");
+    if (out->cached_tokens < 0) /* llama-server's */
+        out->cached_tokens = number(yyjson_obj_get(root, "timings"), "cache_n");
     error = yyjson_obj_get(root, "error");
     if (error && !yyjson_is_null(error))
         get_error(error, out);

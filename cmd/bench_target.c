@@ -81,11 +81,31 @@ static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n
     return code;
 }
 
+/* Tokens of @n_words words by /tokenize; -1: the server has none. */
+static int64_t tokenize_words(struct bench_target *t, struct bench_http *h, uint32_t n_words) {
+    struct load_opts o = {.words_per_token = 1};
+    struct rng rng = {t->load.seed};
+    int64_t n = -1;
+    struct buf text;
+
+    buf_init(&text, (size_t)1 << 20);
+    if (load_words(&text, &o, n_words, &rng) == 0)
+        n = bench_http_tokenize(h, t->model, text.data);
+    buf_deinit(&text);
+    return n;
+}
+
 /* The difference of two prompts is free of what the chat template adds. Short prompts: the context of a
  * small model is soon full. */
 static int calibrate(struct bench_target *t, struct bench_http *h) {
-    int64_t few, many;
-    int code = count_tokens(t, h, 16, &few);
+    int64_t few = tokenize_words(t, h, 16), many = tokenize_words(t, h, 1040);
+    int code;
+
+    if (few >= 0 && many > few) {
+        t->load.words_per_token = 1024.0 / (double)(many - few);
+        return CLI_OK;
+    }
+    code = count_tokens(t, h, 16, &few);
 
     if (code == CLI_OK)
         code = count_tokens(t, h, 144, &many);

@@ -9,6 +9,7 @@ static const struct cli_command commands[] = {
     {"engine", bench_cmd_engine, "prefill and decode without a server"},
 #ifdef HAVE_CURL
     {"serve", bench_cmd_serve, "an OpenAI-compatible server under load: latencies and throughput"},
+    {"agents", bench_cmd_agents, "the agents of a trace against a server: what each tenant sees"},
     {"identity", bench_cmd_identity, "how many answers are the same alone and under load"},
 #endif
 };

@@ -1,0 +1,46 @@
+#pragma once
+
+/*
+ * bench_agent - what an agent of a trace does, turn by turn: how much it says, how long an answer it wants, who works
+ * for it and how long its tools and people take. All of it is a function of the trace, the seed and the agent's
+ * number, whatever a server does and however long it takes: every server is asked the same.
+ */
+
+#include "base/rng.h"
+#include "cmd/bench_trace.h"
+
+struct agent_scale {
+    double tokens, times; /* what the trace's numbers are multiplied by */
+};
+
+struct agent {
+    const struct trace_group *group;
+    struct agent_scale scale;
+    struct rng rng;
+    char name[48];          /* of its session: "12", its sub-agents "12.1", "12.2" */
+    uint32_t n_turns, turn; /* turn: of those that were drawn */
+    uint32_t n_subs_begun;
+    bool is_sub;
+};
+
+struct agent_turn {
+    uint32_t n_system; /* tokens, in the first turn, that all of its group begin with; 0: none */
+    uint32_t n_new;    /* that the agent adds */
+    uint32_t n_output;
+};
+
+/* What comes between a turn and the next one. */
+struct agent_pause {
+    uint32_t n_subs; /* sub-agents that work first */
+    double seconds;  /* then this long */
+};
+
+/* The @number-th agent of a trace. Returns when it begins, in seconds after the start. */
+double agent_init(struct agent *a, const struct trace_group *g, uint32_t number, uint64_t seed,
+                  struct agent_scale scale);
+/* The next sub-agent of @parent. It begins as the agents of the group do. */
+void agent_init_sub(struct agent *a, struct agent *parent);
+
+bool agent_ended(const struct agent *a); /* no turn is left */
+struct agent_turn agent_next(struct agent *a);
+struct agent_pause agent_pause(struct agent *a);

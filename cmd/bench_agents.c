@@ -1,0 +1,475 @@
+/*
+ * weft-bench agents - the agents of a trace work against a server, each in a closed loop: the next turn sends
+ * everything so far and what a tool said, when the last answer has come and the tool has run.
+ *
+ *     WAITING --due--> RUNNING --answer--> sub-agents? DELEGATING --all done--> WAITING
+ *        ^                |--answer of the last turn, or a failure--> ENDED
+ *        |----refused-----|   (again after Retry-After; the turn is still due when it was)
+ *
+ * What is asked does not depend on the server (bench_agent.h). Unless --echo, the conversation continues with words
+ * in place of the server's answer, as many tokens long: models of random weights answer with text that no tokenizer
+ * cuts the same way again, and two servers would be asked different things.
+ */
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "cmd/bench_agent.h"
+#include "cmd/bench_cmd.h"
+#include "cmd/bench_json.h"
+#include "cmd/bench_target.h"
+#include "cmd/bench_tenants.h"
+#include "cmd/cli.h"
+
+#define AGENTS_MAX 65536u
+#define RETRY_S 1.0 /* where a refusal does not say when to come back */
+
+static const char usage[] =
+    "usage: weft-bench agents --trace FILE --url URL [options]\n"
+    "Replays agents that work in turns (docs/simulator.md, Traces) against a server.\n"
+    "  --trace FILE          what they do\n"
+    "  --tokens X            numbers of tokens times X (1)\n"
+    "  --times X             times of the trace times X (1)\n"
+    "  --set GROUP.KEY=RANGE,until=MS,...   other values than the trace's, before they are scaled\n"
+    "  --without TENANT      this tenant is not there\n"
+    "  --keys PREFIX         tenant N sends the API key PREFIXN (default: all send the same)\n"
+    "  --no-sessions         do not name sessions (x-session-id)\n"
+    "  --echo                the conversation continues with what the server said\n"
+    "  --retries N           after so many refusals a turn is given up (no limit)\n"
+    "  --json FILE           the result as JSON (-: stdout, the table then goes to "
+    "stderr)\n" TARGET_USAGE;
+
+struct slot {
+    enum { SLOT_WAITING, SLOT_RUNNING, SLOT_DELEGATING, SLOT_ENDED } state;
+    struct agent agent;
+    struct slot *parent;
+    struct load_opts load;
+    struct session session;
+    struct bench_request q;
+    struct agent_turn turn;
+    struct agent_pause pause; /* n_subs: that still work */
+    bool asking;              /* a turn was sent that is not over */
+    uint32_t n_refusals;      /* of this turn */
+    uint64_t n_said;          /* tokens of the conversation, by the trace */
+    int64_t begin_ns, due_ns; /* due: of the next request */
+    struct agents *all;
+};
+
+struct agents {
+    struct bench_target target;
+    const char *trace_path, *values, *keys, *json;
+    double tokens, times;
+    uint32_t without, max_retries;
+    bool sessions, echo;
+
+    struct trace_file trace;
+    char key[TENANTS][96];
+    struct bench_http *http;
+    struct slot **slot;       /* [AGENTS_MAX] */
+    uint32_t n_slots, n_left; /* left: agents whose job is not over */
+    int64_t next_due_ns, last_print_ns;
+    struct bench_tenants result;
+    int error;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    interrupted = 1;
+}
+
+static struct tenant *tenant_of(struct agents *s, const struct slot *slot) {
+    return &s->result.tenant[slot->agent.group->tenant.low % TENANTS];
+}
+
+static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
+    struct slot *slot = s->n_slots < AGENTS_MAX ? calloc(1, sizeof(*slot)) : NULL;
+
+    if (!slot) {
+        s->error = s->n_slots < AGENTS_MAX ? -ENOMEM : -E2BIG;
+        return NULL;
+    }
+    bench_request_init(&slot->q);
+    slot->all = s;
+    slot->begin_ns = slot->due_ns = begin_ns;
+    s->slot[s->n_slots++] = slot;
+    return slot;
+}
+
+static void wait_until(struct slot *slot, int64_t due_ns) {
+    slot->state = SLOT_WAITING;
+    slot->due_ns = due_ns;
+    slot->all->next_due_ns = MIN(slot->all->next_due_ns, due_ns);
+}
+
+/* ---- turns ---- */
+
+static uint64_t hash_name(const char *name) {
+    uint64_t h = 0xCBF29CE484222325u;
+
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 0x100000001B3u;
+    return h;
+}
+
+/* Agents of a group begin alike, those of another group differently. */
+static int begin_session(struct slot *slot) {
+    struct agents *s = slot->all;
+
+    slot->load = s->target.load;
+    slot->load.seed = hash_name(slot->agent.group->name) ^ s->target.load.seed;
+    slot->load.shared_prefix = slot->turn.n_system;
+    slot->n_said = slot->turn.n_system;
+    return session_init(&slot->session, &slot->load, hash_name(slot->agent.name));
+}
+
+static void on_done(struct bench_request *q);
+
+static int make_turn(struct slot *slot) {
+    struct agents *s = slot->all;
+    const struct trace_group *g = slot->agent.group;
+    struct tenant *t = tenant_of(s, slot);
+    struct bench_request *q = &slot->q;
+    bool first = slot->agent.turn == 0;
+
+    slot->turn = agent_next(&slot->agent);
+    int r = first ? begin_session(slot) : 0;
+    slot->load.priority = (int16_t)g->priority.low;
+    if (r == 0)
+        r = session_ask(&slot->session, &slot->load, slot->turn.n_new, slot->turn.n_output,
+                        &q->body);
+    slot->n_said += slot->turn.n_new;
+    q->stream = true;
+    q->keep_text = s->echo;
+    q->done = on_done;
+    q->ctx = slot;
+    q->due_ns = slot->due_ns;
+    q->api_key = s->keys ? s->key[g->tenant.low % TENANTS] : NULL;
+    q->session = s->sessions ? slot->agent.name : NULL;
+    t->n_turns++;
+    t->n_planned += slot->n_said;
+    slot->asking = true;
+    slot->n_refusals = 0;
+    return r;
+}
+
+static void send_request(struct slot *slot) {
+    struct agents *s = slot->all;
+    int r = 0;
+
+    slot->state = SLOT_RUNNING;
+    if (slot->asking)
+        bench_request_reset(&slot->q);
+    else
+        r = make_turn(slot);
+    if (r == 0)
+        r = bench_http_start(s->http, &slot->q);
+    if (r < 0) {
+        slot->state = SLOT_ENDED;
+        s->error = r;
+    }
+}
+
+static void end_agent(struct slot *slot, bool finished, int64_t now) {
+    struct agents *s = slot->all;
+    struct slot *parent = slot->parent;
+    struct tenant *t = tenant_of(s, slot);
+
+    slot->state = SLOT_ENDED;
+    session_deinit(&slot->session);
+    if (parent) {
+        if (--parent->pause.n_subs == 0)
+            wait_until(parent, now + (int64_t)(parent->pause.seconds * 1e9));
+        return;
+    }
+    s->n_left--;
+    if (!finished)
+        return;
+    t->n_jobs++;
+    if (samples_add(&t->job, (double)(now - slot->begin_ns) * 1e-9) < 0)
+        s->error = -ENOMEM;
+}
+
+static void begin_subs(struct slot *slot, int64_t now) {
+    uint32_t n = slot->pause.n_subs;
+
+    slot->state = SLOT_DELEGATING;
+    for (uint32_t i = 0; i < n; i++) {
+        struct slot *sub = new_slot(slot->all, now);
+
+        if (!sub)
+            return;
+        agent_init_sub(&sub->agent, &slot->agent);
+        sub->parent = slot;
+        wait_until(sub, now);
+    }
+}
+
+static int continue_session(struct slot *slot) {
+    struct bench_request *q = &slot->q;
+    const struct load_opts *o = &slot->load;
+
+    slot->n_said += slot->turn.n_output;
+    if (slot->all->echo)
+        return session_answer(&slot->session, o, q->text.data ? q->text.data : "", q->text.len);
+    return session_answer_words(&slot->session, o, slot->turn.n_output);
+}
+
+static int take_answer(struct slot *slot) {
+    struct agents *s = slot->all;
+    struct bench_request *q = &slot->q;
+    int64_t end_ns = q->end_ns;
+    int r = bench_tenants_finished(&s->result, tenant_of(s, slot), q, slot->turn.n_output);
+
+    if (r == 0)
+        r = continue_session(slot);
+    if (agent_ended(&slot->agent)) {
+        end_agent(slot, true, end_ns);
+        return r;
+    }
+    slot->pause = agent_pause(&slot->agent);
+    if (slot->pause.n_subs)
+        begin_subs(slot, end_ns);
+    else
+        wait_until(slot, end_ns + (int64_t)(slot->pause.seconds * 1e9));
+    return r;
+}
+
+static void on_done(struct bench_request *q) {
+    struct slot *slot = q->ctx;
+    struct agents *s = slot->all;
+    struct tenant *t = tenant_of(s, slot);
+    int r = 0;
+
+    if (q->outcome == OUTCOME_REJECTED) {
+        r = bench_tenants_refused(t, q);
+        if (slot->n_refusals++ < s->max_retries) {
+            wait_until(slot, q->end_ns + (int64_t)((q->retry_s > 0 ? q->retry_s : RETRY_S) * 1e9));
+            if (r < 0)
+                s->error = r;
+            return;
+        }
+    }
+    slot->asking = false;
+    if (q->outcome == OUTCOME_OK) {
+        r = take_answer(slot);
+    } else {
+        bench_tenants_failed(&s->result, t, q);
+        end_agent(slot, false, q->end_ns);
+    }
+    bench_request_deinit(q);
+    bench_request_init(q);
+    if (r < 0)
+        s->error = r;
+}
+
+/* ---- the run ---- */
+
+static void begin_agents(struct agents *s, int64_t start_ns) {
+    struct agent_scale scale = {s->tokens, s->times};
+    uint64_t seed = s->trace.seed * 0x9E3779B97F4A7C15u ^ s->target.load.seed;
+    uint32_t number = 0;
+
+    for (uint32_t i = 0; i < s->trace.n_groups; i++) {
+        const struct trace_group *g = &s->trace.group[i];
+        struct tenant *t = &s->result.tenant[g->tenant.low % TENANTS];
+        struct rng rng = {seed ^ hash_name(g->name)};
+        uint32_t n = g->count.low + rng_below(&rng, g->count.high - g->count.low + 1);
+
+        if (g->tenant.low == s->without) {
+            number += n; /* the others stay who they are */
+            continue;
+        }
+        if (!t->here)
+            memcpy(t->name, g->name, sizeof(t->name));
+        t->here = true;
+        t->weight = g->weight.low * 1e-3;
+        for (; n > 0; n--) {
+            struct slot *slot = new_slot(s, start_ns);
+
+            if (!slot)
+                return;
+            double after_s = agent_init(&slot->agent, g, number++, seed, scale);
+            slot->begin_ns = start_ns + (int64_t)(after_s * 1e9);
+            wait_until(slot, slot->begin_ns);
+            t->n_jobs_all++;
+            s->n_left++;
+        }
+    }
+}
+
+static void send_due(struct agents *s, int64_t now) {
+    if (now < s->next_due_ns)
+        return;
+    s->next_due_ns = INT64_MAX;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *slot = s->slot[i];
+
+        if (slot->state != SLOT_WAITING)
+            continue;
+        if (slot->due_ns <= now)
+            send_request(slot);
+        else
+            s->next_due_ns = MIN(s->next_due_ns, slot->due_ns);
+    }
+}
+
+static void print_progress(struct agents *s, int64_t now) {
+    bool tty = isatty(STDERR_FILENO);
+    uint64_t n_finished = 0;
+
+    if (now - s->last_print_ns < (tty ? 500000000 : 10000000000))
+        return;
+    s->last_print_ns = now;
+    for (uint32_t i = 0; i < TENANTS; i++)
+        n_finished += s->result.tenant[i].n_finished;
+    fprintf(stderr, "%s%6.0f s  %llu turns finished, %u running, %u agents left%s", tty ? "\r" : "",
+            (double)(now - s->result.start_ns) * 1e-9, (unsigned long long)n_finished,
+            bench_http_n_running(s->http), s->n_left, tty ? "   " : "\n");
+}
+
+/* What is under way is cut off. */
+static void cut(struct agents *s, int64_t now) {
+    s->result.end_ns = now;
+    bench_http_stop(s->http);
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *slot = s->slot[i];
+        const struct bench_request *q = slot->state == SLOT_RUNNING ? &slot->q : NULL;
+
+        if (slot->asking &&
+            bench_tenants_cut(&s->result, tenant_of(s, slot), q, slot->q.due_ns) < 0)
+            s->error = -ENOMEM;
+    }
+}
+
+static int drive(struct agents *s) {
+    int64_t now = bench_now_ns(), end_ns = INT64_MAX;
+
+    s->result.start_ns = s->last_print_ns = now;
+    s->next_due_ns = INT64_MAX;
+    if (s->trace.until_ms)
+        end_ns = now + (int64_t)(s->trace.until_ms * s->times * 1e6);
+    begin_agents(s, now);
+    while (s->n_left && !s->error && !interrupted && now < end_ns) {
+        send_due(s, now);
+        int64_t wait_ns = MIN(s->next_due_ns, end_ns) - bench_now_ns();
+        int r = bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500));
+        if (r < 0)
+            return r;
+        now = bench_now_ns();
+        print_progress(s, now);
+    }
+    if (s->n_left)
+        cut(s, now);
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%70s\r", "");
+    return s->error;
+}
+
+static void free_slots(struct agents *s) {
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        session_deinit(&s->slot[i]->session);
+        bench_request_deinit(&s->slot[i]->q);
+        free(s->slot[i]);
+    }
+    free(s->slot);
+}
+
+static int write_json(struct agents *s) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d), *c;
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "benchmark", "agents");
+    c = yyjson_mut_obj_add_obj(d, root, "config");
+    bench_target_json(&s->target, d, c);
+    yyjson_mut_obj_add_str(d, c, "trace", s->trace_path);
+    yyjson_mut_obj_add_str(d, c, "set", s->values ? s->values : "");
+    yyjson_mut_obj_add_real(d, c, "tokens", s->tokens);
+    yyjson_mut_obj_add_real(d, c, "times", s->times);
+    yyjson_mut_obj_add_bool(d, c, "keys", s->keys != NULL);
+    yyjson_mut_obj_add_bool(d, c, "sessions", s->sessions);
+    yyjson_mut_obj_add_bool(d, c, "echo", s->echo);
+    yyjson_mut_obj_add_bool(d, root, "interrupted", interrupted != 0);
+    bench_tenants_json(&s->result, d, root);
+    return bench_json_write(d, s->json);
+}
+
+static int report(struct agents *s) {
+    uint64_t n = 0;
+    int code = CLI_OK;
+
+    bench_tenants_print(&s->result, s->json && strcmp(s->json, "-") == 0 ? stderr : stdout);
+    for (uint32_t i = 0; i < TENANTS; i++)
+        n += s->result.tenant[i].n_finished;
+    if (s->json)
+        code = write_json(s);
+    if (code == CLI_OK && n == 0)
+        code = cli_fail("no turn was finished%s%s", s->result.first_error[0] ? ": " : "",
+                        s->result.first_error);
+    return cli_flush() ? code : CLI_FAILED;
+}
+
+static int replay(struct agents *s) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    int code = bench_target_open(&s->target, &s->http);
+
+    if (code != CLI_OK)
+        return code;
+    s->slot = calloc(AGENTS_MAX, sizeof(*s->slot));
+    if (!s->slot)
+        return cli_fail("out of memory");
+    sigaction(SIGINT, &action, NULL);
+    int r = drive(s);
+    s->http = bench_http_free(s->http);
+    free_slots(s);
+    return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
+}
+
+static int read_trace(struct agents *s) {
+    struct err err = {0};
+
+    if (!s->trace_path)
+        return cli_usage("--trace is needed");
+    if (bench_trace_read(&s->trace, s->trace_path, NULL, &err) < 0)
+        return cli_fail("%s", err.message);
+    if (s->values && bench_trace_set(&s->trace, s->values, &err) < 0)
+        return cli_usage("--set: %s is wrong", err.message);
+    for (uint32_t i = 0; s->keys && i < TENANTS; i++)
+        snprintf(s->key[i], sizeof(s->key[i]), "%.80s%u", s->keys, i);
+    if (s->keys) /* to find out about the server */
+        s->target.api_key = s->key[s->trace.group[0].tenant.low % TENANTS];
+    return -1;
+}
+
+int bench_cmd_agents(int argc, char **argv) {
+    struct agents s = {.tokens = 1,
+                       .times = 1,
+                       .without = UINT32_MAX,
+                       .max_retries = UINT32_MAX,
+                       .sessions = true};
+    const struct cli_option options[] = {
+        {"trace", CLI_TEXT, &s.trace_path, 0, 0},
+        {"tokens", CLI_DOUBLE, &s.tokens, 1e-6, 1e6},
+        {"times", CLI_DOUBLE, &s.times, 1e-6, 1e6},
+        {"set", CLI_TEXT, &s.values, 0, 0},
+        {"without", CLI_U32, &s.without, 0, TENANTS - 1},
+        {"keys", CLI_TEXT, &s.keys, 0, 0},
+        {"no-sessions", CLI_FALSE, &s.sessions, 0, 0},
+        {"echo", CLI_TRUE, &s.echo, 0, 0},
+        {"retries", CLI_U32, &s.max_retries, 0, 1e9},
+        {"json", CLI_TEXT, &s.json, 0, 0},
+    };
+
+    bench_target_init(&s.target);
+    int code = bench_target_parse(&s.target, argc, argv, options, ARRAY_SIZE(options), usage);
+    if (code < 0)
+        code = read_trace(&s);
+    if (code < 0)
+        code = replay(&s);
+    bench_tenants_deinit(&s.result);
+    bench_http_freep(&s.http);
+    return code;
+}

@@ -1,0 +1,304 @@
+#include "cmd/bench_tenants.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include "cmd/bench_json.h"
+
+#define WANTING                                                                                    \
+    0.9 /* part of the time with a turn that waits, from which on a tenant could use more */
+
+void bench_tenants_deinit(struct bench_tenants *r) {
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        struct tenant *t = &r->tenant[i];
+
+        samples_deinit(&t->ttft);
+        samples_deinit(&t->itl);
+        samples_deinit(&t->worst);
+        samples_deinit(&t->job);
+        samples_deinit(&t->refusal);
+        free(t->wait);
+    }
+    *r = (struct bench_tenants){0};
+}
+
+static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
+    if (t->n_waits == t->cap) {
+        size_t cap = t->cap ? 2 * t->cap : 64;
+        struct span *grown = reallocarray(t->wait, cap, sizeof(*grown));
+
+        if (!grown)
+            return -ENOMEM;
+        t->wait = grown;
+        t->cap = cap;
+    }
+    t->wait[t->n_waits++] = (struct span){from_ns, to_ns};
+    return samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
+}
+
+/* A first token came, and others perhaps. */
+static int add_stream(struct tenant *t, const struct bench_request *q, int64_t due_ns) {
+    double worst = 0;
+    int e = add_wait(t, due_ns, q->first_ns);
+
+    for (size_t i = 0; e == 0 && i < q->gaps.n; i++) {
+        e = samples_add(&t->itl, q->gaps.v[i]);
+        worst = MAX(worst, q->gaps.v[i]);
+    }
+    if (e == 0 && q->gaps.n)
+        e = samples_add(&t->worst, worst);
+    return e;
+}
+
+int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
+                           uint32_t n_output) {
+    int64_t n_out = q->output_tokens < 0 ? (int64_t)q->n_pieces : q->output_tokens;
+
+    r->end_ns = MAX(r->end_ns, q->end_ns);
+    t->n_finished++;
+    t->n_short += n_out < n_output;
+    t->n_prompt += (uint64_t)MAX(q->prompt_tokens, (int64_t)0);
+    t->n_cached += (uint64_t)MAX(q->cached_tokens, (int64_t)0);
+    t->n_out += (uint64_t)n_out;
+    t->n_received += q->n_pieces;
+    return q->first_ns ? add_stream(t, q, q->due_ns) : 0;
+}
+
+int bench_tenants_refused(struct tenant *t, const struct bench_request *q) {
+    t->n_refused++;
+    t->n_unexplained += q->retry_s <= 0;
+    return samples_add(&t->refusal, q->answer_s);
+}
+
+void bench_tenants_failed(struct bench_tenants *r, struct tenant *t,
+                          const struct bench_request *q) {
+    t->n_failed++;
+    if (!r->first_error[0])
+        snprintf(r->first_error, sizeof(r->first_error), "%s", q->error);
+}
+
+int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
+                      int64_t due_ns) {
+    if (q && q->first_ns) {
+        t->n_received += q->n_pieces;
+        return add_stream(t, q, due_ns);
+    }
+    t->n_unanswered++;
+    return add_wait(t, due_ns, MAX(r->end_ns, due_ns));
+}
+
+static int by_beginning(const void *a, const void *b) {
+    int64_t x = ((const struct span *)a)->from_ns, y = ((const struct span *)b)->from_ns;
+
+    return (x > y) - (x < y);
+}
+
+/* The part of the time in which at least one turn waited. */
+static double waiting(const struct bench_tenants *r, struct tenant *t) {
+    int64_t covered_ns = 0, to_ns = r->start_ns;
+
+    if (t->n_waits)
+        qsort(t->wait, t->n_waits, sizeof(*t->wait), by_beginning);
+    for (size_t i = 0; i < t->n_waits; i++) {
+        int64_t from_ns = MAX(t->wait[i].from_ns, to_ns), end_ns = MIN(t->wait[i].to_ns, r->end_ns);
+
+        if (end_ns > from_ns) {
+            covered_ns += end_ns - from_ns;
+            to_ns = end_ns;
+        }
+    }
+    return (double)covered_ns / (double)MAX(r->end_ns - r->start_ns, (int64_t)1);
+}
+
+double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
+    double sum = 0, squares = 0;
+
+    *n = 0;
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        struct tenant *t = &r->tenant[i];
+
+        if (!t->here || (wanting && waiting(r, t) < WANTING))
+            continue;
+        double x = (double)(t->n_prompt + t->n_out) / t->weight;
+        sum += x;
+        squares += x * x;
+        ++*n;
+    }
+    return *n > 1 && squares > 0 ? sum * sum / (*n * squares) : 0;
+}
+
+static double seconds(const struct bench_tenants *r) {
+    return (double)MAX(r->end_ns - r->start_ns, (int64_t)1) * 1e-9;
+}
+
+static int add_tenant(struct tenant *sum, const struct tenant *t) {
+    sum->n_turns += t->n_turns;
+    sum->n_finished += t->n_finished;
+    sum->n_failed += t->n_failed;
+    sum->n_unanswered += t->n_unanswered;
+    sum->n_short += t->n_short;
+    sum->n_jobs += t->n_jobs;
+    sum->n_jobs_all += t->n_jobs_all;
+    sum->n_refused += t->n_refused;
+    sum->n_unexplained += t->n_unexplained;
+    sum->n_planned += t->n_planned;
+    sum->n_prompt += t->n_prompt;
+    sum->n_cached += t->n_cached;
+    sum->n_out += t->n_out;
+    sum->n_received += t->n_received;
+    int e = samples_add_all(&sum->ttft, &t->ttft);
+    if (e == 0)
+        e = samples_add_all(&sum->itl, &t->itl);
+    if (e == 0)
+        e = samples_add_all(&sum->worst, &t->worst);
+    if (e == 0)
+        e = samples_add_all(&sum->job, &t->job);
+    return e < 0 ? e : samples_add_all(&sum->refusal, &t->refusal);
+}
+
+/* All tenants as one; the samples are the caller's to free. */
+static struct tenant add_up(const struct bench_tenants *r) {
+    struct tenant sum = {.name = "all", .here = true, .weight = 1};
+    int e = 0;
+
+    for (uint32_t i = 0; e == 0 && i < TENANTS; i++)
+        e = add_tenant(&sum, &r->tenant[i]);
+    return sum;
+}
+
+static void free_sum(struct tenant *sum) {
+    samples_deinit(&sum->ttft);
+    samples_deinit(&sum->itl);
+    samples_deinit(&sum->worst);
+    samples_deinit(&sum->job);
+    samples_deinit(&sum->refusal);
+}
+
+static void print_tenant(struct tenant *t, uint64_t served, FILE *f) {
+    struct summary ttft = samples_summary(&t->ttft), itl = samples_summary(&t->itl),
+                   job = samples_summary(&t->job);
+
+    fprintf(f,
+            "%-12s %5" PRIu64 " %5" PRIu64 "/%-5" PRIu64 " %9" PRIu64 " %5.1f%% %8" PRIu64
+            " | %7.0f %7.0f %7.0f | %6.1f %6.1f %6.1f %7.0f | %7.1f %7.1f | %5.1f%% %7" PRIu64 "\n",
+            t->name, t->n_turns, t->n_jobs, t->n_jobs_all, t->n_prompt,
+            100.0 * (double)t->n_cached / (double)MAX(t->n_prompt, (uint64_t)1), t->n_out,
+            1e3 * ttft.p50, 1e3 * ttft.p90, 1e3 * ttft.p99, 1e3 * itl.p50, 1e3 * itl.p90,
+            1e3 * itl.p99, 1e3 * itl.max, job.p50, job.p90,
+            100.0 * (double)(t->n_prompt + t->n_out) / (double)MAX(served, (uint64_t)1),
+            t->n_refused);
+}
+
+static void print_notes(struct bench_tenants *r, struct tenant *all, FILE *f) {
+    struct summary refusal = samples_summary(&all->refusal);
+    uint32_t n_all, n_wanting;
+    double jain = bench_tenants_jain(r, false, &n_all),
+           jain_wanting = bench_tenants_jain(r, true, &n_wanting);
+
+    fprintf(f,
+            "%.1f s, %" PRIu64 " of %" PRIu64 " turns finished, %.1f output tokens/s, %.2f "
+            "turns/s\n",
+            seconds(r), all->n_finished, all->n_turns, (double)all->n_out / seconds(r),
+            (double)all->n_finished / seconds(r));
+    if (n_all > 1)
+        fprintf(f, "Jain's index of served tokens: %.3f of all tenants\n", jain);
+    if (n_wanting > 1)
+        fprintf(f, "Jain's index of served tokens: %.3f of the %u that could use more\n",
+                jain_wanting, n_wanting);
+    if (refusal.n)
+        fprintf(f,
+                "refused %zu times, %" PRIu64
+                " without Retry-After; ms until the refusal: p50 %.2f, p99 %.2f, "
+                "longest %.2f\n",
+                refusal.n, all->n_unexplained, 1e3 * refusal.p50, 1e3 * refusal.p99,
+                1e3 * refusal.max);
+    if (all->n_unanswered)
+        fprintf(f, "%" PRIu64 " turns had no first token at the end\n", all->n_unanswered);
+    if (all->n_short)
+        fprintf(f, "%" PRIu64 " answers were shorter than asked for\n", all->n_short);
+    if (all->n_failed)
+        fprintf(f, "%" PRIu64 " turns failed: %s\n", all->n_failed, r->first_error);
+}
+
+void bench_tenants_print(struct bench_tenants *r, FILE *f) {
+    struct tenant all = add_up(r);
+
+    print_notes(r, &all, f);
+    fprintf(f,
+            "%-12s %5s %11s %9s %6s %8s | %23s | %28s | %15s | %6s %7s\n"
+            "%-12s %5s %11s %9s %6s %8s | %7s %7s %7s | %6s %6s %6s %7s | %7s %7s | %6s %7s\n",
+            "", "", "", "prompt", "", "output", "first token, ms", "between tokens, ms", "job, s",
+            "", "", "tenant", "turns", "jobs", "tokens", "cached", "tokens", "p50", "p90", "p99",
+            "p50", "p90", "p99", "longest", "p50", "p90", "served", "refused");
+    for (uint32_t i = 0; i < TENANTS; i++)
+        if (r->tenant[i].here)
+            print_tenant(&r->tenant[i], all.n_prompt + all.n_out, f);
+    free_sum(&all);
+}
+
+static void json_tenant(struct tenant *t, yyjson_mut_doc *d, yyjson_mut_val *v) {
+    const struct {
+        const char *key;
+        uint64_t n;
+    } counts[] = {
+        {"turns", t->n_turns},
+        {"finished", t->n_finished},
+        {"failed", t->n_failed},
+        {"unanswered", t->n_unanswered},
+        {"short", t->n_short},
+        {"jobs", t->n_jobs},
+        {"jobs_all", t->n_jobs_all},
+        {"refused", t->n_refused},
+        {"refused_without_retry_after", t->n_unexplained},
+        {"planned_prompt_tokens", t->n_planned},
+        {"prompt_tokens", t->n_prompt},
+        {"cached_tokens", t->n_cached},
+        {"output_tokens", t->n_out},
+        {"received_pieces", t->n_received},
+    };
+    struct {
+        const char *key;
+        struct samples *samples;
+        double scale;
+    } rows[] = {{"ttft_ms", &t->ttft, 1e3},
+                {"itl_ms", &t->itl, 1e3},
+                {"largest_gap_ms", &t->worst, 1e3},
+                {"job_s", &t->job, 1},
+                {"refusal_ms", &t->refusal, 1e3}};
+
+    yyjson_mut_obj_add_strcpy(d, v, "name", t->name);
+    yyjson_mut_obj_add_real(d, v, "weight", t->weight);
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++)
+        yyjson_mut_obj_add_uint(d, v, counts[i].key, counts[i].n);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct summary s = samples_summary(rows[i].samples);
+
+        bench_json_summary(d, v, rows[i].key, &s, rows[i].scale);
+    }
+}
+
+void bench_tenants_json(struct bench_tenants *r, yyjson_mut_doc *d, yyjson_mut_val *root) {
+    struct tenant all = add_up(r);
+    yyjson_mut_val *list;
+    uint32_t n;
+
+    yyjson_mut_obj_add_real(d, root, "seconds", seconds(r));
+    yyjson_mut_obj_add_real(d, root, "output_tokens_per_s", (double)all.n_out / seconds(r));
+    yyjson_mut_obj_add_real(d, root, "turns_per_s", (double)all.n_finished / seconds(r));
+    yyjson_mut_obj_add_real(d, root, "jain", bench_tenants_jain(r, false, &n));
+    yyjson_mut_obj_add_real(d, root, "jain_wanting", bench_tenants_jain(r, true, &n));
+    yyjson_mut_obj_add_uint(d, root, "wanting", n);
+    if (r->first_error[0])
+        yyjson_mut_obj_add_strcpy(d, root, "first_error", r->first_error);
+    json_tenant(&all, d, yyjson_mut_obj_add_obj(d, root, "all"));
+    list = yyjson_mut_obj_add_arr(d, root, "tenants");
+    for (uint32_t i = 0; i < TENANTS; i++)
+        if (r->tenant[i].here) {
+            yyjson_mut_val *v = yyjson_mut_arr_add_obj(d, list);
+
+            yyjson_mut_obj_add_uint(d, v, "tenant", i);
+            yyjson_mut_obj_add_real(d, v, "waiting", waiting(r, &r->tenant[i]));
+            json_tenant(&r->tenant[i], d, v);
+        }
+    free_sum(&all);
+}

@@ -1,0 +1,66 @@
+#pragma once
+
+/*
+ * bench_tenants - what the tenants of a trace saw: the table of the simulator (docs/simulator.md), but from where
+ * a client stands.
+ *
+ *   first token     from when the turn was first due, refusals and pauses after them included. A turn without a first
+ *                   token when the test ends counts with what it had waited, so percentiles are then lower bounds
+ *   between tokens  between pieces of text; a piece may hold several tokens
+ *   job             from an agent's beginning to the end of its last turn
+ *   served          tokens of prompts (cached or not) and answers of turns that were finished
+ */
+
+#include <stdio.h>
+#include <yyjson.h>
+#include "cmd/bench_http.h"
+#include "cmd/bench_stats.h"
+
+#define TENANTS 64u
+
+struct span {
+    int64_t from_ns, to_ns;
+};
+
+struct tenant {
+    char name[24];
+    bool here;
+    double weight;
+    uint64_t n_turns, n_finished, n_failed; /* failed: not refused, but no answer either */
+    uint64_t n_unanswered;                  /* without a first token when the test ended */
+    uint64_t n_short;                       /* finished, with fewer tokens than were asked for */
+    uint64_t n_jobs, n_jobs_all;
+    uint64_t n_refused, n_unexplained; /* unexplained: without Retry-After */
+    uint64_t n_planned;                /* prompt tokens, by the trace */
+    uint64_t n_prompt, n_cached, n_out,
+        n_received;                                /* received: pieces, unfinished turns included */
+    struct samples ttft, itl, worst, job, refusal; /* seconds */
+    struct span *wait;                             /* turns that waited for their first token */
+    size_t n_waits, cap;
+};
+
+struct bench_tenants {
+    struct tenant tenant[TENANTS];
+    int64_t start_ns, end_ns;
+    char first_error[200];
+};
+
+void bench_tenants_deinit(struct bench_tenants *r);
+
+/* A turn that was first due at @q's due_ns is over. @n_output: tokens that were asked for. 0 or -ENOMEM, as all
+ * below. */
+int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
+                           uint32_t n_output);
+int bench_tenants_refused(struct tenant *t, const struct bench_request *q);
+void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struct bench_request *q);
+/* The test ended in the midst of a turn; @q NULL: while it paused after a refusal. */
+int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
+                      int64_t due_ns);
+
+/* Jain's index, (sum x)^2 / (n sum x^2), of what tenants were served for their weight: of all of them, or of those
+ * that waited for a first token nearly all the time and so could have used more. *n: how many these are; 0 when they
+ * are fewer than two. */
+double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
+
+void bench_tenants_print(struct bench_tenants *r, FILE *f);
+void bench_tenants_json(struct bench_tenants *r, yyjson_mut_doc *d, yyjson_mut_val *root);
