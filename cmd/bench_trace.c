@@ -66,12 +66,13 @@ static const char *parse_agents(struct trace_file *t, char **rest) {
 }
 
 static const char *parse_pool(struct trace_file *t, char **rest) {
-    struct range pages = {0}, page = {16, 16};
-    const struct key keys[] = {{"pages", &pages}, {"page", &page}};
+    struct range pages = {0}, page = {16, 16}, host = {0};
+    const struct key keys[] = {{"pages", &pages}, {"page", &page}, {"host", &host}};
     const char *bad = parse_keys(rest, keys, ARRAY_SIZE(keys));
 
     t->n_pages = pages.low;
     t->page_tokens = page.low;
+    t->n_host_pages = host.low;
     return bad;
 }
 

@@ -6,8 +6,13 @@
 /*
  * An 8B model in 4 bits (Qwen3-8B Q4_K_M: 4.67 GB read a step, 15.1 GFLOP a row, 147 KB of f16 keys and values a
  * token, 0.59 MFLOP a pair) at 85 % of the bandwidth and 70 % of the matrix peak: H200 4.8 TB/s and 989 TFLOP/s,
- * RTX 5090 1.79 TB/s, 838 TOP/s for weights and 209 TFLOP/s for attention.
+ * RTX 5090 1.79 TB/s, 838 TOP/s for weights and 209 TFLOP/s for attention. Four sequences read a common beginning once
+ * (engine/cuda/work.c with groups of four heads). Pages go to host memory and back over PCIe 5 at 50 GB/s, before the
+ * step's rows.
  */
+#define TOGETHER 4
+#define COPY_NS 2950 /* a token */
+
 static const struct {
     const char *name;
     int64_t step_ns, read_ns, row_ns, seq_ns, key_ns;
@@ -27,6 +32,7 @@ bool trace_machine(struct sim_opts *o, const char *name) {
         o->machine.read_ns = machines[i].read_ns;
         o->machine.seq_ns = machines[i].seq_ns;
         o->machine.pair_ns = machines[i].pair_ns;
+        o->machine.together = TOGETHER;
         return true;
     }
     return false;
@@ -48,6 +54,8 @@ static bool parse_drafts(struct sim_opts *o, const char *value) {
 /* False: a name in @f is not known. */
 static bool apply(struct sim_opts *o, const struct trace_file *f) {
     o->n_pages = f->n_pages;
+    o->n_host_pages = f->n_host_pages;
+    o->machine.copy_ns = (int64_t)COPY_NS * f->page_tokens;
     o->page_tokens = f->page_tokens;
     o->max_context = f->max_context;
     o->machine.noise = f->noise / 100.0;

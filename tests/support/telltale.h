@@ -47,7 +47,10 @@ struct telltale {
     double key_ns;   /* for each token of context that a sequence reads */
     double pair_ns;  /* for each row of a prefill and token of its context */
     int64_t copy_ns; /* for each page copied */
-    double noise;    /* a step takes up to this part more or less */
+    /* So many sequences of one row each that stand side by side read their common beginning, in whole chunks, once
+     * (as engine/cuda/work.c has it); 0 or 1: each its own. */
+    uint32_t together;
+    double noise; /* a step takes up to this part more or less */
 };
 
 /* What the next engine_new() and telltale_expect() go by. NULL: all defaults. */

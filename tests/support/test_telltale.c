@@ -438,3 +438,52 @@ Test(telltale, copied_pages_are_read_like_the_originals) {
     cr_assert(copied && seen.n_copies == 1 && seen.n_stale == 0);
     engine_free(d.engine);
 }
+
+/* A step of @n sequences of @n_rows rows each from @pos0 on; the first 256 positions are in the same pages. How long it
+ * takes. */
+static int64_t take(struct engine *e, uint64_t step, const struct clock_virtual *clock, uint32_t i0,
+                    uint32_t n, uint32_t pos0, uint32_t n_rows) {
+    static int32_t token[512];
+    static uint32_t page[64], start[3];
+    struct engine_seq seq[2];
+    struct engine_batch b = {
+        .step = step, .n_seqs = n, .n_rows = n * n_rows, .token = token, .seq = seq};
+    struct engine_result result;
+    int64_t before = clock->ns;
+
+    b.table[KV_GLOBAL].start = start;
+    b.table[KV_GLOBAL].page = page;
+    for (uint32_t i = 0; i < n; i++) {
+        seq[i] = (struct engine_seq){
+            .row0 = i * n_rows, .n_rows = n_rows, .pos0 = pos0, .n_prompt = 400, .feed = -1};
+        start[i + 1] = start[i] + 20;
+        for (uint32_t k = 0; k < 20; k++)
+            page[start[i] + k] = k < 16 ? k : 16 + (i0 + i) * 4 + k - 16;
+    }
+    cr_assert_eq(engine_launch(e, &b), 0);
+    cr_assert_eq(engine_seal(e, step), 0);
+    cr_assert_eq(engine_wait(e, step, &result), 0);
+    return clock->ns - before;
+}
+
+Test(telltale, neighbours_read_a_common_beginning_once) {
+    struct engine_opts o = {
+        .n_pages = 32, .page_tokens = 16, .max_rows = 512, .max_seqs = 2, .max_wants = 2};
+    struct clock_virtual clock;
+
+    for (uint32_t together = 1; together <= 2; together++) {
+        struct telltale t = {.clock = &clock, .step_ns = 1000, .key_ns = 10, .together = together};
+        struct engine *e;
+        struct err err = {0};
+
+        clock_virtual_init(&clock, 0);
+        telltale_set(&t);
+        cr_assert_eq(engine_new(&e, &o, &err), 0);
+        cr_expect_eq(take(e, 1, &clock, 0, 1, 0, 300), 1000 + 10 * 300);
+        cr_expect_eq(take(e, 2, &clock, 1, 1, 256, 44), 1000 + 10 * 300);
+        cr_expect_eq(take(e, 3, &clock, 0, 2, 300, 1),
+                     1000 + 10 * (2 * 301 - (together > 1 ? 256 : 0)));
+        cr_expect_eq(take(e, 4, &clock, 0, 2, 301, 2), 1000 + 10 * 2 * 303, "rows of prompts");
+        engine_free(e);
+    }
+}
