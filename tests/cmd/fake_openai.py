@@ -22,7 +22,7 @@ class FakeServer:
         self.longer = False  # or go on where they ended
         self.plan = {}  # number of the request (from 0): "429", "503", "500", "cut", "error", "garbage", "json", "endless"
         self.limit = None  # more requests at once than this: 429
-        self.requests = []  # bodies, with "started" and "auth"
+        self.requests = []  # bodies, with "started", "auth" and "session"
         self.n_active = self.max_active = 0
         ready = threading.Event()
         self.loop = asyncio.new_event_loop()
@@ -98,7 +98,7 @@ class FakeServer:
 
     async def complete(self, writer, body, headers, chat):
         fate = self.plan.get(len(self.requests))
-        self.requests.append({**body, "started": time.monotonic(), "auth": headers.get("authorization")})
+        self.requests.append({**body, "started": time.monotonic(), "auth": headers.get("authorization"), "session": headers.get("x-session-id")})
         if self.limit is not None and self.n_active > self.limit:
             fate = "429"
         if fate in ("429", "503", "500"):

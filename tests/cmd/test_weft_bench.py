@@ -1,4 +1,4 @@
-"""weft-bench serve and identity against a server whose answers and delays are known. Times are only ever bounded from
+"""weft-bench serve, agents and identity against a server whose answers and delays are known. Times are only ever bounded from
 below: a sleep never ends early."""
 import json
 import os
@@ -191,6 +191,102 @@ def test_identity_tells_a_steady_server_from_one_that_drifts():
         identity(s, "--strict", code=1)
 
 
+TRACE = """machine h200
+pool pages=100
+agents team tenant=1 weight=2000 priority=3 count=2 turns=3 system=100 first=20-40 more=4-8 output=6 pause=20 subs_every=1 subs=1 sub_turns=2
+agents lone tenant=7 count=3 turns=1 first=30 output=4
+"""
+
+
+def agents(server, *args, code=0, trace=TRACE):
+    path, file = os.path.join(FOLDER.name, "a.trace"), os.path.join(FOLDER.name, "agents.json")
+    with open(path, "w") as f:
+        f.write(trace)
+    out, _ = run("agents", "--url", server.url, "--trace", path, "--words-per-token", 1, "--json", file, *args, code=code)
+    with open(file) as f:
+        return json.load(f), out
+
+
+def conversation(body):
+    return json.dumps(body.get("messages") or body["prompt"])
+
+
+def test_agents_of_a_trace_work_in_turns():
+    with Server() as s:
+        s.first_s, s.gap_s = 0.02, 0.005
+        d, out = agents(s, "--keys", "key-", "--endpoint", "chat")
+        team, lone = d["tenants"]
+        # Two agents of three turns; each sends one sub-agent of two turns before its second and third turn.
+        assert (team["tenant"], lone["tenant"], team["weight"]) == (1, 7, 2)
+        assert (team["turns"], team["finished"], team["jobs"], team["jobs_all"]) == (14, 14, 2, 2)
+        assert (lone["turns"], lone["finished"], lone["jobs"], lone["jobs_all"]) == (3, 3, 3, 3)
+        assert d["all"]["finished"] == 17 == len(s.requests) and d["all"]["output_tokens"] == 14 * 6 + 3 * 4
+        assert team["cached_tokens"] == 14 * 3 and team["short"] == team["failed"] == team["refused"] == 0
+        assert team["ttft_ms"]["n"] == 14 and team["ttft_ms"]["min"] >= 20 and team["itl_ms"]["n"] == 70
+        assert team["job_s"]["n"] == 2 and team["job_s"]["min"] >= 7 * 0.045 + 2 * 0.02, "turns of one job do not overlap"
+        words = sum(len(s.prompt_words(r)) for r in s.requests)
+        assert d["all"]["planned_prompt_tokens"] == words and d["all"]["prompt_tokens"] == 2 * words + 17 * 5
+        assert d["tenants"][0]["prompt_tokens"] + d["tenants"][1]["prompt_tokens"] == d["all"]["prompt_tokens"]
+        assert "17 of 17 turns finished" in out and out.count("\n") >= 6
+
+        sessions = {}
+        for r in s.requests:
+            assert r["stream"] and r["ignore_eos"] and r["stream_options"] == {"include_usage": True}
+            assert r["auth"] == ("Bearer key-7" if r["max_tokens"] == 4 else "Bearer key-1")
+            assert r.get("priority") == (None if r["max_tokens"] == 4 else 3)
+            sessions.setdefault(r["session"], []).append(r["messages"])
+        assert sorted(len(v) for v in sessions.values()) == [1, 1, 1, 2, 2, 2, 2, 3, 3]
+        for turns in sessions.values():
+            for earlier, later in zip(turns, turns[1:]):
+                assert later[:len(earlier)] == earlier and len(later) == len(earlier) + 2
+                assert [m["role"] for m in later[-2:]] == ["assistant", "user"] and len(later[-2]["content"].split()) == 6
+        begins = {conversation({"messages": v[0][:1]}) for k, v in sessions.items() if len(v) > 1}
+        assert len(begins) == 1, "the group's system prompt"
+
+
+def test_agents_ask_every_server_the_same():
+    def bodies(*args, **kind):
+        with Server() as s:
+            for k, v in kind.items():
+                setattr(s, k, v)
+            agents(s, *args)
+            return sorted(conversation(r) + str(r["max_tokens"]) for r in s.requests)
+
+    fast, slow = bodies(), bodies(first_s=0.03, gap_s=0.01)
+    assert fast == slow != bodies("--seed", 2)
+    plain = bodies("--endpoint", "completions")
+    assert len(plain) == 17 and plain == bodies("--endpoint", "completions", first_s=0.01)
+    with Server() as s:
+        agents(s, "--echo", "--without", 7, "--set", "team.count=1,team.subs_every=0")
+        assert len(s.requests) == 3
+        assert s.requests[2]["messages"][-2]["content"] == "".join(s.pieces(s.requests[1]))
+    with Server() as s:
+        agents(s, "--no-sessions", "--tokens", "0.5")
+        assert {r["session"] for r in s.requests} == {None}
+        assert {r["max_tokens"] for r in s.requests} == {3, 2}
+
+
+def test_agents_come_back_after_a_refusal():
+    with Server() as s:
+        s.plan = {0: "429", 4: "503"}
+        d, out = agents(s, "--set", "team.subs_every=0")
+        assert d["all"]["refused"] == 2 and d["all"]["refused_without_retry_after"] == 0
+        assert d["all"]["finished"] == d["all"]["turns"] == 9 and len(s.requests) == 11
+        assert d["all"]["ttft_ms"]["max"] >= 1000 and d["all"]["ttft_ms"]["n"] == 9, "a refused turn is still due when it was"
+        assert d["all"]["refusal_ms"]["n"] == 2 and "refused 2 times, 0 without Retry-After" in out
+    with Server() as s:
+        s.plan = {0: "429", 1: "500", 2: "cut"}
+        d, out = agents(s, "--retries", 0, "--set", "team.count=0", code=1)
+        assert d["all"]["failed"] == 3 and d["all"]["jobs"] == 0 and d["all"]["refused"] == 1
+        assert "3 turns failed" in out and d["first_error"]
+    with Server() as s:
+        s.gap_s = 0.2  # an answer takes 0.6 s
+        d, out = agents(s, "--without", 1, "--set", "until=400", code=1)
+        assert d["all"]["turns"] == 3 and d["all"]["finished"] == 0 and d["all"]["itl_ms"]["n"] >= 3, "what came before the end counts"
+        d, out = agents(s, "--without", 1, "--set", "until=400", "--times", 5)
+        assert d["all"]["finished"] == 3 and d["all"]["unanswered"] == 0
+
+
 def test_bad_arguments_exit_64_with_one_line():
     url = ("--url", "http://127.0.0.1:1")
     for args in (
@@ -200,12 +296,14 @@ def test_bad_arguments_exit_64_with_one_line():
         ("serve", *url, "--clients", "1", "--endpoint", "x"), ("serve", *url, "--clients", "1", "--nonsense"),
         ("serve", *url, "--clients", "1", "--no-stream", "--slo-ttft", "3"), ("serve", *url, "--clients"),
         ("serve", *url, "--clients", "1", "--stream=3"), ("identity",), ("identity", *url, "--prompts", "0"),
+        ("agents", *url), ("agents", *url, "--trace", __file__, "--times", "0"), ("agents", "--trace", __file__),
     ):
         out, err = run(*args, code=64)
         assert not out and err.startswith("weft-bench: ") and err.count("\n") == 1, (args, err)
     assert run("serve", "--url", "ftp://x", "--clients", 1, code=1)[1].count("\n") == 1
     assert run(code=64)[1].startswith("usage: ")
-    for command in ("serve", "identity"):
+    assert run("agents", *url, "--trace", __file__, code=1)[1].count("\n") == 1, "no trace"
+    for command in ("serve", "agents", "identity"):
         assert run(command, "--help")[0].startswith("usage: weft-bench " + command)
 
 
