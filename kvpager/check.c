@@ -19,38 +19,45 @@ static bool published(const struct page *page) {
     return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
 }
 
-/* 1: every page is in the list of its state and in no other; the counts are those of the pages. */
-static void check_states(const struct kv_pager *p) {
-    uint32_t n_in[PAGE_STATES] = {0};
+/* 1, 8: @node, number @n of its list, is a page of @state. */
+static const struct page *check_node(const struct kv_pager *p, const struct list *node,
+                                     enum page_state state, uint32_t n) {
+    const struct page *page = LIST_ENTRY(node, const struct page, link);
 
-    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
-        const struct page *page = &p->pool.page[i];
-
-        if (page->state >= PAGE_STATES)
-            broken(1, "no such state", i);
-        n_in[page->state]++;
-        if (page->state != PAGE_FREE && page->state != PAGE_CACHED && !list_empty(&page->link))
-            broken(1, "held, but in a list", i);
-    }
-    if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
-        broken(1, "counts of states do not add up", NO_PAGE);
+    if (page < p->pool.page || page >= p->pool.page + p->pool.n_pages)
+        broken(8, "a list holds something else", NO_PAGE);
+    if (page->state != state || node->next->prev != node || node->prev->next != node)
+        broken(8, "a page in the wrong list", pool_number(&p->pool, page));
+    if (n >= p->pool.n_in[state])
+        broken(8, "a list does not hold all pages of its state", NO_PAGE);
+    return page;
 }
 
-/* 1, 8: @l holds exactly the pages of @state, each once. */
-static void check_list(const struct kv_pager *p, const struct list *l, enum page_state state) {
+/* The free pages, each once. */
+static void check_free(const struct kv_pager *p) {
     uint32_t n = 0;
 
-    for (const struct list *node = l->next; node != l; node = node->next) {
-        const struct page *page = LIST_ENTRY(node, const struct page, link);
+    for (const struct list *node = p->pool.free.next; node != &p->pool.free; node = node->next)
+        check_node(p, node, PAGE_FREE, n++);
+    if (n != p->pool.n_in[PAGE_FREE])
+        broken(8, "a list does not hold all pages of its state", NO_PAGE);
+}
 
-        if (page < p->pool.page || page >= p->pool.page + p->pool.n_pages)
-            broken(8, "a list holds something else", NO_PAGE);
-        if (page->state != state || node->next->prev != node)
-            broken(8, "a page in the wrong list", pool_number(&p->pool, page));
-        if (++n > p->pool.n_in[state])
-            break;
+/* The idle pages, each once; and in the order of eviction every page comes after its children. The list is walked
+ * backwards: when a page comes up, its parent must be held or have come up before. */
+static void check_idle(const struct kv_pager *p) {
+    const struct list *idle = &p->evict.idle;
+    uint32_t n = 0;
+
+    for (const struct list *node = idle->prev; node != idle; node = node->prev) {
+        const struct page *page = check_node(p, node, PAGE_CACHED, n++);
+
+        if (page->parent != NO_PAGE && p->pool.page[page->parent].state == PAGE_CACHED &&
+            !p->tally[page->parent].seen)
+            broken(8, "a parent would be evicted before its child", page->parent);
+        p->tally[pool_number(&p->pool, page)].seen = 1;
     }
-    if (n != p->pool.n_in[state])
+    if (n != p->pool.n_in[PAGE_CACHED])
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
@@ -62,13 +69,16 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
         broken(7, "a sequence is longer than its pages", NO_PAGE);
     if (s->n_published != s->n_committed / t)
         broken(3, "published is not what is committed and full", NO_PAGE);
+    if (s->kept && s->n_pages != s->n_published)
+        broken(3, "a kept sequence has pages of its own", NO_PAGE);
     for (uint32_t i = 0; i < s->n_pages; i++) {
         kv_page number = s->page[i];
 
         if (number >= p->pool.n_pages)
             broken(7, "no such page in a table", number);
         const struct page *page = &p->pool.page[number];
-        p->count[number]++;
+        p->tally[number].refs++;
+        p->tally[number].kept += s->kept;
         if (i >= s->n_published) {
             if (page->state != PAGE_OWNED)
                 broken(4, "a page that will be written is not owned", number);
@@ -83,48 +93,13 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     }
 }
 
-/* 2: references, counted by check_seq(). */
-static void check_refs(const struct kv_pager *p) {
+static void check_seqs(const struct kv_pager *p) {
     uint32_t n = 0;
 
-    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
     for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next, n++)
         check_seq(p, LIST_ENTRY(node, const struct kv_seq, link));
     if (n != p->stats.n_seqs)
         broken(7, "sequences do not add up", NO_PAGE);
-    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
-        const struct page *page = &p->pool.page[i];
-        bool held = page->state == PAGE_OWNED || page->state == PAGE_SHARED;
-
-        if (page->refs != p->count[i])
-            broken(2, "references do not add up", i);
-        if (held != (page->refs > 0) || (page->state == PAGE_OWNED && page->refs != 1))
-            broken(2, "references do not fit the state", i);
-    }
-}
-
-/* 2: how many of the references are kept sequences', and the pages that nobody else holds. */
-static void check_kept(const struct kv_pager *p) {
-    uint32_t n = 0;
-
-    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
-    for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next) {
-        const struct kv_seq *s = LIST_ENTRY(node, const struct kv_seq, link);
-
-        if (s->kept && s->n_pages != s->n_published)
-            broken(3, "a kept sequence has pages of its own", NO_PAGE);
-        for (uint32_t i = 0; i < s->n_pages && s->kept; i++)
-            p->count[s->page[i]]++;
-    }
-    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
-        const struct page *page = &p->pool.page[i];
-
-        if (page->kept != p->count[i])
-            broken(2, "kept references do not add up", i);
-        n += page->kept > 0 && page->kept == page->refs;
-    }
-    if (n != p->stats.n_kept)
-        broken(2, "kept pages do not add up", NO_PAGE);
 }
 
 /* 5: keys are right, and a lookup finds exactly this page. */
@@ -152,47 +127,54 @@ static void check_key(const struct kv_pager *p, const struct page *page) {
         broken(5, "a published page is not found", pool_number(&p->pool, page));
 }
 
-static void check_published(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
-    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
+/* 1, 2: a page's state, and its references against those that check_seqs() has counted. */
+static void check_page(const struct kv_pager *p, uint32_t i) {
+    const struct page *page = &p->pool.page[i];
+    bool held = page->state == PAGE_OWNED || page->state == PAGE_SHARED;
+
+    if (page->state >= PAGE_STATES)
+        broken(1, "no such state", i);
+    if (page->state != PAGE_FREE && page->state != PAGE_CACHED && !list_empty(&page->link))
+        broken(1, "held, but in a list", i);
+    if (page->refs != p->tally[i].refs)
+        broken(2, "references do not add up", i);
+    if (held != (page->refs > 0) || (page->state == PAGE_OWNED && page->refs != 1))
+        broken(2, "references do not fit the state", i);
+    if (page->kept != p->tally[i].kept)
+        broken(2, "kept references do not add up", i);
+}
+
+static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
+    uint32_t n_in[PAGE_STATES] = {0}, n_kept = 0;
+
     for (uint32_t i = 0; i < p->pool.n_pages; i++) {
         const struct page *page = &p->pool.page[i];
 
+        check_page(p, i);
+        n_in[page->state]++;
+        n_kept += page->kept > 0 && page->kept == page->refs;
         if (!published(page))
             continue;
         if (i % n_parts == part)
             check_key(p, page);
         if (page->parent != NO_PAGE)
-            p->count[page->parent]++;
+            p->tally[page->parent].children++;
     }
+    if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
+        broken(1, "counts of states do not add up", NO_PAGE);
+    if (n_kept != p->stats.n_kept)
+        broken(2, "kept pages do not add up", NO_PAGE);
     for (uint32_t i = 0; i < p->pool.n_pages; i++)
-        if (published(&p->pool.page[i]) && p->pool.page[i].n_children != p->count[i])
+        if (published(&p->pool.page[i]) && p->pool.page[i].n_children != p->tally[i].children)
             broken(8, "children do not add up", i);
 }
 
-/* 8: in the order of eviction every page comes after its children. The list is walked backwards:
- * when a page comes up, its parent must be held or have come up before. */
-static void check_order(const struct kv_pager *p) {
-    const struct list *idle = &p->evict.idle;
-
-    memset(p->count, 0, p->pool.n_pages * sizeof(*p->count));
-    for (const struct list *node = idle->prev; node != idle; node = node->prev) {
-        const struct page *page = LIST_ENTRY(node, const struct page, link);
-
-        if (page->parent != NO_PAGE && p->pool.page[page->parent].state == PAGE_CACHED &&
-            !p->count[page->parent])
-            broken(8, "a parent would be evicted before its child", page->parent);
-        p->count[pool_number(&p->pool, page)] = 1;
-    }
-}
-
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
-    check_states(p);
-    check_list(p, &p->pool.free, PAGE_FREE);
-    check_list(p, &p->evict.idle, PAGE_CACHED);
-    check_refs(p);
-    check_kept(p);
-    check_published(p, part, n_parts);
-    check_order(p);
+    memset(p->tally, 0, p->pool.n_pages * sizeof(*p->tally));
+    check_seqs(p);
+    check_pages(p, part, n_parts);
+    check_free(p);
+    check_idle(p);
 }
 
 void kv_pager_check(const struct kv_pager *p) {

@@ -70,8 +70,8 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
         return -ENOMEM;
     p->tables = calloc(n_tables, sizeof(*p->tables));
     p->seq = calloc(opts->max_seqs, sizeof(*p->seq));
-    p->count = calloc(opts->n_pages, sizeof(*p->count));
-    if (!p->tables || !p->seq || !p->count)
+    p->tally = calloc(opts->n_pages, sizeof(*p->tally));
+    if (!p->tables || !p->seq || !p->tally)
         return -ENOMEM;
     for (uint32_t i = 0; i < opts->max_seqs; i++) {
         p->seq[i].pager = p;
@@ -107,7 +107,7 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     pool_deinit(&p->pool);
     free(p->tables);
     free(p->seq);
-    free(p->count);
+    free(p->tally);
     free(p);
     return NULL;
 }

@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL /* page keys are hashed one by one: a call costs as much as the hash */
 #include "kvpager/prefix.h"
 
 #include <assert.h>

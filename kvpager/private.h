@@ -17,6 +17,11 @@ struct kv_seq {
     bool kept;
 };
 
+/* What kv_pager_check() has counted of a page. */
+struct kv_tally {
+    uint32_t refs, kept, children, seen;
+};
+
 struct kv_pager {
     struct kv_opts opts;
     uint32_t max_seq_pages;
@@ -27,6 +32,6 @@ struct kv_pager {
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
-    uint32_t *count;         /* [n_pages]: scratch of kv_pager_check() */
+    struct kv_tally *tally;  /* [n_pages]: scratch of kv_pager_check() */
     struct kv_stats stats;   /* only its counters since the start, and n_seqs */
 };

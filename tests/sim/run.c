@@ -105,6 +105,8 @@ static bool finish(struct child *child) {
     child->pid = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGVTALRM)
         snprintf(child->says, SAYS_MAX, "it does not end\n");
+    else if (WIFSIGNALED(status) && child->n_says == 0)
+        snprintf(child->says, SAYS_MAX, "it dies of signal %d\n", WTERMSIG(status));
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
 }
 

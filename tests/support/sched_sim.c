@@ -432,8 +432,9 @@ static void expect(const struct sim *s, struct sim_client *c) {
                   .bans = bans},
     };
     if (c->constraint) { /* its masks have the bans in them */
-        ask.mask = sim_constraint_mask;
-        ask.mask_ctx = c;
+        ask.go_on = sim_constraint_at;
+        ask.allows = sim_constraint_allows;
+        ask.ctx = c;
         ask.param.n_bans = 0;
     }
     uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);

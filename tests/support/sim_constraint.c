@@ -15,7 +15,8 @@ struct sim_constraint {
     struct constraint_state *place;
     uint32_t n_refs, n_placed; /* handed out; tokens that place has read */
     uint64_t due;              /* the turn in which it will be told; 0: nobody waits */
-    uint32_t mask[SIM_VOCAB / 32];
+    uint64_t tried,
+        fits; /* behind these: bits of tokens that were tried, and that the grammar allows */
 };
 
 static const char *const grammars[] = {
@@ -103,10 +104,24 @@ struct sim_constraint *sim_constraint_free(struct sim_constraint *c) {
     return NULL;
 }
 
-static bool allows(struct sim_constraint *x, int32_t token) {
+/* The token whose text is all but the last letter of this one's, or -1. */
+static int32_t shorter(int32_t token) {
+    return token < 7 ? -1 : token < 23 ? 3 + (token - 7) % 4 : 7 + (token - 23) % 16;
+}
+
+/* Whether the grammar allows @token. A text whose beginning does not fit does not fit either. */
+static bool fits(struct sim_constraint *x, int32_t token) {
+    uint64_t bit = UINT64_C(1) << token;
+
+    if (x->tried & bit)
+        return x->fits & bit;
+    x->tried |= bit;
+    if (shorter(token) >= 0 && !fits(x, shorter(token)))
+        return false;
     if (constraint_accept(x->place, token) < 0)
         return false;
     constraint_rollback(x->place, 1);
+    x->fits |= bit;
     return true;
 }
 
@@ -120,10 +135,17 @@ static bool banned(const struct submit *m, int32_t token, uint32_t n) {
     return token == SIM_END && (early || m->sampling.ignore_eos);
 }
 
-const uint32_t *sim_constraint_mask(void *ctx, const int32_t *out, uint32_t n, bool *ended) {
-    const struct sim_client *c = ctx;
+/* A ban that leaves nothing does not hold. */
+static bool bans_hold(struct sim_client *c, uint32_t n) {
+    for (int32_t t = 0; t < SIM_VOCAB; t++)
+        if (!banned(&c->m, t, n) && fits(c->constraint, t))
+            return true;
+    return false;
+}
+
+bool sim_constraint_at(void *ctx, const int32_t *out, uint32_t n) {
+    struct sim_client *c = ctx;
     struct sim_constraint *x = c->constraint;
-    bool any = false;
 
     if (n == 0) {
         constraint_state_reset(x->place);
@@ -132,18 +154,15 @@ const uint32_t *sim_constraint_mask(void *ctx, const int32_t *out, uint32_t n, b
     for (; x->n_placed < n; x->n_placed++)
         if (constraint_accept(x->place, out[x->n_placed]) < 0)
             cannot("a token that is not allowed");
-    *ended = constraint_is_done(x->place);
-    /* A ban that leaves nothing does not hold. */
-    for (int pass = 0; pass < 2 && !any; pass++) {
-        memset(x->mask, 0, sizeof(x->mask));
-        for (int32_t t = 0; t < SIM_VOCAB; t++) {
-            if (!allows(x, t) || (pass == 0 && banned(&c->m, t, n)))
-                continue;
-            any = true;
-            x->mask[t / 32] |= 1u << (t % 32);
-        }
-    }
-    return x->mask;
+    x->tried = x->fits = 0;
+    return !constraint_is_done(x->place);
+}
+
+bool sim_constraint_allows(void *ctx, int32_t token) {
+    struct sim_client *c = ctx;
+    struct sim_constraint *x = c->constraint;
+
+    return fits(x, token) && (!banned(&c->m, token, x->n_placed) || !bans_hold(c, x->n_placed));
 }
 
 /* ---- the source ---- */

@@ -19,7 +19,8 @@ void sim_constrain_randomly(struct sim *s, struct sim_client *c, struct rng *r);
 struct sim_constraint *sim_constraint_free(struct sim_constraint *c);
 
 /* For telltale_ask; @ctx: the client. */
-const uint32_t *sim_constraint_mask(void *ctx, const int32_t *out, uint32_t n, bool *ended);
+bool sim_constraint_at(void *ctx, const int32_t *out, uint32_t n);
+bool sim_constraint_allows(void *ctx, int32_t token);
 
 /* Where the scheduler asks. */
 void sim_constraints_init(struct sim *s);

@@ -482,7 +482,8 @@ static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t w
 
     if (q->feed >= 0)
         e->more[y.n_more++] = token_of(e, b, e->row_seq[w->row], 0);
-    return text_sample(&e->set, e->row_hash[w->row], p, w->out_pos, mask, &y);
+    struct text_mask m = {.bits = mask};
+    return text_sample(&e->set, e->row_hash[w->row], p, w->out_pos, &m, &y);
 }
 
 static void answer(struct engine *e, const struct engine_batch *b, uint32_t want,
@@ -556,8 +557,8 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
     struct telltale t = settings;
     struct engine_param p = ask->param;
     uint64_t h = text_begin();
+    struct text_mask mask = {.allows = ask->allows, .ctx = ask->ctx};
     uint32_t n = 0;
-    bool ended = false;
 
     fill_in(&t, 256);
     CLEANUP(freep)
@@ -570,10 +571,9 @@ uint32_t telltale_expect(const struct telltale_ask *ask, int32_t *tokens, uint64
         struct history y = {.token = all, .n_prompt = ask->n_prompt, .n = pos};
 
         p.n_bans = n < ask->n_ban ? ask->param.n_bans : 0;
-        const uint32_t *mask = ask->mask ? ask->mask(ask->mask_ctx, tokens, n, &ended) : NULL;
-        if (ended)
+        if (ask->go_on && !ask->go_on(ask->ctx, tokens, n))
             break;
-        tokens[n] = all[pos] = text_sample(&t, h, &p, n, mask, &y);
+        tokens[n] = all[pos] = text_sample(&t, h, &p, n, &mask, &y);
         if (digests)
             digests[n] = text_digest(h);
         if (logprobs)

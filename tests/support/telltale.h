@@ -74,9 +74,11 @@ struct telltale_ask {
     struct engine_param param; /* without tokens, n_prompt, n_tokens */
     uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
     bool ignore_end;           /* go on after an end token */
-    /* Tokens allowed behind the first @n of @out, NULL: all; *ended: nothing comes any more. NULL: no masks. */
-    const uint32_t *(*mask)(void *ctx, const int32_t *out, uint32_t n, bool *ended);
-    void *mask_ctx;
+    /* A grammar: says whether anything comes behind the first @n of @out, and then of each token whether it may be
+     * next. NULL: there is none. */
+    bool (*go_on)(void *ctx, const int32_t *out, uint32_t n);
+    bool (*allows)(void *ctx, int32_t token);
+    void *ctx;
 };
 
 /* Writes the output tokens, and where not NULL their digests and log probabilities: room for n_out.

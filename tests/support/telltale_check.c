@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL
 #include "tests/support/telltale_check.h"
 
 #include <math.h>

@@ -1,37 +1,9 @@
 #include "tests/support/telltale_text.h"
 
 #include <string.h>
-#include "base/rng.h"
 
 #define GREEDY_BELOW 1e-5f /* as engine/sampler */
 #define LOGPROB_STEPS (1u << 20)
-
-/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for chance. */
-uint64_t text_mix(uint64_t h, uint64_t v) {
-    struct rng r = {h ^ v * 0xD6E8FEB86659FD93u};
-
-    return rng_next(&r);
-}
-
-uint64_t text_begin(void) {
-    return text_mix(0, 0x74656C6C74616C65u);
-}
-
-uint64_t text_read(uint64_t h, const struct cell *c) {
-    return text_mix(text_mix(h, c->context), (uint64_t)(uint32_t)c->token << 32 | c->pos);
-}
-
-uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token, uint32_t pos) {
-    uint64_t before = h;
-
-    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
-        struct cell c = {.context = text_context(before, cls), .token = token, .pos = pos};
-
-        if (t->classes >> cls & 1)
-            h = text_read(h, &c);
-    }
-    return h;
-}
 
 static uint64_t bits_of(float f) {
     uint32_t u;
@@ -44,22 +16,25 @@ bool text_penalised(const struct engine_param *p) {
     return p->repetition != 1.0f || p->presence != 0.0f || p->frequency != 0.0f;
 }
 
-/* The repetition penalty sees the prompt too, the others only the output. */
+/* The repetition penalty sees the prompt too, the others only the output. Every token is mixed with its place and
+ * all are added up: no step waits for the one before. */
 static uint64_t mix_history(uint64_t h, const struct engine_param *p, const struct history *y) {
-    uint32_t i = p->repetition != 1.0f ? 0 : y->n_prompt;
+    uint32_t from = p->repetition != 1.0f ? 0 : y->n_prompt, n = y->n;
+    uint64_t sum = 0;
 
+    for (uint32_t i = from; i < n; i++)
+        sum += text_mix(i - from, (uint32_t)y->token[i]);
+    for (uint32_t i = 0; i < y->n_more; i++)
+        sum += text_mix(MAX(n, from) - from + i, (uint32_t)y->more[i]);
     h = text_mix(h, bits_of(p->repetition));
-    h = text_mix(h, bits_of(p->presence));
-    h = text_mix(h, bits_of(p->frequency));
-    for (; i < y->n; i++)
-        h = text_mix(h, (uint32_t)y->token[i]);
-    for (i = 0; i < y->n_more; i++)
-        h = text_mix(h, (uint32_t)y->more[i]);
-    return h;
+    h = text_mix(h, bits_of(p->presence) << 32 | bits_of(p->frequency));
+    return text_mix(h, sum);
 }
 
-static bool allowed(const struct engine_param *p, const uint32_t *mask, int32_t token) {
-    if (mask && !(mask[token / 32] >> (token % 32) & 1))
+static bool allowed(const struct engine_param *p, const struct text_mask *mask, int32_t token) {
+    if (mask->bits && !(mask->bits[token / 32] >> (token % 32) & 1))
+        return false;
+    if (mask->allows && !mask->allows(mask->ctx, token))
         return false;
     for (uint32_t i = 0; i < p->n_bans; i++)
         if (p->bans[i] == token)
@@ -69,7 +44,7 @@ static bool allowed(const struct engine_param *p, const uint32_t *mask, int32_t 
 
 /* A draw that hits what is forbidden is repeated; so a ban changes nothing where it does not forbid. */
 static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_param *p,
-                    const uint32_t *mask) {
+                    const struct text_mask *mask) {
     uint32_t n = (uint32_t)(t->last - t->first) + 1;
     struct rng r = {h};
 
@@ -95,7 +70,7 @@ static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_pa
 }
 
 int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
-                    uint32_t out_pos, const uint32_t *mask, const struct history *history) {
+                    uint32_t out_pos, const struct text_mask *mask, const struct history *history) {
     uint64_t bias = 0; /* the order of the list does not count */
 
     h = text_mix(h, 1);
@@ -113,27 +88,27 @@ int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_pa
     return draw(t, h, p, mask);
 }
 
-float text_logprob(uint64_t h, int32_t token) {
-    uint64_t x = text_mix(text_mix(h, 2), (uint32_t)token) % LOGPROB_STEPS;
-
-    return -(float)x / (LOGPROB_STEPS / 16);
+/* @h: mixed with 2. */
+static float logprob_of(uint64_t h, int32_t token) {
+    return -(float)(text_mix(h, (uint32_t)token) % LOGPROB_STEPS) / (LOGPROB_STEPS / 16);
 }
 
-uint64_t text_digest(uint64_t h) {
-    return text_mix(h, 3);
+float text_logprob(uint64_t h, int32_t token) {
+    return logprob_of(text_mix(h, 2), token);
 }
 
 void text_top(const struct telltale *t, uint64_t h, uint32_t n_top, struct engine_top *top) {
+    uint64_t all = text_mix(h, 2);
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < t->n_vocab; i++) {
-        struct engine_top x = {(int32_t)i, text_logprob(h, (int32_t)i)};
+        struct engine_top x = {(int32_t)i, logprob_of(all, (int32_t)i)};
         uint32_t at = n;
 
+        if (n == n_top && (n == 0 || top[n - 1].logprob >= x.logprob))
+            continue;
         while (at > 0 && top[at - 1].logprob < x.logprob)
             at--;
-        if (at == n_top)
-            continue;
         n = MIN(n + 1, n_top);
         memmove(&top[at + 1], &top[at], (n - 1 - at) * sizeof(*top));
         top[at] = x;

@@ -5,6 +5,7 @@
  * to the tell-tale engine.
  */
 
+#include "base/rng.h"
 #include "tests/support/telltale.h"
 
 /* What a page holds of a position. */
@@ -16,17 +17,40 @@ struct cell {
     uint32_t pos;
 };
 
-uint64_t text_mix(uint64_t h, uint64_t v);
-uint64_t text_begin(void); /* nothing read yet */
+/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for chance. */
+static inline uint64_t text_mix(uint64_t h, uint64_t v) {
+    struct rng r = {h ^ v * 0xD6E8FEB86659FD93u};
+
+    return rng_next(&r);
+}
+
+/* Nothing read yet. */
+static inline uint64_t text_begin(void) {
+    return text_mix(0, 0x74656C6C74616C65u);
+}
 
 /* What belongs in a cell after @h. */
 static inline uint64_t text_context(uint64_t h, uint32_t cls) {
     return h + cls + 1;
 }
 
-uint64_t text_read(uint64_t h, const struct cell *c);
+static inline uint64_t text_read(uint64_t h, const struct cell *c) {
+    return text_mix(text_mix(h, c->context), (uint64_t)(uint32_t)c->token << 32 | c->pos);
+}
+
 /* The hash after one more position that is right in all classes. */
-uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token, uint32_t pos);
+static inline uint64_t text_next(const struct telltale *t, uint64_t h, int32_t token,
+                                 uint32_t pos) {
+    uint64_t before = h;
+
+    for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
+        struct cell c = {.context = text_context(before, cls), .token = token, .pos = pos};
+
+        if (t->classes >> cls & 1)
+            h = text_read(h, &c);
+    }
+    return h;
+}
 
 /* Tokens before the sample: @n of a sequence, then @n_more (a fed token, drafts). */
 struct history {
@@ -34,10 +58,21 @@ struct history {
     uint32_t n_prompt, n, n_more;
 };
 
+/* What may be sampled: bits, or asked for one by one; neither: all. */
+struct text_mask {
+    const uint32_t *bits;
+    bool (*allows)(void *ctx, int32_t token);
+    void *ctx;
+};
+
 bool text_penalised(const struct engine_param *p);
 int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
-                    uint32_t out_pos, const uint32_t *mask, const struct history *history);
+                    uint32_t out_pos, const struct text_mask *mask, const struct history *history);
 float text_logprob(uint64_t h, int32_t token);
-uint64_t text_digest(uint64_t h);
+
+static inline uint64_t text_digest(uint64_t h) {
+    return text_mix(h, 3);
+}
+
 void text_top(const struct telltale *t, uint64_t h, uint32_t n_top, struct engine_top *top);
 float text_value(uint64_t h, uint32_t what, uint32_t i); /* element i of a vector */
