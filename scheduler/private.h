@@ -11,6 +11,7 @@
 #include "scheduler/spec.h"
 #include "scheduler/spill.h"
 #include "scheduler/turns.h"
+#include "scheduler/warm.h"
 
 #define SCHED_DEPTH_MAX 2u
 #define SCHED_CANDIDATES 32u /* waiting requests that a plan looks at */
@@ -42,6 +43,7 @@ struct sched {
     struct spill spill;
     struct turns turns;
     struct retain retain;
+    struct warm warm;
     int64_t
         host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */
 

@@ -43,7 +43,8 @@ void recorder_plan(struct sched *s, int64_t now) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && s->opts.flight; i++) {
         const struct plan_req *q = &p->req[i];
 
-        if (q->verdict != PLAN_YIELD && q->verdict != PLAN_UNSEEN)
+        if (q->verdict != PLAN_YIELD && q->verdict != PLAN_UNSEEN &&
+            !request_is_warm(s->planned[i]))
             note(s, s->planned[i], why_of(q), q->n_rows, 0, now);
     }
 }

@@ -51,6 +51,10 @@ struct request {
     struct list news;        /* in sched.news: the front has something to learn */
     struct request *next_id; /* in the table of ids */
     struct share_ref turn;   /* scheduler/turns.h, while entered */
+    struct {                 /* SUBMIT_WARM: whose it is, and after which turn it comes */
+        uint64_t turn;
+        uint32_t tenant, weight_milli;
+    } warm;
     bool entered;
     int64_t since_ns; /* it waits */
     uint64_t record;  /* in the flight recorder */
@@ -143,6 +147,11 @@ static inline uint32_t request_n_out(const struct request *r) {
 
 static inline bool request_pools(const struct request *r) {
     return (r->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
+}
+
+/* scheduler/warm.h */
+static inline bool request_is_warm(const struct request *r) {
+    return (r->flags & SUBMIT_WARM) != 0;
 }
 
 /* Nothing is left to launch: its last token is under way. */

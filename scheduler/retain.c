@@ -134,15 +134,20 @@ static bool others_come_back(const struct retain *t, uint16_t tenant) {
            t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
 }
 
-static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
-    const struct retain *t = &s->retain;
-    const struct pause *all = &p->after[RETAIN_END_ANY];
+static bool has_room(const struct sched *s, const struct request *r) {
     struct kv_stats kv;
 
     kv_pager_stats(s->pager, &kv);
+    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
+}
+
+static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
+    const struct retain *t = &s->retain;
+    const struct pause *all = &p->after[RETAIN_END_ANY];
+
     return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
            comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant)) &&
-           kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
+           has_room(s, r);
 }
 
 static int64_t until(const struct pauses *p, enum retain_end end) {
@@ -151,7 +156,7 @@ static int64_t until(const struct pauses *p, enum retain_end end) {
 
 bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     struct retain *t = &s->retain;
-    struct pauses *p = r->program && !t->off ? pauses_of(t, r->program) : NULL;
+    struct pauses *p = r->program ? pauses_of(t, r->program) : NULL;
 
     if (p) {
         p->ended_ns = now;
@@ -161,7 +166,7 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
         p->after[RETAIN_END_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
-    if (!p || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
+    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
         r->seq = kv_seq_free(r->seq);
         return false;
     }
@@ -181,6 +186,16 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     return true;
 }
 
+static struct retained *kept_of(struct retain *t, uint64_t program, uint64_t turn) {
+    LIST_FOREACH(node, &t->kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        if (k->program == program && k->turn == turn)
+            return k;
+    }
+    return NULL;
+}
+
 void retain_end(struct sched *s, const struct turn_end *m) {
     struct retain *t = &s->retain;
     struct pauses *p = slot_of(t, m->program);
@@ -190,16 +205,36 @@ void retain_end(struct sched *s, const struct turn_end *m) {
         return;
     p->end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
     p->after[p->end].n_ended++;
-    LIST_FOREACH(node, &t->kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+    struct retained *k = kept_of(t, m->program, m->id);
+    if (!k)
+        return;
+    k->end = p->end;
+    k->until_ns = until(p, k->end);
+    if (!comes_back(&p->after[p->end]))
+        drop(t, k);
+}
 
-        if (k->program != m->program || k->turn != m->id)
-            continue;
-        k->end = p->end;
-        k->until_ns = until(p, k->end);
-        if (!comes_back(&p->after[p->end]))
-            drop(t, k);
+bool retain_expects(const struct sched *s, uint64_t program, uint64_t turn) {
+    struct retain *t = (struct retain *)&s->retain;
+    const struct pauses *p = slot_of(t, program);
+
+    return p->program == program && p->turn == turn && p->ended_ns != 0 &&
+           (t->off || kept_of(t, program, turn));
+}
+
+void retain_warm(struct sched *s, struct request *r) {
+    struct retained *k = kept_of(&s->retain, r->program, r->warm.turn);
+
+    if (!k)
+        return;
+    k->seq = kv_seq_free(k->seq);
+    if (!has_room(s, r)) {
+        drop(&s->retain, k);
+        return;
     }
+    k->seq = STEAL(r->seq);
+    kv_seq_keep(k->seq);
+    k->n_tokens = kv_seq_committed(k->seq);
 }
 
 /* All that is kept in @k is part of @seq. */

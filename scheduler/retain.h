@@ -63,6 +63,11 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now);
 void retain_end(struct sched *s, const struct turn_end *m);
 /* How likely somebody comes back for a turn of @program, of 1000: as after its last turns, or its tenant's. */
 uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant);
+/* Whether the turn after @turn is still to come, and its pages are wanted. */
+bool retain_expects(const struct sched *s, uint64_t program, uint64_t turn);
+/* Warm request @r has computed how the turn that is expected will begin: its sequence is kept in place of what was kept
+ * for that turn, and r->seq is NULL then; or left as it is. */
+void retain_warm(struct sched *s, struct request *r);
 /* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void retain_take(struct sched *s, const struct request *r);

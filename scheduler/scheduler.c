@@ -115,6 +115,7 @@ static int init(struct sched *s) {
 
     if (r == 0)
         r = init_plan(s);
+    warm_init(s);
     if (r == 0)
         r = spec_init(&s->spec, &spec);
     if (r == 0)
@@ -180,6 +181,7 @@ struct sched *sched_free(struct sched *s) {
     spill_deinit(&s->spill);
     turns_deinit(s);
     retain_deinit(&s->retain);
+    warm_deinit(&s->warm);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);
@@ -214,6 +216,10 @@ static void count_end(struct sched *s, const struct request *r) {
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     bool well = why == FINISH_STOP || why == FINISH_LENGTH;
 
+    if (request_is_warm(r)) {
+        warm_finish(s, r, why);
+        return;
+    }
     recorder_ended(s, r, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     bool kept = well && retain_turn(s, r, clock_now(s->clock));
@@ -309,11 +315,17 @@ int sched_submit(struct sched *s, const struct submit *m) {
     if (e < 0)
         return e;
     *at = r;
+    if (r->state != REQUEST_DONE && request_is_warm(r)) {
+        warm_submit(s, r);
+        return 0;
+    }
     sched_note_news(s, r);
     if (r->state == REQUEST_DONE) {
         count_end(s, r);
         return 0;
     }
+    if (r->program)
+        warm_note_turn(s, r->program);
     recorder_came(s, r);
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     retain_note_turn(&s->retain, r->program, r->turn.tenant, clock_now(s->clock));
@@ -468,8 +480,9 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_left_tokens = s->spill.n_left_tokens;
     out->n_swapped = s->spill.n_swapped;
     out->n_not_swapped = s->spill.n_recomputed;
-    out->n_running = length(&s->running);
-    out->n_waiting = length(&s->waiting) + length(&s->compiling);
+    bool warm = s->warm.now && s->warm.now->state == REQUEST_RUNNING;
+    out->n_running = length(&s->running) - warm;
+    out->n_waiting = length(&s->waiting) + length(&s->compiling) - (s->warm.now != NULL && !warm);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
     out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */

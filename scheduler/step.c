@@ -47,7 +47,7 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
     if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
-        s->stats.n_cached_tokens += to - from;
+        s->stats.n_cached_tokens += request_is_warm(r) ? 0 : to - from;
     }
     r->n_computed = n;
 }
@@ -251,9 +251,12 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
         attach(s, r);
     assert(r->n_computed == q->n_hit);
     r->n_host = r->n_host > r->n_computed ? r->n_host : 0;
-    retain_take(s, r);
-    recorder_admitted(s, r);
     r->n_bypassed = 0;
+    if (request_is_warm(r))
+        return;
+    retain_take(s, r);
+    warm_found(s, r);
+    recorder_admitted(s, r);
     if (r->first_step_ns == 0) {
         r->first_step_ns = now;
         s->stats.n_prompt_tokens += r->n_prompt;
@@ -500,6 +503,7 @@ int step_launch(struct sched *s) {
      * beside it. */
     if (sched_n_flights(s) > 0 && step_is_long(s))
         return 1;
+    warm_turn(s);
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return launch_copies(s, t);
     int e = draft(s, t);
@@ -545,7 +549,10 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
             return why;
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);
-        s->stats.n_output_tokens += r->n_tokens - before;
+        if (request_is_warm(r))
+            s->stats.n_warm_tokens += t->item[i].n_rows;
+        else
+            s->stats.n_output_tokens += r->n_tokens - before;
         if (r->n_tokens > before)
             sched_note_news(s, r);
         if (why != FINISH_NONE)

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { ARRIVE, CANCEL, DEAF, DIE, HANG, KINDS };
+enum kind { ARRIVE, CANCEL, DEAF, DIE, HANG, WARM, KINDS };
 
-static const char *const kind_names[KINDS] = {"request", "cancel", "channel full", "death", "hang"};
+static const char *const kind_names[KINDS] = {"request", "cancel", "channel full",
+                                              "death",   "hang",   "warm request"};
 
 struct action {
     uint32_t at; /* step */
@@ -96,6 +97,7 @@ static void make_actions(struct run *u) {
     add_actions(u, HANG, w->hangs, 1);
     add_actions(u, CANCEL, w->cancels, 1);
     add_actions(u, DEAF, w->deaf, 1);
+    add_actions(u, WARM, w->warm, 1);
     add_actions(u, ARRIVE, w->every, w->burst);
     qsort(u->action, u->n_actions, sizeof(*u->action), by_step);
 }
@@ -211,6 +213,33 @@ static void arrive(struct run *u, struct rng *r) {
     sim_submit(s, c, 0);
 }
 
+/* What the front does after a turn: says how it ended, and how the next one will begin. It may be any turn, also
+ * one after which its program has come back. */
+static void warm(struct run *u, struct rng *r) {
+    struct sim *s = &u->sim;
+    uint32_t n_more = 1 + rng_below(r, 40), n_late = MIN(s->n_clients, 20u);
+    struct sim_client *c, *before;
+    bool any = one_in(r, 4);
+
+    if (s->n_clients == 0 || s->n_clients >= s->opts.max_clients || s->n_live >= u->w.live)
+        return;
+    before = &s->client[s->n_clients - 1 - rng_below(r, n_late)];
+    for (uint32_t i = 1; i <= n_late && !any; i++) {
+        c = &s->client[s->n_clients - i];
+        if (retain_expects(s->sched, c->m.program, c->m.id))
+            before = c;
+    }
+    uint32_t n_same = rng_below(r, before->n_got + 1);
+    struct turn_end end = {before->m.id, before->m.program, rng_below(r, 2), 0};
+    if (before->n_ends == 0 || before->m.n_prompt + n_same + n_more >= u->w.context)
+        return;
+    if (!one_in(r, 4))
+        sched_turn_end(s->sched, &end);
+    c = sim_client_warm(s, before, n_same, n_more);
+    c->invalid = c->m.program == 0;
+    sim_submit(s, c, 0);
+}
+
 static void act(struct run *u, const struct action *a) {
     struct rng r = {a->seed};
     struct sim *s = &u->sim;
@@ -225,6 +254,9 @@ static void act(struct run *u, const struct action *a) {
         break;
     case DEAF:
         u->deaf_until = a->at + 1 + rng_below(&r, 8);
+        break;
+    case WARM:
+        warm(u, &r);
         break;
     case DIE:
         telltale_fail(s->engine, one_in(&r, 2));

@@ -60,7 +60,8 @@
     X(hangs, one_in(r, 4) ? 20 + rng_below(r, 100) : 0)                                            \
     X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
     X(constrained, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
-    X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)
+    X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)                                   \
+    X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -99,10 +99,10 @@ static void check_flights(struct sim *s) {
 /* ---- requests ---- */
 
 static void check_news(const struct sim *s, const struct sim_client *c, const struct request *r) {
-    bool news = (!r->told.accepted && !r->compiling) || r->told.n_out < request_n_out(r) ||
-                (r->state == REQUEST_DONE && !r->told.end);
+    bool end = r->state == REQUEST_DONE && !r->told.end;
+    bool news = (!r->told.accepted && !r->compiling) || r->told.n_out < request_n_out(r) || end;
 
-    HOLD(s, c, NEWS, !news || !list_empty(&r->news));
+    HOLD(s, c, NEWS, !(sim_is_warm(c) ? end : news) || !list_empty(&r->news));
 }
 
 static void check_running(struct sim *s, const struct sim_client *c, const struct request *r) {
@@ -183,6 +183,10 @@ static void check_requests(struct sim *s) {
 
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
+        if (sim_is_warm(c)) { /* in none of the lists before its turn comes, and in no counter */
+            n_in[r->state] += r == s->sched->warm.now;
+            continue;
+        }
         n_compiling += r->compiling;
         n_in[r->state] += !r->compiling;
         n_finished += r->state == REQUEST_DONE && !r->refused;
@@ -192,15 +196,18 @@ static void check_requests(struct sim *s) {
     check_list(s, &s->sched->compiling, REQUEST_WAITING, n_compiling);
     check_list(s, &s->sched->running, REQUEST_RUNNING, n_in[REQUEST_RUNNING]);
     HOLD(s, NULL, LIMITS, n_in[REQUEST_RUNNING] <= s->opts.sched.max_seqs);
-    HOLD(s, NULL, COUNTERS, s->stats.n_running == n_in[REQUEST_RUNNING]);
-    HOLD(s, NULL, COUNTERS, s->stats.n_waiting == n_in[REQUEST_WAITING] + n_compiling);
+    bool warm = s->sched->warm.now != NULL;
+    HOLD(s, NULL, COUNTERS,
+         s->stats.n_running + s->stats.n_waiting + warm ==
+             n_in[REQUEST_RUNNING] + n_in[REQUEST_WAITING] + n_compiling);
+    HOLD(s, NULL, COUNTERS, warm || s->stats.n_running == n_in[REQUEST_RUNNING]);
     HOLD(s, NULL, COUNTERS, s->stats.n_output_tokens == n_out);
     HOLD(s, NULL, COUNTERS, s->stats.n_finished == n_finished);
     const struct share *h = &s->sched->turns.share;
     uint32_t n_live = 0;
     for (uint32_t i = 0; i < h->n_tenants; i++)
         n_live += h->tenant[i].n_live;
-    HOLD(s, NULL, COUNTERS, n_live == s->stats.n_running + s->stats.n_waiting);
+    HOLD(s, NULL, COUNTERS, n_live == s->stats.n_running + s->stats.n_waiting + warm);
     HOLD(s, NULL, COUNTERS,
          s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
 }
@@ -226,7 +233,7 @@ static void check_yields(struct sim *s, bool ends) {
         struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
-        if (r->n_preempted > c->n_preempted)
+        if (r->n_preempted > c->n_preempted && !sim_is_warm(c))
             HOLD(s, c, YIELD,
                  ends || somebody_goes_on(s, &s->sched->running, r) ||
                      somebody_goes_on(s, &s->sched->waiting, r));

@@ -150,7 +150,7 @@ static void check_alone(const struct sim *s) {
     for (uint32_t i = 0; i < s->suspects.n; i++) {
         const struct sim_client *c = &s->client[s->suspects.ids[i] - 1];
 
-        if (c->m.n_faults >= 2)
+        if (c->m.n_faults >= 2 || sim_is_warm(c))
             for (uint32_t k = 0; k < s->suspects.n; k++)
                 HOLD(s, c, ALONE, s->suspects.ids[k] == c->m.id);
     }
@@ -341,6 +341,23 @@ struct sim_client *sim_client_after(struct sim *s, const struct sim_client *befo
     return c;
 }
 
+struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *before, uint32_t n_same,
+                                   uint32_t n_more) {
+    uint32_t n = before->m.n_prompt + n_same;
+    struct sim_client *c = new_client(s, n + n_more, 1);
+
+    memcpy(c->tokens, before->tokens, n * sizeof(*c->tokens));
+    draw_tokens(s, c, n);
+    c->m.flags = SUBMIT_WARM;
+    c->m.program = before->m.program;
+    c->m.tenant = before->m.tenant;
+    c->m.class = before->m.class;
+    c->m.weight_milli = before->m.weight_milli;
+    c->m.group = before->m.id;
+    memcpy(c->m.share_key, before->m.share_key, sizeof(c->m.share_key));
+    return c;
+}
+
 static bool ends_with_stop(const struct submit *m, const char *text, size_t len, size_t piece) {
     for (uint32_t i = 0; i < m->n_stops; i++) {
         const struct str *st = &m->stops[i];
@@ -504,7 +521,7 @@ static void note_end(struct sim *s, struct sim_client *c) {
     s->live[c->at_live] = last;
     s->client[last].at_live = c->at_live;
     s->was.n_outputs += c->n_got - c->n_given;
-    s->was.n_finished += c->end == EVENT_FINISH;
+    s->was.n_finished += c->end == EVENT_FINISH && !sim_is_warm(c);
     if (s->ended)
         s->ended(s, c);
 }
@@ -589,12 +606,13 @@ static void check_end(struct sim *s, struct sim_client *c, const struct event *e
     switch (c->finish) {
     case FINISH_STOP:
     case FINISH_LENGTH:
-        HOLD(s, c, RIGHT_END, c->finish == c->expect && c->n_got == c->n_expect);
+        HOLD(s, c, RIGHT_END, c->finish == c->expect);
+        HOLD(s, c, RIGHT_END, c->n_got == (sim_is_warm(c) ? 0 : c->n_expect));
         HOLD(s, c, RIGHT_END,
              c->got_prompt_lp || !(c->m.flags & SUBMIT_PROMPT_LOGPROBS) || c->m.n_prompt < 2);
         break;
     case FINISH_CANCELLED:
-        HOLD(s, c, RIGHT_END, c->cancelled);
+        HOLD(s, c, RIGHT_END, c->cancelled || sim_is_warm(c));
         break;
     case FINISH_DEADLINE:
         HOLD(s, c, RIGHT_END, c->m.deadline_ns > 0 && c->m.deadline_ns <= s->clock.ns);
@@ -631,7 +649,8 @@ static void hear(struct sim *s, const struct event *e) {
         c->accepted = true;
         return;
     }
-    HOLD(s, c, ACCEPTED, c->accepted == (e->kind != EVENT_REJECTED));
+    HOLD(s, c, ACCEPTED, c->accepted == (e->kind != EVENT_REJECTED && !sim_is_warm(c)));
+    HOLD(s, c, ACCEPTED, e->kind != EVENT_TOKENS || !sim_is_warm(c));
     if (e->kind != EVENT_REJECTED) {
         check_tokens(s, c, e);
         check_usage(s, c, e);

@@ -115,6 +115,11 @@ struct sim {
     } was;
 };
 
+/* Nobody waits for it: it must get one end, and nothing else. */
+static inline bool sim_is_warm(const struct sim_client *c) {
+    return (c->m.flags & SUBMIT_WARM) != 0;
+}
+
 void sim_init(struct sim *s, const struct sim_opts *opts);
 void sim_deinit(struct sim *s); /* also checks that all pages are back, if all have ended */
 
@@ -127,6 +132,10 @@ struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family,
 struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
                                     uint32_t max_new);
 /* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
+/* What the front would have computed ahead of the turn after @before, which has ended: its prompt and its first
+ * @n_same outputs, and @n_more other tokens. */
+struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *before, uint32_t n_same,
+                                   uint32_t n_more);
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
 void sim_cancel(struct sim *s, struct sim_client *c);
 

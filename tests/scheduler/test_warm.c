@@ -1,0 +1,277 @@
+/* Prefixes computed ahead for turns that have not come; on the simulation, which also sees that a warm request is
+ * never in a step with others and tells nothing but its end. */
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include "tests/support/sched_sim.h"
+
+#define SECOND INT64_C(1000000000)
+
+static struct sim sim;
+
+static struct sim_client *ask(uint32_t n_prompt, uint32_t max_new, uint64_t program) {
+    struct sim_client *c = sim_client(&sim, n_prompt, sim.n_clients + 1, n_prompt, max_new);
+
+    c->m.program = program;
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+/* Of @before's turn the first 2 outputs come back; 100 tokens are new. */
+static struct sim_client *warm(const struct sim_client *before, uint32_t n_more) {
+    struct sim_client *c = sim_client_warm(&sim, before, 2, n_more);
+
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+/* The turn that was expected: what was computed ahead, and a question. */
+static struct sim_client *come_back(const struct sim_client *ahead) {
+    struct sim_client *c = sim_client(&sim, ahead->m.n_prompt + 20, 1, 1, 8);
+
+    memcpy(c->tokens, ahead->tokens, ahead->m.n_prompt * sizeof(*c->tokens));
+    c->m.program = ahead->m.program;
+    c->m.arrived_ns = sim.clock.ns;
+    sim_submit(&sim, c, 0);
+    return c;
+}
+
+static uint32_t whole(uint32_t n) {
+    return n / 16 * 16;
+}
+
+Test(warm, the_next_turn_finds_what_was_computed_ahead) {
+    for (int off = 0; off < 2; off++)
+        for (uint32_t depth = 1; depth <= 2; depth++) {
+            sim_init(&sim, &(struct sim_opts){.sched.no_retention = off, .sched.depth = depth});
+            struct sim_client *turn = ask(320, 8, 7);
+            sim_run(&sim, 500);
+            struct sim_client *ahead = warm(turn, 100);
+            sim_run(&sim, 500);
+            cr_expect_eq(ahead->finish, FINISH_LENGTH);
+            cr_expect_eq(ahead->n_got, 0);
+            cr_expect_eq(sim.stats.n_warm_tokens, ahead->m.n_prompt - 320);
+            struct sim_client *next = come_back(ahead);
+            sim_run(&sim, 500);
+            cr_expect_eq(next->n_cached, whole(ahead->m.n_prompt));
+            cr_expect_eq(sim.stats.n_warm_found_tokens, whole(ahead->m.n_prompt - 1) - 320);
+            sim_deinit(&sim);
+        }
+}
+
+Test(warm, it_leaves_no_trace_in_what_is_counted) {
+    struct msg_stats with, without;
+
+    for (int k = 0; k < 2; k++) {
+        sim_init(&sim, &(struct sim_opts){0});
+        struct sim_client *turn = ask(320, 8, 7);
+        sim_run(&sim, 500);
+        if (k == 0)
+            warm(turn, 100);
+        sim_run(&sim, 500);
+        *(k == 0 ? &with : &without) = sim.stats;
+        sim_deinit(&sim);
+    }
+    cr_expect_eq(with.n_finished, without.n_finished);
+    cr_expect_eq(with.n_cancelled, without.n_cancelled);
+    cr_expect_eq(with.n_prompt_tokens, without.n_prompt_tokens);
+    cr_expect_eq(with.n_cached_tokens, without.n_cached_tokens);
+    cr_expect_eq(with.n_output_tokens, without.n_output_tokens);
+    cr_expect_eq(with.n_recomputed_tokens, without.n_recomputed_tokens);
+    cr_expect_gt(with.n_warm_tokens, 0);
+    cr_expect_gt(with.n_steps, without.n_steps);
+}
+
+Test(warm, what_it_takes_is_its_tenants_time) {
+    sim_init(&sim, &(struct sim_opts){0});
+    struct sim_client *turn = ask(320, 8, 7);
+    sim_run(&sim, 500);
+    double before = sim.sched->turns.share.tenant[0].recent_ns;
+    warm(turn, 300);
+    sim_run(&sim, 500);
+    cr_expect_gt(sim.sched->turns.share.tenant[0].recent_ns, before);
+    sim_deinit(&sim);
+}
+
+Test(warm, it_waits_while_anybody_is_there) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 128});
+    struct sim_client *turn = ask(320, 8, 7);
+    sim_run(&sim, 500);
+    struct sim_client *other = ask(40, 60, 8), *ahead = warm(turn, 200);
+    while (other->n_ends == 0) {
+        cr_expect_eq(sim.stats.n_warm_tokens, 0);
+        cr_expect_eq(ahead->n_ends, 0);
+        sim_step(&sim);
+    }
+    sim_run(&sim, 500);
+    cr_expect_eq(ahead->finish, FINISH_LENGTH);
+    sim_deinit(&sim);
+}
+
+Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
+    int64_t alone_ns = 0, beside_ns;
+
+    for (int k = 0; k < 2; k++) { /* 0.5 ms a row, 1000 rows: half a second in all */
+        sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000, .step_ns = 1000000});
+        struct sim_client *turn = ask(320, 8, 7);
+        sim_run(&sim, 500);
+        struct sim_client *ahead = k ? warm(turn, 1000) : NULL;
+        for (int i = 0; i < 8 && ahead; i++)
+            sim_step(&sim);
+        cr_assert(!ahead || ahead->n_ends == 0);
+        struct sim_client *other = ask(60, 4, 8);
+        int64_t begin = sim.clock.ns;
+        while (other->n_got == 0)
+            sim_step(&sim);
+        beside_ns = sim.clock.ns - begin;
+        if (k == 0)
+            alone_ns = beside_ns;
+        uint64_t done = sim.stats.n_warm_tokens;
+        sim_run(&sim, 1000);
+        if (ahead) { /* it goes on where it was */
+            cr_expect_eq(ahead->finish, FINISH_LENGTH);
+            cr_expect_gt(done, 0);
+            cr_expect_leq(sim.stats.n_warm_tokens, ahead->m.n_prompt - 320 + 16);
+            cr_expect_eq(come_back(ahead)->n_got, 0);
+            sim_run(&sim, 500);
+            cr_expect_geq(sim.stats.n_warm_found_tokens, 960);
+        }
+        sim_deinit(&sim);
+    }
+    cr_expect_leq(beside_ns, alone_ns + 20000000, "%ld %ld", beside_ns, alone_ns);
+}
+
+Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000, .step_ns = 1000000});
+    struct sim_client *turn = ask(320, 8, 7);
+    sim_run(&sim, 500);
+    struct sim_client *ahead = warm(turn, 800);
+    while (sim.stats.n_warm_tokens < 200)
+        sim_step(&sim);
+    struct sim_client *next = come_back(ahead);
+    sim_step(&sim);
+    sim_run(&sim, 500);
+    cr_expect_eq(ahead->finish, FINISH_CANCELLED);
+    cr_expect_geq(next->n_cached, 320 + 192);
+    cr_expect_eq(sim.stats.n_warm_found_tokens, next->n_cached - 320);
+    sim_deinit(&sim);
+}
+
+Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 128});
+    struct sim_client *turn = ask(320, 8, 7);
+    sim_run(&sim, 500);
+    ask(100, 8, 7); /* its program has come back */
+    sim_run(&sim, 500);
+    cr_expect_eq(sim.stats.n_warm_tokens, 0);
+    struct sim_client *late = warm(turn, 100);
+    sim_run(&sim, 10);
+    cr_expect_eq(late->finish, FINISH_CANCELLED);
+    struct sim_client *nobody = sim_client_warm(&sim, turn, 2, 100);
+    nobody->m.program = 99;
+    sim_submit(&sim, nobody, 0);
+    sim_run(&sim, 10);
+    cr_expect_eq(nobody->finish, FINISH_CANCELLED);
+    cr_expect_eq(sim.stats.n_warm_tokens, 0);
+    sim_deinit(&sim);
+}
+
+Test(warm, it_takes_no_page_that_is_kept_for_others) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64});
+    struct sim_client *other = ask(500, 8, 9), *turn;
+    sim_run(&sim, 500);
+    turn = ask(160, 8, 7);
+    sim_run(&sim, 500);
+    struct sim_client *ahead = warm(turn, 600);
+    sim_run(&sim, 500);
+    cr_expect_eq(ahead->finish, FINISH_CANCELLED, "40 pages more do not fit");
+    cr_expect_eq(sim.stats.n_retained_dropped, 0);
+    struct sim_client *next = sim_client_after(&sim, other, 10, 8);
+    next->m.program = 9;
+    sim_submit(&sim, next, 0);
+    sim_run(&sim, 500);
+    cr_expect_geq(next->n_cached, 496);
+    sim_deinit(&sim);
+}
+
+Test(warm, it_is_kept_in_place_of_the_turn) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64});
+    struct sim_client *turn = ask(160, 100, 7);
+    sim_run(&sim, 500);
+    uint32_t kept = sim.stats.n_kept;
+    struct sim_client *ahead = warm(turn, 100);
+    sim_run(&sim, 500);
+    cr_expect_eq(sim.stats.n_kept, (ahead->m.n_prompt) / 16, "%u, %u before", sim.stats.n_kept,
+                 kept);
+    for (int i = 0; i < 6; i++) { /* pressure */
+        ask(400, 4, 0);
+        sim_run(&sim, 500);
+    }
+    struct sim_client *next = come_back(ahead);
+    sim_run(&sim, 500);
+    cr_expect_eq(next->n_cached, whole(ahead->m.n_prompt));
+    sim_deinit(&sim);
+}
+
+Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 2000,
+                                      .max_clients = 400,
+                                      .sched.max_seqs = 4,
+                                      .sched.no_retention = true});
+    struct sim_client *turn[100], *ahead[100];
+
+    for (uint64_t i = 0; i < 100; i++)
+        turn[i] = ask(40, 2, 100 + i);
+    sim_run(&sim, 2000);
+    struct sim_client *busy = ask(40, 30, 0);
+    for (int i = 0; i < 3; i++)
+        sim_step(&sim);
+    for (int i = 0; i < 100; i++)
+        ahead[i] = warm(turn[i], 60);
+    cr_expect_eq(sim.sched->warm.n_waiting, WARM_MAX);
+    sim_run(&sim, 2000);
+    cr_expect_eq(busy->n_got, 30);
+    for (int i = 0; i < 100; i++)
+        cr_expect_eq(ahead[i]->finish, i < 36 ? FINISH_CANCELLED : FINISH_LENGTH, "%d", i);
+    cr_expect_eq(sim.sched->warm.n_waiting, 0);
+    sim_deinit(&sim);
+}
+
+Test(warm, a_cancelled_one_is_over_wherever_it_is) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000});
+    for (int k = 0; k < 3; k++) {
+        struct sim_client *turn = ask(320, 8, 7);
+        sim_run(&sim, 500);
+        if (k == 0)
+            ask(40, 20, 8);
+        struct sim_client *ahead = warm(turn, 600);
+        for (int i = 0; i < 4 * k; i++)
+            sim_step(&sim);
+        cr_expect_eq(ahead->n_ends, 0);
+        sim_cancel(&sim, ahead);
+        sim_run(&sim, 500);
+        cr_expect_eq(ahead->finish, FINISH_CANCELLED);
+    }
+    sim_deinit(&sim);
+}
+
+Test(warm, what_asks_for_more_is_refused) {
+    sim_init(&sim, &(struct sim_opts){0});
+    struct sim_client *turn = ask(100, 8, 7);
+    sim_run(&sim, 500);
+    for (int k = 0; k < 3; k++) {
+        struct sim_client *c = sim_client_warm(&sim, turn, 2, 50);
+        c->invalid = true;
+        c->m.flags |= k == 0 ? SUBMIT_LOGPROBS : 0;
+        c->m.program = k == 1 ? 0 : 7;
+        c->m.sampling.temperature = 0;
+        if (k == 2)
+            c->m.grammar = (struct str){"x", 1};
+        sim_submit(&sim, c, 0);
+        sim_run(&sim, 10);
+        cr_expect_eq(c->end, EVENT_REJECTED, "%d", k);
+    }
+    sim_deinit(&sim);
+}
