@@ -87,6 +87,8 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
+    /* After all is loaded: "strict", or what else computes steps, and why, in one line. NULL: strict. */
+    const char *(*recipe)(struct be *b);
 
     /* Takes the tensors of an op in (repacks, uploads). @rank: which GPU, 0. Freed by close(). */
     int (*load)(struct be *b, const struct op_tensors *t, int rank, struct weights **out,

@@ -125,6 +125,7 @@ struct engine_opts {
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;
+    bool fast; /* row independence may be given up where that is faster (cuda) */
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;
@@ -132,6 +133,8 @@ struct engine_opts {
 
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
+    const char
+        *recipe; /* "strict": rows are independent; "fast: ..." not; or "strict: why not fast" */
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */

@@ -135,6 +135,10 @@ static const char *isa(const struct be *b) {
     return b->isa;
 }
 
+static const char *recipe(struct be *b) {
+    return fast_recipe(b);
+}
+
 static uint32_t n_threads(const struct be *b) {
     return 0;
 }
@@ -165,6 +169,7 @@ const struct be_ops weft_backend_cuda = {
     .close = close_be,
     .isa = isa,
     .n_threads = n_threads,
+    .recipe = recipe,
     .load = cuda_load,
     .begin = step_begin,
     .embed = step_embed,

@@ -17,6 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/fast.h"
 #include "engine/cuda/kernels.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
@@ -66,6 +67,8 @@ struct weights {
     struct weights *next;
     struct matrix m[3];
     uint32_t n_mats, n_in;
+    const uint16_t *copy[3]; /* in half precision (fast.c), or NULL */
+    uint8_t plans[3];
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
@@ -98,11 +101,12 @@ struct be {
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;
-    struct region region[48];
+    struct region region[64];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
     struct graphs graphs;
+    struct fast fast;
 
     /* On the device. */
     const struct batch_head *head; /* where the rows upload goes */
@@ -178,6 +182,22 @@ struct operand {
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
+
+/* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not in fast_recipe(). */
+void fast_open(struct be *b);
+/* Bytes of fast's own buffers; @widest: columns of activations. */
+uint64_t fast_scratch_bytes(const struct be *b, size_t widest);
+/* How many bytes of copies there are: fast.bytes. @n_free: what all the rest leaves. false: fast is not on. */
+bool fast_fit(struct be *b, uint64_t n_free, uint64_t n_buffers);
+int fast_start(struct be *b);
+void fast_close(struct be *b);
+/* Copies of the matrices of an op that has been loaded. */
+int fast_load(struct be *b, struct weights *w, enum op_kind kind);
+/* Bit i of *done: matrix i has been multiplied; the others are for the kernels. */
+int fast_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                uint32_t *done);
+/* One line: its first word is what steps are computed by. */
+const char *fast_recipe(struct be *b);
 
 /* Tells the wants of a step that has begun apart. */
 void hidden_sort(struct step *s);

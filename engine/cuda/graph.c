@@ -49,7 +49,8 @@ static uint32_t size_for(const struct step *s) {
         return GRAPHS;
     while (i < GRAPHS && sizes[i] < MAX(s->batch->n_rows, s->n_scored))
         i++;
-    return i;
+    /* A library's products are not noted. */
+    return i < GRAPHS && s->be->fast.on && sizes[i] > s->be->fast.above ? GRAPHS : i;
 }
 
 /* Blocks of attention that keep the device busy, and those that a size needs at most if nothing is split. */

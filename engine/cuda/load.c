@@ -204,7 +204,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct op_tensors
             r = load_matrix(b, w, t->w[i], t->bias[i], target_of(b, t->kind, i), err);
     if (r == 0 && t->kind == OP_LOGITS)
         lend_tiles(b, w, t->w[0]);
-    return r;
+    return r < 0 ? r : fast_load(b, w, t->kind);
 }
 
 int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,

@@ -5,6 +5,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +14,8 @@
 #define PARTIAL_BYTES (64u << 20)
 
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
-    if (b->n_regions < ARRAY_SIZE(b->region))
-        b->region[b->n_regions++] =
-            (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
+    assert(b->n_regions < ARRAY_SIZE(b->region));
+    b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
 static void add_activations(struct be *b) {
@@ -171,6 +171,26 @@ static int check_fit(struct be *b, struct err *err) {
     return -ENOMEM;
 }
 
+/* The copies of fast get what is left. */
+static int add_fast(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t widest = round_up(MAX(MAX((size_t)s->n_head * s->head_dim, s->n_embd), s->n_ff), 64);
+    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES;
+    size_t n_free, n_total;
+
+    if (!b->fast.on)
+        return 0;
+    if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
+        return -EIO;
+    if (!fast_fit(b, n_free - MIN(need, n_free), fast_scratch_bytes(b, widest)))
+        return 0;
+    add(b, &b->fast.x, b->opts->max_rows * widest, sizeof(uint16_t), "fast", false);
+    add(b, &b->fast.scalars, 3, sizeof(float), "fast", false);
+    add(b, &b->fast.workspace, FAST_WORKSPACE, 1, "fast", false);
+    add(b, &b->fast.copies, b->fast.bytes, 1, "fast", false);
+    return 0;
+}
+
 static int alloc_region(struct be *b, const struct region *r) {
     int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
 
@@ -208,7 +228,9 @@ int cuda_memory_open(struct be *b, struct err *err) {
     add_attention(b);
     add_steps(b);
     add_rest(b);
+    fast_open(b);
     r = check_fit(b, err);
+    r = r < 0 ? r : add_fast(b);
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
@@ -217,6 +239,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : cuda_matmul_allow(b);
     r = r < 0 ? r : graph_open(b);
+    r = r < 0 ? r : fast_start(b);
     r = r < 0 ? r
               : cuda_check(b,
                            b->api->fill(b->sampling, 0,
@@ -233,6 +256,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
 
 void cuda_memory_close(struct be *b) {
     graph_close(b);
+    fast_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {
         struct region *r = &b->region[i];
 

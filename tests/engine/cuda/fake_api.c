@@ -13,7 +13,7 @@
 struct fake_cuda fake_cuda = {
     .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD };
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_CALL };
 
 struct op { /* what has been enqueued and not been done */
     struct op *next;
@@ -24,6 +24,7 @@ struct op { /* what has been enqueued and not been done */
     uint64_t sum;   /* of pinned memory */
     size_t n;
     int byte;
+    void (*call)(const void *args);
     struct simt_dim grid;
     uint32_t shared;
     _Alignas(16) uint8_t args[ARGS_MAX];
@@ -125,6 +126,9 @@ static void run(struct op *o) {
             simt_order(fake_cuda.order + fake_cuda.n_launches);
         simt_launch(k, o->grid, o->shared, o->args);
         break;
+    case OP_CALL:
+        o->call(o->args);
+        break;
     case OP_RECORD:
         ((struct event *)o->to)->reached++;
         break;
@@ -146,6 +150,19 @@ static void drain(struct event *until) {
     }
     if (any)
         simt_settled();
+}
+
+int fake_call(void) {
+    return call();
+}
+
+void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
+    struct op *o = enqueue(OP_CALL);
+
+    if (n > ARGS_MAX)
+        abort();
+    o->call = run;
+    memcpy(o->args, args, n);
 }
 
 /* -- the table ------------------------------------------------------------------------------------ */

@@ -17,9 +17,11 @@ struct fake_cuda {
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int n_devices, major, minor, n_multiprocessors;
-    size_t bytes;   /* memory of the device */
-    uint64_t order; /* of the threads of a block: simt_order() */
-    bool no_code;   /* no kernel for this device */
+    size_t bytes;         /* memory of the device */
+    uint64_t order;       /* of the threads of a block: simt_order() */
+    bool no_code;         /* no kernel for this device */
+    bool no_library;      /* of fake_fast.c */
+    bool refuse_products; /* some shapes, and every third product that was planned */
     /* Called before kernel @number of the process runs, if set. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
@@ -27,8 +29,12 @@ struct fake_cuda {
     uint32_t n_calls;
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
-    uint64_t n_launches, n_graphs, n_graph_launches;
+    uint64_t n_launches, n_graphs, n_graph_launches, n_products;
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };
 
 extern struct fake_cuda fake_cuda;
+
+/* For fake_fast.c: counts a call, which fails where it should; does @run with a copy of @args in stream order. */
+int fake_call(void);
+void fake_enqueue(void (*run)(const void *args), const void *args, size_t n);

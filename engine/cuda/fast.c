@@ -1,0 +1,278 @@
+/*
+ * fast - determinism = fast: layers' matrices times more than FAST_ROWS rows are left to cuBLASLt, which reaches more of
+ * the tensor cores than mma does. For that it needs the weights a second time, in half precision: as many matrices
+ * as fit into what is free after all else, in the order in which they are loaded. Decoding stays as it is.
+ *
+ * Weights are rounded once to half precision, as the strict recipe does with those that have no scale; activations are the
+ * packed ones of the strict kernels, laid out row by row at a common power of two (fast.cu). So the same request may get
+ * other last bits, and another token, with other company or another chunk; within 2e-3 as all the rest.
+ *
+ * What the library has nothing for is done by the strict kernels, matrix by matrix: its refusal comes before it has done
+ * anything. Algorithms are chosen when a matrix is loaded, for sizes of steps half an octave apart. Steps of so many rows are
+ * no graphs.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESERVE_BYTES                                                                              \
+    ((size_t)512 << 20) /* for the library's kernels, which come when they are needed */
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / 0x1p30;
+}
+
+/* "strict: " and why, where fast was asked for. */
+__attribute__((format(printf, 2, 3))) static void stay_strict(struct fast *f, const char *format,
+                                                              ...) {
+    va_list list;
+    int n =
+        snprintf(f->recipe, sizeof(f->recipe), "strict: determinism = fast was asked for, but ");
+
+    va_start(list, format);
+    vsnprintf(f->recipe + n, sizeof(f->recipe) - (size_t)n, format, list);
+    va_end(list);
+    f->on = false;
+}
+
+static size_t copy_bytes(uint64_t n_out, uint64_t n_in) {
+    return round_up(n_out * round_up(n_in, 64) * sizeof(uint16_t), 512);
+}
+
+/* Whether a tensor's matrix is one of a layer. */
+static bool is_layer_matrix(const struct tensor *t) {
+    return t->n_dims == 2 && strncmp(t->name, "blk.", 4) == 0;
+}
+
+static void choose_sizes(struct fast *f, uint32_t max_rows) {
+    for (uint32_t octave = 128; f->n_sizes < FAST_SIZES - 1; octave *= 2)
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t size = octave + half * octave / 2;
+
+            if (size <= f->above)
+                continue;
+            f->size[f->n_sizes++] = MIN(size, max_rows);
+            if (size >= max_rows)
+                return;
+        }
+}
+
+/* The library comes first: what it takes for itself is then no longer free. */
+void fast_open(struct be *b) {
+    struct fast *f = &b->fast;
+    const char *said = getenv("WEFT_CUDA_FAST_ROWS");
+
+    snprintf(f->recipe, sizeof(f->recipe), "strict");
+    f->above = said ? (uint32_t)MAX(atoi(said), 16) : FAST_ROWS;
+    if (!b->opts->fast)
+        return;
+    f->api = fast_api();
+    if (b->opts->max_rows <= f->above)
+        stay_strict(f, "no step has more than %u rows", f->above);
+    else if (f->api->open(&f->library, f->why, sizeof(f->why)))
+        stay_strict(f, "%s", f->why);
+    else
+        f->on = true;
+    choose_sizes(f, b->opts->max_rows);
+}
+
+uint64_t fast_scratch_bytes(const struct be *b, size_t widest) {
+    return round_up(b->opts->max_rows * widest * sizeof(uint16_t), 256) + FAST_WORKSPACE + 256;
+}
+
+/* @n_free: what is left when everything else has its place, and the buffers of fast itself. */
+bool fast_fit(struct be *b, uint64_t n_free, uint64_t n_buffers) {
+    struct fast *f = &b->fast;
+
+    if (!f->on)
+        return false;
+    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++) {
+        const struct tensor *t = gguf_tensor(b->opts->file, i);
+
+        if (!is_layer_matrix(t))
+            continue;
+        f->wanted += copy_bytes(t->ne[1], t->ne[0]);
+        f->n_matrices++;
+    }
+    uint64_t room = n_free > n_buffers + RESERVE_BYTES ? n_free - n_buffers - RESERVE_BYTES : 0;
+    f->bytes = MIN(room / 512 * 512, f->wanted);
+    if (f->bytes == 0)
+        stay_strict(
+            f,
+            "%.2f GiB of weights in half precision, %.2f of buffers and a reserve of %.2f do "
+            "not fit into the %.2f GiB that are free after weights, KV pages and buffers",
+            gib(f->wanted), gib(n_buffers), gib(RESERVE_BYTES), gib(n_free));
+    return f->on;
+}
+
+int fast_start(struct be *b) {
+    static const float scalars[3] = {0, 0, 1};
+    struct fast *f = &b->fast;
+
+    if (!f->on)
+        return 0;
+    return cuda_check(b,
+                      b->api->copy(f->scalars, scalars, sizeof(scalars), CUDA_TO_DEVICE, b->stream),
+                      "cudaMemcpyAsync");
+}
+
+void fast_close(struct be *b) {
+    struct fast *f = &b->fast;
+
+    if (!f->library)
+        return;
+    for (uint32_t i = 0; i < f->n_shapes; i++)
+        for (uint32_t k = 0; k < f->n_sizes; k++)
+            if (f->plans[i].plan[k])
+                f->api->plan_free(f->library, f->plans[i].plan[k]);
+    f->api->close(f->library);
+    f->library = NULL;
+}
+
+/* -- weights --------------------------------------------------------------------------------------- */
+
+/* Which plans are of this shape; made when it comes for the first time. FAST_SHAPES: no room, or none of its sizes has an
+ * algorithm. */
+static uint32_t plans_of(struct fast *f, const struct fast_shape *s) {
+    uint32_t i = 0, n_found = 0;
+
+    while (i < f->n_shapes && memcmp(&f->plans[i].shape, s, sizeof(*s)) != 0)
+        i++;
+    if (i == FAST_SHAPES)
+        return i;
+    if (i == f->n_shapes) {
+        f->plans[f->n_shapes++].shape = *s;
+        for (uint32_t k = 0; k < f->n_sizes; k++)
+            if (f->api->plan(f->library, s, f->size[k], &f->plans[i].plan[k]))
+                f->plans[i].plan[k] = NULL;
+    }
+    for (uint32_t k = 0; k < f->n_sizes; k++)
+        n_found += f->plans[i].plan[k] != NULL;
+    return n_found ? i : FAST_SHAPES;
+}
+
+static int copy_matrix(struct be *b, struct weights *w, uint32_t i) {
+    struct fast *f = &b->fast;
+    const struct matrix *m = &w->m[i];
+    struct fast_copy_args a = {
+        .tiles = m->tiles,
+        .copy = (uint16_t *)(void *)(f->copies + f->used),
+        .format = m->format,
+        .n_units = m->n_units,
+        .n_out = m->n_out,
+        .n_padded = (uint32_t)round_up(w->n_in, 64),
+    };
+    struct launch l = {kernel_fast_copy, m->n_units, m->n_row_tiles, CUDA_THREADS, "fast_copy", 0};
+
+    w->copy[i] = a.copy;
+    f->used += copy_bytes(m->n_out, w->n_in);
+    f->n_copied++;
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+int fast_load(struct be *b, struct weights *w, enum op_kind kind) {
+    struct fast *f = &b->fast;
+    int r = 0;
+
+    if (!f->on || kind == OP_EMBED || kind == OP_LOGITS)
+        return 0;
+    for (uint32_t i = 0; i < w->n_mats && r == 0; i++) {
+        struct fast_shape s;
+
+        memset(&s, 0, sizeof(s)); /* with what lies between its members */
+        s.n_out = w->m[i].n_out;
+        s.n_in = (uint32_t)round_up(w->n_in, 64);
+        s.bias = w->m[i].bias != NULL;
+        w->plans[i] = (uint8_t)plans_of(f, &s);
+        if (w->plans[i] < FAST_SHAPES && w->m[i].n_row_tiles <= 65535 &&
+            copy_bytes(s.n_out, s.n_in) <= f->bytes - f->used)
+            r = copy_matrix(b, w, i);
+    }
+    return r;
+}
+
+const char *fast_recipe(struct be *b) {
+    struct fast *f = &b->fast;
+
+    if (f->on)
+        snprintf(f->recipe, sizeof(f->recipe),
+                 "fast: steps of more than %u rows use %s for %u of %u matrices (%.2f of %.2f GiB "
+                 "in half precision)",
+                 f->above, f->why, f->n_copied, f->n_matrices, gib(f->used), gib(f->wanted));
+    return f->recipe;
+}
+
+/* -- products -------------------------------------------------------------------------------------- */
+
+static void *plan_for(const struct fast *f, const struct weights *w, uint32_t i, uint32_t n_rows) {
+    uint32_t k = 0;
+
+    while (k < f->n_sizes && f->size[k] < n_rows)
+        k++;
+    return w->copy[i] && k < f->n_sizes ? f->plans[w->plans[i]].plan[k] : NULL;
+}
+
+static int lay_out(struct be *b, const struct operand *x, uint32_t n_padded) {
+    struct fast *f = &b->fast;
+    struct fast_rows_args a = {
+        .packed = x->packed,
+        .scale = x->scale,
+        .x = f->x,
+        .alpha = f->scalars,
+        .n_rows = x->n_rows,
+        .n_padded = n_padded,
+    };
+    uint32_t groups = (x->n_rows + PACK_ROWS - 1) / PACK_ROWS;
+    uint32_t parts = (4 * (uint32_t)b->device.n_multiprocessors + groups - 1) / groups;
+    struct launch l = {kernel_fast_rows, groups,      MIN(parts, (n_padded + 255) / 256),
+                       CUDA_THREADS,     "fast_rows", 0};
+
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+int fast_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                uint32_t *done) {
+    struct fast *f = &b->fast;
+    uint32_t n_padded = (uint32_t)round_up(w->n_in, 64);
+    bool laid_out = false;
+    int r = 0;
+
+    *done = 0;
+    for (uint32_t i = 0; i < w->n_mats && f->on && x->n_rows > f->above; i++) {
+        void *plan = plan_for(f, w, i, x->n_rows);
+        struct fast_product p = {
+            .shape = {w->m[i].n_out, n_padded, w->m[i].bias != NULL},
+            .n_rows = x->n_rows,
+            .w = w->copy[i],
+            .x = f->x,
+            .bias = w->m[i].bias,
+            .alpha = f->scalars,
+            .beta = f->scalars + (add ? 2 : 1),
+            .y = w->m[i].y,
+            .workspace = f->workspace,
+        };
+
+        if (!plan)
+            continue;
+        r = laid_out ? 0 : lay_out(b, x, n_padded);
+        laid_out = true;
+        if (r < 0)
+            return r;
+        int e = f->api->multiply(f->library, plan, &p, b->stream);
+        if (e == FAST_REFUSED)
+            continue;
+        if (e) {
+            if (!b->lost)
+                snprintf(b->error, sizeof(b->error), "cublasLtMatmul: error %d", e);
+            b->lost = true;
+            return -EIO;
+        }
+        *done |= 1u << i;
+    }
+    return 0;
+}
