@@ -1,11 +1,19 @@
 /*
- * What speculation gains on recorded requests: `auto` against `off`, in turn, through the scheduler and a real
+ * What speculation gains on recorded requests: `auto` against `off` through the scheduler and a real
  * engine. The recorded token takes the place of whatever was sampled, while everything is computed: so
  * drafts are right as often as they are for real text, not for that of a small model that loops.
  *
+ * Both modes serve the same requests side by side: the one that is behind in tokens makes the next step, on a
+ * clock that stands still while the other one does. So both are at the same place of the text at the same time,
+ * and what else happens on the machine meets both. Time is cut into pairs of some seconds.
+ *
+ * Beside the measured ratio stands an accounted one, which the machine's noise hardly touches: the steps of each mode
+ * priced with the mean time that a step of so many rows took in both. And with --virtual nothing is computed at all: a
+ * step takes the time that the option says, so a run is the same each time, and a loss of a thousandth is seen.
+ *
  * The engine's functions are wrapped (-Wl,--wrap): the scheduler under test is the one that serves. Each stream has
- * its own share key, and every run new ones, so that nobody drafts from an output of the same text in another
- * stream or an earlier run. Prompts are computed before the clock starts (a request of one token leaves its pages
+ * its own share key, and every round new ones, so that nobody drafts from an output of the same text in another
+ * stream or an earlier round. Prompts are computed before the clock starts (a request of one token leaves its pages
  * cached); the measured time is that of decoding.
  */
 
@@ -20,21 +28,91 @@
 #include "cmd/bench_replay.h"
 #include "cmd/cli.h"
 #include "engine/engine.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/private.h"
 
-enum { STREAMS_MAX = 64, PAIRS_MAX = 100, WANTS_MAX = 512 };
+enum { STREAMS_MAX = 64, PAIRS_MAX = 100, WANTS_MAX = 512, ROWS_MAX = 512, POINTS_MAX = 16 };
+enum mode { OFF, AUTO, MODES };
 
 static const char usage[] =
     "usage: bench_spec --model FILE --transcript FILE [options]\n"
     "Speculation `auto` against `off` on recorded requests (tests/bench/transcripts).\n"
     "  --streams N,N,...  requests decoded at once, at most 64 (1)\n"
-    "  --pairs N          of runs (10)\n"
+    "  --pairs N          (10)\n"
+    "  --seconds S        of a pair, both modes together (6)\n"
     "  --draft-model FILE a small model; what it guesses is right as often as --acceptance says\n"
     "  --acceptance P     (0.7)\n"
     "  --threads N        0: all cores (0)\n"
+    "  --virtual N:MS,... compute nothing: a step of N rows takes MS, between two points in "
+    "proportion\n"
+    "  --noise P          of virtual times: up to so much more or less (0)\n"
     "  --json FILE        the result as JSON (-: stdout)\n";
 
 static struct replay replay;
+
+/* ---- the two modes, each with a clock of its own */
+
+static struct side {
+    struct clock clock;
+    int64_t ns, since; /* since: when it was resumed; 0: it stands still */
+    struct engine *engine;
+    struct sched *sched;
+    uint64_t n_tokens;
+    uint32_t n_live;
+    /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of them. */
+    uint64_t n_steps[ROWS_MAX + 1], step_ns[ROWS_MAX + 1];
+    uint64_t n[2], took_ns[2], expect_ns[2];
+    uint64_t n_drafted, n_accepted;
+} sides[MODES];
+
+static struct {
+    double rows[POINTS_MAX], ms[POINTS_MAX], noise;
+    uint32_t n; /* 0: real time */
+    struct rng rng;
+} machine;
+
+static int64_t side_now(struct clock *c) {
+    const struct side *d = CONTAINER_OF(c, struct side, clock);
+
+    return d->ns + (d->since ? bench_now_ns() - d->since : 0);
+}
+
+static void resume(struct side *d) {
+    d->since = machine.n ? 0 : bench_now_ns();
+}
+
+static void pause_clock(struct side *d) {
+    d->ns = side_now(&d->clock);
+    d->since = 0;
+}
+
+static double virtual_ms(double rows) {
+    uint32_t i = 1;
+
+    while (i + 1 < machine.n && machine.rows[i] < rows)
+        i++;
+    if (machine.n == 1)
+        return machine.ms[0];
+    double slope = (machine.ms[i] - machine.ms[i - 1]) / (machine.rows[i] - machine.rows[i - 1]);
+    double noise = 1 + machine.noise * (2 * rng_unit(&machine.rng) - 1);
+    return (machine.ms[i - 1] + slope * (rows - machine.rows[i - 1])) * noise;
+}
+
+static int parse_machine(const char *list) {
+    CLEANUP(freep) char *copy = strdup(list);
+    char *rest = copy, *item;
+
+    while (copy && (item = strsep(&rest, ",")) != NULL) {
+        double rows, ms;
+        char after;
+
+        if (machine.n == POINTS_MAX || sscanf(item, "%lf:%lf%c", &rows, &ms, &after) != 2 ||
+            ms <= 0 || (machine.n && rows <= machine.rows[machine.n - 1]))
+            return cli_usage("--virtual: \"%s\" is no list of rows:ms, rows rising", list);
+        machine.rows[machine.n] = rows;
+        machine.ms[machine.n++] = ms;
+    }
+    return copy ? 0 : -ENOMEM;
+}
 
 /* ---- the engine, with recorded tokens */
 
@@ -43,12 +121,15 @@ static struct {
     double acceptance;
     struct engine_out out[WANTS_MAX];
     int32_t token[WANTS_MAX];
-    uint32_t n;
+    uint32_t n, n_rows;
+    int64_t begin_ns;
 } forced;
 
 int __real_engine_launch(struct engine *e, const struct engine_batch *b);
 int __real_engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
+int __real_engine_seal(struct engine *e, uint64_t step);
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b);
+int __wrap_engine_seal(struct engine *e, uint64_t step);
 int __wrap_engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
 
 /* A request's seed is the index of its record. */
@@ -66,50 +147,81 @@ static int32_t guessed(uint64_t seed, uint32_t out_pos) {
     return rng_unit(&r) < forced.acceptance ? token : token > 0 ? token - 1 : 1;
 }
 
+static struct side *side_of(const struct engine *e) {
+    for (int mode = 0; mode < MODES; mode++)
+        if (sides[mode].engine == e)
+            return &sides[mode];
+    return NULL; /* the draft model's */
+}
+
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
-    assert(b->n_wants <= WANTS_MAX);
+    assert(b->n_wants <= WANTS_MAX && b->n_rows <= ROWS_MAX);
     forced.n = b->n_wants;
+    forced.n_rows = b->n_rows;
     for (uint32_t i = 0; i < b->n_wants; i++) {
         uint64_t seed = b->param[b->want[i].param].seed;
         uint32_t at = b->want[i].out_pos;
 
         forced.token[i] = e == forced.draft ? guessed(seed, at) : recorded(seed, at);
     }
-    return __real_engine_launch(e, b);
+    struct side *d = side_of(e);
+    forced.begin_ns = d ? side_now(&d->clock) : 0;
+    if (!machine.n)
+        return __real_engine_launch(e, b);
+    if (d)
+        d->ns += (int64_t)(virtual_ms(b->n_rows) * 1e6);
+    return 0;
+}
+
+int __wrap_engine_seal(struct engine *e, uint64_t step) {
+    return machine.n ? 0 : __real_engine_seal(e, step);
+}
+
+/* What the step took, and what was expected. */
+static void account(struct side *d, uint64_t step) {
+    const struct batch *t = &d->sched->batch[step % SCHED_DEPTH_MAX];
+    int64_t ns = side_now(&d->clock) - forced.begin_ns;
+
+    if (t->prefills)
+        return;
+    d->n_steps[forced.n_rows]++;
+    d->step_ns[forced.n_rows] += (uint64_t)ns;
+    d->n[t->drafts]++;
+    d->took_ns[t->drafts] += (uint64_t)ns;
+    d->expect_ns[t->drafts] += (uint64_t)t->expect_ns;
 }
 
 int __wrap_engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
-    int r = __real_engine_wait(e, step, out);
+    struct side *d = side_of(e);
+    int r = 0;
 
+    *out = (struct engine_result){.step = step, .n_outs = forced.n, .out = forced.out};
+    if (!machine.n)
+        r = __real_engine_wait(e, step, out);
     if (r < 0)
         return r;
     assert(out->n_outs == forced.n);
     for (uint32_t i = 0; i < forced.n; i++) {
-        forced.out[i] = out->out[i];
+        forced.out[i] = machine.n ? (struct engine_out){0} : out->out[i];
         forced.out[i].token = forced.token[i];
     }
     out->out = forced.out;
+    if (d)
+        account(d, step);
     return 0;
 }
 
-/* ---- a run */
-
-enum mode { OFF, AUTO, MODES };
+/* ---- rounds */
 
 struct bench {
-    const char *model, *transcript, *streams, *json, *draft_model;
+    const char *model, *transcript, *streams, *json, *draft_model, *machine;
     uint32_t n_threads, n_pairs;
+    double seconds;
     struct gguf *file, *draft_file;
-    struct engine *engine[MODES], *draft;
-    struct sched *sched[MODES];
+    struct engine *draft;
     struct buf events;
-    uint64_t n_runs, n_ids;
+    uint64_t n_rounds, n_ids;
     uint32_t first; /* record of the first stream */
-};
-
-struct outcome {
-    double rate; /* output tokens per second, all streams together */
-    uint64_t n_tokens, n_drafted, n_accepted;
 };
 
 /* The request of stream @stream: the prompt alone, so that its pages are cached, or all of it. */
@@ -117,7 +229,7 @@ static int submit(struct bench *b, struct sched *s, uint32_t stream, bool warm) 
     uint32_t record = (b->first + stream) % replay.n;
     const struct replay_request *q = &replay.request[record];
     struct submit m = {
-        .id = ++b->n_ids,
+        .id = b->n_ids + stream + 1,
         .seed = record,
         .n_prompt = q->n_prompt,
         .n_tokens = q->n_prompt,
@@ -130,61 +242,133 @@ static int submit(struct bench *b, struct sched *s, uint32_t stream, bool warm) 
 
     params_init(&m.sampling);
     m.sampling.temperature = 0;
-    memcpy(m.share_key, &b->n_runs, sizeof(b->n_runs));
+    memcpy(m.share_key, &b->n_rounds, sizeof(b->n_rounds));
     m.share_key[8] = (uint8_t)(stream + 1);
     return sched_submit(s, &m);
 }
 
-/* Counts what @s has to say; *n_live falls by the requests that ended. */
-static int listen(struct bench *b, struct sched *s, struct outcome *o, uint32_t *n_live) {
+/* Counts what @d has to say. */
+static int listen(struct bench *b, struct side *d) {
     struct event_cursor at;
     struct event e;
 
     buf_clear(&b->events);
-    if (sched_events(s, &b->events) != 0)
+    if (sched_events(d->sched, &b->events) != 0)
         return 0;
     msg_events_begin(&at, b->events.data, (uint32_t)b->events.len);
     while (msg_events_next(&at, &e) == 0) {
         if (e.kind == EVENT_REJECTED || e.finish == FINISH_ERROR)
             return cli_fail("a request was refused: %.*s", (int)e.text.len, e.text.data);
-        o->n_tokens += e.n_tokens;
-        if (e.kind != EVENT_FINISH)
-            continue;
-        o->n_drafted += e.n_drafted;
-        o->n_accepted += e.n_accepted;
-        (*n_live)--;
+        d->n_tokens += e.n_tokens;
+        d->n_live -= e.kind == EVENT_FINISH;
     }
-    sched_delivered(s);
+    sched_delivered(d->sched);
     return 0;
 }
 
-/* Serves one request for each of @n streams until all have ended. */
-static int serve(struct bench *b, struct sched *s, uint32_t n, bool warm, struct outcome *o) {
-    int64_t start = bench_now_ns();
-    uint32_t n_live = n;
-    int r = 0;
-
-    *o = (struct outcome){0};
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = submit(b, s, i, warm);
-    while (r == 0 && n_live) {
-        r = sched_step(s);
-        if (r >= 0)
-            r = listen(b, s, o, &n_live);
-    }
-    o->rate = (double)o->n_tokens / ((double)(bench_now_ns() - start) * 1e-9);
+static int step(struct bench *b, struct side *d) {
+    resume(d);
+    int r = sched_step(d->sched);
+    if (r >= 0)
+        r = listen(b, d);
+    pause_clock(d);
     return r;
 }
 
-static int run(struct bench *b, enum mode mode, uint32_t n, struct outcome *o) {
-    struct outcome ignored;
+/* Until none of its requests is left. */
+static int drain(struct bench *b, struct side *d) {
+    int r = 0;
 
-    b->n_runs++;
-    int r = serve(b, b->sched[mode], n, true, &ignored);
-    return r ? r : serve(b, b->sched[mode], n, false, o);
+    while (r == 0 && d->n_live)
+        r = step(b, d);
+    return r;
+}
+
+/* @n requests for each mode: their prompts are computed, or all is ready to be decoded. */
+static int begin(struct bench *b, uint32_t n, bool warm) {
+    int r = 0;
+
+    for (int mode = 0; mode < MODES && r == 0; mode++) {
+        struct side *d = &sides[mode];
+
+        d->n_live = n;
+        for (uint32_t i = 0; r == 0 && i < n; i++)
+            r = submit(b, d->sched, i, warm);
+        while (r == 0 && warm && d->n_live)
+            r = step(b, d);
+    }
+    b->n_ids += n;
+    return r;
+}
+
+static int end(struct bench *b, uint32_t n) {
+    int r = 0;
+
+    for (int mode = 0; mode < MODES && r == 0; mode++) {
+        for (uint64_t id = b->n_ids - n + 1; id <= b->n_ids; id++)
+            sched_cancel(sides[mode].sched, id);
+        r = drain(b, &sides[mode]);
+    }
+    return r;
 }
 
 /* ---- pairs */
+
+struct pairs {
+    double log_ratio[PAIRS_MAX];
+    uint64_t tokens[MODES], ns[MODES];   /* of all pairs */
+    uint64_t tokens0[MODES], ns0[MODES]; /* counters at the beginning of the one at hand */
+    uint32_t n, n_max;
+};
+
+static void mark(struct pairs *p) {
+    for (int mode = 0; mode < MODES; mode++) {
+        p->tokens0[mode] = sides[mode].n_tokens;
+        p->ns0[mode] = (uint64_t)sides[mode].ns;
+    }
+}
+
+/* Ends the pair at hand. */
+static void cut(struct pairs *p, uint32_t n_streams) {
+    double rate[MODES];
+
+    for (int mode = 0; mode < MODES; mode++) {
+        uint64_t n = sides[mode].n_tokens - p->tokens0[mode];
+        uint64_t ns = (uint64_t)sides[mode].ns - p->ns0[mode];
+
+        p->tokens[mode] += n;
+        p->ns[mode] += ns;
+        rate[mode] = (double)n / ((double)ns * 1e-9);
+    }
+    p->log_ratio[p->n++] = log(rate[AUTO] / rate[OFF]);
+    if (!machine.n)
+        fprintf(stderr, "%u streams, pair %u: off %.1f, auto %.1f tokens/s\n", n_streams, p->n,
+                rate[OFF], rate[AUTO]);
+    mark(p);
+}
+
+/* A round of @n streams, cut into pairs; it ends when a quarter of the streams has ended. */
+static int serve(struct bench *b, uint32_t n, struct pairs *p) {
+    uint32_t least = n - n / 4;
+    struct side *off = &sides[OFF], *on = &sides[AUTO];
+    int r;
+
+    b->n_rounds++;
+    if ((r = begin(b, n, true)) == 0)
+        r = begin(b, n, false);
+    on->n_tokens = off->n_tokens = 0;
+    mark(p);
+    while (r == 0 && p->n < p->n_max && on->n_live >= least && off->n_live >= least) {
+        r = step(b, on->n_tokens < off->n_tokens || (on->n_tokens == off->n_tokens && p->n % 2 == 0)
+                        ? on
+                        : off);
+        double spent = (double)(on->ns + off->ns) - (double)(p->ns0[OFF] + p->ns0[AUTO]);
+        if (r == 0 && spent * 1e-9 >= b->seconds && on->n_tokens >= off->n_tokens &&
+            on->n_tokens < off->n_tokens + MAX(n, 4))
+            cut(p, n);
+    }
+    return r ? r : end(b, n);
+}
 
 /* Student's t: the lower end of the two-sided 90 % interval is the one-sided 95 % bound. */
 static double t_quantile(uint32_t n) {
@@ -212,51 +396,107 @@ static struct ratio ratio_of(const double *log_ratio, uint32_t n) {
     return (struct ratio){exp(mean), exp(mean - t_quantile(n) * error), exp(least), exp(greatest)};
 }
 
+/*
+ * Auto's rate over off's, with each step at the mean time of steps of so many rows in both modes: what the other rows and
+ * tokens mean, without what happened on the machine meanwhile.
+ */
+static double accounted(const struct pairs *p) {
+    double ns[MODES] = {0}, all[MODES] = {0};
+
+    for (uint32_t rows = 1; rows <= ROWS_MAX; rows++) {
+        uint64_t n = sides[OFF].n_steps[rows] + sides[AUTO].n_steps[rows];
+        double each = (double)(sides[OFF].step_ns[rows] + sides[AUTO].step_ns[rows]) / (double)n;
+
+        for (int mode = 0; mode < MODES && n; mode++) {
+            ns[mode] += (double)sides[mode].n_steps[rows] * each;
+            all[mode] += (double)sides[mode].step_ns[rows];
+        }
+    }
+    /* What was no decoding step, and the host's time, as measured. */
+    for (int mode = 0; mode < MODES; mode++)
+        ns[mode] += fmax((double)p->ns[mode] - all[mode], 0);
+    return (double)p->tokens[AUTO] / ns[AUTO] / ((double)p->tokens[OFF] / ns[OFF]);
+}
+
+/* Time that steps with (@drafts) or without drafts took, over what was expected. */
+static double surprise(bool drafts) {
+    const struct side *d = &sides[AUTO];
+
+    return d->expect_ns[drafts] ? (double)d->took_ns[drafts] / (double)d->expect_ns[drafts] : 1;
+}
+
+static void add_row(uint32_t n, const struct pairs *p, yyjson_mut_doc *doc, yyjson_mut_val *rows) {
+    const struct side *d = &sides[AUTO];
+    struct ratio q = ratio_of(p->log_ratio, p->n);
+    struct {
+        const char *name;
+        double value;
+    } const real[] = {
+        {"off_tokens_per_s", (double)p->tokens[OFF] * 1e9 / (double)p->ns[OFF]},
+        {"auto_tokens_per_s", (double)p->tokens[AUTO] * 1e9 / (double)p->ns[AUTO]},
+        {"ratio", q.mean},
+        {"lower_95", q.lower},
+        {"least", q.least},
+        {"greatest", q.greatest},
+        {"accounted_ratio", accounted(p)},
+        {"took_of_expected_with_drafts", surprise(true)},
+        {"took_of_expected_without", surprise(false)},
+    };
+    const struct {
+        const char *name;
+        uint64_t value;
+    } whole[] = {
+        {"streams", n},
+        {"pairs", p->n},
+        {"tokens", p->tokens[AUTO]},
+        {"drafted", d->n_drafted},
+        {"accepted", d->n_accepted},
+        {"steps_with_drafts", d->n[1]},
+        {"steps_without", d->n[0]},
+    };
+    yyjson_mut_val *row = yyjson_mut_arr_add_obj(doc, rows);
+
+    for (size_t i = 0; i < ARRAY_SIZE(whole); i++)
+        yyjson_mut_obj_add_uint(doc, row, whole[i].name, whole[i].value);
+    for (size_t i = 0; i < ARRAY_SIZE(real); i++)
+        yyjson_mut_obj_add_real(doc, row, real[i].name, real[i].value);
+    printf(
+        "%3u streams  off %7.1f  auto %7.1f tokens/s  ratio %.4f (lower 95 %% %.4f, %.3f to %.3f), "
+        "accounted %.4f\n             drafted %.3f a token, %.0f %% right, in %lu of %lu steps; "
+        "took %.3f of what was "
+        "expected with, %.3f without\n",
+        n, real[0].value, real[1].value, q.mean, q.lower, q.least, q.greatest, real[6].value,
+        (double)d->n_drafted / (double)p->tokens[AUTO],
+        d->n_drafted ? 100 * (double)d->n_accepted / (double)d->n_drafted : 0, d->n[1],
+        d->n[0] + d->n[1], surprise(true), surprise(false));
+}
+
 static int measure(struct bench *b, uint32_t n, yyjson_mut_doc *doc, yyjson_mut_val *rows) {
-    double log_ratio[PAIRS_MAX], rate[MODES] = {0};
-    struct outcome o[MODES], all = {0};
+    struct pairs p = {.n_max = b->n_pairs};
+    struct msg_stats before, after;
     int r = 0;
 
-    for (uint32_t i = 0; r == 0 && i < b->n_pairs; i++) {
-        b->first = i;
-        for (uint32_t k = 0; r == 0 && k < MODES; k++) {
-            enum mode mode = (i + k) % MODES; /* which comes first changes from pair to pair */
+    for (int mode = 0; mode < MODES; mode++) {
+        struct side *d = &sides[mode];
 
-            r = run(b, mode, n, &o[mode]);
-            rate[mode] += o[mode].rate / b->n_pairs;
-        }
-        if (r)
-            return r;
-        log_ratio[i] = log(o[AUTO].rate / o[OFF].rate);
-        all.n_drafted += o[AUTO].n_drafted;
-        all.n_accepted += o[AUTO].n_accepted;
-        all.n_tokens += o[AUTO].n_tokens;
-        fprintf(stderr, "%u streams, pair %u: off %.1f, auto %.1f tokens/s\n", n, i + 1,
-                o[OFF].rate, o[AUTO].rate);
+        memset(d->n_steps, 0, sizeof(d->n_steps));
+        memset(d->step_ns, 0, sizeof(d->step_ns));
+        for (int k = 0; k < 2; k++)
+            d->n[k] = d->took_ns[k] = d->expect_ns[k] = 0;
     }
-    struct ratio q = ratio_of(log_ratio, b->n_pairs);
-    double right = all.n_drafted ? (double)all.n_accepted / (double)all.n_drafted : 0;
-    printf(
-        "%3u streams  off %7.1f  auto %7.1f tokens/s  ratio %.3f (lower 95 %% %.3f, %.3f to %.3f)  "
-        "drafted %.2f a token, %.0f %% right\n",
-        n, rate[OFF], rate[AUTO], q.mean, q.lower, q.least, q.greatest,
-        (double)all.n_drafted / (double)all.n_tokens, 100 * right);
-    yyjson_mut_val *row = yyjson_mut_arr_add_obj(doc, rows);
-    yyjson_mut_obj_add_uint(doc, row, "streams", n);
-    yyjson_mut_obj_add_uint(doc, row, "pairs", b->n_pairs);
-    yyjson_mut_obj_add_real(doc, row, "off_tokens_per_s", rate[OFF]);
-    yyjson_mut_obj_add_real(doc, row, "auto_tokens_per_s", rate[AUTO]);
-    yyjson_mut_obj_add_real(doc, row, "ratio", q.mean);
-    yyjson_mut_obj_add_real(doc, row, "lower_95", q.lower);
-    yyjson_mut_obj_add_real(doc, row, "least", q.least);
-    yyjson_mut_obj_add_real(doc, row, "greatest", q.greatest);
-    yyjson_mut_obj_add_uint(doc, row, "tokens", all.n_tokens);
-    yyjson_mut_obj_add_uint(doc, row, "drafted", all.n_drafted);
-    yyjson_mut_obj_add_uint(doc, row, "accepted", all.n_accepted);
-    return 0;
+    sched_stats(sides[AUTO].sched, &before);
+    for (b->first = 0; r == 0 && p.n < p.n_max; b->first += n)
+        r = serve(b, n, &p);
+    sched_stats(sides[AUTO].sched, &after);
+    sides[AUTO].n_drafted = after.n_drafted - before.n_drafted;
+    sides[AUTO].n_accepted = after.n_accepted - before.n_accepted;
+    if (r == 0)
+        add_row(n, &p, doc, rows);
+    return r;
 }
 
 static int open_mode(struct bench *b, enum mode mode, struct err *err) {
+    struct side *d = &sides[mode];
     struct engine_opts eo = {
         .file = b->file,
         .backend = "auto",
@@ -264,27 +504,29 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
         .n_threads = b->n_threads,
         .n_pages = STREAMS_MAX * (replay.longest / 32 + 2),
         .page_tokens = 32,
-        .max_rows = 512,
+        .max_rows = ROWS_MAX,
         .max_seqs = STREAMS_MAX,
-        .max_wants = 512,
+        .max_wants = WANTS_MAX,
     };
     struct sched_opts so = {
         .max_seqs = STREAMS_MAX,
-        .max_rows = 512,
+        .max_rows = ROWS_MAX,
         .itl_target_ms = 50,
         .max_step_ms = 200,
         .depth = 1, /* what a host engine has; so no sample is fed without being read */
         .max_bypass = 8,
         .no_speculation = mode == OFF,
     };
-    int r = engine_new(&b->engine[mode], &eo, err);
+    int r = engine_new(&d->engine, &eo, err);
 
     if (r == 0 && b->draft_file && mode == AUTO) {
         eo.file = b->draft_file;
         r = engine_new(&b->draft, &eo, err);
         forced.draft = so.draft_engine = b->draft;
     }
-    return r < 0 ? r : sched_new(&b->sched[mode], &so, b->engine[mode], clock_monotonic());
+    d->clock.now_ns = side_now;
+    d->ns = 1000000000;
+    return r < 0 ? r : sched_new(&d->sched, &so, d->engine, &d->clock);
 }
 
 static int measure_all(struct bench *b) {
@@ -296,7 +538,9 @@ static int measure_all(struct bench *b) {
     yyjson_mut_doc_set_root(doc, root);
     yyjson_mut_obj_add_str(doc, root, "transcript", b->transcript);
     yyjson_mut_obj_add_str(doc, root, "model", b->model);
-    yyjson_mut_obj_add_str(doc, root, "isa", engine_info(b->engine[0])->isa);
+    yyjson_mut_obj_add_str(doc, root, "isa", engine_info(sides[OFF].engine)->isa);
+    if (b->machine)
+        yyjson_mut_obj_add_str(doc, root, "virtual", b->machine);
     rows = yyjson_mut_obj_add_arr(doc, root, "results");
     while (r == 0 && (item = strsep(&rest, ",")) != NULL) {
         uint32_t n;
@@ -313,7 +557,7 @@ static int measure_all(struct bench *b) {
 }
 
 int main(int argc, char **argv) {
-    struct bench b = {.streams = "1", .n_pairs = 10};
+    struct bench b = {.streams = "1", .n_pairs = 10, .seconds = 6};
     const struct cli_option options[] = {
         {"model", CLI_TEXT, &b.model, 0, 0},
         {"transcript", CLI_TEXT, &b.transcript, 0, 0},
@@ -322,6 +566,9 @@ int main(int argc, char **argv) {
         {"streams", CLI_TEXT, &b.streams, 0, 0},
         {"threads", CLI_U32, &b.n_threads, 0, 1024},
         {"pairs", CLI_U32, &b.n_pairs, 1, PAIRS_MAX},
+        {"seconds", CLI_DOUBLE, &b.seconds, 0.01, 600},
+        {"virtual", CLI_TEXT, &b.machine, 0, 0},
+        {"noise", CLI_DOUBLE, &machine.noise, 0, 0.9},
         {"json", CLI_TEXT, &b.json, 0, 0},
     };
     struct err err = {0};
@@ -334,6 +581,8 @@ int main(int argc, char **argv) {
         return r;
     if (!b.model || !b.transcript || n_args)
         return cli_usage("--model and --transcript are needed");
+    if (b.machine && (r = parse_machine(b.machine)) != 0)
+        return r;
     buf_init(&b.events, 16u << 20);
     if ((r = gguf_open(&b.file, b.model, &err)) < 0)
         return cli_fail_err(b.model, &err, r);
@@ -346,8 +595,8 @@ int main(int argc, char **argv) {
             return cli_fail_err(b.model, &err, r);
     r = measure_all(&b);
     for (int mode = 0; mode < MODES; mode++) {
-        sched_free(b.sched[mode]);
-        engine_free(b.engine[mode]);
+        sched_free(sides[mode].sched);
+        engine_free(sides[mode].engine);
     }
     engine_free(b.draft);
     replay_deinit(&replay);
