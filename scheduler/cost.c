@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/util.h"
 
+#define COPIES 6          /* which feature they are */
 #define KNEE 16           /* rows up to here share the reading of the weights */
 #define COARSE 8          /* beyond it, backends work in tiles of rows */
 #define TRUSTED_MIN 32    /* rows that may be tried without experience */
@@ -16,7 +17,7 @@
 #define ERROR_MEMORY 0.95 /* of the running mean error */
 
 /* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row. */
-static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2};
+static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2, 8};
 
 static void features(const struct cost_shape *s, double x[COST_FEATURES]) {
     uint32_t low = MIN(s->rows, KNEE), high = s->rows - low;
@@ -27,6 +28,7 @@ static void features(const struct cost_shape *s, double x[COST_FEATURES]) {
     x[3] = (double)s->context / 16384;
     x[4] = (double)s->pairs / (1 << 20);
     x[5] = s->seqs / 16.0;
+    x[COPIES] = s->copies / 16.0;
 }
 
 static void set_scale(struct cost *c, double scale) {
@@ -81,6 +83,16 @@ static void update(struct cost *c, const double x[COST_FEATURES]) {
     }
 }
 
+/* A device may be as much faster or slower at copying as it likes: the first copies set their scale. */
+static void set_copy_scale(struct cost *c, const double x[COST_FEATURES], double ms) {
+    double rest = dot(c->a, x) - c->a[COPIES] * x[COPIES];
+
+    if (ms > rest)
+        c->a[COPIES] = (ms - rest) / x[COPIES];
+    c->p[COPIES][COPIES] = c->cap[COPIES] = UNSURE * UNSURE * c->a[COPIES] * c->a[COPIES];
+    c->has_copied = true;
+}
+
 void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     double x[COST_FEATURES], ms = fmax((double)ns / 1e6, MIN_MS);
 
@@ -88,6 +100,8 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
     /* The first step sets the scale: a laptop and a data-centre card are a factor of 1000 apart. */
     if (c->n_seen == 0)
         set_scale(c, ms / dot(c->a, x));
+    if (s->copies > 0 && !c->has_copied)
+        set_copy_scale(c, x, ms);
     double error = fmin(fabs(dot(c->a, x) - ms) / ms, 1);
     for (int i = 0; i < COST_FEATURES; i++)
         x[i] /= ms;
@@ -108,6 +122,10 @@ int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s) {
 
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s) {
     return (int64_t)((double)cost_expect_ns(c, s) * (1 + MARGIN * c->error));
+}
+
+int64_t cost_copies_ns(const struct cost *c, uint32_t n) {
+    return (int64_t)(c->a[COPIES] * n / 16.0 * 1e6);
 }
 
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,

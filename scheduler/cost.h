@@ -13,14 +13,16 @@
  * (cost_trusted_rows()): the first long prompt comes in chunks that double.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#define COST_FEATURES 6
+#define COST_FEATURES 7
 
 struct cost_shape {
     uint32_t rows, seqs;
     uint64_t context; /* sum over sequences of the positions they read: decode reads keys */
     uint64_t pairs;   /* sum over the rows of prefill chunks of their context: arithmetic */
+    uint32_t copies;  /* pages that go to host memory or come back */
 };
 
 struct cost {
@@ -30,6 +32,7 @@ struct cost {
     double error;                           /* running mean of the relative error */
     uint64_t n_seen;
     uint32_t max_rows; /* of a step that was seen */
+    bool has_copied;
 };
 
 void cost_init(struct cost *c);
@@ -40,6 +43,9 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns);
 /* What is expected; and with a margin for the error made lately, which is what planning uses. */
 int64_t cost_expect_ns(const struct cost *c, const struct cost_shape *s);
 int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
+
+/* What copying @n pages adds to a step. */
+int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 
 /* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is expected. */
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,

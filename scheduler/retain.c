@@ -258,8 +258,9 @@ void retain_take(struct sched *s, const struct request *r) {
     }
     const struct pauses *p = pauses_of(t, r->program);
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
-    if (r->n_preempted == 0 && had > r->n_computed)
-        s->stats.n_recomputed_tokens += had - r->n_computed;
+    uint32_t has = MAX(r->n_computed, r->n_host);
+    if (r->n_preempted == 0 && had > has)
+        s->stats.n_recomputed_tokens += had - has;
 }
 
 void retain_expire(struct sched *s, int64_t now) {

@@ -15,8 +15,7 @@
  * some pages in each step where others decode, all at once where nobody does.
  *
  * Whether: a copy is a loss where computing is faster, which is so for small models on big devices. What a page takes
- * is learnt from the steps that have copies: what they took beyond the cost model's expectation. Computing is asked of the cost
- * model, without what a step costs in any case. Saving counts twice, since it is of use only with the way back.
+ * and what computing takes is asked of the cost model, without what a step costs in any case. Saving counts twice, since it is of use only with the way back.
  *
  * The order makes it right. All copies of a step are made before its rows are computed, one after the other in
  * the order in which they were decided (the engine's contract). So a page may be given out again as soon as its copy has

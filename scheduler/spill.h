@@ -46,7 +46,7 @@ int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pa
                uint64_t page_bytes, const struct cost *cost);
 void spill_deinit(struct spill *p); /* accepts a zeroed one */
 
-/* A step with @n copies took @ns more than it would have without. */
+/* @n copies in a step are taken to have needed @ns of it. */
 void spill_learn(struct spill *p, uint32_t n, int64_t ns);
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for them with a

@@ -328,6 +328,7 @@ static int build(struct sched *s, struct batch *t) {
 
         if (!copy)
             return -ENOMEM;
+        t->shape.copies = s->spill.n_copies;
         spill_take(&s->spill, copy);
     }
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -569,11 +570,10 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns, t->expect_ns + t->draft_ns);
     recorder_step(s, t, ns, now);
-    if (t->b.n_before == 0) /* copies are not in its features */
+    if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
-    else
-        spill_learn(&s->spill, t->b.n_before,
-                    ns - (t->b.n_rows > 0 ? cost_expect_ns(&s->cost, &t->shape) : 0));
+    if (t->b.n_before > 0)
+        spill_learn(&s->spill, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
     s->last_end_ns = now;
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;

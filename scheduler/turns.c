@@ -146,7 +146,8 @@ static double price_ns(const struct sched *s, const struct request *r) {
 
     cost_add(&prompt, hit, r->n_tokens - hit);
     cost_add(&one, r->n_tokens, 1);
-    all = (struct cost_shape){DECODERS, DECODERS, one.context * DECODERS, 0};
+    all =
+        (struct cost_shape){.rows = DECODERS, .seqs = DECODERS, .context = one.context * DECODERS};
     double ms = cost_part_ms(&s->cost, &prompt, &prompt);
     return 1e6 * (ms + cost_part_ms(&s->cost, &all, &one) * (n_out - request_n_out(r)));
 }

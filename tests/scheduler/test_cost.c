@@ -166,3 +166,25 @@ Test(cost, removing_is_the_inverse_of_adding) {
     cr_expect_eq(s.pairs, before.pairs);
     cr_expect_eq(s.seqs, before.seqs);
 }
+
+/* Also when nearly every step has a few copies: what the model gets wrong of the rest is not their price. */
+Test(cost, copies_have_a_price_of_their_own) {
+    const struct machine *m = &machines[0];
+    struct rng r = {3};
+    struct cost c;
+    double seen = 0;
+
+    cost_init(&c);
+    learn(&c, m, &r, 20, 256);
+    for (int i = 0; i < 400; i++) {
+        struct cost_shape s = random_shape(&r, 256);
+
+        s.copies = i % 3 ? 1 : rng_below(&r, 64);
+        double ms = (truth(m, &s) + 0.05 * s.copies) * (1 + m->noise * (2 * rng_unit(&r) - 1));
+        cost_learn(&c, &s, (int64_t)(ms * 1e6));
+        seen += i < 200 ? 0 : (double)cost_copies_ns(&c, 10) / 200;
+    }
+    cr_expect_float_eq(seen, 10 * 50000, 10 * 12500, "%.0f", seen);
+    double e = mean_error(&c, m, &r, 256);
+    cr_expect_lt(e, 0.12, "mean error %.3f", e);
+}

@@ -150,7 +150,8 @@ Test(plan_draft, the_limit_on_the_time_of_a_step_is_kept) {
         for (int i = 0; i < 4; i++)
             decoding(100, 16, 0.97F);
         plan_step(&p);
-        int64_t without = cost_bound_ns(&cost, &(struct cost_shape){4, 4, 400, 0});
+        int64_t without =
+            cost_bound_ns(&cost, &(struct cost_shape){.rows = 4, .seqs = 4, .context = 400});
         cr_expect(without > p.itl_ns || cost_bound_ns(&cost, &p.shape) <= p.itl_ns);
         cr_expect_leq(cost_bound_ns(&cost, &p.shape), MAX(p.max_step_ns, without * 5 / 4));
         cr_expect_gt(p.n_drafts, 0);
