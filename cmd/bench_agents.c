@@ -37,6 +37,7 @@ static const char usage[] =
     "  --keys PREFIX         tenant N sends the API key PREFIXN (default: all send the same)\n"
     "  --no-sessions         do not name sessions (x-session-id)\n"
     "  --echo                the conversation continues with what the server said\n"
+    "  --during TENANT       also inter-token times while a turn of this tenant waits\n"
     "  --retries N           after so many refusals a turn is given up (no limit)\n"
     "  --json FILE           the result as JSON (-: stdout, the table then goes to "
     "stderr)\n" TARGET_USAGE;
@@ -61,7 +62,7 @@ struct agents {
     struct bench_target target;
     const char *trace_path, *values, *keys, *json;
     double tokens, times;
-    uint32_t without, max_retries;
+    uint32_t without, during, max_retries;
     bool sessions, echo;
 
     struct trace_file trace;
@@ -377,6 +378,10 @@ static void free_slots(struct agents *s) {
     free(s->slot);
 }
 
+static struct tenant *during(struct agents *s) {
+    return s->during < TENANTS ? &s->result.tenant[s->during] : NULL;
+}
+
 static int write_json(struct agents *s) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *c;
@@ -393,7 +398,7 @@ static int write_json(struct agents *s) {
     yyjson_mut_obj_add_bool(d, c, "sessions", s->sessions);
     yyjson_mut_obj_add_bool(d, c, "echo", s->echo);
     yyjson_mut_obj_add_bool(d, root, "interrupted", interrupted != 0);
-    bench_tenants_json(&s->result, d, root);
+    bench_tenants_json(&s->result, during(s), d, root);
     return bench_json_write(d, s->json);
 }
 
@@ -401,7 +406,8 @@ static int report(struct agents *s) {
     uint64_t n = 0;
     int code = CLI_OK;
 
-    bench_tenants_print(&s->result, s->json && strcmp(s->json, "-") == 0 ? stderr : stdout);
+    bench_tenants_print(&s->result, during(s),
+                        s->json && strcmp(s->json, "-") == 0 ? stderr : stdout);
     for (uint32_t i = 0; i < TENANTS; i++)
         n += s->result.tenant[i].n_finished;
     if (s->json)
@@ -448,6 +454,7 @@ int bench_cmd_agents(int argc, char **argv) {
     struct agents s = {.tokens = 1,
                        .times = 1,
                        .without = UINT32_MAX,
+                       .during = UINT32_MAX,
                        .max_retries = UINT32_MAX,
                        .sessions = true};
     const struct cli_option options[] = {
@@ -456,6 +463,7 @@ int bench_cmd_agents(int argc, char **argv) {
         {"times", CLI_DOUBLE, &s.times, 1e-6, 1e6},
         {"set", CLI_TEXT, &s.values, 0, 0},
         {"without", CLI_U32, &s.without, 0, TENANTS - 1},
+        {"during", CLI_U32, &s.during, 0, TENANTS - 1},
         {"keys", CLI_TEXT, &s.keys, 0, 0},
         {"no-sessions", CLI_FALSE, &s.sessions, 0, 0},
         {"echo", CLI_TRUE, &s.echo, 0, 0},

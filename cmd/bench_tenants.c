@@ -17,33 +17,47 @@ void bench_tenants_deinit(struct bench_tenants *r) {
         samples_deinit(&t->worst);
         samples_deinit(&t->job);
         samples_deinit(&t->refusal);
-        free(t->wait);
+        free(t->wait.v);
+        free(t->gap.v);
     }
     *r = (struct bench_tenants){0};
 }
 
-static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
-    if (t->n_waits == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 64;
-        struct span *grown = reallocarray(t->wait, cap, sizeof(*grown));
+static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 64;
+        struct span *grown = reallocarray(s->v, cap, sizeof(*grown));
 
         if (!grown)
             return -ENOMEM;
-        t->wait = grown;
-        t->cap = cap;
+        s->v = grown;
+        s->cap = cap;
     }
-    t->wait[t->n_waits++] = (struct span){from_ns, to_ns};
-    return samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
+    s->v[s->n++] = (struct span){from_ns, to_ns};
+    return 0;
+}
+
+static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
+    int e = add_span(&t->wait, from_ns, to_ns);
+
+    return e < 0 ? e : samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
 }
 
 /* A first token came, and others perhaps. */
 static int add_stream(struct tenant *t, const struct bench_request *q, int64_t due_ns) {
-    double worst = 0;
     int e = add_wait(t, due_ns, q->first_ns);
+    int64_t at_ns = q->first_ns;
+    double worst = 0;
 
     for (size_t i = 0; e == 0 && i < q->gaps.n; i++) {
-        e = samples_add(&t->itl, q->gaps.v[i]);
-        worst = MAX(worst, q->gaps.v[i]);
+        double gap_s = q->gaps.v[i];
+        int64_t from_ns = at_ns;
+
+        at_ns += (int64_t)(gap_s * 1e9);
+        worst = MAX(worst, gap_s);
+        e = samples_add(&t->itl, gap_s);
+        if (e == 0)
+            e = add_span(&t->gap, from_ns, at_ns);
     }
     if (e == 0 && q->gaps.n)
         e = samples_add(&t->worst, worst);
@@ -93,14 +107,19 @@ static int by_beginning(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static void sort_waits(struct tenant *t) {
+    if (t->wait.n)
+        qsort(t->wait.v, t->wait.n, sizeof(*t->wait.v), by_beginning);
+}
+
 /* The part of the time in which at least one turn waited. */
 static double waiting(const struct bench_tenants *r, struct tenant *t) {
     int64_t covered_ns = 0, to_ns = r->start_ns;
 
-    if (t->n_waits)
-        qsort(t->wait, t->n_waits, sizeof(*t->wait), by_beginning);
-    for (size_t i = 0; i < t->n_waits; i++) {
-        int64_t from_ns = MAX(t->wait[i].from_ns, to_ns), end_ns = MIN(t->wait[i].to_ns, r->end_ns);
+    sort_waits(t);
+    for (size_t i = 0; i < t->wait.n; i++) {
+        const struct span *w = &t->wait.v[i];
+        int64_t from_ns = MAX(w->from_ns, to_ns), end_ns = MIN(w->to_ns, r->end_ns);
 
         if (end_ns > from_ns) {
             covered_ns += end_ns - from_ns;
@@ -108,6 +127,22 @@ static double waiting(const struct bench_tenants *r, struct tenant *t) {
         }
     }
     return (double)covered_ns / (double)MAX(r->end_ns - r->start_ns, (int64_t)1);
+}
+
+int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out) {
+    int e = 0;
+
+    *out = (struct samples){0};
+    for (size_t i = 0; e == 0 && i < t->gap.n; i++) {
+        const struct span *g = &t->gap.v[i];
+        bool within = false;
+
+        for (size_t k = 0; !within && k < other->wait.n; k++)
+            within = g->from_ns < other->wait.v[k].to_ns && g->to_ns > other->wait.v[k].from_ns;
+        if (within)
+            e = samples_add(out, (double)(g->to_ns - g->from_ns) * 1e-9);
+    }
+    return e;
 }
 
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
@@ -220,10 +255,28 @@ static void print_notes(struct bench_tenants *r, struct tenant *all, FILE *f) {
         fprintf(f, "%" PRIu64 " turns failed: %s\n", all->n_failed, r->first_error);
 }
 
-void bench_tenants_print(struct bench_tenants *r, FILE *f) {
+static void print_during(struct bench_tenants *r, struct tenant *during, FILE *f) {
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        struct tenant *t = &r->tenant[i];
+        struct samples gaps;
+
+        if (!t->here || t == during || bench_tenants_during(t, during, &gaps) < 0)
+            continue;
+        struct summary s = samples_summary(&gaps);
+        fprintf(f,
+                "while %s waited: %s between tokens, ms: p50 %.1f, p90 %.1f, p99 %.1f, longest "
+                "%.1f (%zu)\n",
+                during->name, t->name, 1e3 * s.p50, 1e3 * s.p90, 1e3 * s.p99, 1e3 * s.max, s.n);
+        samples_deinit(&gaps);
+    }
+}
+
+void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f) {
     struct tenant all = add_up(r);
 
     print_notes(r, &all, f);
+    if (during)
+        print_during(r, during, f);
     fprintf(f,
             "%-12s %5s %11s %9s %6s %8s | %23s | %28s | %15s | %6s %7s\n"
             "%-12s %5s %11s %9s %6s %8s | %7s %7s %7s | %6s %6s %6s %7s | %7s %7s | %6s %7s\n",
@@ -234,6 +287,18 @@ void bench_tenants_print(struct bench_tenants *r, FILE *f) {
         if (r->tenant[i].here)
             print_tenant(&r->tenant[i], all.n_prompt + all.n_out, f);
     free_sum(&all);
+}
+
+static void json_during(const struct tenant *t, struct tenant *during, yyjson_mut_doc *d,
+                        yyjson_mut_val *v) {
+    struct samples gaps;
+
+    if (bench_tenants_during(t, during, &gaps) == 0) {
+        struct summary s = samples_summary(&gaps);
+
+        bench_json_summary(d, v, "itl_during_ms", &s, 1e3);
+    }
+    samples_deinit(&gaps);
 }
 
 static void json_tenant(struct tenant *t, yyjson_mut_doc *d, yyjson_mut_val *v) {
@@ -277,7 +342,8 @@ static void json_tenant(struct tenant *t, yyjson_mut_doc *d, yyjson_mut_val *v) 
     }
 }
 
-void bench_tenants_json(struct bench_tenants *r, yyjson_mut_doc *d, yyjson_mut_val *root) {
+void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
+                        yyjson_mut_val *root) {
     struct tenant all = add_up(r);
     yyjson_mut_val *list;
     uint32_t n;
@@ -299,6 +365,8 @@ void bench_tenants_json(struct bench_tenants *r, yyjson_mut_doc *d, yyjson_mut_v
             yyjson_mut_obj_add_uint(d, v, "tenant", i);
             yyjson_mut_obj_add_real(d, v, "waiting", waiting(r, &r->tenant[i]));
             json_tenant(&r->tenant[i], d, v);
+            if (during)
+                json_during(&r->tenant[i], during, d, v);
         }
     free_sum(&all);
 }

@@ -22,6 +22,11 @@ struct span {
     int64_t from_ns, to_ns;
 };
 
+struct spans {
+    struct span *v;
+    size_t n, cap;
+};
+
 struct tenant {
     char name[24];
     bool here;
@@ -35,8 +40,8 @@ struct tenant {
     uint64_t n_prompt, n_cached, n_out,
         n_received;                                /* received: pieces, unfinished turns included */
     struct samples ttft, itl, worst, job, refusal; /* seconds */
-    struct span *wait;                             /* turns that waited for their first token */
-    size_t n_waits, cap;
+    struct spans wait;                             /* turns that waited for their first token */
+    struct spans gap;                              /* the inter-token times */
 };
 
 struct bench_tenants {
@@ -62,5 +67,11 @@ int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct be
  * are fewer than two. */
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
-void bench_tenants_print(struct bench_tenants *r, FILE *f);
-void bench_tenants_json(struct bench_tenants *r, yyjson_mut_doc *d, yyjson_mut_val *root);
+/* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited for its first token.
+ * The samples are the caller's to free. 0 or -ENOMEM. */
+int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
+
+/* @during (NULL: none): the tenant for which bench_tenants_during() is told, too. */
+void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f);
+void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_mut_doc *d,
+                        yyjson_mut_val *root);

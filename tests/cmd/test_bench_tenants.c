@@ -86,6 +86,20 @@ Test(bench_tenants, jain_is_of_all_or_of_those_that_could_use_more) {
     bench_tenants_deinit(&r);
 }
 
+Test(bench_tenants, gaps_during_anothers_wait_are_told_apart) {
+    struct bench_tenants r = {.start_ns = 0};
+    struct samples gaps;
+
+    r.tenant[1] = r.tenant[2] = (struct tenant){.here = true, .weight = 1};
+    finish(&r, 1, stream(0, 1, 1, 10), 10); /* pieces at 1, 2 ... 10 */
+    finish(&r, 2, stream(4.5, 6.5, 0.1, 2), 2);
+    cr_assert(bench_tenants_during(&r.tenant[1], &r.tenant[2], &gaps) == 0);
+    cr_assert(gaps.n == 3 && near(samples_summary(&gaps).max, 1)); /* 4-5, 5-6, 6-7 */
+    samples_deinit(&gaps);
+    cr_assert(bench_tenants_during(&r.tenant[2], &r.tenant[1], &gaps) == 0 && gaps.n == 0);
+    bench_tenants_deinit(&r);
+}
+
 Test(bench_tenants, refusals_are_counted_apart) {
     struct bench_tenants r = {.tenant[1] = {.here = true, .weight = 1}};
     struct bench_request q;

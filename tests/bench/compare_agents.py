@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+"""Replays the simulator's traces, scaled down for a CPU, against weft, against weft as a plain first-come-first-served
+server, and against llama-server: interleaved runs on the same machine, the same file, threads, text and KV memory.
+
+usage: compare_agents.py [--llama DIR] [--model FILE.gguf] [--build DIR] [--threads N] [--runs N] [--only ROW,...]
+                         [--servers NAME,...] [--json FILE]
+
+  weft    the trace's tenants with keys and weights, sessions named, defaults otherwise
+  fcfs    the same daemon with one tenant: no keys, no sessions, retention off
+  llama   llama-server from DIR: 16 slots that share as much KV memory, no prompt cache beside it, defaults otherwise
+
+Without --model one is made (random weights, 40 M parameters). Speculation is off: what random weights say repeats itself.
+
+Rows:
+  flood        tenants.trace: eight tenants; a ninth sends ten times what is served. With and without it
+  tools        tools.trace: agents with a common prompt; KV memory for half of what they would like to keep
+  long_prompt  long_prompt.trace: eight agents decode while a long prompt arrives
+  overload     overload.trace: ten times what can be served, beside what is served at most
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+TRACES = HERE.parent / "sim" / "traces"
+SERVERS = ("weft", "fcfs", "llama")
+SYNTH = ["--arch", "llama", "--shape", "n_layer=8,n_embd=512,n_head=8,n_kv=2,head_dim=64,n_ff=1536,context=32768",
+         "--n-vocab", "16000", "--format", "Q4_K_M", "--seed", "1"]
+KEY = "weft-bench-key-"
+
+
+# -- servers -----------------------------------------------------------------------------------------------
+
+
+def tenants_of(trace):
+    """{number: {"weight", "class"}} of the agents of a trace."""
+    found = {}
+    for line in trace.read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["agents"]:
+            keys = dict(w.split("=", 1) for w in words[2:])
+            found.setdefault(int(keys.get("tenant", 0)), {
+                "weight": int(keys.get("weight", 1000)) / 1000,
+                "class": ("normal", "interactive", "batch")[int(keys.get("class", 0))],
+            })
+    return found
+
+
+def tenant_files(folder, trace):
+    tenants = tenants_of(trace)
+    keys, conf = folder / "keys", folder / "tenants.conf"
+    keys.write_text("".join(f"t{n}:{KEY}{n}\n" for n in tenants))
+    conf.write_text("".join(f"[t{n}]\nweight = {t['weight']}\nclass = {t['class']}\n" for n, t in tenants.items()))
+    return ["--api-keys", keys, "--tenants", conf]
+
+
+def weft_command(a, row, folder, own):
+    command = [a.build / "weftd", "--model", a.model, "--threads", a.threads, "--listen", f"127.0.0.1:{a.port}",
+               "--kv-pages", row["kv_tokens"] // 32, "--page-tokens", 32, "--max-context", row["context"],
+               "--max-connections", 8192, "--speculation", "off", "--log-level", "warn"]
+    return command + (tenant_files(folder, TRACES / row["trace"]) if own else ["--retention", "off"])
+
+
+def llama_command(a, row):
+    return [a.llama / "llama-server", "-m", a.model, "-t", a.threads, "-np", 16, "-c", row["kv_tokens"], "--kv-unified",
+            "--cache-ram", 0, "--port", a.port, "--no-webui", "--log-disable"]
+
+
+def memory_kib(pid):
+    """Of a process and its children; 0 when it is gone."""
+    try:
+        kib = next(int(x.split()[1]) for x in open(f"/proc/{pid}/status") if x.startswith("VmRSS"))
+        children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+        return kib + sum(memory_kib(c) for c in children)
+    except (OSError, StopIteration):
+        return 0
+
+
+class Server:
+    def __init__(self, a, row, name):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-agents-"))
+        command = llama_command(a, row) if name == "llama" else weft_command(a, row, self.folder, name == "weft")
+        self.log = open(self.folder / "log", "w+")
+        self.url = f"http://127.0.0.1:{a.port}"
+        self.process = subprocess.Popen([str(c) for c in command], stdout=self.log, stderr=self.log)
+        end = time.monotonic() + 120
+        while not self.healthy():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.log.seek(0)
+                sys.exit(f"{command[0]} does not serve:\n" + self.log.read()[-2000:])
+            time.sleep(0.1)
+
+    def healthy(self):
+        try:
+            return urllib.request.urlopen(self.url + "/health", timeout=5).status == 200
+        except OSError:
+            return False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder)
+
+
+def replay(a, row, name, *flags, **values):
+    """One run against a fresh server: the result of weft-bench agents, and the server's memory at its end."""
+    with Server(a, row, name) as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
+        sets = {**row.get("set", {}), **values}
+        command = [a.build / "weft-bench", "agents", "--trace", TRACES / row["trace"], "--url", server.url, "--endpoint", "completions",
+                   "--tokens", row["tokens"], "--times", row["times"], "--words-per-token", a.words_per_token, "--json", file.name,
+                   *(["--set", ",".join(f"{k.replace('__', '.')}={v}" for k, v in sets.items())] if sets else []),
+                   *(["--keys", KEY] if name == "weft" else ["--no-sessions"]), *flags]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            server.log.seek(0)
+            sys.exit(f"{name}: {done.stderr}\n{server.log.read()[-2000:]}")
+        if a.tables:
+            print(f"-- {name} {' '.join(map(str, flags))} {values}\n{done.stdout}", file=sys.stderr, flush=True)
+        result = json.load(open(file.name))
+        result["server_memory_mib"] = round(memory_kib(server.process.pid) / 1024, 1)
+        return result
+
+
+def measure_words(a):
+    """Words for each token of the model's vocabulary, once for all servers, so that the text is the same."""
+    row = {"kv_tokens": 4096, "context": 4096, "trace": "tools.trace"}
+    with Server(a, row, "fcfs") as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([str(c) for c in (
+            a.build / "weft-bench", "agents", "--trace", TRACES / "tools.trace", "--url", server.url, "--endpoint", "completions",
+            "--tokens", 0.01, "--times", 0.001, "--set", "a.count=1,a.turns=1", "--json", file.name)], check=True, capture_output=True)
+        return json.load(open(file.name))["config"]["words_per_token"]
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+#
+# A row's function runs one server once and returns {figure: number}.
+
+BEHAVED = range(1, 9)
+
+
+def total(r, key, tenants):
+    return sum(t[key] for t in r["tenants"] if t["tenant"] in tenants)
+
+
+def median_of(r, tenants, key, q):
+    return statistics.median(t[key][q] for t in r["tenants"] if t["tenant"] in tenants)
+
+
+def run_flood(a, row, name):
+    calm = replay(a, row, name, "--without", 9)
+    flood = replay(a, row, name)
+    turns = [total(r, "finished", BEHAVED) for r in (calm, flood)]
+    ttft = [median_of(r, BEHAVED, "ttft_ms", "p99") for r in (calm, flood)]
+    return {
+        "turns without the flood": turns[0],
+        "turns with it": turns[1],
+        "of a fair part (8/9), %": 100 * turns[1] / (turns[0] * 8 / 9),
+        "first token p99 without, ms": ttft[0],
+        "first token p99 with, ms": ttft[1],
+        "first token p50 with, ms": median_of(flood, BEHAVED, "ttft_ms", "p50"),
+        "between tokens p99 with, ms": median_of(flood, BEHAVED, "itl_ms", "p99"),
+        "unanswered of the eight": total(flood, "unanswered", BEHAVED),
+        "all output tokens/s with": flood["output_tokens_per_s"],
+        **refusals(flood), **health(flood),
+    }
+
+
+def refusals(r):
+    t = r["all"]["refusal_ms"]
+    return {"refused": t["n"], "without Retry-After": r["all"]["refused_without_retry_after"],
+            "refusal p50, ms": t["p50"], "refusal p99, ms": t["p99"], "refusal longest, ms": t["max"]}
+
+
+def health(r):
+    return {"failed turns": r["all"]["failed"], "short answers": r["all"]["short"], "memory at the end, MiB": r["server_memory_mib"]}
+
+
+def run_tools(a, row, name):
+    r = replay(a, row, name)
+    t = r["all"]
+    return {
+        "jobs done": t["jobs"],
+        "of jobs": t["jobs_all"],
+        "all done, s": r["seconds"],
+        "median job, s": t["job_s"]["p50"],
+        "turns/s": r["turns_per_s"],
+        "cached, %": 100 * t["cached_tokens"] / max(t["prompt_tokens"], 1),
+        "first token p50, ms": t["ttft_ms"]["p50"],
+        "first token p99, ms": t["ttft_ms"]["p99"],
+        **health(r),
+    }
+
+
+def run_long(a, row, name):
+    r = replay(a, row, name, "--during", 2)
+    chat, book = r["tenants"]
+    return {
+        "during the prompt: between tokens p50, ms": chat["itl_during_ms"]["p50"],
+        "during the prompt: p90, ms": chat["itl_during_ms"]["p90"],
+        "during the prompt: p99, ms": chat["itl_during_ms"]["p99"],
+        "during the prompt: longest, ms": chat["itl_during_ms"]["max"],
+        "tokens heard meanwhile": chat["itl_during_ms"]["n"],
+        "the prompt's first token, ms": book["ttft_ms"]["max"],
+        "in all: between tokens p50, ms": chat["itl_ms"]["p50"],
+        "jobs done": r["all"]["jobs"],
+        **health(r),
+    }
+
+
+def run_overload(a, row, name):
+    """The peak is the most that is done at loads about what can be served."""
+    much = replay(a, row, name)
+    done = max(much["all"]["finished"], 20)
+    sent = much["all"]["turns"]
+    some = [replay(a, row, name, one__count=int(done * x)) for x in (1.0, 1.3)]
+    peak = max(r["output_tokens_per_s"] for r in some)
+    return {
+        "offered / served": sent / done,
+        "requests done": much["all"]["finished"],
+        "output tokens/s": much["output_tokens_per_s"],
+        "at most, tokens/s": peak,
+        "of the peak, %": 100 * much["output_tokens_per_s"] / peak,
+        "first token p50, ms": much["all"]["ttft_ms"]["p50"],
+        "unanswered": much["all"]["unanswered"],
+        **refusals(much), **health(much),
+    }
+
+
+ROWS = {
+    # Numbers of tokens are a sixteenth of the trace's (a 40 M model on a CPU instead of 8 G on an H200), times a fifth.
+    "flood": {"run": run_flood, "trace": "tenants.trace", "tokens": 1 / 16, "times": 0.2, "kv_tokens": 24576, "context": 4096,
+              "set": {"flood.count": 2000, "until": 125000}},
+    "tools": {"run": run_tools, "trace": "tools.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 10240, "context": 4096,
+              "set": {"until": 180000}},
+    "long_prompt": {"run": run_long, "trace": "long_prompt.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 12288, "context": 8192,
+                    "set": {"chat.turns": 5, "chat.output": "3200-6400", "until": 200000}},
+    "overload": {"run": run_overload, "trace": "overload.trace", "tokens": 1 / 16, "times": 0.4, "kv_tokens": 16384, "context": 2048,
+                 "set": {"one.count": 2500}},
+}
+
+
+# -- the whole ---------------------------------------------------------------------------------------------
+
+
+def cpu_name():
+    for line in open("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def commit():
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
+    return done.stdout.strip()
+
+
+def print_row(name, runs, servers):
+    print(f"\n{name:44}" + "".join(f"{s:>12}" for s in servers))
+    for figure in runs[servers[0]][0]:
+        values = [statistics.median(r[figure] for r in runs[s]) for s in servers]
+        print(f"  {figure:42}" + "".join(f"{v:12.1f}" for v in values), flush=True)
+
+
+def synth(a):
+    path = pathlib.Path(tempfile.gettempdir()) / "weft-compare-agents.gguf"
+    subprocess.run([str(a.build / "weft-gguf"), "synth", *SYNTH, "-o", str(path)], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("--llama", type=pathlib.Path)
+    p.add_argument("--model", type=pathlib.Path)
+    p.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--runs", type=int, default=2)
+    p.add_argument("--port", type=int, default=18090)
+    p.add_argument("--only", default=",".join(ROWS))
+    p.add_argument("--servers", default=",".join(SERVERS))
+    p.add_argument("--tables", action="store_true", help="the table of every run on stderr")
+    p.add_argument("--json", type=pathlib.Path)
+    a = p.parse_args()
+    servers = [s for s in a.servers.split(",") if s != "llama" or a.llama]
+    a.build = a.build.resolve()
+    a.model = a.model or synth(a)
+    a.words_per_token = measure_words(a)
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "command": f"tests/bench/compare_agents.py --threads {a.threads} --runs {a.runs} --only {a.only} --servers {','.join(servers)}",
+        "cpu": cpu_name(),
+        "threads": a.threads,
+        "model": "weft-gguf synth " + " ".join(SYNTH) if a.model.name == "weft-compare-agents.gguf" else a.model.name,
+        "words_per_token": a.words_per_token,
+        "rows": {},
+    }
+    for name in a.only.split(","):
+        row = ROWS[name]
+        runs = {s: [] for s in servers}
+        for i in range(a.runs):
+            for s in servers if i % 2 == 0 else servers[::-1]:
+                began = time.monotonic()
+                runs[s].append(row["run"](a, row, s))
+                print(f"  {name} run {i + 1}, {s}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        print_row(name, runs, servers)
+        result["rows"][name] = {"settings": {k: v for k, v in row.items() if k != "run"}, "runs": runs}
+        if a.json:
+            a.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+main()
