@@ -36,6 +36,7 @@ struct api_model {
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     bool pools_mean; /* its embeddings are means over all tokens, if nobody says otherwise */
     int64_t created_unix;
+    const char *recipe; /* engine_info.recipe once the worker is there, or NULL */
 };
 
 struct api_opts {

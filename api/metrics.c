@@ -171,6 +171,11 @@ static void put_load(struct page *p, const struct api *a) {
     head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
     put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->labels,
         a->model->page_tokens, a->model->n_pages);
+    if (a->model->recipe) {
+        head(p, "weft_engine_info", "gauge", "How steps are computed.");
+        put(p, "weft_engine_info{%s,determinism=\"%s\"} 1\n", p->labels,
+            strncmp(a->model->recipe, "fast", 4) == 0 ? "fast" : "strict");
+    }
     counter(p, "vllm:num_preemptions_total", "Generations preempted.", w->n_preemptions);
     counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up.", w->n_lookup_tokens);
     counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found.", w->n_hit_tokens);

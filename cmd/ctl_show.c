@@ -130,6 +130,7 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats) {
         ctl_duration(stats, "uptime_s", 1).s);
     ADD("model      %s, context %s, %s pages of %s tokens\n", ctl_text(m, "id").s,
         ctl_number(m, "max_context").s, ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
+    ADD("  recipe   %s\n", ctl_text(m, "determinism").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
 }

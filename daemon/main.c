@@ -43,7 +43,7 @@ struct front {
     uv_signal_t term, interrupt, hup;
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
-    char url[300];
+    char url[300], recipe[400];     /* recipe: of the worker */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     uint32_t n_inherited;
     bool draining, closing, was_ready;
@@ -242,6 +242,8 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
     f->model.n_pages = m->n_pages;
     f->model.page_tokens = m->page_tokens;
     f->model.n_embd = m->n_embd;
+    snprintf(f->recipe, sizeof(f->recipe), "%.*s", (int)m->recipe.len, m->recipe.data);
+    f->model.recipe = f->recipe;
     if (f->draining)
         return;
     for (uint32_t i = 0; i < f->n_inherited; i++) {

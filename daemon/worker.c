@@ -120,6 +120,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         .max_wants = m->max_rows,
         .kv_type = m->kv_type,
         .digest = m->digest,
+        .fast = m->fast,
         .progress = on_progress,
         .progress_ctx = w,
     };
@@ -207,6 +208,7 @@ static int send_ready(struct worker *w) {
         .arch = {i->arch, (uint32_t)strlen(i->arch)},
         .backend = {i->backend, (uint32_t)strlen(i->backend)},
         .isa = {i->isa, (uint32_t)strlen(i->isa)},
+        .recipe = {i->recipe, (uint32_t)strlen(i->recipe)},
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));

@@ -186,6 +186,7 @@ static void send_open(struct workers *w) {
         .host_kv_bytes = c->host_kv_memory,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
         .no_retention = strcmp(c->retention, "off") == 0,
+        .fast = strcmp(c->determinism, "fast") == 0,
     };
 
     buf_clear(&w->out);
@@ -217,6 +218,9 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
               w->process.pid, (int)m->arch.len, m->arch.data, (int)m->backend.len, m->backend.data,
               (int)m->isa.len, m->isa.data, m->n_threads, m->n_pages, m->page_tokens,
               m->max_context, (long long)(w->progress_ns - w->started_ns) / 1000000);
+    if (strcmp(w->opts.config->determinism, "fast") == 0)
+        log_event(m->recipe.len && *m->recipe.data == 'f' ? WLOG_INFO : WLOG_WARN, "determinism",
+                  "recipe=\"%.*s\"", (int)m->recipe.len, m->recipe.data);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
     w->served = true;

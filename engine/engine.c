@@ -173,7 +173,9 @@ static void fill_info(struct engine *e) {
     i->backend = e->ops->name;
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
-    i->recipe = e->ops->recipe ? e->ops->recipe(e->be) : "strict";
+    i->recipe = e->ops->recipe ? e->ops->recipe(e->be)
+                : e->opts.fast ? "strict: only cuda has anything else"
+                               : "strict";
     i->n_vocab = s->n_vocab;
     i->n_embd = s->n_embd;
     i->n_layer = s->n_layer;

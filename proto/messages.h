@@ -63,6 +63,7 @@ struct msg_open {
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes, host_kv_bytes;
     uint32_t no_retention; /* likewise */
+    uint32_t fast;         /* determinism = fast: 0 or 1 */
 };
 
 struct msg_progress {
@@ -75,6 +76,7 @@ struct msg_ready {
     uint64_t weight_bytes, page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
+    struct str recipe; /* engine_info.recipe */
 };
 
 enum submit_flags {

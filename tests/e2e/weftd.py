@@ -3,6 +3,7 @@
 A test file calls `main(globals())`: every function whose name begins with test_ is a test; its docstring or name
 is what it promises. `Skip("why")` raised inside skips it.
 """
+import glob
 import http.client
 import json
 import os
@@ -26,6 +27,19 @@ BACKEND = os.environ.get("WEFT_BACKEND", "cpu")
 
 class Skip(Exception):
     pass
+
+
+def has_device():
+    return bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
+
+
+def cannot_run():
+    """Why the backend of WEFT_BACKEND computes nothing here, or None."""
+    if BACKEND != "cuda":
+        return None
+    if not (BUILD / "weft-cuda.so").exists():
+        return "weft-cuda.so was not built"
+    return None if has_device() else "no CUDA device"
 
 
 def program(name):
@@ -217,6 +231,9 @@ def main(names):
     wanted = sys.argv[1:]
     tests = [(n, f) for n, f in tests if not wanted or any(w in n for w in wanted)]
     failed = 0
+    if cannot_run():
+        print(f"1..0 # SKIP {cannot_run()}", flush=True)
+        return
     print(f"1..{len(tests)}", flush=True)
     for i, (name, function) in enumerate(tests, 1):
         title = name[5:].replace("_", " ")
