@@ -268,7 +268,7 @@ static void act(struct run *u, const struct action *a) {
 
 /* ---- the run ---- */
 
-static void options(const struct swarm *w, struct sim_opts *o) {
+static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts *o) {
     *o = (struct sim_opts){
         .drafts = (enum sim_drafts)w->drafts,
         .sched = {.max_seqs = w->seqs,
@@ -289,7 +289,7 @@ static void options(const struct swarm *w, struct sim_opts *o) {
         .n_host_pages = w->host_pages,
         .page_tokens = w->page_tokens,
         .max_context = w->context,
-        .max_clients = SWARM_ACTIONS,
+        .max_clients = MAX(n_requests, 1),
         .end_per_1024 = w->end,
         .step_ns = (int64_t)w->fixed_us * 1000,
         .row_ns = (int64_t)w->row_us * 1000,
@@ -397,9 +397,12 @@ static struct run *prepare(const struct swarm_case *c) {
 
 void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at) {
     struct run *u = prepare(c);
+    uint32_t n_requests = 0;
     struct sim_opts o;
 
-    options(&u->w, &o);
+    for (uint32_t i = 0; i < u->n_actions; i++)
+        n_requests += u->action[i].kind == ARRIVE;
+    options(&u->w, n_requests, &o);
     sim_init(&u->sim, &o);
     run_with_faults(u, total, at);
     run_to_the_end(u, total);

@@ -64,6 +64,11 @@ static void check_drafts(const struct sim *s, const struct sim_client *c,
          it->n_draft == 0 || !(o->no_speculation || c->m.flags & SUBMIT_NO_SPECULATION));
 }
 
+/* Whether @r is the request that is found by its id. */
+static bool is_found(struct sim *s, const struct sim_client *c, const struct request *r) {
+    return c->n_ends > 0 ? *sched_slot(s->sched, r->id) == r : c->request == r;
+}
+
 static void check_flight(struct sim *s, const struct batch *t) {
     const struct suspects *page = &s->suspects;
 
@@ -77,7 +82,7 @@ static void check_flight(struct sim *s, const struct batch *t) {
         c->n_flights++;
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
-        HOLD(s, c, FLIGHTS, r->n_flights > 0 && *sched_slot(s->sched, r->id) == r);
+        HOLD(s, c, FLIGHTS, r->n_flights > 0 && is_found(s, c, r));
         for (uint32_t k = 0; k < page->n && !suspect; k++)
             suspect = page->ids[k] == r->id;
         HOLD(s, c, SUSPECTS, suspect);
@@ -105,6 +110,15 @@ static void check_news(const struct sim *s, const struct sim_client *c, const st
     HOLD(s, c, NEWS, !(sim_is_warm(c) ? end : news) || !list_empty(&r->news));
 }
 
+/* Most pages of the simulation are short. */
+static bool are_equal(const int32_t *a, const int32_t *b, uint32_t n) {
+    if (n > 8)
+        return memcmp(a, b, n * sizeof(*a)) == 0;
+    while (n > 0 && a[n - 1] == b[n - 1])
+        n--;
+    return n == 0;
+}
+
 static void check_running(struct sim *s, const struct sim_client *c, const struct request *r) {
     const struct kv_pager *p = s->sched->pager;
     uint32_t t = s->opts.page_tokens, n;
@@ -118,8 +132,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
     HOLD(s, c, CHASE, c->n_flights > 0 || kv_seq_committed(r->seq) == r->n_computed);
     for (uint32_t i = 0; i < r->seq->n_published; i++)
         HOLD(s, c, CONTENT,
-             memcmp(pool_tokens(&p->pool, &p->pool.page[page[i]]), r->tokens + i * t,
-                    t * sizeof(*r->tokens)) == 0);
+             are_equal(p->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t, t));
 }
 
 static void check_request(struct sim *s, struct sim_client *c, const struct request *r) {
@@ -149,14 +162,13 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
     for (const struct list *node = l->next; node != l; node = node->next, n++) {
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
-        HOLD(s, client_of(s, r), ONE_PLACE, r->state == state && n < n_in_state);
-        HOLD(s, client_of(s, r), ONE_PLACE, r->compiling == (l == &s->sched->compiling));
-        HOLD(s, client_of(s, r), STANDING,
-             r->compiling || !before || queue_before(before, &r->queued.standing));
+        const struct sim_client *c = client_of(s, r);
+
+        HOLD(s, c, ONE_PLACE, r->state == state && n < n_in_state);
+        HOLD(s, c, ONE_PLACE, r->compiling == (l == &s->sched->compiling));
+        HOLD(s, c, STANDING, r->compiling || !before || queue_before(before, &r->queued.standing));
         before = &r->queued.standing;
-        const struct submit *m = &client_of(s, r)->m;
-        HOLD(s, client_of(s, r), STANDING,
-             before->key == m->arrived_ns + m->priority * QUEUE_LEVEL_NS);
+        HOLD(s, c, STANDING, before->key == c->m.arrived_ns + c->m.priority * QUEUE_LEVEL_NS);
     }
     HOLD(s, NULL, ONE_PLACE, n == n_in_state);
 }
@@ -179,7 +191,7 @@ static void check_requests(struct sim *s) {
 
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
-        const struct request *r = *sched_slot(s->sched, c->m.id);
+        const struct request *r = c->request;
 
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
@@ -231,7 +243,7 @@ static bool somebody_goes_on(struct sim *s, const struct list *l, const struct r
 static void check_yields(struct sim *s, bool ends) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
-        const struct request *r = *sched_slot(s->sched, c->m.id);
+        const struct request *r = c->request;
 
         if (r->n_preempted > c->n_preempted && !sim_is_warm(c))
             HOLD(s, c, YIELD,
@@ -342,8 +354,12 @@ void rules_after(struct sim *s, int r) {
     uint64_t n_finished = s->was.n_ended;
 
     s->was.n_ended = s->stats.n_finished;
-    for (uint32_t i = 0; i < s->n_live; i++)
-        s->client[s->live[i]].n_flights = s->client[s->live[i]].n_drafts_out = 0;
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        struct sim_client *c = &s->client[s->live[i]];
+
+        c->n_flights = c->n_drafts_out = 0;
+        c->request = *sched_slot(s->sched, c->m.id);
+    }
     check_flights(s);
     check_requests(s);
     check_yields(s, s->stats.n_finished > n_finished);

@@ -75,7 +75,8 @@ struct sim_client {
     int64_t first_ns, end_ns;  /* when the first token and the end were told */
     int64_t last_ns, worst_ns; /* of the latest token; the longest time between two */
     char text[400];
-    /* Of the rules. */
+    /* Of the rules; what is found by its id after this step. */
+    const struct request *request;
     uint32_t n_preempted, n_flights, n_drafts_out, n_rowless;
 };
 
