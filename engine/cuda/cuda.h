@@ -178,8 +178,9 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
 };
-/* y (+)= W x + bias. */
+/* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
 
@@ -193,9 +194,6 @@ int fast_start(struct be *b);
 void fast_close(struct be *b);
 /* Copies of the matrices of an op that has been loaded. */
 int fast_load(struct be *b, struct weights *w, enum op_kind kind);
-/* Bit i of *done: matrix i has been multiplied; the others are for the kernels. */
-int fast_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                uint32_t *done);
 /* One line: its first word is what steps are computed by. */
 const char *fast_recipe(struct be *b);
 

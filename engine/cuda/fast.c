@@ -235,44 +235,51 @@ static int lay_out(struct be *b, const struct operand *x, uint32_t n_padded) {
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-int fast_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                uint32_t *done) {
+/* 0, FAST_REFUSED (nothing was done) or -EIO. */
+static int multiply(struct be *b, const struct weights *w, uint32_t i, const struct operand *x,
+                    bool add) {
     struct fast *f = &b->fast;
-    uint32_t n_padded = (uint32_t)round_up(w->n_in, 64);
-    bool laid_out = false;
-    int r = 0;
+    void *plan = plan_for(f, w, i, x->n_rows);
+    struct fast_product p = {
+        .shape = {w->m[i].n_out, (uint32_t)round_up(w->n_in, 64), w->m[i].bias != NULL},
+        .n_rows = x->n_rows,
+        .w = w->copy[i],
+        .x = f->x,
+        .bias = w->m[i].bias,
+        .alpha = f->scalars,
+        .beta = f->scalars + (add ? 2 : 1),
+        .y = w->m[i].y,
+        .workspace = f->workspace,
+    };
+    int e = plan ? f->api->multiply(f->library, plan, &p, b->stream) : FAST_REFUSED;
 
-    *done = 0;
-    for (uint32_t i = 0; i < w->n_mats && f->on && x->n_rows > f->above; i++) {
-        void *plan = plan_for(f, w, i, x->n_rows);
-        struct fast_product p = {
-            .shape = {w->m[i].n_out, n_padded, w->m[i].bias != NULL},
-            .n_rows = x->n_rows,
-            .w = w->copy[i],
-            .x = f->x,
-            .bias = w->m[i].bias,
-            .alpha = f->scalars,
-            .beta = f->scalars + (add ? 2 : 1),
-            .y = w->m[i].y,
-            .workspace = f->workspace,
-        };
+    if (e == 0 || e == FAST_REFUSED)
+        return e;
+    if (!b->lost)
+        snprintf(b->error, sizeof(b->error), "cublasLtMatmul: error %d", e);
+    b->lost = true;
+    return -EIO;
+}
 
-        if (!plan)
-            continue;
-        r = laid_out ? 0 : lay_out(b, x, n_padded);
-        laid_out = true;
-        if (r < 0)
+/* Matrices that the library does not take are left to the kernels. */
+int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+    bool any = false;
+    struct weights rest = *w;
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        any = any || w->copy[i];
+    if (!b->fast.on || !any || x->n_rows <= b->fast.above)
+        return cuda_matmul_strict(b, w, x, add);
+    if (lay_out(b, x, (uint32_t)round_up(w->n_in, 64)) < 0)
+        return -EIO;
+    rest.n_mats = 0;
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        int r = multiply(b, w, i, x, add);
+
+        if (r == -EIO)
             return r;
-        int e = f->api->multiply(f->library, plan, &p, b->stream);
-        if (e == FAST_REFUSED)
-            continue;
-        if (e) {
-            if (!b->lost)
-                snprintf(b->error, sizeof(b->error), "cublasLtMatmul: error %d", e);
-            b->lost = true;
-            return -EIO;
-        }
-        *done |= 1u << i;
+        if (r == FAST_REFUSED)
+            rest.m[rest.n_mats++] = w->m[i];
     }
-    return 0;
+    return rest.n_mats ? cuda_matmul_strict(b, &rest, x, add) : 0;
 }

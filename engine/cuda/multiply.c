@@ -25,14 +25,13 @@ static uint32_t narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared)
     return MIN(tiles, two * (uint32_t)b->device.n_multiprocessors);
 }
 
-/* @left_out: bit i: not matrix i. */
-static int multiply(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                    uint32_t left_out) {
+int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct matmul_args a = {
         .x = x->packed,
         .scale = x->scale,
         .sums = x->sums,
         .count = x->count,
+        .n_mats = w->n_mats,
         .n_rows = x->n_rows,
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .add = add,
@@ -42,9 +41,7 @@ static int multiply(struct be *b, const struct weights *w, const struct operand 
     for (uint32_t i = 0; i < w->n_mats; i++) {
         const struct matrix *m = &w->m[i];
 
-        if (left_out >> i & 1)
-            continue;
-        a.m[a.n_mats++] = *m;
+        a.m[i] = *m;
         a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(m->format));
         shared = MAX(shared, wide_shared(m->format));
         a.n_tiles += m->n_row_tiles;
@@ -56,11 +53,4 @@ static int multiply(struct be *b, const struct weights *w, const struct operand 
     struct launch narrow = {
         kernel_matvec, narrow_grid(b, a.n_tiles, shared), 1, CUDA_THREADS, "matvec", shared};
     return cuda_launch(b, x->n_rows > MATVEC_ROWS ? &wide : &narrow, &a, sizeof(a));
-}
-
-int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
-    uint32_t done;
-    int r = fast_matmul(b, w, x, add, &done);
-
-    return r < 0 || done + 1 == 1u << w->n_mats ? r : multiply(b, w, x, add, done);
 }
