@@ -7,6 +7,7 @@
 #include "api/conn.h"
 #include "api/private.h"
 #include "api/respond.h"
+#include "api/warm.h"
 
 /*
  * The life of an answer:
@@ -340,8 +341,10 @@ static void end_stream(struct answer *a) {
         send_chunk(a, &j, true);
     }
     struct call *c = detach(a);
+    struct warm *w = warm_take(a);
     free_answer(a);
     respond_stream_end(c);
+    warm_start(w);
 }
 
 static void stream(struct answer *a) {
@@ -407,8 +410,10 @@ static void send_whole(struct answer *a) {
     else
         put_whole(&j, &b, a);
     struct call *c = detach(a);
+    struct warm *w = warm_take(a);
     free_answer(a);
     respond_buf(c, 200, &b, j.error);
+    warm_start(w);
 }
 
 /* ---- progress ---- */
@@ -652,7 +657,7 @@ static void on_prepared(struct work *w) {
     if (r < 0)
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {
-        work_trim(w);
+        work_trim(w, warm_keeps(a));
         port_note_request(w->api, a->call->id, a->choices[0].gen->m.id);
         a->waiter.n = a->n_choices;
         a->waiter.deadline_ns = deadline_of(a->call);

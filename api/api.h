@@ -51,7 +51,8 @@ struct api_opts {
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
     const char *owned_by;
-    bool digests; /* "logits_digest": true is allowed */
+    bool digests;   /* "logits_digest": true is allowed */
+    bool warm_turn; /* the beginning of a chat's next turn is computed ahead */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and gives what a row leaves

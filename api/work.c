@@ -114,18 +114,26 @@ static int find_chat(struct work *w, struct err *err) {
     return 0;
 }
 
-void work_trim(struct work *w) {
+void work_trim(struct work *w, bool keep) {
     for (uint32_t i = 0; i < w->n_prompts; i++)
         tokens_deinit(&w->prompts[i].tokens);
     w->n_prompts = 0;
     rendered_deinit(&w->rendered);
     memset(&w->rendered, 0, sizeof(w->rendered));
     buf_deinit(&w->text);
-    request_drop_body(&w->r);
+    if (keep) {
+        w->n_kept = w->body_len;
+        w->api->kept_bytes += w->n_kept;
+    } else {
+        request_drop_body(&w->r);
+    }
 }
 
 void work_deinit(struct work *w) {
-    work_trim(w);
+    work_trim(w, false);
+    if (w->n_kept)
+        w->api->kept_bytes -= w->n_kept;
+    w->n_kept = 0;
     request_deinit(&w->r);
     w->responses = responses_free(w->responses);
 }
@@ -266,6 +274,27 @@ static int tokenise(struct work *w, uint32_t i) {
                             "The prompt has more than %u tokens, far more than the model's maximum "
                             "context length.",
                             w->max_tokens);
+    return r;
+}
+
+int work_again(struct work *w, yyjson_val *messages, struct tokens *out) {
+    yyjson_val *own = w->r.messages;
+
+    yyjson_doc_free(w->r.functions); /* made anew */
+    yyjson_doc_free(w->r.shown);
+    w->r.functions = w->r.shown = NULL;
+    w->r.messages = messages;
+    w->r.no_generation_prompt = true;
+    int r = find_chat(w, &w->err);
+    if (r == 0)
+        r = render(w);
+    if (r == 0)
+        r = tokenise(w, 0);
+    if (r == 0) {
+        *out = w->prompts[0].tokens;
+        memset(&w->prompts[0].tokens, 0, sizeof(*out));
+    }
+    w->r.messages = own;
     return r;
 }
 
@@ -424,6 +453,7 @@ void work_start(struct work *w, struct call *c, enum request_kind kind,
     w->done = done;
     w->running = true;
     w->n_charged = conn_take_body(c->conn, &w->body);
+    w->body_len = w->body.len;
     w->huge = w->body.len >= HUGE_MIN;
     /* What is far more than fits is not tokenised to its end. */
     w->max_tokens = MIN(c->api->model->max_context, 1u << 28) * 2 + 65536;

@@ -31,6 +31,8 @@ struct work {
     enum request_kind kind;
     struct buf body;
     size_t n_charged; /* of api.body_bytes */
+    size_t body_len;  /* what it was */
+    size_t n_kept;    /* of api.kept_bytes */
     struct request r;
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in r.arena */
@@ -58,6 +60,9 @@ struct work_place {
     char s[32];
 };
 struct work_place work_place(const struct work *w, uint32_t i);
-/* Frees texts and tokens; parameters and stop strings stay. */
-void work_trim(struct work *w);
+/* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
+void work_trim(struct work *w, bool keep);
+/* The tokens of @messages, with everything else as in the body, which was kept, and no answer begun. On any thread. 0 or
+ * a negative errno. */
+int work_again(struct work *w, yyjson_val *messages, struct tokens *out);
 void work_deinit(struct work *w);

@@ -121,6 +121,9 @@ const struct option config_table[] = {
     CHOICE("engine", "retention", retention, "auto", "auto|off", false,
            "Keep the pages of a session's last turn for its next one, as long as nobody else must "
            "have them."),
+    CHOICE("engine", "warm-turn", warm_turn, "on", "on|off", false,
+           "When a chat's turn has ended and nobody asks for anything, compute how its next one "
+           "will begin."),
     LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model",
          "Where guesses may come from (docs/speculation.md)."),
     UINT("engine", "max-draft", max_draft, "16", 1, 32, "Most tokens guessed at once."),

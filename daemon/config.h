@@ -30,7 +30,7 @@ struct config {
     uint64_t stored_responses, stored_memory, stored_ttl_s;
     /* engine */
     char *backend, *isa, *kv_type, *speculation, *draft_sources[CONFIG_LIST_MAX + 1], *retention,
-        *determinism;
+        *warm_turn, *determinism;
     uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, page_tokens,
         max_context, max_rows, max_seqs, depth, max_draft;
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;

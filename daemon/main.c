@@ -392,6 +392,7 @@ static int open_api(struct front *f) {
         .stream_buffer_bytes = (uint32_t)c->stream_buffer,
         .default_max_tokens = (uint32_t)c->default_max_tokens,
         .max_stored = (uint32_t)c->stored_responses,
+        .warm_turn = strcmp(c->warm_turn, "on") == 0,
         .stored_bytes = c->stored_memory,
         .stored_ttl_s = (uint32_t)c->stored_ttl_s,
         .request_timeout_ms = (uint32_t)c->request_timeout_ms,

@@ -1,0 +1,60 @@
+"""The beginning of a chat's next turn is computed ahead: found by the turn, and no token is another."""
+import re
+import time
+
+from weftd import DATA, Skip, Weftd, main
+
+ANSWER = "There are three of them: " + ", ".join(f"the {i}th is in drawer number {7 * i % 31}" for i in range(1, 40)) + "."
+TEMPLATE = DATA / "templates" / "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja"
+
+
+def metric(d, name):
+    text = d.request("GET", "/metrics")[2]
+    found = re.search(rf"^{name}(?:{{.*}})? ([0-9.e+]+)$", text, re.M)
+    return float(found.group(1)) if found else 0
+
+
+def wait_for(d, name, least):
+    """The worker's figures come ten times a second."""
+    end = time.monotonic() + 60
+    while metric(d, name) < least and time.monotonic() < end:
+        time.sleep(0.02)
+    return metric(d, name)
+
+
+def chat(d, messages, **params):
+    status, _, value = d.request("POST", "/v1/chat/completions", {"messages": messages, "temperature": 0, **params})
+    assert status == 200, value
+    return value["choices"][0], value["usage"]
+
+
+def two_turns(d, ahead):
+    """An answer with reasoning that the template leaves out of the next prompt; what the second turn found and said."""
+    messages = [{"role": "user", "content": "How many are there?"}]
+    choice, usage = chat(d, messages, thinking_budget=40, structured_outputs={"choice": [ANSWER]})
+    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == ANSWER, choice
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 40, usage
+    if ahead:
+        wait_for(d, "weft_warm_tokens_total", 500)
+    messages += [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "And now?"}]
+    second, usage = chat(d, messages, max_tokens=24, return_token_ids=True)
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], second["token_ids"]
+
+
+def test_a_turn_finds_what_was_computed_ahead():
+    if not TEMPLATE.exists():
+        raise Skip("no templates")
+    got = {}
+    for setting in ("on", "off"):
+        with Weftd("--warm-turn", setting, "--chat-template", TEMPLATE, "--page-tokens", "16") as d:
+            got[setting] = two_turns(d, setting == "on")
+            found = wait_for(d, "weft_warm_found_tokens_total", 1) if setting == "on" else 0
+            computed = metric(d, "weft_warm_tokens_total")
+            assert 500 < found <= computed if setting == "on" else computed == 0, (setting, found, computed)
+    prompt, cached, text = got["on"]
+    assert cached >= prompt - 64, got["on"][:2]
+    assert got["off"][1] < 64, got["off"][:2]
+    assert text == got["off"][2]
+
+
+main(globals())
