@@ -6,7 +6,7 @@
 
 #define COPIES 6          /* which feature they are */
 #define KNEE 16           /* rows up to here share the reading of the weights */
-#define COARSE 8          /* beyond it, backends work in tiles of rows */
+#define TILE 8u           /* beyond it, backends work in tiles of rows, the last of 1, 2, 4 or 8 */
 #define TRUSTED_MIN 32    /* rows that may be tried without experience */
 #define FORGET 0.03       /* by how much a coefficient may change from step to step */
 #define NOISE 0.01        /* variance of the relative error that is taken for noise */
@@ -19,12 +19,20 @@
 /* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row. */
 static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2, 8};
 
+static uint32_t in_tiles(uint32_t rows) {
+    uint32_t last = rows % TILE, width = 1;
+
+    while (width < last)
+        width *= 2;
+    return last == 0 ? rows : rows - last + width;
+}
+
 static void features(const struct cost_shape *s, double x[COST_FEATURES]) {
     uint32_t low = MIN(s->rows, KNEE), high = s->rows - low;
 
     x[0] = 1;
     x[1] = low / (double)KNEE;
-    x[2] = (double)round_up(high, COARSE) / 128;
+    x[2] = in_tiles(high) / 128.0;
     x[3] = (double)s->context / 16384;
     x[4] = (double)s->pairs / (1 << 20);
     x[5] = s->seqs / 16.0;

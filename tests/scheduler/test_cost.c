@@ -122,6 +122,21 @@ Test(cost, pure_decode_keeps_prefill_sane) {
     cr_expect_lt(mean_error(&c, &machines[1], &r, 256), 0.2);
 }
 
+/* Where each row costs the same, that is learnt from steps that end inside a tile too: drafts would else seem cheap. */
+Test(cost, a_few_rows_are_not_taken_for_a_whole_tile) {
+    static const uint32_t rows[] = {32, 36, 32, 34};
+    struct cost c;
+
+    cost_init(&c);
+    for (uint32_t i = 0; i < 400; i++) {
+        struct cost_shape s = {.rows = rows[i % 4], .seqs = 32};
+
+        cost_learn(&c, &s, (int64_t)s.rows * 3000000);
+    }
+    struct cost_shape all = {.rows = 40, .seqs = 32};
+    cr_expect_float_eq((double)cost_expect_ns(&c, &all) / 1e6, 120, 3);
+}
+
 Test(cost, more_work_is_never_cheaper) {
     struct rng r = {5};
 

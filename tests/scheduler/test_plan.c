@@ -602,7 +602,7 @@ Test(plan, the_strictest_pace_of_those_that_decode_counts) {
         check_time(&f);
         rows[k] = prompt->n_rows;
     }
-    cr_expect(rows[0] > 3 * rows[1] && rows[1] > 3 * rows[2] / 2, "%u, %u, %u rows", rows[0],
+    cr_expect(rows[0] > 2 * rows[1] && rows[1] > 3 * rows[2] / 2, "%u, %u, %u rows", rows[0],
               rows[1], rows[2]);
 }
 
