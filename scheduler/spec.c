@@ -39,7 +39,10 @@
 #define REST_MAX 128u    /* tokens */
 #define PROBE 2u         /* tokens */
 #define PROBE_TURNS 16   /* tries are made in one step in so many, */
-#define PROBE_SHARE 16   /* by one request in so many */
+#define PROBE_SHARE 16   /* by one request in so many; */
+#define PROBE_RARE 256   /* where rows are dear in one step in so many, by one request: */
+#define DEAR 0.75F       /* a drafted row costs so much of what each token costs anyway */
+#define MARGIN 1.02F     /* a gain below it is none: estimates are not that good */
 #define START 2u         /* tokens of a first draft, and of one after a draft that was wrong */
 #define KEEP 0.95F       /* of what recent drafts promised and held */
 #define DOUBT 4.0F       /* tokens promised before a promise is doubted */
@@ -285,12 +288,16 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
     return sum;
 }
 
-void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running, float row_share) {
     const struct spec_ledger *l = ledger_of(s, n_running);
+    bool dear = row_share * (float)n_running > DEAR;
 
     s->turn = turn;
     s->quiet = turn < l->paused_until || (l->n[1] > 0 && turn >= l->compare_at);
-    s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
+    if (dear)
+        s->n_tries = turn % PROBE_RARE == 0;
+    else
+        s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
 }
 
 /* Whether source @i of @r may be asked now. */
@@ -412,5 +419,5 @@ void spec_finish(struct spec *s, const struct request *r) {
 }
 
 float spec_slower(const struct spec *s) {
-    return MIN(MAX(s->slow[1] / s->slow[0], 1.0F), 4.0F);
+    return MIN(MAX(s->slow[1] / s->slow[0], 1.0F), 4.0F) * MARGIN;
 }

@@ -77,8 +77,9 @@ int spec_init(struct spec *s, const struct spec_opts *opts);
 void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
 struct spec_request *spec_request_free(struct spec_request *q);
 
-/* Step @turn is planned, with @n_running requests. May be said again for the same step. */
-void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
+/* Step @turn is planned, with @n_running requests; a drafted row makes it longer by @row_share of its time. May be said
+ * again for the same step. */
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running, float row_share);
 /* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
  * worth mentioning. */
 void spec_propose(struct spec *s, struct request *r);
@@ -105,5 +106,6 @@ void spec_finish(struct spec *s, const struct request *r);
  * @n_tokens. */
 void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
                   int64_t expect_ns);
-/* How much longer than expected steps with drafts take, compared with those without: at least 1. */
+/* How much longer than expected steps with drafts take, compared with those without: at least 1, and a little more,
+ * so that what is hardly a gain is left. */
 float spec_slower(const struct spec *s);

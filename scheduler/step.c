@@ -21,6 +21,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include "base/mutant.h"
 #include "scheduler/constrain.h"
@@ -29,6 +30,7 @@
 #define HOST_MAX_NS 1000000     /* beyond it, the host was not busy but idle */
 #define AHEAD_MAX_NS 12000000   /* no step is launched behind one that takes longer */
 #define AHEAD_SHARED_NS 4000000 /* likewise, with several tenants */
+#define SOME_ROWS 8u  /* over which the price of a drafted row is asked: backends work in tiles */
 #define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
 
 /* ---- what the plan is to know ---- */
@@ -204,8 +206,26 @@ static void gather_waiting(struct sched *s) {
     }
 }
 
+/* What a drafted row adds to a step of those that run, as part of the step's time. */
+static float draft_row_share(const struct sched *s) {
+    struct cost_shape shape = {0};
+
+    LIST_FOREACH(node, &s->running) {
+        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        cost_add(&shape, r->n_computed, 1);
+    }
+    double without = (double)cost_expect_ns(&s->cost, &shape);
+    shape.rows += SOME_ROWS;
+    return (float)((double)cost_expect_ns(&s->cost, &shape) / fmax(without, 1) - 1) / SOME_ROWS;
+}
+
+static void begin_drafts(struct sched *s) {
+    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running, draft_row_share(s));
+}
+
 static void gather(struct sched *s) {
-    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
+    begin_drafts(s);
     s->plan.draft_slower = spec_slower(&s->spec);
     s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
@@ -392,7 +412,7 @@ static int draft(struct sched *s, struct batch *t) {
     t->draft_ns = 0;
     if (!s->drafter)
         return 0;
-    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
+    begin_drafts(s);
     if (drafter_choose(s->drafter, &s->spec, &s->cost, &s->running) == 0)
         return 0;
     if (sched_n_flights(s) > 0)

@@ -44,6 +44,8 @@ static const char usage[] =
     "  --threads N        0: all cores (0)\n"
     "  --virtual N:MS,... compute nothing: a step of N rows takes MS, between two points in "
     "proportion\n"
+    "  --keys MS          and so much for each 1024 keys that a sequence, or 4 rows of it, looks "
+    "at (0)\n"
     "  --noise P          of virtual times: up to so much more or less (0)\n"
     "  --json FILE        the result as JSON (-: stdout)\n";
 
@@ -65,7 +67,7 @@ static struct side {
 } sides[MODES];
 
 static struct {
-    double rows[POINTS_MAX], ms[POINTS_MAX], noise;
+    double rows[POINTS_MAX], ms[POINTS_MAX], keys_ms, noise;
     uint32_t n; /* 0: real time */
     struct rng rng;
 } machine;
@@ -85,16 +87,20 @@ static void pause_clock(struct side *d) {
     d->since = 0;
 }
 
-static double virtual_ms(double rows) {
+static double virtual_ms(const struct engine_batch *b) {
+    double rows = b->n_rows, keys = 0;
     uint32_t i = 1;
+
+    for (uint32_t k = 0; k < b->n_seqs; k++)
+        keys += (b->seq[k].n_rows + 3) / 4 * (b->seq[k].pos0 + b->seq[k].n_rows / 2.0);
 
     while (i + 1 < machine.n && machine.rows[i] < rows)
         i++;
-    if (machine.n == 1)
-        return machine.ms[0];
     double slope = (machine.ms[i] - machine.ms[i - 1]) / (machine.rows[i] - machine.rows[i - 1]);
     double noise = 1 + machine.noise * (2 * rng_unit(&machine.rng) - 1);
-    return (machine.ms[i - 1] + slope * (rows - machine.rows[i - 1])) * noise;
+    return (machine.ms[i - 1] + slope * (rows - machine.rows[i - 1]) +
+            keys / 1024 * machine.keys_ms) *
+           noise;
 }
 
 static int parse_machine(const char *list) {
@@ -111,7 +117,9 @@ static int parse_machine(const char *list) {
         machine.rows[machine.n] = rows;
         machine.ms[machine.n++] = ms;
     }
-    return copy ? 0 : -ENOMEM;
+    if (machine.n < 2)
+        return copy ? cli_usage("--virtual: at least two points") : -ENOMEM;
+    return 0;
 }
 
 /* ---- the engine, with recorded tokens */
@@ -169,7 +177,7 @@ int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
     if (!machine.n)
         return __real_engine_launch(e, b);
     if (d)
-        d->ns += (int64_t)(virtual_ms(b->n_rows) * 1e6);
+        d->ns += (int64_t)(virtual_ms(b) * 1e6);
     return 0;
 }
 
@@ -568,6 +576,7 @@ int main(int argc, char **argv) {
         {"pairs", CLI_U32, &b.n_pairs, 1, PAIRS_MAX},
         {"seconds", CLI_DOUBLE, &b.seconds, 0.01, 600},
         {"virtual", CLI_TEXT, &b.machine, 0, 0},
+        {"keys", CLI_DOUBLE, &machine.keys_ms, 0, 1000},
         {"noise", CLI_DOUBLE, &machine.noise, 0, 0.9},
         {"json", CLI_TEXT, &b.json, 0, 0},
     };
