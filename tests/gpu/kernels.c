@@ -17,12 +17,7 @@
 #include "tests/gpu/bandwidth.h"
 #include "tests/gpu/on_device.h"
 #include "tests/gpu/report.h"
-
-static struct rng rng = {1};
-
-static float gauss(void) {
-    return (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 2) * 1.73f;
-}
+#include "tests/gpu/sampling.h"
 
 /* Activations: one in a hundred eight times as large. */
 static void fill_floats(float *x, size_t n) {
@@ -521,77 +516,6 @@ static void check_attentions(bool tiny) {
     }
 }
 
-/* -- sampling ------------------------------------------------------------------------------------- */
-
-static void check_sampling(bool tiny) {
-    uint32_t n = tiny ? 501 : 151936, n_rounds = tiny ? 10 : 200, wrong = 0, wrong_digest = 0;
-    float *logits = host_new(n * sizeof(float)), *on = device_new(n * 4), *z = device_new(n * 4);
-    int32_t none = -1, *index = device_of(&none, 4), *sampled = device_new(4);
-    struct sample_out *out = device_new(sizeof(*out)), got;
-    struct sample_state *state = device_new(sizeof(*state));
-    struct sampler sampler;
-
-    must(api->fill(state, 0, sizeof(*state), stream), "fill");
-    if (sampler_init(&sampler, n) < 0)
-        abort();
-    for (uint32_t round = 0; round < n_rounds; round++) {
-        struct engine_param p = {.temperature = round % 5 ? 0.3f * (float)(round % 5) : 0,
-                                 .top_p = round % 2 ? 0.9f : 1,
-                                 .min_p = round % 7 ? 0 : 0.05f,
-                                 .repetition = 1,
-                                 .top_k = round % 3 ? 0 : 1 + round * 3,
-                                 .seed = rng_next(&rng)};
-        struct engine_want want = {
-            .out_pos = round, .what = WANT_SAMPLE, .n_top = 5, .logprob = true};
-        struct sample_want w = {.temperature = p.temperature,
-                                .top_p = p.top_p,
-                                .min_p = p.min_p,
-                                .repetition = 1,
-                                .seed = p.seed,
-                                .out_pos = round,
-                                .top_k = p.top_k,
-                                .fed = -1,
-                                .target = -1,
-                                .n_top = 5,
-                                .logprob = 1};
-        struct engine_top top[ENGINE_TOP_MAX];
-        struct engine_out host;
-
-        for (uint32_t i = 0; i < n; i++)
-            logits[i] = gauss() * (round % 4 ? 3.0f : 0.01f);
-        must(api->copy(on, logits, n * 4, CUDA_TO_DEVICE, stream), "copy");
-        struct sample_want *w_on = device_of(&w, sizeof(w));
-        struct sample_args a = {.want = w_on,
-                                .state = state,
-                                .list_max = round % 6 == 5 ? 20 : SAMPLE_LIST,
-                                .logits = on,
-                                .z = z,
-                                .mask_index = index,
-                                .sampled = sampled,
-                                .out = out,
-                                .n_vocab = n,
-                                .digest = true};
-        launch_sampling(&a, &w, 1, 1u << round % 6);
-        fetch(&got, out, sizeof(got));
-        struct sample_job job = {logits, &want, &p, NULL, -1, -1, true};
-        sampler_run(&sampler, &job, &host, top);
-        wrong += got.token != host.token || got.logprob != host.logprob || got.n_top != 5 ||
-                 got.top[4].token != top[4].token || got.top[4].logprob != top[4].logprob;
-        wrong_digest += got.digest != host.digest;
-        api->release(w_on);
-    }
-    report_check("samples that differ from the host's", wrong, 0);
-    report_check("digests that differ from the host's", wrong_digest, 0);
-    sampler_deinit(&sampler);
-    free(logits);
-    api->release(on);
-    api->release(z);
-    api->release(index);
-    api->release(sampled);
-    api->release(out);
-    api->release(state);
-}
-
 /* -- times ---------------------------------------------------------------------------------------- */
 
 /* Bytes per second of reading 1 GiB; the best of nine. */
@@ -613,12 +537,6 @@ static double measure_bandwidth(void) {
     api->release((void *)a.data);
     api->release(a.out);
     return (double)bytes / best;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 /* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
@@ -692,6 +610,7 @@ static void time_all(const void *arg) {
     time_matrix(TENSOR_Q6_K, 151936, 4096, 1, bandwidth);
     for (uint32_t n = 16; n <= 512; n *= 2)
         time_matrix(TENSOR_Q4_K, 24576, 4096, n, bandwidth);
+    time_samplings(bandwidth);
 }
 
 static void print_bandwidth(const void *arg) {

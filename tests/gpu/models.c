@@ -2,9 +2,9 @@
  * models - whole models on the device: small random ones against the reference backend and by bits against
  * themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS and
- * WEFT_CUDA_EARLY.
+ * WEFT_CUDA_EARLY; --prompts: those of prompts, strict and fast.
  */
 
 #include <math.h>
@@ -23,6 +23,7 @@ struct watch { /* what came out of the subject's rows */
     float *logits; /* [LONGEST][n_vocab], or NULL */
     struct driver_out at[LONGEST];
     uint32_t n_vocab;
+    char recipe[320];
 };
 
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -56,7 +57,7 @@ struct way {
     const char *backend;
     uint32_t chunk, n_prompt, n_neighbours;
     enum engine_kv_type kv;
-    bool overlap, sampled, forced;
+    bool overlap, sampled, forced, fast;
 };
 
 /* The subject through a prompt and some tokens more, with neighbours at its side when it decodes. */
@@ -70,6 +71,7 @@ static void run(const char *path, const struct way *way, struct watch *w) {
                             .max_wants = 128,
                             .max_seqs = 32,
                             .kv_type = way->kv,
+                            .fast = way->fast,
                             .on_out = look,
                             .ctx = w,
                             .shuffle = way->chunk};
@@ -79,6 +81,7 @@ static void run(const char *path, const struct way *way, struct watch *w) {
 
     open_or_exit(&d, &o);
     w->n_vocab = d.info->n_vocab;
+    snprintf(w->recipe, sizeof(w->recipe), "%s", d.info->recipe);
     random_tokens(prompt, PROMPT, w->n_vocab, 1);
     random_tokens(forced, OUTPUTS, w->n_vocab, 2);
     all[0] = driver_add(&d, prompt, way->n_prompt, OUTPUTS, way->sampled ? &hot : NULL);
@@ -116,7 +119,8 @@ static double distance(const struct watch *a, const struct watch *b, uint32_t n_
     return worst;
 }
 
-static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n_prompt) {
+static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n_prompt,
+                  bool fast) {
     struct way way = {.backend = "reference", .n_prompt = n_prompt, .kv = kv, .forced = true};
     struct watch expect = {.logits = calloc((size_t)LONGEST * 300, sizeof(float))};
     struct watch got = {.logits = calloc((size_t)LONGEST * 300, sizeof(float))};
@@ -125,11 +129,15 @@ static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n
     tiny_model_temp(m, path);
     run(path, &way, &expect);
     way.backend = "cuda";
+    way.fast = fast;
     run(path, &way, &got);
     unlink(path);
-    snprintf(name, sizeof(name), "%s %s, kv %s: logits", m->arch,
+    snprintf(name, sizeof(name), "%s%s %s, kv %s: logits", fast ? "fast " : "", m->arch,
              tensor_format((uint32_t)m->type)->name, kv == ENGINE_KV_Q8_0 ? "q8_0" : "f16");
-    report_check(name, distance(&got, &expect, n_prompt), kv == ENGINE_KV_Q8_0 ? 1e-2 : 4e-3);
+    if (fast && strncmp(got.recipe, "fast", 4) != 0)
+        report_skipped(name, got.recipe);
+    else
+        report_check(name, distance(&got, &expect, n_prompt), kv == ENGINE_KV_Q8_0 ? 1e-2 : 4e-3);
     free(expect.logits);
     free(got.logits);
 }
@@ -138,21 +146,22 @@ struct judge_case {
     struct tiny_model model;
     enum engine_kv_type kv;
     uint32_t n_prompt;
+    bool fast;
 };
 
 static void judge_case(const void *arg) {
     const struct judge_case *c = arg;
 
-    judge(&c->model, c->kv, c->n_prompt);
+    judge(&c->model, c->kv, c->n_prompt, c->fast);
 }
 
-static void judge_all(uint32_t n_prompt) {
+static void judge_all(bool tiny) {
     static const enum tensor_type types[] = {
         TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
         TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
-    struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = n_prompt};
+    struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = tiny ? 20 : PROMPT};
     char name[60];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
@@ -167,6 +176,19 @@ static void judge_all(uint32_t n_prompt) {
         snprintf(name, sizeof(name), "model %s, kv q8_0", archs[i]);
         report_alone(name, 60, judge_case, &c);
     }
+    /* Prompts of these are larger steps: products by cuBLASLt, with bias (qwen2) and without. */
+    setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
+    c.kv = ENGINE_KV_F16;
+    c.fast = true;
+    for (size_t i = 0; i < (tiny ? 2 : 6); i++) {
+        static const enum tensor_type some[] = {TENSOR_Q4_K, TENSOR_Q6_K,   TENSOR_Q8_0,
+                                                TENSOR_F16,  TENSOR_IQ4_XS, TENSOR_Q5_0};
+
+        c.model = (struct tiny_model){.arch = archs[i % 3], .type = some[i], .n_embd = 256};
+        snprintf(name, sizeof(name), "fast %s", tensor_format((uint32_t)some[i])->name);
+        report_alone(name, 60, judge_case, &c);
+    }
+    unsetenv("WEFT_CUDA_FAST_ROWS");
 }
 
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
@@ -184,20 +206,32 @@ static void check_identity(const void *arg) {
         const char *name, *graphs, *early;
         struct way way;
     } ways[] = {
-        {"identity: the same again", "0", "0", {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
-        {"identity: in chunks of 7", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
-        {"identity: with 7 others", "0", "0", {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0}},
+        {"identity: the same again",
+         "0",
+         "0",
+         {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: in chunks of 7",
+         "0",
+         "0",
+         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: with 7 others",
+         "0",
+         "0",
+         {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0, 0}},
         {"identity: with 25, overlapped",
          "0",
          "0",
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
-        {"identity: graphs", "1", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
+        {"identity: graphs", "1", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
         {"identity: graphs, with 25, overlapped",
          "1",
          "0",
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
-        {"identity: early", "0", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
-        {"identity: early, graphs", "1", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
+        {"identity: early", "0", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+        {"identity: early, graphs",
+         "1",
+         "1",
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
     };
     static struct watch first, other;
     struct tiny_model m = {
@@ -342,15 +376,63 @@ static void time_model(const void *arg) {
     driver_close(&d);
 }
 
+/* Prompts of 4096 tokens in steps of 512 and of 2048 rows, the second time each. */
+static void time_prompts(const void *arg) {
+    const struct timing *t = arg;
+    uint32_t n = 4096 / t->shrink;
+    int32_t *prompt = calloc(n, sizeof(*prompt));
+
+    for (int fast = 0; fast < 2; fast++) {
+        struct driver_opts o = {.backend = "cuda",
+                                .path = t->path,
+                                .page_tokens = 32,
+                                .max_rows = 2048 / t->shrink,
+                                .n_pages = 4 * (4200 / 32 + 1),
+                                .max_wants = 128,
+                                .max_seqs = 64,
+                                .fast = fast};
+        struct driver d;
+        char name[80];
+
+        open_or_exit(&d, &o);
+        printf("%s\n", d.info->recipe);
+        if (fast && strncmp(d.info->recipe, "fast", 4) != 0)
+            report_skipped("fast prompts", d.info->recipe);
+        for (uint32_t chunk = 512; chunk <= 2048 && (!fast || *d.info->recipe == 'f'); chunk *= 4) {
+            double took = 0;
+
+            for (int again = 0; again < 2; again++) {
+                random_tokens(prompt, n, d.info->n_vocab, chunk + (uint32_t)again);
+                struct driver_seq *s = driver_add(&d, prompt, n, 1, NULL);
+                double start = report_now();
+                driver_prefill(&d, s, chunk / t->shrink);
+                took = report_now() - start;
+                driver_drop(&d, s);
+            }
+            snprintf(name, sizeof(name), "prompt of %u in steps of %u, %s", n, chunk / t->shrink,
+                     fast ? "fast" : "strict");
+            report_step(&d, name, took, 1, 0, n);
+        }
+        driver_close(&d);
+    }
+    free(prompt);
+}
+
 int main(int argc, char **argv) {
     bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
+    bool prompts = argc > 1 + tiny && strcmp(argv[1 + tiny], "--prompts") == 0;
 
+    if (prompts) {
+        report_alone("times of prompts", 90, time_prompts,
+                     &(struct timing){argv[2 + tiny], tiny ? 8 : 1});
+        return report_end("times");
+    }
     if (argc > 1 + tiny) {
         report_alone("times of a model", 150, time_model,
                      &(struct timing){argv[1 + tiny], tiny ? 8 : 1});
         return report_end("times");
     }
-    judge_all(tiny ? 20 : PROMPT);
+    judge_all(tiny);
     if (!tiny)
         report_alone("identity", 90, check_identity, NULL);
     return report_end("models");

@@ -2,6 +2,7 @@
 
 /* on_device - memory and launches of a check: what fails ends its process (report.h). */
 
+#include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 #include "tests/gpu/report.h"
@@ -9,6 +10,17 @@
 static const struct cuda_api *api;
 static struct cuda_device device;
 static void *stream;
+static struct rng rng = {1};
+
+static float gauss(void) {
+    return (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 2) * 1.73f;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
 
 static void must(int e, const char *what) {
     if (!e)

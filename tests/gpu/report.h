@@ -76,6 +76,14 @@ static inline void report_broken(const char *name, const char *how, int number) 
     report_flush();
 }
 
+/* A check that this machine cannot make. */
+static inline void report_skipped(const char *name, const char *why) {
+    printf("skipped %-43s %s\n", name, why);
+    if (report_json())
+        fprintf(report_json(), "{\"skipped\": \"%s\", \"why\": \"%s\"}\n", name, why);
+    report_flush();
+}
+
 /* A time, beside the floor that the bytes moved at @bandwidth (bytes per second) give; 0: no floor. */
 static inline void report_time(const char *name, double seconds, double bytes, double bandwidth) {
     double floor = bandwidth > 0 ? bytes / bandwidth : 0;

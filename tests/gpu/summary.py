@@ -20,7 +20,7 @@ def read(path):
 
 def main():
     rows, broken = read(sys.argv[1])
-    out = {"checks": 0, "failed": [], "times": [], "broken_lines": broken}
+    out = {"checks": 0, "failed": [], "times": [], "skipped": [], "broken_lines": broken}
     mode = ""
     for row in rows:
         mode = row.get("mode", mode)
@@ -31,6 +31,8 @@ def main():
             if not row["ok"]:
                 row["mode"] = mode
                 out["failed"].append(row)
+        if "skipped" in row:
+            out["skipped"].append(row)
         if "time" in row:
             out["times"].append({**row, "mode": mode})
         if "step" in row and out["times"] and out["times"][-1]["time"] == row["step"]:
@@ -47,6 +49,8 @@ def main():
         rate = f"{t['tokens_s']:10.1f}" if "tokens_s" in t else ""
         print(f"{t['time']:48} {t['us']:10.1f} {t['floor_us']:9.1f} {part:6.1f} {rate}")
     print(f"\n{out['checks']} checks, {len(out['failed'])} failed")
+    for row in out["skipped"]:
+        print(f"skipped {row['skipped']}: {row['why']}")
     for row in out["failed"]:
         why = row.get("broken") or f"{row['value']:g}, at most {row['limit']:g}"
         print(f"FAILED {row['check']} ({row['mode']}): {why}")
