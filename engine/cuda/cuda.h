@@ -186,10 +186,9 @@ int cuda_matmul_allow(struct be *b);
 
 /* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not in fast_recipe(). */
 void fast_open(struct be *b);
-/* Bytes of fast's own buffers; @widest: columns of activations. */
-uint64_t fast_scratch_bytes(const struct be *b, size_t widest);
-/* How many bytes of copies there are: fast.bytes. @n_free: what all the rest leaves. false: fast is not on. */
-bool fast_fit(struct be *b, uint64_t n_free, uint64_t n_buffers);
+/* How much of the weights is copied. @n_free: what all the rest leaves; @widest: columns of activations. */
+void fast_fit(struct be *b, uint64_t n_free, size_t widest);
+/* After everything else has been allocated. */
 int fast_start(struct be *b);
 void fast_close(struct be *b);
 /* Copies of the matrices of an op that has been loaded. */

@@ -81,16 +81,13 @@ void fast_open(struct be *b) {
     choose_sizes(f, b->opts->max_rows);
 }
 
-uint64_t fast_scratch_bytes(const struct be *b, size_t widest) {
-    return round_up(b->opts->max_rows * widest * sizeof(uint16_t), 256) + FAST_WORKSPACE + 256;
-}
+#define SCALARS_BYTES 256u
 
-/* @n_free: what is left when everything else has its place, and the buffers of fast itself. */
-bool fast_fit(struct be *b, uint64_t n_free, uint64_t n_buffers) {
+void fast_fit(struct be *b, uint64_t n_free, size_t widest) {
     struct fast *f = &b->fast;
 
-    if (!f->on)
-        return false;
+    f->x_bytes = round_up(b->opts->max_rows * widest * sizeof(uint16_t), 256);
+    uint64_t besides = f->x_bytes + SCALARS_BYTES + FAST_WORKSPACE + RESERVE_BYTES;
     for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++) {
         const struct tensor *t = gguf_tensor(b->opts->file, i);
 
@@ -99,23 +96,34 @@ bool fast_fit(struct be *b, uint64_t n_free, uint64_t n_buffers) {
         f->wanted += copy_bytes(t->ne[1], t->ne[0]);
         f->n_matrices++;
     }
-    uint64_t room = n_free > n_buffers + RESERVE_BYTES ? n_free - n_buffers - RESERVE_BYTES : 0;
+    uint64_t room = n_free > besides ? n_free - besides : 0;
     f->bytes = MIN(room / 512 * 512, f->wanted);
     if (f->bytes == 0)
         stay_strict(
             f,
-            "%.2f GiB of weights in half precision, %.2f of buffers and a reserve of %.2f do "
-            "not fit into the %.2f GiB that are free after weights, KV pages and buffers",
-            gib(f->wanted), gib(n_buffers), gib(RESERVE_BYTES), gib(n_free));
-    return f->on;
+            "%.2f GiB of weights in half precision, buffers and reserve of %.2f do not fit into "
+            "the %.2f GiB that weights, KV pages and buffers leave",
+            gib(f->wanted), gib(besides), gib(n_free));
 }
 
+/* One allocation. A device that has no room for it after all is none that is lost. */
 int fast_start(struct be *b) {
     static const float scalars[3] = {0, 0, 1};
     struct fast *f = &b->fast;
+    void *d;
 
     if (!f->on)
         return 0;
+    int e = b->api->alloc(&d, f->x_bytes + SCALARS_BYTES + FAST_WORKSPACE + f->bytes);
+    if (e) {
+        stay_strict(f, "%.2f GiB: %s", gib(f->bytes), b->api->text(e));
+        return 0;
+    }
+    f->memory = d;
+    f->copies = f->memory; /* multiples of 512 */
+    f->x = (uint16_t *)(void *)(f->copies + f->bytes);
+    f->workspace = f->copies + f->bytes + f->x_bytes;
+    f->scalars = (float *)(void *)((uint8_t *)f->workspace + FAST_WORKSPACE);
     return cuda_check(b,
                       b->api->copy(f->scalars, scalars, sizeof(scalars), CUDA_TO_DEVICE, b->stream),
                       "cudaMemcpyAsync");
@@ -124,6 +132,9 @@ int fast_start(struct be *b) {
 void fast_close(struct be *b) {
     struct fast *f = &b->fast;
 
+    if (f->memory)
+        b->api->release(f->memory);
+    f->memory = NULL;
     if (!f->library)
         return;
     for (uint32_t i = 0; i < f->n_shapes; i++)

@@ -13,8 +13,8 @@ struct fast {
     const struct fast_api *api;
     void *library;
     uint32_t above; /* this many rows */
-    uint8_t *copies;
-    size_t bytes, used, wanted;
+    uint8_t *memory, *copies;
+    size_t x_bytes, bytes, used, wanted; /* bytes: of copies */
     uint32_t n_matrices, n_copied;
     uint16_t *x;
     float *scalars; /* device: alpha, 0, 1 */

@@ -171,8 +171,8 @@ static int check_fit(struct be *b, struct err *err) {
     return -ENOMEM;
 }
 
-/* The copies of fast get what is left. */
-static int add_fast(struct be *b) {
+/* fast gets what is left. */
+static int fit_fast(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t widest = round_up(MAX(MAX((size_t)s->n_head * s->head_dim, s->n_embd), s->n_ff), 64);
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES;
@@ -182,12 +182,7 @@ static int add_fast(struct be *b) {
         return 0;
     if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
         return -EIO;
-    if (!fast_fit(b, n_free - MIN(need, n_free), fast_scratch_bytes(b, widest)))
-        return 0;
-    add(b, &b->fast.x, b->opts->max_rows * widest, sizeof(uint16_t), "fast", false);
-    add(b, &b->fast.scalars, 3, sizeof(float), "fast", false);
-    add(b, &b->fast.workspace, FAST_WORKSPACE, 1, "fast", false);
-    add(b, &b->fast.copies, b->fast.bytes, 1, "fast", false);
+    fast_fit(b, n_free - MIN(need, n_free), widest);
     return 0;
 }
 
@@ -230,7 +225,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     add_rest(b);
     fast_open(b);
     r = check_fit(b, err);
-    r = r < 0 ? r : add_fast(b);
+    r = r < 0 ? r : fit_fast(b);
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
