@@ -103,6 +103,21 @@ static int check_tokens(const struct worker *w, struct err *err) {
     return 0;
 }
 
+/* @o: the model's options. */
+static int open_draft(struct worker *w, const struct msg_open *m, struct engine_opts o,
+                      struct err *err) {
+    if (!w->draft_file || m->no_speculation)
+        return 0;
+    o.file = w->draft_file;
+    o.n_pages = o.max_context = 0;
+    o.host_kv_bytes = 0;
+    o.kv_bytes = m->draft_kv_bytes;
+    o.digest = o.fast = false;
+    int r = check_tokens(w, err);
+    return r < 0 ? r : engine_new(&w->draft, &o, err);
+}
+
+/* With fast the model takes all the memory it can make use of: the draft model comes before it. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     char backend[32], isa[32];
     struct engine_opts o = {
@@ -128,17 +143,11 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     copy_name(backend, sizeof(backend), m->backend);
     copy_name(isa, sizeof(isa), m->isa);
     int r = tokenizer_new(&w->tokenizer, w->file, err);
+    if (r == 0 && m->fast)
+        r = open_draft(w, m, o, err);
     if (r == 0)
         r = engine_new(&w->engine, &o, err);
-    if (r < 0 || !w->draft_file || m->no_speculation)
-        return r;
-    o.file = w->draft_file;
-    o.n_pages = o.max_context = 0;
-    o.host_kv_bytes = 0;
-    o.kv_bytes = m->draft_kv_bytes;
-    o.digest = false;
-    r = check_tokens(w, err);
-    return r < 0 ? r : engine_new(&w->draft, &o, err);
+    return r < 0 || m->fast ? r : open_draft(w, m, o, err);
 }
 
 static int new_sched(struct worker *w, const struct msg_open *m) {
