@@ -586,9 +586,11 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
+    /* While the host worked on this step nothing ran: with drafts that is lost where steps would overlap without. */
+    int64_t idle = MIN(MAX(t->launched_ns - s->last_end_ns - t->draft_ns, 0), HOST_MAX_NS);
     if (t->b.n_rows > 0 && !t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
-                     ns + t->draft_ns, t->expect_ns + t->draft_ns);
+                     ns + t->draft_ns + idle, t->expect_ns + t->draft_ns + idle);
     recorder_step(s, t, ns, now);
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);

@@ -46,6 +46,8 @@ static const char usage[] =
     "proportion\n"
     "  --keys MS          and so much for each 1024 keys that a sequence, or 4 rows of it, looks "
     "at (0)\n"
+    "  --host MS          of each step the host takes so long, and two steps are under way (0: "
+    "one)\n"
     "  --noise P          of virtual times: up to so much more or less (0)\n"
     "  --json FILE        the result as JSON (-: stdout)\n";
 
@@ -53,11 +55,22 @@ static struct replay replay;
 
 /* ---- the two modes, each with a clock of its own */
 
+/* A step that was launched. */
+struct launched {
+    struct engine_out out[WANTS_MAX];
+    int32_t token[WANTS_MAX];
+    uint32_t n, n_rows;
+    int64_t begin_ns, end_ns;
+};
+
 static struct side {
     struct clock clock;
     int64_t ns, since; /* since: when it was resumed; 0: it stands still */
+    int64_t free_ns;   /* virtual: when the device is */
     struct engine *engine;
+    struct engine_info info;
     struct sched *sched;
+    struct launched flight[SCHED_DEPTH_MAX];
     uint64_t n_tokens;
     uint32_t n_live;
     /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of them. */
@@ -67,7 +80,7 @@ static struct side {
 } sides[MODES];
 
 static struct {
-    double rows[POINTS_MAX], ms[POINTS_MAX], keys_ms, noise;
+    double rows[POINTS_MAX], ms[POINTS_MAX], keys_ms, host_ms, noise;
     uint32_t n; /* 0: real time */
     struct rng rng;
 } machine;
@@ -127,12 +140,11 @@ static int parse_machine(const char *list) {
 static struct {
     const struct engine *draft; /* NULL: none */
     double acceptance;
-    struct engine_out out[WANTS_MAX];
-    int32_t token[WANTS_MAX];
-    uint32_t n, n_rows;
-    int64_t begin_ns;
+    struct launched flight; /* of the draft model */
 } forced;
 
+const struct engine_info *__real_engine_info(const struct engine *e);
+const struct engine_info *__wrap_engine_info(const struct engine *e);
 int __real_engine_launch(struct engine *e, const struct engine_batch *b);
 int __real_engine_wait(struct engine *e, uint64_t step, struct engine_result *out);
 int __real_engine_seal(struct engine *e, uint64_t step);
@@ -162,22 +174,44 @@ static struct side *side_of(const struct engine *e) {
     return NULL; /* the draft model's */
 }
 
+static struct launched *launched_of(const struct engine *e, uint64_t step) {
+    struct side *d = side_of(e);
+
+    return d ? &d->flight[step % SCHED_DEPTH_MAX] : &forced.flight;
+}
+
+const struct engine_info *__wrap_engine_info(const struct engine *e) {
+    const struct engine_info *info = __real_engine_info(e);
+    struct side *d = side_of(e);
+
+    if (!d || machine.host_ms == 0)
+        return info;
+    d->info = *info;
+    d->info.depth = 2;
+    return &d->info;
+}
+
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
+    struct launched *f = launched_of(e, b->step);
+    struct side *d = side_of(e);
+
     assert(b->n_wants <= WANTS_MAX && b->n_rows <= ROWS_MAX);
-    forced.n = b->n_wants;
-    forced.n_rows = b->n_rows;
+    f->n = b->n_wants;
+    f->n_rows = b->n_rows;
     for (uint32_t i = 0; i < b->n_wants; i++) {
         uint64_t seed = b->param[b->want[i].param].seed;
         uint32_t at = b->want[i].out_pos;
 
-        forced.token[i] = e == forced.draft ? guessed(seed, at) : recorded(seed, at);
+        f->token[i] = d ? recorded(seed, at) : guessed(seed, at);
     }
-    struct side *d = side_of(e);
-    forced.begin_ns = d ? side_now(&d->clock) : 0;
+    if (d) {
+        d->ns += (int64_t)(machine.host_ms * 1e6);
+        f->begin_ns = MAX(side_now(&d->clock), d->free_ns);
+    }
     if (!machine.n)
         return __real_engine_launch(e, b);
     if (d)
-        d->ns += (int64_t)(virtual_ms(b) * 1e6);
+        f->end_ns = d->free_ns = f->begin_ns + (int64_t)(virtual_ms(b) * 1e6);
     return 0;
 }
 
@@ -187,33 +221,37 @@ int __wrap_engine_seal(struct engine *e, uint64_t step) {
 
 /* What the step took, and what was expected. */
 static void account(struct side *d, uint64_t step) {
+    const struct launched *f = &d->flight[step % SCHED_DEPTH_MAX];
     const struct batch *t = &d->sched->batch[step % SCHED_DEPTH_MAX];
-    int64_t ns = side_now(&d->clock) - forced.begin_ns;
+    int64_t ns = side_now(&d->clock) - f->begin_ns;
 
     if (t->prefills)
         return;
-    d->n_steps[forced.n_rows]++;
-    d->step_ns[forced.n_rows] += (uint64_t)ns;
+    d->n_steps[f->n_rows]++;
+    d->step_ns[f->n_rows] += (uint64_t)ns;
     d->n[t->drafts]++;
     d->took_ns[t->drafts] += (uint64_t)ns;
     d->expect_ns[t->drafts] += (uint64_t)t->expect_ns;
 }
 
 int __wrap_engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
+    struct launched *f = launched_of(e, step);
     struct side *d = side_of(e);
     int r = 0;
 
-    *out = (struct engine_result){.step = step, .n_outs = forced.n, .out = forced.out};
+    *out = (struct engine_result){.step = step, .n_outs = f->n, .out = f->out};
     if (!machine.n)
         r = __real_engine_wait(e, step, out);
+    else if (d)
+        d->ns = MAX(d->ns, f->end_ns);
     if (r < 0)
         return r;
-    assert(out->n_outs == forced.n);
-    for (uint32_t i = 0; i < forced.n; i++) {
-        forced.out[i] = machine.n ? (struct engine_out){0} : out->out[i];
-        forced.out[i].token = forced.token[i];
+    assert(out->n_outs == f->n);
+    for (uint32_t i = 0; i < f->n; i++) {
+        f->out[i] = machine.n ? (struct engine_out){0} : out->out[i];
+        f->out[i].token = f->token[i];
     }
-    out->out = forced.out;
+    out->out = f->out;
     if (d)
         account(d, step);
     return 0;
@@ -521,7 +559,7 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
         .max_rows = ROWS_MAX,
         .itl_target_ms = 50,
         .max_step_ms = 200,
-        .depth = 1, /* what a host engine has; so no sample is fed without being read */
+        .depth = machine.host_ms > 0 ? 2 : 1,
         .max_bypass = 8,
         .no_speculation = mode == OFF,
     };
@@ -577,6 +615,7 @@ int main(int argc, char **argv) {
         {"seconds", CLI_DOUBLE, &b.seconds, 0.01, 600},
         {"virtual", CLI_TEXT, &b.machine, 0, 0},
         {"keys", CLI_DOUBLE, &machine.keys_ms, 0, 1000},
+        {"host", CLI_DOUBLE, &machine.host_ms, 0, 100},
         {"noise", CLI_DOUBLE, &machine.noise, 0, 0.9},
         {"json", CLI_TEXT, &b.json, 0, 0},
     };
@@ -592,6 +631,8 @@ int main(int argc, char **argv) {
         return cli_usage("--model and --transcript are needed");
     if (b.machine && (r = parse_machine(b.machine)) != 0)
         return r;
+    if (machine.host_ms > 0 && !b.machine)
+        return cli_usage("--host goes with --virtual");
     buf_init(&b.events, 16u << 20);
     if ((r = gguf_open(&b.file, b.model, &err)) < 0)
         return cli_fail_err(b.model, &err, r);
