@@ -1,8 +1,8 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <ini.h>
 #include <string.h>
+#include "daemon/keyfile.h"
 #include "proto/messages.h"
 
 #define KiB (1ull << 10)
@@ -294,71 +294,20 @@ void config_deinit(struct config *c) {
 
 /* ---- file ---- */
 
-struct reading {
-    struct config *config;
-    struct err *err;
-    const char *path;
-    FILE *file;
-    int line;   /* of the line handed to inih last */
-    int result; /* 0 or the first error */
-};
-
-/* Counts lines for on_pair(), which inih does not tell. */
-static char *read_line(char *out, int n, void *stream) {
-    struct reading *r = stream;
-
-    char *line = fgets(out, n, r->file);
-
-    r->line++;
-    if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
-        r->result = err_set(r->err, 0, "", "%s:%d: line is longer than %d characters", r->path,
-                            r->line, n - 2);
-    return r->result ? NULL : line;
-}
-
-/* Puts "FILE:LINE: " before what is wrong. */
-static int locate(struct reading *r, int code) {
-    struct err e = *r->err;
-
-    if (r->result)
-        return 0;
-    err_set(r->err, 0, e.param, "%s:%d: %.300s", r->path, r->line,
-            code == -ENOMEM ? "out of memory" : e.message);
-    r->result = code;
-    return 0;
-}
-
-static int on_pair(void *user, const char *section, const char *name, const char *value) {
-    struct reading *r = user;
+static int on_pair(void *ctx, const char *section, const char *name, const char *value,
+                   struct err *err) {
     const struct option *o = find(name);
 
     if (!o)
-        return locate(r,
-                      err_set(r->err, 0, name, "%s: unknown key (weftd --help lists all)", name));
+        return err_set(err, 0, name, "%s: unknown key (weftd --help lists all)", name);
     if (strcmp(o->section, section) != 0)
-        return locate(r, err_set(r->err, 0, name, "%s: belongs in section [%s], not [%s]", name,
-                                 o->section, section));
-    int code = set(r->config, o, value, r->err);
-    return code < 0 ? locate(r, code) : 1;
+        return err_set(err, 0, name, "%s: belongs in section [%s], not [%s]", name, o->section,
+                       section);
+    return set(ctx, o, value, err);
 }
 
 int config_read_file(struct config *c, const char *path, struct err *err) {
-    struct err local;
-    struct reading r = {.config = c, .err = err ? err : &local, .path = path};
-
-    r.file = fopen(path, "re");
-    if (!r.file)
-        return err_set(err, 0, "config", "%s: cannot be read: %s", path, strerror(errno));
-    int bad = ini_parse_stream(read_line, &r, on_pair, &r);
-    int io = ferror(r.file) ? errno : 0;
-    fclose(r.file);
-    if (io)
-        return err_set(err, 0, "config", "%s: cannot be read: %s", path, strerror(io));
-    if (r.result < 0)
-        return r.result;
-    if (bad)
-        return err_set(err, 0, "config", "%s:%d: not a [section] nor key = value", path, bad);
-    return 0;
+    return keyfile_read(path, "config", on_pair, c, err);
 }
 
 /* ---- flags ---- */

@@ -1,8 +1,9 @@
 #include "daemon/tenants.h"
 
 #include <errno.h>
-#include <ini.h>
+#include <stdio.h>
 #include <string.h>
+#include "daemon/keyfile.h"
 
 #define AT(field) offsetof(struct api_tenant, field)
 
@@ -36,23 +37,8 @@ struct row {
 struct reading {
     struct row *row; /* [n_rows] */
     uint32_t n_rows;
-    const char *path;
-    FILE *file;
     struct err *err;
-    int line, result;
 };
-
-/* Counts lines for on_pair(), which inih does not tell. */
-static char *read_line(char *out, int n, void *stream) {
-    struct reading *r = stream;
-    char *line = fgets(out, n, r->file);
-
-    r->line++;
-    if (line && !strchr(line, '\n') && !feof(r->file) && !r->result)
-        r->result = err_set(r->err, 0, "", "%s:%d: line is longer than %d characters", r->path,
-                            r->line, n - 2);
-    return r->result ? NULL : line;
-}
 
 /* Names are parts of log lines, labels and hashes. */
 static bool is_name(const char *s, size_t n) {
@@ -226,9 +212,12 @@ static struct row *row_of(struct reading *r, const char *name) {
     return row;
 }
 
-static int one_pair(struct reading *r, const char *section, const char *name, const char *value) {
-    struct row *row = row_of(r, section);
+static int on_pair(void *ctx, const char *section, const char *name, const char *value,
+                   struct err *err) {
+    struct reading *r = ctx;
 
+    r->err = err;
+    struct row *row = row_of(r, section);
     if (!row)
         return -EINVAL;
     for (uint32_t i = 0; i < ARRAY_SIZE(keys); i++) {
@@ -246,19 +235,6 @@ static int one_pair(struct reading *r, const char *section, const char *name, co
                    "%s: unknown key (weight, class, share, keys, uids, requests-per-minute, "
                    "tokens-per-minute, max-running, max-queued, kv-tokens, max-context)",
                    name);
-}
-
-static int on_pair(void *user, const char *section, const char *name, const char *value) {
-    struct reading *r = user;
-
-    if (r->result)
-        return 0;
-    int e = one_pair(r, section, name, value);
-    if (e == 0)
-        return 1;
-    struct err was = *r->err;
-    r->result = err_set(r->err, 0, was.param, "%s:%d: %.300s", r->path, r->line, was.message);
-    return 0;
 }
 
 /* What a section leaves out is as in [default], but for what is somebody's own. */
@@ -281,23 +257,13 @@ static void inherit(struct reading *r) {
 
 int tenants_read(const char *path, struct api_tenant **out, uint32_t *n, struct err *err) {
     CLEANUP(freep) struct row *rows = calloc(API_TENANTS_MAX, sizeof(*rows));
-    struct err local;
-    struct reading r = {.row = rows, .path = path, .err = err ? err : &local};
+    struct reading r = {.row = rows};
 
     if (!rows)
         return -ENOMEM;
-    r.file = fopen(path, "re");
-    if (!r.file)
-        return err_set(err, 0, "tenants", "%s: cannot be read: %s", path, strerror(errno));
-    int bad = ini_parse_stream(read_line, &r, on_pair, &r);
-    int io = ferror(r.file) ? errno : 0;
-    fclose(r.file);
-    if (io)
-        return err_set(err, 0, "tenants", "%s: cannot be read: %s", path, strerror(io));
-    if (r.result < 0)
-        return r.result;
-    if (bad)
-        return err_set(err, 0, "tenants", "%s:%d: not a [section] nor key = value", path, bad);
+    int e = keyfile_read(path, "tenants", on_pair, &r, err);
+    if (e < 0)
+        return e;
     inherit(&r);
     struct api_tenant *t = calloc(r.n_rows + 1, sizeof(*t));
     if (!t)

@@ -1,0 +1,14 @@
+#pragma once
+
+/* keyfile - files of [section] and key = value lines; what is wrong is said with file and line. */
+
+#include "base/err.h"
+
+/* 0, or -errno with @err: what is wrong with the pair, without saying where it stands. */
+typedef int (*keyfile_pair)(void *ctx, const char *section, const char *name, const char *value,
+                            struct err *err);
+
+/* Hands each pair of @path to @pair, up to the first that is wrong. 0, or -errno with @err, which may be NULL; @param:
+ * what an error names that is not one of a pair. */
+int keyfile_read(const char *path, const char *param, keyfile_pair pair, void *ctx,
+                 struct err *err);

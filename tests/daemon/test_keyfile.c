@@ -1,0 +1,86 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/keyfile.h"
+
+static char path[64], heard[512];
+static struct err err;
+
+/* Writes down what it gets; a key called "bad" is refused, "full" finds no memory. */
+static int on_pair(void *ctx, const char *section, const char *name, const char *value,
+                   struct err *e) {
+    size_t n = strlen(heard);
+
+    cr_assert_eq(ctx, heard);
+    if (strcmp(name, "bad") == 0)
+        return err_set(e, 0, name, "%s: no", name);
+    if (strcmp(name, "full") == 0)
+        return -ENOMEM;
+    snprintf(heard + n, sizeof(heard) - n, "[%s]%s=%s;", section, name, value);
+    return 0;
+}
+
+static int read_text(const char *text) {
+    strcpy(path, "/tmp/weft-keyfile-XXXXXX");
+    int fd = mkstemp(path);
+
+    cr_assert(fd >= 0);
+    cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    *heard = 0;
+    err = (struct err){0};
+    int r = keyfile_read(path, "file", on_pair, heard, &err);
+    unlink(path);
+    return r;
+}
+
+/* It fails with @code and "FILE@rest", after the pairs @before. */
+static void expect(const char *text, int code, const char *param, const char *rest,
+                   const char *before) {
+    char message[256];
+
+    cr_assert_eq(read_text(text), code);
+    snprintf(message, sizeof(message), "%s%s", path, rest);
+    cr_expect_str_eq(err.message, message);
+    cr_expect_str_eq(err.param, param);
+    cr_expect_str_eq(heard, before);
+}
+
+Test(keyfile, pairs_come_with_their_section) {
+    cr_assert_eq(read_text("a = 1\n[one]\n; a comment\nb = 2 3 \n\n[two]\nc =\nb=4"), 0);
+    cr_expect_str_eq(heard, "[]a=1;[one]b=2 3;[two]c=;[two]b=4;");
+    cr_assert_eq(read_text(""), 0);
+    cr_expect_str_eq(heard, "");
+}
+
+Test(keyfile, the_first_bad_pair_ends_it_with_its_line) {
+    expect("[s]\na = 1\n\nbad = 2\nbad = 3\nb = 4\n", -EINVAL, "bad", ":4: bad: no", "[s]a=1;");
+    expect("a = 1\nfull = 2\n", -ENOMEM, "", ":2: out of memory", "[]a=1;");
+}
+
+Test(keyfile, what_is_no_pair_is_named_by_its_line) {
+    expect("[s]\na = 1\nnothing\n", -EINVAL, "file", ":3: not a [section] nor key = value",
+           "[s]a=1;");
+    expect("[s\n", -EINVAL, "file", ":1: not a [section] nor key = value", "");
+}
+
+Test(keyfile, a_long_line_is_refused_and_not_cut) {
+    char text[9000];
+
+    memset(text, 'x', sizeof(text));
+    memcpy(text, "a = 1\nb = ", 10);
+    text[sizeof(text) - 1] = 0;
+    cr_assert_eq(read_text(text), -EINVAL);
+    cr_expect_not_null(strstr(err.message, ":2: line is longer than "), "%s", err.message);
+    cr_expect_str_eq(heard, "[]a=1;");
+}
+
+Test(keyfile, a_file_that_cannot_be_read_is_named) {
+    cr_expect_eq(keyfile_read("/nowhere/weft.conf", "file", on_pair, heard, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "/nowhere/weft.conf: cannot be read: No such file or directory");
+    cr_expect_eq(keyfile_read("/", "file", on_pair, heard, &err), -EINVAL);
+    cr_expect_str_eq(err.message, "/: cannot be read: Is a directory");
+    cr_expect_eq(keyfile_read("/nowhere", "file", on_pair, heard, NULL), -EINVAL);
+}
