@@ -72,8 +72,9 @@ bool constrain_guess(const struct request *r, const int32_t *draft, uint32_t n, 
 
     while (fits < n && constraint_accept(r->place, draft[fits]) == 0)
         fits++;
-    bool masked = fits == n && is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
-    int e = constraint_rollback(r->place, fits);
+    bool masked = fits == n && MUTANT(guess_unmasked, true, false) &&
+                  is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
+    int e = constraint_rollback(r->place, MUTANT(guess_place_moved, fits, 0));
     assert(e == 0);
     (void)e;
     return masked;

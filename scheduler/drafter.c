@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/list.h"
+#include "base/mutant.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
 #include "scheduler/request.h"
@@ -132,12 +133,12 @@ struct drafter *drafter_free(struct drafter *d) {
 void drafter_drop(struct request *r) {
     if (!r->drafter)
         return;
-    r->drafter->kv = kv_seq_free(r->drafter->kv);
+    r->drafter->kv = MUTANT(guess_pages_leak, kv_seq_free(r->drafter->kv), NULL);
     r->drafter->n_computed = r->drafter->guess.n = 0;
 }
 
-void drafter_check(const struct drafter *d) {
-    kv_pager_check(d->pager);
+const struct kv_pager *drafter_pager(const struct drafter *d) {
+    return d->pager;
 }
 
 /* ---- for whom, and how much ---- */
@@ -285,8 +286,10 @@ static void add_want(struct drafter *d, struct request *r) {
 
     *p = r->param;
     p->tokens = r->tokens;
-    p->n_tokens = n_tokens;
-    p->n_bans = n_tokens < r->min_tokens && !r->place ? r->n_bans : 0;
+    p->n_tokens = MUTANT(guess_not_penalised, n_tokens, r->n_tokens);
+    p->n_bans = MUTANT(guess_banned_too_long, n_tokens, r->n_tokens) < r->min_tokens && !r->place
+                    ? r->n_bans
+                    : 0;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
             p->n_bias = 0;
@@ -297,7 +300,7 @@ static void add_want(struct drafter *d, struct request *r) {
     d->want[b->n_wants++] = (struct engine_want){
         .row = b->n_rows - 1,
         .param = b->n_params++,
-        .out_pos = n_tokens - r->n_prompt,
+        .out_pos = MUTANT(guess_misnumbered, n_tokens, r->n_tokens) - r->n_prompt,
         .what = WANT_SAMPLE,
         .no_digest = true,
     };
@@ -354,7 +357,7 @@ static void settle(struct drafter_seq *q, const struct request *r) {
 
     if (!q->kv)
         return;
-    while (right < end && r->tokens[right] == g->token[right - g->at])
+    while (right < end && MUTANT(guess_believed, r->tokens[right] == g->token[right - g->at], true))
         right++;
     right = MIN(right, end);
     kv_seq_truncate(q->kv, right);

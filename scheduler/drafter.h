@@ -46,4 +46,4 @@ int64_t drafter_run(struct drafter *d, const struct list *running);
 
 /* The request gives its pages back, here too. */
 void drafter_drop(struct request *r);
-void drafter_check(const struct drafter *d); /* kv_pager_check() */
+const struct kv_pager *drafter_pager(const struct drafter *d); /* for checks */

@@ -259,10 +259,12 @@ static void act(struct run *u, const struct action *a) {
         warm(u, &r);
         break;
     case DIE:
-        telltale_fail(s->engine, one_in(&r, 2));
+        telltale_fail(s->draft_engine && a->seed % 4 == 0 ? s->draft_engine : s->engine,
+                      one_in(&r, 2));
         break;
     default:
-        telltale_hang(s->engine, rng_below(&r, 400) * INT64_C(1000000));
+        telltale_hang(s->draft_engine && a->seed % 4 == 0 ? s->draft_engine : s->engine,
+                      rng_below(&r, 400) * INT64_C(1000000));
     }
 }
 
@@ -287,6 +289,10 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
                   .force_draft = w->force_draft},
         .n_pages = w->pages,
         .n_host_pages = w->host_pages,
+        .n_draft_pages = w->draft_pages,
+        .draft_page_tokens = w->draft_page_tokens,
+        .draft_wrong = w->draft_wrong,
+        .draft_step_ns = (int64_t)w->draft_us * 1000,
         .page_tokens = w->page_tokens,
         .max_context = w->context,
         .max_clients = MAX(n_requests, 1),

@@ -61,6 +61,10 @@
     X(lonely, one_in(r, 6) ? 20 : 0) /* one request in so many must be alone */                    \
     X(constrained, one_in(r, 4) ? 1 + rng_below(r, 4) : 0) /* of 4 requests have a grammar */      \
     X(host_pages, one_in(r, 2) ? rng_below(r, 3 * w->pages) : 0)                                   \
+    X(draft_pages, one_in(r, 3) ? 4 + rng_below(r, 100) : 0)                                       \
+    X(draft_page_tokens, 1u << rng_below(r, 5))                                                    \
+    X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* of 1024 */       \
+    X(draft_us, 50 + rng_below(r, 3000))             /* what a step of the draft model takes */    \
     X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */
 
 struct swarm {

@@ -90,7 +90,18 @@
     X(priority_forgotten, "priorities are ignored")                                                \
     X(queue_not_sorted, "a queue is in the order of arrival")
 
-#define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X)
+/* The draft model's. */
+#define MUTANTS_DRAFT(X)                                                                           \
+    X(guess_pages_leak, "who yields or ends keeps the draft model's pages")                        \
+    X(guess_believed, "what the draft model has of a refused guess is taken for computed")         \
+    X(guess_misnumbered, "guesses behind the first are sampled with its number")                   \
+    X(guess_not_penalised, "penalties of guesses do not see the guesses before")                   \
+    X(guess_banned_too_long, "guesses before do not count for min_tokens")                         \
+    X(guess_stale, "a guess for tokens that have come since is drafted again")                     \
+    X(guess_unmasked, "guesses are made without the grammar's mask")                               \
+    X(guess_place_moved, "a guess moves its request's place in the grammar")
+
+#define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X) MUTANTS_DRAFT(X)
 
 struct mutant {
     const char *name, *text;

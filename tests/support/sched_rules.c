@@ -3,10 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 #include "kvpager/private.h"
+#include "scheduler/draft/draft.h"
 #include "tests/support/sched_sim.h"
 
 #define ALWAYS_ROWS 4  /* of the first prefill */
 #define ROWS_TURNS 64  /* plans in a row without a row for one that decodes */
+#define CHECK_PARTS 8  /* keys and copies are looked at in one step in so many */
 #define TABLE_STEPS 64 /* the whole table of ids is looked at in one step in so many */
 
 const struct sim_rule_text sim_rules[RULES] = {
@@ -64,6 +66,22 @@ static void check_drafts(const struct sim *s, const struct sim_client *c,
          it->n_draft == 0 || !(o->no_speculation || c->m.flags & SUBMIT_NO_SPECULATION));
 }
 
+/* @n guesses of the draft model for the tokens of @c from @at on: right, but where it is wrong on purpose. What
+ * follows a wrong one is anything. */
+static void check_guess(const struct sim *s, const struct sim_client *c, const int32_t *token,
+                        uint32_t n, uint32_t at) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t out = at + i - c->m.n_prompt;
+
+        if (out >= c->n_expect)
+            return;
+        bool right = token[i] == c->tokens[at + i];
+        HOLD(s, c, GUESS, right || telltale_errs(s->opts.draft_wrong, c->digest[out]));
+        if (!right)
+            return;
+    }
+}
+
 /* Whether @r is the request that is found by its id. */
 static bool is_found(struct sim *s, const struct sim_client *c, const struct request *r) {
     return c->n_ends > 0 ? *sched_slot(s->sched, r->id) == r : c->request == r;
@@ -82,6 +100,10 @@ static void check_flight(struct sim *s, const struct batch *t) {
         c->n_flights++;
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
+        if (t->item[i].n_draft > 0 && s->sched->spec.source[r->spec->source] == &draft_model)
+            check_guess(s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
+                        t->item[i].n_draft,
+                        t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);
         HOLD(s, c, FLIGHTS, r->n_flights > 0 && is_found(s, c, r));
         for (uint32_t k = 0; k < page->n && !suspect; k++)
             suspect = page->ids[k] == r->id;
@@ -135,12 +157,35 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
              are_equal(p->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t, t));
 }
 
+/* What the draft model has of @r. */
+static void check_drafter(struct sim *s, const struct sim_client *c, const struct request *r) {
+    const struct drafter_seq *q = r->drafter;
+    uint32_t t = s->opts.draft_page_tokens, n;
+
+    if (!q)
+        return;
+    HOLD(s, c, DRAFT_PAGES, r->state == REQUEST_RUNNING || (!q->kv && q->guess.n == 0));
+    HOLD(s, c, GUESS, q->guess.n <= DRAFT_MAX && q->guess.at <= r->n_tokens);
+    check_guess(s, c, q->guess.token, q->guess.n, q->guess.at);
+    if (!q->kv)
+        return;
+    const kv_page *page = kv_seq_pages(q->kv, &n);
+    HOLD(s, c, DRAFT_PAGES, q->n_computed <= n * t && q->kv->n_committed <= q->n_computed);
+    HOLD(s, c, DRAFT_PAGES, q->n_computed <= q->guess.at + q->guess.n);
+    for (uint32_t i = 0; i < q->kv->n_published; i++)
+        HOLD(s, c, DRAFT_PAGES,
+             are_equal(q->kv->pager->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t,
+                       t));
+    s->was.n_draft_seqs++;
+}
+
 static void check_request(struct sim *s, struct sim_client *c, const struct request *r) {
     HOLD(s, c, FLIGHTS, r->n_flights == c->n_flights);
     HOLD(s, c, KNOWN, r->refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
     HOLD(s, c, KNOWN,
          r->refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
     check_news(s, c, r);
+    check_drafter(s, c, r);
     if (r->state == REQUEST_RUNNING) {
         check_running(s, c, r);
     } else {
@@ -222,6 +267,46 @@ static void check_requests(struct sim *s) {
     HOLD(s, NULL, COUNTERS, n_live == s->stats.n_running + s->stats.n_waiting + warm);
     HOLD(s, NULL, COUNTERS,
          s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
+}
+
+/* ---- the other pagers ---- */
+
+/* @part of CHECK_PARTS is looked at closely. */
+static void check_draft_pages(struct sim *s, uint32_t part) {
+    const struct kv_pager *p = s->sched->drafter ? drafter_pager(s->sched->drafter) : NULL;
+
+    if (!p)
+        return;
+    kv_pager_check_part(p, part, CHECK_PARTS);
+    HOLD(s, NULL, DRAFT_PAGES, p->stats.n_seqs == s->was.n_draft_seqs);
+}
+
+/* What was copied is there, and came after what it should. */
+static void check_host_page(const struct sim *s, uint32_t i) {
+    const struct pool *pool = &s->sched->spill.host->pool;
+    const struct page *page = &pool->page[i];
+    int64_t parent = page->parent == NO_PAGE ? -1 : (int64_t)page->parent;
+
+    if (page->state == PAGE_SHARED || page->state == PAGE_CACHED)
+        HOLD(s, NULL, HOST,
+             telltale_holds(s->engine, true, i, parent,
+                            pool->tokens + (size_t)i * pool->page_tokens));
+}
+
+static void check_host(const struct sim *s, uint32_t part) {
+    const struct spill *p = &s->sched->spill;
+    uint32_t n = 0;
+
+    if (!p->host)
+        return;
+    kv_pager_check_part(p->host, part, CHECK_PARTS);
+    for (uint32_t i = 0; i < p->n_jobs; i++)
+        n += p->job[i].saved != NULL;
+    HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
+    if (sched_n_flights(s->sched) > 0 || p->n_copies > 0) /* copies are still to be made */
+        return;
+    for (uint32_t i = part; i < p->host->pool.n_pages; i += CHECK_PARTS)
+        check_host_page(s, i);
 }
 
 /* ---- decisions ---- */
@@ -354,6 +439,7 @@ void rules_after(struct sim *s, int r) {
     uint64_t n_finished = s->was.n_ended;
 
     s->was.n_ended = s->stats.n_finished;
+    s->was.n_draft_seqs = 0;
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
 
@@ -362,6 +448,8 @@ void rules_after(struct sim *s, int r) {
     }
     check_flights(s);
     check_requests(s);
+    check_draft_pages(s, s->n_steps % CHECK_PARTS);
+    check_host(s, s->n_steps % CHECK_PARTS);
     check_yields(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
@@ -371,4 +459,15 @@ void rules_after(struct sim *s, int r) {
     check_progress(s, r);
     if (s->n_steps % TABLE_STEPS == 0)
         check_table(s);
+}
+
+void rules_at_end(struct sim *s) {
+    const struct kv_pager *p = s->sched->drafter ? drafter_pager(s->sched->drafter) : NULL;
+    struct kv_stats kv;
+
+    if (!p)
+        return;
+    kv_pager_check(p);
+    kv_pager_stats(p, &kv);
+    HOLD(s, NULL, DRAFT_PAGES, kv.n_seqs == 0 && kv.n_free + kv.n_cached == kv.n_pages);
 }

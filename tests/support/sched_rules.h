@@ -50,6 +50,9 @@ struct sim_client;
     X(ALL_END, "without new faults everybody comes to an end in bounded time")                     \
     X(ALL_BACK, "when all have ended every page is back and nobody is suspect")                    \
     X(REPEATS, "the same seed gives the same events again")                                        \
+    X(GUESS, "what the draft model guesses is what it says of these tokens alone")                 \
+    X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \
+    X(HOST, "what the host holds was given to it, by jobs that wait and nobody else")              \
     /* kv_pager_check(): after each step. */                                                       \
     X(STATES, "a page is in one state and its list; the counts add up")                            \
     X(REFERENCES, "a page is held as often as tables have it")                                     \
@@ -90,5 +93,7 @@ _Noreturn void rule_broken(const struct sim *s, const struct sim_client *c, enum
 void rules_before(struct sim *s);
 /* Looks inside after a step that said @r. */
 void rules_after(struct sim *s, int r);
+/* All have ended: what only then can be said. */
+void rules_at_end(struct sim *s);
 /* A request has just been cancelled. */
 void rules_cancelled(struct sim *s, const struct sim_client *c);

@@ -141,7 +141,16 @@ static const struct draft_source sim_source = {
     .propose = propose_draft,
 };
 
-static const struct draft_source *const sim_table[] = {&sim_source, NULL};
+/* Beside drafts that are always right the draft model would never be asked. */
+static const struct draft_source *const *draft_table(const struct sim_opts *o) {
+    static const struct draft_source *const sim[] = {&sim_source, NULL},
+                                            *const model[] = {&draft_model, NULL},
+                                            *const both[] = {&sim_source, &draft_model, NULL};
+
+    if (o->drafts == SIM_DRAFTS_REAL)
+        return NULL;
+    return o->n_draft_pages == 0 ? sim : o->drafts == SIM_DRAFTS_RIGHT ? model : both;
+}
 
 /* ---- life ---- */
 
@@ -166,6 +175,27 @@ static int64_t watch(struct clock *c) {
 static _Noreturn void cannot(const char *what, int e) {
     fprintf(stderr, "sched_sim: %s: %s\n", what, strerror(-e));
     abort();
+}
+
+/* Its guesses are what the large one will say, but for those that are wrong on purpose. */
+static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts e) {
+    const struct sim_opts *o = &s->opts;
+    struct err err = {0};
+
+    if (o->n_draft_pages == 0)
+        return 0;
+    e.n_pages = o->n_draft_pages;
+    e.n_host_pages = 0;
+    e.page_tokens = o->draft_page_tokens;
+    e.max_wants = o->sched.max_seqs;
+    t.depth = 1;
+    t.wrong_per_1024 = o->draft_wrong;
+    t.fail_launch = t.fail_wait = 0;
+    t.step_ns = o->draft_step_ns;
+    t.row_ns /= 8;
+    t.key_ns /= 8;
+    telltale_set(&t);
+    return engine_new(&s->draft_engine, &e, &err);
 }
 
 static void new_worker(struct sim *s) {
@@ -198,8 +228,11 @@ static void new_worker(struct sim *s) {
     t.key_ns = (double)o->key_ns;
     t.fail_launch = s->n_restarts == 0 ? o->fail_launch : 0;
     t.fail_wait = s->n_restarts == 0 ? o->fail_wait : 0;
+    int r = new_draft_engine(s, t, e);
     telltale_set(&t);
-    int r = engine_new(&s->engine, &e, &err);
+    if (r == 0)
+        r = engine_new(&s->engine, &e, &err);
+    s->opts.sched.draft_engine = s->draft_engine;
     if (r == 0)
         r = sched_new(&s->sched, &o->sched, s->engine, &s->watch);
     if (r < 0)
@@ -231,7 +264,7 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     o->step_ns = o->step_ns ? o->step_ns : 5000000;
     o->row_ns = o->row_ns ? o->row_ns : 100000;
     s->tokenizer = shared_tokenizer();
-    o->sched.drafts = o->drafts == SIM_DRAFTS_REAL ? NULL : sim_table;
+    o->sched.drafts = draft_table(o);
     o->sched.check = !o->unwatched;
     o->sched.tokenizer = s->tokenizer;
     o->sched.suspects = &s->suspects;
@@ -261,9 +294,11 @@ void sim_deinit(struct sim *s) {
         HOLD(s, NULL, ALL_BACK, s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
         HOLD(s, NULL, ALL_BACK, s->stats.n_running + s->stats.n_waiting == 0);
         HOLD(s, NULL, ALL_BACK, s->suspects.n == 0 && s->suspects.started_ns == 0);
+        rules_at_end(s);
     }
     sched_free(s->sched);
     engine_free(s->engine);
+    engine_free(s->draft_engine);
     buf_deinit(&s->events);
     HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
     for (uint32_t i = 0; i < s->n_clients; i++) {
@@ -489,6 +524,9 @@ static bool is_short_enough(const struct sim *s, const struct sim_client *c) {
 
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
     if (!c->submitted) {
+        /* Sources of drafts may look where nothing is expected. */
+        for (uint32_t i = 0; i < c->m.max_new; i++)
+            c->tokens[c->m.n_prompt + i] = SIM_END;
         if (wants_vector(c)) {
             c->expect = FINISH_STOP;
         } else if (is_short_enough(s, c) && !c->invalid) {
@@ -735,6 +773,7 @@ void sim_restart(struct sim *s) {
 
     s->sched = sched_free(s->sched);
     s->engine = engine_free(s->engine);
+    s->draft_engine = engine_free(s->draft_engine);
     sim_constraints_reset(s);
     s->n_restarts++;
     for (uint32_t i = s->n_live; i-- > 0;)

@@ -40,6 +40,9 @@ struct sim_opts {
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t n_host_pages;
+    /* A draft model: what it guesses is wrong so often, of 1024 tokens. No pages: there is none. */
+    uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
+    int64_t draft_step_ns;
     uint32_t max_clients;            /* 0: SIM_CLIENTS */
     uint32_t end_per_1024;           /* how often the end token is drawn */
     uint64_t fail_launch, fail_wait; /* of the first worker */
@@ -84,7 +87,7 @@ struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
     struct clock watch; /* what the scheduler asks; looks at the suspects each time */
-    struct engine *engine;
+    struct engine *engine, *draft_engine;
     struct sched *sched;
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
@@ -112,6 +115,7 @@ struct sim {
         struct cost cost;
         int64_t begin_ns;
         uint64_t n_launched, n_progress, at_step, n_ended;
+        uint32_t n_draft_seqs;          /* requests with pages of the draft model */
         uint64_t n_outputs, n_finished; /* of clients that know of their end */
     } was;
 };

@@ -342,6 +342,20 @@ static struct cell *cell_at(struct engine *e, uint32_t cls, uint32_t page, uint3
     return &e->cells[cls][(size_t)page * e->opts.page_tokens + i];
 }
 
+bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
+                    const int32_t *tokens) {
+    uint32_t t = e->opts.page_tokens, from = host ? e->opts.n_pages : 0;
+    const struct cell *c = e->cells[KV_GLOBAL] + (size_t)(from + page) * t;
+    const struct cell *before = e->cells[KV_GLOBAL] + ((size_t)from + (size_t)parent) * t + t - 1;
+    uint64_t h = parent < 0 ? text_begin() : before->after;
+
+    for (uint32_t i = 0; i < t; h = c[i++].after)
+        if (c[i].token != tokens[i] || c[i].context != text_context(h, KV_GLOBAL) ||
+            c[i].pos % t != i)
+            return false;
+    return true;
+}
+
 static void copy_pages(struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t src = c[i].src + (c[i].dir == COPY_H2D ? e->opts.n_pages : 0);
@@ -473,6 +487,10 @@ static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t
     }
 }
 
+bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest) {
+    return text_mix(digest, 5) % 1024 < wrong_per_1024;
+}
+
 static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t want,
                       const uint32_t *mask) {
     const struct engine_want *w = &b->want[want];
@@ -484,7 +502,12 @@ static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t w
     if (q->feed >= 0)
         e->more[y.n_more++] = token_of(e, b, e->row_seq[w->row], 0);
     struct text_mask m = {.bits = mask};
-    return text_sample(&e->set, e->row_hash[w->row], p, w->out_pos, &m, &y);
+    uint64_t h = e->row_hash[w->row];
+    int32_t token = text_sample(&e->set, h, p, w->out_pos, &m, &y);
+
+    return telltale_errs(e->set.wrong_per_1024, text_digest(h))
+               ? text_other(&e->set, h, p, &m, token)
+               : token;
 }
 
 static void answer(struct engine *e, const struct engine_batch *b, uint32_t want,

@@ -31,8 +31,9 @@ struct telltale {
      * a probability of end_per_1024. */
     int32_t first, last, end;
     uint32_t end_per_1024;
-    bool strict;     /* reading a position that was not written for this sequence aborts */
-    uint64_t poison; /* seed of the garbage that fills the pages at the start */
+    uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
+    bool strict;             /* reading a position that was not written for this sequence aborts */
+    uint64_t poison;         /* seed of the garbage that fills the pages at the start */
 
     /* Faults: the step that fails with -EIO (0: none); from then on every call does. */
     uint64_t fail_launch, fail_wait;
@@ -66,6 +67,14 @@ void telltale_seen(const struct engine *e, struct telltale_seen *out);
 /* The next step that is launched (or, @at_wait, waited for) fails as above; or takes @ns longer. */
 void telltale_fail(struct engine *e, bool at_wait);
 void telltale_hang(struct engine *e, int64_t ns);
+
+/* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1: nothing) leads
+ * to. Of KV_GLOBAL. */
+bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
+                    const int32_t *tokens);
+
+/* Whether an engine that is wrong so often is wrong where the right one's digest is @digest. */
+bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);
 
 /* A request, and what it must get, alone or in any company. */
 struct telltale_ask {

@@ -61,7 +61,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->n_rows <= b->n_rows - row, "sequence", i);
         NEED(s->pos0 < r->opts->max_context, "sequence", i);
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
-        NEED(s->n_draft < s->n_rows, "sequence", i);
+        NEED(s->n_draft <= s->n_rows, "sequence", i);
         NEED(s->n_replay == 0 && s->adapter == 0, "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);

@@ -88,6 +88,19 @@ int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_pa
     return draw(t, h, p, mask);
 }
 
+int32_t text_other(const struct telltale *t, uint64_t h, const struct engine_param *p,
+                   const struct text_mask *mask, int32_t token) {
+    uint32_t n = (uint32_t)(t->last - t->first) + 1, start = (uint32_t)(text_mix(h, 6) % n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t other = t->first + (int32_t)((start + i) % n);
+
+        if (other != token && allowed(p, mask, other))
+            return other;
+    }
+    return token;
+}
+
 /* @h: mixed with 2. */
 static float logprob_of(uint64_t h, int32_t token) {
     return -(float)(text_mix(h, (uint32_t)token) % LOGPROB_STEPS) / (LOGPROB_STEPS / 16);

@@ -68,6 +68,9 @@ struct text_mask {
 bool text_penalised(const struct engine_param *p);
 int32_t text_sample(const struct telltale *t, uint64_t h, const struct engine_param *p,
                     uint32_t out_pos, const struct text_mask *mask, const struct history *history);
+/* A token that may be sampled too and is not @token; if there is none, @token. */
+int32_t text_other(const struct telltale *t, uint64_t h, const struct engine_param *p,
+                   const struct text_mask *mask, int32_t token);
 float text_logprob(uint64_t h, int32_t token);
 
 static inline uint64_t text_digest(uint64_t h) {
