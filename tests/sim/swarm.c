@@ -106,7 +106,7 @@ static void make_actions(struct run *u) {
 
 /* How a request is sampled and what ends it. */
 static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c) {
-    static const int32_t stop_ids[] = {7, 20, 33};
+    static const int32_t stop_ids[] = {7, 20, 33, 12, 26, 41, 50, 58};
     static const char *const stops[] = {"abcd", "ddd", "adb", "cab", "bcabc"};
     static const struct submit_bias bias[] = {{5, 1.5f}, {9, -100.0f}};
     struct submit *m = &c->m;
@@ -123,7 +123,7 @@ static void draw_text(const struct swarm *w, struct rng *r, struct sim_client *c
         m->min_new = one_in(r, 3) ? rng_below(r, m->max_new + 1) : 0;
         m->sampling.ignore_eos = one_in(r, 3);
         if (one_in(r, 3))
-            m->stop_ids = stop_ids, m->n_stop_ids = 1 + rng_below(r, 3);
+            m->stop_ids = stop_ids, m->n_stop_ids = 1 + rng_below(r, m->min_new > 0 ? 8 : 3);
         m->n_stops = one_in(r, 3) ? 1 + rng_below(r, 5) : 0;
         for (uint32_t i = 0; i < m->n_stops; i++)
             m->stops[i] = (struct str){stops[i], (uint32_t)strlen(stops[i])};
