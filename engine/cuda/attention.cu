@@ -13,7 +13,7 @@
  * q8_0 codes become halves rounded once, d q. Bound by the bytes of keys and values when decoding.
  */
 
-#include "engine/cuda/device.cuh"
+#include "engine/cuda/rows.cuh"
 
 /* Of heads of up to 32 D values. */
 template <int D> struct Shared {
@@ -339,38 +339,9 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     }
 }
 
-template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
-    uint32_t n = a.batch->n_items;
-
-    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        attend_item<D>(a, a.batch->item[i], s);
-        sync_block();
-    }
-}
-
-KERNEL(attend_64, struct attend_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    alignas(16) SHARED struct Shared<2> s;
-
-    attend<2>(a, s);
-}
-
-KERNEL(attend_128, struct attend_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    alignas(16) SHARED struct Shared<4> s;
-
-    attend<4>(a, s);
-}
-
-KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    alignas(16) SHARED struct Shared<8> s;
-
-    attend<8>(a, s);
-}
-
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
+/* Queries of one merge, of the block's key head. */
 DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
     uint32_t dim = a.head_dim;
     size_t stride = (size_t)a.n_head_kv * ATTN_QUERIES * a.partial_stride;
@@ -409,6 +380,88 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
         }
         a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = o / l;
     }
+}
+
+/* Packs the rows of queries [q0, q0 + n_q) whose last heads these are. */
+DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0, uint32_t n_q,
+                        uint32_t *told, float *sums) {
+    uint32_t first = q0 / a.group, n = (q0 + n_q - 1) / a.group - first + 1, t = threadIdx.x;
+
+    sync_block();
+    if (t < n) {
+        uint32_t begin = (first + t) * a.group, end = begin + a.group;
+
+        begin = begin > q0 ? begin : q0;
+        end = end < q0 + n_q ? end : q0 + n_q;
+        told[t] = arrive(a.rows + row0 + first + t, end - begin, a.n_head);
+    }
+    sync_block();
+    for (uint32_t i = 0; i < n; i++)
+        if (told[i])
+            pack_row<CUDA_THREADS>(a.pack, row0 + first + i, row0 + first + i, sums);
+}
+
+/* What is possible now that the block has done its item. */
+DEVICE void finish_item(const struct attend_args &a, const struct attn_item &it) {
+    SHARED uint32_t told[ATTN_QUERIES], rows[ATTN_QUERIES];
+    SHARED float sums[PACK_THREADS / 32];
+
+    if (it.chunk < 0) {
+        finish_rows(a, it.row0, it.q0, it.n_q, rows, sums);
+        return;
+    }
+    struct merge_args m = {a.batch,          a.partial,       a.o, a.n_head, gridDim.y, a.group,
+                           a.shape.head_dim, a.partial_stride};
+    sync_block();
+    if (threadIdx.x < it.n_merges) {
+        uint32_t at = it.merge + threadIdx.x;
+
+        told[threadIdx.x] =
+            arrive(a.merged + at * gridDim.y + blockIdx.y, 1, a.batch->merge[at].n_chunks);
+    }
+    sync_block();
+    for (uint32_t i = 0; i < it.n_merges; i++) {
+        if (!told[i])
+            continue;
+        struct attn_merge g = a.batch->merge[it.merge + i];
+
+        merge_queries(m, g);
+        finish_rows(a, g.row0, g.q0, g.n_q, rows, sums);
+    }
+}
+
+template <int D> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+    uint32_t n = a.batch->n_items;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const struct attn_item &it = a.batch->item[i];
+
+        attend_item<D>(a, it, s);
+        if (a.merged)
+            finish_item(a, it);
+        sync_block();
+    }
+}
+
+KERNEL(attend_64, struct attend_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    alignas(16) SHARED struct Shared<2> s;
+
+    attend<2>(a, s);
+}
+
+KERNEL(attend_128, struct attend_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    alignas(16) SHARED struct Shared<4> s;
+
+    attend<4>(a, s);
+}
+
+KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    alignas(16) SHARED struct Shared<8> s;
+
+    attend<8>(a, s);
 }
 
 KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {

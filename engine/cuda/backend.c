@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
@@ -92,13 +93,14 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 
 /* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended; off until it has
  * been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. */
+ * itself. WEFT_CUDA_FUSE: be.fuse. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
-    const char *share = getenv("WEFT_CUDA_SHARE");
+    const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
 
     b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->early = early && strcmp(early, "1") == 0;
+    b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->shares = !(share && strcmp(share, "0") == 0);
 }
 

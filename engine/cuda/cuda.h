@@ -24,6 +24,7 @@
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
 #define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
+#define FUSE_VALUES 16384u        /* be.fuse */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
 
 struct region { /* an allocation */
@@ -61,6 +62,8 @@ struct step {
     struct engine_out *out;     /* [max_wants] */
     struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
     const struct weights *head; /* of the logits */
+    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
+    bool packed;                /* be.packed holds what the next matrices take */
 };
 
 struct weights {
@@ -86,7 +89,7 @@ struct graphs {
     void *graph[GRAPHS];        /* NULL: not yet */
     struct {
         struct launch launch;
-        _Alignas(16) uint8_t args[384];
+        _Alignas(16) uint8_t args[512];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
 };
@@ -97,7 +100,9 @@ struct be {
     const struct engine_opts *opts;
     struct cuda_device device;
     char isa[16], error[200];
-    bool lost, early, shares;        /* early: cuda_api.launch; shares: work.c */
+    bool lost, early, shares; /* early: cuda_api.launch; shares: work.c */
+    uint32_t
+        fuse; /* values that the last block of a kernel packs at most; 0: kernels of their own (step.c) */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;
@@ -122,6 +127,7 @@ struct be {
     uint8_t *pages, *host_pages; /* host: pinned */
     uint64_t *grid;
     uint32_t *bad;
+    uint32_t *arrived;  /* zeros between kernels: struct matmul_args, attend_args */
     size_t layer_bytes; /* of the pages of a layer */
     uint32_t n_partials, partial_stride, max_items, max_merges;
 
@@ -157,6 +163,9 @@ void staging_cut(struct staging *s, const void *end);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
+/* Words of be.arrived: heads of a matvec; merges, then rows, of attention. */
+uint32_t cuda_arrivals(const struct be *b);
+
 /* What attention has to do for a batch: @item and @merge have room for max_items and max_merges. */
 struct attn_work {
     struct attn_item *item;
@@ -178,6 +187,9 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
 };
+/* What both kernels are told; matvec's part of it; its launch. */
+struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
+int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);

@@ -13,6 +13,7 @@
 
 #define SHARED __shared__
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_APART static __device__ __noinline__ /* takes no registers from what calls it */
 
 /* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least @blocks of them on a
  * multiprocessor. */
@@ -211,6 +212,18 @@ DEVICE void copy_commit() {
 
 template <int N> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Adds @k to a count that ends at @n: whether that made it @n; then it is 0 again. What the block wrote before the
+ * barrier in front of it is seen, behind the next barrier, by the block that is told true. */
+DEVICE bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
+    __threadfence();
+    bool last = atomicAdd(count, k) + k == n;
+
+    if (last)
+        *(volatile uint32_t *)count = 0;
+    __threadfence();
+    return last;
 }
 
 DEVICE float approximate_log(float x) {

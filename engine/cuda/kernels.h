@@ -138,6 +138,15 @@ struct matrix {
     uint32_t format, n_out, n_units, n_row_tiles;
 };
 
+/* What the last block of a matvec does when all of them are done, in place of a kernel behind it. */
+enum finish {
+    FINISH_NONE,
+    FINISH_PACK, /* packs the rows: arrived[0] */
+    /* Stores the heads of q, k and v, each by the last block that had a tile of it: arrived[n_head + 2 n_head_kv]. Heads
+     * are a multiple of TILE_ROWS. */
+    FINISH_STORE,
+};
+
 /* y (+)= W x + bias for up to three matrices that share x. matvec: up to 16 rows; grid x: row tiles of all matrices,
  * or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y: row tiles / 8 (each matrix rounded
  * up). The same bits. Shared memory: matvec_shared(), wide_shared() of the largest format. */
@@ -149,6 +158,13 @@ struct matmul_args {
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
     uint32_t add;
+    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes silu(y of m[0]) * (y of m[1]). */
+    uint32_t gated, finish;
+    uint32_t *arrived; /* zeros, and zeros again when it ends */
+    union {
+        struct pack_args pack;
+        struct store_args store;
+    };
 };
 
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
@@ -190,7 +206,8 @@ struct fast_rows_args {
 /* -- attention ------------------------------------------------------------------------------------ */
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is [n_head_kv][16
- * queries] rows of partial_stride floats: o, then m and l. */
+ * queries] rows of partial_stride floats: o, then m and l. merged: the block that is last with a merge's chunks does the
+ * merge, the one that is last with a row's heads packs the row. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;
@@ -199,6 +216,8 @@ struct attend_args {
     struct page_shape shape;
     uint32_t n_head, group, partial_stride;
     float scale;
+    uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
+    struct pack_args pack;
 };
 
 /* Merges the chunks of queries that were split; grid: x merges, or fewer, y key heads. */

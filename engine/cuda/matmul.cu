@@ -14,21 +14,27 @@
  *              activations and weights come ahead by the same copies. Bound by the tensor cores.
  */
 
+#include "engine/cuda/rows.cuh"
 #include "engine/cuda/weights.cuh"
 
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
 
-/* y of one element. */
+/* y of one element; what was there apart. */
+DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
+                      uint32_t out, float sum) {
+    float v = sum * a.scale[row];
+
+    return m.bias ? v + m.bias[out] : v;
+}
+
 DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
                 uint32_t out, float sum) {
     if (row >= n_rows || out >= m.n_out)
         return;
-    float *y = m.y + (size_t)row * m.n_out + out, v = sum * a.scale[row];
+    float *y = m.y + (size_t)row * m.n_out + out, v = value_of(a, m, row, out, sum);
 
-    if (m.bias)
-        v += m.bias[out];
     *y = a.add ? *y + v : v;
 }
 
@@ -56,6 +62,24 @@ DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
 
 /* -- matvec --------------------------------------------------------------------------------------- */
 
+/* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it. n_tiles: the end. */
+DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
+    if (tile < a.gated)
+        return tile + a.gated;
+    tile += gridDim.x - a.gated;
+    return tile < a.n_tiles - a.gated ? tile : a.n_tiles;
+}
+
+/* The matrix of tile @tile; *local: which of its row tiles. */
+DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *local) {
+    uint32_t i = 0;
+
+    while (i + 1 < a.n_mats && tile >= a.m[i].n_row_tiles)
+        tile -= a.m[i++].n_row_tiles;
+    *local = tile;
+    return i;
+}
+
 /* What a warp fetches: its segments of the block's tiles, stage by stage. Registers are scarce here. */
 struct Feed {
     uint32_t ring, slot; /* offsets: of the warp's ring, in it of the slot that is fetched next */
@@ -65,11 +89,8 @@ struct Feed {
 
     /* Stands at the beginning of @tile's segment, or of the next one that has anything for this warp. */
     __device__ __forceinline__ void seek(const struct matmul_args &a) {
-        for (; tile < a.n_tiles; tile += gridDim.x) {
-            uint32_t local = tile, i = 0;
-
-            while (i + 1 < a.n_mats && local >= a.m[i].n_row_tiles)
-                local -= a.m[i++].n_row_tiles;
+        for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
+            uint32_t local, i = matrix_of(a, tile, &local);
             uint32_t unit = tile_segment(a.m[i].n_units, segment);
             uint32_t end = tile_segment(a.m[i].n_units, segment + 1);
             uint32_t bytes = tile_bytes(a.m[i].format);
@@ -90,7 +111,7 @@ struct Feed {
             from += n;
             n_left -= n;
             if (n_left == 0) {
-                tile += gridDim.x;
+                tile = next_tile(a, tile);
                 seek(a);
             }
         }
@@ -196,6 +217,21 @@ DEVICE void add_segment_of(const struct matmul_args &a, const struct matrix &m, 
     }
 }
 
+/* An element of gate (@i 0), which is kept in shared memory until up comes, or of up. */
+DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint32_t i,
+                      uint32_t n_rows, uint32_t row, uint32_t out, float sum) {
+    SHARED float gate[CUDA_THREADS]; /* a thread's own */
+
+    if (row >= n_rows || out >= m.n_out)
+        return;
+    float v = value_of(a, m, row, out, sum);
+
+    if (i == 0)
+        gate[threadIdx.x] = v;
+    else
+        a.m[0].y[(size_t)row * m.n_out + out] = mx_silu(gate[threadIdx.x]) * v;
+}
+
 /* The block's tiles for G groups of 8 rows. */
 template <int G>
 DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_rows,
@@ -204,12 +240,9 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
     struct Rows<G> rows;
 
     rows.start(a, n_rows);
-    for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
-        uint32_t local = tile, i = 0;
+    for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile = next_tile(a, tile)) {
+        uint32_t local, i = matrix_of(a, tile, &local);
         float c[G][4];
-
-        while (i + 1 < a.n_mats && local >= a.m[i].n_row_tiles)
-            local -= a.m[i++].n_row_tiles;
         const struct matrix &m = a.m[i];
         uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS;
 #pragma unroll
@@ -226,11 +259,55 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
 
             for (uint32_t s = 1; s < n; s++)
                 sum += sums[s][warp][lane];
-            put(a, m, n_rows, g * PACK_ROWS + lane % 4 * 2 + j % 2,
-                local * TILE_ROWS + lane / 4 + j / 2 * 8, sum);
+            uint32_t row = g * PACK_ROWS + lane % 4 * 2 + j % 2;
+            uint32_t out = local * TILE_ROWS + lane / 4 + j / 2 * 8;
+            if (a.gated)
+                put_gated(a, m, i, n_rows, row, out, sum);
+            else
+                put(a, m, n_rows, row, out, sum);
         }
         sync_block();
     }
+}
+
+/* -- what comes behind it, by the blocks that are last -------------------------------------------- */
+
+DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
+                              float (*sums)[8][TILE_LANES]) {
+    uint32_t *told = (uint32_t *)&sums[1][0][0];
+
+    sync_block();
+    if (threadIdx.x == 0)
+        *told = arrive(a.arrived, 1, gridDim.x);
+    sync_block();
+    if (!*told)
+        return;
+    for (uint32_t r = 0; r < n_rows; r++)
+        pack_row<CUDA_THREADS>(a.pack, r, r, &sums[0][0][0]);
+}
+
+#define NO_HEAD UINT32_MAX
+
+/* A warp a row; the room of the weights is free. */
+DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
+    uint32_t n_tiles = a.store.shape.head_dim / TILE_ROWS, n = 0, warp = threadIdx.x / 32;
+    float *head = (float *)dynamic_shared() + warp * HEAD_MAX;
+    uint32_t *told = (uint32_t *)dynamic_shared() + CUDA_THREADS / 32 * HEAD_MAX;
+
+    if (blockIdx.x < a.n_tiles)
+        n = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    sync_block();
+    for (uint32_t k = threadIdx.x; k < n; k += CUDA_THREADS) {
+        uint32_t local, part = matrix_of(a, blockIdx.x + k * gridDim.x, &local);
+        uint32_t h = local / n_tiles, at = h + (part > 0 ? a.store.n_head : 0) +
+                                           (part > 1 ? a.store.shape.n_head_kv : 0);
+
+        told[k] = arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
+    }
+    sync_block();
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32)
+            store_part(a.store, (enum store_part)(told[k] >> 16), r, told[k] & 0xFFFF, head);
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
@@ -251,6 +328,10 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
     else
         multiply<1>(a, feed, n_rows, sums);
     copy_wait<0>();
+    if (a.finish == FINISH_PACK)
+        finish_rows(a, count_rows(a), sums);
+    else if (a.finish == FINISH_STORE)
+        finish_heads(a, count_rows(a));
 }
 
 /* -- matmul_wide ---------------------------------------------------------------------------------- */

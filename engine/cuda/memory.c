@@ -59,6 +59,13 @@ static void add_attention(struct be *b) {
         (b->opts->max_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->max_items = b->max_merges + b->n_partials;
     add(b, &b->partial, b->n_partials, bytes, "attention", false);
+    add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
+}
+
+uint32_t cuda_arrivals(const struct be *b) {
+    const struct model_shape *s = b->shape;
+
+    return MAX(s->n_head + 2 * s->n_head_kv, b->max_merges * s->n_head_kv + b->opts->max_rows);
 }
 
 static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {
@@ -241,6 +248,10 @@ int cuda_memory_open(struct be *b, struct err *err) {
                                         MIN(b->opts->max_wants, LOGIT_ROWS) * sizeof(*b->sampling),
                                         b->stream),
                            "cudaMemset");
+    r = r < 0 ? r
+              : cuda_check(
+                    b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
+                    "cudaMemset");
     /* A page holds finite numbers even before it is written (attention.cu). */
     r = r < 0 ? r
               : cuda_check(b,

@@ -2,7 +2,7 @@
 
 #include "engine/cuda/cuda.h"
 
-#define MATVEC_STATIC 9216u /* what matvec has of its own, and the driver's part of each block */
+#define MATVEC_STATIC 10240u /* what matvec has of its own, and the driver's part of each block */
 
 /* The largest of all formats. */
 int cuda_matmul_allow(struct be *b) {
@@ -25,7 +25,7 @@ static uint32_t narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared)
     return MIN(tiles, two * (uint32_t)b->device.n_multiprocessors);
 }
 
-int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add) {
     struct matmul_args a = {
         .x = x->packed,
         .scale = x->scale,
@@ -36,21 +36,34 @@ int cuda_matmul_strict(struct be *b, const struct weights *w, const struct opera
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .add = add,
     };
-    uint32_t groups = 0, shared = 0;
 
     for (uint32_t i = 0; i < w->n_mats; i++) {
-        const struct matrix *m = &w->m[i];
+        a.m[i] = w->m[i];
+        a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w->m[i].format));
+        a.n_tiles += w->m[i].n_row_tiles;
+    }
+    return a;
+}
 
-        a.m[i] = *m;
-        a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(m->format));
-        shared = MAX(shared, wide_shared(m->format));
-        a.n_tiles += m->n_row_tiles;
-        groups += (m->n_row_tiles + 7) / 8;
+int cuda_matvec(struct be *b, const struct matmul_args *a) {
+    uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
+    struct launch l = {kernel_matvec, narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
+                       shared};
+
+    return cuda_launch(b, &l, a, sizeof(*a));
+}
+
+int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+    struct matmul_args a = cuda_matmul_args(w, x, add);
+    uint32_t groups = 0, shared = 0;
+
+    if (x->n_rows <= MATVEC_ROWS)
+        return cuda_matvec(b, &a);
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        shared = MAX(shared, wide_shared(w->m[i].format));
+        groups += (w->m[i].n_row_tiles + 7) / 8;
     }
     uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
     struct launch wide = {kernel_matmul_wide, columns, groups, CUDA_THREADS, "matmul_wide", shared};
-    shared = matvec_shared(a.stage_bytes);
-    struct launch narrow = {
-        kernel_matvec, narrow_grid(b, a.n_tiles, shared), 1, CUDA_THREADS, "matvec", shared};
-    return cuda_launch(b, x->n_rows > MATVEC_ROWS ? &wide : &narrow, &a, sizeof(a));
+    return cuda_launch(b, &wide, &a, sizeof(a));
 }

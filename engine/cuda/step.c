@@ -161,7 +161,8 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
         return -EIO;
     s->batch = batch;
     s->recorded = false;
-    s->head = NULL;
+    s->head = s->held = NULL;
+    s->packed = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
     *out = s;
@@ -198,13 +199,12 @@ int step_embed(struct step *s, struct act x, const struct weights *w) {
     return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
 }
 
-static int pack(struct step *s, enum pack_kind kind, const float *x, const float *up,
-                const float *weight, uint32_t n) {
-    struct be *b = s->be;
-    struct pack_args a = {
+static struct pack_args pack_args_of(const struct be *b, enum pack_kind kind, const float *x,
+                                     const float *weight, uint32_t n) {
+    return (struct pack_args){
         .batch = b->head,
         .x = x,
-        .up = up,
+        .up = b->up,
         .weight = weight,
         .packed = b->packed,
         .scale = b->scale,
@@ -214,15 +214,13 @@ static int pack(struct step *s, enum pack_kind kind, const float *x, const float
         .n_padded = (uint32_t)round_up(n, 64),
         .eps = b->shape->rms_eps,
     };
-
-    return launch_pack(b, s->grid.rows, &a);
 }
 
-int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-             const struct kv_layer *kv) {
-    struct be *b = s->be;
+static struct store_args store_args_of(const struct be *b, const struct weights *w,
+                                       const struct kv_layer *kv) {
     const struct model_shape *m = b->shape;
-    struct store_args a = {
+
+    return (struct store_args){
         .batch = b->head,
         .q = b->q,
         .k = b->k,
@@ -237,13 +235,86 @@ int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w
         .neox = m->rope == ROPE_NEOX,
         .eps = m->rms_eps,
     };
+}
+
+/* -- what is fused --------------------------------------------------------------------------------- */
+
+/*
+ * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the work of its last blocks:
+ *
+ *     q k v       heads turned, keys and values in their pages
+ *     attention   chunks merged, rows packed
+ *     output      x; its norm, packed
+ *     gate, up    silu(gate) up, packed
+ *     down        x; its norm, packed
+ *
+ * A projection can do the norm only when it is known which: it is held until the op behind it comes. What one block would
+ * take too long to pack is packed by a kernel of its own, with a block a row.
+ */
+static bool fuses(const struct step *s) {
+    return s->be->fuse > 0 && s->grid.rows <= MATVEC_ROWS;
+}
+
+static bool packs_last(const struct step *s, uint32_t n) {
+    return fuses(s) && (uint64_t)s->grid.rows * n <= s->be->fuse;
+}
+
+static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
+    const struct be *b = s->be;
+    struct operand x = {b->packed, b->scale, b->sums, &b->head->n_rows, s->grid.rows};
+    struct matmul_args a = cuda_matmul_args(w, &x, add);
+
+    a.arrived = b->arrived;
+    return a;
+}
+
+/* Packs rows, unless that has been done. */
+static int pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
+                uint32_t n) {
+    struct pack_args a = pack_args_of(s->be, kind, x, weight, n);
+    bool done = s->packed;
+
+    s->packed = false;
+    return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
+}
+
+/* Launches the projection that waits, if any; @norm: of the op that takes x next, NULL: nobody does. */
+static int release(struct step *s, const float *norm) {
+    struct be *b = s->be;
+    uint32_t n = b->shape->n_embd;
+
+    if (!s->held)
+        return 0;
+    struct matmul_args a = narrow_args(s, s->held, true);
+    if (norm && packs_last(s, n)) {
+        a.finish = FINISH_PACK;
+        a.pack = pack_args_of(b, PACK_NORM, b->x, norm, n);
+        s->packed = true;
+    }
+    s->held = NULL;
+    return cuda_matvec(b, &a);
+}
+
+int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
+             const struct kv_layer *kv) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct store_args store = store_args_of(b, w, kv);
 
     assert(q.role == ACT_Q && x.role == ACT_X && kv->cls == KV_GLOBAL);
-    int r = pack(s, PACK_NORM, b->x, NULL, w->norm, m->n_embd);
+    int r = release(s, w->norm);
+    r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, m->n_embd);
+    if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
+        struct matmul_args a = narrow_args(s, w, false);
+
+        a.finish = FINISH_STORE;
+        a.store = store;
+        return cuda_matvec(b, &a);
+    }
     r = r < 0 ? r : multiply(s, w, false);
     struct launch l = {kernel_store, s->grid.rows, (m->n_head + m->n_head_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
 }
 
 static const void *attend_kernel(uint32_t head_dim) {
@@ -284,6 +355,13 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
     struct launch attend = {
         attend_kernel(m->head_dim), s->grid.items, m->n_head_kv, CUDA_THREADS, "attend", 0};
     struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
+    if (fuses(s)) {
+        a.merged = b->arrived;
+        a.rows = b->arrived + b->max_merges * m->n_head_kv;
+        a.pack = pack_args_of(b, PACK_PLAIN, b->o, NULL, m->n_head * m->head_dim);
+        s->packed = true;
+        return cuda_launch(b, &attend, &a, sizeof(a));
+    }
     int r = cuda_launch(b, &attend, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
@@ -292,18 +370,32 @@ int step_proj(struct step *s, struct act x, struct act in, const struct weights 
     struct be *b = s->be;
     bool hidden = in.role == ACT_H;
 
-    assert(x.role == ACT_X && (hidden || in.role == ACT_O));
-    int r = pack(s, hidden ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, b->up, NULL, w->n_in);
-    return r < 0 ? r : multiply(s, w, true);
+    assert(x.role == ACT_X && (hidden || in.role == ACT_O) && !s->held);
+    int r = pack(s, hidden && !fuses(s) ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, NULL,
+                 w->n_in);
+    if (r == 0 && fuses(s))
+        s->held = w;
+    return r < 0 || s->held ? r : multiply(s, w, true);
 }
 
-/* h is left as gate and up: proj() multiplies them when it takes them. */
+/* h is left as gate and up, for proj() to multiply them when it takes them, or where gate was. */
 int step_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
     struct be *b = s->be;
+    uint32_t n_ff = b->shape->n_ff;
 
     assert(h.role == ACT_H && x.role == ACT_X);
-    int r = pack(s, PACK_NORM, b->x, NULL, w->norm, b->shape->n_embd);
-    return r < 0 ? r : multiply(s, w, false);
+    int r = release(s, w->norm);
+    r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, b->shape->n_embd);
+    if (r < 0 || !fuses(s))
+        return r < 0 ? r : multiply(s, w, false);
+    struct matmul_args a = narrow_args(s, w, false);
+    a.gated = w->m[0].n_row_tiles;
+    if (packs_last(s, n_ff)) {
+        a.finish = FINISH_PACK;
+        a.pack = pack_args_of(b, PACK_PLAIN, b->gate, NULL, n_ff);
+        s->packed = true;
+    }
+    return cuda_matvec(b, &a);
 }
 
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
@@ -336,7 +428,8 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
 
     assert(x.role == ACT_X);
     s->head = w;
-    int r = launch_pack(b, s->grid.wants, &a);
+    int r = release(s, NULL);
+    r = r < 0 ? r : launch_pack(b, s->grid.wants, &a);
     r = r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
     if (r == 0)
         graph_end(s);

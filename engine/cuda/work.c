@@ -24,6 +24,8 @@ static void plan_block(const struct attn_item *block, bool split, const struct a
         w->item[w->n_items++] = item;
         return;
     }
+    item.merge = w->n_merges;
+    item.n_merges = 1;
     struct attn_merge *m = &w->merge[w->n_merges++];
     *m = *shared;
     m->row0 = item.row0;
@@ -50,7 +52,7 @@ static void plan_seq(const struct engine_batch *b, uint32_t i, const struct attn
         bool split = !crowded && n_chunks > 1 && n_chunks <= l->max_partials - w->n_partials;
 
         plan_block(&(struct attn_item){s->row0, s->pos0, q0, n_q, b->table[KV_GLOBAL].start[i], -1,
-                                       0, n_chunks},
+                                       0, n_chunks, 0, 0},
                    split, &nothing_shared, w);
     }
 }
@@ -103,14 +105,14 @@ static uint32_t plan_group(const struct engine_batch *b, uint32_t i, const struc
     struct attn_merge shared = {.shared = w->n_partials, .n_shared = n_shared};
     for (uint32_t c = 0; c < n_shared; c++)
         w->item[w->n_items++] = (struct attn_item){
-            b->seq[i].row0, b->seq[i].pos0,  0,       n * l->group, b->table[KV_GLOBAL].start[i],
-            (int32_t)c,     w->n_partials++, n_shared};
+            b->seq[i].row0, b->seq[i].pos0,  0,        n * l->group, b->table[KV_GLOBAL].start[i],
+            (int32_t)c,     w->n_partials++, n_shared, w->n_merges,  n};
     for (uint32_t k = i; k < i + n; k++) {
         const struct engine_seq *s = &b->seq[k];
 
         shared.shared_q = (k - i) * l->group;
         plan_block(&(struct attn_item){s->row0, s->pos0, 0, l->group, b->table[KV_GLOBAL].start[k],
-                                       -1, 0, s->pos0 / ATTN_CHUNK + 1},
+                                       -1, 0, s->pos0 / ATTN_CHUNK + 1, 0, 0},
                    true, &shared, w);
     }
     return n;

@@ -64,10 +64,11 @@ MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
 struct attn_item {
     uint32_t row0, pos0; /* of the sequence's rows in the batch */
     uint32_t q0, n_q;
-    uint32_t page0;    /* of the sequence's page table */
-    int32_t chunk;     /* the chunk, or -1: all, and the result is final */
-    uint32_t partial;  /* where the chunk's result goes: index of [ATTN_QUERIES] */
-    uint32_t n_chunks; /* of the item's longest query */
+    uint32_t page0;           /* of the sequence's page table */
+    int32_t chunk;            /* the chunk, or -1: all, and the result is final */
+    uint32_t partial;         /* where the chunk's result goes: index of [ATTN_QUERIES] */
+    uint32_t n_chunks;        /* of the item's longest query */
+    uint32_t merge, n_merges; /* those that its result goes to, where it has a chunk */
 };
 
 /* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M - M') and

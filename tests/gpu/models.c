@@ -3,8 +3,8 @@
  * themselves in other batches; then how long the steps of a large one take.
  *
  * usage: models [--tiny] [--prompts] [MODEL.gguf]
- * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS and
- * WEFT_CUDA_EARLY; --prompts: those of prompts, strict and fast.
+ * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS,
+ * WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --prompts: those of prompts, strict and fast.
  */
 
 #include <math.h>
@@ -200,37 +200,61 @@ static void compare(const struct watch *a, const struct watch *b, const char *na
     report_check(name, wrong, 0);
 }
 
-/* The same bits however the steps are cut, launched and accompanied. */
+#define ALL "1000000" /* WEFT_CUDA_FUSE: everything */
+
+/* The same bits however the steps are cut, launched, fused and accompanied. */
 static void check_identity(const void *arg) {
     static const struct {
-        const char *name, *graphs, *early;
+        const char *name, *graphs, *early, *fuse;
         struct way way;
     } ways[] = {
         {"identity: the same again",
+         "0",
          "0",
          "0",
          {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
         {"identity: in chunks of 7",
          "0",
          "0",
+         "0",
          {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
         {"identity: with 7 others",
+         "0",
          "0",
          "0",
          {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0, 0}},
         {"identity: with 25, overlapped",
          "0",
          "0",
+         "0",
          {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
-        {"identity: graphs", "1", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: graphs", "1", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: fused", "0", "0", ALL, {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: fused, rows packed apart",
+         "0",
+         "0",
+         "1",
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, 0, true, 0, 0}},
+        {"identity: fused, graphs",
+         "1",
+         "0",
+         ALL,
+         {"cuda", 13, PROMPT, 11, ENGINE_KV_F16, true, true, 0, 0}},
         {"identity: graphs, with 25, overlapped",
          "1",
          "0",
+         ALL,
          {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
-        {"identity: early", "0", "1", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
-        {"identity: early, graphs",
+        {"identity: early", "0", "1", "0", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+        {"identity: early, fused",
+         "0",
+         "1",
+         ALL,
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+        {"identity: early, fused, graphs",
          "1",
          "1",
+         ALL,
          {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
     };
     static struct watch first, other;
@@ -241,11 +265,13 @@ static void check_identity(const void *arg) {
     tiny_model_temp(&m, path);
     setenv("WEFT_CUDA_GRAPHS", "0", 1);
     setenv("WEFT_CUDA_EARLY", "0", 1);
+    setenv("WEFT_CUDA_FUSE", "0", 1);
     run(path, &ways[0].way, &first);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
         memset(&other, 0, sizeof(other));
         setenv("WEFT_CUDA_GRAPHS", ways[i].graphs, 1);
         setenv("WEFT_CUDA_EARLY", ways[i].early, 1);
+        setenv("WEFT_CUDA_FUSE", ways[i].fuse, 1);
         run(path, &ways[i].way, &other);
         compare(&first, &other, ways[i].name);
     }

@@ -23,10 +23,13 @@ enum mistake {
     COPY_NOT_WAITED_FOR, /* read before copy_wait() */
     COPY_OVER_A_READER,  /* started while another warp reads its target */
     TOO_EARLY,           /* a read above wait_for_previous() */
+    NO_ARRIVAL,          /* a read of what another block has written */
+    NO_BARRIER_BEFORE,   /* the last block to come reads what was written beside the arrival */
+    NO_BARRIER_BEHIND,   /* a thread of the last block reads before it was told */
     N_MISTAKES
 };
 
-/* 64 threads; two blocks. @data: 256 words; @host: pinned. */
+/* 64 threads; two blocks. @data: 256 words, of which the last is zero; @host: pinned. */
 struct mistake_args {
     enum mistake what;
     uint32_t *data, *host;

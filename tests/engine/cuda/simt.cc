@@ -272,6 +272,19 @@ void add_shared(uint64_t *p, uint64_t v) {
     *p += v;
 }
 
+bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
+    check_aligned(count, 4);
+    simt_check_access(count, 4, SIMT_ATOMIC, __builtin_return_address(0));
+    if (k == 0 || *count + k > n)
+        simt_fault("%u more than %u have arrived, of %u", k, *count, n);
+    *count += k;
+    simt_check_arrival(count, *count == n);
+    if (*count < n)
+        return false;
+    *count = 0;
+    return true;
+}
+
 void put_alike(uint32_t *p, uint32_t v) {
     check_aligned(p, 4);
     simt_check_access(p, 4, SIMT_ATOMIC, __builtin_return_address(0));
@@ -323,12 +336,12 @@ NO_ASAN static void poison_shared() {
     memset(simt_dynamic, 0xFF, n_dynamic);
 }
 
-static void shuffle(uint16_t *order) {
-    for (uint32_t i = 0; i < n_threads; i++) {
+template <typename T> static void shuffle(T *order, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t j = shuffled ? rng_below(&order_rng, i + 1) : i;
 
         order[i] = order[j];
-        order[j] = (uint16_t)i;
+        order[j] = (T)i;
     }
 }
 
@@ -358,7 +371,7 @@ static uint64_t progress() {
 static void run_block() {
     uint16_t order[MAX_THREADS];
 
-    shuffle(order);
+    shuffle(order, n_threads);
     poison_shared();
     simt_check_block();
     n_alive = n_threads;
@@ -401,10 +414,14 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     simt_grid = grid;
     n_dynamic = shared;
     simt_check_launch(k->name, args, k->args_size, shared);
-    for (uint32_t y = 0; y < grid.y; y++)
-        for (uint32_t x = 0; x < grid.x; x++) {
-            simt_block = {x, y, 0};
-            run_block();
-        }
+    uint32_t n = grid.x * grid.y, *order = (uint32_t *)malloc(n * sizeof(*order));
+    if (!order)
+        abort();
+    shuffle(order, n);
+    for (uint32_t i = 0; i < n; i++) {
+        simt_block = {order[i] % grid.x, order[i] / grid.x, 0};
+        run_block();
+    }
+    free(order);
     simt_lane = NULL;
 }

@@ -3,11 +3,12 @@
 /*
  * simt - runs the kernels of engine/cuda on the CPU. Included before everything else (-include), it gives the
  * names of engine/cuda/device.cuh another meaning: a thread of a block is a fiber, instructions of a warp (mma,
- * lane_xor) and barriers switch to the next one until all have come. Blocks run one after the other.
+ * lane_xor) and barriers switch to the next one until all have come. Blocks run one after the other, so a block that
+ * waits for another one would wait for ever; arrive() does not wait.
  *
  * What it finds: wrong arithmetic, wrong indices, and what simt_check.h lists: races, early reads, wrong addresses,
  * lanes that do not meet. Asynchronous copies are done when they are waited for, no sooner. The order of threads
- * changes with simt_order(). What it cannot find: the order in which the tensor cores add, speed.
+ * and of blocks changes with simt_order(). What it cannot find: the order in which the tensor cores add, speed.
  */
 
 #define WEFT_SIMT 1
@@ -35,7 +36,7 @@ struct simt_kernel {
     size_t args_size;
 };
 
-/* @seed 0: ascending order of threads; else an order of its own for each block. */
+/* @seed 0: ascending order of threads and blocks; else an order of its own for each block and launch. */
 void simt_order(uint64_t seed);
 /* Runs all blocks, each with @shared bytes of dynamic_shared(). */
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
@@ -60,6 +61,7 @@ static inline uint8_t *dynamic_shared() {
 
 #define SHARED static __attribute__((section("simt_shared")))
 #define DEVICE static inline
+#define DEVICE_APART static __attribute__((noinline))
 #define __device__
 #define __forceinline__ inline
 
@@ -234,6 +236,7 @@ static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
 }
 
 void add_shared(uint64_t *p, uint64_t v);
+bool arrive(uint32_t *count, uint32_t k, uint32_t n);
 void put_alike(uint32_t *p, uint32_t v);
 
 /* As coarse as the device's. */

@@ -39,6 +39,20 @@ static const char *kernel;
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
 static uint32_t n_blocks;
 
+/* Blocks that have arrived at a count, with what they did in intervals [from, to); n_heard of these the block that runs
+ * knows of, each since an interval, its own thread at once. */
+struct arrival {
+    const void *count;
+    uint64_t from, to;
+};
+static struct arrival arrival[1 << 16];
+static uint32_t n_arrivals;
+static struct {
+    uint64_t from, to, since;
+    uint32_t thread;
+} heard[1 << 16];
+static uint32_t n_heard;
+
 #ifdef SIMT_NO_HOOKS
 #define SEEN false
 #else
@@ -167,6 +181,7 @@ void simt_check_launch(const char *name, const void *args, size_t args_size, uin
     args_from = (uintptr_t)args;
     args_to = args_from + args_size;
     first_of_launch = ++interval;
+    n_arrivals = 0;
     if (!dynamic_memory.cell)
         dynamic_memory.cell = new_cells(SIMT_DYNAMIC_MAX);
     dynamic_memory.from = (uintptr_t)simt_dynamic;
@@ -176,6 +191,7 @@ void simt_check_launch(const char *name, const void *args, size_t args_size, uin
 void simt_check_block() {
     first_of_block = ++interval;
     n_blocks++;
+    n_heard = 0;
 }
 
 void simt_check_barrier() {
@@ -196,6 +212,37 @@ static unsigned thread_of(moment m) {
     return m >> 4 & 1023;
 }
 
+void simt_check_arrival(const void *count, bool last) {
+    uint32_t n = 0;
+
+    if (!SEEN)
+        return;
+    if (n_arrivals == sizeof(arrival) / sizeof(*arrival))
+        abort();
+    arrival[n_arrivals++] = {count, first_of_block, interval};
+    for (uint32_t i = 0; i < n_arrivals && last; i++) {
+        const struct arrival *a = &arrival[i];
+
+        if (a->count != count) {
+            arrival[n++] = *a;
+            continue;
+        }
+        if (n_heard == sizeof(heard) / sizeof(*heard))
+            abort();
+        heard[n_heard++] = {a->from, a->to, interval, simt_lane->thread};
+    }
+    n_arrivals = last ? n : n_arrivals;
+}
+
+/* Whether the block has been told of what another one did in interval @at. */
+static bool is_heard(uint64_t at) {
+    for (uint32_t i = n_heard; i-- > 0;)
+        if (at >= heard[i].from && at < heard[i].to &&
+            (interval > heard[i].since || heard[i].thread == simt_lane->thread))
+            return true;
+    return false;
+}
+
 /* Whether nothing orders @then before this thread's access to @bytes. */
 static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
     uint64_t at = interval_of(then);
@@ -204,7 +251,7 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
     if (!(then & bytes) || at < first_of_launch || (atomic && (then >> 14 & 1)))
         return false;
     if (at < first_of_block)
-        return !shared;
+        return !shared && !is_heard(at);
     if (at < interval || thread == simt_lane->thread)
         return false;
     return thread / 32 != simt_lane->thread / 32 ||

@@ -9,7 +9,8 @@
  *
  *     races        two threads of a block touch a byte, one writes, and no sync_block() lies between them (sync_warp()
  *                  is enough inside a warp; shuffles and mma are not: they order nothing); two blocks of a launch
- *                  touch a byte of device memory and one writes
+ *                  touch a byte of device memory and one writes, unless the first did so before the barrier in front
+ *                  of its arrive() and the second behind a barrier after it was told that it is the last
  *     early reads  shared memory that this block has not written; the target of an asynchronous copy that has
  *                  not been waited for; above wait_for_previous(), what a kernel may still be writing
  *     addresses    outside every allocation of the device, in freed memory or static variables, in pinned memory (but
@@ -56,6 +57,8 @@ void simt_check_launch(const char *kernel, const void *args, size_t args_size, u
 void simt_check_block();
 void simt_check_barrier();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
+/* The thread has arrived at @count, and is the last or not. */
+void simt_check_arrival(const void *count, bool last);
 /* An asynchronous copy to shared memory is under way, or there. */
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc);
 #endif

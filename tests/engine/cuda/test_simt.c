@@ -26,6 +26,9 @@ static const char *const words[N_MISTAKES] = {
     [COPY_NOT_WAITED_FOR] = "before the copy to it was waited for",
     [COPY_OVER_A_READER] = "while another thread",
     [TOO_EARLY] = "before wait_for_previous()",
+    [NO_ARRIVAL] = "while another thread writes it",
+    [NO_BARRIER_BEFORE] = "while another thread writes it",
+    [NO_BARRIER_BEHIND] = "while another thread writes it",
 };
 
 static void make(enum mistake what) {

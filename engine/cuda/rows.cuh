@@ -1,0 +1,260 @@
+#pragma once
+
+/*
+ * rows - what is done to rows of activations, by kernels of its own (rows.cu) or by the last block of the kernel that
+ * made the rows (matmul.cu, attention.cu): the same code, so the same bits. Formulas: engine/reference/ops.c.
+ */
+
+#include "engine/cuda/device.cuh"
+
+/* -- operands of matmul --------------------------------------------------------------------------- */
+
+#define PACK_QUADS                                                                                 \
+    4 /* fours of columns that a thread keeps in registers: rows of up to 8192 are read once */
+
+/* Columns i .. i + 3; zero beyond the row. */
+DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
+    if (i + 4 <= n && (uintptr_t)(x + i) % 16 == 0) {
+        struct vec4 u = load16(x + i);
+
+        for (int j = 0; j < 4; j++)
+            v[j] = mx_float_of(j == 0 ? u.x : j == 1 ? u.y : j == 2 ? u.z : u.w);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++)
+        v[j] = 0;
+    for (uint32_t j = 0; i + j < n && j < 4; j++)
+        v[j] = x[i + j];
+}
+
+/* What is packed as columns i .. i + 3, but for the norm. */
+DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
+    load_quad(a.x + row * a.n, i, a.n, v);
+    if (a.kind == PACK_SILU) {
+        float up[4];
+
+        load_quad(a.up + row * a.n, i, a.n, up);
+        for (int j = 0; j < 4; j++)
+            v[j] = mx_silu(v[j]) * up[j];
+    }
+}
+
+DEVICE void apply_norm(const struct pack_args &a, uint32_t i, float inverse, float v[4]) {
+    float weight[4];
+
+    if (a.kind != PACK_NORM)
+        return;
+    load_quad(a.weight, i, a.n, weight);
+    for (int j = 0; j < 4; j++)
+        v[j] = v[j] * inverse * weight[j];
+}
+
+/* 2^e, -126 <= e <= 127. */
+DEVICE float power_of_two(int e) {
+    return mx_float_of((uint32_t)(e + 127) << 23);
+}
+
+/* Columns i .. i + 3, of eight lanes 32; all lanes of a warp meet, whether they have columns or not. */
+DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+                      const float v[4]) {
+    size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
+    size_t at = group + (size_t)(i / 32) * PACK_ROWS;
+    uint32_t h[2] = {0, 0};
+
+    if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
+        return;
+    if (i < a.n_padded) {
+        h[0] = pack_halves(v[0] * shrink, v[2] * shrink);
+        h[1] = pack_halves(v[1] * shrink, v[3] * shrink);
+        store8(a.packed + at * 32 + pack_place(i % 32), h);
+    }
+    float sum = (half_to_float((uint16_t)h[0]) + half_to_float((uint16_t)(h[0] >> 16))) +
+                (half_to_float((uint16_t)h[1]) + half_to_float((uint16_t)(h[1] >> 16)));
+    for (int m = 1; m < 8; m *= 2)
+        sum += lane_xor(sum, m);
+    if (i < a.n_padded && i % 32 == 0)
+        a.sums[at] = sum;
+}
+
+/* The sum over the block of E values of each thread: as if each were that of a thread of its own, value e of thread
+ * t that of thread t + e THREADS. shared: [E THREADS / 32]. */
+template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *shared) {
+    constexpr int warps = THREADS / 32;
+
+    sync_block();
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+        float sum = v[e];
+
+        for (int m = 1; m < 32; m *= 2)
+            sum += lane_xor(sum, m);
+        if (threadIdx.x % 32 == 0)
+            shared[e * warps + threadIdx.x / 32] = sum;
+    }
+    sync_block();
+    float sum = shared[0];
+    for (int i = 1; i < E * warps; i++)
+        sum += shared[i];
+    return sum;
+}
+
+/* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A thread stands for one
+ * of PACK_THREADS, or for several, so that the sum is the same. It has the quads tid, tid + THREADS, ...; the first few
+ * stay in registers, the others are read again. */
+template <int THREADS>
+DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
+    constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
+    uint32_t at = 4 * threadIdx.x;
+    float v[PACK_QUADS][4], w[4], inverse = 1, max = 0;
+
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++)
+        load_values(a, row, at + k * step, v[k]);
+    if (a.kind == PACK_NORM) {
+        float sum[each];
+
+#pragma unroll
+        for (uint32_t e = 0; e < each; e++)
+            sum[e] = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < PACK_QUADS; k++)
+            for (int j = 0; j < 4; j++)
+                sum[k % each] = fmaf(v[k][j], v[k][j], sum[k % each]);
+        for (uint32_t i = at + kept; i < a.n; i += each * step)
+#pragma unroll
+            for (uint32_t e = 0; e < each; e++) {
+                load_values(a, row, i + e * step, w);
+                for (int j = 0; j < 4; j++)
+                    sum[e] = fmaf(w[j], w[j], sum[e]);
+            }
+        inverse = 1.0f / sqrtf(block_sums<THREADS, each>(sum, shared) / (float)a.n + a.eps);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++) {
+        apply_norm(a, at + k * step, inverse, v[k]);
+        for (int j = 0; j < 4; j++)
+            max = fmaxf(max, fabsf(v[k][j]));
+    }
+    for (uint32_t i = at + kept; i < a.n; i += step) {
+        load_values(a, row, i, w);
+        apply_norm(a, i, inverse, w);
+        for (int j = 0; j < 4; j++)
+            max = fmaxf(max, fabsf(w[j]));
+    }
+    max = block_max<THREADS / 32>(max, shared);
+
+    /* Exponent of the largest magnitude; rows of nothing, infinities and NaN are not scaled. */
+    int e = (int)(mx_bits_of(max) >> 23) - 127;
+    e = max > 0 && max <= FLT_MAX ? (e > -100 ? e : -100) - 13 : 0;
+    float shrink = power_of_two(-e);
+#pragma unroll
+    for (uint32_t k = 0; k < PACK_QUADS; k++)
+        pack_quad(a, r, at + k * step, shrink, v[k]);
+    for (uint32_t first = kept; first < a.n_padded; first += step) {
+        load_values(a, row, first + at, w);
+        apply_norm(a, first + at, inverse, w);
+        pack_quad(a, r, first + at, shrink, w);
+    }
+    if (threadIdx.x == 0)
+        a.scale[r] = power_of_two(e);
+}
+
+/* -- keys and values ------------------------------------------------------------------------------ */
+
+#define HEAD_MAX 256u
+
+/* A page never holds infinities or NaN: a masked key still meets a probability of 0. */
+DEVICE float finite_half(float x) {
+    return fminf(fmaxf(x, -65504.0f), 65504.0f);
+}
+
+/* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
+DEVICE void turn_head(const struct store_args &a, const float *x, const float *norm,
+                      const float *turn, float *head) {
+    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
+    float inverse = 1;
+
+    if (norm) {
+        float sum = 0;
+
+        for (uint32_t i = lane; i < dim; i += 32)
+            sum = fmaf(x[i], x[i], sum);
+        for (int m = 1; m < 32; m *= 2)
+            sum += lane_xor(sum, m);
+        inverse = 1.0f / sqrtf(sum / (float)dim + a.eps);
+    }
+    for (uint32_t i = lane; i < dim; i += 32)
+        head[i] = norm ? x[i] * inverse * norm[i] : x[i];
+    sync_warp();
+    for (uint32_t i = lane; i < a.n_rot / 2; i += 32) {
+        uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
+        float c = turn[2 * i], s = turn[2 * i + 1], p0 = head[i0], p1 = head[i1];
+
+        head[i0] = p0 * c - p1 * s;
+        head[i1] = p0 * s + p1 * c;
+    }
+    sync_warp();
+}
+
+/* Writes a head of keys (PAGE_K) or values (PAGE_V) at token @slot of the page. */
+DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
+                       uint32_t slot, const float *head) {
+    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;
+    size_t at = page_offset(&a.shape, h, part);
+    bool keys = part == PAGE_K;
+
+    if (!a.shape.q8) {
+        uint16_t *to = (uint16_t *)(page + at);
+
+        for (uint32_t i = lane; i < dim; i += 32)
+            to[keys ? slot * dim + i : i * tokens + slot] =
+                (uint16_t)pack_half(finite_half(head[i]));
+        return;
+    }
+    uint16_t *scales =
+        (uint16_t *)(page + page_offset(&a.shape, h, keys ? PAGE_K_SCALES : PAGE_V_SCALES));
+    for (uint32_t i = lane, group = 0; group < dim / 32; i += 32, group++) {
+        float x = finite_half(head[i]), max = fabsf(x);
+
+        for (int m = 1; m < 32; m *= 2)
+            max = fmaxf(max, lane_xor(max, m));
+        float inverse = max > 0 ? 127.0f / max : 0;
+        float q = x * inverse + 12582912.0f - 12582912.0f; /* nearest integer */
+
+        q = fminf(fmaxf(q, -127.0f), 127.0f);
+        page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
+        if (lane == 0)
+            scales[keys ? slot * (dim / 32) + group : group * tokens + slot] =
+                (uint16_t)pack_half(max / 127.0f);
+    }
+}
+
+enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
+
+/* Head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of its own. */
+DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
+                       float *head) {
+    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
+    const float *turn = a.turn + (size_t)r * a.n_rot;
+
+    if (part == STORE_Q) {
+        float *q = a.q + ((size_t)r * a.n_head + h) * dim;
+
+        turn_head(a, q, a.q_norm, turn, head);
+        for (uint32_t i = lane; i < dim; i += 32)
+            q[i] = head[i];
+        sync_warp(); /* head may be used anew */
+        return;
+    }
+    uint32_t slot = a.batch->row_slot[r];
+    uint8_t *page = a.pages + (size_t)a.batch->row_page[r] * page_layer_bytes(&a.shape);
+    size_t at = ((size_t)r * n_kv + h) * dim;
+
+    if (part == STORE_V) {
+        store_head(a, h, PAGE_V, page, slot, a.v + at);
+        return;
+    }
+    turn_head(a, a.k + at, a.k_norm, turn, head);
+    store_head(a, h, PAGE_K, page, slot, head);
+    sync_warp();
+}
