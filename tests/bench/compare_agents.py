@@ -66,7 +66,7 @@ def tenant_files(folder, trace):
 
 def weft_command(a, row, folder, own):
     command = [a.build / "weftd", "--model", a.model, "--threads", a.threads, "--listen", f"127.0.0.1:{a.port}",
-               "--kv-pages", row["kv_tokens"] // 32, "--page-tokens", 32, "--max-context", row["context"],
+               "--kv-pages", row["kv_tokens"] // 16, "--page-tokens", 16, "--max-context", row["context"],
                "--max-connections", 8192, "--speculation", "off", "--log-level", "warn"]
     return command + (tenant_files(folder, TRACES / row["trace"]) if own else ["--retention", "off"])
 
@@ -76,14 +76,16 @@ def llama_command(a, row):
             "--cache-ram", 0, "--port", a.port, "--no-webui", "--log-disable"]
 
 
-def memory_kib(pid):
-    """Of a process and its children; 0 when it is gone."""
+def cost_of(pid):
+    """(resident memory in MiB, CPU time in seconds) of a process and its children; zeros when it is gone."""
     try:
-        kib = next(int(x.split()[1]) for x in open(f"/proc/{pid}/status") if x.startswith("VmRSS"))
-        children = open(f"/proc/{pid}/task/{pid}/children").read().split()
-        return kib + sum(memory_kib(c) for c in children)
+        mib = next(int(x.split()[1]) for x in open(f"/proc/{pid}/status") if x.startswith("VmRSS")) / 1024
+        times = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+        cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+        costs = [cost_of(c) for c in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+        return mib + sum(c[0] for c in costs), cpu_s + sum(c[1] for c in costs)
     except (OSError, StopIteration):
-        return 0
+        return 0, 0
 
 
 class Server:
@@ -121,7 +123,7 @@ class Server:
 
 
 def replay(a, row, name, *flags, **values):
-    """One run against a fresh server: the result of weft-bench agents, and the server's memory at its end."""
+    """One run against a fresh server: the result of weft-bench agents, and what it cost the server."""
     with Server(a, row, name) as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
         sets = {**row.get("set", {}), **values}
         command = [a.build / "weft-bench", "agents", "--trace", TRACES / row["trace"], "--url", server.url, "--endpoint", "completions",
@@ -135,7 +137,7 @@ def replay(a, row, name, *flags, **values):
         if a.tables:
             print(f"-- {name} {' '.join(map(str, flags))} {values}\n{done.stdout}", file=sys.stderr, flush=True)
         result = json.load(open(file.name))
-        result["server_memory_mib"] = round(memory_kib(server.process.pid) / 1024, 1)
+        result["server_memory_mib"], result["server_cpu_s"] = cost_of(server.process.pid)
         return result
 
 
@@ -190,7 +192,8 @@ def refusals(r):
 
 
 def health(r):
-    return {"failed turns": r["all"]["failed"], "short answers": r["all"]["short"], "memory at the end, MiB": r["server_memory_mib"]}
+    return {"failed turns": r["all"]["failed"], "short answers": r["all"]["short"], "server's CPU time, s": r["server_cpu_s"],
+            "memory at the end, MiB": r["server_memory_mib"]}
 
 
 def run_tools(a, row, name):
