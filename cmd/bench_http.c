@@ -15,9 +15,10 @@ struct http_transfer {
     CURL *easy;
     struct curl_slist *headers; /* of its own; NULL: those of all */
     struct sse sse;
-    struct buf reply;    /* when it is no event stream */
-    bool known, events;  /* whether it is one */
-    bool finished, done; /* finish_reason came; [DONE] came */
+    struct buf reply;         /* when it is no event stream */
+    bool known, events;       /* whether it is one */
+    int64_t sent_ns, head_ns; /* the request, the first byte of the response; 0: not yet */
+    bool finished, done;      /* finish_reason came; [DONE] came */
     char curl_error[CURL_ERROR_SIZE];
     struct http_transfer *next, *prev;
 };
@@ -141,6 +142,22 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     return r < 0 ? 0 : size * n;
 }
 
+/* Connected, the request comes next. On a connection that had been closed meanwhile it comes again. */
+static int on_send(void *ctx, char *ip, char *local_ip, int port, int local_port) {
+    struct http_transfer *t = ctx;
+
+    t->sent_ns = bench_now_ns();
+    return CURL_PREREQFUNC_OK;
+}
+
+static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
+    struct http_transfer *t = ctx;
+
+    if (!t->head_ns)
+        t->head_ns = bench_now_ns();
+    return size * n;
+}
+
 static void finish_reply(struct http_transfer *t) {
     struct bench_request *q = t->q;
     struct openai_part part = {.error = ""};
@@ -165,14 +182,12 @@ static void finish_reply(struct http_transfer *t) {
 /* The transfer is over: what became of the request? */
 static void judge(struct http_transfer *t, CURLcode code) {
     struct bench_request *q = t->q;
-    curl_off_t retry_s = 0, sent_us = 0, first_us = 0;
+    curl_off_t retry_s = 0;
     long status = 0;
 
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(t->easy, CURLINFO_RETRY_AFTER, &retry_s);
-    curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &sent_us);
-    curl_easy_getinfo(t->easy, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
-    q->answer_s = (double)MAX(first_us - sent_us, (curl_off_t)0) * 1e-6;
+    q->answer_s = t->head_ns > t->sent_ns ? (double)(t->head_ns - t->sent_ns) * 1e-9 : 0;
     q->status = (int)status;
     q->retry_s = (double)retry_s;
     q->end_ns = bench_now_ns();
@@ -323,6 +338,10 @@ int bench_http_start(struct bench_http *h, struct bench_request *q) {
     buf_init(&t->reply, REPLY_MAX);
     curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, q->body.data);
     curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)q->body.len);
+    curl_easy_setopt(t->easy, CURLOPT_PREREQFUNCTION, on_send);
+    curl_easy_setopt(t->easy, CURLOPT_PREREQDATA, t);
+    curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_write);
     curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
