@@ -89,7 +89,7 @@ static int whole(const struct field *f, yyjson_val *v, int64_t *out, struct err 
 }
 
 PARSER(parse_uint) {
-    int64_t i;
+    int64_t i = 0;
     int result = whole(f, v, &i, err);
 
     (void)a;
@@ -108,7 +108,7 @@ PARSER(parse_n) {
 }
 
 PARSER(parse_priority) {
-    int64_t i;
+    int64_t i = 0;
     int result = whole(f, v, &i, err);
 
     (void)a;
@@ -327,7 +327,7 @@ PARSER(parse_speculation) {
 
 /* Fewer dimensions make sense where a model was trained for that, and no file says so. */
 PARSER(parse_dimensions) {
-    int64_t n;
+    int64_t n = 0;
     int result = whole(f, v, &n, err);
 
     (void)r;
@@ -440,7 +440,7 @@ PARSER(parse_effort) {
 
 /* Negative: no limit. */
 PARSER(parse_budget) {
-    int64_t n;
+    int64_t n = 0;
     int result = whole(f, v, &n, err);
 
     (void)a;

@@ -153,6 +153,14 @@ static bool decodes(const struct request *r) {
     return r->n_tokens + r->n_pending - r->n_computed == 1 && !request_is_last(r);
 }
 
+/* A step of the small model. Before one was seen it takes as much less as the model is smaller. */
+static double small_ns(const struct drafter *d, const struct cost *large,
+                       const struct cost_shape *s) {
+    if (d->cost.n_seen > 0)
+        return (double)cost_expect_ns(&d->cost, s);
+    return (double)cost_expect_ns(large, s) * (double)d->opts.size;
+}
+
 /* What is expected for the time of both models, when every candidate gets up to @k tokens. */
 static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct cost *large,
                    struct cost_shape check, uint32_t n_others) {
@@ -170,7 +178,7 @@ static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct
         cost_add(&small, c->request->n_tokens - 1, 1);
     }
     double ns = (double)cost_expect_ns(large, &check);
-    return tokens / (ns + k * (double)cost_expect_ns(&d->cost, &small));
+    return tokens / (ns + k * small_ns(d, large, &small));
 }
 
 /* The best number of tokens for all, or 0. */

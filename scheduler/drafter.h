@@ -21,6 +21,7 @@ struct drafter_opts {
     struct clock *clock;
     uint32_t max_seqs, max_rows; /* as the scheduler's */
     int64_t catch_up_ns;         /* what catching up may take of a step */
+    float size;                  /* of the small model, as a part of the large one's */
     uint32_t force; /* tests: drafts of so many tokens, whatever they cost; 0: if it pays */
 };
 

@@ -87,16 +87,20 @@ static int init_plan(struct sched *s) {
 }
 
 static int init_drafter(struct sched *s) {
+    if (!s->opts.draft_engine || s->opts.no_speculation)
+        return 0;
+    uint64_t bytes = engine_info(s->opts.draft_engine)->weight_bytes;
     struct drafter_opts o = {
         .engine = s->opts.draft_engine,
         .clock = s->clock,
         .max_seqs = s->opts.max_seqs,
         .max_rows = s->opts.max_rows,
         .catch_up_ns = (int64_t)s->opts.itl_target_ms * 1000000 / CATCH_UP_PART,
+        .size = (float)bytes / (float)MAX(s->info->weight_bytes, 1),
         .force = s->opts.force_draft,
     };
 
-    return s->opts.draft_engine && !s->opts.no_speculation ? drafter_new(&s->drafter, &o) : 0;
+    return drafter_new(&s->drafter, &o);
 }
 
 static int init(struct sched *s) {

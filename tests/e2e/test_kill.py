@@ -3,7 +3,7 @@ same logits, and nothing twice."""
 import random
 import time
 
-from weftd import BACKEND, Weftd, main, parallel, random_tokens
+from weftd import BACKEND, Weftd, main, parallel, random_tokens, synth
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = 100
@@ -33,38 +33,79 @@ def run(daemon, request):
     return got
 
 
+def run_all(daemon, requests):
+    should = [run(daemon, r) for r in requests]
+    assert all(len(s["digests"]) == N_TOKENS and s["finish"] == "length" for s in should), should
+    return should
+
+
+def survive(d, requests, should, n_kills, seed):
+    """Kills the worker @n_kills times while the requests run; each gets what it should."""
+    start = time.monotonic()
+    parallel([lambda r=r: run(d, r) for r in requests])
+    usual_s = time.monotonic() - start
+    r = random.Random(seed)
+    kills = 0
+    turn = 0
+    while kills < n_kills:
+        turn += 1
+        assert turn < 4 * n_kills, "kills do not hit"
+
+        def kill(delays):
+            n = 0
+            for delay in delays:
+                time.sleep(delay)
+                n += d.kill_worker()
+            return n
+
+        # One kill while the requests run, and every other time one more while the next worker loads.
+        delays = [r.random() * usual_s] + [r.random() * 0.05] * (turn % 2)
+        results = parallel([lambda q=q: run(d, q) for q in requests] + [lambda: kill(delays)])
+        kills += results.pop()
+        for i, (got, want) in enumerate(zip(results, should)):
+            assert got == want, f"request {i} differs after kill {kills}: {got} instead of {want}"
+    end = time.monotonic() + 10
+    while d.stats()["worker"]["deaths"] != kills:
+        assert time.monotonic() < end, (d.stats(), kills)
+        time.sleep(0.01)
+    assert d.stats()["front"]["resumed"] > n_kills / 4, d.stats()
+
+
 def test_streams_survive_a_hundred_kills_with_the_same_bits():
     with Weftd(*FLAGS) as d:
-        should = [run(d, r) for r in REQUESTS]
-        assert all(len(s["digests"]) == N_TOKENS and s["finish"] == "length" for s in should), should
-        start = time.monotonic()
-        parallel([lambda r=r: run(d, r) for r in REQUESTS])
-        usual_s = time.monotonic() - start
-        r = random.Random(42)
-        kills = 0
-        turn = 0
-        while kills < N_KILLS:
-            turn += 1
-            assert turn < 4 * N_KILLS, "kills do not hit"
+        survive(d, REQUESTS, run_all(d, REQUESTS), N_KILLS, 42)
 
-            def kill(delays):
-                n = 0
-                for delay in delays:
-                    time.sleep(delay)
-                    n += d.kill_worker()
-                return n
 
-            # One kill while the requests run, and every other time one more while the next worker loads.
-            delays = [r.random() * usual_s] + [r.random() * 0.05] * (turn % 2)
-            results = parallel([lambda q=q: run(d, q) for q in REQUESTS] + [lambda: kill(delays)])
-            kills += results.pop()
-            for i, (got, want) in enumerate(zip(results, should)):
-                assert got == want, f"request {i} differs after kill {kills}: {got} instead of {want}"
-        end = time.monotonic() + 10
-        while d.stats()["worker"]["deaths"] != kills:
-            assert time.monotonic() < end, (d.stats(), kills)
-            time.sleep(0.01)
-        assert d.stats()["front"]["resumed"] > N_KILLS / 4, d.stats()
+def test_streams_survive_with_a_draft_model():
+    """A small model of the same tokens: mostly wrong, but right where few tokens are possible."""
+    deep = synth("tiny-deep", "--arch", "qwen3", "--shape", "tiny,n_layer=32,n_ff=128,context=8192", "--format", "Q4_K_M")
+    small = synth("tiny-draft", "--arch", "qwen3", "--shape", "tiny,n_layer=1", "--format", "Q4_K_M", "--seed", "2")
+    requests = REQUESTS[1:4] + [
+        {"prompt": random_tokens(26, 60), "temperature": 0, "logit_bias": {"17": 100}},
+        {"prompt": random_tokens(27, 30), "temperature": 2, "seed": 8, "logit_bias": {"17": 60, "18": 60, "19": 60}},
+    ]
+    with Weftd(*FLAGS, "--speculation", "off", model=deep) as d:
+        should = run_all(d, requests)
+    with Weftd(*FLAGS, "--draft-model", small, "--draft-sources", "model", model=deep) as d:
+        for _ in range(50):  # whether it pays depends on the time that steps take; tries are made anyway
+            assert run_all(d, requests[3:]) == should[3:]
+            drafts = d.stats()["worker"]["drafts"]["model"]
+            if drafts["accepted"]:
+                break
+        assert drafts["accepted"], "nothing was drafted: the test is blind"
+        survive(d, requests, should, 6, 43)
+
+
+def test_streams_survive_with_pages_in_host_memory():
+    with Weftd(*FLAGS) as d:
+        should = run_all(d, REQUESTS)
+    with Weftd(*FLAGS, "--max-context", "512", "--kv-pages", "24", "--host-kv-memory", "64M") as d:
+        for _ in range(50):
+            parallel([lambda r=r: run(d, r) for r in REQUESTS])
+            if d.stats()["worker"]["host_saved_tokens"] > 500:
+                break
+        assert d.stats()["worker"]["host_saved_tokens"] > 500, "nothing was saved: the test is blind"
+        survive(d, REQUESTS, should, 6, 44)
 
 
 def test_health_is_503_while_the_worker_is_replaced():
