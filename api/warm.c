@@ -24,7 +24,8 @@
  */
 
 #define BODY_MAX ((size_t)1 << 20)    /* of a request that is kept until its turn ends */
-#define BODIES_MAX ((size_t)64 << 20) /* in all */
+#define BODIES_MAX ((size_t)32 << 20) /* in all */
+#define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
 #define AT_ONCE 2u                    /* of the pool's threads */
 
 struct warm {
@@ -59,8 +60,9 @@ bool warm_keeps(const struct answer *a) {
 
 /* The pool has better things to do, or there is nobody to compute it. */
 static bool is_busy(const struct api *a) {
-    return a->n_warm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 || !a->worker_up ||
-           a->draining || a->closing || a->model->page_tokens == 0;
+    return a->n_warm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 ||
+           a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
+           a->model->page_tokens == 0;
 }
 
 /* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer in it. */

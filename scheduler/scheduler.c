@@ -477,8 +477,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     *out = s->stats;
     out->at_ns = clock_now(s->clock);
     out->n_evicted = kv.n_evicted;
-    out->n_lookup_tokens = kv.n_lookup_tokens;
-    out->n_hit_tokens = kv.n_hit_tokens;
+    out->n_lookup_tokens = kv.n_lookup_tokens - s->warm.n_lookup_tokens;
+    out->n_hit_tokens = kv.n_hit_tokens - s->warm.n_hit_tokens;
     out->n_saved_tokens = s->spill.n_saved_tokens;
     out->n_fetched_tokens = s->spill.n_fetched_tokens;
     out->n_left_tokens = s->spill.n_left_tokens;

@@ -55,7 +55,9 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
 }
 
 static void attach(struct sched *s, struct request *r) {
-    note_cached(s, r, kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
+    note_cached(s, r,
+                request_is_warm(r) ? warm_attach(s, r)
+                                   : kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
 }
 
 /*

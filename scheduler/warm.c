@@ -86,8 +86,13 @@ static void leave_queue(struct sched *s, struct request *r) {
 void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
     note_done(s, r);
     leave_queue(s, r);
-    if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH))
+    if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
+        uint32_t n_tokens = kv_seq_committed(r->seq);
+
         retain_warm(s, r);
+        spill_save(&s->spill, &r->share, r->tokens, n_tokens,
+                   retain_chance(&s->retain, r->program, r->turn.tenant), !r->seq);
+    }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
     sched_note_news(s, r);
@@ -121,6 +126,17 @@ void warm_note_turn(struct sched *s, uint64_t program) {
 }
 
 /* ---- its turn ---- */
+
+uint32_t warm_attach(struct sched *s, const struct request *r) {
+    struct kv_stats before, after;
+
+    kv_pager_stats(s->pager, &before);
+    uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
+    kv_pager_stats(s->pager, &after);
+    s->warm.n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
+    s->warm.n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;
+    return n;
+}
 
 static void take_back(struct sched *s, struct request *r) {
     note_done(s, r);

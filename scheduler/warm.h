@@ -20,8 +20,9 @@ struct warm_done {
 struct warm {
     struct list waiting; /* request.queued, the latest first */
     uint32_t n_waiting;
-    struct request *now; /* in sched.waiting or sched.running; NULL: none */
-    int64_t max_step_ns; /* of a plan without one */
+    struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
+    int64_t max_step_ns;                    /* of a plan without one */
+    uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
     struct warm_done done[WARM_DONE];
 };
 
@@ -35,5 +36,7 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why);
 void warm_note_turn(struct sched *s, uint64_t program);
 /* @r, somebody's, is admitted: counts what it has found of what was computed for it. */
 void warm_found(struct sched *s, const struct request *r);
+/* kv_seq_attach() of one that runs. */
+uint32_t warm_attach(struct sched *s, const struct request *r);
 /* Before a plan: lets the next one run if nobody else is there, takes it back when somebody is. */
 void warm_turn(struct sched *s);

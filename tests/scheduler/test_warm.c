@@ -79,6 +79,8 @@ Test(warm, it_leaves_no_trace_in_what_is_counted) {
     cr_expect_eq(with.n_prompt_tokens, without.n_prompt_tokens);
     cr_expect_eq(with.n_cached_tokens, without.n_cached_tokens);
     cr_expect_eq(with.n_output_tokens, without.n_output_tokens);
+    cr_expect_eq(with.n_lookup_tokens, without.n_lookup_tokens);
+    cr_expect_eq(with.n_hit_tokens, without.n_hit_tokens);
     cr_expect_eq(with.n_recomputed_tokens, without.n_recomputed_tokens);
     cr_expect_gt(with.n_warm_tokens, 0);
     cr_expect_gt(with.n_steps, without.n_steps);
