@@ -82,6 +82,8 @@ struct be_ops {
     uint32_t abi;
     const char *name;
     uint8_t build_id[20]; /* must match the daemon's (cuda) */
+    uint8_t
+        sources[20]; /* of a library: ENGINE_SOURCES, a digest of those that it was built from */
     uint32_t depth;
     int (*open)(struct be **out, const struct be_opts *o, struct err *err);
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
@@ -129,6 +131,8 @@ struct be_ops {
      * Host backends see only COPY_D2D: their host pages are pages behind the others. NULL: batches with copies are
      * refused by assert. */
     int (*copy)(struct be *b, const struct engine_copy *c);
+    /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL: nowhere. */
+    void *(*host_page)(struct be *b, uint32_t page);
     /* The logits of a want of the last step that ended, before processors; tests only. May be NULL. */
     const float *(*peek)(const struct be *b, uint32_t want);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
@@ -141,6 +145,9 @@ struct be_ops {
 /* What be_ops.build_id of a table from a library must be: a digest of this header and those that come
  * with it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
+
+/* What all bits that @ops computes follow from besides the model: a digest of the sources, here and there. */
+void backend_sources(const struct be_ops *ops, uint8_t out[20]);
 
 extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;

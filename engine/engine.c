@@ -189,6 +189,8 @@ static void fill_info(struct engine *e) {
     i->weight_bytes = e->model.weight_bytes;
     i->n_params = e->model.n_params;
     gguf_fingerprint(e->opts.file, i->fingerprint);
+    backend_sources(e->ops, i->sources);
+    i->kv_type = e->opts.kv_type;
 }
 
 static int open_backend(struct engine *e, struct err *err) {
@@ -249,6 +251,13 @@ struct engine *engine_free(struct engine *e) {
 
 const struct engine_info *engine_info(const struct engine *e) {
     return &e->info;
+}
+
+void *engine_host_page(struct engine *e, uint32_t page) {
+    assert(page < e->opts.n_host_pages);
+    return e->ops->host_page
+               ? e->ops->host_page(e->be, page + (e->ops->device ? 0 : e->opts.n_pages))
+               : NULL;
 }
 
 const float *engine_peek(const struct engine *e, uint32_t want) {

@@ -140,6 +140,9 @@ struct engine_info {
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
     uint64_t weight_bytes, page_bytes, n_params;
     uint8_t fingerprint[16];
+    /* Of the sources of the engine and the backend: where it differs, so may what is computed. */
+    uint8_t sources[20];
+    enum engine_kv_type kv_type;
 };
 
 struct engine;
@@ -149,6 +152,10 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
 struct engine *engine_free(struct engine *e);
 DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
+
+/* Where page @page of host memory lies: page_bytes, to be read and written by others while no step under way copies it.
+ * NULL: the backend does not have it in one piece. */
+void *engine_host_page(struct engine *e, uint32_t page);
 
 /* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps may be
  * launched and not waited for. Bad batches are our own mistakes: assert. Returns 0 or -EIO. */

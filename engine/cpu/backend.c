@@ -284,6 +284,10 @@ static int copy_page(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
+static void *page_of(struct be *b, uint32_t page) {
+    return b->kv + page * b->page_bytes;
+}
+
 static const float *peek(const struct be *b, uint32_t want) {
     assert(want < b->max_wants);
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape.n_vocab;
@@ -310,5 +314,6 @@ const struct be_ops backend_cpu = {
     .sample = ops_sample,
     .end = ops_end,
     .copy = copy_page,
+    .host_page = page_of,
     .peek = peek,
 };

@@ -145,6 +145,10 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
+static void *host_page(struct be *b, uint32_t page) {
+    return b->host_pages + (size_t)page * page_layer_bytes(&b->page) * b->shape->n_layer;
+}
+
 static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
@@ -161,6 +165,7 @@ const struct be_ops weft_backend_cuda = {
     .abi = BACKEND_ABI,
     .name = "cuda",
     .build_id = {ENGINE_BUILD_ID},
+    .sources = {ENGINE_SOURCES},
     .depth = 2,
     .device = true,
     .hidden = true,
@@ -184,5 +189,6 @@ const struct be_ops weft_backend_cuda = {
     .sample = step_sample,
     .end = step_end,
     .copy = step_copy,
+    .host_page = host_page,
     .peek = peek,
 };

@@ -189,6 +189,10 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     return 0;
 }
 
+void *engine_host_page(struct engine *e, uint32_t page) {
+    return &e->cells[KV_GLOBAL][(size_t)(e->opts.n_pages + page) * e->opts.page_tokens];
+}
+
 struct engine *engine_free(struct engine *e) {
     if (!e)
         return NULL;
