@@ -18,6 +18,8 @@
 
 #define KV_FULL 1 /* an answer, not a failure: evict, preempt or wait */
 
+#define KV_NO_PAGE UINT32_MAX
+
 typedef uint32_t kv_page;
 struct kv_pager;
 struct kv_seq;
@@ -64,6 +66,14 @@ void kv_pager_check(const struct kv_pager *p);
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts);
 /* Forgets every cached page that nobody holds (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
+
+/* Page @page, which is free, holds @tokens after page @parent (KV_NO_PAGE: it is a first one) from before the pager
+ * was made: it is cached now. Parents come first; of unrelated ones the one that was used last. -EEXIST: there is an equal
+ * one; -EINVAL: @page or @parent is not what it must be. */
+int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent, const struct kv_share *share,
+                     const int32_t *tokens);
+/* Forgets @page and all that follow it. -EBUSY: somebody holds one of them. */
+int kv_pager_forget(struct kv_pager *p, kv_page page);
 
 /* The longest cached or shared prefix of @tokens, limited to whole pages inside @n_tokens. Changes
  * nothing. A caller that must compute at least one token passes n_prompt - 1. */

@@ -9,7 +9,7 @@
 #include "base/list.h"
 #include "kvpager/kvpager.h"
 
-#define NO_PAGE UINT32_MAX
+#define NO_PAGE KV_NO_PAGE
 
 enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
 

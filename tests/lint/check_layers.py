@@ -13,7 +13,7 @@ PUBLIC = {
     "base": ALL,
     "proto": ALL,
     "text": {"tokenizer.h", "template.h", "stops.h", "grammar.h", "constraint.h"},
-    "kvpager": {"kvpager.h"},
+    "kvpager": {"kvpager.h", "store.h"},
     "engine": {"engine.h"},
     "scheduler": {"scheduler.h"},
     "api": {"api.h"},

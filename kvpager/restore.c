@@ -1,0 +1,77 @@
+/* restore - pages that outlived a pager: on a disk. They are entered as cached, and forgotten when they turn out bad. */
+
+#include "kvpager/private.h"
+
+#include <errno.h>
+#include <string.h>
+
+static bool is_published(const struct page *page) {
+    return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
+}
+
+static XXH128_hash_t root_key(const struct kv_pager *p, const struct kv_share *share) {
+    struct prefix_root root;
+
+    memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
+    root.share = *share;
+    return prefix_root_key(&p->prefix, &root);
+}
+
+int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
+                     const struct kv_share *share, const int32_t *tokens) {
+    struct pool *pool = &p->pool;
+
+    if (number >= pool->n_pages || pool->page[number].state != PAGE_FREE)
+        return -EINVAL;
+    if (parent != NO_PAGE && (parent >= pool->n_pages || !is_published(&pool->page[parent]) ||
+                              memcmp(&pool->page[parent].share, share, sizeof(*share)) != 0))
+        return -EINVAL;
+    struct page *page = &pool->page[number];
+    XXH128_hash_t above = parent == NO_PAGE ? root_key(p, share) : pool->page[parent].key;
+    XXH128_hash_t key = prefix_key(&p->prefix, above, tokens);
+
+    if (prefix_find(&p->prefix, key, parent, share, tokens))
+        return -EEXIST;
+    list_remove(&page->link);
+    pool_set_state(pool, page, PAGE_OWNED);
+    prefix_add(&p->prefix, page, key, parent, share, tokens);
+    pool_set_state(pool, page, PAGE_SHARED);
+    pool_set_state(pool, page, PAGE_CACHED);
+    list_push_front(&p->evict.idle, &page->link); /* before its parent: see evict.h */
+    return 0;
+}
+
+enum { UNKNOWN, STAYS, GOES };
+
+/* Marks the pages from @i up to one whose fate is known, and says it. */
+static uint32_t fate_of(struct kv_pager *p, kv_page i, kv_page bad) {
+    kv_page at = i;
+
+    while (at != NO_PAGE && at != bad && p->tally[at].seen == UNKNOWN)
+        at = p->pool.page[at].parent;
+    uint32_t fate = at == NO_PAGE ? STAYS : at == bad ? GOES : p->tally[at].seen;
+    for (; i != at; i = p->pool.page[i].parent)
+        p->tally[i].seen = fate;
+    return fate;
+}
+
+int kv_pager_forget(struct kv_pager *p, kv_page number) {
+    struct pool *pool = &p->pool;
+
+    memset(p->tally, 0, pool->n_pages * sizeof(*p->tally));
+    for (kv_page i = 0; i < pool->n_pages; i++)
+        if (is_published(&pool->page[i]) && fate_of(p, i, number) == GOES &&
+            pool->page[i].state == PAGE_SHARED)
+            return -EBUSY;
+    /* Children stand before their parents. */
+    LIST_FOREACH(node, &p->evict.idle) {
+        struct page *page = LIST_ENTRY(node, struct page, link);
+
+        if (fate_of(p, pool_number(pool, page), number) != GOES)
+            continue;
+        evict_remove(&p->evict, page);
+        prefix_remove(&p->prefix, page);
+        pool_put(pool, page);
+    }
+    return 0;
+}

@@ -1,0 +1,228 @@
+/*
+ * store - the file:
+ *
+ *   0       struct file_head, then zeros up to BLOCK
+ *   BLOCK   slot 0: a block with struct slot_head and the page's tokens, then the page's bytes, up to a multiple of BLOCK
+ *           slot 1, ...
+ *
+ * Numbers are in this machine's order, which is part of the identity. The file is sparse: a slot of zeros is free.
+ *
+ * Nothing is ever forced to the disk and no order of writes is relied on. A slot's head has a checksum of itself, keyed by the
+ * file's identity, and one of the page's bytes; whatever a crash or a disk leaves there, either both are right, and then it
+ * is what was written, or the slot is free. The bytes are written before the head, so that a process that is killed
+ * in between leaves a slot whose head does not fit. The checksums (XXH3) are against accidents. Who may write
+ * the file may write anything into it, and is the service's own user.
+ */
+
+#include "kvpager/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define BLOCK 4096u
+#define MAGIC UINT64_C(0x3130564B74666577) /* "weftKV01", as it stands in the file */
+#define MAX_TOKENS 256u                    /* of a page */
+
+struct file_head {
+    uint64_t magic, slot_bytes, page_bytes, page_tokens;
+    XXH128_hash_t identity;
+    uint64_t sum; /* of all before */
+};
+
+struct slot_head {
+    uint64_t magic;
+    uint64_t sum; /* of all that follows */
+    XXH128_hash_t page;
+    struct store_head head;
+    uint32_t n_tokens, unused;
+    int32_t tokens[MAX_TOKENS];
+};
+
+static_assert(sizeof(struct slot_head) <= BLOCK, "a head fits in its block");
+
+struct store {
+    int fd;
+    uint32_t n_slots, page_tokens;
+    uint64_t page_bytes, slot_bytes;
+    XXH128_hash_t identity;
+};
+
+/* All or nothing: 0 or -errno; what is beyond the end of the file is read as zeros. */
+static int read_all(int fd, void *out, size_t n, uint64_t at) {
+    uint8_t *p = out;
+
+    while (n > 0) {
+        ssize_t r = pread(fd, p, n, (off_t)at);
+
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return -errno;
+        if (r == 0) {
+            memset(p, 0, n);
+            return 0;
+        }
+        p += r;
+        at += (uint64_t)r;
+        n -= (size_t)r;
+    }
+    return 0;
+}
+
+static int write_all(int fd, const void *data, size_t n, uint64_t at) {
+    const uint8_t *p = data;
+
+    while (n > 0) {
+        ssize_t r = pwrite(fd, p, n, (off_t)at);
+
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return r < 0 ? -errno : -EIO;
+        p += r;
+        at += (uint64_t)r;
+        n -= (size_t)r;
+    }
+    return 0;
+}
+
+static uint64_t place_of(const struct store *s, uint32_t i) {
+    return BLOCK + i * s->slot_bytes;
+}
+
+/* ---- opening ---- */
+
+static void make_file_head(const struct store *s, struct file_head *h) {
+    *h = (struct file_head){
+        .magic = MAGIC,
+        .slot_bytes = s->slot_bytes,
+        .page_bytes = s->page_bytes,
+        .page_tokens = s->page_tokens,
+        .identity = s->identity,
+    };
+    h->sum = XXH3_64bits(h, offsetof(struct file_head, sum));
+}
+
+/* Empties a file that is not of this identity. */
+static int claim_file(const struct store *s) {
+    struct file_head is, should;
+    struct stat st;
+
+    make_file_head(s, &should);
+    if (fstat(s->fd, &st) < 0)
+        return -errno;
+    int r = read_all(s->fd, &is, sizeof(is), 0);
+    if (r < 0)
+        return r;
+    bool same = memcmp(&is, &should, sizeof(is)) == 0;
+    if (!same && ftruncate(s->fd, 0) < 0)
+        return -errno;
+    if (ftruncate(s->fd, (off_t)place_of(s, s->n_slots)) < 0)
+        return -errno;
+    if (same)
+        return 0;
+    r = write_all(s->fd, &should, sizeof(should), 0);
+    return r < 0 ? r : st.st_size == 0 ? STORE_NEW : STORE_CLEARED;
+}
+
+int store_open(struct store **out, const struct store_opts *o) {
+    CLEANUP(store_freep) struct store *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return -ENOMEM;
+    if (o->page_tokens == 0 || o->page_tokens > MAX_TOKENS || o->page_bytes == 0)
+        return -EINVAL;
+    s->fd = o->fd;
+    s->page_tokens = o->page_tokens;
+    s->page_bytes = o->page_bytes;
+    s->slot_bytes = BLOCK + round_up(o->page_bytes, BLOCK);
+    s->identity = XXH3_128bits(o->identity, o->n_identity);
+    uint64_t n = o->n_bytes > BLOCK ? (o->n_bytes - BLOCK) / s->slot_bytes : 0;
+    s->n_slots = (uint32_t)MIN(n, STORE_SLOTS_MAX);
+    if (s->n_slots == 0)
+        return -ENOSPC;
+    int r = claim_file(s);
+    if (r < 0)
+        return r;
+    *out = STEAL(s);
+    return r;
+}
+
+struct store *store_free(struct store *s) {
+    free(s);
+    return NULL;
+}
+
+uint32_t store_n_slots(const struct store *s) {
+    return s->n_slots;
+}
+
+/* ---- slots ---- */
+
+static uint64_t sum_of(const struct store *s, const struct slot_head *h) {
+    size_t from = offsetof(struct slot_head, page);
+
+    return XXH3_64bits_withSeed((const uint8_t *)h + from, sizeof(*h) - from,
+                                s->identity.low64 ^ s->identity.high64);
+}
+
+static bool is_none(const struct store_id *id) {
+    return id->run == 0 && id->n == 0;
+}
+
+static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
+    int r = read_all(s->fd, h, sizeof(*h), place_of(s, i));
+
+    if (r < 0)
+        return r;
+    if (h->magic == 0 && h->sum == 0)
+        return STORE_FREE;
+    bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == s->page_tokens &&
+                !is_none(&h->head.id);
+    return good ? 0 : STORE_BAD;
+}
+
+int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens) {
+    struct slot_head h;
+    int r = read_slot_head(s, i, &h);
+
+    if (r != 0)
+        return r;
+    *out = h.head;
+    memcpy(tokens, h.tokens, s->page_tokens * sizeof(*tokens));
+    return 0;
+}
+
+int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *page) {
+    struct slot_head h;
+    int r = read_slot_head(s, i, &h);
+
+    if (r != 0)
+        return r;
+    if (memcmp(&h.head.id, id, sizeof(*id)) != 0)
+        return STORE_BAD;
+    r = read_all(s->fd, page, s->page_bytes, place_of(s, i) + BLOCK);
+    if (r < 0)
+        return r;
+    return XXH128_isEqual(XXH3_128bits(page, s->page_bytes), h.page) ? 0 : STORE_BAD;
+}
+
+int store_write(const struct store *s, uint32_t i, const struct store_head *head,
+                const int32_t *tokens, const void *page) {
+    struct slot_head h;
+
+    memset(&h, 0, sizeof(h)); /* also what lies between the fields */
+    h.magic = MAGIC;
+    h.page = XXH3_128bits(page, s->page_bytes);
+    h.head = *head;
+    h.n_tokens = s->page_tokens;
+    memcpy(h.tokens, tokens, s->page_tokens * sizeof(*tokens));
+    h.sum = sum_of(s, &h);
+    int r = write_all(s->fd, page, s->page_bytes, place_of(s, i) + BLOCK);
+    return r < 0 ? r : write_all(s->fd, &h, sizeof(h), place_of(s, i));
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+/*
+ * store - a file of slots, each of which holds a page's bytes and what they are of. It finds nothing and decides
+ * nothing: that is done with a pager of the slots' numbers (kv_pager_restore()). What is in the file is
+ * believed only as far as its checksums hold. One thread reads and writes, another may do what does not touch
+ * the file. How the file looks is told at the top of store.c.
+ */
+
+#include "kvpager/kvpager.h"
+
+/* Answers. */
+#define STORE_FREE 1    /* nothing is there */
+#define STORE_BAD 2     /* damaged, or another page than expected */
+#define STORE_NEW 3     /* store_open: the file was empty, */
+#define STORE_CLEARED 4 /* or of another identity, or damaged, and begins anew */
+#define STORE_SLOTS_MAX (1u << 20)
+
+struct store;
+
+/* Names a page that was written once; never used again, for no other page and in no other run. All zero: none. */
+struct store_id {
+    uint64_t run, n;
+};
+
+struct store_head {
+    struct store_id id, parent; /* parent: of the page before it; none at position 0 */
+    struct kv_share share;
+    uint32_t depth; /* pages before it */
+    uint64_t stamp; /* the greater, the later it was written */
+};
+
+struct store_opts {
+    int fd;           /* readable and writable; stays the caller's, open while the store lives */
+    uint64_t n_bytes; /* the file's size is at most this */
+    uint32_t page_tokens;
+    uint64_t page_bytes;
+    /* All that must be equal for a page's bytes to be of use. */
+    const void *identity;
+    size_t n_identity;
+};
+
+/* Brings the file to its size. 0: there may be pages in it; STORE_NEW, STORE_CLEARED; -ENOSPC: @n_bytes are not
+ * enough for a page; another negative errno. */
+int store_open(struct store **out, const struct store_opts *opts);
+struct store *store_free(struct store *s);
+DEFINE_FREEP(struct store, store)
+
+uint32_t store_n_slots(const struct store *s);
+
+/* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD, -errno. */
+int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
+/* Brings @page back, which must be the one named @id. 0, STORE_FREE or STORE_BAD (@page is garbage), -errno. */
+int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *page);
+/* What was in the slot is lost, whether this ends well or not. 0 or -errno. */
+int store_write(const struct store *s, uint32_t i, const struct store_head *head,
+                const int32_t *tokens, const void *page);

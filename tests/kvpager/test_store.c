@@ -1,0 +1,291 @@
+/* The file of slots, and pages that are entered from it. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "kvpager/store.h"
+
+#define T 4u
+#define BYTES 300u
+#define SLOT 8192u /* a block for the head, one for the bytes */
+#define HEAD 1128u /* of it that means something: head and tokens */
+
+static int fd;
+static struct store *store;
+static uint8_t page[BYTES], got[BYTES];
+
+static int open_file(const char *identity, uint64_t n_bytes, uint32_t page_bytes) {
+    struct store_opts o = {
+        .fd = fd,
+        .n_bytes = n_bytes,
+        .page_tokens = T,
+        .page_bytes = page_bytes,
+        .identity = identity,
+        .n_identity = strlen(identity),
+    };
+
+    store = store_free(store);
+    return store_open(&store, &o);
+}
+
+static void setup(void) {
+    fd = memfd_create("store", 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(open_file("a", 4096 + 8 * SLOT, BYTES), STORE_NEW);
+    cr_assert_eq(store_n_slots(store), 8);
+}
+
+static void teardown(void) {
+    store_free(store);
+    close(fd);
+}
+
+TestSuite(kv_store, .init = setup, .fini = teardown);
+
+static struct store_head head_of(uint64_t n) {
+    return (struct store_head){
+        .id = {9, n}, .parent = {9, n - 1}, .share.key = {7}, .depth = 3, .stamp = n};
+}
+
+static int put(uint32_t slot, uint64_t n) {
+    struct store_head h = head_of(n);
+    int32_t tokens[T];
+    struct rng r = {n};
+
+    for (uint32_t i = 0; i < T; i++)
+        tokens[i] = (int32_t)(100 * n + i);
+    for (uint32_t i = 0; i < BYTES; i++)
+        page[i] = (uint8_t)rng_next(&r);
+    return store_write(store, slot, &h, tokens, page);
+}
+
+/* Whether slot @slot holds page @n: 0, or what store_read() answers. */
+static int get(uint32_t slot, uint64_t n) {
+    struct store_id id = {9, n};
+    struct rng r = {n};
+    int e = store_read(store, slot, &id, got);
+
+    for (uint32_t i = 0; i < BYTES && e == 0; i++)
+        cr_assert_eq(got[i], (uint8_t)rng_next(&r));
+    return e;
+}
+
+Test(kv_store, what_was_written_is_there_after_opening_again) {
+    struct store_head h, should = head_of(5);
+    int32_t tokens[T];
+
+    cr_assert_eq(put(2, 5), 0);
+    cr_assert_eq(put(7, 6), 0);
+    cr_assert_eq(open_file("a", 4096 + 8 * SLOT, BYTES), 0);
+    cr_expect_eq(store_read_head(store, 2, &h, tokens), 0);
+    cr_expect_eq(memcmp(&h, &should, sizeof(h)), 0);
+    cr_expect_eq(tokens[3], 503);
+    cr_expect_eq(get(2, 5), 0);
+    cr_expect_eq(get(7, 6), 0);
+    cr_expect_eq(store_read_head(store, 3, &h, tokens), STORE_FREE);
+}
+
+Test(kv_store, a_slot_of_another_page_is_not_taken_for_it) {
+    cr_assert_eq(put(2, 5), 0);
+    cr_assert_eq(put(2, 6), 0);
+    cr_expect_eq(get(2, 5), STORE_BAD);
+    cr_expect_eq(get(2, 6), 0);
+}
+
+static void flip(uint64_t at, int bit) {
+    uint8_t b;
+
+    cr_assert_eq(pread(fd, &b, 1, (off_t)at), 1);
+    b ^= (uint8_t)(1 << bit);
+    cr_assert_eq(pwrite(fd, &b, 1, (off_t)at), 1);
+}
+
+Test(kv_store, a_flipped_bit_anywhere_is_seen) {
+    cr_assert_eq(put(1, 5), 0);
+    for (uint32_t at = 0; at < SLOT; at++) {
+        bool counts = at < HEAD || (at >= 4096 && at < 4096 + BYTES);
+        uint64_t where = 4096 + SLOT + at;
+
+        flip(where, (int)(at % 8));
+        cr_assert_eq(get(1, 5) != 0, counts, "byte %u", at);
+        flip(where, (int)(at % 8));
+    }
+    cr_expect_eq(get(1, 5), 0);
+}
+
+/* The process dies between any two writes of a page over another. */
+Test(kv_store, a_torn_write_is_neither_the_old_page_nor_the_new_one) {
+    uint8_t old[SLOT], new[SLOT];
+
+    cr_assert_eq(put(1, 5), 0);
+    cr_assert_eq(pread(fd, old, SLOT, 4096 + SLOT) > 0, 1);
+    cr_assert_eq(put(1, 6), 0);
+    cr_assert_eq(pread(fd, new, SLOT, 4096 + SLOT) > 0, 1);
+    for (uint32_t cut = 1; cut < BYTES; cut += 7) { /* the bytes come first */
+        memcpy(old + 4096, new + 4096, cut);
+        cr_assert_eq(pwrite(fd, old, SLOT, 4096 + SLOT), SLOT);
+        cr_expect_neq(get(1, 5), 0);
+        cr_expect_neq(get(1, 6), 0);
+    }
+    memcpy(old + 4096, new + 4096, BYTES); /* and the head was not written */
+    cr_assert_eq(pwrite(fd, old, SLOT, 4096 + SLOT), SLOT);
+    cr_expect_neq(get(1, 5), 0);
+    cr_expect_neq(get(1, 6), 0);
+    cr_assert_eq(pwrite(fd, new, SLOT, 4096 + SLOT), SLOT);
+    cr_expect_eq(get(1, 6), 0);
+}
+
+Test(kv_store, a_file_that_ends_early_has_lost_its_last_slots) {
+    cr_assert_eq(put(1, 5), 0);
+    cr_assert_eq(put(6, 6), 0);
+    cr_assert_eq(ftruncate(fd, 4096 + 4 * SLOT), 0);
+    cr_expect_eq(get(6, 6), STORE_FREE);
+    cr_assert_eq(open_file("a", 4096 + 8 * SLOT, BYTES), 0);
+    cr_expect_eq(get(1, 5), 0);
+    cr_expect_eq(get(6, 6), STORE_FREE);
+}
+
+Test(kv_store, what_another_engine_wrote_is_gone) {
+    cr_assert_eq(put(1, 5), 0);
+    cr_expect_eq(open_file("b", 4096 + 8 * SLOT, BYTES), STORE_CLEARED);
+    cr_expect_eq(get(1, 5), STORE_FREE);
+    cr_expect_eq(open_file("a", 4096 + 8 * SLOT, BYTES), STORE_CLEARED);
+    cr_expect_eq(get(1, 5), STORE_FREE);
+    cr_assert_eq(put(1, 5), 0);
+    cr_expect_eq(open_file("a", 4096 + 8 * SLOT, BYTES - 1), STORE_CLEARED);
+}
+
+/* Even if its head is put there by hand. */
+Test(kv_store, a_slot_of_another_engine_does_not_fit) {
+    uint8_t slot[SLOT];
+
+    cr_assert_eq(put(1, 5), 0);
+    cr_assert_eq(pread(fd, slot, SLOT, 4096 + SLOT) > 0, 1);
+    cr_assert_eq(open_file("b", 4096 + 8 * SLOT, BYTES), STORE_CLEARED);
+    cr_assert_eq(pwrite(fd, slot, SLOT, 4096 + SLOT), SLOT);
+    cr_expect_eq(get(1, 5), STORE_BAD);
+}
+
+Test(kv_store, a_damaged_first_block_empties_the_file) {
+    cr_assert_eq(put(1, 5), 0);
+    flip(9, 1);
+    cr_expect_eq(open_file("a", 4096 + 8 * SLOT, BYTES), STORE_CLEARED);
+    cr_expect_eq(get(1, 5), STORE_FREE);
+}
+
+Test(kv_store, the_size_is_a_cap_and_may_change) {
+    struct stat st;
+
+    cr_assert_eq(put(1, 5), 0);
+    cr_assert_eq(put(6, 6), 0);
+    cr_assert_eq(open_file("a", 4096 + 4 * SLOT + 100, BYTES), 0);
+    cr_expect_eq(store_n_slots(store), 4);
+    cr_assert_eq(fstat(fd, &st), 0);
+    cr_expect_eq(st.st_size, 4096 + 4 * SLOT);
+    cr_assert_eq(open_file("a", 4096 + 100 * SLOT, BYTES), 0);
+    cr_expect_eq(get(1, 5), 0);
+    cr_expect_eq(get(6, 6), STORE_FREE);
+    cr_expect_eq(open_file("a", SLOT, BYTES), -ENOSPC);
+}
+
+/* ---- the pages of a pager that was before ---- */
+
+static const struct kv_share mine = {{1}}, yours = {{2}};
+static struct kv_pager *pager;
+
+static void new_pager(void) {
+    struct kv_opts o = {.n_pages = 8, .page_tokens = T, .max_seqs = 4, .max_seq_tokens = 8 * T};
+
+    cr_assert_eq(kv_pager_new(&pager, &o), 0);
+}
+
+static void free_pager(void) {
+    kv_pager_check(pager);
+    kv_pager_free(pager);
+}
+
+TestSuite(kv_restore, .init = new_pager, .fini = free_pager);
+
+/* Tokens of chain @c: those of page i are the same in all that have the same @c. */
+static const int32_t *tokens_of(int32_t c, uint32_t i) {
+    static int32_t tokens[8 * T];
+
+    for (uint32_t k = 0; k < 8 * T; k++)
+        tokens[k] = c * 1000 + (int32_t)k;
+    return tokens + (size_t)i * T;
+}
+
+static uint32_t found(const struct kv_share *share, int32_t c) {
+    return kv_pager_match(pager, share, tokens_of(c, 0), 8 * T).n_tokens / T;
+}
+
+static void restore(kv_page p, kv_page parent, const struct kv_share *share, int32_t c,
+                    uint32_t i) {
+    cr_assert_eq(kv_pager_restore(pager, p, parent, share, tokens_of(c, i)), 0);
+    kv_pager_check(pager);
+}
+
+Test(kv_restore, a_chain_is_found_under_its_share_key_only) {
+    restore(5, KV_NO_PAGE, &mine, 1, 0);
+    restore(2, 5, &mine, 1, 1);
+    restore(7, 2, &mine, 1, 2);
+    cr_expect_eq(found(&mine, 1), 3);
+    cr_expect_eq(found(&yours, 1), 0);
+    cr_expect_eq(found(&mine, 2), 0);
+}
+
+Test(kv_restore, what_does_not_fit_is_refused) {
+    restore(5, KV_NO_PAGE, &mine, 1, 0);
+    cr_expect_eq(kv_pager_restore(pager, 5, KV_NO_PAGE, &mine, tokens_of(2, 0)), -EINVAL);
+    cr_expect_eq(kv_pager_restore(pager, 8, KV_NO_PAGE, &mine, tokens_of(2, 0)), -EINVAL);
+    cr_expect_eq(kv_pager_restore(pager, 3, 4, &mine, tokens_of(1, 1)), -EINVAL);
+    cr_expect_eq(kv_pager_restore(pager, 3, 5, &yours, tokens_of(1, 1)), -EINVAL);
+    cr_expect_eq(kv_pager_restore(pager, 3, KV_NO_PAGE, &mine, tokens_of(1, 0)), -EEXIST);
+    cr_expect_eq(found(&mine, 1), 1);
+}
+
+Test(kv_restore, who_was_used_last_goes_last_and_leaves_go_first) {
+    struct kv_seq *s;
+
+    restore(0, KV_NO_PAGE, &mine, 1, 0); /* the latest */
+    restore(1, 0, &mine, 1, 1);
+    restore(2, KV_NO_PAGE, &mine, 2, 0);
+    restore(3, 2, &mine, 2, 1);
+    restore(4, 3, &mine, 2, 2);
+    cr_assert_eq(kv_seq_new(&s, pager, &yours), 0);
+    cr_assert_eq(kv_seq_grow(s, 4 * T), 0); /* three are free */
+    cr_expect_eq(found(&mine, 2), 2);
+    cr_assert_eq(kv_seq_grow(s, 6 * T), 0);
+    cr_expect_eq(found(&mine, 2), 0);
+    cr_expect_eq(found(&mine, 1), 2);
+    cr_assert_eq(kv_seq_grow(s, 7 * T), 0);
+    cr_expect_eq(found(&mine, 1), 1);
+    kv_seq_free(s);
+}
+
+Test(kv_restore, a_page_is_forgotten_with_all_behind_it) {
+    struct kv_seq *s;
+
+    restore(0, KV_NO_PAGE, &mine, 1, 0);
+    restore(1, 0, &mine, 1, 1);
+    restore(2, 1, &mine, 1, 2);
+    restore(3, 0, &mine, 2, 1); /* another one behind the first */
+    restore(4, KV_NO_PAGE, &yours, 1, 0);
+    cr_assert_eq(kv_seq_new(&s, pager, &mine), 0);
+    cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), 3 * T), 3 * T);
+    cr_expect_eq(kv_pager_forget(pager, 1), -EBUSY);
+    cr_expect_eq(found(&mine, 1), 3);
+    kv_seq_free(s);
+    cr_expect_eq(kv_pager_forget(pager, 1), 0);
+    kv_pager_check(pager);
+    cr_expect_eq(found(&mine, 1), 1);
+    cr_expect_eq(found(&yours, 1), 1);
+    cr_expect_eq(kv_pager_available(pager), 8);
+    cr_expect_eq(kv_pager_forget(pager, 0), 0);
+    cr_expect_eq(found(&mine, 1), 0);
+    cr_expect_eq(found(&yours, 1), 1);
+}
