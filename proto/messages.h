@@ -62,6 +62,7 @@ struct msg_open {
         no_sources;          /* bit i of no_sources: nothing comes from msg_draft_source[i] */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes, host_kv_bytes;
+    uint64_t disk_bytes;   /* of the file behind the shards; 0: there is none */
     uint32_t no_retention; /* likewise */
     uint32_t fast;         /* determinism = fast: 0 or 1 */
 };
@@ -179,6 +180,9 @@ struct msg_stats {
     uint64_t n_drafts, n_drafted, n_accepted;  /* sequences' steps with drafts; draft tokens */
     uint64_t n_saved_tokens, n_fetched_tokens; /* to host memory, and back */
     uint64_t n_left_tokens; /* that were there and computed all the same, which was faster */
+    /* The disk tier: tokens written, read, and there but computed; damaged pages; slots and those that hold a page. */
+    uint64_t n_disk_saved_tokens, n_disk_loaded_tokens, n_disk_left_tokens, n_disk_bad;
+    uint32_t n_disk_pages, n_disk_used;
     uint64_t n_swapped, n_not_swapped; /* who yielded and was saved there, and was not */
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
     uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */

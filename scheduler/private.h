@@ -3,8 +3,10 @@
 /* private - the scheduler's object, shared by scheduler.c (what others call) and step.c (one step). */
 
 #include "scheduler/batch.h"
+#include "scheduler/disk.h"
 #include "scheduler/drafter.h"
 #include "scheduler/plan.h"
+#include "scheduler/recall.h"
 #include "scheduler/recorder.h"
 #include "scheduler/retain.h"
 #include "scheduler/scheduler.h"
@@ -41,6 +43,9 @@ struct sched {
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
     struct spill spill;
+    struct kv_opts pager_opts;
+    struct disk *disk;    /* NULL: there is no disk tier */
+    uint64_t n_disk_left; /* tokens that it has and that were faster computed */
     struct turns turns;
     struct retain retain;
     struct warm warm;
@@ -74,6 +79,8 @@ void sched_maybe_free(struct sched *s, struct request *r);
 
 /* Plans and launches a step. 0; 1: there is nothing that can be launched now; -EIO, -ENOMEM. */
 int step_launch(struct sched *s);
+/* A step that has nothing but copies, when nothing is under way. As step_launch(). */
+int step_copies(struct sched *s);
 /* The last one launched will take so long that nothing is launched behind it. */
 bool step_is_long(const struct sched *s);
 /* Waits for the oldest step under way and takes its results. 0, -EIO, -ENOMEM. */

@@ -82,7 +82,9 @@ struct request {
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
     const struct constraint *constraint; /* NULL: none, or still being compiled */
-    bool compiling;                      /* it is not in the queue before its constraint is there */
+    bool compiling; /* it is not in the queue before its constraint is there, or its pages: */
+    bool loading;   /* they are read from the disk, since loading_ns */
+    int64_t loading_ns;
 
     /* So far. */
     int32_t *tokens, *retired; /* retired: an array that a step under way may still read */

@@ -19,7 +19,8 @@
 
 #define CATCH_UP_PART 4 /* of the inter-token target: what the draft model may take to catch up */
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
-#define CHECK_PARTS 8u                /* a key is checked after every eighth step */
+#define FLUSH_SLEEP_MS 50
+#define CHECK_PARTS 8u /* a key is checked after every eighth step */
 
 /* ---- ids ---- */
 
@@ -50,6 +51,7 @@ static int init_pager(struct sched *s) {
     };
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
+    s->pager_opts = o;
     s->rules = (struct request_rules){
         .n_vocab = i->n_vocab,
         .max_context = i->max_context,
@@ -126,6 +128,8 @@ static int init(struct sched *s) {
         r = init_drafter(s);
     if (r == 0)
         r = turns_init(s);
+    if (r == 0)
+        recall_init(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        MAX(s->info->n_vocab, n_tokens));
@@ -182,6 +186,7 @@ struct sched *sched_free(struct sched *s) {
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
+    disk_free(s->disk);
     spill_deinit(&s->spill);
     turns_deinit(s);
     retain_deinit(&s->retain);
@@ -232,7 +237,9 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
-    if (r->compiling && r->constraints->forget)
+    if (r->loading)
+        recall_cancel(s, r);
+    else if (r->compiling && r->constraints->forget)
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
     request_finish(r, why);
@@ -247,7 +254,8 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
 
 /* It can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
-    queue_insert(&s->waiting, &r->queued);
+    if (!recall_begin(s, r))
+        queue_insert(&s->waiting, &r->queued);
 }
 
 /* Before anybody was told that it was accepted. */
@@ -295,7 +303,7 @@ void sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
     struct request *r = *sched_slot(s, id);
     struct err no_memory = {.status = 500, .message = "out of memory"};
 
-    if (!r || !r->compiling) {
+    if (!r || !r->compiling || r->loading) {
         if (c)
             s->opts.constraints->release(s->opts.constraints->ctx, c);
         return;
@@ -378,7 +386,7 @@ static void expire(struct sched *s) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unpacked ? 0 : s->next_deadline_ns;
+    return s->unpacked ? 0 : MIN(s->next_deadline_ns, recall_wake_ns(s));
 }
 
 /* ---- a step ---- */
@@ -411,6 +419,7 @@ int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
     expire(s);
+    recall_step(s);
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)
@@ -425,6 +434,25 @@ int sched_settle(struct sched *s) {
         r = step_wait(s);
     s->lost |= r < 0;
     return r;
+}
+
+void sched_flush(struct sched *s, int64_t until_ns) {
+    int r = s->disk ? sched_settle(s) : -ENODEV;
+
+    while (r >= 0 && clock_now(s->clock) < until_ns) {
+        r = step_copies(s);
+        if (r == 0)
+            r = sched_settle(s);
+        recall_step(s);
+        if (!spill_has_work(&s->spill) && !disk_is_saving(s->disk))
+            return;
+        if (r == 1)
+            disk_sleep(s->disk, FLUSH_SLEEP_MS);
+    }
+}
+
+int sched_fd(const struct sched *s) {
+    return s->disk ? disk_fd(s->disk) : -1;
 }
 
 /* ---- news ---- */
@@ -482,6 +510,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_saved_tokens = s->spill.n_saved_tokens;
     out->n_fetched_tokens = s->spill.n_fetched_tokens;
     out->n_left_tokens = s->spill.n_left_tokens;
+    recall_stats(s, out);
     out->n_swapped = s->spill.n_swapped;
     out->n_not_swapped = s->spill.n_recomputed;
     bool warm = s->warm.now && s->warm.now->state == REQUEST_RUNNING;

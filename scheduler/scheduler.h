@@ -35,6 +35,17 @@ struct sched_constraints {
     void (*release)(void *ctx, const struct constraint *c);
 };
 
+/* A file that keeps prefixes over restarts; zero: none. */
+struct sched_disk {
+    int fd;
+    uint64_t n_bytes;     /* 0: there is none */
+    uint8_t identity[32]; /* of the model's files, besides their fingerprint */
+    bool in_step;         /* tests: it is read and written by sched_step() */
+    void *ctx;
+    void (*note)(void *ctx, const char *what,
+                 int error); /* something is wrong with it, which is lived with */
+};
+
 struct sched_opts {
     uint32_t max_seqs;      /* running at once */
     uint32_t max_rows;      /* of a step */
@@ -58,6 +69,7 @@ struct sched_opts {
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
     struct flight *flight;             /* NULL, or what is decided is written there */
     struct suspects *suspects;         /* NULL, or the shared page */
+    struct sched_disk disk;
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
 };
 
@@ -86,6 +98,11 @@ int sched_step(struct sched *s);
 
 /* Waits for the steps under way and takes their results: nothing runs then. 0; -EIO, -ENOMEM as sched_step(). */
 int sched_settle(struct sched *s);
+
+/* Writes what the disk tier lacks of ended turns, until @until_ns at most: the worker ends. Nothing runs any more. */
+void sched_flush(struct sched *s, int64_t until_ns);
+/* Readable when sched_step() has something to take from the disk; -1: there is none. */
+int sched_fd(const struct sched *s);
 
 /* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there is
  * nothing new, -errno. sched_delivered() says that it was sent; without it the next call carries the

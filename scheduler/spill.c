@@ -25,6 +25,8 @@
 
 #include "scheduler/spill.h"
 
+#include "scheduler/disk.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -52,7 +54,7 @@ int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pa
     if (n_host_pages == 0)
         return 0;
     o.n_pages = n_host_pages;
-    o.max_seqs = SPILL_JOBS + 1;
+    o.max_seqs = SPILL_JOBS + DISK_SAVES + DISK_LOADS + 1;
     return kv_pager_new(&p->host, &o);
 }
 
@@ -96,8 +98,12 @@ static double copy_ns(const struct spill *p, uint32_t n_pages) {
     return p->page_ns * n_pages;
 }
 
+bool spill_pays_with(const struct spill *p, uint32_t from, uint32_t to, double ns) {
+    return ns + copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
+}
+
 bool spill_pays(const struct spill *p, uint32_t from, uint32_t to) {
-    return copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
+    return spill_pays_with(p, from, to, 0);
 }
 
 /* As many pages as take @ns, but some. */
@@ -258,14 +264,25 @@ static uint32_t best_job(const struct spill *p) {
     return best;
 }
 
-void spill_work(struct spill *p, const struct kv_pager *device, bool idle) {
+/* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever comes back is not worth the
+ * wear. */
+static void pass_on(struct spill *p, struct spill_job *j, uint64_t step) {
+    if (!p->disk || !j->saved || j->rank < UNLIKELY || kv_seq_committed(j->saved) == 0)
+        return;
+    /* Its last pages are copied in step @step, if at all. */
+    disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));
+}
+
+void spill_work(struct spill *p, const struct kv_pager *device, bool idle, uint64_t step) {
     uint32_t left = idle ? SPILL_IDLE_PAGES : pages_in(p, SAVE_NS, 1, SPILL_SAVE_PAGES);
 
     while (p->n_jobs > 0 && left > 0) {
         uint32_t i = best_job(p);
 
-        if (!work_on(p, device, &p->job[i], &left))
+        if (!work_on(p, device, &p->job[i], &left)) {
+            pass_on(p, &p->job[i], step);
             end_job(p, i);
+        }
     }
 }
 

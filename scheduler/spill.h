@@ -23,7 +23,10 @@ struct spill_job {
     uint32_t n_tokens, rank;
 };
 
+struct disk;
+
 struct spill {
+    struct disk *disk;     /* NULL, or what has been saved is given to it */
     struct kv_pager *host; /* NULL: there is no host memory */
     const struct cost *cost;
     uint32_t page_tokens;
@@ -58,8 +61,8 @@ void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share
                 const int32_t *tokens);
 /* Likewise those of @seq, which retention gives up. */
 void spill_demote(struct spill *p, const struct kv_seq *seq);
-/* Saves a few pages of what waits for it, as far as @device still has them. */
-void spill_work(struct spill *p, const struct kv_pager *device, bool idle);
+/* Saves a few pages of what waits for it, as far as @device still has them, in step @step, the next one. */
+void spill_work(struct spill *p, const struct kv_pager *device, bool idle, uint64_t step);
 
 /* Something waits to be copied. */
 static inline bool spill_has_work(const struct spill *p) {
@@ -71,6 +74,8 @@ uint32_t spill_has(const struct spill *p, const struct kv_share *share, const in
                    uint32_t n_tokens);
 /* Whether bringing tokens [from, to) back is faster than computing them. */
 bool spill_pays(const struct spill *p, uint32_t from, uint32_t to);
+/* The same when something else must be waited for, for @ns. */
+bool spill_pays_with(const struct spill *p, uint32_t from, uint32_t to, double ns);
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has. Takes pages of the
  * device that are free or nobody holds, and leaves @reserve of them. Returns the length committed now. */
 uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *seq,

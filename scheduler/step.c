@@ -344,7 +344,7 @@ static int build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->n_launched + 1);
-    spill_work(&s->spill, s->pager, p->n_rows == 0);
+    spill_work(&s->spill, s->pager, p->n_rows == 0, s->n_launched + 1);
     if (s->spill.n_copies > 0) {
         struct engine_copy *copy = batch_copies(t, s->spill.n_copies);
 
@@ -491,8 +491,9 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     return e < 0 || t->unsealed ? e : seal(s, t);
 }
 
-/* Nobody is there: what waits to be copied gets a step without rows. 0; 1: nothing does; -EIO, -ENOMEM. */
-static int launch_copies(struct sched *s, struct batch *t) {
+/* What waits to be copied, when nobody runs. */
+int step_copies(struct sched *s) {
+    struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;
 
     if (sched_n_flights(s) > 0 || !spill_has_work(&s->spill))
@@ -528,7 +529,7 @@ int step_launch(struct sched *s) {
         return 1;
     warm_turn(s);
     if (list_empty(&s->running) && list_empty(&s->waiting))
-        return launch_copies(s, t);
+        return step_copies(s);
     int e = draft(s, t);
     if (e == 0)
         e = plan(s, begin);

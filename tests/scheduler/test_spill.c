@@ -68,11 +68,11 @@ Test(spill, who_is_most_likely_to_come_back_is_saved_first) {
     end_turn(2000, 10, 900, true); /* likely, but retention holds it */
     end_turn(3000, 10, 300, false);
     end_turn(4000, 10, 800, false);
-    spill_work(&spill, device, false); /* 16 pages */
+    spill_work(&spill, device, false, 1); /* 16 pages */
     cr_expect_eq(n_saved(4000, 10), 10);
     cr_expect_eq(n_saved(3000, 10), 6);
     cr_expect_eq(n_saved(2000, 10), 0);
-    spill_work(&spill, device, false);
+    spill_work(&spill, device, false, 1);
     cr_expect_eq(n_saved(3000, 10), 10);
     cr_expect_eq(n_saved(2000, 10), 10);
     cr_expect_eq(n_saved(1000, 10), 2);
@@ -81,7 +81,7 @@ Test(spill, who_is_most_likely_to_come_back_is_saved_first) {
 Test(spill, of_equal_ones_the_oldest_is_first) {
     for (int32_t i = 0; i < 6; i++)
         end_turn(1000 * i, 10, 500, false);
-    spill_work(&spill, device, false);
+    spill_work(&spill, device, false, 1);
     cr_expect_eq(n_saved(0, 10), 10);
     cr_expect_eq(n_saved(1000, 10), 6);
     cr_expect_eq(n_saved(5000, 10), 0);
@@ -94,7 +94,7 @@ Test(spill, a_full_queue_forgets_what_is_worth_least) {
     end_turn(5, 1, 900, false); /* takes the place of the one with 200 */
     cr_expect_eq(spill.n_jobs, SPILL_JOBS);
     while (spill.n_jobs > 0)
-        spill_work(&spill, device, true);
+        spill_work(&spill, device, true, 1);
     cr_expect_eq(n_saved(1, 1), 0);
     cr_expect_eq(n_saved(5, 1), 1);
     cr_expect_eq(n_saved(1070, 1), 0);

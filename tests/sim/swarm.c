@@ -293,6 +293,7 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .draft_page_tokens = w->draft_page_tokens,
         .draft_wrong = w->draft_wrong,
         .draft_step_ns = (int64_t)w->draft_us * 1000,
+        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 ? 4096 + w->disk_pages * 8192ull : 0,
         .page_tokens = w->page_tokens,
         .max_context = w->context,
         .max_clients = MAX(n_requests, 1),

@@ -65,7 +65,8 @@
     X(draft_page_tokens, 1u << rng_below(r, 5))                                                    \
     X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* of 1024 */       \
     X(draft_us, 50 + rng_below(r, 3000))             /* what a step of the draft model takes */    \
-    X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */
+    X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */         \
+    X(disk_pages, one_in(r, 2) ? rng_below(r, 6 * w->pages) : 0) /* with host pages */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/buf.h"
@@ -243,6 +244,20 @@ static void new_worker(struct sim *s) {
     s->was.at_step = s->n_steps;
 }
 
+static void on_note(void *ctx, const char *what, int error) {
+    ((struct sim *)ctx)->n_notes++;
+}
+
+/* A file that outlives workers, as the front's does. */
+static void open_disk(struct sim *s) {
+    int fd = memfd_create("sched_sim", MFD_CLOEXEC);
+
+    if (fd < 0)
+        cannot("no file", -errno);
+    s->opts.sched.disk = (struct sched_disk){
+        .fd = fd, .n_bytes = s->opts.disk_bytes, .in_step = true, .ctx = s, .note = on_note};
+}
+
 static void set_default(uint32_t *v, uint32_t value) {
     *v = *v ? *v : value;
 }
@@ -277,6 +292,8 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     s->live = calloc(o->max_clients, sizeof(*s->live));
     if (!s->client || !s->live)
         cannot("no clients", -ENOMEM);
+    if (o->disk_bytes > 0)
+        open_disk(s);
     new_worker(s);
 }
 
@@ -299,6 +316,8 @@ void sim_deinit(struct sim *s) {
     sched_free(s->sched);
     engine_free(s->engine);
     engine_free(s->draft_engine);
+    if (s->opts.disk_bytes > 0)
+        close(s->opts.sched.disk.fd);
     buf_deinit(&s->events);
     HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
     for (uint32_t i = 0; i < s->n_clients; i++) {

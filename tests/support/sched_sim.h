@@ -43,6 +43,7 @@ struct sim_opts {
     /* A draft model: what it guesses is wrong so often, of 1024 tokens. No pages: there is none. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;
+    uint64_t disk_bytes;             /* of a file that outlives workers; needs host pages */
     uint32_t max_clients;            /* 0: SIM_CLIENTS */
     uint32_t end_per_1024;           /* how often the end token is drawn */
     uint64_t fail_launch, fail_wait; /* of the first worker */
@@ -89,6 +90,7 @@ struct sim {
     struct clock watch; /* what the scheduler asks; looks at the suspects each time */
     struct engine *engine, *draft_engine;
     struct sched *sched;
+    uint32_t n_notes; /* of the disk tier */
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
     uint32_t n_constraints; /* handed out */

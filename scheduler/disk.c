@@ -1,0 +1,616 @@
+/*
+ * disk - how prefixes get to a file and back.
+ *
+ *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
+ *
+ * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the host's pages do: same
+ * identity, same comparison of tokens and share key, same eviction. Page number i is slot i. When a worker begins it reads the heads of
+ * all slots and enters what hangs together, parents first: a page names the one before it by an id that was drawn
+ * for one writing and is never used again, so a chain is what it was when it was written, or it ends. The bytes are looked at
+ * when they are needed: a page that is damaged is forgotten with all that follow it, and computed.
+ *
+ * A thread reads and writes; the step thread never touches the file after the start. What it is given stays as it is
+ * meanwhile: pages are held by a sequence of the host's pager and slots by one of the slots' pager, until the thread gives the
+ * job back. What steps copy is waited for on both sides: a page is written to the file when the step that copies it from the device has
+ * ended, and read into host memory when the steps that may still copy from that page have ended.
+ *
+ * One prefix is written at a time, a few pages each time, so that who waits for a page to be read waits for a few milliseconds
+ * of writing at most. When writing fails (the disk is full) nothing is written any more until the next start.
+ */
+
+#include "scheduler/disk.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/mbox.h"
+
+#define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
+#define LEARN 0.2
+
+struct io {
+    struct mbox_link mail;
+    enum { IO_READ, IO_WRITE, IO_STOP } what;
+    uint32_t n, n_done, page_tokens;
+    int answer; /* of the first that failed */
+    int64_t ns;
+    uint32_t slot[DISK_IO_PAGES];
+    void *page[DISK_IO_PAGES];
+    struct store_head head[DISK_IO_PAGES];
+    const int32_t *tokens; /* [n][page_tokens] to be written */
+};
+
+struct job {
+    struct list link; /* disk.saves or disk.loads */
+    uint64_t id;      /* of the request that waits for it */
+    uint64_t after;   /* a step */
+    bool active, under_way, cancelled;
+    struct kv_seq *host, *slots;
+    struct kv_share share;
+    int32_t *tokens;
+    uint32_t n_tokens;
+    struct io io;
+};
+
+struct disk {
+    struct disk_opts opts;
+    struct store *store;
+    struct kv_pager *slots;
+    struct store_id *id;  /* [n_slots] of published ones */
+    struct store_id next; /* to be given to a page */
+    uint64_t stamp;
+    struct list saves, loads; /* job.link */
+    uint32_t n_saves;
+    bool no_writes;
+    double read_ns; /* of a page */
+    struct mbox to, from;
+    pthread_t thread;
+    bool started, used; /* used: something was given to it */
+    int fd;
+    struct disk_stats stats;
+};
+
+/* ---- the thread ---- */
+
+static void perform(const struct disk *d, struct io *io) {
+    for (io->n_done = 0, io->answer = 0; io->n_done < io->n; io->n_done++) {
+        uint32_t i = io->n_done;
+
+        if (io->what == IO_READ)
+            io->answer = store_read(d->store, io->slot[i], &io->head[i].id, io->page[i]);
+        else
+            io->answer = store_write(d->store, io->slot[i], &io->head[i],
+                                     io->tokens + (size_t)i * io->page_tokens, io->page[i]);
+        if (io->answer != 0)
+            return;
+    }
+}
+
+static void *run(void *arg) {
+    struct disk *d = arg;
+
+    for (;;) {
+        struct io *io = CONTAINER_OF(mbox_wait(&d->to), struct io, mail);
+
+        if (io->what == IO_STOP)
+            return NULL;
+        int64_t begin = clock_now(clock_monotonic());
+        perform(d, io);
+        io->ns = clock_now(clock_monotonic()) - begin;
+        mbox_post(&d->from, &io->mail);
+    }
+}
+
+static void wake(struct mbox *m) {
+    struct disk *d = CONTAINER_OF(m, struct disk, from);
+    uint64_t one = 1;
+    ssize_t r = write(d->fd, &one, sizeof(one));
+
+    (void)r;
+}
+
+static void give(struct disk *d, struct job *j) {
+    d->used = j->under_way = true;
+    j->io.page_tokens = d->opts.pager.page_tokens;
+    if (!d->opts.in_step) {
+        mbox_post(&d->to, &j->io.mail);
+        return;
+    }
+    perform(d, &j->io);
+    mbox_post(&d->from, &j->io.mail);
+}
+
+static void note(const struct disk *d, const char *what, int error) {
+    if (d->opts.note)
+        d->opts.note(d->opts.note_ctx, what, error);
+}
+
+/* ---- what is there at the start ---- */
+
+struct found {
+    struct store_head head;
+    uint32_t slot, parent; /* parent: index, or n */
+    uint64_t recent;       /* the greatest stamp of it and those behind it */
+    bool restored;
+};
+
+struct index {
+    struct found *all;
+    int32_t *tokens; /* [n_slots][page_tokens] */
+    uint32_t n, *order;
+};
+
+static int compare_ids(const struct store_id *a, const struct store_id *b) {
+    if (a->run != b->run)
+        return a->run < b->run ? -1 : 1;
+    return a->n < b->n ? -1 : a->n > b->n;
+}
+
+static int by_id(const void *a, const void *b) {
+    return compare_ids(&((const struct found *)a)->head.id, &((const struct found *)b)->head.id);
+}
+
+static int deepest_first(const void *a, const void *b, void *all) {
+    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
+    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
+
+    return x->head.depth > y->head.depth ? -1 : x->head.depth < y->head.depth;
+}
+
+/* Parents before children, as these are never more recent. */
+static int latest_first(const void *a, const void *b, void *all) {
+    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
+    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
+
+    if (x->recent != y->recent)
+        return x->recent > y->recent ? -1 : 1;
+    return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
+}
+
+static uint32_t parent_of(const struct index *x, const struct found *f) {
+    struct found key = {.head.id = f->head.parent};
+    const struct found *p = bsearch(&key, x->all, x->n, sizeof(key), by_id);
+
+    return p && p->head.depth + 1 == f->head.depth &&
+                   memcmp(&p->head.share, &f->head.share, sizeof(f->head.share)) == 0
+               ? (uint32_t)(p - x->all)
+               : x->n;
+}
+
+static void read_heads(struct disk *d, struct index *x) {
+    uint32_t n_slots = store_n_slots(d->store), t = d->opts.pager.page_tokens, n_bad = 0;
+
+    for (uint32_t i = 0; i < n_slots; i++) {
+        struct found *f = &x->all[x->n];
+        int r = store_read_head(d->store, i, &f->head, x->tokens + (size_t)i * t);
+
+        n_bad += r != 0 && r != STORE_FREE;
+        if (r != 0)
+            continue;
+        f->slot = i;
+        f->recent = f->head.stamp;
+        d->stamp = MAX(d->stamp, f->head.stamp);
+        x->n++;
+    }
+    d->stats.n_bad += n_bad;
+    if (n_bad > 0)
+        note(d, "some slots of the file are damaged and count as free", 0);
+}
+
+static void restore(struct disk *d, struct index *x) {
+    uint32_t t = d->opts.pager.page_tokens;
+
+    qsort(x->all, x->n, sizeof(*x->all), by_id);
+    for (uint32_t i = 0; i < x->n; i++) {
+        x->order[i] = i;
+        x->all[i].parent = parent_of(x, &x->all[i]);
+    }
+    qsort_r(x->order, x->n, sizeof(*x->order), deepest_first, x->all);
+    for (uint32_t i = 0; i < x->n; i++) {
+        const struct found *f = &x->all[x->order[i]];
+
+        if (f->parent < x->n)
+            x->all[f->parent].recent = MAX(x->all[f->parent].recent, f->recent);
+    }
+    qsort_r(x->order, x->n, sizeof(*x->order), latest_first, x->all);
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct found *f = &x->all[x->order[i]], *p = f->parent < x->n ? &x->all[f->parent] : NULL;
+
+        if (f->head.depth > 0 && (!p || !p->restored))
+            continue; /* what was before it is gone */
+        f->restored = kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
+                                       &f->head.share, x->tokens + (size_t)f->slot * t) == 0;
+        if (f->restored)
+            d->id[f->slot] = f->head.id;
+    }
+}
+
+static int read_index(struct disk *d) {
+    uint32_t n = store_n_slots(d->store);
+    struct index x = {0};
+
+    CLEANUP(freep) struct found *all = x.all = calloc(n, sizeof(*all));
+    CLEANUP(freep)
+    int32_t *tokens = x.tokens = calloc(n, (size_t)d->opts.pager.page_tokens * sizeof(*tokens));
+    CLEANUP(freep) uint32_t *order = x.order = calloc(n, sizeof(*order));
+    if (!all || !tokens || !order)
+        return -ENOMEM;
+    read_heads(d, &x);
+    restore(d, &x);
+    return 0;
+}
+
+/* ---- life ---- */
+
+static int init(struct disk *d) {
+    struct store_opts s = {
+        .fd = d->opts.fd,
+        .n_bytes = d->opts.n_bytes,
+        .page_tokens = d->opts.pager.page_tokens,
+        .page_bytes = engine_info(d->opts.engine)->page_bytes,
+        .identity = d->opts.identity,
+        .n_identity = d->opts.n_identity,
+    };
+    struct kv_opts k = d->opts.pager;
+
+    if (!d->opts.host || !engine_host_page(d->opts.engine, 0))
+        return -EOPNOTSUPP;
+    int r = store_open(&d->store, &s);
+    if (r < 0)
+        return r;
+    if (r == STORE_CLEARED)
+        note(d, "the file was of another model, backend or version, or damaged, and begins anew",
+             0);
+    k.n_pages = store_n_slots(d->store);
+    k.max_seqs = DISK_SAVES + DISK_LOADS;
+    d->id = calloc(k.n_pages, sizeof(*d->id));
+    if (!d->id)
+        return -ENOMEM;
+    int e = kv_pager_new(&d->slots, &k);
+    if (e == 0 && r == 0)
+        e = read_index(d);
+    if (e < 0)
+        return e;
+    if (getrandom(&d->next.run, sizeof(d->next.run), 0) != sizeof(d->next.run))
+        return -EIO;
+    d->next.run |= 1;
+    d->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->fd < 0)
+        return -errno;
+    if (d->opts.in_step)
+        return 0;
+    e = -pthread_create(&d->thread, NULL, run, d);
+    d->started = e == 0;
+    return e;
+}
+
+int disk_new(struct disk **out, const struct disk_opts *o) {
+    struct disk *d = calloc(1, sizeof(*d));
+
+    if (!d)
+        return -ENOMEM;
+    d->opts = *o;
+    d->fd = -1;
+    d->read_ns = (double)engine_info(o->engine)->page_bytes / FIRST_BYTES_PER_NS;
+    list_init(&d->saves);
+    list_init(&d->loads);
+    mbox_init(&d->to, NULL);
+    mbox_init(&d->from, wake);
+    int r = init(d);
+    if (r < 0) {
+        disk_free(d);
+        return r;
+    }
+    *out = d;
+    return 0;
+}
+
+static void end_job(struct disk *d, struct job *j) {
+    assert(!j->under_way);
+    d->n_saves -= j->io.what == IO_WRITE;
+    list_remove(&j->link);
+    kv_seq_free(j->host);
+    kv_seq_free(j->slots);
+    free(j->tokens);
+    free(j);
+}
+
+static void end_all(struct disk *d, struct list *l) {
+    LIST_FOREACH(node, l) end_job(d, LIST_ENTRY(node, struct job, link));
+}
+
+struct disk *disk_free(struct disk *d) {
+    struct io stop = {.what = IO_STOP};
+    struct mbox_link *mail;
+
+    if (!d)
+        return NULL;
+    if (d->started) {
+        mbox_post(&d->to, &stop.mail); /* behind what is under way */
+        pthread_join(d->thread, NULL);
+    }
+    while ((mail = mbox_take(&d->from)))
+        CONTAINER_OF(CONTAINER_OF(mail, struct io, mail), struct job, io)->under_way = false;
+    end_all(d, &d->saves);
+    end_all(d, &d->loads);
+    mbox_deinit(&d->to);
+    mbox_deinit(&d->from);
+    if (d->fd >= 0)
+        close(d->fd);
+    kv_pager_free(d->slots);
+    store_free(d->store);
+    free(d->id);
+    free(d);
+    return NULL;
+}
+
+/* ---- to the file ---- */
+
+void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
+               uint64_t after) {
+    struct job *j = d->no_writes || d->n_saves == DISK_SAVES ? NULL : calloc(1, sizeof(*j));
+
+    if (!j) {
+        kv_seq_free(host);
+        free(tokens);
+        return;
+    }
+    j->after = after;
+    j->host = host;
+    j->share = *kv_seq_share(host);
+    j->tokens = tokens;
+    j->n_tokens = MIN(n_tokens, kv_seq_committed(host));
+    j->io.what = IO_WRITE;
+    list_push_back(&d->saves, &j->link);
+    d->n_saves++;
+}
+
+/* Gives the next pages of @j to the thread. false: all is written, or there is no room. */
+static bool write_more(struct disk *d, struct job *j) {
+    uint32_t t = d->opts.pager.page_tokens, n_pages;
+
+    if (!j->slots) {
+        if (kv_seq_new(&j->slots, d->slots, &j->share) < 0)
+            return false;
+        kv_seq_attach(j->slots, j->tokens, j->n_tokens);
+    }
+    uint32_t from = kv_seq_committed(j->slots) / t, end = j->n_tokens / t;
+    uint32_t n = MIN(end - from, DISK_IO_PAGES);
+    if (n == 0 || d->no_writes || kv_seq_grow(j->slots, (from + n) * t) == KV_FULL)
+        return false;
+    const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
+    const kv_page *page = kv_seq_pages(j->host, &n_pages);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = from + i;
+
+        d->next.n++;
+        d->id[slot[k]] = d->next;
+        j->io.slot[i] = slot[k];
+        j->io.page[i] = engine_host_page(d->opts.engine, page[k]);
+        j->io.head[i] =
+            (struct store_head){.id = d->next, .share = j->share, .depth = k, .stamp = ++d->stamp};
+        if (k > 0)
+            j->io.head[i].parent = d->id[slot[k - 1]];
+    }
+    j->io.n = n;
+    j->io.tokens = j->tokens + (size_t)from * t;
+    give(d, j);
+    return true;
+}
+
+/* What the thread has written. false: no more of it. */
+static bool take_written(struct disk *d, struct job *j) {
+    uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->slots);
+    uint32_t n_tokens = from + j->io.n_done * t;
+
+    kv_seq_truncate(j->slots, n_tokens);
+    kv_seq_commit(j->slots, j->tokens, n_tokens);
+    d->stats.n_saved_tokens += n_tokens - from;
+    if (j->io.answer == 0)
+        return true;
+    d->no_writes = true;
+    note(d, "the file cannot be written and stays as it is", j->io.answer);
+    return false;
+}
+
+/* ---- from the file ---- */
+
+uint32_t disk_has(const struct disk *d, const struct kv_share *share, const int32_t *tokens,
+                  uint32_t n_tokens) {
+    return kv_pager_match(d->slots, share, tokens, n_tokens).n_tokens;
+}
+
+double disk_read_ns(const struct disk *d, uint32_t n_pages) {
+    uint32_t t = d->opts.pager.page_tokens;
+
+    LIST_FOREACH(node, &d->loads)
+    n_pages += LIST_ENTRY(node, struct job, link)->n_tokens / t;
+    return d->read_ns * n_pages;
+}
+
+int disk_load(struct disk *d, uint64_t id, const struct kv_share *share, const int32_t *tokens,
+              uint32_t n_tokens) {
+    struct job *j = calloc(1, sizeof(*j));
+
+    n_tokens -= n_tokens % d->opts.pager.page_tokens;
+    if (!j)
+        return -ENOMEM;
+    j->tokens = malloc(n_tokens * sizeof(*tokens));
+    if (!j->tokens) {
+        free(j);
+        return -ENOMEM;
+    }
+    memcpy(j->tokens, tokens, n_tokens * sizeof(*tokens));
+    j->n_tokens = n_tokens;
+    j->id = id;
+    j->share = *share;
+    j->io.what = IO_READ;
+    list_push_back(&d->loads, &j->link);
+    return 0;
+}
+
+void disk_cancel(struct disk *d, uint64_t id) {
+    LIST_FOREACH(node, &d->loads) {
+        struct job *j = LIST_ENTRY(node, struct job, link);
+
+        if (j->id != id || j->cancelled)
+            continue;
+        j->cancelled = true;
+        if (!j->under_way)
+            end_job(d, j);
+        return;
+    }
+}
+
+/* Takes the pages of both pagers. false: there is nothing to read. */
+static bool open_load(struct disk *d, struct job *j) {
+    uint32_t t = d->opts.pager.page_tokens;
+
+    j->active = true;
+    if (kv_seq_new(&j->slots, d->slots, &j->share) < 0 ||
+        kv_seq_new(&j->host, d->opts.host, &j->share) < 0)
+        return false;
+    uint32_t end = kv_seq_attach(j->slots, j->tokens, j->n_tokens) / t;
+    uint32_t from = kv_seq_attach(j->host, j->tokens, end * t) / t;
+    end = MIN(end, from + kv_pager_available(d->opts.host));
+    j->n_tokens = end * t;
+    return end > from && kv_seq_grow(j->host, end * t) == 0;
+}
+
+/* Gives the next pages of @j to the thread. false: all is there. */
+static bool read_more(struct disk *d, struct job *j) {
+    uint32_t t = d->opts.pager.page_tokens, n_pages;
+    uint32_t from = kv_seq_committed(j->host) / t, end = j->n_tokens / t;
+    const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
+    const kv_page *page = kv_seq_pages(j->host, &n_pages);
+
+    j->io.n = MIN(end - from, DISK_IO_PAGES);
+    if (j->io.n == 0)
+        return false;
+    for (uint32_t i = 0; i < j->io.n; i++) {
+        j->io.slot[i] = slot[from + i];
+        j->io.page[i] = engine_host_page(d->opts.engine, page[from + i]);
+        j->io.head[i].id = d->id[slot[from + i]];
+    }
+    give(d, j);
+    return true;
+}
+
+/* What the thread has read. false: no more of it. */
+static bool take_read(struct disk *d, struct job *j) {
+    uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
+    uint32_t n_tokens = from + j->io.n_done * t;
+
+    kv_seq_commit(j->host, j->tokens, n_tokens);
+    d->stats.n_loaded_tokens += n_tokens - from;
+    if (j->io.ns > 0 && j->io.n_done > 0)
+        d->read_ns += LEARN * ((double)j->io.ns / j->io.n_done - d->read_ns);
+    if (j->io.answer == 0)
+        return !j->cancelled;
+    d->stats.n_bad++;
+    note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
+    kv_page bad = j->io.slot[j->io.n_done];
+    j->slots = kv_seq_free(j->slots);
+    kv_pager_forget(d->slots, bad); /* while others hold it, they will find out too */
+    return false;
+}
+
+static void end_load(struct disk *d, struct job *j) {
+    uint64_t id = j->id;
+    bool cancelled = j->cancelled;
+
+    end_job(d, j);
+    if (!cancelled)
+        d->opts.loaded(d->opts.ctx, id);
+}
+
+/* ---- together ---- */
+
+static bool take_mail(struct disk *d) {
+    struct mbox_link *mail = mbox_take(&d->from);
+
+    if (!mail)
+        return false;
+    struct job *j = CONTAINER_OF(CONTAINER_OF(mail, struct io, mail), struct job, io);
+    j->under_way = false;
+    if (j->io.what == IO_WRITE && (!take_written(d, j) || !write_more(d, j)))
+        end_job(d, j);
+    else if (j->io.what == IO_READ && (!take_read(d, j) || !read_more(d, j)))
+        end_load(d, j);
+    return true;
+}
+
+static void begin_loads(struct disk *d, uint64_t decided, uint64_t waited) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, &d->loads) {
+        struct job *j = LIST_ENTRY(node, struct job, link);
+
+        if (n++ == DISK_LOADS)
+            return;
+        if (j->under_way)
+            continue;
+        bool opened = j->active || open_load(d, j);
+        if (opened && !j->io.n && j->after == 0)
+            j->after = decided; /* of the pages that it has just got */
+        if (!opened || (j->after <= waited && !read_more(d, j)))
+            end_load(d, j);
+    }
+}
+
+static void begin_save(struct disk *d, uint64_t waited) {
+    while (!list_empty(&d->saves)) {
+        struct job *j = LIST_ENTRY(d->saves.next, struct job, link);
+
+        if (j->under_way || j->after > waited)
+            return;
+        if (write_more(d, j))
+            return;
+        end_job(d, j);
+    }
+}
+
+void disk_step(struct disk *d, uint64_t decided, uint64_t waited) {
+    uint64_t count;
+
+    if (d->used && !d->opts.in_step) { /* first: what is posted from now on wakes again */
+        ssize_t r = read(d->fd, &count, sizeof(count));
+        (void)r;
+    }
+    do {
+        while (take_mail(d))
+            ;
+        begin_loads(d, decided, waited);
+        begin_save(d, waited);
+    } while (d->opts.in_step && take_mail(d));
+}
+
+bool disk_is_saving(const struct disk *d) {
+    return !list_empty(&d->saves);
+}
+
+void disk_sleep(const struct disk *d, int ms) {
+    struct pollfd p = {.fd = d->fd, .events = POLLIN};
+
+    poll(&p, 1, ms);
+}
+
+int disk_fd(const struct disk *d) {
+    return d->fd;
+}
+
+void disk_stats(const struct disk *d, struct disk_stats *out) {
+    struct kv_stats kv;
+
+    kv_pager_stats(d->slots, &kv);
+    *out = d->stats;
+    out->n_pages = kv.n_pages;
+    out->n_used = kv.n_shared + kv.n_cached;
+}

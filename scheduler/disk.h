@@ -1,0 +1,70 @@
+#pragma once
+
+/*
+ * disk - prefixes that outlive the worker: pages of host memory are written to a file in the background, and read back
+ * when somebody needs them. How it works is told at the top of disk.c and in docs/scheduler.md. Private.
+ */
+
+#include "engine/engine.h"
+#include "kvpager/kvpager.h"
+#include "kvpager/store.h"
+
+#define DISK_SAVES 32u     /* prefixes that wait to be written; more are not */
+#define DISK_LOADS 8u      /* requests whose pages are being read at once; others wait */
+#define DISK_IO_PAGES 8u   /* given to the thread at once */
+#define DISK_IDENTITY 256u /* bytes, at most */
+
+struct disk;
+
+struct disk_opts {
+    int fd;
+    uint64_t n_bytes;
+    uint8_t identity[DISK_IDENTITY]; /* all that a page's bytes depend on besides its tokens */
+    size_t n_identity;
+    struct kv_opts pager; /* as the device's */
+    struct kv_pager *host;
+    struct engine *engine; /* whose host pages they are */
+    bool in_step;          /* tests: no thread, files are read and written at once */
+    void *ctx, *note_ctx;
+    /* Something is wrong with the file, which is lived with. */
+    void (*note)(void *ctx, const char *what, int error);
+    /* The pages that request @id waits for are in host memory, as far as they could be read. */
+    void (*loaded)(void *ctx, uint64_t id);
+};
+
+struct disk_stats {
+    uint32_t n_pages, n_used;
+    uint64_t n_saved_tokens, n_loaded_tokens;
+    uint64_t n_bad; /* pages that were damaged */
+};
+
+/* Reads what is in the file. 0, or a negative errno: there is no such tier. */
+int disk_new(struct disk **out, const struct disk_opts *o);
+struct disk *disk_free(struct disk *d); /* waits for what is under way */
+
+/* @host, a sequence of the host's pager, holds @tokens[0, n_tokens): what the file lacks of it is written when step @after
+ * has ended. Takes @host and @tokens over. */
+void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
+               uint64_t after);
+
+/* Tokens of @tokens[0, n_tokens) that the file has; whole pages. */
+uint32_t disk_has(const struct disk *d, const struct kv_share *share, const int32_t *tokens,
+                  uint32_t n_tokens);
+/* What reading @n_pages is expected to take, behind what is being read already. */
+double disk_read_ns(const struct disk *d, uint32_t n_pages);
+/* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by opts.loaded. 0 or -ENOMEM. */
+int disk_load(struct disk *d, uint64_t id, const struct kv_share *share, const int32_t *tokens,
+              uint32_t n_tokens);
+/* Nobody waits for them any more. */
+void disk_cancel(struct disk *d, uint64_t id);
+
+/* Takes what has been read and written and gives more to the thread. Steps up to @decided have all copies that were
+ * decided so far; those up to @waited have ended. */
+void disk_step(struct disk *d, uint64_t decided, uint64_t waited);
+
+bool disk_is_saving(const struct disk *d);
+/* Until there is something to take, for @ms at most. */
+void disk_sleep(const struct disk *d, int ms);
+/* Readable when disk_step() has something to take. */
+int disk_fd(const struct disk *d);
+void disk_stats(const struct disk *d, struct disk_stats *out);

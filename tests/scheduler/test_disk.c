@@ -1,0 +1,175 @@
+/* The disk tier: what a worker wrote another one finds, and nobody gets what is not his. */
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+#include "tests/support/sched_sim.h"
+
+#define SLOT 8192u /* of the file: a block for the head, one for the bytes */
+#define PAGES(n) (4096u + (n) * (uint64_t)SLOT)
+
+static struct sim sim;
+
+static void begin(uint64_t disk_bytes) {
+    struct sim_opts o = {.n_pages = 24, .n_host_pages = 30, .disk_bytes = disk_bytes};
+
+    sim_init(&sim, &o);
+}
+
+static struct sim_client *ask(uint32_t family, uint8_t share) {
+    struct sim_client *c = sim_client(&sim, 200, family, 192, 20);
+
+    c->m.share_key[0] = share;
+    sim_submit(&sim, c, 0);
+    sim_run(&sim, 500);
+    return c;
+}
+
+/* Another worker, and host memory is gone with the old one. */
+static void restart(void) {
+    sim_restart(&sim);
+    sim_run(&sim, 10);
+}
+
+Test(disk, a_new_worker_finds_what_the_old_one_wrote) {
+    begin(PAGES(100));
+    ask(1, 0);
+    restart();
+    uint64_t rows = sim.seen.n_rows;
+    cr_expect_eq(ask(1, 0)->n_cached, 192);
+    cr_expect_eq(sim.seen.n_rows - rows, 200 - 192 + 19);
+    cr_expect_eq(sim.stats.n_disk_loaded_tokens, 192);
+    cr_expect_eq(ask(2, 0)->n_cached, 0);
+    cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+Test(disk, host_memory_that_is_full_is_no_end) {
+    begin(PAGES(200));
+    for (uint32_t i = 1; i < 8; i++) /* 13 pages each, host memory has 30 */
+        ask(i, 0);
+    cr_expect_eq(ask(1, 0)->n_cached, 192);
+    cr_expect_geq(sim.stats.n_disk_loaded_tokens, 100);
+    sim_deinit(&sim);
+}
+
+Test(disk, another_share_group_finds_nothing) {
+    begin(PAGES(100));
+    ask(1, 1);
+    restart();
+    cr_expect_eq(ask(1, 2)->n_cached, 0);
+    cr_expect_eq(ask(1, 1)->n_cached, 192);
+    sim_deinit(&sim);
+}
+
+Test(disk, at_the_cap_the_least_recently_used_goes) {
+    begin(PAGES(30));
+    ask(1, 0);
+    ask(2, 0);
+    restart();
+    cr_expect_eq(ask(1, 0)->n_cached, 192); /* now 2 is older */
+    ask(3, 0);
+    restart();
+    cr_expect_eq(ask(3, 0)->n_cached, 192);
+    cr_expect_eq(ask(1, 0)->n_cached, 192);
+    cr_expect_lt(ask(2, 0)->n_cached, 192);
+    cr_expect_leq(sim.stats.n_disk_used, 30);
+    sim_deinit(&sim);
+}
+
+static void damage(uint64_t at) {
+    uint8_t b;
+    int fd = sim.opts.sched.disk.fd;
+
+    cr_assert_eq(pread(fd, &b, 1, (off_t)at), 1);
+    b ^= 0x10;
+    cr_assert_eq(pwrite(fd, &b, 1, (off_t)at), 1);
+}
+
+/* The sixth page that was written is damaged: five come back, one line is said, the text is right. */
+Test(disk, a_damaged_page_is_computed_again) {
+    begin(PAGES(100));
+    ask(1, 0);
+    sim.sched = sched_free(sim.sched);
+    damage(PAGES(5) + 4096 + 33);
+    restart();
+    cr_expect_eq(sim.n_notes, 0);
+    cr_expect_eq(ask(1, 0)->n_cached, 5 * 16);
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_eq(sim.stats.n_disk_bad, 1);
+    restart(); /* it was written anew */
+    cr_expect_eq(ask(1, 0)->n_cached, 192);
+    cr_expect_eq(sim.n_notes, 1);
+    sim_deinit(&sim);
+}
+
+Test(disk, behind_a_damaged_head_nothing_is_found) {
+    begin(PAGES(100));
+    ask(1, 0);
+    sim.sched = sched_free(sim.sched);
+    damage(PAGES(3) + 40);
+    restart();
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_eq(ask(1, 0)->n_cached, 3 * 16);
+    sim_deinit(&sim);
+}
+
+Test(disk, another_identity_begins_anew) {
+    begin(PAGES(100));
+    ask(1, 0);
+    sim.opts.sched.disk.identity[31] = 1;
+    restart();
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_eq(ask(1, 0)->n_cached, 0);
+    sim_deinit(&sim);
+}
+
+/* Whoever waits for the disk may go away, and what comes meanwhile does not wait for it. */
+Test(disk, a_request_that_waits_for_it_can_be_cancelled) {
+    begin(PAGES(100));
+    ask(1, 0);
+    restart();
+    struct sim_client *c = sim_client(&sim, 200, 1, 192, 20);
+    struct sim_client *other = sim_client(&sim, 20, 2, 0, 20);
+    sim_submit(&sim, c, 0);
+    cr_expect((*sched_slot(sim.sched, c->m.id))->loading);
+    sim_cancel(&sim, c);
+    sim_submit(&sim, other, 0);
+    sim_run(&sim, 500);
+    cr_expect_eq(other->finish, FINISH_LENGTH);
+    cr_expect_eq(ask(1, 0)->n_cached, 192);
+    sim_deinit(&sim);
+}
+
+/* Of a file that takes nothing more, one line is said. */
+Test(disk, when_it_cannot_be_written_all_goes_on) {
+    begin(PAGES(100));
+    sim_run(&sim, 10);
+    int full = open("/dev/full", O_RDWR), fd = sim.opts.sched.disk.fd;
+    int keep = dup(fd);
+    if (full < 0)
+        cr_skip_test("there is no /dev/full");
+    cr_assert_eq(dup2(full, fd), fd);
+    for (uint32_t i = 1; i < 5; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, 0);
+    cr_assert_eq(dup2(keep, fd), fd);
+    close(full);
+    close(keep);
+    sim_deinit(&sim);
+}
+
+Test(disk, what_is_faster_computed_is_not_read) {
+    struct sim_opts o = {.n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(100), .row_ns = 1};
+
+    o.machine.copy_ns = 50000000;
+    sim_init(&sim, &o);
+    ask(1, 0);
+    restart();
+    ask(2, 0); /* learns what it takes */
+    cr_expect_eq(ask(1, 0)->n_cached, 0);
+    cr_expect_eq(sim.stats.n_disk_left_tokens, 192);
+    sim_deinit(&sim);
+}
