@@ -53,6 +53,8 @@ struct api_opts {
     const char *owned_by;
     bool digests;   /* "logits_digest": true is allowed */
     bool warm_turn; /* the beginning of a chat's next turn is computed ahead */
+    const uint64_t
+        *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and gives what a row leaves

@@ -205,6 +205,16 @@ static void put_load(struct page *p, const struct api *a) {
     counter(p, "weft_host_left_tokens_total",
             "Tokens that were there and computed all the same, which was faster.",
             w->n_left_tokens);
+    counter(p, "weft_disk_saved_tokens_total", "Tokens whose pages were written to the disk.",
+            w->n_disk_saved_tokens);
+    counter(p, "weft_disk_loaded_tokens_total", "Tokens whose pages were read from there.",
+            w->n_disk_loaded_tokens);
+    counter(p, "weft_disk_left_tokens_total",
+            "Tokens that were there and computed all the same, which was faster.",
+            w->n_disk_left_tokens);
+    counter(p, "weft_disk_bad_pages_total", "Pages there that were damaged.", w->n_disk_bad);
+    gauge(p, "weft_disk_pages", "Pages that fit there.", w->n_disk_pages);
+    gauge(p, "weft_disk_pages_used", "Pages that are there.", w->n_disk_used);
     counter(p, "weft_swaps_total", "Preemptions whose pages were saved to host memory.",
             w->n_swapped);
     counter(p, "weft_recomputes_total", "Preemptions after which everything is computed again.",

@@ -186,6 +186,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         list_init(&a->buckets[i]);
     if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)
         return -errno;
+    memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
     a->next_gen = 1;
     metrics_init(&a->metrics);
     if (tenants_init(&a->tenants) < 0)

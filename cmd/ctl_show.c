@@ -121,6 +121,12 @@ static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("pages      %s: %s used (%s), %s cached, %s free; %s evicted\n", ctl_number(w, "pages").s,
         ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
         ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
+    ADD("  host     %s tokens saved, %s brought back\n", ctl_number(w, "host_saved_tokens").s,
+        ctl_number(w, "host_fetched_tokens").s);
+    ADD("  disk     %s of %s pages; %s tokens written, %s read; %s pages damaged\n",
+        ctl_number(w, "disk_pages_used").s, ctl_number(w, "disk_pages").s,
+        ctl_number(w, "disk_saved_tokens").s, ctl_number(w, "disk_loaded_tokens").s,
+        ctl_number(w, "disk_bad_pages").s);
 }
 
 void ctl_show_stats(struct buf *out, yyjson_val *stats) {

@@ -105,6 +105,12 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "host_saved_tokens", s->n_saved_tokens);
     yyjson_mut_obj_add_uint(d, o, "host_fetched_tokens", s->n_fetched_tokens);
     yyjson_mut_obj_add_uint(d, o, "host_left_tokens", s->n_left_tokens);
+    yyjson_mut_obj_add_uint(d, o, "disk_saved_tokens", s->n_disk_saved_tokens);
+    yyjson_mut_obj_add_uint(d, o, "disk_loaded_tokens", s->n_disk_loaded_tokens);
+    yyjson_mut_obj_add_uint(d, o, "disk_left_tokens", s->n_disk_left_tokens);
+    yyjson_mut_obj_add_uint(d, o, "disk_bad_pages", s->n_disk_bad);
+    yyjson_mut_obj_add_uint(d, o, "disk_pages", s->n_disk_pages);
+    yyjson_mut_obj_add_uint(d, o, "disk_pages_used", s->n_disk_used);
     yyjson_mut_obj_add_uint(d, o, "swapped", s->n_swapped);
     yyjson_mut_obj_add_uint(d, o, "not_swapped", s->n_not_swapped);
     yyjson_mut_obj_add_uint(d, o, "drafted", s->n_drafted);

@@ -101,6 +101,12 @@ const struct option config_table[] = {
     SIZE("engine", "host-kv-memory", host_kv_memory, "0", 0, 4096 * GiB,
          "Memory of the machine for prefixes that a device has no room for; they come back faster "
          "than they are computed."),
+    STRING(
+        "engine", "kv-disk", kv_disk, "",
+        "A folder for a file that keeps prefixes over restarts; empty: none. The tokens of prompts "
+        "are in it."),
+    SIZE("engine", "kv-disk-size", kv_disk_size, "16G", 1 * MiB, 65536 * GiB,
+         "Largest size of that file; the least recently used goes."),
     SIZE("engine", "draft-kv-memory", draft_kv_memory, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of that of the model."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0", false, "Format of keys and values."),

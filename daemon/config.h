@@ -29,10 +29,11 @@ struct config {
     uint64_t stream_buffer, request_timeout_ms, drain_timeout_ms, default_max_tokens;
     uint64_t stored_responses, stored_memory, stored_ttl_s;
     /* engine */
+    char *kv_disk;
     char *backend, *isa, *kv_type, *speculation, *draft_sources[CONFIG_LIST_MAX + 1], *retention,
         *warm_turn, *determinism;
-    uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, page_tokens,
-        max_context, max_rows, max_seqs, depth, max_draft;
+    uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, kv_disk_size,
+        page_tokens, max_context, max_rows, max_seqs, depth, max_draft;
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
     bool digests;
     /* log */

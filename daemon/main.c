@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "daemon/admin.h"
 #include "daemon/config.h"
+#include "daemon/kvdisk.h"
 #include "daemon/service.h"
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
@@ -46,6 +47,8 @@ struct front {
     char url[300], recipe[400];     /* recipe: of the worker */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     uint32_t n_inherited;
+    int disk_fd; /* of the disk tier; -1: there is none */
+    uint64_t share_secret[2];
     bool draining, closing, was_ready;
     int exit_code;
 };
@@ -400,6 +403,7 @@ static int open_api(struct front *f) {
         .hosts = (const char *const *)c->hosts,
         .owned_by = "weft",
         .digests = c->digests,
+        .share_secret = f->disk_fd >= 0 ? f->share_secret : NULL,
     };
 
     return api_new(&f->api, &f->loop, &o, &f->model, workers_port(f->workers), clock_monotonic());
@@ -491,8 +495,13 @@ static int open_front(struct front *f, struct err *err) {
 
     if (r < 0)
         return r;
+    f->disk_fd = -1;
+    if (*f->config.kv_disk &&
+        (r = kvdisk_open(f->config.kv_disk, &f->disk_fd, f->share_secret, err)) < 0)
+        return r;
     o.file = f->file;
     o.draft = f->draft;
+    o.disk_fd = f->disk_fd;
     o.kv_memory = f->config.kv_memory ? f->config.kv_memory : default_kv_memory();
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;

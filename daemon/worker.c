@@ -4,8 +4,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/chan.h"
 #include "base/log.h"
@@ -20,6 +22,7 @@
 #define EVENTS_MAX (16u << 20) /* bytes of one event batch */
 #define QUEUE_MAX (32u << 20)  /* bytes that may wait in the channel before batches are skipped */
 #define STATS_NS 100000000     /* between two statistics */
+#define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
 #define WARM_UP_TOKENS 8u
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
@@ -33,6 +36,8 @@ struct worker {
     struct compiler *compiler;
     struct sched *sched;
     struct buf out;
+    int n_shards;
+    int wake_fd; /* somebody else than the front has something to tell */
     int64_t stats_sent_ns;
     bool stats_stale; /* something happened since they were sent */
     float told;       /* loading progress told last */
@@ -150,6 +155,50 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     return r < 0 || m->fast ? r : open_draft(w, m, o, err);
 }
 
+static void on_disk_note(void *ctx, const char *what, int error) {
+    log_event(WLOG_WARN, "kv_disk", "what=\"%s\"%s%s%s", what, error < 0 ? " error=\"" : "",
+              error < 0 ? strerror(-error) : "", error < 0 ? "\"" : "");
+}
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+    h = (h ^ v) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+/* The file behind the shards. What is in it is of these very files of the model, and of this version. */
+static struct sched_disk disk_of(const struct worker *w, const struct msg_open *m) {
+    struct sched_disk d = {
+        .fd = WORKER_FD_MODEL + w->n_shards, .n_bytes = m->disk_bytes, .note = on_disk_note};
+    uint32_t n = (uint32_t)w->n_shards - m->n_draft_shards;
+    uint64_t h = n;
+    struct stat st;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (fstat(WORKER_FD_MODEL + (int)i, &st) == 0) {
+            h = mix(h, (uint64_t)st.st_size);
+            h = mix(h, (uint64_t)st.st_mtim.tv_sec);
+            h = mix(h, (uint64_t)st.st_mtim.tv_nsec);
+        }
+    memcpy(d.identity, &h, sizeof(h));
+    snprintf((char *)d.identity + sizeof(h), sizeof(d.identity) - sizeof(h), "%s", WEFT_VERSION);
+    return d;
+}
+
+/* One descriptor for all who have something to tell. */
+static int open_wake(struct worker *w) {
+    int fds[] = {compiler_fd(w->compiler), sched_fd(w->sched)};
+
+    w->wake_fd = fds[0];
+    if (fds[1] < 0)
+        return 0;
+    w->wake_fd = epoll_create1(EPOLL_CLOEXEC);
+    for (size_t i = 0; i < ARRAY_SIZE(fds) && w->wake_fd >= 0; i++)
+        if (epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fds[i], &(struct epoll_event){.events = EPOLLIN}) <
+            0)
+            return -errno;
+    return w->wake_fd < 0 ? -errno : 0;
+}
+
 static int new_sched(struct worker *w, const struct msg_open *m) {
     int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->suspects);
 
@@ -171,10 +220,12 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .flight = w->flight,
         .draft_engine = w->draft,
         .constraints = compiler_source(w->compiler),
+        .disk = disk_of(w, m),
     };
 
     memcpy(&o.hash_seed, engine_info(w->engine)->fingerprint, sizeof(o.hash_seed));
-    return sched_new(&w->sched, &o, w->engine, clock_monotonic());
+    r = sched_new(&w->sched, &o, w->engine, clock_monotonic());
+    return r < 0 ? r : open_wake(w);
 }
 
 /* Runs a few tokens through everything before the front is told READY: touches all weights, and a model
@@ -321,9 +372,9 @@ static int serve(struct worker *w) {
             w->stats_stale = true;
         send_events(w);
         send_stats(w, r == SCHED_IDLE);
-        if (r == SCHED_IDLE &&
-            (r = chan_wait_or(&w->chan, compiler_fd(w->compiler), idle_timeout_ms(w))) < 0)
+        if (r == SCHED_IDLE && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
+        w->stats_stale |= sched_fd(w->sched) >= 0; /* the disk may have got on */
     }
 }
 
@@ -347,6 +398,7 @@ static int run(struct worker *w, int n_shards) {
         return WORKER_CHANNEL;
     if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0)
         return WORKER_CHANNEL;
+    w->n_shards = n_shards;
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->suspects->loading = 1;
@@ -359,8 +411,10 @@ static int run(struct worker *w, int n_shards) {
     if (send_ready(w) < 0)
         return WORKER_CHANNEL;
     int r = serve(w);
-    if (r == -EPIPE)
-        return WORKER_DONE; /* the front has gone or let us go */
+    if (r == -EPIPE) { /* the front has gone or let us go */
+        sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
+        return WORKER_DONE;
+    }
     refuse(w, r == -EIO ? "the device is lost" : strerror(-r));
     return r == -EIO ? WORKER_LOST : WORKER_CHANNEL;
 }

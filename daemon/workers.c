@@ -14,7 +14,10 @@
 #include "daemon/worker.h"
 
 #define QUEUE_MAX (64u << 20)
-#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX)
+#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
+#define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
+#define STAGING_BYTES                                                                              \
+    (UINT64_C(1) << 30) /* host memory for the disk tier when none was asked for */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 5000
 #define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
@@ -162,6 +165,13 @@ static uint32_t sources_left_out(const struct config *c) {
     return out;
 }
 
+/* What goes to the disk and comes back from it passes through host memory. */
+static uint64_t host_kv_bytes(const struct workers *w) {
+    uint64_t asked = w->opts.config->host_kv_memory;
+
+    return asked == 0 && w->opts.disk_fd >= 0 ? STAGING_BYTES : asked;
+}
+
 static void send_open(struct workers *w) {
     const struct config *c = w->opts.config;
     struct msg_open m = {
@@ -183,7 +193,8 @@ static void send_open(struct workers *w) {
         .max_draft = (uint32_t)c->max_draft,
         .no_sources = sources_left_out(c),
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
-        .host_kv_bytes = c->host_kv_memory,
+        .host_kv_bytes = host_kv_bytes(w),
+        .disk_bytes = w->opts.disk_fd >= 0 ? c->kv_disk_size : 0,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
         .no_retention = strcmp(c->retention, "off") == 0,
         .fast = strcmp(c->determinism, "fast") == 0,
@@ -301,12 +312,22 @@ static void update_poll(struct workers *w) {
 
 static void schedule_restart(struct workers *w);
 
+static void close_timers(struct workers *w) {
+    uv_handle_t *timers[] = {(uv_handle_t *)&w->watch, (uv_handle_t *)&w->restart};
+
+    for (size_t i = 0; i < ARRAY_SIZE(timers); i++)
+        if (!uv_is_closing(timers[i]))
+            uv_close(timers[i], NULL);
+}
+
 static void on_process_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
 
     w->process_open = false;
     if (w->state == WORKERS_DOWN)
         schedule_restart(w);
+    else if (w->state == WORKERS_STOPPED)
+        close_timers(w);
 }
 
 /* A model that cannot be loaded is not tried for ever. */
@@ -349,7 +370,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
 /* Adds the descriptors of @file, if there is one, to @stdio. -E2BIG when it is full. */
 static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const struct gguf *file) {
     for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
-        if (*n == STDIO_MAX)
+        if (*n == WORKER_FD_MODEL + WORKER_SHARDS_MAX)
             return -E2BIG;
         stdio[(*n)++] =
             (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = gguf_shard_fd(file, i)};
@@ -378,6 +399,9 @@ static int spawn(struct workers *w) {
         return -errno;
     snprintf(exe, sizeof(exe), "/proc/self/fd/%d", w->exe_fd);
     snprintf(shards, sizeof(shards), "%u", n_stdio - WORKER_FD_MODEL);
+    if (w->opts.disk_fd >= 0)
+        stdio[n_stdio++] =
+            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->opts.disk_fd};
     if (*env)
         snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%s", getenv("JOURNAL_STREAM"));
     for (int i = 0; i < 3; i++)
@@ -498,15 +522,29 @@ void workers_attach(struct workers *w, struct api *api) {
     uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
 }
 
+static void on_linger_end(uv_timer_t *t) {
+    struct workers *w = CONTAINER_OF(t, struct workers, restart);
+
+    if (w->process_open && uv_is_active((uv_handle_t *)&w->process))
+        kill_worker(w, "it does not end");
+}
+
+/* A worker ends by itself when its channel is closed. It is waited for only where it has something to write. */
 void workers_stop(struct workers *w) {
+    bool served = w->state == WORKERS_SERVING;
+
     if (w->state == WORKERS_STOPPED)
         return;
     set_state(w, WORKERS_STOPPED);
     close_channel(w);
-    if (w->process_open && uv_is_active((uv_handle_t *)&w->process))
+    uv_timer_stop(&w->watch);
+    uv_timer_stop(&w->restart);
+    if (!w->process_open)
+        close_timers(w);
+    else if (served && w->opts.disk_fd >= 0)
+        uv_timer_start(&w->restart, on_linger_end, LINGER_MS, 0);
+    else if (uv_is_active((uv_handle_t *)&w->process))
         uv_process_kill(&w->process, SIGKILL);
-    uv_close((uv_handle_t *)&w->watch, NULL);
-    uv_close((uv_handle_t *)&w->restart, NULL);
 }
 
 struct workers *workers_free(struct workers *w) {

@@ -27,6 +27,7 @@ struct workers_opts {
     /* Their descriptors are given to every worker. draft: NULL without a draft model. */
     const struct gguf *file, *draft;
     uint64_t kv_memory;
+    int disk_fd; /* likewise given to every worker; -1: none */
     struct clock *clock;
     void *ctx;
     /* The first time: the model is served from now on. */

@@ -1,0 +1,103 @@
+#include "daemon/kvdisk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/util.h"
+
+#define FILE_NAME "prefixes.kv"
+#define KEY_NAME "prefixes.key"
+#define NEW_KEY_NAME "prefixes.key.new"
+#define LOCK_TRIES 100 /* the worker of a daemon that was killed may need seconds to be gone */
+#define LOCK_PAUSE_NS 50000000
+
+static void closep(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+}
+
+static int fail(struct err *err, const char *path, const char *name, const char *why) {
+    return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
+}
+
+/* What others could read is not used: prompts can be made out from it. */
+static int check_private(int fd, const char *path, const char *name, struct err *err) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return fail(err, path, name, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+        return fail(err, path, name, "must be a file of this user that no one else may read");
+    return 0;
+}
+
+static int lock(int fd, const char *path, struct err *err) {
+    const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
+
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    fail(err, path, FILE_NAME,
+         errno == EWOULDBLOCK ? "another weftd uses it: give each a folder of its own"
+                              : strerror(errno));
+    return -EAGAIN;
+}
+
+static int make_key(int dir, const char *path, struct err *err) {
+    uint64_t secret[2];
+    CLEANUP(closep)
+    int fd = openat(dir, NEW_KEY_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    if (fd < 0 || getrandom(secret, sizeof(secret), 0) != sizeof(secret) ||
+        write(fd, secret, sizeof(secret)) != sizeof(secret) || fsync(fd) < 0 ||
+        renameat(dir, NEW_KEY_NAME, dir, KEY_NAME) < 0)
+        return fail(err, path, KEY_NAME, strerror(errno));
+    return 0;
+}
+
+static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
+    CLEANUP(closep) int fd = openat(dir, KEY_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return errno == ENOENT ? -ENOENT : fail(err, path, KEY_NAME, strerror(errno));
+    int r = check_private(fd, path, KEY_NAME, err);
+    if (r < 0)
+        return r;
+    if (read(fd, secret, 2 * sizeof(*secret)) != 2 * (ssize_t)sizeof(*secret))
+        return fail(err, path, KEY_NAME, "is damaged; without it a new one is made");
+    return 0;
+}
+
+int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err) {
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return fail(err, path, "", strerror(errno));
+    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return fail(err, path, "", strerror(errno));
+    CLEANUP(closep)
+    int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return fail(err, path, FILE_NAME, strerror(errno));
+    int r = check_private(fd, path, FILE_NAME, err);
+    r = r < 0 ? r : lock(fd, path, err);
+    r = r < 0 ? r : read_key(dir, path, secret, err);
+    if (r == -ENOENT) {
+        r = make_key(dir, path, err);
+        r = r < 0 ? r : read_key(dir, path, secret, err);
+    }
+    if (r < 0)
+        return r;
+    *out = fd;
+    fd = -1;
+    return 0;
+}

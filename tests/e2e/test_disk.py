@@ -1,0 +1,181 @@
+"""The disk tier: prefixes that were computed before a restart come back after it, with the same bits, and to nobody else;
+whatever happened to the file."""
+import os
+import stat
+import subprocess
+import tempfile
+import time
+
+from weftd import BACKEND, Weftd, main, program, random_tokens, tiny_model
+
+FLAGS = ("--max-context", "4096", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
+PROMPT = random_tokens(70, 1000)
+CACHED = 999 // 32 * 32
+N_TOKENS = 20
+_expected = []
+
+if BACKEND == "reference":
+    raise SystemExit("1..0 # SKIP its pages do not lie in one piece")
+
+
+def ask(daemon, prompt=PROMPT, **more):
+    c = daemon.complete(prompt, max_tokens=N_TOKENS, ignore_eos=True, logits_digest=True, temperature=1, seed=3, **more)
+    return c["token_ids"], c["digests"], c["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def expected():
+    if not _expected:
+        with Weftd(*FLAGS) as d:
+            _expected.append(ask(d)[:2])
+    return _expected[0]
+
+
+def check(daemon, cached, what):
+    tokens, digests, n = ask(daemon)
+    assert (tokens, digests) == expected(), f"{what}: other tokens or logits"
+    assert n == cached, f"{what}: {n} tokens came from the cache, not {cached}"
+
+
+def wait_for(daemon, key, n):
+    """What the worker reports is a little late."""
+    end = time.monotonic() + 30
+    while daemon.stats()["worker"][key] < n:
+        assert time.monotonic() < end, daemon.stats()["worker"]
+        time.sleep(0.02)
+
+
+def wait_written(daemon):
+    wait_for(daemon, "disk_saved_tokens", CACHED)
+
+
+def notes(daemon):
+    return [line for line in daemon.log.splitlines() if " kv_disk " in line]
+
+
+class Folder(tempfile.TemporaryDirectory):
+    def __enter__(self):
+        return self
+
+    def flags(self, *more):
+        return (*FLAGS, "--kv-disk", self.name, "--kv-disk-size", "64M", *more)
+
+    def file(self):
+        return os.path.join(self.name, "prefixes.kv")
+
+
+def test_after_a_restart_prefixes_are_there():
+    with Folder() as f:
+        with Weftd(*f.flags()) as d:
+            check(d, 0, "first")
+            check(d, CACHED, "second")
+        with Weftd(*f.flags()) as d:
+            check(d, CACHED, "after a restart")
+            wait_for(d, "disk_loaded_tokens", CACHED)
+            assert ask(d, PROMPT[:500] + [7] + PROMPT[500:])[2] == 500 // 32 * 32
+        with Weftd(*FLAGS) as d:
+            check(d, 0, "without the file")
+
+
+def test_after_kill_9_what_was_written_is_there():
+    with Folder() as f:
+        with Weftd(*f.flags()) as d:
+            check(d, 0, "first")
+            wait_written(d)
+            d.process.kill()
+            d.process.wait()
+        with Weftd(*f.flags()) as d:
+            check(d, CACHED, "after kill -9")
+            assert not notes(d), notes(d)
+
+
+def test_a_new_worker_has_what_the_dead_one_wrote():
+    with Folder() as f, Weftd(*f.flags()) as d:
+        check(d, 0, "first")
+        wait_written(d)
+        d.kill_worker()
+        d.wait_health(503)
+        d.wait_health(200)
+        check(d, CACHED, "after the worker died")
+
+
+def test_a_damaged_page_is_one_line_and_is_computed():
+    with Folder() as f:
+        with Weftd(*f.flags()) as d:
+            check(d, 0, "first")
+        with open(f.file(), "r+b") as file:
+            data = file.read()
+            heads = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV01"]
+            assert len(heads) >= CACHED // 32, len(heads)
+            file.seek(heads[5] + 4096 + 100)
+            file.write(bytes(b ^ 0xFF for b in data[heads[5] + 4196:heads[5] + 4200]))
+        with Weftd(*f.flags()) as d:
+            tokens, digests, n = ask(d)
+            assert (tokens, digests) == expected(), "other tokens or logits"
+            assert 0 < n < CACHED and len(notes(d)) == 1, (n, notes(d))
+            check(d, CACHED, "again")
+        with Weftd(*f.flags()) as d:
+            check(d, CACHED, "written anew")
+
+
+def test_rubbish_in_place_of_the_file_is_one_line():
+    with Folder() as f:
+        with Weftd(*f.flags()) as d:
+            check(d, 0, "first")
+        size = os.path.getsize(f.file())
+        with open(f.file(), "wb") as file:
+            file.write(os.urandom(min(size, 1 << 22)))
+        with Weftd(*f.flags()) as d:
+            check(d, 0, "after the file was lost")
+            assert len(notes(d)) == 1, notes(d)
+        with Weftd(*f.flags("--page-tokens", "16")) as d:
+            check(d, 0, "other pages")
+            assert len(notes(d)) == 1, notes(d)
+
+
+def test_nobody_finds_the_pages_of_another_tenant():
+    with Folder() as f, tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("annabel:secret-of-annabel\nbartholomew:secret-of-bartholomew\n")
+        keys.flush()
+        flags = f.flags("--api-keys", keys.name)
+
+        def cached(d, key):
+            body = {"prompt": PROMPT, "max_tokens": 1}
+            status, _, value = d.request("POST", "/v1/completions", body, {"Authorization": "Bearer " + key})
+            assert status == 200, value
+            return value["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        with Weftd(*flags) as d:
+            assert cached(d, "secret-of-annabel") == 0
+        with open(f.file(), "rb") as file:
+            data = file.read()
+        assert b"weftKV01" in data[4096:], "nothing was written"
+        for word in (b"annabel", b"bartholomew", b"secret-of", b"tenant"):
+            assert word not in data, word
+        with Weftd(*flags) as d:
+            assert cached(d, "secret-of-bartholomew") == 0
+            assert cached(d, "secret-of-annabel") == CACHED
+
+
+def test_only_its_user_can_read_it():
+    with Folder() as f:
+        with Weftd(*f.flags()):
+            for name in os.listdir(f.name):
+                mode = os.stat(os.path.join(f.name, name)).st_mode
+                assert stat.S_IMODE(mode) == 0o600, (name, oct(mode))
+        for name in ("prefixes.kv", "prefixes.key"):
+            path = os.path.join(f.name, name)
+            os.chmod(path, 0o640)
+            command = [program("weftd"), "--model", tiny_model(), *f.flags(), "--listen", "127.0.0.1:0"]
+            r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+            assert r.returncode == 78 and name in r.stderr, (r.returncode, r.stderr)
+            os.chmod(path, 0o600)
+
+
+def test_two_daemons_do_not_share_a_folder():
+    with Folder() as f, Weftd(*f.flags()):
+        command = [program("weftd"), "--model", tiny_model(), *f.flags(), "--listen", "127.0.0.1:0"]
+        r = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=60)
+        assert r.returncode == 75 and "another weftd" in r.stderr, (r.returncode, r.stderr)
+
+
+main(globals())
