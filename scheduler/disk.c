@@ -614,3 +614,15 @@ void disk_stats(const struct disk *d, struct disk_stats *out) {
     out->n_pages = kv.n_pages;
     out->n_used = kv.n_shared + kv.n_cached;
 }
+
+static uint32_t count_held(const struct list *l) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, l) n += LIST_ENTRY(node, const struct job, link)->host != NULL;
+    return n;
+}
+
+uint32_t disk_check(const struct disk *d) {
+    kv_pager_check(d->slots);
+    return count_held(&d->saves) + count_held(&d->loads);
+}

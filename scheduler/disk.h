@@ -68,3 +68,5 @@ void disk_sleep(const struct disk *d, int ms);
 /* Readable when disk_step() has something to take. */
 int disk_fd(const struct disk *d);
 void disk_stats(const struct disk *d, struct disk_stats *out);
+/* Verifies the pager of the slots. Returns the number of sequences of the host's pager that are held. */
+uint32_t disk_check(const struct disk *d);

@@ -302,6 +302,8 @@ static void check_host(const struct sim *s, uint32_t part) {
     kv_pager_check_part(p->host, part, CHECK_PARTS);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
+    if (s->sched->disk)
+        n += disk_check(s->sched->disk);
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (sched_n_flights(s->sched) > 0 || p->n_copies > 0) /* copies are still to be made */
         return;
