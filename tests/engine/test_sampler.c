@@ -10,88 +10,9 @@
 #include <string.h>
 #include "base/rng.h"
 #include "engine/shared/sampling.h"
+#include "tests/support/sample_scene.h"
 
-enum { VOCAB = 777, LISTS = 40, SCENES = 6000, DRAWS = 100000 };
-
-struct scene {
-    float logits[VOCAB];
-    uint32_t mask[(VOCAB + 31) / 32];
-    int32_t tokens[LISTS], bans[LISTS];
-    struct engine_bias bias[LISTS];
-    struct engine_param param;
-    struct engine_want want;
-    struct sample_job job;
-};
-
-static float gauss(struct rng *r) {
-    return (float)(rng_unit(r) + rng_unit(r) + rng_unit(r) - 1.5) * 4;
-}
-
-static void make_logits(struct scene *s, struct rng *r) {
-    uint32_t kind = rng_below(r, 5);
-
-    for (uint32_t i = 0; i < VOCAB; i++) {
-        float g = gauss(r);
-
-        s->logits[i] = kind == 0   ? 0.5f                    /* all equal */
-                       : kind == 1 ? roundf(g)               /* many ties */
-                       : kind == 2 ? g * 20                  /* one stands out */
-                       : kind == 3 ? (i % 9 ? -INFINITY : g) /* few are possible */
-                                   : g;
-    }
-    if (rng_below(r, 8) == 0)
-        s->logits[rng_below(r, VOCAB)] = NAN;
-    if (rng_below(r, 8) == 0)
-        s->logits[rng_below(r, VOCAB)] = INFINITY;
-}
-
-static void make_param(struct scene *s, struct rng *r) {
-    static const float temperatures[] = {0, 1e-6f, 0.2f, 1, 1, 2};
-
-    s->param = (struct engine_param){
-        .temperature = temperatures[rng_below(r, 6)],
-        .top_p = rng_below(r, 2) ? 1 : (float)rng_unit(r),
-        .min_p = rng_below(r, 4) ? 0 : (float)rng_unit(r) * 0.3f,
-        .repetition = rng_below(r, 3) ? 1 : 1.3f,
-        .presence = rng_below(r, 3) ? 0 : 0.7f,
-        .frequency = rng_below(r, 3) ? 0 : 0.4f,
-        .top_k = rng_below(r, 2)   ? 0
-                 : rng_below(r, 2) ? 1 + rng_below(r, 30)
-                                   : rng_below(r, 900),
-        .seed = rng_next(r),
-        .choice = rng_below(r, 3),
-        .n_bias = rng_below(r, 3) ? 0 : rng_below(r, LISTS),
-        .n_bans = rng_below(r, 3) ? 0 : rng_below(r, LISTS),
-        .bias = s->bias,
-        .bans = s->bans,
-        .tokens = s->tokens,
-        .n_prompt = rng_below(r, LISTS / 2),
-        .n_tokens = LISTS,
-    };
-}
-
-static void make(struct scene *s, struct rng *r) {
-    *s = (struct scene){0};
-    make_logits(s, r);
-    make_param(s, r);
-    for (uint32_t i = 0; i < LISTS; i++) {
-        s->tokens[i] = (int32_t)rng_below(r, 60);
-        s->bans[i] = (int32_t)rng_below(r, VOCAB);
-        s->bias[i] = (struct engine_bias){(int32_t)rng_below(r, 30), gauss(r)};
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(s->mask); i++)
-        s->mask[i] = (uint32_t)rng_next(r) & (uint32_t)rng_next(r);
-    s->want = (struct engine_want){.out_pos = rng_below(r, 1000),
-                                   .what = WANT_SAMPLE,
-                                   .n_top = (uint8_t)(rng_below(r, 2) ? 0 : rng_below(r, 21)),
-                                   .logprob = true};
-    s->job = (struct sample_job){.logits = s->logits,
-                                 .want = &s->want,
-                                 .param = &s->param,
-                                 .mask = rng_below(r, 3) ? NULL : s->mask,
-                                 .fed = rng_below(r, 2) ? (int32_t)rng_below(r, VOCAB) : -1,
-                                 .digest = true};
-}
+enum { VOCAB = 777, SCENES = 6000, DRAWS = 100000 };
 
 /* ---- the naive one */
 
@@ -113,7 +34,7 @@ static void sort(const float *l, uint32_t order[VOCAB]) {
     qsort(order, VOCAB, sizeof(*order), by_value);
 }
 
-static uint32_t count(const struct scene *s, uint32_t token, bool prompt_too) {
+static uint32_t count(const struct sample_scene *s, uint32_t token, bool prompt_too) {
     uint32_t n = s->job.fed == (int32_t)token;
 
     for (uint32_t i = prompt_too ? 0 : s->param.n_prompt; i < s->param.n_tokens; i++)
@@ -121,7 +42,7 @@ static uint32_t count(const struct scene *s, uint32_t token, bool prompt_too) {
     return n;
 }
 
-static float processed(const struct scene *s, uint32_t i) {
+static float processed(const struct sample_scene *s, uint32_t i) {
     const struct engine_param *p = &s->param;
     float x = samp_clean(s->logits[i]);
 
@@ -141,7 +62,7 @@ static float processed(const struct scene *s, uint32_t i) {
 }
 
 /* How many of the sorted tokens top_k, top_p and min_p keep. */
-static uint32_t n_kept(const struct scene *s, const float *z, const uint32_t *order) {
+static uint32_t n_kept(const struct sample_scene *s, const float *z, const uint32_t *order) {
     const struct engine_param *p = &s->param;
     uint64_t total = 0, sum = 0;
     uint32_t n = 0;
@@ -164,7 +85,7 @@ static uint32_t n_kept(const struct scene *s, const float *z, const uint32_t *or
 }
 
 /* -1: nothing is possible. */
-static int32_t naive(const struct scene *s) {
+static int32_t naive(const struct sample_scene *s) {
     const struct engine_param *p = &s->param;
     uint32_t order[VOCAB], best = 0;
     float z[VOCAB];
@@ -210,9 +131,10 @@ Test(sampler, is_the_chain_written_plainly) {
         struct engine_top top[ENGINE_TOP_MAX];
         struct engine_out out;
         uint32_t order[VOCAB];
-        struct scene scene;
+        struct sample_scene scene;
 
-        make(&scene, &r);
+        sample_scene_make(&scene, VOCAB, &r);
+        scene.want.logprob = true;
         int32_t token = naive(&scene);
         sampler_run(&s, &scene.job, &out, top);
         if (token < 0)
@@ -240,9 +162,10 @@ Test(sampler, both_builds_give_the_same_bits) {
     for (uint32_t k = 0; k < SCENES; k++) {
         struct engine_top top[2][ENGINE_TOP_MAX];
         struct engine_out out[2];
-        struct scene scene;
+        struct sample_scene scene;
 
-        make(&scene, &r);
+        sample_scene_make(&scene, VOCAB, &r);
+        scene.want.logprob = true;
         sampler_run_plain(&s, &scene.job, &out[0], top[0]);
         sampler_run_wide(&s, &scene.job, &out[1], top[1]);
         cr_assert_eq(out[0].token, out[1].token, "scene %u", k);
@@ -256,7 +179,7 @@ Test(sampler, both_builds_give_the_same_bits) {
 
 Test(sampler, says_a_token_that_may_be_said_when_none_is_likely) {
     struct sampler s;
-    struct scene scene = {0};
+    struct sample_scene scene = {0};
     struct engine_out out;
 
     cr_assert_eq(sampler_init(&s, VOCAB), 0);
@@ -281,7 +204,7 @@ Test(sampler, says_a_token_that_may_be_said_when_none_is_likely) {
 
 /* Chi-square of @DRAWS draws against the softmax of the processed logits at the temperature, as a number of
  * standard deviations (Wilson and Hilferty 1931). Tokens of which fewer than 5 are expected are one. */
-static double deviation(struct scene *scene, bool by_position) {
+static double deviation(struct sample_scene *scene, bool by_position) {
     double p[VOCAB], sum = 0, chi = 0, rest = 0, rest_seen = 0;
     float t = scene->param.temperature;
     uint32_t seen[VOCAB] = {0}, n_cells = 0;
@@ -316,13 +239,13 @@ static double deviation(struct scene *scene, bool by_position) {
     return (cbrt(chi / f) - (1 - 2 / (9 * f))) / sqrt(2 / (9 * f));
 }
 
-static struct scene *drawing_scene(float temperature) {
-    static struct scene s;
+static struct sample_scene *drawing_scene(float temperature) {
+    static struct sample_scene s;
     struct rng r = {3};
 
-    s = (struct scene){0};
+    s = (struct sample_scene){0};
     for (uint32_t i = 0; i < VOCAB; i++)
-        s.logits[i] = i % 3 ? -INFINITY : gauss(&r);
+        s.logits[i] = i % 3 ? -INFINITY : sample_scene_gauss(&r);
     s.bias[0] = (struct engine_bias){6, 2};
     s.param = (struct engine_param){
         .temperature = temperature, .top_p = 1, .repetition = 1, .bias = s.bias, .n_bias = 1};
@@ -344,7 +267,7 @@ Test(sampler, draws_from_the_softmax_over_positions) {
 
 /* The tests above would notice a temperature that is 2 % off. */
 Test(sampler, the_distribution_test_is_not_blind) {
-    struct scene *s = drawing_scene(1);
+    struct sample_scene *s = drawing_scene(1);
     struct engine_param drawn = s->param;
 
     s->job.param = &drawn;

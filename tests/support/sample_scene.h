@@ -1,0 +1,23 @@
+#pragma once
+
+/* sample_scene - random logits and sampling parameters, with all that can go wrong in them, for tests of samplers. */
+
+#include "base/rng.h"
+#include "engine/sampler.h"
+
+#define SCENE_VOCAB_MAX 1003
+#define SCENE_LISTS 40 /* tokens, biases and bans, at most */
+
+struct sample_scene {
+    float logits[SCENE_VOCAB_MAX];
+    uint32_t mask[(SCENE_VOCAB_MAX + 31) / 32];
+    int32_t tokens[SCENE_LISTS], bans[SCENE_LISTS];
+    struct engine_bias bias[SCENE_LISTS];
+    struct engine_param param;
+    struct engine_want want;
+    struct sample_job job; /* of all these; so a scene stays where it was made */
+};
+
+void sample_scene_make(struct sample_scene *s, uint32_t n_vocab, struct rng *r);
+/* About normal, of standard deviation 2. */
+float sample_scene_gauss(struct rng *r);
