@@ -257,11 +257,14 @@ static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
 static void on_work(uv_work_t *uv) {
     struct warm *w = CONTAINER_OF(uv, struct warm, uv);
     struct tokens other = {0};
+    size_t n = 0;
 
-    if (render(w, "A", &w->tokens) == 0 && render(w, "7", &other) == 0)
-        w->tokens.n = common(w->tokens.id, w->tokens.n, other.id, other.n);
-    else
-        w->tokens.n = 0;
+    /* Where all comes back that was written there is nothing to compute. */
+    if (render(w, "A", &w->tokens) == 0 &&
+        common(w->tokens.id, w->tokens.n, w->held, w->n_held) < w->n_held &&
+        render(w, "7", &other) == 0)
+        n = common(w->tokens.id, w->tokens.n, other.id, other.n);
+    w->tokens.n = n;
     tokens_deinit(&other);
 }
 

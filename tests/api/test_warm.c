@@ -201,7 +201,7 @@ static const struct {
     {"deepseek-ai-DeepSeek-V3.1", THOUGHT "</think>There are three of them.", QUESTION, true},
     {"meta-llama-Llama-3.1-8B-Instruct",
      "{\"name\":\"find\",\"parameters\":{\"pattern\":\"three\"}}", RESULT, true},
-    {"meta-llama-Llama-3.3-70B-Instruct", "There are three of them.", QUESTION, true},
+    {"meta-llama-Llama-3.3-70B-Instruct", "There are three of them.", QUESTION, false},
     {"Qwen3-Coder",
      "<tool_call>\n<function=find>\n<parameter=pattern>three</parameter>\n</function>\n</"
      "tool_call>",
@@ -250,7 +250,7 @@ Test(warm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
         start(&w, source, len);
         const char *before = back ? BEFORE(",\"reasoning_content\":\"" THOUGHT "\"") : BEFORE("");
         uint32_t n = gain(&w, before, call, back, RESULT, "Qwen3");
-        cr_expect_eq(n > 60, !back, "with its reasoning it is what the model wrote: %u", n);
+        cr_expect_eq(n > 0, !back, "with its reasoning it is what the model wrote: %u", n);
         world_stop(&w);
     }
 }
