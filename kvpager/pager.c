@@ -42,6 +42,7 @@
  * of the greatest length.
  */
 
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "kvpager/kvpager.h"
 
@@ -351,6 +352,8 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     if (MUTANT(kv_full_halfway, need > kv_pager_available(p), false))
         return KV_FULL;
     for (; need > 0; need--) {
+        if (BUGGIFY(kv_evicts_early))
+            evict_one(p);
         if (p->pool.n_in[PAGE_FREE] == 0 && !evict_one(p))
             return KV_FULL;
         s->page[s->n_pages++] = pool_number(&p->pool, pool_take(&p->pool));

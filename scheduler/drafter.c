@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/list.h"
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
@@ -379,7 +380,7 @@ static void settle(struct drafter_seq *q, const struct request *r) {
 static int make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
                      uint32_t n) {
     if (!q->kv) {
-        if (kv_seq_new(&q->kv, d->pager, &r->share) < 0)
+        if (BUGGIFY(guess_no_pages) || kv_seq_new(&q->kv, d->pager, &r->share) < 0)
             return KV_FULL;
         q->n_computed = kv_seq_attach(q->kv, r->tokens, r->n_tokens - 1);
         q->guess.at = r->n_tokens;
@@ -469,7 +470,7 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
     int64_t begin = clock_now(d->opts.clock);
     int e = first(d, running);
 
-    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX; n++)
+    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !BUGGIFY(guess_cut); n++)
         e = next(d, running, n);
     return e < 0 ? e : clock_now(d->opts.clock) - begin;
 }

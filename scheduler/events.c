@@ -97,5 +97,8 @@ bool events_delivered(struct request *r) {
     r->told = r->packed;
     if (!r->refused)
         request_trim(r);
-    return r->state == REQUEST_DONE ? r->told.end : r->told.n_out == request_n_out(r);
+    if (r->state == REQUEST_DONE)
+        return r->told.end;
+    /* The message may have been full before it came to this one. */
+    return (r->told.accepted || r->compiling) && r->told.n_out == request_n_out(r);
 }

@@ -27,6 +27,7 @@
  */
 
 #include <assert.h>
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "base/util.h"
 #include "scheduler/plan_work.h"
@@ -272,6 +273,8 @@ static void plan_admissions(struct plan_work *w) {
     uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
     int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
 
+    if (BUGGIFY(plan_admits_nobody) && p->n_running > 0)
+        return;
     for (uint32_t i = p->n_running; i < n; i++) {
         struct plan_req *r = &p->req[i];
 
@@ -349,7 +352,7 @@ static void extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, ui
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
     if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
-        plan_set_rows(w, r, n);
+        plan_set_rows(w, r, BUGGIFY(plan_chunk_short) ? n - (n - r->n_rows) / 2 : n);
     else if (r->n_rows == 0 && space == 0)
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }

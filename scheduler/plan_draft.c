@@ -8,6 +8,7 @@
  * cheap up to a point and dear beyond it: all n are tried, not only the next.
  */
 
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "base/util.h"
 #include "scheduler/plan_work.h"
@@ -167,7 +168,7 @@ void plan_add_drafts(struct plan_work *w) {
     struct slots slots = {0};
     uint32_t least = DRAFT_CLASSES, n, rest = 0;
 
-    if (w->short_of_pages || !count_slots(w->p, &slots))
+    if (w->short_of_pages || BUGGIFY(plan_drops_drafts) || !count_slots(w->p, &slots))
         return;
     struct draft_room room = draft_room(w);
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {

@@ -24,6 +24,7 @@
 #include "scheduler/retain.h"
 
 #include <assert.h>
+#include "base/buggify.h"
 #include "scheduler/private.h"
 
 #define LONG_START_MS 15000.0 /* before a pause was seen */
@@ -267,7 +268,7 @@ void retain_expire(struct sched *s, int64_t now) {
     LIST_FOREACH(node, &s->retain.kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
 
-        if (k->until_ns <= now)
+        if (k->until_ns <= now || BUGGIFY(retain_expires))
             drop(&s->retain, k);
     }
 }

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "scheduler/events.h"
 #include "scheduler/private.h"
@@ -467,7 +468,7 @@ int sched_events(struct sched *s, struct buf *out) {
 
         r->packed = r->told;
         if (e == 0)
-            e = events_pack(out, r);
+            e = out->len > before && BUGGIFY(events_short) ? -EMSGSIZE : events_pack(out, r);
     }
     if (e == 0)
         return out->len == before;

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "scheduler/drafter.h"
 #include "text/constraint.h"
@@ -212,7 +213,8 @@ static struct spec_request *begin(struct spec *s, struct request *r, const struc
         return NULL;
     q->owner = s;
     for (uint32_t i = 0; i < s->n_sources; i++)
-        if (!(s->no_sources >> i & 1) && s->source[i]->begin(&q->state[i], s->common[i], t) < 0)
+        if (!(s->no_sources >> i & 1) && !BUGGIFY(draft_source_gone) &&
+            s->source[i]->begin(&q->state[i], s->common[i], t) < 0)
             q->state[i] = NULL; /* no memory, no drafts */
     return q;
 }

@@ -31,6 +31,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/buggify.h"
 
 #define FIRST_BYTES_PER_NS 8.0  /* before a copy was seen */
 #define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
@@ -115,6 +116,8 @@ static uint32_t pages_in(const struct spill *p, double ns, uint32_t least, uint3
 
 /* Room for @n copies more. */
 static bool reserve_copies(struct spill *p, uint32_t n) {
+    if (BUGGIFY(host_no_memory))
+        return false;
     if (p->n_copies + n <= p->cap)
         return true;
     uint32_t cap = MAX(2 * p->cap, p->n_copies + n);
@@ -191,7 +194,7 @@ void spill_save(struct spill *p, const struct kv_share *share, const int32_t *to
     if (!copy)
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
-    if (p->n_jobs == SPILL_JOBS)
+    if (p->n_jobs == SPILL_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
         end_job(p, least_job(p));
     p->job[p->n_jobs++] =
         (struct spill_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
@@ -218,7 +221,7 @@ void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share
 
     if (n == 0)
         return;
-    if (p->host && save_now(p, seq, share, tokens, n))
+    if (p->host && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
         p->n_swapped++;
     else
         p->n_recomputed++;
@@ -302,6 +305,7 @@ uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *se
     if (!saved)
         return from * t;
     uint32_t available = kv_pager_available(device), end = kv_seq_committed(saved) / t;
+    max_pages = BUGGIFY(host_fetches_one) ? MIN(max_pages, 1) : max_pages;
     end = MIN(end, from + MIN(max_pages, available > reserve ? available - reserve : 0));
     if (end > from && reserve_copies(p, end - from) && kv_seq_grow(seq, end * t) == 0) {
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "base/buggify.h"
 #include "base/mutant.h"
 #include "scheduler/constrain.h"
 #include "scheduler/private.h"
@@ -40,7 +41,7 @@ static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
 
     kv_seq_pages(r->seq, &n_pages);
-    return MUTANT(attached_under_way, r->n_flights == 0, true) &&
+    return MUTANT(attached_under_way, r->n_flights == 0, true) && !BUGGIFY(step_attaches_late) &&
            r->n_computed == n_pages * s->rules.page_tokens;
 }
 
@@ -91,7 +92,8 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     spec_propose(&s->spec, r);
     if (!r->spec || r->spec->n_draft <= n_pending)
         return;
-    if (sched_n_flights(s) == 0 && request_reserve(r, r->spec->n_draft) < 0)
+    if (sched_n_flights(s) == 0 &&
+        (BUGGIFY(draft_no_memory) || request_reserve(r, r->spec->n_draft) < 0))
         return; /* no memory, no drafts */
     q->n_draft_max = r->spec->n_draft - n_pending;
     q->survival = r->spec->survival + n_pending;
@@ -102,6 +104,9 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
     uint32_t n_tokens = r->n_tokens + MUTANT(pending_forgotten, r->n_pending, 0);
     uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+
+    if (BUGGIFY(step_answers_grow))
+        target = r->max_tokens;
 
     *q = (struct plan_req){
         .n_tokens = n_tokens,
@@ -133,7 +138,8 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->rules.page_tokens;
     struct kv_match m;
 
-    if (r->seen_step > 0 && need > room && s->n_launched < r->seen_step + LOOK_AGAIN) {
+    if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&
+        s->n_launched < r->seen_step + LOOK_AGAIN) {
         q->n_hit = r->seen_hit;
         q->unfit = MUTANT(stale_hit, true, false);
         return;
@@ -511,8 +517,9 @@ int step_copies(struct sched *s) {
 }
 
 bool step_is_long(const struct sched *s) {
-    return s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
-           (share_is_shared(&s->turns.share, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
+    return BUGGIFY(step_not_ahead) ||
+           s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
+               (share_is_shared(&s->turns.share, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
 }
 
 int step_launch(struct sched *s) {

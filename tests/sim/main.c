@@ -15,12 +15,13 @@ static int usage(void) {
         stderr,
         "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
         "[--keep I,J-K]\n"
-        "                [--no-shrink]\n"
+        "                [--no-shrink] [--all-rare]\n"
         "  --seeds    which scenarios (1-1000)\n"
         "  --steps    scheduler steps of each before its faults end (2000)\n"
         "  --threads  processes at the same time (1)\n"
         "  --set      what a seed draws is this instead; without a value: lists what there is\n"
         "  --keep     of each seed only these actions\n"
+        "  --all-rare a rare path that no seed takes is a failure\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
         "  --policy   %s\n"
@@ -72,6 +73,10 @@ static bool parse_run(struct run_opts *o, int argc, char **argv) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL, *end;
         bool ok = value != NULL;
 
+        if (strcmp(argv[i], "--all-rare") == 0) {
+            o->all_rare = true;
+            continue;
+        }
         if (strcmp(argv[i], "--no-shrink") == 0) {
             o->no_shrink = true;
             continue;

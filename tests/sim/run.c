@@ -195,14 +195,15 @@ static void drop_features(struct shrink *z) {
         const char *name;
         uint32_t value;
     } simple[] = {
-        {"draft_pages", 0}, {"constrained", 0}, {"noise", 0},       {"key_ns", 0},
-        {"extras", 0},      {"sampling", 0},    {"stops", 0},       {"deadlines", 0},
-        {"lonely", 0},      {"priorities", 1},  {"end", 0},         {"no_speculation", 1},
-        {"drafts", 0},      {"max_draft", 1},   {"force_draft", 0}, {"no_sharing", 1},
-        {"turns", 0},       {"tenants", 1},     {"programs", 1},    {"keys", 1},
-        {"families", 1},    {"depth", 1},       {"seqs", 1},        {"seqs", 2},
-        {"page_tokens", 1}, {"page_tokens", 4}, {"hungry", 0},      {"prompt", 8},
-        {"prompt", 30},     {"output", 2},      {"output", 10},     {"chunk", 0},
+        {"buggify", 0},        {"draft_pages", 0}, {"constrained", 0}, {"noise", 0},
+        {"key_ns", 0},         {"extras", 0},      {"sampling", 0},    {"stops", 0},
+        {"deadlines", 0},      {"lonely", 0},      {"priorities", 1},  {"end", 0},
+        {"no_speculation", 1}, {"drafts", 0},      {"max_draft", 1},   {"force_draft", 0},
+        {"no_sharing", 1},     {"turns", 0},       {"tenants", 1},     {"programs", 1},
+        {"keys", 1},           {"families", 1},    {"depth", 1},       {"seqs", 1},
+        {"seqs", 2},           {"page_tokens", 1}, {"page_tokens", 4}, {"hungry", 0},
+        {"prompt", 8},         {"prompt", 30},     {"output", 2},      {"output", 10},
+        {"chunk", 0},
     };
     static struct swarm_case t;
 
@@ -216,6 +217,25 @@ static void drop_features(struct shrink *z) {
         ((uint32_t *)&t.set)[field] = simple[i].value;
         if (still_fails(z, &t))
             *z->c = t;
+    }
+}
+
+/* Rare paths, one after the other. */
+static void drop_rare(struct shrink *z) {
+    static struct swarm_case t;
+    struct swarm w;
+
+    swarm_draw(&w, z->c);
+    for (uint32_t i = 0; i < 32; i++) {
+        if (!(w.buggify >> i & 1))
+            continue;
+        t = *z->c;
+        t.is_set[swarm_field("buggify", 7)] = true;
+        t.set.buggify = w.buggify & ~(1u << i);
+        if (!still_fails(z, &t))
+            continue;
+        *z->c = t;
+        w.buggify = t.set.buggify;
     }
 }
 
@@ -240,6 +260,7 @@ void run_shrink(struct swarm_case *c) {
         before = z.n_tries;
         drop_actions(&z);
         drop_features(&z);
+        drop_rare(&z);
         if (z.n_tries == before)
             break;
     }
@@ -310,6 +331,19 @@ static void tell_total(const struct swarm_total *t, double seconds) {
         (unsigned long long)t->n_drafted, (double)t->n_steps / seconds);
 }
 
+/* The rare paths that were never taken. */
+static uint32_t tell_rare(const struct swarm_total *t) {
+    uint32_t n_never = 0;
+
+    fputs("rare paths taken:", stdout);
+    for (uint32_t i = 0; i < BUGGIFY_N; i++) {
+        printf(" %s %llu", buggify_sites[i]->name, (unsigned long long)t->n_taken[i]);
+        n_never += t->n_taken[i] == 0;
+    }
+    putchar('\n');
+    return n_never;
+}
+
 static void add(struct swarm_total *sum, const struct swarm_total *t) {
     uint64_t *a = (uint64_t *)sum;
     const uint64_t *b = (const uint64_t *)t;
@@ -349,5 +383,5 @@ int run_seeds(const struct run_opts *o) {
         munmap(child[i].shared, sizeof(*child[i].shared));
     }
     tell_total(&total, MAX(cpu_seconds(), 1e-3));
-    return failed;
+    return (tell_rare(&total) > 0 && o->all_rare) || failed;
 }

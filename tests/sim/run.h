@@ -14,6 +14,7 @@ struct run_opts {
     uint64_t max_steps; /* of a process, which then takes no new seed; 0: as many as there are */
     uint32_t hang_s;    /* processor time after which a seed does not end; 0: 60 s */
     bool no_shrink;
+    bool all_rare; /* a rare path (tests/support/buggify.h) that is never taken is a failure */
 };
 
 /* 0: every invariant held. 1: some did not. 2: nothing could be run. */

@@ -383,6 +383,10 @@ static void add_up(const struct run *u, struct swarm_total *t) {
         t->n_drafted += c->n_drafted;
         t->n_accepted += c->n_accepted;
     }
+    for (uint32_t i = 0; i < BUGGIFY_N; i++) {
+        t->n_taken[i] += buggify_sites[i]->n_taken;
+        buggify_sites[i]->n_taken = 0;
+    }
     t->n_runs++;
     t->n_steps += s->n_steps;
     t->n_requests += s->n_clients;
@@ -410,6 +414,7 @@ void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile u
     for (uint32_t i = 0; i < u->n_actions; i++)
         n_requests += u->action[i].kind == ARRIVE;
     options(&u->w, n_requests, &o);
+    buggify_begin(c->seed, u->w.buggify);
     sim_init(&u->sim, &o);
     run_with_faults(u, total, at);
     run_to_the_end(u, total);

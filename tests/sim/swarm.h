@@ -9,6 +9,7 @@
  * that is how a failing scenario is made small (shrink.h).
  */
 
+#include "tests/support/buggify.h"
 #include "tests/support/sched_sim.h"
 
 #define SWARM_ACTIONS 8192u /* of a scenario */
@@ -66,7 +67,8 @@
     X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* of 1024 */       \
     X(draft_us, 50 + rng_below(r, 3000))             /* what a step of the draft model takes */    \
     X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */         \
-    X(disk_pages, one_in(r, 2) ? rng_below(r, 6 * w->pages) : 0) /* with host pages */
+    X(disk_pages, one_in(r, 2) ? rng_below(r, 6 * w->pages) : 0)         /* with host pages */     \
+    X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */
 
 struct swarm {
 #define X(name, draw) uint32_t name;
@@ -94,6 +96,7 @@ void swarm_draw(struct swarm *w, const struct swarm_case *c);
 /* What happened; adds up. */
 struct swarm_total {
     uint64_t n_runs, n_steps, n_requests, n_preemptions, n_cached, n_deaths, n_given_up;
+    uint64_t n_taken[BUGGIFY_N]; /* rare paths, see tests/support/buggify.h */
     uint64_t n_drafted, n_accepted, n_skipped, n_end[FINISH_ERROR + 1];
     uint64_t hash; /* of the last run's events */
 };

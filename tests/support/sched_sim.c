@@ -717,7 +717,8 @@ static void hear(struct sim *s, const struct event *e) {
         check_end(s, c, e);
 }
 
-static void deliver(struct sim *s) {
+/* One message; what did not fit comes with the next. */
+static void deliver_some(struct sim *s) {
     struct event_cursor at;
     struct event e;
     int r;
@@ -733,6 +734,14 @@ static void deliver(struct sim *s) {
         hear(s, &e);
     HOLD(s, NULL, STREAM, r == 1);
     sched_delivered(s->sched);
+}
+
+static void deliver(struct sim *s) {
+    deliver_some(s);
+    while (s->sched->unpacked && !s->deaf)
+        deliver_some(s);
+    if (s->deaf)
+        return;
     buf_clear(&s->events);
     HOLD(s, NULL, NO_ECHO, sched_events(s->sched, &s->events) == 1);
 }
