@@ -191,7 +191,7 @@ def run_flood(a, row, name):
 
 
 def refusals(r):
-    t, front = r["all"]["refusal_ms"], sorted(r["refusals_at_the_front_ms"]) or [0]
+    t, front = r["all"]["refusal_ms"], sorted(r["refusals_at_the_front_ms"]) or [float("nan")]
     return {"refused": t["n"], "without Retry-After": r["all"]["refused_without_retry_after"],
             "refusal p50, ms": t["p50"], "refusal p99, ms": t["p99"], "refusal longest, ms": t["max"],
             "at the front p99, ms": front[int(0.99 * (len(front) - 1))]}
@@ -256,12 +256,12 @@ def run_overload(a, row, name):
 ROWS = {
     # Numbers of tokens are a sixteenth of the trace's (a 40 M model on a CPU instead of 8 G on an H200), times a fifth.
     "flood": {"run": run_flood, "trace": "tenants.trace", "tokens": 1 / 16, "times": 0.2, "kv_tokens": 24576, "context": 4096,
-              "set": {"flood.count": 2000, "until": 125000}},
+              "set": {"flood.count": 4000, "until": 100000}},
     "tools": {"run": run_tools, "trace": "tools.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 10240, "context": 4096,
               "set": {"until": 180000}},
-    "long_prompt": {"run": run_long, "trace": "long_prompt.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 12288, "context": 8192,
+    "long_prompt": {"run": run_long, "trace": "long_prompt.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 32768, "context": 8192,
                     "set": {"chat.turns": 5, "chat.output": "3200-6400", "until": 200000}},
-    "overload": {"run": run_overload, "trace": "overload.trace", "tokens": 1 / 16, "times": 0.4, "kv_tokens": 16384, "context": 2048,
+    "overload": {"run": run_overload, "trace": "overload.trace", "tokens": 1 / 16, "times": 0.3, "kv_tokens": 16384, "context": 2048,
                  "set": {"one.count": 6000}},
 }
 
