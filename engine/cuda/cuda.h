@@ -7,7 +7,7 @@
  *
  *     open   memory.c counts and allocates everything but the weights; refuses with the sum
  *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers in turn
- *     begin  step.c   rows, page tables and attention items in one upload; op by op, kernels are enqueued,
+ *     begin  step.c   rows and page tables in one upload; op by op, kernels are enqueued,
  *            graph.c  or all at once
  *     seal   seal.c   masks and parameters in a second upload; sampling; results on their way back
  *     end    step.c   waits for the step's event
@@ -100,7 +100,7 @@ struct be {
     const struct engine_opts *opts;
     struct cuda_device device;
     char isa[16], error[200];
-    bool lost, early, shares; /* early: cuda_api.launch; shares: work.c */
+    bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     uint32_t
         fuse; /* values that the last block of a kernel packs at most; 0: kernels of their own (step.c) */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
@@ -114,8 +114,10 @@ struct be {
     struct fast fast;
 
     /* On the device. */
-    const struct batch_head *head; /* where the rows upload goes */
-    int32_t *sampled;              /* [2][max_wants]: of even and of odd steps */
+    struct batch_head *head;  /* where the rows upload goes */
+    struct attn_item *item;   /* [max_items] of the step: plan.cu */
+    struct attn_merge *merge; /* [max_merges] */
+    int32_t *sampled;         /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
     struct sample_state *sampling; /* [LOGIT_ROWS] */
     float *hidden;                 /* [max_wants][n_embd] */
@@ -158,25 +160,11 @@ void cuda_unload(struct be *b);
 
 /* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
 void *staging_take(struct staging *s, size_t n, const void **device);
-/* Takes back what lies behind @end (host). */
-void staging_cut(struct staging *s, const void *end);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
 /* Words of be.arrived: heads of a matvec; merges, then rows, of attention. */
 uint32_t cuda_arrivals(const struct be *b);
-
-/* What attention has to do for a batch: @item and @merge have room for max_items and max_merges. */
-struct attn_work {
-    struct attn_item *item;
-    struct attn_merge *merge;
-    uint32_t n_items, n_merges, n_partials;
-};
-struct attn_limits {
-    uint32_t group, n_head_kv, n_multiprocessors, max_partials;
-    uint32_t page_tokens; /* 0: pages are not compared */
-};
-void work_plan(const struct engine_batch *batch, const struct attn_limits *l, struct attn_work *w);
 
 /* @args: of @n bytes. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
@@ -215,6 +203,8 @@ int hidden_launch(struct step *s);
 
 int graph_open(struct be *b);
 void graph_close(struct be *b);
+/* Blocks of attention that keep the device busy, and those of @n_blocks of queries if nothing is split. */
+uint32_t graph_attention(const struct be *b, uint32_t n_blocks);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch() does. */
 bool graph_begin(struct step *s);
 int graph_launch(struct step *s);

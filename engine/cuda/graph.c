@@ -53,12 +53,11 @@ static uint32_t size_for(const struct step *s) {
     return i < GRAPHS && s->be->fast.on && sizes[i] > s->be->fast.above ? GRAPHS : i;
 }
 
-/* Blocks of attention that keep the device busy, and those that a size needs at most if nothing is split. */
-static uint32_t attention_blocks(const struct be *b, uint32_t rows) {
-    uint32_t group = b->shape->n_head / b->shape->n_head_kv, n_kv = b->shape->n_head_kv;
+uint32_t graph_attention(const struct be *b, uint32_t n_blocks) {
+    uint32_t n_kv = b->shape->n_head_kv;
     uint32_t busy = (4 * (uint32_t)b->device.n_multiprocessors + n_kv - 1) / n_kv;
 
-    return MAX(busy, rows * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES));
+    return MAX(busy, n_blocks);
 }
 
 bool graph_begin(struct step *s) {
@@ -71,7 +70,7 @@ bool graph_begin(struct step *s) {
     s->grid = (struct step_grid){
         .rows = sizes[i],
         .wants = sizes[i],
-        .items = attention_blocks(b, sizes[i]),
+        .items = graph_attention(b, sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES)),
         .merges = sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES),
     };
     b->graphs.n_notes = 0;

@@ -41,19 +41,36 @@ struct repack_args {
  * n_shared, in shared + c at place shared_q + i. */
 struct attn_merge {
     uint32_t row0, q0, n_q, partial, n_chunks, shared, n_shared, shared_q;
+    uint32_t item, seq; /* the first of its own items; its sequence */
+};
+
+struct plan_seq {
+    uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
+    uint32_t page0;              /* of its page table */
 };
 
 /* What a step is about, in device memory. All that changes from step to step is here and in what it points to, so
  * that the same launches, with the same arguments, do for every batch of up to so many rows: a grid may be larger
  * than there are rows, wants or items. */
 struct batch_head {
-    uint32_t n_rows, n_wants, n_items, n_merges;
+    uint32_t n_rows, n_wants, n_seqs;
+    uint32_t n_items, n_merges;  /* written by plan */
     const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
     const uint32_t *pos;
     const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
     const uint32_t *want_row, *page_table;
+    const struct plan_seq *seq;
     const struct attn_item *item;
     const struct attn_merge *merge;
+};
+
+/* What attention has to do for the batch: @item and @merge have room for it. Grid: 1. */
+struct plan_args {
+    struct batch_head *batch;
+    struct attn_item *item;
+    struct attn_merge *merge;
+    uint32_t group, n_head_kv, n_multiprocessors, max_partials;
+    uint32_t page_tokens; /* 0: nothing is shared */
 };
 
 /* -- rows ----------------------------------------------------------------------------------------- */
@@ -335,6 +352,7 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 extern const void *const kernel_repack;
 extern const void *const kernel_embed;
 extern const void *const kernel_hidden;
+extern const void *const kernel_plan;
 extern const void *const kernel_turn;
 extern const void *const kernel_pack;
 extern const void *const kernel_store;

@@ -59,6 +59,8 @@ static void add_attention(struct be *b) {
         (b->opts->max_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->max_items = b->max_merges + b->n_partials;
     add(b, &b->partial, b->n_partials, bytes, "attention", false);
+    add(b, &b->item, b->max_items, sizeof(struct attn_item), "attention", false);
+    add(b, &b->merge, b->max_merges, sizeof(struct attn_merge), "attention", false);
     add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
 }
 
@@ -90,8 +92,7 @@ static void add_steps(struct be *b) {
 
         add_staging(b, &s->rows,
                     sizeof(struct batch_head) + rows * 20 + wants * 4 +
-                        (size_t)b->page_capacity * 4 + b->max_items * sizeof(struct attn_item) +
-                        b->max_merges * sizeof(struct attn_merge) + slack,
+                        (size_t)b->page_capacity * 4 + seqs * sizeof(struct plan_seq) + slack,
                     i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
@@ -296,10 +297,6 @@ void *staging_take(struct staging *s, size_t n, const void **device) {
     s->used = at + n;
     *device = s->device + at;
     return s->host + at;
-}
-
-void staging_cut(struct staging *s, const void *end) {
-    s->used = (size_t)((const uint8_t *)end - s->host);
 }
 
 int staging_send(struct be *b, struct staging *s, size_t from) {

@@ -70,41 +70,31 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
     }
 }
 
-static bool fill_attention(struct step *s, struct batch_head *h) {
-    struct be *b = s->be;
+/* Page tables and what attention is planned from. Returns how many blocks of queries there are; 0: the tables are too
+ * long. */
+static uint32_t fill_attention(struct step *s, struct batch_head *h) {
     const struct engine_batch *batch = s->batch;
-    struct attn_limits l = {
-        .group = b->shape->n_head / b->shape->n_head_kv,
-        .n_head_kv = b->shape->n_head_kv,
-        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
-        .max_partials = b->n_partials,
-        .page_tokens = b->shares ? b->page.page_tokens : 0,
-    };
-    uint32_t n_pages = batch->table[KV_GLOBAL].start[batch->n_seqs];
-    const void *d[3];
-    uint32_t *pages = staging_take(&s->rows, n_pages * sizeof(*pages), &d[0]);
-    struct attn_work w = {
-        .item = staging_take(&s->rows, b->max_items * sizeof(struct attn_item), &d[1])};
+    const uint32_t *start = batch->table[KV_GLOBAL].start;
+    uint32_t group = s->be->shape->n_head / s->be->shape->n_head_kv, n_blocks = 0;
+    const void *d[2];
+    struct plan_seq *seq = staging_take(&s->rows, batch->n_seqs * sizeof(*seq), &d[0]);
+    uint32_t *pages = staging_take(&s->rows, start[batch->n_seqs] * sizeof(*pages), &d[1]);
 
-    if (!pages || !w.item)
-        return false;
-    memcpy(pages, batch->table[KV_GLOBAL].page, n_pages * sizeof(*pages));
-    /* Merges follow the items that there are: they are made at the end of the room for all and moved. */
-    w.merge = staging_take(&s->rows, b->max_merges * sizeof(struct attn_merge), &d[2]);
-    if (!w.merge)
-        return false;
-    work_plan(batch, &l, &w);
-    assert(w.n_items <= b->max_items && w.n_merges <= b->max_merges);
-    staging_cut(&s->rows, w.item + w.n_items);
-    const struct attn_merge *made = w.merge;
-    w.merge = staging_take(&s->rows, w.n_merges * sizeof(*made), &d[2]);
-    memmove(w.merge, made, w.n_merges * sizeof(*made));
-    h->page_table = d[0];
-    h->item = d[1];
-    h->merge = d[2];
-    h->n_items = w.n_items;
-    h->n_merges = w.n_merges;
-    return true;
+    if (!pages || !seq)
+        return 0;
+    memcpy(pages, batch->table[KV_GLOBAL].page, start[batch->n_seqs] * sizeof(*pages));
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *q = &batch->seq[i];
+
+        seq[i] = (struct plan_seq){q->row0, q->n_rows, q->pos0, start[i]};
+        n_blocks += (q->n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    }
+    h->n_seqs = batch->n_seqs;
+    h->seq = d[0];
+    h->page_table = d[1];
+    h->item = s->be->item;
+    h->merge = s->be->merge;
+    return n_blocks;
 }
 
 /* Everything the device must know of the batch before it is sampled, in one copy. */
@@ -135,12 +125,14 @@ static int upload_rows(struct step *s) {
         .row_slot = d[4],
         .want_row = d[5],
     };
-    if (!fill_attention(s, head)) {
+    uint32_t n_blocks = fill_attention(s, head);
+    if (n_blocks == 0) {
         snprintf(s->be->error, sizeof(s->be->error), "the batch's page tables are too long");
         s->be->lost = true;
         return -EIO;
     }
-    s->grid = (struct step_grid){b->n_rows, s->n_scored, head->n_items, head->n_merges};
+    s->grid =
+        (struct step_grid){b->n_rows, s->n_scored, graph_attention(s->be, n_blocks), n_blocks};
     return staging_send(s->be, &s->rows, 0);
 }
 
@@ -151,6 +143,22 @@ static int record(struct step *s) {
 
     s->recorded = r == 0;
     return r;
+}
+
+static int plan(struct step *s) {
+    struct be *b = s->be;
+    struct plan_args a = {
+        .batch = b->head,
+        .item = b->item,
+        .merge = b->merge,
+        .group = b->shape->n_head / b->shape->n_head_kv,
+        .n_head_kv = b->shape->n_head_kv,
+        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
+        .max_partials = b->n_partials,
+        .page_tokens = b->shares ? b->page.page_tokens : 0,
+    };
+
+    return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
 }
 
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
@@ -173,6 +181,9 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
         return r;
     if (graph_begin(s))
         return graph_launch(s);
+    r = plan(s);
+    if (r < 0)
+        return r;
     struct turn_args a = {
         .batch = b->head,
         .freq = b->freq,

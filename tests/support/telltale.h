@@ -49,7 +49,7 @@ struct telltale {
     double pair_ns;  /* for each row of a prefill and token of its context */
     int64_t copy_ns; /* for each page copied */
     /* So many sequences of one row each that stand side by side read their common beginning, in whole chunks, once
-     * (as engine/cuda/work.c has it); 0 or 1: each its own. */
+     * (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
     double noise; /* a step takes up to this part more or less */
 };

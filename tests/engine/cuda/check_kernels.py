@@ -24,6 +24,7 @@ LIMITS = {
     "pack": 64,
     "embed": 64,
     "turn": 64,
+    "plan": 128,
     "copy_page": 64,
     "repack": 128,
     "fast_copy": 128,
