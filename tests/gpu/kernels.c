@@ -289,6 +289,8 @@ static void check_matrices(bool tiny) {
         report_alone("weights beyond 4 GiB", 60, check_big, NULL);
 }
 
+#include "tests/gpu/last_block.h"
+
 /* -- attention ------------------------------------------------------------------------------------ */
 
 struct attention {
@@ -357,7 +359,10 @@ static void round_keys(struct attention *t) {
         }
 }
 
-static void run_attention(struct attention *t, bool split, float *out) {
+enum { AT_ONCE, SPLIT, SPLIT_LAST }; /* LAST: merged by the last blocks */
+
+static void run_attention(struct attention *t, int how, float *out) {
+    bool split = how != AT_ONCE;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
@@ -379,7 +384,9 @@ static void run_attention(struct attention *t, bool split, float *out) {
                                                  .n_q = n_q,
                                                  .chunk = split ? (int32_t)c : -1,
                                                  .partial = n_partials++,
-                                                 .n_chunks = n_chunks};
+                                                 .n_chunks = n_chunks,
+                                                 .merge = n_merges - 1,
+                                                 .n_merges = split};
     }
     struct batch_head batch = {
         .n_items = n_items,
@@ -402,14 +409,34 @@ static void run_attention(struct attention *t, bool split, float *out) {
         .scale = 1.0f / sqrtf((float)dim),
     };
     struct merge_args m = {a.batch, a.partial, a.o, a.n_head, n_kv, t->group, dim, stride};
+    size_t n_counts = n_merges * n_kv + t->n_rows;
+    uint32_t *counts = device_new(n_counts * 4);
+    struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
+
+    must(api->fill(counts, 0, n_counts * 4, stream), "fill");
+    if (how == SPLIT_LAST) {
+        a.merged = counts;
+        a.rows = counts + n_merges * n_kv;
+        a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
+    }
 
     launch(dim <= 64    ? kernel_attend_64
            : dim <= 128 ? kernel_attend_128
                         : kernel_attend_256,
            split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
-    if (split)
+    if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);
+    if (how == SPLIT_LAST) {
+        struct packed_on apart = new_packed(t->n_rows, a.n_head * dim);
+        struct pack_args p = pack_to(&apart, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
+
+        launch_pack(&p, t->n_rows);
+        report_check("last blocks pack what attention gives", !same_packed(&apart, &packed), 0);
+        drop_packed(&apart);
+    }
+    drop_packed(&packed);
+    api->release(counts);
     api->release(a.o);
     api->release(a.partial);
     api->release((void *)a.batch);
@@ -459,7 +486,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     struct attention t = {.shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows};
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
-    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4);
+    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
     char name[100];
 
     t.q = host_new(n_q * 4);
@@ -472,14 +499,18 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     round_keys(&t);
     t.q_on = device_of(t.q, n_q * 4);
     t.table_on = device_of(t.table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
-    run_attention(&t, false, direct);
-    run_attention(&t, true, split);
+    run_attention(&t, AT_ONCE, direct);
+    run_attention(&t, SPLIT, split);
+    run_attention(&t, SPLIT_LAST, last);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "");
     report_check(name, attention_error(&t, direct), 1e-3);
     snprintf(name, sizeof(name), "attention split: same bits, dim %u, %u keys", shape.head_dim,
              n_keys);
     report_check(name, memcmp(direct, split, n_q * 4) ? 1 : 0, 0);
+    snprintf(name, sizeof(name), "last blocks merge: same bits, dim %u, %u keys", shape.head_dim,
+             n_keys);
+    report_check(name, memcmp(direct, last, n_q * 4) ? 1 : 0, 0);
     api->release(t.q_on);
     api->release(t.table_on);
     api->release(t.pages);
@@ -489,6 +520,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(t.table);
     free(direct);
     free(split);
+    free(last);
 }
 
 struct attention_case {
@@ -641,6 +673,7 @@ int main(int argc, char **argv) {
     }
     check_matrices(tiny);
     check_attentions(tiny);
+    report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }
