@@ -173,3 +173,55 @@ Test(disk, what_is_faster_computed_is_not_read) {
     cr_expect_eq(sim.stats.n_disk_left_tokens, 192);
     sim_deinit(&sim);
 }
+
+/* The same with a thread, which the simulation's clock does not wait for. */
+static struct sim_client *ask_and_wait(uint32_t family) {
+    struct sim_client *c = sim_client(&sim, 200, family, 192, 20);
+
+    sim_submit(&sim, c, 0);
+    while (c->n_ends == 0)
+        if (sim_step(&sim) == SCHED_IDLE)
+            disk_sleep(sim.sched->disk, 1000);
+    sched_flush(sim.sched, INT64_MAX);
+    return c;
+}
+
+Test(disk, a_thread_reads_and_writes_it) {
+    struct sim_opts o = {
+        .n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(60), .disk_thread = true};
+
+    sim_init(&sim, &o);
+    for (uint32_t i = 0; i < 12; i++)
+        ask_and_wait(i % 5);
+    cr_expect_geq(sim.stats.n_disk_loaded_tokens, 100);
+    sim_restart(&sim);
+    cr_expect_eq(ask_and_wait(1)->n_cached, 192);
+    cr_expect_geq(sim.stats.n_disk_loaded_tokens, 192);
+    cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+/* A worker that ends while files are read and written takes nothing with it that it should not. */
+Test(disk, an_end_in_between_is_no_harm) {
+    for (uint32_t k = 0; k < 30; k++) {
+        struct sim_opts o = {
+            .n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(60), .disk_thread = true};
+
+        sim_init(&sim, &o);
+        ask_and_wait(1);
+        sim_restart(&sim);
+        sim_submit(&sim, sim_client(&sim, 200, 1, 192, 20), 0);
+        sim_submit(&sim, sim_client(&sim, 200, 2, 192, 20), 0);
+        for (uint32_t i = 0; i < k; i++)
+            cr_assert_geq(sim_step(&sim), 0);
+        if (k % 3 == 0)
+            sim_cancel(&sim, &sim.client[1]);
+        sim_restart(&sim);
+        ask_and_wait(1);
+        while (!sim_all_ended(&sim))
+            if (sim_step(&sim) == SCHED_IDLE)
+                disk_sleep(sim.sched->disk, 1000);
+        cr_expect_eq(sim.n_notes, 0);
+        sim_deinit(&sim);
+    }
+}

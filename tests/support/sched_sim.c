@@ -254,8 +254,11 @@ static void open_disk(struct sim *s) {
 
     if (fd < 0)
         cannot("no file", -errno);
-    s->opts.sched.disk = (struct sched_disk){
-        .fd = fd, .n_bytes = s->opts.disk_bytes, .in_step = true, .ctx = s, .note = on_note};
+    s->opts.sched.disk = (struct sched_disk){.fd = fd,
+                                             .n_bytes = s->opts.disk_bytes,
+                                             .in_step = !s->opts.disk_thread,
+                                             .ctx = s,
+                                             .note = on_note};
 }
 
 static void set_default(uint32_t *v, uint32_t value) {

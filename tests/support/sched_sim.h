@@ -44,6 +44,7 @@ struct sim_opts {
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;
     uint64_t disk_bytes;             /* of a file that outlives workers; needs host pages */
+    bool disk_thread;                /* which is read and written by a thread, as in the worker */
     uint32_t max_clients;            /* 0: SIM_CLIENTS */
     uint32_t end_per_1024;           /* how often the end token is drawn */
     uint64_t fail_launch, fail_wait; /* of the first worker */
