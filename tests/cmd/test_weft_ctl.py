@@ -135,7 +135,7 @@ def test_missing_and_strange_fields_are_dashes():
     for value in ({}, odd):
         with Server({("GET", "/stats"): http(value), ("GET", "/requests"): http({"requests": [{}, 5, None]})}):
             out = run("stats")[0]
-            assert out.count("\n") == 12 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
+            assert out.count("\n") == 14 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
             table = run("requests")[0].splitlines()
             assert len(table) == 4 and all(set(line.split()) == {"-"} for line in table[1:]), table
 
