@@ -12,11 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/rng.h"
 #include "scheduler/draft/draft.h"
-#include "scheduler/scheduler.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/schemas.h"
+#include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
 #include "text/constraint.h"
 
@@ -26,15 +25,10 @@
 #define N_REQUESTS 1000
 #endif
 
-enum { REQUESTS = N_REQUESTS, TOGETHER = 12, PROMPT = 40, OUT = 56, TEXT = 2048 };
+enum { REQUESTS = N_REQUESTS, TOGETHER = 12, PROMPT = 40, OUT = HEARD_MAX, TEXT = 2048 };
 enum kind { FREE, SCHEMA, REGEX, THINK, TOOLS, CHOICE, KINDS };
 
-static struct heard {
-    uint32_t n, n_ends, finish, n_drafted, n_accepted;
-    int32_t token[OUT];
-    uint64_t digest[OUT];
-    float logprob[OUT];
-} alone[REQUESTS], other[REQUESTS];
+static struct heard alone[REQUESTS], other[REQUESTS];
 
 static struct ask {
     enum kind kind;
@@ -42,7 +36,7 @@ static struct ask {
     size_t schema_at, n_schema; /* in grammar */
     struct constraint *constraint;
     uint32_t n_refs;
-    int32_t prediction[OUT];
+    int32_t prediction[HEARD_MAX];
 } asks[REQUESTS];
 
 static const struct draft_source *const model_only[] = {&draft_model, NULL};
@@ -145,21 +139,6 @@ static void release(void *ctx, const struct constraint *c) {
     (void)c;
 }
 
-/* What request @i got alone, with mistakes. */
-static void predict(uint32_t i, struct submit *m) {
-    struct rng r = {i + 5000};
-    uint32_t n = 0;
-
-    for (uint32_t k = 0; k < alone[i].n && n < OUT; k++) {
-        uint32_t mistake = rng_below(&r, 20);
-
-        if (mistake != 0)
-            asks[i].prediction[n++] =
-                mistake == 1 ? (int32_t)rng_below(&r, JSON_VOCAB) : alone[i].token[k];
-    }
-    m->prediction = (struct str){(const char *)asks[i].prediction, n * (uint32_t)sizeof(int32_t)};
-}
-
 static void submit(struct sched *s, uint32_t i, bool predictions) {
     static const char *const stops[] = {"e1", "name", "}}"};
     struct rng r = {100 + i}, common = {i / 6 + 1};
@@ -189,128 +168,48 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
     for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
         tokens[k] =
             k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, JSON_VOCAB);
-    params_init(&m.sampling);
-    m.sampling.temperature = rng_below(&r, 3) ? 0.2 * rng_below(&r, 7) : 0;
-    m.sampling.top_p = rng_below(&r, 3) ? 1 : 0.8;
-    m.sampling.repetition_penalty = rng_below(&r, 3) ? 1 : 1.2;
-    m.sampling.presence_penalty = rng_below(&r, 3) ? 0 : 0.4;
-    m.sampling.frequency_penalty = rng_below(&r, 3) ? 0 : -0.3;
+    serving_draw(&r, &m.sampling);
     m.sampling.ignore_eos = rng_below(&r, 6) == 0;
     m.n_stops = rng_below(&r, 4) ? 0 : 1 + rng_below(&r, 3);
     for (uint32_t k = 0; k < m.n_stops; k++)
         m.stops[k] = (struct str){stops[k], (uint32_t)strlen(stops[k])};
     if (predictions && rng_below(&r, 4))
-        predict(i, &m);
+        heard_predict(&alone[i], i + 5000, JSON_VOCAB, asks[i].prediction, &m);
     cr_assert_eq(sched_submit(s, &m), 0);
 }
 
 /* ---- what is got */
 
-static void hear(struct heard *h, const struct event *e) {
-    cr_assert_neq(e->kind, EVENT_REJECTED, "request %lu: %.*s", e->id, (int)e->text.len,
-                  e->text.data);
-    cr_assert(e->kind == EVENT_ACCEPTED || e->from == h->n);
-    for (uint32_t k = 0; k < e->n_tokens; k++, h->n++) {
-        h->token[h->n] = e->tokens[k];
-        h->digest[h->n] = e->digests[k];
-        h->logprob[h->n] = e->logprobs[k];
-    }
-    h->n_ends += e->kind == EVENT_FINISH;
-    h->finish = e->finish;
-    h->n_drafted = e->n_drafted;
-    h->n_accepted = e->n_accepted;
-    cr_assert_neq(h->finish, FINISH_ERROR, "request %lu: %.*s", e->id, (int)e->text.len,
-                  e->text.data);
-}
-
-static void listen(struct sched *s, struct heard *all) {
-    struct event_cursor at;
-    struct event e;
-    struct buf b;
-
-    buf_init(&b, 1 << 20);
-    if (sched_events(s, &b) == 0) {
-        msg_events_begin(&at, b.data, (uint32_t)b.len);
-        while (msg_events_next(&at, &e) == 0)
-            hear(&all[e.id - 1], &e);
-        sched_delivered(s);
-    }
-    buf_deinit(&b);
-}
-
 /* @pages: few, and requests preempt each other. @guesses: the model is its own draft model. */
 static void serve(const struct sched_opts *opts, uint32_t pages, bool guesses, struct heard *all) {
-    CLEANUP(engine_freep) struct engine *engine = NULL, *small = NULL;
-    CLEANUP(sched_freep) struct sched *s = NULL;
     uint32_t n_released = 0, n_asked = 0;
     struct sched_constraints source = {&n_released, get_constraint, NULL, release};
-    struct engine_opts o = {
-        .file = model,
+    struct serving w = {
+        .model = model,
+        .draft = guesses ? model : NULL,
         .backend = BACKEND,
-        .n_threads = 1,
-        .isa = "auto",
-        .n_pages = pages,
-        .page_tokens = 16,
-        .max_context = 128,
-        .max_rows = 64,
         .max_seqs = TOGETHER,
-        .max_wants = 64,
-        .digest = true,
+        .n_pages = pages,
+        .draft_pages = 200,
+        .draft_page_tokens = 16,
+        .n_requests = REQUESTS,
+        .at_once = 2 * TOGETHER,
+        .submit = submit,
     };
     struct sched_opts so = *opts;
-    struct msg_stats stats;
-    struct err err = {0};
 
-    so.max_rows = 64;
-    so.itl_target_ms = so.max_step_ms = 1000;
-    so.max_bypass = 4;
     so.tokenizer = tokenizer;
     so.constraints = &source;
-    memset(all, 0, REQUESTS * sizeof(*all));
-    cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
-    if (guesses) {
-        o.n_pages = 200;
-        cr_assert_eq(engine_new(&small, &o, &err), 0, "%s", err.message);
-        so.draft_engine = small;
-    }
-    so.depth = MIN(so.depth, engine_info(engine)->depth);
-    cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
-    for (uint32_t i = 0; i < REQUESTS; i++) {
-        submit(s, i, !so.no_speculation);
-        while (i % (2 * TOGETHER) == 2 * TOGETHER - 1 && sched_step(s) == 0)
-            listen(s, all);
-    }
-    while (sched_step(s) == 0)
-        listen(s, all);
-    listen(s, all);
-    sched_stats(s, &stats);
-    cr_expect_eq(stats.n_used, 0);
-    s = sched_free(s);
+    serving_run(&w, &so, all, &last);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         n_asked += asks[i].n_refs;
         asks[i].n_refs = 0;
     }
     cr_expect_eq(n_asked, n_released);
-    last = stats;
-    sum.n_preemptions += stats.n_preemptions;
-    sum.n_drafted += stats.n_drafted;
-    sum.n_accepted += stats.n_accepted;
-    sum.n_output_tokens += stats.n_output_tokens;
-}
-
-static void compare(void) {
-    for (uint32_t i = 0; i < REQUESTS; i++) {
-        const struct heard *a = &alone[i], *b = &other[i];
-
-        cr_assert_eq(b->n_ends, 1, "request %u", i);
-        cr_assert_eq(a->finish, b->finish, "request %u", i);
-        cr_assert_eq(a->n, b->n, "request %u", i);
-        for (uint32_t k = 0; k < a->n; k++) {
-            cr_assert_eq(a->token[k], b->token[k], "request %u, token %u", i, k);
-            cr_assert_eq(a->digest[k], b->digest[k], "request %u, digest %u", i, k);
-            cr_assert_eq(a->logprob[k], b->logprob[k], "request %u, logprob %u", i, k);
-        }
-    }
+    sum.n_preemptions += last.n_preemptions;
+    sum.n_drafted += last.n_drafted;
+    sum.n_accepted += last.n_accepted;
+    sum.n_output_tokens += last.n_output_tokens;
 }
 
 /* The tokens follow the masks of a fresh state; a schema's whole text is valid. */
@@ -359,21 +258,21 @@ Test(identity, requests_get_what_they_would_get_alone) {
     }
     serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .no_speculation = true}, 12, false,
           other);
-    compare();
+    heard_compare(alone, other, REQUESTS);
     serve(&(struct sched_opts){.depth = 1, .max_seqs = TOGETHER, .force_draft = 8}, 40, false,
           other);
-    compare();
+    heard_compare(alone, other, REQUESTS);
     for (uint32_t i = 0; i < REQUESTS; i++)
         n_drafted += asks[i].kind != FREE && other[i].n_accepted > 0;
     serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, false,
           other);
-    compare();
+    heard_compare(alone, other, REQUESTS);
     /* It samples with the same noise and under the same masks: guesses are right up to a stop string. */
     serve(
         &(struct sched_opts){
             .depth = 2, .max_seqs = TOGETHER, .force_draft = 4, .drafts = model_only},
         40, true, other);
-    compare();
+    heard_compare(alone, other, REQUESTS);
     cr_expect_gt(last.n_drafted, REQUESTS);
     cr_expect_leq(last.n_drafted - last.n_accepted, REQUESTS / 20 + 8);
     cr_expect_eq(sum.n_output_tokens, 5 * n_out);

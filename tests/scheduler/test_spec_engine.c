@@ -10,27 +10,19 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/rng.h"
 #include "scheduler/draft/draft.h"
-#include "scheduler/scheduler.h"
+#include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
 #include "text/tokenizer.h"
 
 enum { VOCAB = 300, REQUESTS = 240, TOGETHER = 12, PROMPT = 60, OUT = 32, STOPS = 2 };
-
-struct heard {
-    uint32_t n, n_ends, finish;
-    int32_t token[OUT];
-    uint64_t digest[OUT];
-    float logprob[OUT];
-};
 
 static struct gguf *model, *vocabulary;
 static struct gguf *small; /* the draft model's file, or NULL; */
 static uint32_t small_pages, large_pages = 12;
 static struct tokenizer *tokenizer;
 static struct heard plain[REQUESTS], drafted[REQUESTS];
-static int32_t prediction[REQUESTS][OUT];
+static int32_t prediction[REQUESTS][HEARD_MAX];
 static struct msg_stats sum;
 
 /* Two or three letters of four, so that stop strings are met. */
@@ -75,20 +67,6 @@ static void open_model(void) {
     make_tokenizer();
 }
 
-/* What request @i got without drafts, with mistakes, as its prediction. */
-static void predict(uint32_t i, struct submit *m) {
-    struct rng r = {i + 5000};
-    uint32_t n = 0;
-
-    for (uint32_t k = 0; k < plain[i].n && n < OUT; k++) {
-        uint32_t mistake = rng_below(&r, 20);
-
-        if (mistake != 0)
-            prediction[i][n++] = mistake == 1 ? (int32_t)rng_below(&r, VOCAB) : plain[i].token[k];
-    }
-    m->prediction = (struct str){(const char *)prediction[i], n * (uint32_t)sizeof(int32_t)};
-}
-
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     static const struct submit_bias bias[] = {{5, 1.5F}, {9, -100.0F}};
     static const char *const stops[] = {"abca", "dda", "bb"};
@@ -108,115 +86,42 @@ static void submit(struct sched *s, uint32_t i, bool drafts) {
     m.min_new = rng_below(&r, 3) ? 0 : rng_below(&r, m.max_new);
     for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
         tokens[k] = k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, VOCAB);
-    params_init(&m.sampling);
-    m.sampling.temperature = rng_below(&r, 3) ? 0.2 * rng_below(&r, 7) : 0;
-    m.sampling.top_p = rng_below(&r, 3) ? 1 : 0.8;
-    m.sampling.repetition_penalty = rng_below(&r, 3) ? 1 : 1.2;
-    m.sampling.presence_penalty = rng_below(&r, 3) ? 0 : 0.4;
-    m.sampling.frequency_penalty = rng_below(&r, 3) ? 0 : -0.3;
+    serving_draw(&r, &m.sampling);
     m.n_bias = rng_below(&r, 3) ? 0 : 2;
     m.bias = bias;
     m.n_stops = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, 3);
     for (uint32_t k = 0; k < m.n_stops; k++)
         m.stops[k] = (struct str){stops[k], (uint32_t)strlen(stops[k])};
     if (drafts && rng_below(&r, 4))
-        predict(i, &m);
+        heard_predict(&plain[i], i + 5000, VOCAB, prediction[i], &m);
     cr_assert_eq(sched_submit(s, &m), 0);
 }
 
-static void hear(struct heard *h, const struct event *e) {
-    cr_assert(e->kind == EVENT_ACCEPTED || e->from == h->n);
-    for (uint32_t k = 0; k < e->n_tokens; k++, h->n++) {
-        h->token[h->n] = e->tokens[k];
-        h->digest[h->n] = e->digests[k];
-        h->logprob[h->n] = e->logprobs[k];
-    }
-    h->n_ends += e->kind == EVENT_FINISH;
-    h->finish = e->finish;
-}
-
-static void listen(struct sched *s, struct heard *all) {
-    struct event_cursor at;
-    struct event e;
-    struct buf b;
-
-    buf_init(&b, 1 << 20);
-    if (sched_events(s, &b) == 0) {
-        msg_events_begin(&at, b.data, (uint32_t)b.len);
-        while (msg_events_next(&at, &e) == 0)
-            hear(&all[e.id - 1], &e);
-        sched_delivered(s);
-    }
-    buf_deinit(&b);
-}
-
 static void serve(const char *backend, const struct sched_opts *opts, struct heard *all) {
-    CLEANUP(engine_freep) struct engine *engine = NULL, *draft = NULL;
-    CLEANUP(sched_freep) struct sched *s = NULL;
-    struct engine_opts o = {
-        .file = model,
+    struct serving w = {
+        .model = model,
+        .draft = small,
         .backend = backend,
-        .n_threads = 1,
-        .isa = "auto",
-        .n_pages = large_pages,
-        .page_tokens = 16,
-        .max_context = 128,
-        .max_rows = 64,
         .max_seqs = TOGETHER,
-        .max_wants = 64,
-        .digest = true,
+        .n_pages = large_pages,
+        .draft_pages = small_pages,
+        .draft_page_tokens = 32,
+        .n_requests = REQUESTS,
+        .at_once = 2 * TOGETHER,
+        .submit = submit,
     };
     struct sched_opts so = *opts;
     struct msg_stats stats;
-    struct err err = {0};
 
-    so.max_seqs = TOGETHER;
-    so.max_rows = 64;
-    so.itl_target_ms = so.max_step_ms = 1000;
-    so.max_bypass = 4;
     so.check = true;
     so.tokenizer = tokenizer;
-    memset(all, 0, REQUESTS * sizeof(*all));
-    cr_assert_eq(engine_new(&engine, &o, &err), 0, "%s", err.message);
-    if (small) {
-        o.file = small;
-        o.n_pages = small_pages;
-        o.page_tokens = 32;
-        cr_assert_eq(engine_new(&draft, &o, &err), 0, "%s", err.message);
-        so.draft_engine = draft;
-    }
-    so.depth = MIN(so.depth, engine_info(engine)->depth);
-    cr_assert_eq(sched_new(&s, &so, engine, clock_monotonic()), 0);
-    for (uint32_t i = 0; i < REQUESTS; i++) {
-        submit(s, i, !so.no_speculation);
-        while (i % (2 * TOGETHER) == 2 * TOGETHER - 1 && sched_step(s) == 0)
-            listen(s, all);
-    }
-    while (sched_step(s) == 0)
-        listen(s, all);
-    listen(s, all);
-    sched_stats(s, &stats);
-    cr_expect_eq(stats.n_used, 0);
+    serving_run(&w, &so, all, &stats);
     sum.n_preemptions += stats.n_preemptions;
     sum.n_drafted += stats.n_drafted;
     sum.n_accepted += stats.n_accepted;
     sum.n_output_tokens += stats.n_output_tokens;
-    if (draft && !so.no_speculation)
+    if (small && !so.no_speculation)
         cr_expect_gt(stats.n_drafted, 0);
-}
-
-static void compare(const struct heard *a, const struct heard *b) {
-    for (uint32_t i = 0; i < REQUESTS; i++) {
-        cr_assert_eq(a[i].n_ends, 1);
-        cr_assert_eq(b[i].n_ends, 1);
-        cr_assert_eq(a[i].finish, b[i].finish, "request %u", i);
-        cr_assert_eq(a[i].n, b[i].n, "request %u", i);
-        for (uint32_t k = 0; k < a[i].n; k++) {
-            cr_assert_eq(a[i].token[k], b[i].token[k], "request %u, token %u", i, k);
-            cr_assert_eq(a[i].digest[k], b[i].digest[k], "request %u, digest %u", i, k);
-            cr_assert_eq(a[i].logprob[k], b[i].logprob[k], "request %u, logprob %u", i, k);
-        }
-    }
 }
 
 struct backend_name {
@@ -236,9 +141,9 @@ ParameterizedTest(struct backend_name *backend, spec_engine, drafts_change_no_bi
     uint64_t n_out = sum.n_output_tokens;
     for (uint32_t depth = 1; depth <= 2; depth++) {
         serve(backend->name, &(struct sched_opts){.depth = depth, .force_draft = 8}, drafted);
-        compare(plain, drafted);
+        heard_compare(plain, drafted, REQUESTS);
         serve(backend->name, &(struct sched_opts){.depth = depth}, drafted);
-        compare(plain, drafted);
+        heard_compare(plain, drafted, REQUESTS);
     }
     cr_expect_eq(sum.n_output_tokens, 5 * n_out);
     cr_expect_gt(sum.n_preemptions, 0);
@@ -279,7 +184,7 @@ Test(spec_engine, a_draft_model_changes_no_bit) {
             sum = (struct msg_stats){0};
             open_small(8);
             serve("cpu", &opts, drafted);
-            compare(plain, drafted);
+            heard_compare(plain, drafted, REQUESTS);
             fprintf(stderr, "# the same model, %u pages, depth %u: %lu of %lu\n", small_pages,
                     depth, sum.n_accepted, sum.n_drafted);
             cr_expect_gt(sum.n_accepted, sum.n_drafted * 8 / 10, "%lu of %lu", sum.n_accepted,
@@ -287,12 +192,12 @@ Test(spec_engine, a_draft_model_changes_no_bit) {
             sum = (struct msg_stats){0};
             open_small(9);
             serve("cpu", &opts, drafted);
-            compare(plain, drafted);
+            heard_compare(plain, drafted, REQUESTS);
             cr_expect_lt(sum.n_accepted, sum.n_drafted / 2);
             opts.force_draft = 0;
             opts.drafts = NULL;
             serve("cpu", &opts, drafted);
-            compare(plain, drafted);
+            heard_compare(plain, drafted, REQUESTS);
             opts.drafts = only;
         }
     small = gguf_free(small);
