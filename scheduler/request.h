@@ -54,6 +54,7 @@ struct request {
     struct {                 /* SUBMIT_WARM: whose it is, and after which turn it comes */
         uint64_t turn;
         uint32_t tenant, weight_milli;
+        bool over; /* the one after it has come */
     } warm;
     bool entered;
     int64_t since_ns; /* it waits */

@@ -151,8 +151,9 @@ static bool is_worth_keeping(struct sched *s, const struct request *r, const str
            has_room(s, r);
 }
 
-static int64_t until(const struct pauses *p, enum retain_end end) {
-    return p->ended_ns + (int64_t)(p->after[end].long_ms * SLACK * 1e6);
+/* Of a turn that ended at @since. */
+static int64_t until(const struct pauses *p, enum retain_end end, int64_t since) {
+    return since + (int64_t)(p->after[end].long_ms * SLACK * 1e6);
 }
 
 bool retain_turn(struct sched *s, struct request *r, int64_t now) {
@@ -182,7 +183,7 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     k->tenant = r->turn.tenant;
     k->n_tokens = kv_seq_committed(k->seq);
     k->since_ns = now;
-    k->until_ns = until(p, RETAIN_END_ANY);
+    k->until_ns = until(p, RETAIN_END_ANY, now);
     list_push_back(&t->kept, &k->link);
     return true;
 }
@@ -201,17 +202,21 @@ void retain_end(struct sched *s, const struct turn_end *m) {
     struct retain *t = &s->retain;
     struct pauses *p = slot_of(t, m->program);
 
-    if (m->program == 0 || p->program != m->program || p->turn != m->id || p->ended_ns == 0 ||
-        p->end != RETAIN_END_ANY)
-        return;
-    p->end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
-    p->after[p->end].n_ended++;
     struct retained *k = kept_of(t, m->program, m->id);
-    if (!k)
+    enum retain_end end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
+
+    if (m->program == 0 || p->program != m->program)
         return;
-    k->end = p->end;
-    k->until_ns = until(p, k->end);
-    if (!comes_back(&p->after[p->end]))
+    /* Once for each turn. Only the last one's pause is measured. */
+    if (p->turn == m->id && p->ended_ns != 0 && p->end == RETAIN_END_ANY) {
+        p->end = end;
+        p->after[end].n_ended++;
+    }
+    if (!k || k->end != RETAIN_END_ANY)
+        return;
+    k->end = end;
+    k->until_ns = until(p, end, k->since_ns);
+    if (!comes_back(&p->after[end]))
         drop(t, k);
 }
 
@@ -219,8 +224,9 @@ bool retain_expects(const struct sched *s, uint64_t program, uint64_t turn) {
     struct retain *t = (struct retain *)&s->retain;
     const struct pauses *p = slot_of(t, program);
 
-    return p->program == program && p->turn == turn && p->ended_ns != 0 &&
-           (t->off || kept_of(t, program, turn));
+    if (!t->off)
+        return kept_of(t, program, turn) != NULL;
+    return p->program == program && p->turn == turn && p->ended_ns != 0;
 }
 
 void retain_warm(struct sched *s, struct request *r) {

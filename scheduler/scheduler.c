@@ -337,8 +337,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
-    if (r->program)
-        warm_note_turn(s, r->program);
+    warm_note_turn(s, r);
     recorder_came(s, r);
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
     retain_note_turn(&s->retain, r->program, r->turn.tenant, clock_now(s->clock));

@@ -63,6 +63,8 @@ void warm_found(struct sched *s, const struct request *r) {
 
     if (!d->hash || d->program != r->program || r->n_preempted > 0)
         return;
+    if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
+        return; /* something else than the turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
         i++;
     s->stats.n_warm_found_tokens += (uint64_t)(i - d->from) * s->rules.page_tokens;
@@ -111,18 +113,30 @@ void warm_submit(struct sched *s, struct request *r) {
     w->n_waiting++;
 }
 
-void warm_note_turn(struct sched *s, uint64_t program) {
+/* @r goes on with the conversation of @w: at least half of it is the same. Agents ask other things in between. */
+static bool continues(const struct request *r, const struct request *w) {
+    uint32_t half = w->n_hashes / 2;
+
+    return w->n_hashes == 0 || (half < r->n_hashes && r->hash[half] == w->hash[half]);
+}
+
+void warm_note_turn(struct sched *s, const struct request *r) {
     struct request *now = s->warm.now;
 
+    if (r->program == 0)
+        return;
     LIST_FOREACH(node, &s->warm.waiting) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        struct request *w = LIST_ENTRY(node, struct request, queued.link);
 
-        if (r->program == program)
-            warm_finish(s, r, FINISH_CANCELLED);
+        if (w->program == r->program && continues(r, w))
+            warm_finish(s, w, FINISH_CANCELLED);
     }
     /* A step that it is in ends first, and what it brings is what this turn wants. */
-    if (now && now->program == program && now->n_flights == 0)
-        warm_finish(s, now, FINISH_CANCELLED);
+    if (now && now->program == r->program && continues(r, now)) {
+        now->warm.over = true;
+        if (now->n_flights == 0)
+            warm_finish(s, now, FINISH_CANCELLED);
+    }
 }
 
 /* ---- its turn ---- */
@@ -150,7 +164,7 @@ static void take_back(struct sched *s, struct request *r) {
     }
     r->n_bypassed = 0;
     r->seen_step = 0;
-    if (!retain_expects(s, r->program, r->warm.turn)) {
+    if (r->warm.over || !retain_expects(s, r->program, r->warm.turn)) {
         warm_finish(s, r, FINISH_CANCELLED);
         return;
     }

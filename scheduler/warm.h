@@ -32,8 +32,8 @@ void warm_deinit(struct warm *w);
 /* One comes, and is ended by whatever it is that ends requests. */
 void warm_submit(struct sched *s, struct request *r);
 void warm_finish(struct sched *s, struct request *r, enum finish_reason why);
-/* Somebody's request comes: what was computed ahead of it is all that will be. */
-void warm_note_turn(struct sched *s, uint64_t program);
+/* @r, somebody's, comes: what was computed ahead of it is all that will be. */
+void warm_note_turn(struct sched *s, const struct request *r);
 /* @r, somebody's, is admitted: counts what it has found of what was computed for it. */
 void warm_found(struct sched *s, const struct request *r);
 /* kv_seq_attach() of one that runs. */

@@ -161,11 +161,30 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     sim_deinit(&sim);
 }
 
+Test(warm, another_question_of_its_program_does_not_end_it) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 128});
+    struct sim_client *turn = ask(320, 8, 7), *ahead;
+    sim_run(&sim, 500);
+    ask(100, 8, 7); /* a title for the conversation, say */
+    ahead = warm(turn, 100);
+    ask(60, 8, 7);
+    sim_run(&sim, 500);
+    cr_expect_eq(ahead->finish, FINISH_LENGTH);
+    ask(60, 8, 7);
+    sim_run(&sim, 500);
+    cr_expect_eq(come_back(ahead)->n_ends, 0);
+    sim_run(&sim, 500);
+    cr_expect_geq(sim.stats.n_warm_found_tokens, 80);
+    sim_deinit(&sim);
+}
+
 Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
-    struct sim_client *turn = ask(320, 8, 7);
+    struct sim_client *turn = ask(320, 8, 7), *next;
     sim_run(&sim, 500);
-    ask(100, 8, 7); /* its program has come back */
+    next = sim_client_after(&sim, turn, 20, 8); /* its program has come back */
+    next->m.program = 7;
+    sim_submit(&sim, next, 0);
     sim_run(&sim, 500);
     cr_expect_eq(sim.stats.n_warm_tokens, 0);
     struct sim_client *late = warm(turn, 100);
