@@ -429,10 +429,33 @@ Test(anthropic_input, a_count_is_the_usage) {
 
 #define WITH(fields) "{\"model\":\"claude\",\"max_tokens\":9," fields "}"
 
-Test(anthropic_input, every_bad_field_is_named) {
-    static const struct {
-        const char *body, *message;
-    } table[] = {
+struct bad_field {
+    const char *body, *message;
+};
+
+static void refuse_all(const struct bad_field *table, size_t n) {
+    struct world w;
+    struct reply r;
+    char needle[300];
+
+    started(&w);
+    for (size_t i = 0; i < n; i++) {
+        world_ask(&w, MESSAGES, table[i].body, &r);
+        snprintf(
+            needle, sizeof(needle),
+            "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"%s",
+            table[i].message);
+        cr_expect_eq(r.status, 400, "%s: %d", table[i].body, r.status);
+        cr_expect_eq(strncmp(text_of(&r.body), needle, strlen(needle)), 0, "%s: %s is not about %s",
+                     table[i].body, text_of(&r.body), table[i].message);
+        reply_deinit(&r);
+    }
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
+
+Test(anthropic_input, what_is_wrong_with_messages_is_named) {
+    static const struct bad_field table[] = {
         {"{}", "model: Field required."},
         {"{\"model\":7}", "model: must be a string."},
         {"{\"model\":\"claude\"}", "max_tokens: Field required."},
@@ -480,6 +503,13 @@ Test(anthropic_input, every_bad_field_is_named) {
                                   "\"weft1.*\"}]"))),
          "messages.1.content.0.signature: is not what this service wrote."},
         {WITH(SAY(ASSISTANT("\"a\""))), "messages: must say something."},
+    };
+
+    refuse_all(table, ARRAY_SIZE(table));
+}
+
+Test(anthropic_input, every_bad_field_is_named) {
+    static const struct bad_field table[] = {
         {WITH(SAY(Q) ",\"system\":7"), "system: must be a string or an array of text blocks."},
         {WITH(SAY(Q) ",\"system\":[{\"type\":\"image\"}]"), "system.0.type: is not supported"},
         {WITH(SAY(Q) ",\"system\":[{\"type\":\"text\"}]"), "system.0.text: must be a string."},
@@ -529,22 +559,6 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) ",\"tools\":[],\"tools\":[]"), "tools: is given twice."},
         {"[]", "The request body must be a JSON object."},
     };
-    struct world w;
-    struct reply r;
-    char needle[300];
 
-    started(&w);
-    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        world_ask(&w, MESSAGES, table[i].body, &r);
-        snprintf(
-            needle, sizeof(needle),
-            "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"%s",
-            table[i].message);
-        cr_expect_eq(r.status, 400, "%s: %d", table[i].body, r.status);
-        cr_expect_eq(strncmp(text_of(&r.body), needle, strlen(needle)), 0, "%s: %s is not about %s",
-                     table[i].body, text_of(&r.body), table[i].message);
-        reply_deinit(&r);
-    }
-    cr_expect_eq(w.port.n, 0);
-    world_stop(&w);
+    refuse_all(table, ARRAY_SIZE(table));
 }

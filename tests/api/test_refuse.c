@@ -27,12 +27,25 @@ static void expect_error(struct world *w, const char *path, const char *body, in
 
 /* ---- what is refused ---- */
 
-Test(refuse, every_bad_field_is_named) {
-    static const struct {
-        const char *path, *body;
-        int status;
-        const char *param, *code;
-    } table[] = {
+struct bad_field {
+    const char *path, *body;
+    int status;
+    const char *param, *code;
+};
+
+static void refuse_all(const struct bad_field *table, size_t n) {
+    struct world w;
+
+    started(&w);
+    for (size_t i = 0; i < n; i++)
+        expect_error(&w, table[i].path, table[i].body, table[i].status, table[i].param,
+                     table[i].code);
+    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
+    world_stop(&w);
+}
+
+Test(refuse, what_is_wrong_with_messages_is_named) {
+    static const struct bad_field table[] = {
         {CHAT, "", 400, NULL, "invalid_json"},
         {CHAT, "{", 400, NULL, "invalid_json"},
         {CHAT, "[]", 400, NULL, "invalid_json"},
@@ -59,6 +72,13 @@ Test(refuse, every_bad_field_is_named) {
          400, "messages[1].tool_calls[0]", "invalid_value"},
         {CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"x\"}]}", 400, "messages",
          "template_error"},
+    };
+
+    refuse_all(table, ARRAY_SIZE(table));
+}
+
+Test(refuse, every_bad_field_of_chats_is_named) {
+    static const struct bad_field table[] = {
         {CHAT, "{" HI ",\"model\":\"other\"}", 404, "model", "model_not_found"},
         {CHAT, "{" HI ",\"model\":1}", 400, "model", "invalid_value"},
         {CHAT, "{" HI ",\"n\":0}", 400, "n", "invalid_value"},
@@ -102,6 +122,14 @@ Test(refuse, every_bad_field_is_named) {
         {CHAT, "{" HI ",\"chat_template_kwargs\":{\"a\":[1]}}", 400, "chat_template_kwargs",
          "invalid_value"},
         {CHAT, "{" HI ",\"modalities\":[\"audio\"]}", 400, "modalities", "unsupported_parameter"},
+        {CHAT, "{" HI ",\"echo\":true}", 400, "echo", "unsupported_parameter"},
+    };
+
+    refuse_all(table, ARRAY_SIZE(table));
+}
+
+Test(refuse, every_bad_field_of_texts_is_named) {
+    static const struct bad_field table[] = {
         {TEXT, "{}", 400, "prompt", "missing_required_parameter"},
         {TEXT, "{\"prompt\":\"\"}", 400, "prompt", "invalid_value"},
         {TEXT, "{\"prompt\":[]}", 400, "prompt", "invalid_value"},
@@ -112,7 +140,6 @@ Test(refuse, every_bad_field_is_named) {
         {TEXT, "{\"prompt\":[260]}", 400, "prompt", "invalid_value"},
         {TEXT, "{\"prompt\":7}", 400, "prompt", "invalid_value"},
         {TEXT, "{\"prompt\":\"a\",\"echo\":1}", 400, "echo", "invalid_value"},
-        {CHAT, "{" HI ",\"echo\":true}", 400, "echo", "unsupported_parameter"},
         {TEXT, "{\"prompt\":\"a\",\"max_tokens\":0}", 400, "max_tokens", "invalid_value"},
         {TEXT, "{\"prompt\":\"a\",\"prompt_logprobs\":21}", 400, "prompt_logprobs",
          "invalid_value"},
@@ -128,14 +155,8 @@ Test(refuse, every_bad_field_is_named) {
         {"/detokenize", "{\"tokens\":[1.5]}", 400, "tokens", "invalid_value"},
         {"/detokenize", "{}", 400, "tokens", "missing_required_parameter"},
     };
-    struct world w;
 
-    started(&w);
-    for (size_t i = 0; i < ARRAY_SIZE(table); i++)
-        expect_error(&w, table[i].path, table[i].body, table[i].status, table[i].param,
-                     table[i].code);
-    cr_expect_eq(w.port.n, 0, "nothing of it reached the worker");
-    world_stop(&w);
+    refuse_all(table, ARRAY_SIZE(table));
 }
 
 Test(refuse, every_sampling_parameter_is_held_to_its_range) {
