@@ -125,18 +125,28 @@ static void admit_waiting(struct api *a) {
 
 /* ---- the queue ---- */
 
-/* When a place in the queue should be free, spread a little so that clients do not return together. */
-static uint32_t retry_ms(struct api *a, uint32_t n_before, uint32_t n_places) {
-    double ms = a->admit.mean_ms * (n_before + 1) / MAX(n_places, 1u);
+/* How often a place becomes free for @t, which has a part of those that run. */
+static double place_ms(const struct api *a, const struct tenant *t) {
+    double each_ms =
+        a->admit.each_ms > 0 ? a->admit.each_ms : a->admit.mean_ms / MAX(a->opts.max_running, 1u);
 
-    ms = MIN(MAX(ms, RETRY_MIN_MS), RETRY_MAX_MS * 0.8);
+    return each_ms * MAX(a->admit.n_running, 1u) / MAX(t->n_running, 1u);
+}
+
+/* When it is the turn of one more of @t, behind those in the queue and those that were sent away before: else a crowd
+ * returns all the time for places that it cannot have. Spread a little so that clients do not return together. */
+static uint32_t retry_ms(struct api *a, struct tenant *t) {
+    double each_ms = place_ms(a, t), most_ms = RETRY_MAX_MS * 0.8;
+    int64_t now = clock_now(a->clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
+
+    t->away_ns = MAX(t->away_ns + each_ns, now + (t->n_queued + 1) * each_ns);
+    t->away_ns = MIN(t->away_ns, now + (int64_t)(most_ms * 1e6));
+    double ms = MAX((double)(t->away_ns - now) / 1e6, RETRY_MIN_MS);
     return (uint32_t)(ms * (1 + 0.25 * rng_unit(&a->rng)));
 }
 
-static int refuse(struct api *a, const struct tenant *t, uint32_t *retry, struct err *err) {
-    uint32_t places = t->conf.max_running ? t->conf.max_running : a->opts.max_running;
-
-    *retry = retry_ms(a, t->n_queued, MIN(places, a->opts.max_running));
+static int refuse(struct api *a, struct tenant *t, uint32_t *retry, struct err *err) {
+    *retry = retry_ms(a, t);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
                         "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
 }
@@ -224,8 +234,21 @@ void admit_cancel(struct api *a, struct waiter *w) {
     admit_waiting(a);
 }
 
+/* @n places became free. */
+static void note_end(struct api *a, uint32_t n) {
+    struct admit *m = &a->admit;
+    int64_t now = clock_now(a->clock);
+
+    if (m->each_ms <= 0)
+        m->each_ms = m->mean_ms / MAX(a->opts.max_running, 1u);
+    if (m->last_end_ns && n > 0)
+        m->each_ms += MIN(0.05 * n, 1.0) * ((double)(now - m->last_end_ns) / 1e6 / n - m->each_ms);
+    m->last_end_ns = m->n_queued > 0 ? now : 0;
+}
+
 void admit_release(struct api *a, struct tenant *t, uint32_t n) {
     assert(a->admit.n_running >= n);
+    note_end(a, n);
     a->admit.n_running -= n;
     note_busy(a, t);
     admit_waiting(a);

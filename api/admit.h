@@ -33,7 +33,9 @@ struct admit {
     struct list busy;    /* tenant.link: those that have generations or waiters */
     struct list dropped; /* waiter.link: to be told */
     uint32_t n_running, n_queued;
-    double mean_ms; /* of a generation's stay */
+    double mean_ms;      /* of a generation's stay */
+    double each_ms;      /* between places that become free while others wait; 0: not known */
+    int64_t last_end_ns; /* when one did; 0: nobody waited */
     uv_timer_t tick;
     bool ticking;
 };

@@ -32,6 +32,7 @@ struct tenant {
     struct bucket requests, tokens;
     struct list waiting; /* waiter.link: first come, first served */
     uint32_t n_running, n_queued;
+    int64_t away_ns;     /* when the last one that was sent away is expected back */
     uint64_t n_context;  /* tokens that its running generations may come to hold */
     uint64_t n_reserved; /* tokens of the bucket that live generations hold */
     double mean_output;

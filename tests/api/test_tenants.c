@@ -237,6 +237,27 @@ Test(tenants, a_full_queue_drops_the_flood) {
     stop();
 }
 
+Test(tenants, those_sent_away_are_told_to_come_one_after_the_other) {
+    int fd[12];
+    struct reply r;
+    double first = 0, last = 0;
+
+    start(NULL, 0);
+    for (int i = 0; i < 12; i++)
+        fd[i] = ask("ka", "");
+    for (int i = 0; i < 100; i++) { /* 8 run, for a second as far as is known: 125 ms for each */
+        cr_expect_eq(answer(ask("ka", ""), &r), 429);
+        last = header(&r, "retry-after-ms");
+        first = i == 0 ? last : first;
+    }
+    cr_expect(first >= 500 && first <= 1.25 * 5 * 125, "%f", first);
+    cr_expect(last > 2 * first && last <= 60000, "%f, then %f", first, last);
+    w.port.script = "x";
+    for (int i = 0; i < 12; i++)
+        cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
+    stop();
+}
+
 Test(tenants, weights_and_classes_reach_the_worker) {
     struct api_tenant rows[] = {{.name = "team", .weight = 2.5, .class = 2, .n_keys = 1},
                                 {.name = "bob", .weight = 1, .share = "g"},
