@@ -254,7 +254,12 @@ def test_admin_socket_answers_lists_cancels_and_drains():
         assert os.stat(d.admin).st_mode & 0o777 == 0o660
         stats = d.stats()
         assert stats["health"] == "serving" and stats["worker"]["state"] == "serving", stats
-        assert stats["model"]["max_context"] > 0 and stats["worker"]["pages"] == stats["model"]["n_pages"]
+        end = time.monotonic() + 10
+        while stats["worker"]["pages"] != stats["model"]["n_pages"]:  # the worker's report may come a little later
+            assert time.monotonic() < end, stats
+            time.sleep(0.01)
+            stats = d.stats()
+        assert stats["model"]["max_context"] > 0, stats
         events = start_long(d, max_tokens=90000)
         status, listed = d.admin_request("GET", "/requests")
         assert status == 200 and len(listed["requests"]) == 1, listed
