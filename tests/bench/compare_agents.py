@@ -23,6 +23,7 @@ import os
 import pathlib
 import platform
 import re
+import resource
 import shutil
 import signal
 import statistics
@@ -307,6 +308,8 @@ def main():
     p.add_argument("--tables", action="store_true", help="the table of every run on stderr")
     p.add_argument("--json", type=pathlib.Path)
     a = p.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a flood has thousands of connections
     servers = [s for s in a.servers.split(",") if s != "llama" or a.llama]
     a.build = a.build.resolve()
     a.model = a.model or synth(a)
