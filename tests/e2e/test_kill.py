@@ -1,6 +1,7 @@
 """The worker is killed at 100 random moments, loading included: every stream goes on with the same tokens, the
 same logits, and nothing twice."""
 import random
+import tempfile
 import time
 
 from weftd import BACKEND, Weftd, main, parallel, random_tokens, synth
@@ -157,6 +158,13 @@ def test_embeddings_survive_kills_with_the_same_bits():
             kills += hit
             assert got == should[pooling], f"{pooling} differs after kill {kills}"
         assert kills > 0
+
+
+def test_streams_survive_with_pages_on_the_disk():
+    """What a worker was writing when it died is whole for the next one, or not there."""
+    with tempfile.TemporaryDirectory() as folder, Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as d:
+        survive(d, REQUESTS, run_all(d, REQUESTS), 12, 45)
+        assert " kv_disk " not in d.log, d.log
 
 
 main(globals())
