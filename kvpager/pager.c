@@ -139,6 +139,7 @@ static bool evict_one(struct kv_pager *p) {
 }
 
 void kv_pager_drop_cached(struct kv_pager *p) {
+    p->n_changes++;
     while (evict_one(p))
         ;
 }
@@ -236,6 +237,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *s
     s->kept = false;
     list_push_back(&p->seqs, &s->link);
     p->stats.n_seqs++;
+    p->n_changes++;
     *out = s;
     return 0;
 }
@@ -244,6 +246,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *s
 static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     struct kv_pager *p = s->pager;
 
+    p->n_changes++;
     for (uint32_t i = s->n_pages; i > n_pages; i--)
         release(p,
                 &p->pool.page[s->page[MUTANT(kv_parent_first, i - 1, n_pages + s->n_pages - i)]]);
@@ -312,6 +315,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     uint32_t t = p->opts.page_tokens, before = s->n_committed;
     struct walk w = walk_of(s);
 
+    p->n_changes++;
     assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
     assert(n_tokens <= p->opts.max_seq_tokens);
     if (n_tokens < before)
@@ -348,6 +352,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     struct kv_pager *p = s->pager;
     uint32_t need = kv_seq_need(s, n_tokens);
 
+    p->n_changes++;
     assert(n_tokens <= p->opts.max_seq_tokens);
     if (MUTANT(kv_full_halfway, need > kv_pager_available(p), false))
         return KV_FULL;
@@ -393,6 +398,7 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     assert(n_tokens >= s->n_committed);
     assert(n_tokens <= (uint64_t)s->n_pages * t);
     assert(s->n_published == full || tokens_agree(s, tokens));
+    s->pager->n_changes++;
     while (s->n_published < full)
         publish(s, tokens + (size_t)s->n_published * t);
     s->n_committed = n_tokens;

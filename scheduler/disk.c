@@ -622,7 +622,10 @@ static uint32_t count_held(const struct list *l) {
     return n;
 }
 
-uint32_t disk_check(const struct disk *d) {
-    kv_pager_check(d->slots);
+const struct kv_pager *disk_pager(const struct disk *d) {
+    return d->slots;
+}
+
+uint32_t disk_held(const struct disk *d) {
     return count_held(&d->saves) + count_held(&d->loads);
 }

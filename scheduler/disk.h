@@ -69,4 +69,5 @@ void disk_sleep(const struct disk *d, int ms);
 int disk_fd(const struct disk *d);
 void disk_stats(const struct disk *d, struct disk_stats *out);
 /* Verifies the pager of the slots. Returns the number of sequences of the host's pager that are held. */
-uint32_t disk_check(const struct disk *d);
+uint32_t disk_held(const struct disk *d);
+const struct kv_pager *disk_pager(const struct disk *d);

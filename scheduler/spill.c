@@ -32,6 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "base/mutant.h"
 
 #define FIRST_BYTES_PER_NS 8.0  /* before a copy was seen */
 #define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
@@ -60,7 +61,7 @@ int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pa
 }
 
 static void end_job(struct spill *p, uint32_t i) {
-    kv_seq_free(p->job[i].saved);
+    MUTANT(host_job_stays, kv_seq_free(p->job[i].saved), NULL);
     free(p->job[i].tokens);
     memmove(&p->job[i], &p->job[i + 1], (--p->n_jobs - i) * sizeof(p->job[i]));
 }
@@ -149,7 +150,7 @@ static bool save_pages(struct spill *p, struct kv_seq *saved, const int32_t *tok
     if (!reserve_copies(p, n) || kv_seq_grow(saved, (from + n) * t) == KV_FULL)
         return false;
     const kv_page *to = kv_seq_pages(saved, &n_pages);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < MUTANT(host_copy_forgotten, n, n - 1); i++)
         add_copy(p, COPY_D2H, page[i], to[from + i]);
     kv_seq_commit(saved, tokens, (from + n) * t);
     p->n_saved_tokens += n * t;
@@ -306,12 +307,13 @@ uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *se
         return from * t;
     uint32_t available = kv_pager_available(device), end = kv_seq_committed(saved) / t;
     max_pages = BUGGIFY(host_fetches_one) ? MIN(max_pages, 1) : max_pages;
+    reserve = MUTANT(host_reserve_ignored, reserve, 0);
     end = MIN(end, from + MIN(max_pages, available > reserve ? available - reserve : 0));
     if (end > from && reserve_copies(p, end - from) && kv_seq_grow(seq, end * t) == 0) {
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);
 
-        for (uint32_t i = from; i < end; i++)
-            add_copy(p, COPY_H2D, src[i], dst[i]);
+        for (uint32_t i = from; i < MUTANT(host_fetch_forgotten, end, end - 1); i++)
+            add_copy(p, COPY_H2D, src[MUTANT(host_wrong_page, i, i - (i > 0))], dst[i]);
         kv_seq_commit(seq, tokens, end * t);
         p->n_fetched += end - from;
         p->n_fetched_tokens += (end - from) * t;
@@ -327,7 +329,7 @@ uint32_t spill_fetch_room(const struct spill *p) {
 }
 
 void spill_take(struct spill *p, struct engine_copy *out) {
-    if (p->n_copies > 0)
-        memcpy(out, p->copy, p->n_copies * sizeof(*out));
+    for (uint32_t i = 0; i < p->n_copies; i++)
+        out[i] = p->copy[MUTANT(host_copies_reversed, i, p->n_copies - 1 - i)];
     p->n_copies = p->n_fetched = 0;
 }

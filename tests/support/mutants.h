@@ -101,7 +101,16 @@
     X(guess_unmasked, "guesses are made without the grammar's mask")                               \
     X(guess_place_moved, "a guess moves its request's place in the grammar")
 
-#define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X) MUTANTS_DRAFT(X)
+/* Host memory's. */
+#define MUTANTS_HOST(X)                                                                            \
+    X(host_job_stays, "the pages of a turn that has been saved stay held")                         \
+    X(host_copy_forgotten, "the last of some pages is published there but not copied")             \
+    X(host_fetch_forgotten, "the last of some pages is published here but not copied")             \
+    X(host_wrong_page, "the page before is brought back")                                          \
+    X(host_reserve_ignored, "bringing back takes pages that running requests need next")           \
+    X(host_copies_reversed, "copies are made in the wrong order")
+
+#define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X) MUTANTS_DRAFT(X) MUTANTS_HOST(X)
 
 struct mutant {
     const char *name, *text;

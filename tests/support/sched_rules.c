@@ -271,13 +271,25 @@ static void check_requests(struct sim *s) {
 
 /* ---- the other pagers ---- */
 
-/* @part of CHECK_PARTS is looked at closely. */
-static void check_draft_pages(struct sim *s, uint32_t part) {
+/* A pager in which nothing has happened for CHECK_PARTS steps is as it was. False: nothing to look at. */
+static bool check_pager(struct sim_watch *w, const struct kv_pager *p) {
+    if (w->n_changes != p->n_changes)
+        w->left = 2 * CHECK_PARTS; /* copies are made later */
+    w->n_changes = p->n_changes;
+    if (w->left == 0)
+        return false;
+    w->left--;
+    w->part = (w->part + 1) % CHECK_PARTS;
+    kv_pager_check_part(p, w->part, CHECK_PARTS);
+    return true;
+}
+
+static void check_draft_pages(struct sim *s) {
     const struct kv_pager *p = s->sched->drafter ? drafter_pager(s->sched->drafter) : NULL;
 
     if (!p)
         return;
-    kv_pager_check_part(p, part, CHECK_PARTS);
+    check_pager(&s->was.draft, p);
     HOLD(s, NULL, DRAFT_PAGES, p->stats.n_seqs == s->was.n_draft_seqs);
 }
 
@@ -293,21 +305,24 @@ static void check_host_page(const struct sim *s, uint32_t i) {
                             pool->tokens + (size_t)i * pool->page_tokens));
 }
 
-static void check_host(const struct sim *s, uint32_t part) {
+static void check_host(struct sim *s) {
     const struct spill *p = &s->sched->spill;
     uint32_t n = 0;
 
     if (!p->host)
         return;
-    kv_pager_check_part(p->host, part, CHECK_PARTS);
+    bool changed = check_pager(&s->was.host, p->host);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
-    if (s->sched->disk)
-        n += disk_check(s->sched->disk);
+    if (s->sched->disk) {
+        n += disk_held(s->sched->disk);
+        check_pager(&s->was.disk, disk_pager(s->sched->disk));
+    }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
-    if (sched_n_flights(s->sched) > 0 || p->n_copies > 0) /* copies are still to be made */
+    if (!changed || sched_n_flights(s->sched) > 0 ||
+        p->n_copies > 0) /* copies are still to be made */
         return;
-    for (uint32_t i = part; i < p->host->pool.n_pages; i += CHECK_PARTS)
+    for (uint32_t i = s->was.host.part; i < p->host->pool.n_pages; i += CHECK_PARTS)
         check_host_page(s, i);
 }
 
@@ -450,8 +465,8 @@ void rules_after(struct sim *s, int r) {
     }
     check_flights(s);
     check_requests(s);
-    check_draft_pages(s, s->n_steps % CHECK_PARTS);
-    check_host(s, s->n_steps % CHECK_PARTS);
+    check_draft_pages(s);
+    check_host(s);
     check_yields(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);

@@ -85,6 +85,12 @@ struct sim_client {
     uint32_t n_preempted, n_flights, n_drafts_out, n_rowless;
 };
 
+/* Of a pager that is only looked at when something has happened in it. */
+struct sim_watch {
+    uint64_t n_changes;
+    uint32_t left, part;
+};
+
 struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
@@ -116,6 +122,7 @@ struct sim {
     /* Of the rules: before the step, and since the worker began. */
     struct {
         struct cost cost;
+        struct sim_watch draft, host, disk;
         int64_t begin_ns;
         uint64_t n_launched, n_progress, at_step, n_ended;
         uint32_t n_draft_seqs;          /* requests with pages of the draft model */
