@@ -307,7 +307,6 @@ uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *se
         return from * t;
     uint32_t available = kv_pager_available(device), end = kv_seq_committed(saved) / t;
     max_pages = BUGGIFY(host_fetches_one) ? MIN(max_pages, 1) : max_pages;
-    reserve = MUTANT(host_reserve_ignored, reserve, 0);
     end = MIN(end, from + MIN(max_pages, available > reserve ? available - reserve : 0));
     if (end > from && reserve_copies(p, end - from) && kv_seq_grow(seq, end * t) == 0) {
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);

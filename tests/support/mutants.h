@@ -107,7 +107,6 @@
     X(host_copy_forgotten, "the last of some pages is published there but not copied")             \
     X(host_fetch_forgotten, "the last of some pages is published here but not copied")             \
     X(host_wrong_page, "the page before is brought back")                                          \
-    X(host_reserve_ignored, "bringing back takes pages that running requests need next")           \
     X(host_copies_reversed, "copies are made in the wrong order")
 
 #define MUTANTS(X) MUTANTS_KV(X) MUTANTS_SCHED(X) MUTANTS_DRAFT(X) MUTANTS_HOST(X)
