@@ -72,7 +72,8 @@ static struct side {
     struct sched *sched;
     struct launched flight[SCHED_DEPTH_MAX];
     uint64_t n_tokens;
-    uint32_t n_live;
+    uint32_t n_live, n_begun; /* requests that have not ended; that have a token */
+    bool counts;              /* steps are counted now */
     /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of them. */
     uint64_t n_steps[ROWS_MAX + 1], step_ns[ROWS_MAX + 1];
     uint64_t n[2], took_ns[2], expect_ns[2];
@@ -225,7 +226,7 @@ static void account(struct side *d, uint64_t step) {
     const struct batch *t = &d->sched->batch[step % SCHED_DEPTH_MAX];
     int64_t ns = side_now(&d->clock) - f->begin_ns;
 
-    if (t->prefills)
+    if (t->prefills || !d->counts)
         return;
     d->n_steps[f->n_rows]++;
     d->step_ns[f->n_rows] += (uint64_t)ns;
@@ -306,6 +307,7 @@ static int listen(struct bench *b, struct side *d) {
         if (e.kind == EVENT_REJECTED || e.finish == FINISH_ERROR)
             return cli_fail("a request was refused: %.*s", (int)e.text.len, e.text.data);
         d->n_tokens += e.n_tokens;
+        d->n_begun += e.n_tokens > 0 && e.from == 0;
         d->n_live -= e.kind == EVENT_FINISH;
     }
     sched_delivered(d->sched);
@@ -338,6 +340,7 @@ static int begin(struct bench *b, uint32_t n, bool warm) {
         struct side *d = &sides[mode];
 
         d->n_live = n;
+        d->n_begun = 0;
         for (uint32_t i = 0; r == 0 && i < n; i++)
             r = submit(b, d->sched, i, warm);
         while (r == 0 && warm && d->n_live)
@@ -387,23 +390,37 @@ static void cut(struct pairs *p, uint32_t n_streams) {
         rate[mode] = (double)n / ((double)ns * 1e-9);
     }
     p->log_ratio[p->n++] = log(rate[AUTO] / rate[OFF]);
-    if (!machine.n)
-        fprintf(stderr, "%u streams, pair %u: off %.1f, auto %.1f tokens/s\n", n_streams, p->n,
-                rate[OFF], rate[AUTO]);
+    fprintf(stderr, "%u streams, pair %u: off %.1f, auto %.1f tokens/s\n", n_streams, p->n,
+            rate[OFF], rate[AUTO]);
     mark(p);
+}
+
+/* Until all @n streams decode, in both modes: how they come to that is no matter of speculation. */
+static int start(struct bench *b, uint32_t n, struct pairs *p) {
+    int r = 0;
+
+    for (int mode = 0; mode < MODES; mode++) {
+        struct side *d = &sides[mode];
+
+        d->counts = false;
+        while (r == 0 && d->n_begun < n)
+            r = step(b, d);
+        d->counts = true;
+        d->n_tokens = 0;
+    }
+    mark(p);
+    return r;
 }
 
 /* A round of @n streams, cut into pairs; it ends when a quarter of the streams has ended. */
 static int serve(struct bench *b, uint32_t n, struct pairs *p) {
-    uint32_t least = n - n / 4;
+    uint32_t least = n - n / 4, before = p->n;
     struct side *off = &sides[OFF], *on = &sides[AUTO];
     int r;
 
     b->n_rounds++;
-    if ((r = begin(b, n, true)) == 0)
-        r = begin(b, n, false);
-    on->n_tokens = off->n_tokens = 0;
-    mark(p);
+    if ((r = begin(b, n, true)) == 0 && (r = begin(b, n, false)) == 0)
+        r = start(b, n, p);
     while (r == 0 && p->n < p->n_max && on->n_live >= least && off->n_live >= least) {
         r = step(b, on->n_tokens < off->n_tokens || (on->n_tokens == off->n_tokens && p->n % 2 == 0)
                         ? on
@@ -413,6 +430,8 @@ static int serve(struct bench *b, uint32_t n, struct pairs *p) {
             on->n_tokens < off->n_tokens + MAX(n, 4))
             cut(p, n);
     }
+    if (r == 0 && p->n == before) /* a round that is shorter than a pair is one */
+        cut(p, n);
     return r ? r : end(b, n);
 }
 
