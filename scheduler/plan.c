@@ -251,16 +251,20 @@ static struct cost_shape all_decode(const struct plan *p) {
     return s;
 }
 
-/* Whether @r, which is over, has to leave what there is to others: the last sequences and pages, and half of the
- * time between tokens. */
+/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the last pages and half of
+ * the time between tokens. */
 static bool leaves_rest(const struct plan_work *w, const struct plan_req *r, struct cost_shape all,
                         uint32_t need, int64_t room) {
     const struct plan *p = w->p;
     uint32_t in = p->n_running + p->n_admitted;
 
-    if (in == 0 || !(r->over || r->gives))
+    if (in == 0)
         return false;
-    if (r->gives || in + p->reserve_seqs >= p->max_seqs || need + (int64_t)p->reserve_pages > room)
+    if (r->gives || (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs))
+        return true;
+    if (!r->over)
+        return false;
+    if (need + (int64_t)p->reserve_pages > room)
         return true;
     add_decode(&all, r);
     return p->reserve_pages > 0 &&
@@ -446,9 +450,14 @@ static bool is_held(const struct plan *p, uint16_t group) {
     return false;
 }
 
+/* Whether tenant @group's prefill should leave steps short, for those that are not here now. */
+static bool is_ahead(const struct plan *p, uint16_t group) {
+    return p->add_ns > 0 && (p->n_groups < 2 || !p->group_part || p->group_part[group] < 1);
+}
+
 static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
-        if (is_held(w->p, w->p->req[list[k]].group))
+        if (is_held(w->p, w->p->req[list[k]].group) || is_ahead(w->p, w->p->req[list[k]].group))
             continue;
         if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
             break;
@@ -498,6 +507,8 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
             part.max_rows = rows + (uint32_t)((w->max_rows - rows) * have / sum);
         }
         uint16_t group = p->req[list[k]].group;
+        if (is_ahead(p, group))
+            part.limit_ns = MIN(part.limit_ns, begin + p->add_ns / 2);
         if (is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =
@@ -561,8 +572,9 @@ static void set_limits(struct plan_work *w) {
         if (MUTANT(decodes_not_seen, plan_lag(r) == 1 || r->last, false))
             limit = MIN(limit, pace_ns(p, r));
     }
-    w->limit_ns = limit;
-    int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
+    int64_t decodes = cost_bound_ns(p->cost, &w->shape);
+    int64_t slower = decodes * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
+    w->limit_ns = p->add_ns > 0 ? MIN(limit, decodes + p->add_ns) : limit;
     w->min_chunk_ns = MAX(slower, w->limit_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
@@ -632,17 +644,34 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, yield(w, &p->req[p->n_running - 1]), (void)0);
 }
 
-/* Who has waited gets a seat, or pages, from the lowest request of the tenant that has most. It is admitted in the next
- * plan, when what was given back is there. */
-static void give_way(struct plan_work *w) {
+/* Who has waited gets a seat, or pages, from the lowest requests of the tenant that has most: from as many as it takes
+ * of those whose clients have no token yet, or else from one. Nothing else is planned: who has waited is admitted in the
+ * next plan, when what was given back is there. */
+static bool give_way(struct plan_work *w) {
     struct plan *p = w->p;
+    uint32_t given = 0;
 
-    for (uint32_t i = p->n_running; p->claim && !p->gave_way && i-- > 1;)
-        if (p->req[i].gives && !p->req[i].last) {
-            yield(w, &p->req[i]);
-            p->gave_way = true;
-            return;
+    for (int begun = 0; begun <= p->claim_begun && p->claim && !p->gave_way; begun++) {
+        for (uint32_t i = p->n_running; i-- > 1 && (p->n_yielded == 0 || given < p->claim_pages);) {
+            struct plan_req *r = &p->req[i];
+
+            if (!r->gives || r->last || r->begun != (bool)begun)
+                continue;
+            yield(w, r);
+            given += begun ? p->claim_pages : plan_pages(p, r->n_target);
         }
+        p->gave_way = p->n_yielded > 0;
+    }
+    return p->n_yielded > 0;
+}
+
+static void plan_together(struct plan_work *w) {
+    plan_decodes(w);
+    set_limits(w);
+    if (!w->short_of_pages)
+        plan_admissions(w);
+    plan_add_drafts(w);
+    plan_prefills(w);
 }
 
 void plan_step(struct plan *p) {
@@ -658,13 +687,8 @@ void plan_step(struct plan *p) {
     if (w.rows + p->n_yielded == 0) {
         reset(p);
         w.max_rows = p->max_rows;
-        give_way(&w);
-        plan_decodes(&w);
-        set_limits(&w);
-        if (!w.short_of_pages)
-            plan_admissions(&w);
-        plan_add_drafts(&w);
-        plan_prefills(&w);
+        if (!give_way(&w))
+            plan_together(&w);
     }
     break_tie(&w);
     p->n_rows = w.rows;

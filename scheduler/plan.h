@@ -56,10 +56,12 @@ struct plan_req {
     const float *survival;
     bool try_draft;
 
-    uint16_t group; /* its tenant's, in the order of their turns; less than plan.n_groups */
-    uint8_t pace;   /* enum plan_pace */
-    bool over;      /* waiting: with it its tenant would have more than its part */
-    bool gives;     /* its tenant gives way to one that has less, see plan.claim */
+    uint16_t group;      /* its tenant's, in the order of their turns; less than plan.n_groups */
+    uint8_t pace;        /* enum plan_pace */
+    bool over;           /* waiting: with it its tenant would have more than its part */
+    bool begun;          /* its client has tokens, and would notice a pause */
+    bool gives;          /* its tenant gives way to one that has less, see plan.claim */
+    uint32_t leave_seqs; /* waiting: it has to leave so many sequences to others */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
 
@@ -84,10 +86,15 @@ struct plan {
     const float *group_weight; /* [n_groups]: how they share the time for prefill */
     /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others decode. */
     const float *group_part;
-    uint32_t reserve_seqs, reserve_pages; /* kept for those that are not over */
+    /* 0, or what prefill may add to a step, since a tenant that comes now has to wait for its end; half of it that of
+     * those that had more than others. */
+    int64_t add_ns;
+    uint32_t reserve_pages; /* kept for those that are not over */
     bool
         claim; /* somebody has waited whose tenant has less: the lowest request that `gives` yields */
-    bool gave_way; /* in and out: somebody has given way, once is enough for a step */
+    uint32_t claim_pages; /* that it lacks; 0: a seat */
+    bool claim_begun;     /* also from one whose client has tokens */
+    bool gave_way;        /* in and out: somebody has given way, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */
     float draft_slower;

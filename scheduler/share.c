@@ -39,6 +39,10 @@
 #define LEVEL0_NS 250e6 /* device time lately up to which the level is 0; then each 4 times more */
 #define MAX_LEVEL 6
 #define HIT_NS INT64_C(1000000000) /* earlier, when all of it is cached */
+#define SEATS_NS 10e9              /* over which the seats that a tenant needs are averaged */
+#define SURGE                                                                                      \
+    2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
+#define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
 #define PROBES 8u
 #define NOBODY UINT32_MAX
 
@@ -317,10 +321,53 @@ bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t to
     return held * sum > total * s->tenant[t].weight;
 }
 
-bool share_is_first(const struct share *s, uint32_t t) {
-    double least, most;
+/* Likewise in sequences. */
+static double part_of(const struct share *s, const struct share_tenant *t, uint32_t total,
+                      int64_t now) {
+    double sum = 0;
 
-    return clocks(s, &least, &most) && s->tenant[t].served_ns - least <= QUANTUM_NS;
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        sum += counts(&s->tenant[i], true, now) ? s->tenant[i].weight : 0;
+    return sum > 0 ? total * t->weight / sum : total;
+}
+
+void share_note_seats(struct share *s, uint32_t total, int64_t now) {
+    double gain = -expm1(-(double)MAX(now - s->seats_at, 0) / SEATS_NS);
+
+    s->seats_at = now;
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        struct share_tenant *t = &s->tenant[i];
+        double wants = fmin(t->n_live, part_of(s, t, total, now));
+
+        t->seats += gain * (wants - t->seats);
+    }
+}
+
+uint32_t share_leaves(const struct share *s, uint32_t t, uint32_t total, int64_t now) {
+    const struct share_tenant *me = &s->tenant[t];
+    double need = 0, parts = 0, have = 0;
+    bool others = false;
+
+    if (me->n_running <= part_of(s, me, total, now))
+        return 0;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct share_tenant *o = &s->tenant[i];
+
+        if (i == t || !counts(o, true, now) || o->served_ns > me->served_ns + QUANTUM_NS ||
+            o->n_running * me->weight >= me->n_running * o->weight)
+            continue;
+        others = true;
+        need += o->seats;
+        parts += part_of(s, o, total, now);
+        have += o->n_running;
+    }
+    need = fmin(need + SURGE * sqrt(need), parts) - have;
+    return others ? (uint32_t)fmax(ceil(need), total >= LEAST_TOTAL) : 0;
+}
+
+bool share_is_behind(const struct share *s, uint32_t t, uint32_t other) {
+    return s->tenant[t].served_ns < s->tenant[other].served_ns;
 }
 
 bool share_is_shared(const struct share *s, int64_t now) {

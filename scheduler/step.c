@@ -117,6 +117,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .hash = r->hash,
         .last = request_is_last(r),
         .alone = r->alone,
+        .begun = request_n_out(r) + r->n_pending > 0,
         .stalled = r->stalled,
         .n_bypassed = r->n_bypassed,
         .group = s->turns.group[r->turn.tenant],
@@ -146,7 +147,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     }
     m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
     q->n_hit = r->seen_hit = m.n_tokens;
-    q->n_idle = m.n_idle;
+    q->n_idle = r->seen_idle = m.n_idle;
     r->seen_step = s->n_launched + 1;
 }
 
@@ -184,32 +185,32 @@ static void gather_running(struct sched *s) {
 
 static void gather_waiting(struct sched *s) {
     struct plan *p = &s->plan;
-    uint64_t promised = plan_promised(p), room = 0;
+    uint64_t promised = plan_promised(p), room;
     struct request *candidate[SCHED_CANDIDATES];
-    bool over[SCHED_CANDIDATES];
+    struct turns_limits limits[SCHED_CANDIDATES];
 
     p->n_waiting = 0;
-    p->claim = turns_claim(s, clock_now(s->clock));
+    room = p->n_available - MIN(promised, p->n_available);
+    p->claim = turns_claim(s, room, clock_now(s->clock));
     for (uint32_t i = 0; i < p->n_running; i++)
         p->req[i].gives = turns_gives(s, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just yielded and whose samples are still to come. */
-    p->n_waiting = turns_waiting(s, p->n_available - MIN(promised, p->n_available), candidate, over,
-                                 SCHED_CANDIDATES);
+    p->n_waiting = turns_waiting(s, room, candidate, limits, SCHED_CANDIDATES);
     retain_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
+    room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
         room = UINT64_MAX; /* whoever is the first fits */
-    else if (promised < p->n_available)
-        room = p->n_available - promised;
     for (uint32_t k = 0; k < p->n_waiting; k++) {
         uint32_t i = p->n_running + k;
 
         s->planned[i] = candidate[k];
         describe(s, candidate[k], &p->req[i]);
         look_up(s, candidate[k], &p->req[i], room);
-        p->req[i].over = over[k];
+        p->req[i].over = limits[k].over;
+        p->req[i].leave_seqs = limits[k].leave_seqs;
         p->req[i].gives = turns_gives(s, candidate[k]);
     }
 }

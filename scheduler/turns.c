@@ -1,10 +1,10 @@
 /*
  * turns - carries figures between the requests, share.c and the plan.
  *
- * With one tenant nothing here changes anything but the order of its programs. With several, the last sixteenth
- * of the sequences and the last eighth of the pages are kept for tenants that have less than their
- * part, so that the first request of one does not wait until a flood's requests end; and those of a tenant
- * that holds more than its part of the pages stand below all others: they give pages back first.
+ * With one tenant nothing here changes anything but the order of its programs. With several, as many sequences as those
+ * that have less were seen to need, and the last eighth of the pages, are kept for them, so that the first request
+ * of one does not wait until a flood's requests end; and those of a tenant that holds more than its part of the pages
+ * stand below all others: they give pages back first.
  */
 
 #include "scheduler/turns.h"
@@ -12,9 +12,9 @@
 #include <errno.h>
 #include "scheduler/private.h"
 
-#define RESERVE_SEQS 16 /* one of so many; */
-#define RESERVE_PAGES 8 /* likewise */
-#define RESERVE_MIN 4   /* sequences below which nothing is kept */
+#define RESERVE_PAGES 8 /* one of so many is kept */
+#define ADD_PART 2      /* of the time between tokens: what prefill adds to a step */
+#define GROSS 2         /* who has so many times what a claimant has gives way */
 #define CLAIM_NS INT64_C(50000000)
 #define GIVE_NS INT64_C(20000000) /* between two that give way */
 #define DECODERS 16               /* an output row is priced as one of so many */
@@ -66,14 +66,14 @@ void turns_begin(struct sched *s, int64_t now) {
     bool shared = share_is_shared(&t->share, now);
 
     count_held(s);
+    share_note_seats(&t->share, p->max_seqs, now);
     t->n_groups = share_turns(&t->share, now, t->turn, t->weight, t->part);
     for (uint32_t i = 0; i < t->n_groups; i++)
         t->group[t->turn[i]] = (uint16_t)i;
     p->n_groups = t->n_groups;
     p->group_weight = t->weight;
     p->group_part = t->part;
-    p->reserve_seqs =
-        shared && p->max_seqs >= RESERVE_MIN ? MAX(p->max_seqs / RESERVE_SEQS, 1u) : 0;
+    p->add_ns = shared ? p->itl_ns / ADD_PART : 0;
     p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
 }
 
@@ -108,26 +108,34 @@ static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
     return found;
 }
 
-bool turns_claim(struct sched *s, int64_t now) {
+bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
     const struct share *h = &s->turns.share;
-    bool seats = s->plan.n_running + s->plan.reserve_seqs >= s->plan.max_seqs;
+    bool seats = s->plan.n_running >= s->plan.max_seqs;
+
+    bool asked[SHARE_TENANTS] = {false};
 
     s->turns.giver = SHARE_TENANTS;
-    if (s->turns.n_groups < 2 || now - s->turns.gave_ns < GIVE_NS)
+    if (s->turns.n_groups < 2)
         return false;
     for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
         uint32_t t = r->turn.tenant, pages = r->n_tokens / s->rules.page_tokens + 1;
+        uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
 
         /* A program whose pages are gone waits for pages as retain.c has it. */
-        if (now - r->since_ns < CLAIM_NS || !share_is_first(h, t) ||
+        if (asked[t] || (!seats && (lacks <= room || r->seen_step == 0)) ||
             (!seats && retain_pauses(s, r, 0, now)))
             continue;
+        asked[t] = true; /* its first one speaks for all */
         uint32_t giver = richest(s, t, seats);
-        if (giver < SHARE_TENANTS &&
-            has(s, giver, seats, 0) > has(s, t, seats, seats ? 1 : pages)) {
+        if (giver < SHARE_TENANTS && share_is_behind(h, t, giver) &&
+            has(s, giver, seats, 0) > GROSS * has(s, t, seats, seats ? 1 : lacks)) {
             s->turns.giver = giver;
-            s->turns.gave_ns = now;
+            s->plan.claim_begun = h->tenant[t].n_running == 0 && now - r->since_ns >= CLAIM_NS &&
+                                  now - s->turns.gave_ns >= GIVE_NS;
+            if (s->plan.claim_begun)
+                s->turns.gave_ns = now;
+            s->plan.claim_pages = seats ? 0 : lacks - (uint32_t)room;
             return true;
         }
     }
@@ -179,8 +187,8 @@ static uint32_t collect(struct sched *s, uint64_t room, int64_t now) {
     return n;
 }
 
-uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out, bool *over,
-                       uint32_t max) {
+uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out,
+                       struct turns_limits *limits, uint32_t max) {
     struct share *h = &s->turns.share;
     uint32_t index[SCHED_CANDIDATES], t = s->rules.page_tokens;
     int64_t now = clock_now(s->clock);
@@ -196,9 +204,11 @@ uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out, boo
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
         r->seat = s->plan.n_running + i;
-        over[i] = s->plan.reserve_pages > 0 &&
-                  (share_is_over(h, r->turn.tenant, who->n_running, s->opts.max_seqs, true, now) ||
-                   share_is_over(h, r->turn.tenant, who->n_pages, s->info->n_pages, true, now));
+        limits[i].leave_seqs = share_leaves(h, r->turn.tenant, s->opts.max_seqs, now);
+        limits[i].over =
+            s->plan.reserve_pages > 0 &&
+            (share_is_over(h, r->turn.tenant, who->n_running, s->opts.max_seqs, true, now) ||
+             share_is_over(h, r->turn.tenant, who->n_pages, s->info->n_pages, true, now));
     }
     return n;
 }

@@ -22,6 +22,12 @@ struct turns {
     uint32_t giver;  /* tenant that gives way, SHARE_TENANTS: none */
 };
 
+/* What a waiting request has to leave to others; see plan.h. */
+struct turns_limits {
+    bool over;
+    uint32_t leave_seqs;
+};
+
 int turns_init(struct sched *s);
 void turns_deinit(struct sched *s);
 
@@ -35,15 +41,14 @@ void turns_begin(struct sched *s, int64_t now);
 /* How far below others @r stands, less than TURNS_DEPTHS: its tenant holds so many times (in powers of two) more than its
  * part of the pages. */
 uint32_t turns_depth(const struct sched *s, const struct request *r);
-/* Whether somebody has waited whose turn it is and whose tenant has less, for its weight, than another: then that one
- * gives way, turns_gives(). */
-bool turns_claim(struct sched *s, int64_t now);
+/* Whether somebody has waited whose turn it is, who finds no seat or not enough pages (@room are there), and whose
+ * tenant has less than half of what another has for its weight: then that one gives way, turns_gives(). */
+bool turns_claim(struct sched *s, uint64_t room, int64_t now);
 bool turns_gives(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
- * programs are paused (@room pages are there) left out. @over: which
- * of them would give their tenants more than their parts. How many, at most @max. */
-uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out, bool *over,
-                       uint32_t max);
+ * programs are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */
+uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out,
+                       struct turns_limits *limits, uint32_t max);
 /* After the plan's admissions: counts whom they overtook. */
 void turns_note_admissions(struct sched *s);
 /* Step @t took @ns: charges those who were in it. */

@@ -169,7 +169,6 @@ static void draft_something(struct fixture *f, struct rng *r, uint32_t i) {
 static void mix_tenants(struct fixture *f, struct rng *r) {
     f->p.n_groups = 1 + rng_below(r, 4);
     f->p.group_weight = f->group_weight;
-    f->p.reserve_seqs = rng_below(r, 4);
     f->p.reserve_pages = rng_below(r, 30);
     for (uint32_t i = 0; i < 4; i++)
         f->group_weight[i] = 0.125F * (float)(1 << rng_below(r, 8));
@@ -177,6 +176,8 @@ static void mix_tenants(struct fixture *f, struct rng *r) {
         f->req[i].group = (uint16_t)rng_below(r, f->p.n_groups);
         f->req[i].pace = (uint8_t)rng_below(r, 3);
         f->req[i].over = rng_below(r, 2);
+        f->req[i].begun = rng_below(r, 2);
+        f->req[i].leave_seqs = rng_below(r, 4);
     }
 }
 
@@ -567,18 +568,19 @@ Test(plan, the_last_sequences_and_pages_are_for_those_below_their_part) {
 
     setup(&f, 10, 0.25);
     f.p.max_seqs = 8;
-    f.p.reserve_seqs = 2;
     for (int i = 0; i < 6; i++)
         add_running(&f, 101, 100);
     struct plan_req *flood = add_waiting(&f, 30, 30), *other = add_waiting(&f, 30, 30);
-    flood->over = true;
+    flood->leave_seqs = 2;
+    other->leave_seqs = 0;
     plan_step(&f.p);
     check(&f);
     cr_expect_eq(flood->verdict, PLAN_WAIT_SHARE);
     cr_expect(other->admitted);
     cr_expect_eq(flood->n_bypassed, 0, "it is not its turn");
 
-    f.p.reserve_seqs = 0;
+    flood->leave_seqs = 0;
+    flood->over = true;
     f.p.reserve_pages = 10;
     f.p.n_available = 11;
     plan_step(&f.p);
@@ -616,7 +618,60 @@ Test(plan, for_a_tenant_without_a_seat_one_gives_way_in_a_step) {
     plan_step(&f.p);
     cr_expect_eq(f.p.n_yielded, 1);
     cr_expect(f.p.gave_way && f.req[2].verdict == PLAN_YIELD);
+    cr_expect_eq(f.p.n_rows, 0, "who claims is admitted before the next step");
     f.p.n_running = 2;
     plan_step(&f.p);
     cr_expect_eq(f.p.n_yielded, 0);
+    cr_expect_gt(f.p.n_rows, 0);
+}
+
+Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
+    static struct fixture f;
+
+    setup(&f, 5, 0.1);
+    for (int i = 0; i < 6; i++) { /* the last two have tokens */
+        struct plan_req *q = add_running(&f, 101, i < 4 ? 40 : 100);
+
+        q->gives = true;
+        q->begun = i >= 4;
+    }
+    f.p.claim = true;
+    f.p.claim_pages = 10; /* each has 7 */
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_yielded, 2);
+    cr_expect(f.req[3].verdict == PLAN_YIELD && f.req[2].verdict == PLAN_YIELD);
+    for (int i = 0; i < 4; i++)
+        f.req[i].begun = true;
+    f.p.gave_way = false;
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_yielded, 0, "nobody is interrupted for it");
+    f.p.claim_begun = true;
+    plan_step(&f.p);
+    cr_expect_eq(f.p.n_yielded, 1);
+    cr_expect_eq(f.req[5].verdict, PLAN_YIELD);
+}
+
+/* What a tenant that comes now has to wait for. */
+Test(plan, prompts_add_only_so_much_to_a_step) {
+    static struct fixture f;
+    static float part[2] = {1, 0.5F};
+
+    for (uint16_t group = 0; group < 2; group++) {
+        setup(&f, 5, 0.1);
+        f.p.n_available = 5000;
+        f.p.n_groups = 2;
+        f.p.group_weight = f.group_weight;
+        f.p.group_part = part;
+        f.group_weight[0] = f.group_weight[1] = 1;
+        f.p.add_ns = 20000000;
+        add_running(&f, 101, 100)->group = group;
+        add_running(&f, 4000, 0)->group = group;
+        plan_step(&f.p);
+        check_time(&f);
+        struct cost_shape decode = {0};
+        cost_add(&decode, 100, 1);
+        int64_t added = cost_bound_ns(&f.cost, &f.p.shape) - cost_bound_ns(&f.cost, &decode);
+        cr_expect_leq(added, group == 0 ? 20000000 : 10000000);
+        cr_expect_gt(added, group == 0 ? 15000000 : 7000000);
+    }
 }

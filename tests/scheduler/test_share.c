@@ -214,3 +214,22 @@ Test(share, a_request_is_overtaken_only_so_often) {
         at++;
     cr_expect_eq(at, 3 + 5, "at %u", at);
 }
+
+/* What those that have less were seen to need, and more if there are many of them. */
+Test(share, seats_are_left_to_those_that_come_and_go) {
+    struct share_ref flood = share_enter(&s, 1, 0, 0, 0, 0), other[8];
+
+    for (uint32_t i = 0; i < 8; i++)
+        other[i] = share_enter(&s, 2 + i, 0, 0, 0, 0);
+    s.tenant[flood.tenant].n_running = 40;
+    for (int64_t t = 0; t <= 60 * SECOND; t += SECOND / 10)
+        share_note_seats(&s, 64, t);
+    int64_t now = 60 * SECOND;
+    cr_expect_eq(share_leaves(&s, flood.tenant, 64, now), 14, "8 and twice their root");
+    for (uint32_t i = 0; i < 4; i++)
+        s.tenant[other[i].tenant].n_running = 1;
+    cr_expect_eq(share_leaves(&s, flood.tenant, 64, now), 10, "4 have theirs");
+    cr_expect_eq(share_leaves(&s, other[0].tenant, 64, now), 0, "it has its part");
+    share_charge(&s, other[7], 1e9, now);
+    cr_expect_eq(share_leaves(&s, flood.tenant, 64, now), 9, "one has had enough");
+}

@@ -378,7 +378,7 @@ static void check_admissions(struct sim *s) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
 
         n_behind += q->admitted;
-        if (q->admitted || q->over ||
+        if (q->admitted || q->over || q->leave_seqs > 0 ||
             q->gives) /* what is left may be kept for tenants that have less */
             continue;
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
