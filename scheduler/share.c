@@ -403,7 +403,9 @@ uint32_t share_turns(struct share *s, int64_t now, uint16_t out[SHARE_TENANTS],
 
         weight[k] =
             (float)t->weight * (most - t->served_ns > BEHIND_NS / t->weight ? BEHIND_FACTOR : 1);
-        part[k] = t->served_ns - least > AHEAD_NS / t->weight ? (float)(t->weight / sum) : 1;
+        part[k] = t->served_ns + t->coming_ns - least > AHEAD_NS / t->weight
+                      ? (float)(t->weight / sum)
+                      : 1;
     }
     return n;
 }

@@ -25,6 +25,7 @@ struct share_tenant {
     uint32_t n_live;    /* requests, waiting and running */
     uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
     uint32_t n_pages;
+    double coming_ns;  /* what prompts of those that run will still take, by weight: likewise */
     double seats;      /* running mean of those that it used or wanted, up to its part */
     uint32_t n_window; /* scratch of share_pick() */
     double next_ns;

@@ -10,6 +10,7 @@
 #include "scheduler/turns.h"
 
 #include <errno.h>
+#include <math.h>
 #include "scheduler/private.h"
 
 #define RESERVE_PAGES 8 /* one of so many is kept */
@@ -44,12 +45,24 @@ void turns_leave(struct sched *s, struct request *r) {
     r->entered = false;
 }
 
+/* What is left of the prompt of @r, which runs, will take. */
+static double prompt_ns(const struct sched *s, const struct request *r) {
+    struct cost_shape shape = {0};
+
+    if (r->n_computed + 1 >= r->n_tokens)
+        return 0;
+    cost_add(&shape, r->n_computed, r->n_tokens - r->n_computed);
+    return 1e6 * cost_part_ms(&s->cost, &shape, &shape);
+}
+
 static void count_held(struct sched *s) {
     struct share *h = &s->turns.share;
     uint32_t n;
 
-    for (uint32_t i = 0; i < h->n_tenants; i++)
+    for (uint32_t i = 0; i < h->n_tenants; i++) {
         h->tenant[i].n_running = h->tenant[i].n_pages = 0;
+        h->tenant[i].coming_ns = 0;
+    }
     LIST_FOREACH(node, &s->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
         struct share_tenant *t = &h->tenant[r->turn.tenant];
@@ -57,6 +70,7 @@ static void count_held(struct sched *s) {
         kv_seq_pages(r->seq, &n);
         t->n_running++;
         t->n_pages += n;
+        t->coming_ns = fmax(t->coming_ns, prompt_ns(s, r) / t->weight);
     }
 }
 

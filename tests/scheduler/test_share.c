@@ -233,3 +233,17 @@ Test(share, seats_are_left_to_those_that_come_and_go) {
     share_charge(&s, other[7], 1e9, now);
     cr_expect_eq(share_leaves(&s, flood.tenant, 64, now), 9, "one has had enough");
 }
+
+Test(share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
+    uint16_t turn[SHARE_TENANTS];
+    float weight[SHARE_TENANTS], part[SHARE_TENANTS];
+    struct share_ref a = share_enter(&s, 1, 0, 0, 0, 0), b = share_enter(&s, 2, 0, 0, 0, 0);
+
+    s.tenant[b.tenant].coming_ns = 4e8;
+    cr_assert_eq(share_turns(&s, 0, turn, weight, part), 2);
+    cr_expect(part[0] >= 1 && part[1] >= 1);
+    s.tenant[b.tenant].coming_ns = 7e9; /* a prompt of 100000 tokens */
+    share_turns(&s, 0, turn, weight, part);
+    for (uint32_t i = 0; i < 2; i++)
+        cr_expect_float_eq(part[i], turn[i] == a.tenant ? 1 : 0.5F, 0.01F);
+}
