@@ -112,6 +112,7 @@ struct be {
     struct weights *weights;
     struct graphs graphs;
     struct fast fast;
+    enum { BROAD_NEVER, BROAD_IF_BETTER, BROAD_ALWAYS } broad;
 
     /* On the device. */
     struct batch_head *head;  /* where the rows upload goes */
@@ -181,6 +182,10 @@ int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* cuda_matmul_strict() by another kernel, with the same bits. */
+int broad_open(struct be *b);
+bool broad_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
+int broad_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
 

@@ -272,6 +272,11 @@ static int multiply(struct be *b, const struct weights *w, uint32_t i, const str
     return -EIO;
 }
 
+static int multiply_strictly(struct be *b, const struct weights *w, const struct operand *x,
+                             bool add) {
+    return (broad_is_better(b, w, x->n_rows) ? broad_matmul : cuda_matmul_strict)(b, w, x, add);
+}
+
 /* Matrices that the library does not take are left to the kernels. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     bool any = false;
@@ -280,7 +285,7 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     for (uint32_t i = 0; i < w->n_mats; i++)
         any = any || w->copy[i];
     if (!b->fast.on || !any || x->n_rows <= b->fast.above)
-        return cuda_matmul_strict(b, w, x, add);
+        return multiply_strictly(b, w, x, add);
     if (lay_out(b, x, (uint32_t)round_up(w->n_in, 64)) < 0)
         return -EIO;
     rest.n_mats = 0;
@@ -292,5 +297,5 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
         if (r == FAST_REFUSED)
             rest.m[rest.n_mats++] = w->m[i];
     }
-    return rest.n_mats ? cuda_matmul_strict(b, &rest, x, add) : 0;
+    return rest.n_mats ? multiply_strictly(b, &rest, x, add) : 0;
 }

@@ -200,6 +200,22 @@ MX_FN uint32_t wide_shared(uint32_t format) {
            CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
 }
 
+/* As matmul_wide, with a grid of x: rows / 128; broad_shared(). */
+#define BROAD_ROWS 128u
+#define BROAD_SLICE_BYTES (BROAD_ROWS * 64u * 2u + BROAD_ROWS * 2u * 4u)
+
+#define BROAD_SUM_BYTES (BROAD_ROWS * 128u * 4u)
+
+/* Stages of weights: enough for two slices of 64 columns ahead at least. */
+MX_FN uint32_t broad_slots(uint32_t format) {
+    return format == TILE_F16 || format == TILE_Q8_0 ? 3 : 2;
+}
+
+MX_FN uint32_t broad_shared(uint32_t format) {
+    return 2 * BROAD_SLICE_BYTES + BROAD_SUM_BYTES +
+           CUDA_THREADS / 32 * broad_slots(format) * tile_stage_bytes(format);
+}
+
 /* -- what a library multiplies (fast.c) ------------------------------------------------------------- */
 
 /* Tiles to rows of half precision: [n_out][n_padded], 32 columns in the order of pack_place(). Grid: x units, y rows of
@@ -359,6 +375,7 @@ extern const void *const kernel_store;
 extern const void *const kernel_copy_page;
 extern const void *const kernel_matvec;
 extern const void *const kernel_matmul_wide;
+extern const void *const kernel_matmul_broad;
 extern const void *const kernel_fast_copy;
 extern const void *const kernel_fast_rows;
 extern const void *const kernel_attend_64; /* heads of up to 64 */

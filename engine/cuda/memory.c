@@ -241,6 +241,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
         r = alloc_region(b, &b->region[i]);
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : cuda_matmul_allow(b);
+    r = r < 0 ? r : broad_open(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r : fast_start(b);
     r = r < 0 ? r

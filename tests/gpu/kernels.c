@@ -152,8 +152,11 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-static void multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
-                     bool wide, float *out) {
+enum kernel { VEC, WIDE, BROAD };
+
+/* false: the device has no such kernel. */
+static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
+                     enum kernel kernel, float *out) {
     size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
     struct matmul_args a = {.m = {w->m},
                             .x = in->packed,
@@ -162,11 +165,16 @@ static void multiply(const struct weights_on *w, const struct inputs *in, uint32
                             .n_mats = 1,
                             .n_rows = n_rows,
                             .n_blocks = (w->n_in + 63) / 64 * 4};
+    bool done = true;
 
     a.m[0].y = device_new(bytes);
-    launch_matmul(&a, wide);
+    if (kernel == BROAD)
+        done = launch_broad(&a);
+    else
+        launch_matmul(&a, kernel == WIDE);
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
+    return done;
 }
 
 /* |y - W x| / |W x| in double. */
@@ -198,18 +206,22 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
 
     snprintf(at, sizeof(at), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out, n_in,
              n_rows);
-    multiply(&w, &in, n_rows, true, wide);
+    multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide), 2e-3);
+    if (multiply(&w, &in, n_rows, BROAD, narrow)) {
+        snprintf(name, sizeof(name), "broad = wide %s", at);
+        report_check(name, memcmp(narrow, wide, n * sizeof(float)) ? 1 : 0, 0);
+    }
     if (n_rows <= MATVEC_ROWS) {
-        multiply(&w, &in, n_rows, false, narrow);
+        multiply(&w, &in, n_rows, VEC, narrow);
         snprintf(name, sizeof(name), "matvec %s", at);
         report_check(name, error_of(&w, &in, MIN(n_rows, 4u), narrow), 2e-3);
         snprintf(name, sizeof(name), "wide = vec %s", at);
         report_check(name, memcmp(narrow, wide, n * sizeof(float)) ? 1 : 0, 0);
     }
     struct inputs one = make_inputs(1, n_in, last);
-    multiply(&w, &one, 1, false, alone);
+    multiply(&w, &one, 1, VEC, alone);
     snprintf(name, sizeof(name), "row alone %s", at);
     report_check(name, memcmp(wide + (size_t)last * n_out, alone, n_out * sizeof(float)) ? 1 : 0,
                  0);
@@ -233,6 +245,9 @@ static void check_type(const void *arg) {
     check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
     if (c->type == TENSOR_Q8_0)
         check_matrix(c->type, 33, 96, 70);
+    if (c->type == TENSOR_Q4_K ||
+        c->type == TENSOR_F16) /* nine units in eight segments, two blocks */
+        check_matrix(c->type, 24, c->type == TENSOR_F16 ? 576 : 2304, 130);
     if (c->tiny)
         return;
     check_matrix(c->type, 200, 4096, 8);
@@ -260,8 +275,8 @@ static void check_beyond_4g(const void *arg) {
     for (int wide = 0; wide < 2; wide++) {
         uint32_t n_rows = wide ? 20 : 16;
 
-        multiply(&w, &in, n_rows, wide, few);
-        multiply(&all, &in, n_rows, wide, many);
+        multiply(&w, &in, n_rows, wide ? WIDE : VEC, few);
+        multiply(&all, &in, n_rows, wide ? WIDE : VEC, many);
         for (uint32_t i = 0; i < n_rows * TILE_ROWS; i++)
             wrong +=
                 few[i] != many[(size_t)(i / TILE_ROWS + 1) * N_OUT - TILE_ROWS + i % TILE_ROWS];
@@ -573,7 +588,7 @@ static double measure_bandwidth(void) {
 
 /* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
 static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows,
-                        double bandwidth) {
+                        enum kernel kernel, double bandwidth) {
     struct weights_on w = make_weights(type, 256, n_in);
     size_t bytes = tile_matrix_bytes(w.m.format, n_out, n_in), one = w.bytes;
     uint32_t n_copies = (uint32_t)(((size_t)512 << 20) / bytes + 2);
@@ -604,7 +619,10 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         a.m[0].y = y;
         a.m[0].n_out = n_out;
         a.m[0].n_row_tiles = n_out / TILE_ROWS;
-        launch_matmul(&a, n_rows > MATVEC_ROWS);
+        if (kernel == BROAD)
+            launch_broad(&a);
+        else
+            launch_matmul(&a, kernel == WIDE);
     }
     must(api->capture_end(stream, &graph), "capture");
     for (int i = 0; i < 9; i++) {
@@ -616,8 +634,8 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     }
     api->graph_free(graph);
     qsort(took, 9, sizeof(*took), compare_doubles);
-    snprintf(name, sizeof(name), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out,
-             n_in, n_rows);
+    snprintf(name, sizeof(name), "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out,
+             n_in, n_rows, kernel == BROAD ? ", broad" : "");
     report_time(name, took[4], (double)bytes, bandwidth);
     api->release(all);
     api->release(y);
@@ -633,15 +651,17 @@ static void time_all(const void *arg) {
 
     open_device();
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        time_matrix(types[i], 24576, 4096, 1, bandwidth);
-        time_matrix(types[i], 24576, 4096, 8, bandwidth);
+        time_matrix(types[i], 24576, 4096, 1, VEC, bandwidth);
+        time_matrix(types[i], 24576, 4096, 8, VEC, bandwidth);
     }
-    time_matrix(TENSOR_Q4_K, 6144, 4096, 1, bandwidth);
-    time_matrix(TENSOR_Q4_K, 4096, 4096, 1, bandwidth);
-    time_matrix(TENSOR_Q6_K, 4096, 12288, 1, bandwidth);
-    time_matrix(TENSOR_Q6_K, 151936, 4096, 1, bandwidth);
+    time_matrix(TENSOR_Q4_K, 6144, 4096, 1, VEC, bandwidth);
+    time_matrix(TENSOR_Q4_K, 4096, 4096, 1, VEC, bandwidth);
+    time_matrix(TENSOR_Q6_K, 4096, 12288, 1, VEC, bandwidth);
+    time_matrix(TENSOR_Q6_K, 151936, 4096, 1, VEC, bandwidth);
     for (uint32_t n = 16; n <= 512; n *= 2)
-        time_matrix(TENSOR_Q4_K, 24576, 4096, n, bandwidth);
+        time_matrix(TENSOR_Q4_K, 24576, 4096, n, n > MATVEC_ROWS ? WIDE : VEC, bandwidth);
+    for (uint32_t n = 128; n <= 512 && device.shared_bytes > broad_shared(TENSOR_Q4_K); n *= 2)
+        time_matrix(TENSOR_Q4_K, 24576, 4096, n, BROAD, bandwidth);
     time_samplings(bandwidth);
 }
 

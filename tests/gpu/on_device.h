@@ -72,6 +72,19 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
              "matvec");
 }
 
+/* Likewise, by 128 rows a block; false: not on this device. */
+static bool launch_broad(struct matmul_args *a) {
+    uint32_t tiles = a->m[0].n_row_tiles, bytes = broad_shared(a->m[0].format);
+
+    if (device.shared_bytes <= bytes)
+        return false;
+    must(api->allow_shared(kernel_matmul_broad, bytes), "shared memory of matmul_broad");
+    must(api->launch(kernel_matmul_broad, (a->n_rows + 127) / 128, (tiles + 7) / 8, CUDA_THREADS,
+                     bytes, a, false, stream),
+         "matmul_broad");
+    return true;
+}
+
 /* Samples @n wants that all need what @w needs. */
 static void launch_sampling(const struct sample_args *a, const struct sample_want *w, uint32_t n,
                             uint32_t n_blocks) {

@@ -12,6 +12,7 @@ import sys
 LIMITS = {
     "matvec": 128,
     "matmul_wide": 255,
+    "matmul_broad": 255,
     "attend_64": 128,
     "attend_128": 128,
     "attend_256": 255,

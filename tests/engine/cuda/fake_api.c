@@ -349,7 +349,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     uint32_t i = 0;
     while (i < n_allowances && allowance[i].kernel != kernel)
         i++;
-    if (bytes > SIMT_DYNAMIC_MAX || i == ARRAY_SIZE(allowance))
+    if (bytes > (kernel == kernel_matmul_broad ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) ||
+        i == ARRAY_SIZE(allowance))
         return 1;
     n_allowances += i == n_allowances;
     allowance[i].kernel = kernel;

@@ -12,7 +12,8 @@
  */
 
 #define WEFT_SIMT 1
-#define SIMT_DYNAMIC_MAX (99u << 10) /* what the smallest of the devices has */
+#define SIMT_DYNAMIC_MAX (163u << 10)  /* what a block may have on devices for servers */
+#define SIMT_DYNAMIC_LEAST (99u << 10) /* on the smallest of the devices */
 
 #include <float.h>
 #include <math.h>

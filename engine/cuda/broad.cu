@@ -1,0 +1,251 @@
+/*
+ * broad - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same bits, for 128 rows of the
+ * activations a block. A block has 128 x 128 of y, a warp 16 x 128: what it costs to make operands of a tile of weights is
+ * shared by sixteen groups of 8 rows, and all but the products is bound by the number of instructions: 9 to 10 for each mma of
+ * Q4_K instead of 14 (counted in the machine code, sm_90), 6 of them the recipe's own.
+ *
+ * Slices of 64 columns of the activations come by asynchronous copies while the one before is used, weights in a ring of
+ * each warp's own two slices earlier at least. A slice and the weights are groups of copies of their own, so that
+ * a slice can be waited for while weights are still under way.
+ */
+
+#include "engine/cuda/weights.cuh"
+
+#define GROUPS (BROAD_ROWS / PACK_ROWS)
+#define SLICE_PAIRS 2u                                       /* of 32 columns */
+#define VECTORS (BROAD_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
+
+/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
+template <int AT> DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
+    if (threadIdx.x % 32 * 16 + AT < n)
+        copy_async_at<AT>(to, from);
+    if constexpr (AT + 512 < 3584)
+        fetch_bytes<AT + 512>(to, from, n);
+}
+
+/* Of a format: slices of a unit, units of a stage, slices of a stage. */
+template <int F> struct Steps {
+    static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
+    static constexpr uint32_t units = F == TILE_Q8_0                       ? 2
+                                      : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4
+                                                                           : 1;
+    static constexpr uint32_t of_stage = slices * units;
+};
+
+struct Source {
+    uint32_t ring; /* offset of the warp's; the two slices come first */
+    const uint8_t *x, *sums,
+        *tiles; /* the thread's of the first slice; the warp's row of tiles, NULL: none */
+    uint32_t n_units;
+    uint32_t n_behind, group_bytes; /* groups of rows behind the thread's; of a group */
+
+    /* Starts on slice @i. Groups of rows that do not exist are copies of the last: nobody asks what comes of it. */
+    template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
+        uint8_t *to = dynamic_shared() + (i % 2 * BROAD_SLICE_BYTES + threadIdx.x * 16);
+
+        if (i < n_units * Steps<F>::slices) {
+#pragma unroll
+            for (uint32_t k = 0; k < VECTORS; k++) {
+                uint32_t group = k * (GROUPS / VECTORS);
+
+                group = group < n_behind ? group : n_behind;
+                copy_async(to + k * CUDA_THREADS * 16, x + (size_t)group * group_bytes);
+            }
+            if (threadIdx.x < GROUPS * SLICE_PAIRS * 2)
+                copy_async(to + BROAD_ROWS * 64 * 2, sums);
+            x += SLICE_PAIRS * 512;
+            sums += SLICE_PAIRS * PACK_ROWS * 4;
+        }
+        copy_commit();
+    }
+    /* Stage @s of the weights. */
+    template <int F> __device__ __forceinline__ void fetch_stage(uint32_t s) {
+        const uint32_t bytes = tile_stage_bytes(F);
+        uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units, n = n_units - first;
+
+        if (tiles && first < n_units)
+            fetch_bytes<0>(dynamic_shared() + (ring + s % broad_slots(F) * bytes + lane),
+                           tiles + (s * bytes + lane),
+                           n < Steps<F>::units ? n * tile_bytes(F) : bytes);
+    }
+    /* Slice @i, when it is there with its weights. */
+    template <int F> __device__ __forceinline__ const uint8_t *take(uint32_t i) {
+        copy_wait<1>();
+        sync_block();
+        fetch_slice<F>(i + 1);
+        if (i % Steps<F>::of_stage == 0)
+            fetch_stage<F>(i / Steps<F>::of_stage + broad_slots(F) - 1);
+        copy_commit();
+        return dynamic_shared() + i % 2 * BROAD_SLICE_BYTES;
+    }
+};
+
+/* Two pairs of a tile times a slice. */
+template <int F>
+DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
+                      float c[GROUPS][4]) {
+    const uint8_t *x = slice + threadIdx.x % 32 * 16;
+    const uint8_t *sums = slice + BROAD_ROWS * 64 * 2 + threadIdx.x % 4 * 8;
+
+#pragma unroll
+    for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
+        struct Pair<F> w;
+
+        w.take(tile, first_pair + (int)p);
+#pragma unroll
+        for (uint32_t n = 0; n < GROUPS; n++) {
+            uint32_t at = n * SLICE_PAIRS + p;
+            struct vec4 v = load16(x + at * 512);
+            float sum[2] = {0, 0};
+
+            if (Pair<F>::has_min)
+                load_floats((const float *)(sums + at * PACK_ROWS * 4), sum);
+            w.add(v, sum, c[n]);
+        }
+    }
+}
+
+/* The sum over the segments of one of the thread's elements. Registers have no room for them. */
+DEVICE float *total(uint32_t n, uint32_t j) {
+    return (float *)(dynamic_shared() + 2 * BROAD_SLICE_BYTES) + (n * 4 + j) * CUDA_THREADS +
+           threadIdx.x;
+}
+
+/* The end of a segment. */
+DEVICE void add_up(float c[GROUPS][4], bool first) {
+#pragma unroll
+    for (uint32_t n = 0; n < GROUPS; n++)
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            *total(n, j) = first ? c[n][j] : *total(n, j) + c[n][j];
+            c[n][j] = 0;
+        }
+}
+
+/* All columns of one row of tiles. All warps take part in the slices, also those that have no tiles. */
+template <int F> DEVICE void walk(struct Source &from) {
+    uint32_t segment = 0, end = tile_segment(from.n_units, 1);
+    float c[GROUPS][4];
+
+    for (uint32_t s = 0; s + 1 < broad_slots(F); s++)
+        from.fetch_stage<F>(s);
+    from.fetch_slice<F>(0);
+    copy_commit(); /* as in take() */
+#pragma unroll
+    for (uint32_t n = 0; n < GROUPS; n++)
+        c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+    for (uint32_t u = 0; u < from.n_units; u++) {
+        const uint8_t *stage =
+            dynamic_shared() +
+            (from.ring + u / Steps<F>::units % broad_slots(F) * tile_stage_bytes(F));
+
+#pragma unroll
+        for (uint32_t i = 0; i < Steps<F>::slices; i++) {
+            const uint8_t *slice = from.take<F>(u * Steps<F>::slices + i);
+            struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
+
+            if (!from.tiles)
+                continue;
+            tile.load(stage + u % Steps<F>::units * tile_bytes(F), threadIdx.x % 32);
+            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
+        }
+        if (u + 1 < end)
+            continue;
+        add_up(c, segment == 0);
+        end = tile_segment(from.n_units, ++segment + 1);
+    }
+}
+
+DEVICE void walk_of(uint32_t format, struct Source &from) {
+    switch (format) {
+    case TILE_F16:
+        return walk<TILE_F16>(from);
+    case TILE_Q8_0:
+        return walk<TILE_Q8_0>(from);
+    case TILE_Q4_0:
+        return walk<TILE_Q4_0>(from);
+    case TILE_IQ4_NL:
+        return walk<TILE_IQ4_NL>(from);
+    case TILE_Q4_K:
+        return walk<TILE_Q4_K>(from);
+    case TILE_Q5_K:
+        return walk<TILE_Q5_K>(from);
+    case TILE_Q6_K:
+        return walk<TILE_Q6_K>(from);
+    case TILE_IQ4_XS:
+        return walk<TILE_IQ4_XS>(from);
+    }
+}
+
+DEVICE struct Source source_of(const struct matmul_args &a, const struct matrix &m, uint32_t tile,
+                               uint32_t row0, uint32_t n_rows) {
+    struct Source s;
+    uint32_t n_pairs = a.n_blocks / 2, tid = threadIdx.x;
+    uint32_t group = tid / 64, sum_group = tid / (SLICE_PAIRS * 2) % GROUPS;
+
+    uint32_t last = (n_rows - row0 - 1) / PACK_ROWS;
+    group = group < last ? group : last;
+    sum_group = sum_group < last ? sum_group : last;
+    s.n_behind = last - group;
+    s.group_bytes = n_pairs * 512;
+    s.x =
+        (const uint8_t *)a.x + ((size_t)(row0 / PACK_ROWS + group) * n_pairs * 512 + tid % 64 * 16);
+    s.sums = (const uint8_t *)a.sums +
+             ((size_t)(row0 / PACK_ROWS + sum_group) * n_pairs * 32 + tid % (SLICE_PAIRS * 2) * 16);
+    s.ring = 2 * BROAD_SLICE_BYTES + BROAD_SUM_BYTES +
+             tid / 32 * broad_slots(m.format) * tile_stage_bytes(m.format);
+    s.n_units = m.n_units;
+    s.tiles =
+        tile < m.n_row_tiles ? m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format) : NULL;
+    return s;
+}
+
+/* y of the warp. */
+DEVICE void put_all(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                    uint32_t row0, uint32_t tile) {
+    uint32_t lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (uint32_t n = 0; n < GROUPS; n++)
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t row = row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2;
+            uint32_t out = tile * TILE_ROWS + lane / 4 + j / 2 * 8;
+
+            if (row >= n_rows || out >= m.n_out)
+                continue;
+            float *y = m.y + (size_t)row * m.n_out + out, v = *total(n, j) * a.scale[row];
+            if (m.bias)
+                v += m.bias[out];
+            *y = a.add ? *y + v : v;
+        }
+}
+
+/* Devices without the shared memory are never asked (broad.c): they need no code. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 ||                     \
+                               __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define HAS_ROOM false
+#else
+#define HAS_ROOM true
+#endif
+
+KERNEL(matmul_broad, struct matmul_args, CUDA_THREADS, 1) {
+    if (!HAS_ROOM)
+        return;
+    wait_for_previous();
+    uint32_t block = blockIdx.y, row0 = blockIdx.x * BROAD_ROWS, i = 0;
+    uint32_t n_rows = a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
+
+    if (row0 >= n_rows)
+        return;
+    while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
+        block -= (a.m[i++].n_row_tiles + 7) / 8;
+    const struct matrix &m = a.m[i];
+    uint32_t tile = block * 8 + threadIdx.x / 32;
+    struct Source from = source_of(a, m, tile, row0, n_rows);
+
+    walk_of(m.format, from);
+    copy_wait<0>();
+    if (from.tiles)
+        put_all(a, m, n_rows, row0, tile);
+}
