@@ -152,11 +152,16 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     struct sim_client *ahead = warm(turn, 800);
     while (sim.stats.n_warm_tokens < 200)
         sim_step(&sim);
+    int64_t begin = sim.clock.ns;
     struct sim_client *next = come_back(ahead);
     sim_step(&sim);
     sim_run(&sim, 500);
     cr_expect_eq(ahead->finish, FINISH_CANCELLED);
     cr_expect_geq(next->n_cached, 320 + 192);
+    /* What is left takes 0.5 ms a token; some steps are short, and one was under way. */
+    int64_t least = (next->m.n_prompt - next->n_cached) * INT64_C(500000);
+    cr_expect_leq(next->first_ns - begin, least + least / 4 + 50000000, "%ld of %ld",
+                  next->first_ns - begin, least);
     cr_expect_eq(sim.stats.n_warm_found_tokens, next->n_cached - 320);
     sim_deinit(&sim);
 }
