@@ -652,6 +652,8 @@ int main(int argc, char **argv) {
         return r;
     if (machine.host_ms > 0 && !b.machine)
         return cli_usage("--host goes with --virtual");
+    if (b.machine && b.draft_model)
+        return cli_usage("--virtual: what a draft model takes is not known");
     buf_init(&b.events, 16u << 20);
     if ((r = gguf_open(&b.file, b.model, &err)) < 0)
         return cli_fail_err(b.model, &err, r);

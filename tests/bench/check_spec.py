@@ -1,0 +1,52 @@
+"""Speculation on recorded text is never a loss, and the gain that it should be: bench_spec in virtual time, where
+nothing is computed and each run gives the same figures. Arguments: bench_spec, weft-gguf, the transcripts' folder."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+VOCAB = os.path.join(os.environ.get("WEFT_DATA", "../shared/data"), "vocab", "ggml-vocab-llama-spm.gguf")
+MACHINES = {
+    # Two cores: up to 8 rows cost little, each further one as much as the one before.
+    "processor": ["--virtual", "1:18.5,2:19,4:20.5,8:23.7,16:47,24:71,32:95,40:119,64:190,512:1500", "--keys", "1.5",
+                  "--seconds", "4"],
+    # Rows are cheap, and two steps are under way.
+    "device": ["--virtual", "1:4,16:4.6,32:5,64:6,128:9,512:30", "--keys", "0.02", "--host", "0.15", "--seconds", "0.6"],
+}
+LEAST = 0.995  # everywhere: the ratio of auto to off
+GAINS = {  # at 1 stream, and at 32
+    ("processor", "code-edit"): (2, 1), ("processor", "tool-loop"): (1.5, LEAST),
+    ("device", "code-edit"): (3, 1.5), ("device", "tool-loop"): (1.5, 1.2),
+}
+
+
+def measure(bench, model, transcript, machine):
+    out = subprocess.run([bench, "--model", model, "--transcript", transcript, "--streams", "1,2,4,8,16,32",
+                          "--json", "-", *machine], check=True, capture_output=True, text=True).stdout
+    return {row["streams"]: row for row in json.loads(out[out.index("{"):])["results"]}
+
+
+def main(bench, gguf, folder):
+    if not os.path.exists(VOCAB):
+        print("no vocabulary at", VOCAB)
+        return 77
+    failed = 0
+    with tempfile.TemporaryDirectory() as where:
+        model = os.path.join(where, "model.gguf")
+        subprocess.run([gguf, "synth", "--shape", "tiny,n_layer=1,context=8192", "--format", "Q4_0", "--vocab", VOCAB,
+                        "-o", model], check=True, stdout=subprocess.DEVNULL)
+        for name, machine in MACHINES.items():
+            for text in ("prose", "code-edit", "tool-loop"):
+                rows = measure(bench, model, os.path.join(folder, text + ".json"), machine)
+                one, many = GAINS.get((name, text), (LEAST, LEAST))
+                for streams, row in rows.items():
+                    least = one if streams == 1 else many if streams == 32 else LEAST
+                    bad = row["ratio"] < least
+                    failed += bad
+                    print(f"{name}, {text}, {streams} streams: {row['ratio']:.4f} (lower {row['lower_95']:.4f})"
+                          + (f", less than {least}" if bad else ""))
+    return 1 if failed else 0
+
+
+sys.exit(main(*sys.argv[1:]))
