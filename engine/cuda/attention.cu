@@ -17,6 +17,7 @@
 
 /* Of heads of up to 32 D values. */
 template <int D> struct Shared {
+    static constexpr uint32_t queries = ATTN_QUERIES;
     static constexpr uint32_t stride = 32 * D + 8; /* halves: rows of q in different banks */
     static constexpr uint32_t part =
         D > 4 ? 32 : 64; /* values of a head that are merged at a time */
@@ -100,14 +101,13 @@ DEVICE struct vec4 load_value(const struct Place &p, uint32_t key, uint32_t d) {
 }
 
 /* The block's queries, split into two halves each, zero where there is none. */
-template <int D>
-DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it,
-                         struct Shared<D> &s) {
+template <int D, class S>
+DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t dim = a.shape.head_dim, mine = threadIdx.x;
 
-    if (mine < ATTN_QUERIES)
+    if (mine < S::queries)
         s.pos[mine] = mine < it.n_q ? a.batch->pos[it.row0 + (it.q0 + mine) / a.group] : it.pos0;
-    for (uint32_t i = threadIdx.x; i < ATTN_QUERIES * 32 * D; i += CUDA_THREADS) {
+    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS) {
         uint32_t query = i / (32 * D), d = i % (32 * D), n = it.q0 + query;
         float x = 0;
 
@@ -221,7 +221,7 @@ DEVICE void do_tile(const struct attend_args &a, const struct attn_item &it, con
 }
 
 /* How the tiles merge into the chunk and the chunk into the whole, for one query. */
-template <int D> DEVICE void weigh(struct Shared<D> &s, uint32_t query) {
+template <class S> DEVICE void weigh(S &s, uint32_t query) {
     float max = -INFINITY, l = 0;
 
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
@@ -254,7 +254,7 @@ template <int D> DEVICE void put_part(struct Shared<D> &s, const float o[4 * D][
 }
 
 /* The merged chunk at query @query and value @d of the part. */
-template <int D> DEVICE float merged(const struct Shared<D> &s, uint32_t query, uint32_t d) {
+template <class S> DEVICE float merged(const S &s, uint32_t query, uint32_t d) {
     float x = 0;
 
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
@@ -265,19 +265,54 @@ template <int D> DEVICE float merged(const struct Shared<D> &s, uint32_t query, 
     return x;
 }
 
+DEVICE struct Place place_of(const struct attend_args &a, const struct attn_item &it) {
+    return {a.pages,
+            a.batch->page_table + it.page0,
+            a.shape,
+            blockIdx.y,
+            it.pos0 + (it.q0 + it.n_q - 1) / a.group,
+            page_shift(a.shape.page_tokens),
+            a.shape.page_tokens - 1};
+}
+
+/* Where query @query's part of the partial result is. */
+DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
+    return a.partial + (((size_t)it.partial * gridDim.y + blockIdx.y) * ATTN_QUERIES + query) *
+                           a.partial_stride;
+}
+
+/* Value @d of a query's result: @x, not divided yet. */
+template <class S>
+DEVICE void put_value(const struct attend_args &a, const struct attn_item &it, const S &s,
+                      uint32_t query, uint32_t d, float x) {
+    uint32_t q = it.q0 + query, head = blockIdx.y * a.group + q % a.group, dim = a.shape.head_dim;
+
+    if (query >= it.n_q || d >= dim)
+        return;
+    if (it.chunk < 0)
+        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = x / s.all_l[query];
+    else
+        partial_of(a, it, query)[d] = x;
+}
+
+/* m and l of a chunk; it has at most ATTN_QUERIES queries. */
+template <class S>
+DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it, const S &s) {
+    if (it.chunk < 0 || threadIdx.x >= ATTN_QUERIES)
+        return;
+    float *to = partial_of(a, it, threadIdx.x) + a.shape.head_dim;
+
+    to[0] = s.chunk_m[threadIdx.x];
+    to[1] = s.chunk_l[threadIdx.x];
+}
+
 template <int D>
 DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
                         struct Shared<D> &s) {
     constexpr uint32_t part = Shared<D>::part;
     constexpr int n_parts = 32 * D / part, per_thread = ATTN_QUERIES * part / CUDA_THREADS;
-    uint32_t tid = threadIdx.x, warp = tid / 32, dim = a.shape.head_dim;
-    struct Place p = {a.pages,
-                      a.batch->page_table + it.page0,
-                      a.shape,
-                      blockIdx.y,
-                      it.pos0 + (it.q0 + it.n_q - 1) / a.group,
-                      page_shift(a.shape.page_tokens),
-                      a.shape.page_tokens - 1};
+    uint32_t tid = threadIdx.x, warp = tid / 32;
+    struct Place p = place_of(a, it);
     float all[n_parts][per_thread], o[4 * D][4];
 
     take_queries<D>(a, it, s);
@@ -295,7 +330,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         do_tile<D>(a, it, p, s, c * ATTN_CHUNK + warp * ATTN_TILE, o);
         sync_block();
         if (tid < ATTN_QUERIES)
-            weigh<D>(s, tid);
+            weigh(s, tid);
 #pragma unroll
         for (int n = 0; n < n_parts; n++) {
             put_part<D>(s, o, n);
@@ -304,7 +339,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
             for (int i = 0; i < per_thread; i++) {
                 uint32_t at = tid + i * CUDA_THREADS, query = at / part;
                 struct attn_weights w = {0, s.all_a[query], s.all_b[query]};
-                float x = merged<D>(s, query, at % part);
+                float x = merged(s, query, at % part);
 
                 all[n][i] = it.chunk < 0 ? attn_merge(all[n][i], x, w) : x;
             }
@@ -315,28 +350,11 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     for (int n = 0; n < n_parts; n++)
 #pragma unroll
         for (int i = 0; i < per_thread; i++) {
-            uint32_t at = tid + i * CUDA_THREADS, query = at / part, d = n * part + at % part;
-            uint32_t q = it.q0 + query, head = blockIdx.y * a.group + q % a.group;
+            uint32_t at = tid + i * CUDA_THREADS;
 
-            if (query >= it.n_q || d >= dim)
-                continue;
-            if (it.chunk < 0)
-                a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] =
-                    all[n][i] / s.all_l[query];
-            else
-                a.partial[(((size_t)it.partial * gridDim.y + blockIdx.y) * ATTN_QUERIES + query) *
-                              a.partial_stride +
-                          d] = all[n][i];
+            put_value(a, it, s, at / part, n * part + at % part, all[n][i]);
         }
-    if (it.chunk >= 0 && tid < ATTN_QUERIES) {
-        float *to = a.partial +
-                    (((size_t)it.partial * gridDim.y + blockIdx.y) * ATTN_QUERIES + tid) *
-                        a.partial_stride +
-                    dim;
-
-        to[0] = s.chunk_m[tid];
-        to[1] = s.chunk_l[tid];
-    }
+    put_weights(a, it, s);
 }
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
@@ -462,6 +480,193 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
     alignas(16) SHARED struct Shared<8> s;
 
     attend<8>(a, s);
+}
+
+/* -- many queries --------------------------------------------------------------------------------- */
+
+#define WIDE_GROUPS (ATTN_WIDE / ATTN_QUERIES)
+#define WIDE_PART 16u /* values of a head whose tiles are computed and merged at a time */
+
+/* Of ATTN_WIDE queries, in dynamic shared memory: ATTEND_WIDE_SHARED(). */
+template <int D> struct WideShared {
+    static constexpr uint32_t queries = ATTN_WIDE;
+    static constexpr uint32_t stride = 32 * D + 8;
+
+    uint16_t q[2][ATTN_WIDE][stride];
+    float o[ATTN_TILES][ATTN_WIDE][WIDE_PART + 4]; /* rows in different banks */
+    float m[ATTN_TILES][ATTN_WIDE], l[ATTN_TILES][ATTN_WIDE];
+    float a[ATTN_TILES][ATTN_WIDE], b[ATTN_TILES][ATTN_WIDE];
+    float chunk_m[ATTN_WIDE], chunk_l[ATTN_WIDE], all_m[ATTN_WIDE], all_l[ATTN_WIDE];
+    float all_a[ATTN_WIDE], all_b[ATTN_WIDE];
+    uint32_t pos[ATTN_WIDE];
+};
+
+static_assert(sizeof(struct WideShared<2>) == ATTEND_WIDE_SHARED(64), "kernels.h");
+static_assert(sizeof(struct WideShared<4>) == ATTEND_WIDE_SHARED(128), "kernels.h");
+
+/* As score(), for all groups of 16 queries: a key is loaded once. */
+template <int D>
+DEVICE void score_wide(const struct Place &p, const struct WideShared<D> &s, uint32_t first,
+                       uint32_t n_groups, float c[WIDE_GROUPS][4][4]) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
+
+#pragma unroll
+    for (int b = 0; b < D; b++) {
+        struct vec4 k[4], q[2][2];
+
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            k[j] = load_key(p, first + attn_key_of_column(j, g), 32 * b + d0);
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
+            if (n >= n_groups)
+                break;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                q[i / 2][i % 2] =
+                    load16(&s.q[i / 2][n * ATTN_QUERIES + g + i % 2 * 8][32 * b + d0]);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    mma(c[n][j], q[i][0].x, q[i][1].x, q[i][0].y, q[i][1].y, k[j].x, k[j].y);
+                    mma(c[n][j], q[i][0].z, q[i][1].z, q[i][0].w, q[i][1].w, k[j].z, k[j].w);
+                }
+        }
+    }
+}
+
+/* The warp's tile: probabilities in registers, m and l in shared memory. */
+template <int D>
+DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p, struct WideShared<D> &s,
+                       uint32_t first, uint32_t n_groups, uint32_t h[WIDE_GROUPS][2][4]) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+    float c[WIDE_GROUPS][4][4];
+
+#pragma unroll
+    for (uint32_t i = 0; i < 16 * WIDE_GROUPS; i++)
+        c[i / 16][i / 4 % 4][i % 4] = 0;
+    if (first <= p.last)
+        score_wide<D>(p, s, first, n_groups, c);
+#pragma unroll
+    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t query = n * ATTN_QUERIES + g + 8 * i;
+            float m, l;
+
+            soften(c[n], i, s.pos[query], first, a.scale, &m, &l);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                h[n][i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
+            if (lane % 4 == 0) {
+                s.m[warp][query] = m;
+                s.l[warp][query] = l;
+            }
+        }
+}
+
+/* Values [d0, d0 + WIDE_PART) of the warp's tile, into shared memory: a value is loaded once. */
+template <int D>
+DEVICE void do_part(const struct Place &p, struct WideShared<D> &s, uint32_t first, uint32_t d0,
+                    uint32_t n_groups, const uint32_t h[WIDE_GROUPS][2][4]) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+
+#pragma unroll
+    for (uint32_t b = 0; b < WIDE_PART / 8; b++) {
+        struct vec4 v = load_value(p, first + 8 * t, d0 + 8 * b + g);
+
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
+            float o[4] = {0, 0, 0, 0};
+
+            if (n >= n_groups)
+                break;
+            if (first <= p.last) {
+                mma(o, h[n][0][0], h[n][1][0], h[n][0][1], h[n][1][1], v.x, v.y);
+                mma(o, h[n][0][2], h[n][1][2], h[n][0][3], h[n][1][3], v.z, v.w);
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                s.o[warp][n * ATTN_QUERIES + g + j / 2 * 8][8 * b + 2 * t + j % 2] = o[j];
+        }
+    }
+}
+
+template <int D>
+DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item &it,
+                             struct WideShared<D> &s) {
+    constexpr int n_parts = 32 * D / WIDE_PART, per_thread = ATTN_WIDE * WIDE_PART / CUDA_THREADS;
+    uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    struct Place p = place_of(a, it);
+    float all[n_parts][per_thread];
+    uint32_t h[WIDE_GROUPS][2][4];
+
+    take_queries<D>(a, it, s);
+    if (tid < ATTN_WIDE) {
+        s.all_m[tid] = -INFINITY;
+        s.all_l[tid] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < n_parts * per_thread; i++)
+        all[i / per_thread][i % per_thread] = 0;
+    sync_block();
+    uint32_t from = it.chunk < 0 ? 0 : (uint32_t)it.chunk,
+             to = it.chunk < 0 ? it.n_chunks : from + 1;
+    for (uint32_t c = from; c < to; c++) {
+        uint32_t first = c * ATTN_CHUNK + tid / 32 * ATTN_TILE;
+
+        weigh_tile<D>(a, p, s, first, n_groups, h);
+        sync_block();
+        if (tid < ATTN_WIDE)
+            weigh(s, tid);
+#pragma unroll
+        for (int n = 0; n < n_parts; n++) {
+            do_part<D>(p, s, first, n * WIDE_PART, n_groups, h);
+            sync_block();
+#pragma unroll
+            for (int i = 0; i < per_thread; i++) {
+                uint32_t at = tid + i * CUDA_THREADS, query = at / WIDE_PART;
+
+                if (query >= n_groups * ATTN_QUERIES)
+                    break;
+                struct attn_weights w = {0, s.all_a[query], s.all_b[query]};
+                float x = merged(s, query, at % WIDE_PART);
+
+                all[n][i] = it.chunk < 0 ? attn_merge(all[n][i], x, w) : x;
+            }
+            sync_block();
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < n_parts; n++)
+#pragma unroll
+        for (int i = 0; i < per_thread; i++) {
+            uint32_t at = tid + i * CUDA_THREADS;
+
+            put_value(a, it, s, at / WIDE_PART, n * WIDE_PART + at % WIDE_PART, all[n][i]);
+        }
+    put_weights(a, it, s);
+}
+
+template <int D> DEVICE void attend_wide(const struct attend_args &a) {
+    struct WideShared<D> &s = *(struct WideShared<D> *)dynamic_shared();
+    uint32_t n = a.batch->n_items;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        attend_wide_item<D>(a, a.batch->item[i], s);
+        sync_block();
+    }
+}
+
+KERNEL(attend_wide_64, struct attend_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    attend_wide<2>(a);
+}
+
+KERNEL(attend_wide_128, struct attend_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    attend_wide<4>(a);
 }
 
 KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {

@@ -93,13 +93,15 @@ static int check_shape(const struct model_shape *s, struct err *err) {
 
 /* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended; off until it has
  * been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. WEFT_CUDA_FUSE: be.fuse. */
+ * itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE: be.wide_rows. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
     const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
+    const char *wide = getenv("WEFT_CUDA_WIDE");
 
     b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->early = early && strcmp(early, "1") == 0;
+    b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->shares = !(share && strcmp(share, "0") == 0);
 }

@@ -24,6 +24,7 @@
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
 #define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
+#define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
 
@@ -101,8 +102,9 @@ struct be {
     struct cuda_device device;
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
-    uint32_t
-        fuse; /* values that the last block of a kernel packs at most; 0: kernels of their own (step.c) */
+    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more than so many rows:
+     * ATTN_WIDE queries a block. */
+    uint32_t fuse, wide_rows;
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;

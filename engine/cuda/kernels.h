@@ -71,6 +71,7 @@ struct plan_args {
     struct attn_merge *merge;
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
+    uint32_t wide; /* queries of a block of a sequence that has many: ATTN_QUERIES or ATTN_WIDE */
 };
 
 /* -- rows ----------------------------------------------------------------------------------------- */
@@ -253,6 +254,11 @@ struct attend_args {
     struct pack_args pack;
 };
 
+/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last blocks. Shared memory of
+ * attend_wide_64 and attend_wide_128: */
+#define ATTEND_WIDE_SHARED(head)                                                                   \
+    (2 * ATTN_WIDE * ((head) + 8) * 2 + ATTN_TILES * ATTN_WIDE * (20 + 4) * 4 + ATTN_WIDE * 7 * 4)
+
 /* Merges the chunks of queries that were split; grid: x merges, or fewer, y key heads. */
 struct merge_args {
     const struct batch_head *batch;
@@ -381,6 +387,8 @@ extern const void *const kernel_fast_rows;
 extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;
+extern const void *const kernel_attend_wide_64;
+extern const void *const kernel_attend_wide_128;
 extern const void *const kernel_merge;
 extern const void *const kernel_sample_scan;
 extern const void *const kernel_sample_weigh;

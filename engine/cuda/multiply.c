@@ -13,6 +13,12 @@ int cuda_matmul_allow(struct be *b) {
         wide = MAX(wide, wide_shared(f));
     }
     int r = cuda_check(b, b->api->allow_shared(kernel_matvec, narrow), "cudaFuncSetAttribute");
+    r = r < 0 ? r
+              : cuda_check(b, b->api->allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)),
+                           "cudaFuncSetAttribute");
+    r = r < 0 ? r
+              : cuda_check(b, b->api->allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)),
+                           "cudaFuncSetAttribute");
     return r < 0 ? r
                  : cuda_check(b, b->api->allow_shared(kernel_matmul_wide, wide),
                               "cudaFuncSetAttribute");

@@ -3,7 +3,7 @@
  * block goes over all its chunks of 256 keys, or, when there are too few blocks to fill the device, every chunk
  * becomes an item of its own and a merge follows. Sequences of one row each that stand side by side and begin with the
  * same pages share the items of their common chunks: a block of 16 has queries of several of them, and the keys are
- * read once for all. The result is the same (engine/shared/pages.h), so this is free to look at the batch.
+ * read once for all. In a step of many rows a block that goes over all its chunks has 64 queries. The result is the same (engine/shared/pages.h), so this is free to look at the batch.
  *
  * One block, once a step: warps compare page tables, one thread gives out items, merges and room for partial results
  * in the order of the sequences, and all threads write the items. What one thread does is a few operations a
@@ -15,6 +15,8 @@
 #define PLAN_SEQS 256u /* that are planned at a time; groups do not go over the border */
 #define PLAN_PAGES 8u  /* that a lane compares at a time */
 #define NO_ITEM UINT32_MAX
+
+#define LONG_CHUNKS 8u /* of one row that are items of their own, however much there is to do */
 
 struct Known { /* of a sequence */
     struct plan_seq s;
@@ -40,8 +42,9 @@ struct Given { /* so far */
     uint32_t items, merges, partials;
 };
 
-DEVICE uint32_t blocks_of(const struct plan_seq &s, uint32_t group) {
-    return (s.n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
+/* Blocks of queries that go over all their chunks. */
+DEVICE uint32_t blocks_of(const struct plan_args &a, const struct plan_seq &s) {
+    return (s.n_rows * a.group + a.wide - 1) / a.wide;
 }
 
 /* Whether there are blocks of queries enough to fill the device. */
@@ -49,7 +52,7 @@ DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
     uint64_t n = 0;
 
     for (uint32_t i = threadIdx.x; i < a.batch->n_seqs; i += CUDA_THREADS)
-        n += blocks_of(a.batch->seq[i], a.group);
+        n += blocks_of(a, a.batch->seq[i]);
     for (int m = 1; m < 32; m *= 2)
         n += lane_xor(n, m);
     if (threadIdx.x % 32 == 0)
@@ -58,7 +61,9 @@ DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
     n = 0;
     for (uint32_t i = 0; i < CUDA_THREADS / 32; i++)
         n += p.sums[i];
-    return n * a.n_head_kv >= (uint64_t)8 * a.n_multiprocessors;
+    n *= a.n_head_kv;
+    return a.wide > ATTN_QUERIES ? 2 * n >= a.n_multiprocessors
+                                 : n >= (uint64_t)8 * a.n_multiprocessors;
 }
 
 /* Chunks that two sequences of one row have in common, by a warp. */
@@ -161,9 +166,12 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
             i += n_group;
             continue;
         }
-        p.planned[i] = {crowded ? g.items : NO_ITEM, 0, 0, 0, 0, 0};
-        if (crowded)
-            g.items += blocks_of(p.known[i].s, a.group);
+        /* Nothing else would be left for the device to do than a long sequence's one row. */
+        bool is_long = p.known[i].s.n_rows == 1 && p.known[i].s.pos0 / ATTN_CHUNK >= LONG_CHUNKS;
+        bool whole = crowded && !is_long;
+        p.planned[i] = {whole ? g.items : NO_ITEM, 0, 0, 0, 0, 0};
+        if (whole)
+            g.items += blocks_of(a, p.known[i].s);
         else
             give_seq(a, p.known[i].s, first + i, g);
         i++;
@@ -177,9 +185,8 @@ DEVICE void write_seq(const struct plan_args &a, const struct plan_seq &s,
     uint32_t lane = threadIdx.x % 32, n_queries = s.n_rows * a.group;
 
     if (p.item != NO_ITEM)
-        for (uint32_t i = lane; i * ATTN_QUERIES < n_queries; i += 32) {
-            uint32_t q0 = i * ATTN_QUERIES;
-            uint32_t n_q = n_queries - q0 < ATTN_QUERIES ? n_queries - q0 : ATTN_QUERIES;
+        for (uint32_t i = lane; i * a.wide < n_queries; i += 32) {
+            uint32_t q0 = i * a.wide, n_q = n_queries - q0 < a.wide ? n_queries - q0 : a.wide;
             uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
 
             a.item[p.item + i] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, n, 0, 0};

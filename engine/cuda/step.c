@@ -145,6 +145,11 @@ static int record(struct step *s) {
     return r;
 }
 
+/* Whether blocks of attention have many queries: keys are then read once for 64. */
+static bool is_wide(const struct step *s) {
+    return s->grid.rows > s->be->wide_rows && s->be->shape->head_dim <= 128;
+}
+
 static int plan(struct step *s) {
     struct be *b = s->be;
     struct plan_args a = {
@@ -156,6 +161,7 @@ static int plan(struct step *s) {
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
         .max_partials = b->n_partials,
         .page_tokens = b->shares ? b->page.page_tokens : 0,
+        .wide = is_wide(s) ? ATTN_WIDE : ATTN_QUERIES,
     };
 
     return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
@@ -263,7 +269,7 @@ static struct store_args store_args_of(const struct be *b, const struct weights 
  * take too long to pack is packed by a kernel of its own, with a block a row.
  */
 static bool fuses(const struct step *s) {
-    return s->be->fuse > 0 && s->grid.rows <= MATVEC_ROWS;
+    return s->be->fuse > 0 && s->grid.rows <= MATVEC_ROWS && !is_wide(s);
 }
 
 static bool packs_last(const struct step *s, uint32_t n) {
@@ -328,10 +334,19 @@ int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
 }
 
-static const void *attend_kernel(uint32_t head_dim) {
-    return head_dim <= 64    ? kernel_attend_64
-           : head_dim <= 128 ? kernel_attend_128
-                             : kernel_attend_256;
+static struct launch attend_launch(const struct step *s) {
+    uint32_t dim = s->be->shape->head_dim;
+    struct launch l = {.grid_x = s->grid.items,
+                       .grid_y = s->be->shape->n_head_kv,
+                       .n_threads = CUDA_THREADS,
+                       .what = "attend"};
+
+    l.kernel = dim <= 64 ? kernel_attend_64 : dim <= 128 ? kernel_attend_128 : kernel_attend_256;
+    if (is_wide(s)) {
+        l.kernel = dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128;
+        l.shared = dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128);
+    }
+    return l;
 }
 
 int step_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
@@ -363,8 +378,7 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
 
     assert(at->window == 0 && at->softcap == 0 && !at->sinks && kv->cls == KV_GLOBAL);
     assert(o.role == ACT_O && q.role == ACT_Q);
-    struct launch attend = {
-        attend_kernel(m->head_dim), s->grid.items, m->n_head_kv, CUDA_THREADS, "attend", 0};
+    struct launch attend = attend_launch(s);
     struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
     if (fuses(s)) {
         a.merged = b->arrived;

@@ -21,6 +21,7 @@
 #define ATTN_TILES 8u   /* of a chunk */
 #define ATTN_CHUNK 256u /* keys */
 #define ATTN_QUERIES 16u
+#define ATTN_WIDE 64u /* queries of a block when a step has many rows */
 
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 

@@ -374,10 +374,16 @@ static void round_keys(struct attention *t) {
         }
 }
 
-enum { AT_ONCE, SPLIT, SPLIT_LAST }; /* LAST: merged by the last blocks */
+enum {
+    AT_ONCE,
+    SPLIT,
+    SPLIT_LAST,
+    WIDE
+}; /* LAST: merged by the last blocks; WIDE: 64 queries a block */
 
 static void run_attention(struct attention *t, int how, float *out) {
-    bool split = how != AT_ONCE;
+    bool split = how == SPLIT || how == SPLIT_LAST;
+    uint32_t at_once = how == WIDE ? ATTN_WIDE : ATTN_QUERIES;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
@@ -388,8 +394,8 @@ static void run_attention(struct attention *t, int how, float *out) {
 
     for (uint32_t r = 0; r < t->n_rows; r++)
         pos[r] = t->n_keys - t->n_rows + r;
-    for (uint32_t q0 = 0; q0 < n_queries; q0 += ATTN_QUERIES) {
-        uint32_t n_q = MIN(n_queries - q0, ATTN_QUERIES);
+    for (uint32_t q0 = 0; q0 < n_queries; q0 += at_once) {
+        uint32_t n_q = MIN(n_queries - q0, at_once);
 
         merge[n_merges++] =
             (struct attn_merge){.q0 = q0, .n_q = n_q, .partial = n_partials, .n_chunks = n_chunks};
@@ -435,10 +441,17 @@ static void run_attention(struct attention *t, int how, float *out) {
         a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
     }
 
-    launch(dim <= 64    ? kernel_attend_64
-           : dim <= 128 ? kernel_attend_128
-                        : kernel_attend_256,
-           split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
+    if (how == WIDE)
+        must(api->launch(dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128, n_items + 3,
+                         n_kv, CUDA_THREADS,
+                         dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128), &a, false,
+                         stream),
+             "attend");
+    else
+        launch(dim <= 64    ? kernel_attend_64
+               : dim <= 128 ? kernel_attend_128
+                            : kernel_attend_256,
+               split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);
@@ -502,6 +515,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
     float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
+    float *wide = host_new(n_q * 4);
     char name[100];
 
     t.q = host_new(n_q * 4);
@@ -517,6 +531,8 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, AT_ONCE, direct);
     run_attention(&t, SPLIT, split);
     run_attention(&t, SPLIT_LAST, last);
+    if (shape.head_dim <= 128)
+        run_attention(&t, WIDE, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "");
     report_check(name, attention_error(&t, direct), 1e-3);
@@ -526,6 +542,11 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     snprintf(name, sizeof(name), "last blocks merge: same bits, dim %u, %u keys", shape.head_dim,
              n_keys);
     report_check(name, memcmp(direct, last, n_q * 4) ? 1 : 0, 0);
+    if (shape.head_dim <= 128) {
+        snprintf(name, sizeof(name), "attention wide: same bits, dim %u, %u keys", shape.head_dim,
+                 n_keys);
+        report_check(name, memcmp(direct, wide, n_q * 4) ? 1 : 0, 0);
+    }
     api->release(t.q_on);
     api->release(t.table_on);
     api->release(t.pages);
@@ -536,6 +557,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(direct);
     free(split);
     free(last);
+    free(wide);
 }
 
 struct attention_case {
@@ -553,8 +575,10 @@ static void check_attention_case(const void *arg) {
 static void check_attentions(bool tiny) {
     for (int q8 = 0; q8 < 2; q8++) {
         const struct attention_case cases[] = {
-            {{2, 64, 16, q8}, 2, 300, 3},    {{1, 128, 32, q8}, 4, tiny ? 40 : 3000, 5},
-            {{2, 128, 64, q8}, 8, 1025, 40}, {{2, 256, 16, q8}, 3, 700, 7},
+            {{2, 64, 16, q8}, 2, 300, 3},
+            {{1, 128, 32, q8}, 4, tiny ? 300 : 3000, tiny ? 21 : 5},
+            {{2, 128, 64, q8}, 8, 1025, 40},
+            {{2, 256, 16, q8}, 3, 700, 7},
             {{1, 96, 32, q8}, 20, 513, 2},
         };
 

@@ -98,6 +98,8 @@ static void launch_sampling(const struct sample_args *a, const struct sample_wan
 }
 
 static void allow_shared(void) {
+    must(api->allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)), "shared memory");
+    must(api->allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)), "shared memory");
     for (uint32_t f = 0, narrow = 0, wide = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));

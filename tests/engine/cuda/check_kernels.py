@@ -16,6 +16,8 @@ LIMITS = {
     "attend_64": 128,
     "attend_128": 128,
     "attend_256": 255,
+    "attend_wide_64": 255,
+    "attend_wide_128": 255,
     "merge": 64,
     "sample_scan": 128,
     "sample_weigh": 128,

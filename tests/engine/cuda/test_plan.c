@@ -53,7 +53,8 @@ static void check_plan(struct world *w, const struct plan_args *l) {
             uint32_t last = s->pos0 + (it->q0 + it->n_q - 1) / l->group, k = last / ATTN_CHUNK + 1;
 
             cr_assert(it->row0 == s->row0 && it->pos0 == s->pos0 && it->q0 == covered);
-            cr_assert(it->page0 == w->start[i] && it->n_q >= 1 && it->n_q <= ATTN_QUERIES);
+            cr_assert(it->page0 == w->start[i] && it->n_q >= 1);
+            cr_assert(it->n_q <= (it->chunk < 0 ? l->wide : ATTN_QUERIES));
             cr_assert(it->n_chunks == k);
             covered += it->n_q;
             if (it->chunk < 0) {
@@ -84,7 +85,8 @@ Test(plan, the_work_of_attention_covers_every_query_and_chunk_once) {
                               .n_head_kv = 1 + rng_below(&r, 8),
                               .n_multiprocessors = 1 + rng_below(&r, 140),
                               .max_partials = rng_below(&r, 200),
-                              .page_tokens = 0};
+                              .page_tokens = 0,
+                              .wide = round % 2 ? ATTN_WIDE : ATTN_QUERIES};
 
         w.batch.seq = w.seq;
         w.batch.table[KV_GLOBAL].start = w.start;
@@ -159,7 +161,8 @@ Test(plan, sequences_on_the_same_pages_share_their_chunks) {
                               .n_head_kv = 1 + rng_below(&r, 8),
                               .n_multiprocessors = 1 + rng_below(&r, 140),
                               .max_partials = rng_below(&r, many ? 2000 : 200),
-                              .page_tokens = 16};
+                              .page_tokens = 16,
+                              .wide = ATTN_QUERIES};
 
         b.table[KV_GLOBAL].start = start;
         b.table[KV_GLOBAL].page = page;
