@@ -306,7 +306,7 @@ struct way {
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
     bool overlap, graphs;
     uint64_t order;
-    const char *fuse, *broad; /* WEFT_CUDA_FUSE, WEFT_CUDA_BROAD */
+    const char *fuse, *broad, *wide; /* WEFT_CUDA_FUSE, _BROAD, _WIDE */
 };
 
 enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
@@ -362,6 +362,7 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
     setenv("WEFT_CUDA_FUSE", w->fuse, 1);
     setenv("WEFT_CUDA_BROAD", w->broad, 1);
+    setenv("WEFT_CUDA_WIDE", w->wide, 1);
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, PROMPT, d.info->n_vocab, 8);
     all[0] = s = driver_add(&d, prompt, PROMPT, OUTPUTS, &param);
@@ -404,11 +405,12 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
  * last blocks is that of kernels of its own. */
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
-        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0"},
-        {"in company", 41, 32, 7, 1, false, true, 0, "16384", "0"},
-        {"by 128 rows", 220, 32, 1, 4, false, false, 5, "0", "1"},
-        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "0"},
-        {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77, "1000000", "1"},
+        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0", "128"},
+        {"in company", 41, 32, 7, 1, false, true, 0, "16384", "0", "1000"},
+        {"by 128 rows", 220, 32, 1, 4, false, false, 5, "0", "1", "128"},
+        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "0", "128"},
+        {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77, "1000000", "1",
+         "16"},
     };
     struct tiny_model m = {.type = TENSOR_Q4_K,
                            .arch = "qwen3",
