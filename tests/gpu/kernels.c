@@ -378,12 +378,12 @@ enum {
     AT_ONCE,
     SPLIT,
     SPLIT_LAST,
-    WIDE
-}; /* LAST: merged by the last blocks; WIDE: 64 queries a block */
+    MANY
+}; /* LAST: merged by the last blocks; MANY: 64 queries a block */
 
 static void run_attention(struct attention *t, int how, float *out) {
     bool split = how == SPLIT || how == SPLIT_LAST;
-    uint32_t at_once = how == WIDE ? ATTN_WIDE : ATTN_QUERIES;
+    uint32_t at_once = how == MANY ? ATTN_WIDE : ATTN_QUERIES;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
     uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
@@ -441,7 +441,7 @@ static void run_attention(struct attention *t, int how, float *out) {
         a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
     }
 
-    if (how == WIDE)
+    if (how == MANY)
         must(api->launch(dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128, n_items + 3,
                          n_kv, CUDA_THREADS,
                          dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128), &a, false,
@@ -532,7 +532,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, SPLIT, split);
     run_attention(&t, SPLIT_LAST, last);
     if (shape.head_dim <= 128)
-        run_attention(&t, WIDE, wide);
+        run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "");
     report_check(name, attention_error(&t, direct), 1e-3);
