@@ -153,13 +153,12 @@ static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_part
         check_page(p, i);
         n_in[page->state]++;
         n_kept += page->kept > 0 && page->kept == page->refs;
-        if (!published(page))
-            continue;
-        if (i % n_parts == part)
-            check_key(p, page);
-        if (page->parent != NO_PAGE)
+        if (published(page) && page->parent != NO_PAGE)
             p->tally[page->parent].children++;
     }
+    for (uint32_t i = part; i < p->pool.n_pages; i += n_parts)
+        if (published(&p->pool.page[i]))
+            check_key(p, &p->pool.page[i]);
     if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
         broken(1, "counts of states do not add up", NO_PAGE);
     if (n_kept != p->stats.n_kept)

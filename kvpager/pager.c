@@ -246,7 +246,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *s
 static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     struct kv_pager *p = s->pager;
 
-    p->n_changes++;
+    p->n_changes += s->n_pages > n_pages;
     for (uint32_t i = s->n_pages; i > n_pages; i--)
         release(p,
                 &p->pool.page[s->page[MUTANT(kv_parent_first, i - 1, n_pages + s->n_pages - i)]]);
@@ -260,6 +260,7 @@ void kv_seq_keep(struct kv_seq *s) {
     drop_pages(s, s->n_published);
     s->n_committed = s->n_published * p->opts.page_tokens;
     s->kept = true;
+    p->n_changes++;
     for (uint32_t i = 0; i < s->n_pages; i++) {
         struct page *page = &p->pool.page[s->page[i]];
 
@@ -288,6 +289,7 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     list_remove(&s->link);
     list_push_front(&s->pager->unused_seqs, &s->link);
     s->pager->stats.n_seqs--;
+    s->pager->n_changes++;
     return NULL;
 }
 
@@ -315,7 +317,6 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     uint32_t t = p->opts.page_tokens, before = s->n_committed;
     struct walk w = walk_of(s);
 
-    p->n_changes++;
     assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
     assert(n_tokens <= p->opts.max_seq_tokens);
     if (n_tokens < before)
@@ -326,6 +327,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
 
         if (!page)
             break;
+        p->n_changes++;
         hold(p, page);
         s->page[s->n_pages++] = w.page;
         s->n_committed += t;
@@ -352,7 +354,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     struct kv_pager *p = s->pager;
     uint32_t need = kv_seq_need(s, n_tokens);
 
-    p->n_changes++;
+    p->n_changes += need > 0;
     assert(n_tokens <= p->opts.max_seq_tokens);
     if (MUTANT(kv_full_halfway, need > kv_pager_available(p), false))
         return KV_FULL;
@@ -398,7 +400,7 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     assert(n_tokens >= s->n_committed);
     assert(n_tokens <= (uint64_t)s->n_pages * t);
     assert(s->n_published == full || tokens_agree(s, tokens));
-    s->pager->n_changes++;
+    s->pager->n_changes += s->n_published < full;
     while (s->n_published < full)
         publish(s, tokens + (size_t)s->n_published * t);
     s->n_committed = n_tokens;

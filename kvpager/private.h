@@ -33,6 +33,6 @@ struct kv_pager {
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
     struct kv_tally *tally;  /* [n_pages]: scratch of kv_pager_check() */
-    uint64_t n_changes;      /* calls that may have changed something */
+    uint64_t n_changes;      /* of pages, tables and sequences, but for their lengths */
     struct kv_stats stats;   /* only its counters since the start, and n_seqs */
 };

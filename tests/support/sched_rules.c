@@ -152,6 +152,7 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
     HOLD(s, c, CHASE, r->n_computed < r->n_tokens + r->n_pending + c->n_drafts_out);
     HOLD(s, c, CHASE, kv_seq_committed(r->seq) <= r->n_computed);
     HOLD(s, c, CHASE, c->n_flights > 0 || kv_seq_committed(r->seq) == r->n_computed);
+    HOLD(s, c, PAGES, r->seq->n_published == r->seq->n_committed / t);
     for (uint32_t i = 0; i < r->seq->n_published; i++)
         HOLD(s, c, CONTENT,
              are_equal(p->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t, t));
@@ -172,6 +173,7 @@ static void check_drafter(struct sim *s, const struct sim_client *c, const struc
     const kv_page *page = kv_seq_pages(q->kv, &n);
     HOLD(s, c, DRAFT_PAGES, q->n_computed <= n * t && q->kv->n_committed <= q->n_computed);
     HOLD(s, c, DRAFT_PAGES, q->n_computed <= q->guess.at + q->guess.n);
+    HOLD(s, c, DRAFT_PAGES, q->kv->n_published == q->kv->n_committed / t);
     for (uint32_t i = 0; i < q->kv->n_published; i++)
         HOLD(s, c, DRAFT_PAGES,
              are_equal(q->kv->pager->pool.tokens + (size_t)page[i] * t, r->tokens + (size_t)i * t,
@@ -269,12 +271,13 @@ static void check_requests(struct sim *s) {
          s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
 }
 
-/* ---- the other pagers ---- */
+/* ---- pagers ---- */
 
-/* A pager in which nothing has happened for CHECK_PARTS steps is as it was. False: nothing to look at. */
-static bool check_pager(struct sim_watch *w, const struct kv_pager *p) {
+/* A pager in which no page changed is as it was; what changed is looked at @more times, once at least. False: nothing
+ * to look at. */
+static bool check_pager(struct sim_watch *w, const struct kv_pager *p, uint32_t more) {
     if (w->n_changes != p->n_changes)
-        w->left = 2 * CHECK_PARTS; /* copies are made later */
+        w->left = more;
     w->n_changes = p->n_changes;
     if (w->left == 0)
         return false;
@@ -289,7 +292,7 @@ static void check_draft_pages(struct sim *s) {
 
     if (!p)
         return;
-    check_pager(&s->was.draft, p);
+    check_pager(&s->was.draft, p, CHECK_PARTS);
     HOLD(s, NULL, DRAFT_PAGES, p->stats.n_seqs == s->was.n_draft_seqs);
 }
 
@@ -311,12 +314,12 @@ static void check_host(struct sim *s) {
 
     if (!p->host)
         return;
-    bool changed = check_pager(&s->was.host, p->host);
+    bool changed = check_pager(&s->was.host, p->host, 2 * CHECK_PARTS);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
     if (s->sched->disk) {
         n += disk_held(s->sched->disk);
-        check_pager(&s->was.disk, disk_pager(s->sched->disk));
+        check_pager(&s->was.disk, disk_pager(s->sched->disk), CHECK_PARTS);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (!changed || sched_n_flights(s->sched) > 0 ||
@@ -465,6 +468,7 @@ void rules_after(struct sim *s, int r) {
     }
     check_flights(s);
     check_requests(s);
+    check_pager(&s->was.device, s->sched->pager, 1);
     check_draft_pages(s);
     check_host(s);
     check_yields(s, s->stats.n_finished > n_finished);
@@ -482,6 +486,7 @@ void rules_at_end(struct sim *s) {
     const struct kv_pager *p = s->sched->drafter ? drafter_pager(s->sched->drafter) : NULL;
     struct kv_stats kv;
 
+    kv_pager_check(s->sched->pager);
     if (!p)
         return;
     kv_pager_check(p);

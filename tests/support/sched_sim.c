@@ -283,7 +283,6 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     o->row_ns = o->row_ns ? o->row_ns : 100000;
     s->tokenizer = shared_tokenizer();
     o->sched.drafts = draft_table(o);
-    o->sched.check = !o->unwatched;
     o->sched.tokenizer = s->tokenizer;
     o->sched.suspects = &s->suspects;
     o->sched.constraints = &s->constraints;

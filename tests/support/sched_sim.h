@@ -122,7 +122,7 @@ struct sim {
     /* Of the rules: before the step, and since the worker began. */
     struct {
         struct cost cost;
-        struct sim_watch draft, host, disk;
+        struct sim_watch device, draft, host, disk;
         int64_t begin_ns;
         uint64_t n_launched, n_progress, at_step, n_ended;
         uint32_t n_draft_seqs;          /* requests with pages of the draft model */
