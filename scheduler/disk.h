@@ -68,6 +68,6 @@ void disk_sleep(const struct disk *d, int ms);
 /* Readable when disk_step() has something to take. */
 int disk_fd(const struct disk *d);
 void disk_stats(const struct disk *d, struct disk_stats *out);
-/* Verifies the pager of the slots. Returns the number of sequences of the host's pager that are held. */
+/* For checks: how many sequences of the host's pager are held, and the pager of the slots. */
 uint32_t disk_held(const struct disk *d);
 const struct kv_pager *disk_pager(const struct disk *d);
