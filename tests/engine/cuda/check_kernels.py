@@ -57,17 +57,19 @@ def main():
     if len(sys.argv) < 2:
         print("no nvcc: nothing was compiled")
         return 77
-    seen, problems, kernel, arch = set(), 0, None, None
+    seen, problems, kernel, function, arch = set(), 0, None, None, None
     for path in sys.argv[1:]:
         for line in open(path):
             entry = re.search(r"Compiling entry function '(\S+)' for '(\S+)'", line)
             if entry:
                 kernel, arch = name_of(entry.group(1)), entry.group(2)
                 seen.add(kernel)
+            properties = re.search(r"Function properties for (\S+)", line)  # also of what kernels call
+            function = properties.group(1) if properties else function
             frame, used = FRAME.search(line), USED.search(line)
-            if frame and kernel and any(int(n) for n in frame.groups()):
+            if frame and any(int(n) for n in frame.groups()):
                 problems += 1
-                print(f"{kernel} ({arch}): {line.strip()}")
+                print(f"{name_of(function)} ({arch}): {line.strip()}")
             if used and kernel:
                 n, limit = int(used.group(1)), LIMITS.get(kernel, 0)
                 smem = SMEM.search(line)
