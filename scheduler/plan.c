@@ -452,7 +452,8 @@ static bool is_held(const struct plan *p, uint16_t group) {
 
 /* Whether tenant @group's prefill should leave steps short, for those that are not here now. */
 static bool is_ahead(const struct plan *p, uint16_t group) {
-    return p->add_ns > 0 && (p->n_groups < 2 || !p->group_part || p->group_part[group] < 1);
+    return p->add_ns > 0 &&
+           ((p->group_part && p->group_part[group] < 1) || (p->group_over && p->group_over[group]));
 }
 
 static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
@@ -508,7 +509,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         }
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group))
-            part.limit_ns = MIN(part.limit_ns, begin + p->add_ns / 2);
+            part.limit_ns = MIN(part.limit_ns, begin + p->add_ns);
         if (is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =
@@ -572,9 +573,8 @@ static void set_limits(struct plan_work *w) {
         if (MUTANT(decodes_not_seen, plan_lag(r) == 1 || r->last, false))
             limit = MIN(limit, pace_ns(p, r));
     }
-    int64_t decodes = cost_bound_ns(p->cost, &w->shape);
-    int64_t slower = decodes * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
-    w->limit_ns = p->add_ns > 0 ? MIN(limit, decodes + p->add_ns) : limit;
+    int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
+    w->limit_ns = limit;
     w->min_chunk_ns = MAX(slower, w->limit_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);

@@ -86,8 +86,9 @@ struct plan {
     const float *group_weight; /* [n_groups]: how they share the time for prefill */
     /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others decode. */
     const float *group_part;
-    /* 0, or what prefill may add to a step, since a tenant that comes now has to wait for its end; half of it that of
-     * those that had more than others. */
+    const bool *group_over; /* [n_groups] or NULL: it has more than its part of the sequences */
+    /* 0, or what prefill of tenants that have or had more than others may add to a step, since a tenant that comes now
+     * has to wait for its end. */
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
     bool

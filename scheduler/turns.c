@@ -14,7 +14,7 @@
 #include "scheduler/private.h"
 
 #define RESERVE_PAGES 8 /* one of so many is kept */
-#define ADD_PART 2      /* of the time between tokens: what prefill adds to a step */
+#define ADD_PART 4      /* of the time between tokens: what some may add to a step */
 #define GROSS 2         /* who has so many times what a claimant has gives way */
 #define CLAIM_NS INT64_C(50000000)
 #define GIVE_NS INT64_C(20000000) /* between two that give way */
@@ -87,6 +87,10 @@ void turns_begin(struct sched *s, int64_t now) {
     p->n_groups = t->n_groups;
     p->group_weight = t->weight;
     p->group_part = t->part;
+    for (uint32_t i = 0; i < t->n_groups; i++)
+        t->over[i] = share_is_over(&t->share, t->turn[i], t->share.tenant[t->turn[i]].n_running,
+                                   p->max_seqs, true, now);
+    p->group_over = t->over;
     p->add_ns = shared ? p->itl_ns / ADD_PART : 0;
     p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
 }

@@ -17,6 +17,7 @@ struct turns {
     uint16_t turn[SHARE_TENANTS];                     /* tenants that are live, by their turn */
     uint16_t group[SHARE_TENANTS];                    /* of a tenant: its place in turn[] */
     float weight[SHARE_TENANTS], part[SHARE_TENANTS]; /* [of groups] */
+    bool over[SHARE_TENANTS];                         /* [of groups] */
     uint32_t n_groups;
     int64_t gave_ns; /* when somebody was asked last */
     uint32_t giver;  /* tenant that gives way, SHARE_TENANTS: none */
