@@ -256,7 +256,7 @@ def run_overload(a, row, name):
 
 
 ROWS = {
-    # Numbers of tokens are a sixteenth of the trace's (a 40 M model on a CPU instead of 8 G on an H200), times a fifth.
+    # Numbers of tokens are a sixteenth of the traces' (40 M parameters on a CPU instead of 8 G on an H200), times less.
     "flood": {"run": run_flood, "trace": "tenants.trace", "tokens": 1 / 16, "times": 0.2, "kv_tokens": 24576, "context": 4096, "slots": 16,
               "set": {"flood.count": 4000, "until": 100000}},
     "tools": {"run": run_tools, "trace": "tools.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 10240, "context": 4096, "slots": 8,
