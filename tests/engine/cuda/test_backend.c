@@ -173,20 +173,25 @@ Test(cuda, every_architecture_is_near_the_reference) {
 
 /* Steps of more than 16 rows are left to the library that stands for cuBLASLt. */
 static struct subject fast_subject(const char *arch, enum tensor_type type) {
-    return (struct subject){.model = {.arch = arch, .type = type, .n_embd = 256, .n_ff = 256},
-                            .n_prompt = 40,
-                            .n_max = 3,
-                            .chunk = 23,
-                            .page_tokens = 16,
-                            .fast = true};
+    return (struct subject){
+        .model =
+            {.arch = arch, .type = type, .n_layer = 1, .n_embd = 256, .n_ff = 256, .n_vocab = 100},
+        .n_prompt = 40,
+        .n_max = 3,
+        .chunk = 23,
+        .page_tokens = 16,
+        .fast = true};
 }
 
 Test(cuda, fast_steps_are_near_the_reference) {
     static const struct {
         const char *arch;
         enum tensor_type type;
-    } cases[] = {{"llama", TENSOR_Q4_K}, {"qwen2", TENSOR_Q6_K}, {"qwen3", TENSOR_Q8_0},
-                 {"llama", TENSOR_Q5_K}, {"llama", TENSOR_F16},  {"llama", TENSOR_IQ4_XS}};
+    } cases[] = {{"llama", TENSOR_Q4_K},
+                 {"qwen2", TENSOR_Q6_K},
+                 {"qwen3", TENSOR_Q8_0},
+                 {"llama", TENSOR_F16},
+                 {"llama", TENSOR_IQ4_XS}};
 
     setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -195,7 +200,7 @@ Test(cuda, fast_steps_are_near_the_reference) {
         fake()->n_products = 0;
         fake()->refuse_products = i % 2;
         double d = judge(&s);
-        uint64_t n = fake()->n_products, all = 2 * 2 * 7; /* steps, layers, matrices */
+        uint64_t n = fake()->n_products, all = 2 * 7; /* steps, matrices */
 
         cr_expect(d < 4e-3, "%s %d: %g", cases[i].arch, (int)cases[i].type, d);
         cr_expect(i % 2 ? n > 0 && n < all : n == all, "%s: %llu products", cases[i].arch,
