@@ -315,9 +315,9 @@ void retain_for_running(struct sched *s, int64_t now) {
         ;
 }
 
-/* Most of it is there, or comes back from the host: it was active a moment ago, and costs little. */
+/* Most of it is there: it was active a moment ago, and costs little. */
 static bool is_returning(const struct request *r) {
-    return MAX(r->seen_hit, r->seen_host) >= r->n_tokens / 2;
+    return r->seen_hit >= r->n_tokens / 2;
 }
 
 static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {

@@ -148,9 +148,6 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
     q->n_hit = r->seen_hit = m.n_tokens;
     q->n_idle = r->seen_idle = m.n_idle;
-    r->seen_host = spill_has(&s->spill, &r->share, r->tokens, q->n_share);
-    if (r->seen_host > m.n_tokens && !spill_pays(&s->spill, m.n_tokens, r->seen_host))
-        r->seen_host = 0;
     r->seen_step = s->n_launched + 1;
 }
 
