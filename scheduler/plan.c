@@ -692,6 +692,7 @@ void plan_step(struct plan *p) {
     }
     break_tie(&w);
     p->n_rows = w.rows;
+    p->n_left = w.available;
     p->n_seqs = w.shape.seqs;
     p->shape = w.shape;
     p->expect_ns = cost_expect_ns(p->cost, &w.shape);

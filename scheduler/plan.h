@@ -106,7 +106,8 @@ struct plan {
 
     /* Out. */
     uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_yielded;
-    uint32_t alone; /* the request that runs alone, or PLAN_NOBODY */
+    uint32_t n_left; /* pages not given out, those that yielding frees among them */
+    uint32_t alone;  /* the request that runs alone, or PLAN_NOBODY */
     struct cost_shape shape;
     int64_t expect_ns;
 };

@@ -227,9 +227,12 @@ Test(golden, reference_tells_the_stories) {
     check_real(&exact, "stories15M-q8_0");
 }
 
+/* The largest model: half of all the time under a sanitizer, and no code that the others have not. */
+#ifndef __SANITIZE_ADDRESS__
 Test(golden, reference_chats) {
     check_real(&f16, "minimind2-small-q8_0");
 }
+#endif
 
 /* Activations of 8 bits where the weights have blocks, else floats. */
 static const struct judge cpu_8 = {"cpu", ENGINE_KV_F16, 1.0, 0.2, 0.8};

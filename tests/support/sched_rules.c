@@ -389,6 +389,23 @@ static void check_admissions(struct sim *s) {
     }
 }
 
+/* The pages of the last plan: what there was and what yields, without what is found idle and what rows take. */
+static void check_plan_pages(struct sim *s) {
+    const struct plan *p = &s->sched->plan;
+    int64_t left = p->n_available;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+        int64_t have = q->n_pages, all = plan_pages(p, q->n_computed + q->n_rows);
+
+        left += q->verdict == PLAN_YIELD ? q->n_sole : 0;
+        left -= q->admitted ? q->n_idle : 0;
+        left -= q->n_rows > 0 ? MAX(all - have, 0) : 0;
+    }
+    HOLD(s, NULL, YIELD,
+         p->n_rows == 0 || left == p->n_left); /* 0: a step of copies, without a plan */
+}
+
 static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
     return q->pace == PLAN_PACE_NORMAL ? p->itl_ns
            : q->pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
@@ -474,6 +491,7 @@ void rules_after(struct sim *s, int r) {
     check_yields(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
+        check_plan_pages(s);
         if (o->force_chunk == 0 && o->force_draft == 0)
             check_budget(s);
     }
