@@ -1,0 +1,72 @@
+/* More rows are sampled than the engine has room for at a time: in rounds. */
+
+#include <criterion/criterion.h>
+#include <unistd.h>
+#include "engine/engine.h"
+#include "tests/support/tiny_model.h"
+
+enum { LISTED = 20 };
+
+/* A prompt of LISTED rows, a sample of each with a list of its own. */
+static void run_listed(const char *path, uint32_t max_seqs, uint64_t digest[LISTED]) {
+    static int32_t bans[LISTED][4096], tokens[LISTED];
+    static struct engine_param param[LISTED];
+    struct engine_want want[LISTED];
+    uint32_t start[2] = {0, 2}, page[2] = {2, 1};
+    struct engine_seq seq = {.n_rows = LISTED, .feed = -1};
+    struct engine_result result;
+    struct gguf *file;
+    struct engine *e = NULL;
+    struct err err = {0};
+
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    struct engine_opts o = {.file = file,
+                            .backend = "cuda",
+                            .n_pages = 4,
+                            .page_tokens = 16,
+                            .max_rows = LISTED,
+                            .max_seqs = max_seqs,
+                            .max_wants = LISTED,
+                            .digest = true};
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    for (uint32_t i = 0; i < LISTED; i++) {
+        for (uint32_t k = 0; k < 4096; k++)
+            bans[i][k] = (int32_t)(i + k % 7);
+        tokens[i] = (int32_t)i;
+        param[i] = (struct engine_param){
+            .top_p = 1, .repetition = 1, .bans = bans[i], .n_bans = ARRAY_SIZE(bans[i])};
+        want[i] = (struct engine_want){.row = i, .param = i, .what = WANT_SAMPLE};
+    }
+    struct engine_batch b = {.step = 1,
+                             .n_rows = LISTED,
+                             .n_seqs = 1,
+                             .n_wants = LISTED,
+                             .n_params = LISTED,
+                             .token = tokens,
+                             .seq = &seq,
+                             .table[KV_GLOBAL] = {start, page},
+                             .want = want,
+                             .param = param};
+    cr_assert(engine_launch(e, &b) == 0 && engine_seal(e, 1) == 0);
+    cr_assert(engine_wait(e, 1, &result) == 0);
+    for (uint32_t i = 0; i < LISTED; i++) {
+        digest[i] = result.out[i].digest;
+        cr_expect(result.out[i].token < (int32_t)i || result.out[i].token > (int32_t)i + 6);
+    }
+    engine_free(e);
+    gguf_free(file);
+}
+
+/* With room for the lists of two sequences, a round has five wants: not a whole group of packed rows. */
+Test(cuda, rounds_may_begin_anywhere) {
+    struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1, .n_vocab = 40};
+    uint64_t digest[2][LISTED];
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    run_listed(path, LISTED, digest[0]);
+    run_listed(path, 2, digest[1]);
+    for (uint32_t i = 0; i < LISTED; i++)
+        cr_expect(digest[0][i] == digest[1][i], "want %u", i);
+    unlink(path);
+}
