@@ -62,21 +62,6 @@ struct talk {
     struct buf prompt, output;
 };
 
-static char *read_source(const char *name, size_t *len) {
-    char path[512];
-    const char *dir = getenv("WEFT_DATA");
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        cr_skip("WEFT_DATA has no templates");
-    char *text = calloc(1, TEXT_MAX);
-    cr_assert(text);
-    *len = fread(text, 1, TEXT_MAX - 1, f);
-    fclose(f);
-    return text;
-}
-
 static void talk_init(struct talk *t, const char *source, size_t len) {
     struct template *template = NULL;
     struct err err = {0};
@@ -286,7 +271,7 @@ Test(anthropic_turns, a_conversation_goes_on_where_it_ended_in_hermes_form) {
 Test(anthropic_turns, a_conversation_goes_on_where_it_ended) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         size_t len;
-        CLEANUP(freep) char *source = read_source(rows[i].file, &len);
+        CLEANUP(freep) char *source = world_template(rows[i].file, &len);
 
         run(rows[i].file, source, len, rows[i].end, rows[i].flags);
     }

@@ -82,22 +82,6 @@ Test(bend, calls_come_one_by_one_with_their_results) {
     ",{"                                                                                           \
     "\"role\":\"user\",\"content\":\"ask-nine\"}]"
 
-static char *read_source(const char *name, size_t *len) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512], *text = calloc(1, 1 << 18);
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
-    FILE *f = fopen(path, "rb");
-
-    if (!f) {
-        free(text);
-        cr_skip("WEFT_DATA has no templates");
-    }
-    *len = fread(text, 1, 1 << 18, f);
-    fclose(f);
-    return text;
-}
-
 static void use_template(struct world *w, const char *source, size_t len) {
     struct template *t = NULL;
     struct err err = {0};
@@ -139,7 +123,7 @@ Test(real, every_template_takes_what_agents_send) {
         struct world w;
         struct reply r;
         size_t len;
-        char *source = read_source(names[i], &len);
+        char *source = world_template(names[i], &len);
 
         use_template(&w, source, len);
         responses_ask(&w, AGENT, "x", &r);
@@ -173,7 +157,7 @@ Test(real, reasoning_goes_back_by_the_name_that_the_template_has) {
         struct world w;
         struct reply r;
         size_t len;
-        char *source = read_source(rows[i].name, &len);
+        char *source = world_template(rows[i].name, &len);
 
         use_template(&w, source, len);
         responses_ask(&w, fields, "x", &r);

@@ -581,22 +581,6 @@ Test(past, a_template_without_tools_gets_them_as_text) {
 
 /* ---- templates as they are shipped ---- */
 
-static char *read_source(const char *name, size_t *len) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512], *text = calloc(1, 1 << 18);
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
-    FILE *f = fopen(path, "rb");
-
-    if (!f) {
-        free(text);
-        cr_skip("WEFT_DATA has no templates");
-    }
-    *len = fread(text, 1, 1 << 18, f);
-    fclose(f);
-    return text;
-}
-
 Test(real, templates_get_the_past_and_calls_are_read) {
     static const struct {
         const char *name, *past, *output, *want;
@@ -630,7 +614,7 @@ Test(real, templates_get_the_past_and_calls_are_read) {
         struct world w;
         struct reply r;
         size_t len;
-        char *source = read_source(rows[i].name, &len);
+        char *source = world_template(rows[i].name, &len);
 
         use_template(&w, source, len);
         expect_render(&w, "{" PAST "," TOOLS "}",

@@ -43,22 +43,6 @@ static void start(struct world *w, const char *source, size_t len) {
     world_start(w);
 }
 
-static char *read_source(const char *name, size_t *len) {
-    const char *dir = getenv("WEFT_DATA");
-    char path[512];
-    char *text = calloc(1, 1 << 18);
-
-    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        free(text);
-        cr_skip("WEFT_DATA has no templates");
-    }
-    *len = fread(text, 1, 1 << 18, f);
-    fclose(f);
-    return text;
-}
-
 static void until_idle(struct world *w) {
     while (w->api->n_warm > 0)
         world_turn(w);
@@ -225,7 +209,7 @@ Test(warm, what_is_computed_ahead_begins_the_next_prompt) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct world w;
         size_t len;
-        CLEANUP(freep) char *source = read_source(rows[i].template, &len);
+        CLEANUP(freep) char *source = world_template(rows[i].template, &len);
 
         start(&w, source, len);
         uint32_t n = gain(&w, "", rows[i].output, false, rows[i].next, rows[i].template);
@@ -242,7 +226,7 @@ Test(warm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
         "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", "
         "\"arguments\": {\"pattern\": \"three\"}}\n</tool_call>";
     size_t len;
-    CLEANUP(freep) char *source = read_source("Qwen-Qwen3-0.6B", &len);
+    CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
     for (int back = 0; back < 2; back++) {
         struct world w;
@@ -283,7 +267,7 @@ Test(warm, messages_with_blocks_come_back_as_they_were_sent) {
         "\"input_schema\":{\"type\":\"object\",\"properties\":{\"pattern\":{"
         "\"type\":\"string\"}}}}],\"messages\":[" ASKED;
     size_t len;
-    CLEANUP(freep) char *source = read_source("Qwen-Qwen3-0.6B", &len);
+    CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
     for (size_t k = 0; k < ARRAY_SIZE(outputs); k++) {
         struct world w;
@@ -319,7 +303,7 @@ Test(warm, responses_are_continued_with_what_was_kept) {
         "\"type\":\"object\",\"properties\":{\"pattern\":{\"type\":"
         "\"string\"}}}}]";
     size_t len;
-    CLEANUP(freep) char *source = read_source("Qwen-Qwen3-0.6B", &len);
+    CLEANUP(freep) char *source = world_template("Qwen-Qwen3-0.6B", &len);
 
     for (size_t k = 0; k < ARRAY_SIZE(outputs); k++) {
         struct world w;

@@ -308,3 +308,20 @@ void world_get(struct world *w, const char *path, struct reply *r) {
     world_receive(w, fd, r);
     world_drop(w, fd);
 }
+
+#define TEMPLATE_MAX (1u << 20)
+
+char *world_template(const char *name, size_t *len) {
+    const char *dir = getenv("WEFT_DATA");
+    char path[512];
+
+    snprintf(path, sizeof(path), "%s/templates/%s.jinja", dir ? dir : "", name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        cr_skip("WEFT_DATA has no templates");
+    char *text = calloc(1, TEMPLATE_MAX);
+    cr_assert(text != NULL);
+    *len = fread(text, 1, TEMPLATE_MAX - 1, f);
+    fclose(f);
+    return text;
+}

@@ -49,3 +49,5 @@ void world_ask(struct world *w, const char *path, const char *body, struct reply
 void world_get(struct world *w, const char *path, struct reply *r);
 /* Value of a header in @head, "" when absent. */
 const char *reply_header(const struct reply *r, const char *name, char *out, size_t size);
+/* The source of chat template @name of the data set, malloc'd; skips the test where there is no data set. */
+char *world_template(const char *name, size_t *len);
