@@ -46,12 +46,11 @@ int sandbox_worker(void) {
         REFUSE_CALL(SYS_process_vm_writev),
         REFUSE_CALL(SYS_io_uring_setup),
         REFUSE_CALL(SYS_connect),
-        REFUSE_CALL(SYS_bind),
-        REFUSE_CALL(SYS_listen),
         REFUSE_CALL(SYS_mount),
         REFUSE_CALL(SYS_bpf),
         REFUSE_CALL(SYS_keyctl),
-        /* Sockets between processes of this machine only: logging and driver helpers use them. */
+        /* Sockets between processes of this machine only: logging and driver helpers use them. They may be bound and
+         * listened on: libcuda does so with an abstract one (cuda-uvmfd-...), and without it there is no device. */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
         LOAD(args[0]),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 1, 0),

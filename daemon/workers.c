@@ -378,12 +378,28 @@ static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const 
     return 0;
 }
 
+#define ENVIRONMENT_MAX 32u
+
+/* What a worker is told of the environment: where logs go, where the driver's library is, which devices it may see, and
+ * the switches of the backend that are for measurements. */
+static void choose_environment(char *out[ENVIRONMENT_MAX]) {
+    static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
+                                       "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
+    uint32_t n = 0;
+
+    for (char **e = environ; *e; e++)
+        for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+            if (strncmp(*e, kept[i], strlen(kept[i])) == 0 && n + 1 < ENVIRONMENT_MAX)
+                out[n++] = *e;
+    out[n] = NULL;
+}
+
 static int spawn(struct workers *w) {
     uv_stdio_container_t stdio[STDIO_MAX];
     uint32_t n_stdio = WORKER_FD_MODEL;
-    char exe[32], shards[16], journal[64];
+    char exe[32], shards[16];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
-    char *env[] = {getenv("JOURNAL_STREAM") ? journal : NULL, NULL}; /* base/log.c reads it */
+    char *env[ENVIRONMENT_MAX];
     uv_process_options_t o = {.exit_cb = on_process_exit,
                               .file = exe,
                               .args = args,
@@ -402,8 +418,7 @@ static int spawn(struct workers *w) {
     if (w->opts.disk_fd >= 0)
         stdio[n_stdio++] =
             (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->opts.disk_fd};
-    if (*env)
-        snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%s", getenv("JOURNAL_STREAM"));
+    choose_environment(env);
     for (int i = 0; i < 3; i++)
         stdio[i] =
             (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};

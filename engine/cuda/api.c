@@ -1,9 +1,27 @@
 #include "engine/cuda/cuda_api.h"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <stdio.h>
 
+/* The runtime asks for the driver's library by its name alone. Containers often have it in a folder that only an
+ * environment variable names; what has been opened from anywhere under that name is found by it. It stays open. */
+static void find_driver(void) {
+    static const char *const names[] = {"libcuda.so.1",
+                                        "/usr/local/nvidia/lib64/libcuda.so.1",
+                                        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                                        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+                                        "/usr/lib64/libcuda.so.1",
+                                        "/usr/lib/wsl/lib/libcuda.so.1",
+                                        "/run/opengl-driver/lib/libcuda.so.1"};
+    static void *found;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !found; i++)
+        found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+}
+
 static int count(int *n) {
+    find_driver();
     return (int)cudaGetDeviceCount(n);
 }
 
