@@ -55,6 +55,7 @@ struct slot {
     uint32_t n_refusals;      /* of this turn */
     uint64_t n_said;          /* tokens of the conversation, by the trace */
     int64_t begin_ns, due_ns; /* due: of the next request */
+    uint64_t wait; /* which of all waits this is: of those due at once, first come first */
     struct agents *all;
 };
 
@@ -69,8 +70,11 @@ struct agents {
     char key[TENANTS][96];
     struct bench_http *http;
     struct slot **slot;       /* [AGENTS_MAX] */
+    struct slot **due;        /* [AGENTS_MAX] those that wait: a heap, the next one first */
     uint32_t n_slots, n_left; /* left: agents whose job is not over */
-    int64_t next_due_ns, last_print_ns;
+    uint32_t n_due;
+    uint64_t n_waits;
+    int64_t last_print_ns;
     struct bench_tenants result;
     int error;
 };
@@ -99,10 +103,42 @@ static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
     return slot;
 }
 
+/* ---- who waits ---- */
+
+static bool is_before(const struct slot *a, const struct slot *b) {
+    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
+}
+
 static void wait_until(struct slot *slot, int64_t due_ns) {
+    struct agents *s = slot->all;
+    uint32_t i = s->n_due++;
+
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
-    slot->all->next_due_ns = MIN(slot->all->next_due_ns, due_ns);
+    slot->wait = s->n_waits++;
+    for (; i > 0 && is_before(slot, s->due[(i - 1) / 2]); i = (i - 1) / 2)
+        s->due[i] = s->due[(i - 1) / 2];
+    s->due[i] = slot;
+}
+
+/* The next one; there is one. */
+static struct slot *take_due(struct agents *s) {
+    struct slot *first = s->due[0], *last = s->due[--s->n_due];
+    uint32_t i = 0, child;
+
+    while ((child = 2 * i + 1) < s->n_due) {
+        child += child + 1 < s->n_due && is_before(s->due[child + 1], s->due[child]);
+        if (is_before(last, s->due[child]))
+            break;
+        s->due[i] = s->due[child];
+        i = child;
+    }
+    s->due[i] = last;
+    return first;
+}
+
+static int64_t next_due_ns(const struct agents *s) {
+    return s->n_due ? s->due[0]->due_ns : INT64_MAX;
 }
 
 /* ---- turns ---- */
@@ -302,19 +338,8 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
 }
 
 static void send_due(struct agents *s, int64_t now) {
-    if (now < s->next_due_ns)
-        return;
-    s->next_due_ns = INT64_MAX;
-    for (uint32_t i = 0; i < s->n_slots; i++) {
-        struct slot *slot = s->slot[i];
-
-        if (slot->state != SLOT_WAITING)
-            continue;
-        if (slot->due_ns <= now)
-            send_request(slot);
-        else
-            s->next_due_ns = MIN(s->next_due_ns, slot->due_ns);
-    }
+    while (!s->error && next_due_ns(s) <= now)
+        send_request(take_due(s));
 }
 
 static void print_progress(struct agents *s, int64_t now) {
@@ -349,13 +374,12 @@ static int drive(struct agents *s) {
     int64_t now = bench_now_ns(), end_ns = INT64_MAX;
 
     s->result.start_ns = s->last_print_ns = now;
-    s->next_due_ns = INT64_MAX;
     if (s->trace.until_ms)
         end_ns = now + (int64_t)(s->trace.until_ms * s->times * 1e6);
     begin_agents(s, now);
     while (s->n_left && !s->error && !interrupted && now < end_ns) {
         send_due(s, now);
-        int64_t wait_ns = MIN(s->next_due_ns, end_ns) - bench_now_ns();
+        int64_t wait_ns = MIN(next_due_ns(s), end_ns) - bench_now_ns();
         int r = bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500));
         if (r < 0)
             return r;
@@ -376,6 +400,7 @@ static void free_slots(struct agents *s) {
         free(s->slot[i]);
     }
     free(s->slot);
+    free(s->due);
 }
 
 static struct tenant *during(struct agents *s) {
@@ -425,8 +450,11 @@ static int replay(struct agents *s) {
     if (code != CLI_OK)
         return code;
     s->slot = calloc(AGENTS_MAX, sizeof(*s->slot));
-    if (!s->slot)
+    s->due = calloc(AGENTS_MAX, sizeof(*s->due));
+    if (!s->slot || !s->due) {
+        free_slots(s);
         return cli_fail("out of memory");
+    }
     sigaction(SIGINT, &action, NULL);
     int r = drive(s);
     s->http = bench_http_free(s->http);

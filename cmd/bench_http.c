@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
+#include "cmd/bench_poll.h"
 #include "cmd/bench_sse.h"
 
 #define REPLY_MAX ((size_t)64 << 20) /* bytes of a response that is not streamed */
+#define SPARE_MAX 256u /* handles kept for later requests: a new one costs much memory */
 
 struct http_transfer {
     struct bench_request *q;
@@ -25,6 +27,9 @@ struct http_transfer {
 
 struct bench_http {
     CURLM *multi;
+    struct bench_poll poll;
+    CURL *spare[SPARE_MAX];
+    uint32_t n_spare;
     struct curl_slist *headers;
     char *base, *post_url, *api_key;
     double timeout_s;
@@ -203,7 +208,11 @@ static void judge(struct http_transfer *t, CURLcode code) {
 
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     curl_multi_remove_handle(h->multi, t->easy);
-    curl_easy_cleanup(t->easy);
+    curl_easy_reset(t->easy); /* it points into what is freed here */
+    if (h->n_spare < SPARE_MAX)
+        h->spare[h->n_spare++] = t->easy;
+    else
+        curl_easy_cleanup(t->easy);
     curl_slist_free_all(t->headers);
     if (t->prev)
         t->prev->next = t->next;
@@ -272,8 +281,10 @@ int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, str
     if (!h->multi)
         return -ENOMEM;
     curl_multi_setopt(h->multi, CURLMOPT_MAXCONNECTS, 16384L);
-    *out = STEAL(h);
-    return 0;
+    r = bench_poll_init(&h->poll, h->multi);
+    if (r == 0)
+        *out = STEAL(h);
+    return r;
 }
 
 void bench_http_stop(struct bench_http *h) {
@@ -285,7 +296,10 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     if (!h)
         return NULL;
     bench_http_stop(h);
+    while (h->n_spare)
+        curl_easy_cleanup(h->spare[--h->n_spare]);
     curl_multi_cleanup(h->multi);
+    bench_poll_deinit(&h->poll);
     curl_slist_free_all(h->headers);
     free(h->base);
     free(h->post_url);
@@ -294,8 +308,8 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     return NULL;
 }
 
-static CURL *easy_new(const struct bench_http *h, const char *url) {
-    CURL *e = curl_easy_init();
+static CURL *easy_new(struct bench_http *h, const char *url) {
+    CURL *e = h->n_spare ? h->spare[--h->n_spare] : curl_easy_init();
 
     if (!e)
         return NULL;
@@ -308,8 +322,7 @@ static CURL *easy_new(const struct bench_http *h, const char *url) {
     return e;
 }
 
-static struct http_transfer *new_transfer(const struct bench_http *h,
-                                          const struct bench_request *q) {
+static struct http_transfer *new_transfer(struct bench_http *h, const struct bench_request *q) {
     struct http_transfer *t = calloc(1, sizeof(*t));
     bool own = q->api_key || q->session;
 
@@ -359,13 +372,10 @@ int bench_http_start(struct bench_http *h, struct bench_request *q) {
 }
 
 int bench_http_run(struct bench_http *h, int timeout_ms) {
-    int n_alive, left;
+    int left, r = bench_poll_run(&h->poll, timeout_ms);
     CURLMsg *msg;
 
-    if (curl_multi_perform(h->multi, &n_alive) != CURLM_OK)
-        return -EIO;
-    bool any = false;
-    while ((msg = curl_multi_info_read(h->multi, &left))) {
+    while (r == 0 && (msg = curl_multi_info_read(h->multi, &left))) {
         struct http_transfer *t;
         CURLcode code = msg->data.result;
 
@@ -374,11 +384,8 @@ int bench_http_run(struct bench_http *h, int timeout_ms) {
         judge(t, code);
         end_transfer(h, t);
         q->done(q); /* may start others */
-        any = true;
     }
-    if (any)
-        return 0; /* what done started must be sent before waiting */
-    return curl_multi_poll(h->multi, NULL, 0, timeout_ms, NULL) == CURLM_OK ? 0 : -EIO;
+    return r;
 }
 
 uint32_t bench_http_n_running(const struct bench_http *h) {

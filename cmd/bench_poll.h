@@ -1,0 +1,22 @@
+#pragma once
+
+/*
+ * bench_poll - waits for the sockets of a libcurl multi handle with epoll, so that a turn of the loop costs what has
+ * happened and not how many transfers there are: of thousands of streams a few move at a time.
+ */
+
+#include <curl/curl.h>
+#include <stdint.h>
+
+struct bench_poll {
+    CURLM *multi;
+    int epoll;
+    int64_t timer_ns; /* when libcurl wants to be called without an event; INT64_MAX: not */
+};
+
+/* Takes over the callbacks of @multi. 0 or -errno. */
+int bench_poll_init(struct bench_poll *p, CURLM *multi);
+void bench_poll_deinit(struct bench_poll *p); /* after @multi */
+
+/* Waits until something happens, at most @timeout_ms, and lets libcurl act on it. 0 or -errno. */
+int bench_poll_run(struct bench_poll *p, int timeout_ms);
