@@ -231,19 +231,56 @@ static bool is_choice(const char *choices, const char *text) {
     return false;
 }
 
+struct size_text {
+    char s[24];
+};
+
+static struct size_text size_text(uint64_t v) {
+    static const char *const units[] = {"", "K", "M", "G"};
+    struct size_text t;
+    int unit = 0;
+
+    for (; unit < 3 && v && v % 1024 == 0; unit++)
+        v /= 1024;
+    snprintf(t.s, sizeof(t.s), "%llu%s", (unsigned long long)v, units[unit]);
+    return t;
+}
+
 static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
     uint64_t v;
 
     if (parse_uint(text, o->type == OPTION_SIZE, &v) < 0 || v < o->min || v > o->max)
-        return err_set(err, 0, o->key, "%s: must be a whole number from %llu to %llu%s, not \"%s\"",
-                       o->key, (unsigned long long)o->min, (unsigned long long)o->max,
-                       o->type == OPTION_SIZE ? " (K, M, G may follow)" : "", text);
+        return o->type == OPTION_SIZE
+                   ? err_set(err, 0, o->key,
+                             "%s: must be a size from %s to %s, such as 512M or 4G, "
+                             "not \"%s\"",
+                             o->key, size_text(o->min).s, size_text(o->max).s, text)
+                   : err_set(err, 0, o->key,
+                             "%s: must be a whole number from %llu to %llu, not \"%s\"", o->key,
+                             (unsigned long long)o->min, (unsigned long long)o->max, text);
     memcpy(at, &v, sizeof(v));
+    return 0;
+}
+
+/* What a shell would have taken away or put in. */
+static int check_shell(const struct option *o, const char *text, struct err *err) {
+    size_t len = strlen(text);
+
+    if (text[0] == '~')
+        return err_set(err, 0, o->key,
+                       "%s: ~ is not expanded here: write the whole path, not \"%s\"", o->key,
+                       text);
+    if (len > 1 && (text[0] == '"' || text[0] == '\'') && text[len - 1] == text[0])
+        return err_set(err, 0, o->key, "%s: must be written without quotes, not %s", o->key, text);
     return 0;
 }
 
 static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
     char *at = (char *)c + o->offset;
+    int r = check_shell(o, text, err);
+
+    if (r < 0)
+        return r;
 
     switch (o->type) {
     case OPTION_STRING:
@@ -298,6 +335,16 @@ void config_deinit(struct config *c) {
     }
 }
 
+/* A key, or a flag with its @dashes, that there is not. */
+static int unknown(const char *dashes, const char *name, const char *what, struct err *err) {
+    const char *meant = config_meant(name);
+
+    return meant ? err_set(err, 0, name, "%s%.60s: unknown %s; is %s%s meant?", dashes, name, what,
+                           *dashes ? "--" : "", meant)
+                 : err_set(err, 0, name, "%s%.60s: unknown %s (weftd --help lists all)", dashes,
+                           name, what);
+}
+
 /* ---- file ---- */
 
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
@@ -305,10 +352,14 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
     const struct option *o = find(name);
 
     if (!o)
-        return err_set(err, 0, name, "%s: unknown key (weftd --help lists all)", name);
+        return unknown("", name, "key", err);
+    if (!*section)
+        return err_set(err, 0, name, "%s: needs the line [%s] above it", name, o->section);
     if (strcmp(o->section, section) != 0)
         return err_set(err, 0, name, "%s: belongs in section [%s], not [%s]", name, o->section,
                        section);
+    if (strstr(value, " #"))
+        return err_set(err, 0, name, "%s: a comment needs a line of its own", name);
     return set(ctx, o, value, err);
 }
 
@@ -323,8 +374,10 @@ static int flag_value(int argc, char **argv, int *i, char *key, size_t size, con
                       struct err *err) {
     const char *arg = argv[*i];
 
-    if (strncmp(arg, "--", 2) != 0)
-        return err_set(err, 0, "", "%s: not an option (weftd --help lists all)", arg);
+    if (arg[0] != '-')
+        return err_set(err, 0, "", "%s: not an option; a model is given with --model FILE", arg);
+    if (arg[1] != '-')
+        return unknown("-", arg + 1, "option", err);
     size_t len = strcspn(arg + 2, "=");
     if (len >= size)
         return err_set(err, 0, "", "%.40s...: unknown option", arg);
@@ -333,7 +386,7 @@ static int flag_value(int argc, char **argv, int *i, char *key, size_t size, con
     if (arg[2 + len] == '=') {
         *value = arg + 2 + len + 1;
     } else if (strcmp(key, "config") != 0 && !find(key)) {
-        return err_set(err, 0, key, "--%s: unknown option (weftd --help lists all)", key);
+        return unknown("--", key, "option", err);
     } else if (++*i >= argc) {
         return err_set(err, 0, key, "--%s: needs a value", key);
     } else {
@@ -370,7 +423,7 @@ static int read_flags(struct config *c, int argc, char **argv, bool config_only,
         const struct option *o = find(key);
         bool is_config = strcmp(key, "config") == 0;
         if (!o && !is_config)
-            return err_set(err, 0, key, "--%s: unknown option (weftd --help lists all)", key);
+            return unknown("--", key, "option", err);
         if (is_config && config_only)
             r = config_read_file(c, value, err);
         else if (!is_config && !config_only)
@@ -387,6 +440,14 @@ int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
     int r = read_flags(c, argc, argv, true, err);
 
     return r < 0 ? r : read_flags(c, argc, argv, false, err);
+}
+
+static bool is_address(const char *address) {
+    const char *colon = strrchr(address, ':');
+    uint64_t port;
+
+    return strncmp(address, "unix:", 5) == 0 ||
+           (colon && colon != address && parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
 }
 
 /* A listen address that only this machine reaches. */
@@ -422,75 +483,19 @@ int config_check(const struct config *c, struct err *err) {
         return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");
     if (!c->listen[0])
         return err_set(err, 0, "listen", "listen: at least one address is needed");
-    for (char *const *l = c->listen; *l; l++)
+    for (char *const *l = c->listen; *l; l++) {
+        if (!is_address(*l))
+            return err_set(err, 0, "listen",
+                           "listen: must be HOST:PORT, such as 127.0.0.1:8080, or unix:PATH, not "
+                           "\"%s\"",
+                           *l);
         if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
             return err_set(err, 0, "listen",
                            "listen: %s is reachable from other machines: give api-keys, or set "
                            "anonymous = yes to serve everyone",
                            *l);
+    }
     if (c->max_seqs > c->max_rows)
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
     return check_sources(c, err);
-}
-
-/* ---- printing ---- */
-
-void config_value(const struct config *c, const struct option *o, char *out, size_t size) {
-    const char *at = (const char *)c + o->offset;
-    char *const *list = (char *const *)(const void *)at;
-    uint64_t v;
-    size_t n = 0;
-
-    switch (o->type) {
-    case OPTION_STRING:
-    case OPTION_CHOICE:
-        snprintf(out, size, "%s", *list);
-        break;
-    case OPTION_LIST:
-        out[0] = 0;
-        for (; *list && n < size; list++)
-            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", *list);
-        break;
-    case OPTION_UINT:
-    case OPTION_SIZE:
-        memcpy(&v, at, sizeof(v));
-        snprintf(out, size, "%llu", (unsigned long long)v);
-        break;
-    case OPTION_BOOL:
-        snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
-        break;
-    }
-}
-
-void config_print(FILE *out) {
-    const char *section = "";
-
-    fprintf(
-        out,
-        "# Configuration of weftd. Every key with its default; each is also a flag: --key VALUE.\n"
-        "# Sizes take K, M and G. Keys marked (reload) are applied by SIGHUP.\n");
-    for (uint32_t i = 0; i < config_table_n; i++) {
-        const struct option *o = &config_table[i];
-
-        if (strcmp(section, o->section) != 0)
-            fprintf(out, "\n[%s]\n", o->section);
-        section = o->section;
-        fprintf(out, "\n# %s", o->help);
-        if (o->choices)
-            fprintf(out, " One of %s.", o->choices);
-        fprintf(out, "%s\n#%s =%s%s\n", o->reloads ? " (reload)" : "", o->key,
-                *o->initial ? " " : "", o->initial);
-    }
-}
-
-void config_help(FILE *out) {
-    fprintf(out, "usage: weftd --model FILE [--config FILE] [--KEY VALUE ...]\n"
-                 "       weftd --check-config | --print-config | --version | --help\n\n"
-                 "  --config FILE\n      Read options from an INI file first.\n");
-    for (uint32_t i = 0; i < config_table_n; i++) {
-        const struct option *o = &config_table[i];
-
-        fprintf(out, "  --%s %s%s%s%s\n      %s\n", o->key, o->choices ? o->choices : "VALUE",
-                *o->initial ? " (default " : "", o->initial, *o->initial ? ")" : "", o->help);
-    }
 }

@@ -76,6 +76,9 @@ int config_draft_source(const char *name);
 /* Rules between options, once all were read. */
 int config_check(const struct config *c, struct err *err);
 
+/* The key that a name which is none probably stands for: a misspelt one, or what other servers call it; NULL: unknown. */
+const char *config_meant(const char *name);
+
 void config_print(FILE *out); /* the default configuration file */
 void config_help(FILE *out);  /* the flags */
 

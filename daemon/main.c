@@ -8,6 +8,7 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/kvdisk.h"
+#include "daemon/memory.h"
 #include "daemon/service.h"
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
@@ -71,6 +73,24 @@ static bool is_temporary(int r) {
 static int fail(const struct err *err, int r) {
     fprintf(stderr, "weftd: %s\n", *err->message ? err->message : strerror(-r));
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
+}
+
+/* @r, with @err beginning with the name of the file it is about. */
+static int name_file(int r, const char *path, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
+        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
+    return r;
+}
+
+/* @r, with @err beginning with the key of the option it is about. */
+static int name_key(int r, const char *key, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, key, strlen(key)) != 0)
+        err_set(err, 0, key, "%s: %.350s", key, *e.message ? e.message : strerror(-r));
+    return r;
 }
 
 /* ---- stopping ---- */
@@ -190,10 +210,12 @@ static void apply_reload(struct front *f, struct config *next) {
 static int read_identities(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n = 0;
-    int r = *f->config.tenants ? tenants_read(f->config.tenants, &rows, &n, err) : 0;
+    int r = *f->config.tenants
+                ? name_key(tenants_read(f->config.tenants, &rows, &n, err), "tenants", err)
+                : 0;
 
     if (r == 0)
-        r = api_reload_keys(f->api, err);
+        r = name_key(api_reload_keys(f->api, err), "api-keys", err);
     return r < 0 ? r : api_set_tenants(f->api, rows, n);
 }
 
@@ -235,6 +257,21 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- starting ---- */
 
+/* Who asked for no limit should know that there is one. */
+static void warn_of_short_context(const struct front *f) {
+    struct gguf_str arch;
+    uint32_t context = 0;
+    char key[96];
+
+    if (f->config.max_context || gguf_string(f->file, "general.architecture", &arch) < 0)
+        return;
+    snprintf(key, sizeof(key), "%.*s.context_length", (int)MIN(arch.len, 64), arch.data);
+    if (gguf_u32(f->file, key, &context) == 0 && context > f->model.max_context)
+        log_event(WLOG_WARN, "short_context",
+                  "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
+                  f->model.max_context, context);
+}
+
 /* The worker serves: fill in what only it knows, say so. */
 static void on_ready(void *ctx, const struct msg_ready *m) {
     struct front *f = ctx;
@@ -258,6 +295,8 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
             return;
         }
     }
+    if (!f->was_ready)
+        warn_of_short_context(f);
     f->was_ready = true;
     api_set_health(f->api, API_SERVING);
     snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
@@ -297,11 +336,13 @@ static int read_text_file(const char *path, struct buf *out, struct err *err) {
     FILE *file = fopen(path, "re");
 
     if (!file)
-        return err_set(err, 0, "chat-template", "%s: cannot be read: %s", path, strerror(errno));
+        return err_set(err, 0, "chat-template", "chat-template: %s: cannot be read: %s", path,
+                       strerror(errno));
     while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
         r = buf_add(out, chunk, n);
     fclose(file);
-    return r < 0 ? err_set(err, 0, "chat-template", "%s: larger than 1 MiB", path) : 0;
+    return r < 0 ? err_set(err, 0, "chat-template", "chat-template: %s: larger than 1 MiB", path)
+                 : 0;
 }
 
 /* The chat template: the configured file, else the model's; a model may have none. */
@@ -321,7 +362,8 @@ static int open_template(struct front *f, struct err *err) {
     }
     f->model.template_source = s.data;
     f->model.template_len = s.len;
-    return template_new(&f->template, s.data, s.len, err);
+    return name_file(template_new(&f->template, s.data, s.len, err),
+                     *f->config.chat_template ? f->config.chat_template : f->config.model, err);
 }
 
 /* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write, and their last
@@ -337,25 +379,15 @@ static bool pools_mean(const struct gguf *g) {
     return gguf_u32(g, key, &type) == 0 && type == 1;
 }
 
-/* @r, with @err beginning with the name of the file it is about. */
-static int name_file(int r, const char *path, struct err *err) {
-    struct err e = *err;
-
-    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
-        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
-    return r;
-}
-
 static int open_model(struct front *f, struct err *err) {
     int r = gguf_open(&f->file, f->config.model, err);
 
     if (r == 0)
         r = tokenizer_new(&f->tokenizer, f->file, err);
+    r = name_file(r, f->config.model, err);
     if (r == 0)
         r = open_template(f, err);
-    if (r < 0)
-        return name_file(r, f->config.model, err);
-    if (*f->config.draft_model)
+    if (r == 0 && *f->config.draft_model)
         r = name_file(gguf_open(&f->draft, f->config.draft_model, err), f->config.draft_model, err);
     if (r < 0)
         return r;
@@ -463,20 +495,6 @@ static int open_listeners(struct front *f, struct err *err) {
     return r < 0 ? r : admin_listen_unix(f->admin, f->config.admin_socket, err);
 }
 
-/* A quarter of the memory that is available now. */
-static uint64_t default_kv_memory(void) {
-    unsigned long long kib = 4u << 20;
-    char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
-
-    while (file && fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kib * 1024 / 4;
-}
-
 static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int signum) {
     uv_signal_init(&f->loop, s);
     return uv_signal_start(s, cb, signum);
@@ -502,7 +520,7 @@ static int open_front(struct front *f, struct err *err) {
     o.file = f->file;
     o.draft = f->draft;
     o.disk_fd = f->disk_fd;
-    o.kv_memory = f->config.kv_memory ? f->config.kv_memory : default_kv_memory();
+    o.kv_memory = f->config.kv_memory ? f->config.kv_memory : memory_available() / 4;
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;
     workers_attach(f->workers, f->api);
@@ -560,21 +578,62 @@ static int serve(struct front *f) {
     return r;
 }
 
+/* Whether what the options name can be used, as far as that is quickly known. */
+static int check_files(struct front *f, struct err *err) {
+    const char *keys = f->config.api_keys;
+    int r = open_model(f, err);
+
+    if (r == 0 && *keys && access(keys, R_OK) < 0)
+        r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
+    if (r == 0)
+        printf("configuration is valid\n");
+    return r;
+}
+
+/* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
+static bool take_flag(int *argc, char **argv, const char *flag) {
+    for (int i = 1; i < *argc; i++) {
+        if (strcmp(argv[i], flag) != 0)
+            continue;
+        memmove(&argv[i], &argv[i + 1], sizeof(*argv) * (size_t)(*argc - i));
+        (*argc)--;
+        return true;
+    }
+    return false;
+}
+
+/* What is only printed: did it all arrive? */
+static int printed(void) {
+    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
+}
+
+/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is printed. */
+static void open_standard(void) {
+    int fd;
+
+    do {
+        fd = open("/dev/null", O_RDONLY);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
-    bool check = argc > 1 && strcmp(argv[argc - 1], "--check-config") == 0;
     int r;
 
+    open_standard();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
-    if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return config_help(stdout), 0;
-    if (argc > 1 && strcmp(argv[1], "--print-config") == 0)
-        return config_print(stdout), 0;
-    if (argc > 1 && strcmp(argv[1], "--version") == 0)
-        return printf("weftd %s\n", WEFT_VERSION), 0;
-    f.argc = check ? argc - 1 : argc;
+    if (take_flag(&argc, argv, "--help") || take_flag(&argc, argv, "-h"))
+        return config_help(stdout), printed();
+    if (take_flag(&argc, argv, "--print-config"))
+        return config_print(stdout), printed();
+    if (take_flag(&argc, argv, "--version") || take_flag(&argc, argv, "-V"))
+        return printf("weftd %s\n", WEFT_VERSION), printed();
+    bool check = take_flag(&argc, argv, "--check-config");
+    f.argc = argc;
     f.argv = argv;
     if ((r = config_init(&f.config)) < 0 ||
         (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
@@ -582,9 +641,10 @@ int main(int argc, char **argv) {
         return fail(&err, r);
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n_rows;
-    if (*f.config.tenants && (r = tenants_read(f.config.tenants, &rows, &n_rows, &err)) < 0)
+    if (*f.config.tenants &&
+        (r = name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants", &err)) < 0)
         return fail(&err, r);
     if (check)
-        return printf("configuration is valid\n"), 0;
+        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : printed();
     return serve(&f);
 }

@@ -120,6 +120,51 @@ Test(config, unknown_key_is_named_with_file_and_line) {
     expect_error("[engine]\nthreads = 1\nthread = 2\n", 3, "thread: unknown key");
 }
 
+Test(config, names_of_other_servers_and_slips_are_answered_with_ours) {
+    static const struct {
+        const char *said, *meant;
+    } names[] = {{"kvpages", "kv-pages"},     {"modle", "model"},    {"port", "listen"},
+                 {"ctx-size", "max-context"}, {"thread", "threads"}, {"m", "model"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        cr_assert_not_null(config_meant(names[i].said), "%s", names[i].said);
+        cr_expect_str_eq(config_meant(names[i].said), names[i].meant);
+    }
+    cr_expect_null(config_meant("nothing-of-the-kind"));
+    cr_expect_null(config_meant(""));
+    cr_expect_null(config_meant("a-name-that-is-much-longer-than-any-key-that-there-could-be"));
+}
+
+Test(config, what_a_shell_would_have_done_is_refused) {
+    expect_error("[model]\nmodel = \"/m.gguf\"\n", 2, "without quotes");
+    unlink(path);
+    expect_error("[model]\nmodel = ~/m.gguf\n", 2, "the whole path");
+    unlink(path);
+    expect_error("[engine]\nthreads = 4 # four\n", 2, "a line of its own");
+    unlink(path);
+    expect_error("threads = 4\n", 1, "needs the line [engine] above it");
+}
+
+Test(config, address_without_host_or_port_says_how_one_looks) {
+    static char *const wrong[] = {"8080",       ":8080",           "127.0.0.1",
+                                  "127.0.0.1:", "127.0.0.1:65536", "localhost:x"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        char *argv[] = {"weftd", "--model", "m.gguf", "--listen", wrong[i], NULL};
+
+        cr_assert_eq(config_read_args(&config, 5, argv, &err), 0);
+        cr_expect_eq(config_check(&config, &err), -EINVAL, "%s", wrong[i]);
+        cr_expect(strstr(err.message, "must be HOST:PORT"), "%s", err.message);
+    }
+}
+
+Test(config, file_without_its_flag_is_pointed_to_the_flag) {
+    char *argv[] = {"weftd", "m.gguf", NULL};
+
+    cr_expect_eq(config_read_args(&config, 2, argv, &err), -EINVAL);
+    cr_expect(strstr(err.message, "--model FILE"), "%s", err.message);
+}
+
 Test(config, key_in_the_wrong_section_is_named) {
     expect_error("[log]\nthreads = 1\n", 2, "belongs in section [engine]");
 }
@@ -132,6 +177,8 @@ Test(config, wrong_types_and_ranges_say_what_is_allowed) {
     expect_error("[engine]\nthreads = -1\n", 2, "whole number from 0 to 1024");
     unlink(path);
     expect_error("[limits]\nmax-body = 99999999999999999999G\n", 2, "max-body");
+    unlink(path);
+    expect_error("[limits]\nmax-body = 4GB\n", 2, "a size from 1K to 1G, such as 512M");
     unlink(path);
     expect_error("[engine]\nbackend = gpu\n", 2, "auto|cpu|cuda|reference");
     unlink(path);

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from weftd import BACKEND, Skip, Weftd, has_device, main, parallel, program, random_tokens, tiny_model
+from weftd import BACKEND, Skip, UnixConnection, Weftd, has_device, main, parallel, program, random_tokens, tiny_model
 
 LONG = {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
@@ -91,6 +91,40 @@ def test_model_that_needs_more_memory_than_there_is_is_refused():
     r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--backend", "cpu", "--kv-memory", "4000G")
     assert r.returncode == 78 and "does not fit" in r.stderr and tiny_model() in r.stderr, r
     assert r.stderr.count("error") == 0, r.stderr
+
+
+def test_daemon_without_standard_descriptors_serves():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/http.sock"
+        p = subprocess.Popen(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', program("weftd"), "--model", tiny_model(),
+                              "--backend", BACKEND, "--listen", "unix:" + path])
+        try:
+            while True:
+                assert p.poll() is None, p.returncode
+                connection = UnixConnection(path, 30)
+                try:
+                    connection.request("GET", "/health")
+                    if connection.getresponse().status == 200:
+                        break
+                except OSError:
+                    pass
+                finally:
+                    connection.close()
+                time.sleep(0.05)
+            p.send_signal(signal.SIGTERM)
+            assert p.wait(30) == 0
+        finally:
+            p.kill()
+            p.wait()
+
+
+def test_check_config_stands_anywhere_and_opens_what_is_named():
+    for flags in (["--check-config", "--model", tiny_model()], ["--model", tiny_model(), "--check-config"]):
+        r = run_weftd(*flags)
+        assert r.returncode == 0 and "valid" in r.stdout and not r.stderr, r
+    for flags, part in ((["--model", "/nonexistent.gguf"], "/nonexistent.gguf"), (["--model", tiny_model(), "--api-keys", "/nonexistent"], "api-keys: /nonexistent")):
+        r = run_weftd("--check-config", *flags)
+        assert r.returncode == 78 and part in r.stderr and r.stderr.count("\n") == 1, r
 
 
 def test_sigterm_lets_streams_finish_and_takes_no_new_connections():
