@@ -2,6 +2,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,12 +16,16 @@
 /*
  * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
  * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY.
- * A log that cannot be written is dropped: serving never waits for it.
+ * A log that cannot be written is dropped: serving never waits for it. stderr may be a pipe that nobody reads or a
+ * terminal that was stopped, and whether writes to it wait is a flag that is shared with whoever else has it:
+ * therefore it is opened once more, for this process alone.
  */
 
 static enum log_level max_level = WLOG_INFO;
 static const char *process_name = "weft";
 static int journal_fd = -1;
+static int out_fd = -1; /* stderr, opened again */
+static uint64_t n_dropped;
 
 /* A terminal started by a service inherits the variable too: it must name what stderr is now. */
 static bool stderr_is_journal(void) {
@@ -44,9 +50,19 @@ static int open_journal(void) {
     return fd;
 }
 
+static int open_again(void) {
+    struct stat st;
+
+    if (fstat(STDERR_FILENO, &st) < 0 || !(S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)))
+        return -1;
+    return open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
 void log_init(enum log_level max, const char *process) {
     max_level = max;
     process_name = process;
+    if (out_fd < 0)
+        out_fd = open_again();
     if (journal_fd < 0)
         journal_fd = open_journal();
 }
@@ -109,6 +125,31 @@ static void send_journal(enum log_level level, const char *event, const char *pa
     (void)!send(journal_fd, msg, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/* Whether all of it was taken. Where stderr could not be opened again it is asked first, which another process that writes to
+ * it too can make wrong. */
+static bool put_now(const char *line, size_t len) {
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    if (out_fd >= 0)
+        return write(out_fd, line, len) == (ssize_t)len;
+    if (poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT))
+        return false;
+    ssize_t n = send(STDERR_FILENO, line, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == ENOTSOCK)
+        n = write(STDERR_FILENO, line, len);
+    return n == (ssize_t)len;
+}
+
+void log_line(const char *line) {
+    char text[100];
+    int n = snprintf(text, sizeof(text), "warn %s log_dropped lines=%llu\n", process_name,
+                     (unsigned long long)n_dropped);
+
+    if (n_dropped && put_now(text, (size_t)n))
+        n_dropped = 0;
+    n_dropped += n_dropped || !put_now(line, strlen(line));
+}
+
 void log_event(enum log_level level, const char *event, const char *fmt, ...) {
     static const char *const names[] = {
         [WLOG_ERROR] = "error", [WLOG_WARN] = "warn", [WLOG_INFO] = "info", [WLOG_DEBUG] = "debug"};
@@ -127,5 +168,5 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
     }
     int n = snprintf(line, sizeof(line), "%s %s %s %s\n", names[level], process_name, event, pairs);
     if (n > 0)
-        (void)!write(STDERR_FILENO, line, MIN((size_t)n, sizeof(line) - 1));
+        log_line(line);
 }

@@ -15,6 +15,10 @@ enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 void log_init(enum log_level max, const char *process); /* @process: "front", "worker" */
 void log_set_level(enum log_level max);
 
+/* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and counted; the number is told when
+ * there is room again. */
+void log_line(const char *line);
+
 /* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces;
  * a value with spaces is put in double quotes by the caller. */
 void log_event(enum log_level level, const char *event, const char *fmt, ...) PRINTF(3, 4);

@@ -302,7 +302,8 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
     snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
     service_status(status);
     service_ready();
-    fprintf(stderr, "ready %s\n", f->url);
+    snprintf(status, sizeof(status), "ready %s\n", f->url);
+    log_line(status);
 }
 
 static void on_refused(void *ctx, const char *why, int r) {

@@ -76,7 +76,7 @@ class UnixConnection(http.client.HTTPConnection):
 class Weftd:
     """A running daemon; use as a context manager. Its log is in .log; a test that fails should print it."""
 
-    def __init__(self, *flags, model=None, env=None, wait=True, popen=None):
+    def __init__(self, *flags, model=None, env=None, wait=True, popen=None, stderr=None):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-e2e-")
         self.admin = os.path.join(self.folder.name, "admin.sock")
         self.log_path = os.path.join(self.folder.name, "log")
@@ -89,7 +89,7 @@ class Weftd:
             command += ["--listen", "127.0.0.1:0"]
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
-                command + [str(f) for f in flags], stderr=log, env={**os.environ, **(env or {})}, **(popen or {})
+                command + [str(f) for f in flags], stderr=log if stderr is None else stderr, env={**os.environ, **(env or {})}, **(popen or {})
             )
         if wait:
             self.wait_ready()
@@ -178,6 +178,29 @@ class Weftd:
 
     def stats(self):
         return self.admin_request("GET", "/stats")[1]
+
+    def stats_or_none(self):
+        """None where nobody listens yet."""
+        try:
+            return self.stats()
+        except OSError:
+            return None
+
+    def listening_port(self):
+        """Of the front, as the system knows it, where its log cannot be read."""
+        inodes = set()
+        folder = f"/proc/{self.process.pid}/fd"
+        for fd in os.listdir(folder):
+            try:
+                inodes.add(os.readlink(os.path.join(folder, fd)))
+            except OSError:
+                pass
+        with open("/proc/net/tcp") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                    return int(fields[1].split(":")[1], 16)
+        raise AssertionError("it does not listen")
 
     def worker_pid(self):
         return self.stats()["worker"]["pid"]
