@@ -2,8 +2,11 @@
  * weftctl - talks to a running weftd through its admin socket.
  */
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
@@ -15,6 +18,7 @@ static const char help[] =
     "  why ID                     what was decided about one, also when it has ended; or its "
     "x-request-id\n"
     "  cancel ID                  end one of them\n"
+    "  dump FILE                  write the flight recorder, which weft-sim replay runs again\n"
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    who uses what\n"
     "  reload                     read configuration, keys and tenants again\n"
@@ -183,6 +187,29 @@ static int run_why(struct call *c) {
     return answer(c, path, ctl_show_why);
 }
 
+static int write_file(const char *path, const struct buf *file) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    ssize_t n = 0;
+
+    for (size_t at = 0; fd >= 0 && at < file->len && n >= 0; at += (size_t)n)
+        n = write(fd, file->data + at, file->len - at);
+    if (fd < 0 || n < 0 || close(fd) < 0)
+        return cli_fail("%s: %s", path, strerror(errno));
+    printf("%s: %zu bytes\n", path, file->len);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+static int run_dump(struct call *c) {
+    CLEANUP(buf_deinit) struct buf file = {0};
+    struct err err = {0};
+
+    if (c->argc != 1 || !*c->argv[0])
+        return cli_usage("dump takes the name of a file to write");
+    buf_init(&file, CTL_REPLY_MAX);
+    int r = ctl_call(c->ctl, "GET", "/flight", &file, &err);
+    return r == CTL_OK ? write_file(c->argv[0], &file) : finish(r, &err);
+}
+
 static int run_drain(struct call *c) {
     return c->argc > 0 ? cli_usage("drain takes no arguments") : post(c, "/drain", "draining");
 }
@@ -212,6 +239,7 @@ static const struct {
     {"stats", run_stats},     {"requests", run_requests}, {"cancel", run_cancel},
     {"health", run_health},   {"drain", run_drain},       {"top", run_top},
     {"tenants", run_tenants}, {"why", run_why},           {"reload", run_reload},
+    {"dump", run_dump},
 };
 
 static int dispatch(const char *socket, struct call *c) {

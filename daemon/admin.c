@@ -11,10 +11,11 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "daemon/admin_json.h"
+#include "proto/flight_file.h"
 
 /*
  * A small HTTP server of its own: it must answer when the API's connection limit is reached, knows no
- * keys and has four routes. Requests carry no bodies; a connection serves one request at a time and a
+ * keys and has a handful of routes. Requests carry no bodies; a connection serves one request at a time and a
  * watched one sends until its client leaves.
  */
 
@@ -96,8 +97,8 @@ static void on_written(uv_write_t *w, int status) {
 }
 
 /* Sends the concatenation of @head and @body. */
-static void send_text(struct conn *c, const char *head, const char *body) {
-    size_t n_head = strlen(head), n_body = strlen(body);
+static void send_bytes(struct conn *c, const char *head, const char *body, size_t n_body) {
+    size_t n_head = strlen(head);
     struct reply *r = malloc(sizeof(*r) + n_head + n_body);
 
     if (!r || c->pipe.write_queue_size > OUT_MAX) {
@@ -113,6 +114,10 @@ static void send_text(struct conn *c, const char *head, const char *body) {
         free(r);
         close_conn(c);
     }
+}
+
+static void send_text(struct conn *c, const char *head, const char *body) {
+    send_bytes(c, head, body, strlen(body));
 }
 
 static const char *reason(int status) {
@@ -232,6 +237,23 @@ static void get_tenants(struct conn *c, const char *query) {
     respond_own(c, admin_json_tenants(&c->admin->opts));
 }
 
+static void get_flight(struct conn *c, const char *query) {
+    CLEANUP(buf_deinit) struct buf file;
+    char head[256];
+
+    (void)query;
+    buf_init(&file, FLIGHT_FILE_MAX);
+    if (workers_dump(c->admin->opts.workers, &file) < 0) {
+        respond_error(c, 500, "out of memory");
+        return;
+    }
+    snprintf(head, sizeof(head),
+             "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
+             "Content-Length: %zu\r\n%s\r\n",
+             file.len, c->close_after ? "Connection: close\r\n" : "");
+    send_bytes(c, head, file.data, file.len);
+}
+
 static void post_reload(struct conn *c, const char *query) {
     struct err err = {0};
     int r = c->admin->opts.reload(c->admin->opts.ctx, &err);
@@ -288,6 +310,7 @@ static const struct route {
     {"/stats", HTTP_GET, get_stats},     {"/requests", HTTP_GET, get_requests},
     {"/health", HTTP_GET, get_health},   {"/tenants", HTTP_GET, get_tenants},
     {"/reload", HTTP_POST, post_reload}, {"/drain", HTTP_POST, post_drain},
+    {"/flight", HTTP_GET, get_flight},
 };
 
 static void serve(struct conn *c) {
@@ -311,7 +334,7 @@ static void serve(struct conn *c) {
     }
     respond_error(c, 404,
                   "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, "
-                  "/health, /reload, /drain");
+                  "/health, /flight, /reload, /drain");
 }
 
 /* ---- parsing ---- */

@@ -141,6 +141,9 @@ const struct option config_table[] = {
          "Compute a digest of every token's logits and allow \"logits_digest\" in requests."),
 
     CHOICE("log", "log-level", log_level, "info", "error|warn|info|debug", true, "What is logged."),
+    STRING("log", "fault-dir", fault_dir, "",
+           "A folder for what was decided before a worker died (weft-sim replay), the last eight "
+           "times; empty: $STATE_DIRECTORY, which systemd sets, or else none."),
 };
 const uint32_t config_table_n = ARRAY_SIZE(config_table);
 

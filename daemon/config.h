@@ -37,7 +37,7 @@ struct config {
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
     bool digests;
     /* log */
-    char *log_level;
+    char *log_level, *fault_dir;
 };
 
 enum option_type {

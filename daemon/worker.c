@@ -14,7 +14,7 @@
 #include "daemon/compiler.h"
 #include "daemon/sandbox.h"
 #include "engine/engine.h"
-#include "proto/flight.h"
+#include "proto/flight_tape.h"
 #include "proto/messages.h"
 #include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
@@ -218,6 +218,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .tokenizer = w->tokenizer,
         .suspects = w->suspects,
         .flight = w->flight,
+        .tape = flight_tape_of(w->flight),
+        .tape_bytes = FLIGHT_TAPE_BYTES,
         .draft_engine = w->draft,
         .constraints = compiler_source(w->compiler),
         .disk = disk_of(w, m),
@@ -434,7 +436,7 @@ int worker_main(int argc, char **argv) {
     buf_init(&w.out, EVENTS_MAX);
     w.suspects =
         mmap(NULL, sizeof(*w.suspects), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS, 0);
-    w.flight = mmap(NULL, sizeof(*w.flight), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS,
+    w.flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS,
                     FLIGHT_OFFSET);
     if (w.suspects == MAP_FAILED || w.flight == MAP_FAILED)
         return WORKER_CHANNEL;
@@ -451,6 +453,6 @@ int worker_main(int argc, char **argv) {
     buf_deinit(&w.out);
     chan_deinit(&w.chan);
     munmap(w.suspects, sizeof(*w.suspects));
-    munmap(w.flight, sizeof(*w.flight));
+    munmap(w.flight, FLIGHT_BYTES);
     return r;
 }

@@ -12,6 +12,7 @@
 #include "base/chan.h"
 #include "base/log.h"
 #include "daemon/worker.h"
+#include "proto/flight_file.h"
 
 #define QUEUE_MAX (64u << 20)
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
@@ -21,6 +22,7 @@
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 5000
 #define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
+#define FAULT_FILES 8  /* of the last deaths */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
 static_assert(sizeof(struct suspects) <= FLIGHT_OFFSET, "they do not overlap");
@@ -341,9 +343,32 @@ static void give_up(struct workers *w, int signal) {
     }
 }
 
+/* What was decided before the worker died is kept in a file, while it is known. */
+static void dump_fault(struct workers *w, char *path, size_t size) {
+    const char *state = getenv("STATE_DIRECTORY"), *dir = w->opts.config->fault_dir;
+    CLEANUP(buf_deinit) struct buf file;
+
+    *path = 0;
+    dir = *dir ? dir : state;
+    if (!dir || !*dir)
+        return;
+    snprintf(path, size, "%.200s/fault-%u.flight", dir, w->n_deaths % FAULT_FILES);
+    buf_init(&file, FLIGHT_FILE_MAX);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = fd >= 0 && workers_dump(w, &file) == 0 &&
+              write(fd, file.data, file.len) == (ssize_t)file.len;
+    if (!ok)
+        log_event(WLOG_WARN, "fault_not_written", "path=\"%s\" error=\"%s\"", path,
+                  strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    *path = ok ? *path : 0;
+}
+
 static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     struct chan_frame f;
+    char path[256] = "";
 
     /* What it said before it died still counts. */
     while (w->poll_open && chan_recv(&w->chan, &f) == 0)
@@ -354,10 +379,13 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         set_state(w, WORKERS_DOWN);
         w->n_deaths++;
         blame(w);
+        if (served)
+            dump_fault(w, path, sizeof(path));
         /* The reason why no worker ever served is the front's last line: main.c says it. */
         log_event(!w->served && *w->refusal ? WLOG_DEBUG : WLOG_ERROR, "worker_died",
-                  "pid=%d status=%lld signal=%d hang=%d suspects=%u%s%s%s", p->pid,
+                  "pid=%d status=%lld signal=%d hang=%d suspects=%u%s%s%s%s%s%s", p->pid,
                   (long long)status, signal, w->killed_for_hang, w->suspects->n,
+                  *path ? " flight=\"" : "", path, *path ? "\"" : "",
                   *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");
         if (served)
             api_worker_down(w->api);
@@ -514,12 +542,12 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     w->suspects_fd = memfd_create("weft-suspects", MFD_CLOEXEC);
     if (w->exe_fd < 0 || w->suspects_fd < 0 ||
-        ftruncate(w->suspects_fd, FLIGHT_OFFSET + sizeof(struct flight)) < 0)
+        ftruncate(w->suspects_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     w->suspects =
         mmap(NULL, sizeof(struct suspects), PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, 0);
-    w->flight = mmap(NULL, sizeof(struct flight), PROT_READ | PROT_WRITE, MAP_SHARED,
-                     w->suspects_fd, FLIGHT_OFFSET);
+    w->flight =
+        mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, FLIGHT_OFFSET);
     if (w->suspects == MAP_FAILED || w->flight == MAP_FAILED)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     uv_timer_init(o->loop, &w->watch);
@@ -566,7 +594,7 @@ struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
     munmap(w->suspects, sizeof(struct suspects));
-    munmap(w->flight, sizeof(struct flight));
+    munmap(w->flight, FLIGHT_BYTES);
     close(w->exe_fd);
     close(w->suspects_fd);
     buf_deinit(&w->out);
@@ -576,6 +604,10 @@ struct workers *workers_free(struct workers *w) {
 
 const struct flight *workers_flight(const struct workers *w) {
     return w->flight;
+}
+
+int workers_dump(const struct workers *w, struct buf *out) {
+    return flight_file_write(out, w->flight, WEFT_VERSION, clock_now(w->opts.clock));
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {

@@ -54,4 +54,6 @@ void workers_stop(struct workers *w); /* kills the worker; no new one is started
 
 /* What was decided lately; written by the worker meanwhile, so what is taken from it is checked. */
 const struct flight *workers_flight(const struct workers *w);
+/* All of it, as proto/flight_file.h has it. 0, -errno. */
+int workers_dump(const struct workers *w, struct buf *out);
 void workers_stats(const struct workers *w, struct workers_stats *out);

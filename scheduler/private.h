@@ -58,6 +58,7 @@ struct sched {
     int64_t checked_ns;                  /* when the pager was last checked */
     bool lost;                           /* the engine */
     struct msg_stats stats;              /* its counters */
+    struct buf record;                   /* of the flight recorder: the plan being made */
 };
 
 static inline uint32_t sched_n_flights(const struct sched *s) {

@@ -1,5 +1,7 @@
 #include "scheduler/recorder.h"
 
+#include "proto/flight_tape.h"
+#include "scheduler/plan_tape.h"
 #include "scheduler/private.h"
 
 static enum why why_of(const struct plan_req *q) {
@@ -47,6 +49,27 @@ void recorder_plan(struct sched *s, int64_t now) {
             !request_is_warm(s->planned[i]))
             note(s, s->planned[i], why_of(q), q->n_rows, 0, now);
     }
+}
+
+void recorder_asks(struct sched *s) {
+    const struct plan *p = &s->plan;
+
+    if (!s->opts.tape)
+        return;
+    buf_clear(&s->record);
+    if (plan_tape_begin(&s->record, p, s->n_launched + 1, clock_now(s->clock)) < 0) {
+        buf_clear(&s->record); /* no memory, no record */
+        return;
+    }
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
+        plan_tape_items(&s->record)[i].id = s->planned[i]->id;
+}
+
+void recorder_decided(struct sched *s) {
+    if (!s->opts.tape || s->record.len == 0)
+        return;
+    plan_tape_end(&s->record, &s->plan);
+    flight_tape_write(s->opts.tape, s->opts.tape_bytes, s->record.data, (uint32_t)s->record.len);
 }
 
 void recorder_step(struct sched *s, const struct batch *t, int64_t ns, int64_t now) {

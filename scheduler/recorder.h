@@ -14,6 +14,9 @@ void recorder_came(struct sched *s, struct request *r);
 void recorder_ended(struct sched *s, struct request *r, enum finish_reason why);
 void recorder_preempted(struct sched *s, struct request *r, uint32_t n_pages);
 void recorder_admitted(struct sched *s, struct request *r);
+/* Before and after plan_step(): all that it is told, and what it decides. */
+void recorder_asks(struct sched *s);
+void recorder_decided(struct sched *s);
 /* After a plan was applied: its verdicts. */
 void recorder_plan(struct sched *s, int64_t now);
 /* A step has ended. */

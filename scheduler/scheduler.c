@@ -160,6 +160,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->news);
     cost_init(&s->cost);
     estimate_init(&s->estimate);
+    buf_init(&s->record, opts->tape_bytes);
     int r = init(s);
     if (r < 0)
         return r;
@@ -192,6 +193,7 @@ struct sched *sched_free(struct sched *s) {
     turns_deinit(s);
     retain_deinit(&s->retain);
     warm_deinit(&s->warm);
+    buf_deinit(&s->record);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);

@@ -67,7 +67,9 @@ struct sched_opts {
     uint64_t hash_seed;
     uint32_t hash_bits;                /* tests: cut hashes of pages collide; 0: all bits */
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
-    struct flight *flight;             /* NULL, or what is decided is written there */
+    struct flight *flight;             /* NULL, or what is decided is written there, */
+    struct flight_tape *tape;          /* and whole plans there, */
+    uint32_t tape_bytes;               /* in so many bytes */
     struct suspects *suspects;         /* NULL, or the shared page */
     struct sched_disk disk;
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */

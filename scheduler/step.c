@@ -444,7 +444,9 @@ static int plan(struct sched *s, int64_t now) {
     for (;;) {
         assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);
+        recorder_asks(s);
         plan_step(p);
+        recorder_decided(s);
         /* Who must be alone and who drafts waits until nothing is under way. */
         if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_flights(s) > 0)
             return 1;

@@ -1,7 +1,9 @@
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/util.h"
-#include "proto/flight.h"
+#include "proto/flight_file.h"
 
 static struct flight f;
 static struct flight_record r[64];
@@ -75,4 +77,148 @@ Test(flight, garbage_is_not_believed) {
     cr_expect_leq(flight_story(&f, 0, r, 64), 64);
     for (int why = 0; why <= WHY_N; why++)
         cr_expect(*flight_name((enum why)why) && *flight_text((enum why)why));
+}
+
+/* ---- the tape ---- */
+
+#define RING 1024u
+
+static uint64_t tape_memory[(sizeof(struct flight_tape) + RING) / sizeof(uint64_t)];
+static struct flight_tape *tape = (struct flight_tape *)tape_memory;
+
+/* Record @i: as many bytes as it says, all of them its number. */
+static void write_record(uint32_t i) {
+    uint8_t data[100];
+
+    memset(data, (int)i, sizeof(data));
+    flight_tape_write(tape, RING, data, i % 89 + 1);
+}
+
+/* Checks that the tape has whole records that follow each other up to @last; how many. */
+static uint32_t check_records(uint32_t last) {
+    CLEANUP(buf_deinit) struct buf out;
+    uint32_t n = 0, len;
+
+    buf_init(&out, 1 << 20);
+    cr_assert_eq(flight_tape_read(tape, RING, &out), 0);
+    for (size_t at = 0; at < out.len; at += sizeof(len) + len, n++)
+        memcpy(&len, out.data + at, sizeof(len));
+    for (uint32_t i = last + 1 - n, at = 0; i <= last; i++, at += (uint32_t)sizeof(len) + len) {
+        memcpy(&len, out.data + at, sizeof(len));
+        cr_assert_eq(len, i % 89 + 1);
+        for (uint32_t k = 0; k < len; k++)
+            cr_assert_eq((uint8_t)out.data[at + sizeof(len) + k], (uint8_t)i);
+    }
+    return n;
+}
+
+Test(flight, the_tape_has_the_last_records_whole) {
+    memset(tape_memory, 0, sizeof(tape_memory));
+    cr_assert_eq(check_records(0), 0);
+    for (uint32_t i = 1; i < 2000; i++) {
+        write_record(i);
+        cr_assert_geq(check_records(i), MIN(i, RING / 98 - 1));
+    }
+}
+
+Test(flight, what_a_dead_writer_left_half_written_is_not_read) {
+    for (uint32_t n = 0; n < 108; n++) {
+        memset(tape_memory, 0, sizeof(tape_memory));
+        for (uint32_t i = 1; i <= 200; i++)
+            write_record(i);
+        tape->n_begun += 108; /* it dies behind byte n */
+        for (uint32_t k = 0; k < n; k++)
+            tape->ring[(tape->n_bytes + k) % RING] = 0xee;
+        cr_assert_geq(check_records(200), 5);
+    }
+}
+
+Test(flight, a_record_too_long_for_the_tape_is_left_out) {
+    static uint8_t data[RING];
+
+    memset(tape_memory, 0, sizeof(tape_memory));
+    write_record(1);
+    flight_tape_write(tape, RING, data, RING / 8 - 7);
+    cr_expect_eq(check_records(1), 1);
+    flight_tape_write(tape, RING, data, RING / 8 - 8);
+    cr_expect_eq(tape->n_bytes, RING / 8 + 10);
+}
+
+Test(flight, a_damaged_tape_is_not_believed) {
+    uint32_t state = 1;
+
+    for (int round = 0; round < 20000; round++) {
+        CLEANUP(buf_deinit) struct buf out;
+
+        memset(tape_memory, 0, sizeof(tape_memory));
+        for (uint32_t i = 1; i < 60; i++)
+            write_record(i);
+        for (int k = 0; k < 6; k++) {
+            state = state * 1664525 + 1013904223;
+            ((uint8_t *)tape_memory)[(state >> 8) % (k ? sizeof(tape_memory) : 16)] =
+                (uint8_t)(state >> 24);
+        }
+        buf_init(&out, 1 << 20);
+        flight_tape_read(tape, RING, &out);
+        cr_assert_leq(out.len, RING);
+    }
+}
+
+/* ---- the file ---- */
+
+static struct flight *memory;
+
+static void set_up_file(struct buf *file) {
+    uint64_t a = 0;
+
+    memory = calloc(1, FLIGHT_BYTES);
+    cr_assert(memory);
+    for (uint32_t i = 0; i < FLIGHT_STEPS + 7; i++)
+        flight_note_step(memory, &(struct flight_step){.step = i + 1});
+    flight_note(memory, &a, 7, WHY_PROMPT, 3, 0, 5);
+    flight_note(memory, &a, 7, WHY_DECODE, 1, 0, 6);
+    flight_tape_write(flight_tape_of(memory), FLIGHT_TAPE_BYTES, "one", 3);
+    flight_tape_write(flight_tape_of(memory), FLIGHT_TAPE_BYTES, "three", 5);
+    buf_init(file, FLIGHT_FILE_MAX);
+    cr_assert_eq(flight_file_write(file, memory, "1.2", 99), 0);
+}
+
+Test(flight, a_file_has_all_of_it) {
+    CLEANUP(buf_deinit) struct buf file;
+    struct flight_file got;
+    size_t at = 0;
+    uint32_t len;
+
+    set_up_file(&file);
+    cr_assert_eq(flight_file_parse(&got, file.data, file.len), 0);
+    cr_expect_str_eq(got.version, "1.2");
+    cr_expect_eq(got.at_ns, 99);
+    cr_assert(got.n_steps == FLIGHT_STEPS && got.n_records == 2);
+    for (uint32_t i = 0; i < got.n_steps; i++)
+        cr_assert_eq(got.step[i].step, i + 8);
+    cr_expect(got.record[0].why == WHY_PROMPT && got.record[1].why == WHY_DECODE);
+    cr_expect(memcmp(flight_file_next(&got, &at, &len), "one", 3) == 0 && len == 3);
+    cr_expect(memcmp(flight_file_next(&got, &at, &len), "three", 5) == 0 && len == 5);
+    cr_expect_null(flight_file_next(&got, &at, &len));
+    free(memory);
+}
+
+Test(flight, a_damaged_file_is_refused) {
+    CLEANUP(buf_deinit) struct buf file;
+    struct flight_file got;
+    uint32_t len;
+
+    set_up_file(&file);
+    for (size_t n = 0; n < file.len; n += n < 200 ? 1 : 37)
+        cr_assert_eq(flight_file_parse(&got, file.data, n), -EINVAL);
+    for (uint32_t i = 0; i < 80; i++) {
+        char was = file.data[i];
+
+        file.data[i] ^= (char)0xff;
+        if (flight_file_parse(&got, file.data, file.len) == 0)
+            for (size_t at = 0; flight_file_next(&got, &at, &len);)
+                cr_assert_leq(at, file.len);
+        file.data[i] = was;
+    }
+    free(memory);
 }

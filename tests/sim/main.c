@@ -1,34 +1,69 @@
 /* weft-sim - the scheduler in virtual time: random scenarios, replays of traces. docs/simulator.md. */
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "tests/sim/mutate.h"
 #include "tests/sim/replay.h"
+#include "tests/sim/replay_flight.h"
 #include "tests/sim/run.h"
 
 #define STEPS 2000 /* of a seed, before its faults end */
 
-static int usage(void) {
+static int usage(FILE *out) {
     fprintf(
-        stderr,
+        out,
         "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
         "[--keep I,J-K]\n"
         "                [--no-shrink] [--all-rare]\n"
         "  --seeds    which scenarios (1-1000)\n"
         "  --steps    scheduler steps of each before its faults end (2000)\n"
         "  --threads  processes at the same time (1)\n"
-        "  --set      what a seed draws is this instead; without a value: lists what there is\n"
+        "  --set      what a seed draws is this instead; --set alone lists what there is\n"
         "  --keep     of each seed only these actions\n"
         "  --all-rare a rare path that no seed takes is a failure\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
         "  --policy   %s\n"
         "\n"
+        "       weft-sim replay FLIGHT [--verbose] [--step N] [--request ID]\n"
+        "  a file of `weftctl dump`, or one that weftd left when a worker died: makes its plans "
+        "again\n"
+        "  --verbose  all requests of all plans; --step, --request: only what concerns these\n"
+        "\n"
+        "       weft-sim mutants [--runs N] [--threads N] [--only NAME] [--need PERCENT] [--steps "
+        "N]\n"
+        "  lets scenarios look for deliberate bugs, one after the other\n"
+        "\n"
         "exit status: 0 every invariant held, 1 one did not, 2 nothing was run\n",
         replay_policies);
+    return out == stdout ? 0 : 2;
+}
+
+static int wrong(const char *what) {
+    fprintf(stderr,
+            "weft-sim: \"%s\": not understood, or no value, or a wrong one; see weft-sim --help\n",
+            what);
     return 2;
+}
+
+static bool number(const char *s, long *out) {
+    char *end;
+
+    errno = 0;
+    *out = strtol(s, &end, 10);
+    return errno == 0 && end != s && *end == '\0' && *out >= 0;
+}
+
+static bool count(const char *s, uint32_t *out) {
+    long n;
+
+    if (!number(s, &n) || n > UINT32_MAX)
+        return false;
+    *out = (uint32_t)n;
+    return true;
 }
 
 static bool range(const char *s, uint64_t *a, uint64_t *b, const char **end) {
@@ -58,17 +93,15 @@ static bool parse_set(struct swarm_case *c, const char *s) {
     size_t len = strcspn(s, "=");
     uint32_t i = swarm_field(s, len);
 
-    if (i == SWARM_N || s[len] != '=') {
-        for (i = 0; i < SWARM_N; i++)
-            fprintf(stderr, "%s\n", swarm_names[i]);
+    if (i == SWARM_N || s[len] != '=')
         return false;
-    }
     c->is_set[i] = true;
-    ((uint32_t *)&c->set)[i] = (uint32_t)strtoul(s + len + 1, NULL, 10);
-    return true;
+    return count(s + len + 1, &((uint32_t *)&c->set)[i]) &&
+           swarm_allows(i, ((uint32_t *)&c->set)[i]);
 }
 
-static bool parse_run(struct run_opts *o, int argc, char **argv) {
+/* 0, or 2 when something is wrong, which it says. */
+static int parse_run(struct run_opts *o, int argc, char **argv) {
     for (int i = 0; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL, *end;
         bool ok = value != NULL;
@@ -81,12 +114,17 @@ static bool parse_run(struct run_opts *o, int argc, char **argv) {
             o->no_shrink = true;
             continue;
         }
+        if (strcmp(argv[i], "--set") == 0 && !value) {
+            for (uint32_t k = 0; k < SWARM_N; k++)
+                fprintf(stderr, "%s\n", swarm_names[k]);
+            return 2;
+        }
         if (ok && strcmp(argv[i], "--seeds") == 0)
             ok = range(value, &o->first, &o->last, &end) && *end == '\0';
         else if (ok && strcmp(argv[i], "--steps") == 0)
-            o->base.n_steps = (uint32_t)strtoul(value, NULL, 10);
+            ok = count(value, &o->base.n_steps) && o->base.n_steps > 0;
         else if (ok && strcmp(argv[i], "--threads") == 0)
-            o->n_processes = (uint32_t)strtoul(value, NULL, 10);
+            ok = count(value, &o->n_processes) && o->n_processes <= 1024;
         else if (ok && strcmp(argv[i], "--set") == 0)
             ok = parse_set(&o->base, value);
         else if (ok && strcmp(argv[i], "--keep") == 0)
@@ -94,15 +132,38 @@ static bool parse_run(struct run_opts *o, int argc, char **argv) {
         else
             ok = false;
         if (!ok)
-            return false;
+            return wrong(argv[i]);
         i++;
     }
-    return o->base.n_steps > 0;
+    return 0;
+}
+
+static int replay_of_flight(int argc, char **argv) {
+    struct flight_opts o = {.step = -1, .request = -1};
+
+    for (int i = 0; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (argv[i][0] != '-' && !o.path)
+            o.path = argv[i];
+        else if (strcmp(argv[i], "--verbose") == 0)
+            o.verbose = true;
+        else if (value && strcmp(argv[i], "--step") == 0 && number(value, &o.step))
+            i++;
+        else if (value && strcmp(argv[i], "--request") == 0 && number(value, &o.request))
+            i++;
+        else
+            return wrong(argv[i]);
+    }
+    return replay_flight(&o);
 }
 
 static int replay(int argc, char **argv) {
     struct replay_opts o = {.without = -1};
 
+    for (int i = 0; i < argc; i++)
+        if (argv[i][0] != '-' && replay_flight_is(argv[i]))
+            return replay_of_flight(argc, argv);
     for (int i = 0; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
 
@@ -114,13 +175,11 @@ static int replay(int argc, char **argv) {
             o.policy = value;
         else if (value && strcmp(argv[i], "--machine") == 0)
             o.machine = value;
-        else if (value && strcmp(argv[i], "--without") == 0)
-            o.without = strtol(value, NULL, 10);
-        else
-            return usage();
+        else if (!value || strcmp(argv[i], "--without") != 0 || !number(value, &o.without))
+            return wrong(argv[i]);
         i++;
     }
-    return o.trace ? replay_run(&o) : usage();
+    return o.trace ? replay_run(&o) : wrong("replay");
 }
 
 #ifdef WEFT_MUTANTS
@@ -139,9 +198,9 @@ static int mutants(int argc, char **argv) {
         else if (strcmp(argv[i], "--steps") == 0)
             o.max_steps = strtoull(argv[i + 1], NULL, 10);
         else
-            return usage();
+            return wrong(argv[i]);
     }
-    return argc % 2 == 0 && o.n_runs > 0 && o.n_processes > 0 ? mutate(&o) : usage();
+    return argc % 2 == 0 && o.n_runs > 0 && o.n_processes > 0 ? mutate(&o) : wrong("mutants");
 }
 #else
 /* They are in a program of their own: the pager and the scheduler of this one are as in weftd. */
@@ -162,11 +221,16 @@ static int mutants(int argc, char **argv) {
 int main(int argc, char **argv) {
     static struct run_opts o = {.first = 1, .last = 1000, .base.n_steps = STEPS};
 
-    if (argc > 2 && strcmp(argv[1], "replay") == 0)
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return usage(stdout);
+    if (argc < 2)
+        return usage(stderr);
+    if (strcmp(argv[1], "replay") == 0)
         return replay(argc - 2, argv + 2);
-    if (argc > 1 && strcmp(argv[1], "mutants") == 0)
+    if (strcmp(argv[1], "mutants") == 0)
         return mutants(argc - 2, argv + 2);
-    if (argc < 2 || strcmp(argv[1], "run") != 0 || !parse_run(&o, argc - 2, argv + 2))
-        return usage();
-    return run_seeds(&o);
+    if (strcmp(argv[1], "run") != 0)
+        return wrong(argv[1]);
+    return parse_run(&o, argc - 2, argv + 2) == 0 ? run_seeds(&o) : 2;
 }

@@ -39,6 +39,43 @@ uint32_t swarm_field(const char *name, size_t len) {
     return i;
 }
 
+bool swarm_allows(uint32_t field, uint32_t value) {
+    static const struct {
+        const char *name;
+        uint32_t min, max;
+    } range[] = {
+        {"page_tokens", 1, 256},
+        {"pages", 1, 1u << 16},
+        {"context", 2, 1u << 16},
+        {"seqs", 1, 1000},
+        {"rows", 1, 1u << 16},
+        {"depth", 1, 2},
+        {"itl_ms", 1, 60000},
+        {"step_ms", 1, 60000},
+        {"hash_bits", 0, 64},
+        {"drafts", 0, 4},
+        {"tenants", 1, UINT32_MAX},
+        {"programs", 1, UINT32_MAX},
+        {"keys", 1, 256},
+        {"families", 1, UINT32_MAX},
+        {"every", 1, UINT32_MAX},
+        {"live", 1, 4096},
+        {"prompt", 1, 1u << 14},
+        {"output", 1, 1u << 14},
+        {"priorities", 1, 10},
+        {"draft_pages", 0, 1u << 16},
+        {"draft_page_tokens", 1, 256},
+        {"host_pages", 0, 1u << 16},
+        {"disk_pages", 0, 1u << 16},
+        {"max_draft", 0, 1024},
+    };
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(range); i++)
+        if (strcmp(swarm_names[field], range[i].name) == 0)
+            return value >= range[i].min && value <= range[i].max;
+    return true;
+}
+
 static bool one_in(struct rng *r, uint32_t n) {
     return rng_below(r, n) == 0;
 }

@@ -91,6 +91,8 @@ extern const char *const swarm_names[SWARM_N];
 
 /* Index of the field @name, or SWARM_N. */
 uint32_t swarm_field(const char *name, size_t len);
+/* Whether a scenario can have @value for it. */
+bool swarm_allows(uint32_t field, uint32_t value);
 void swarm_draw(struct swarm *w, const struct swarm_case *c);
 
 /* What happened; adds up. */

@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * flight_file - the flight recorder in a file: `weftctl dump`, and what weftd writes when a worker has died.
+ * `weft-sim replay` reads it (docs/simulator.md). Numbers of requests, tokens and pages are in it, and times; no
+ * text, no tokens, no names.
+ */
+
+#include "proto/flight_tape.h"
+
+#define FLIGHT_FILE_MAX (FLIGHT_BYTES + 65536)
+
+/* Appends all that @f and the tape behind it hold. Whoever writes there is not trusted: only whole records. 0, -errno. */
+int flight_file_write(struct buf *out, const struct flight *f, const char *version, int64_t now_ns);
+
+struct flight_file {
+    const char *version; /* of the weftd that wrote it */
+    int64_t at_ns;       /* when, by the clock of the records */
+    const struct flight_record *record;
+    const struct flight_step *step;
+    uint32_t n_records, n_steps;
+    const uint8_t *tape; /* as flight_tape_read() has it */
+    size_t n_tape;
+};
+
+/* Whether @data begins as such a file does. */
+bool flight_file_is(const void *data, size_t n);
+/* What is in @data, which is aligned as malloc() does and outlives @out: 0, -EINVAL: it is damaged or of another
+ * version. */
+int flight_file_parse(struct flight_file *out, const void *data, size_t n);
+/* The next record of the tape from *at on (0 at first): its bytes and length, or NULL. */
+const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len);

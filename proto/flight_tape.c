@@ -1,0 +1,83 @@
+/*
+ * A record stands between two copies of its length, so the ring can be walked from its end to the oldest record that is
+ * still whole. What is being written lies over the oldest bytes: n_begun says so before the first of them changes.
+ */
+
+#include "proto/flight_tape.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* both lengths */
+#define PART 8                                 /* of the ring: the longest record */
+
+static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {
+    uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
+
+    memcpy(t->ring + from, data, n);
+    memcpy(t->ring, (const uint8_t *)data + n, len - n);
+}
+
+static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
+    uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
+
+    memcpy(data, ring + from, n);
+    memcpy((uint8_t *)data + n, ring, len - n);
+}
+
+void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len) {
+    uint64_t at = t->n_bytes;
+
+    if (len > size / PART - FRAME)
+        return;
+    __atomic_store_n(&t->n_begun, at + len + FRAME, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    put(t, size, at, &len, sizeof(len));
+    put(t, size, at + sizeof(len), data, len);
+    put(t, size, at + sizeof(len) + len, &len, sizeof(len));
+    __atomic_store_n(&t->n_bytes, at + len + FRAME, __ATOMIC_RELEASE);
+}
+
+/* The oldest record in [from, end) of @ring; @end, if there is none. Nothing in the ring is trusted. */
+static uint64_t oldest(const uint8_t *ring, uint32_t size, uint64_t from, uint64_t end) {
+    uint32_t len, first;
+    uint64_t at = end;
+
+    while (at - from >= FRAME) {
+        get(ring, size, at - sizeof(len), &len, sizeof(len));
+        if (len > at - from - FRAME)
+            break;
+        get(ring, size, at - len - FRAME, &first, sizeof(first));
+        if (first != len)
+            break;
+        at -= len + FRAME;
+    }
+    return at;
+}
+
+int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out) {
+    uint64_t end = __atomic_load_n(&t->n_bytes, __ATOMIC_ACQUIRE), begun;
+    CLEANUP(freep) uint8_t *ring = malloc(size);
+    uint32_t len;
+    int e = 0;
+
+    if (!ring)
+        return -ENOMEM;
+    memcpy(ring, t->ring, size);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    begun = __atomic_load_n(&t->n_begun, __ATOMIC_RELAXED);
+    uint64_t from = begun > size ? begun - size : 0;
+    for (uint64_t at = from < end ? oldest(ring, size, from, end) : end; at < end && e == 0;
+         at += len + FRAME) {
+        get(ring, size, at, &len, sizeof(len));
+        e = buf_reserve(out, sizeof(len) + len);
+        if (e < 0)
+            break;
+        e = buf_add(out, &len, sizeof(len));
+        get(ring, size, at + sizeof(len), out->data + out->len, len);
+        out->len += len;
+        out->data[out->len] = '\0';
+    }
+    return e;
+}

@@ -1,0 +1,137 @@
+#include "tests/sim/replay_flight.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "proto/flight_file.h"
+#include "tests/support/plan_again.h"
+
+static const char *const verdicts[] = {
+    [PLAN_UNSEEN] = "queued",    [PLAN_RUN] = "runs",        [PLAN_LAST] = "last",
+    [PLAN_FOLLOW] = "follow",    [PLAN_WAIT_TIME] = "time",  [PLAN_WAIT_ROWS] = "rows",
+    [PLAN_WAIT_PAGES] = "pages", [PLAN_WAIT_SEQS] = "seqs",  [PLAN_WAIT_TURN] = "turn",
+    [PLAN_WAIT_ALONE] = "alone", [PLAN_YIELD] = "preempted", [PLAN_WAIT_SHARE] = "share",
+};
+
+static const char *verdict(enum plan_verdict v) {
+    return (uint32_t)v < ARRAY_SIZE(verdicts) ? verdicts[v] : "?";
+}
+
+static void fclosep(FILE **f) {
+    if (*f)
+        fclose(*f);
+}
+
+static int read_file(const char *path, struct buf *out) {
+    CLEANUP(fclosep) FILE *f = fopen(path, "re");
+    char part[65536];
+    size_t n;
+    int e = 0;
+
+    if (!f)
+        return -errno;
+    while (e == 0 && (n = fread(part, 1, sizeof(part), f)) > 0)
+        e = buf_add(out, part, n);
+    return e < 0 ? e : ferror(f) ? -EIO : 0;
+}
+
+bool replay_flight_is(const char *path) {
+    CLEANUP(fclosep) FILE *f = fopen(path, "re");
+    char begin[8];
+
+    return f && fread(begin, 1, sizeof(begin), f) == sizeof(begin) &&
+           flight_file_is(begin, sizeof(begin));
+}
+
+/* What is known of the step that a plan led to. */
+static const struct flight_step *step_of(const struct flight_file *f, const struct plan_again *a) {
+    for (uint32_t i = 0; i < f->n_steps; i++)
+        if (f->step[i].step == a->step && f->step[i].at_ns >= a->at_ns)
+            return &f->step[i];
+    return NULL;
+}
+
+static void tell_requests(const struct flight_opts *o, const struct plan_again *a) {
+    for (uint32_t i = 0; i < a->plan.n_running + a->plan.n_waiting; i++) {
+        const struct plan_req *now = &a->plan.req[i], *was = &a->was.req[i];
+
+        if (o->request >= 0 && a->id[i] != (uint64_t)o->request)
+            continue;
+        printf("    request %-6llu %s %6u of %6u tokens, %4u pages, %s%s",
+               (unsigned long long)a->id[i], i < a->plan.n_running ? "runs " : "waits",
+               was->n_computed, was->n_tokens, was->n_pages, verdict(was->verdict),
+               was->admitted ? ", admitted" : "");
+        if (was->n_rows > 0)
+            printf(", %u rows", was->n_rows);
+        if (was->n_draft > 0)
+            printf(" (%u drafted)", was->n_draft);
+        if (now->verdict != was->verdict || now->n_rows != was->n_rows ||
+            now->admitted != was->admitted)
+            printf("   AGAIN: %s%s, %u rows", verdict(now->verdict),
+                   now->admitted ? ", admitted" : "", now->n_rows);
+        putchar('\n');
+    }
+}
+
+static bool is_about(const struct flight_opts *o, const struct plan_again *a) {
+    bool found = o->request < 0;
+
+    for (uint32_t i = 0; i < a->plan.n_running + a->plan.n_waiting && !found; i++)
+        found = a->id[i] == (uint64_t)o->request;
+    return found && (o->step < 0 || a->step == (uint64_t)o->step);
+}
+
+static void tell_plan(const struct flight_opts *o, const struct flight_file *f,
+                      const struct plan_again *a, const char *differs) {
+    const struct flight_step *step = step_of(f, a);
+    const struct plan *was = &a->was;
+
+    printf("%9.3f s ago  step %llu: %u run, %u wait, %u pages left; %u rows, %u drafted, %u "
+           "admitted, %u yielded; %.2f ms expected",
+           (double)(f->at_ns - a->at_ns) / 1e9, (unsigned long long)a->step, was->n_running,
+           was->n_waiting, was->n_left, was->n_rows, was->n_drafts, was->n_admitted, was->n_yielded,
+           (double)was->expect_ns / 1e6);
+    if (step && was->n_rows > 0)
+        printf(", took %.2f", step->took_us / 1e3);
+    printf("%s%s\n", differs ? "   DIFFERS: " : "", differs ? differs : "");
+    if (o->verbose || o->request >= 0 || differs)
+        tell_requests(o, a);
+}
+
+int replay_flight(const struct flight_opts *o) {
+    CLEANUP(buf_deinit) struct buf data;
+    struct flight_file f;
+    const void *record;
+    uint32_t len, n = 0, n_differ = 0, n_damaged = 0;
+    size_t at = 0;
+
+    buf_init(&data, FLIGHT_FILE_MAX);
+    int e = read_file(o->path, &data);
+    if (e == 0)
+        e = flight_file_parse(&f, data.data, data.len);
+    if (e < 0) {
+        fprintf(stderr, "weft-sim: %s: %s\n", o->path,
+                e == -EINVAL ? "damaged, or of another version of weft" : strerror(-e));
+        return 2;
+    }
+    while ((record = flight_file_next(&f, &at, &len)) != NULL) {
+        struct plan_again a;
+
+        if (plan_again_read(&a, record, len) < 0) {
+            n_damaged++;
+            continue;
+        }
+        const char *differs = plan_again(&a);
+        n++;
+        n_differ += differs != NULL;
+        if (is_about(o, &a))
+            tell_plan(o, &f, &a, differs);
+        plan_again_deinit(&a);
+    }
+    printf("weft %s: %u plans made again, %u otherwise than then; %u steps, %u decisions",
+           f.version, n, n_differ, f.n_steps, f.n_records);
+    if (n_damaged > 0)
+        printf("; %u records are damaged or of another version", n_damaged);
+    putchar('\n');
+    return n == 0 ? 2 : n_differ + n_damaged > 0;
+}
