@@ -211,7 +211,8 @@ enum matmul_mode {
 
 enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */
 
-struct matmul_scratch { /* one a thread */
+struct matmul_scratch {                                  /* one a thread */
+    _Atomic uint64_t share __attribute__((aligned(64))); /* items: first, behind the last << 32 */
     float acc[2][MATMUL_ROWS * LANES] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };

@@ -5,19 +5,27 @@
 #include <string.h>
 
 /*
- * Products are cut into items: a stretch of panels times a chunk of rows. Few rows: a stretch is about
- * STRETCH bytes of weights, which a thread reads as one stream, all rows sharing the pass. Many rows: a
- * panel a time, its quants unpacked a piece at a time into the first-level cache, against the tiles of a
- * chunk whose activations stay in the second. Which thread takes what, and the cuts, do not touch
- * the order in which a result is summed (gemm_*.c).
+ * Products are cut into items: a stretch of panels times a chunk of rows. Which thread takes what, and the
+ * cuts, do not touch the order in which a result is summed (gemm_*.c).
+ *
+ * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread begins with a
+ * share of the items that lie one behind the other, so that it reads its weights as one stream which the
+ * prefetch never leaves: stretches dealt out one by one gave two threads hardly more of the memory's
+ * bandwidth than one. Who is through takes the back half of what another one has left; so the share of a
+ * thread that does not come, or is slow, is nobody's pause.
+ *
+ * Many rows: a panel a time, its quants unpacked a piece at a time into the first-level cache, against the
+ * tiles of a chunk whose activations stay in the second. Items are dealt out one by one, so that the threads are
+ * at the same chunk, and near each other in the weights.
  */
 
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 
 struct run {
     const struct matmul *mm;
-    uint32_t chunk_rows, n_chunks, stretch, n_panels;
-    _Atomic uint32_t next;
+    uint32_t chunk_rows, n_chunks, stretch, n_panels, n_threads, n_items;
+    bool shares;
+    _Atomic uint32_t next; /* without shares */
 };
 
 /* acc[row][lane] of panel @panel of @m for rows [row0, row0 + n_rows). */
@@ -90,21 +98,83 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
-static void do_items(void *ctx, uint32_t thread) {
-    struct run *r = ctx;
-    uint32_t per_chunk = (r->n_panels + r->stretch - 1) / r->stretch;
+static uint64_t share_of(uint32_t from, uint32_t to) {
+    return (uint64_t)to << 32 | from;
+}
+
+/* The first item of a share; false when it has none left. */
+static bool take_item(_Atomic uint64_t *share, uint32_t *item) {
+    uint64_t s = atomic_load_explicit(share, memory_order_relaxed);
 
     for (;;) {
-        uint32_t item = atomic_fetch_add(&r->next, 1);
+        uint32_t from = (uint32_t)s, to = (uint32_t)(s >> 32);
 
-        if (item >= per_chunk * r->n_chunks)
-            return;
-        uint32_t row0 = item / per_chunk * r->chunk_rows;
-        uint32_t first = item % per_chunk * r->stretch;
-        for (uint32_t p = first; p < MIN(first + r->stretch, r->n_panels); p++)
-            do_panel(r->mm, p, row0, MIN(r->chunk_rows, r->mm->n_rows - row0),
-                     &r->mm->scratch[thread]);
+        if (from >= to)
+            return false;
+        if (atomic_compare_exchange_weak(share, &s, share_of(from + 1, to))) {
+            *item = from;
+            return true;
+        }
     }
+}
+
+/* The back half of the largest share becomes that of @thread, which has none left. */
+static bool take_share(const struct run *r, uint32_t thread) {
+    struct matmul_scratch *scratch = r->mm->scratch;
+
+    for (;;) {
+        uint32_t most = 0, victim = 0;
+        uint64_t s = 0;
+
+        for (uint32_t i = 0; i < r->n_threads; i++) {
+            uint64_t x = atomic_load_explicit(&scratch[i].share, memory_order_relaxed);
+            uint32_t from = (uint32_t)x, to = (uint32_t)(x >> 32);
+
+            if (from < to && to - from > most) {
+                most = to - from;
+                victim = i;
+                s = x;
+            }
+        }
+        if (most == 0)
+            return false;
+        uint32_t from = (uint32_t)s, to = (uint32_t)(s >> 32), cut = from + most / 2;
+        if (atomic_compare_exchange_weak(&scratch[victim].share, &s, share_of(from, cut))) {
+            atomic_store(&scratch[thread].share, share_of(cut, to));
+            return true;
+        }
+    }
+}
+
+static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
+    uint32_t per_chunk = (r->n_panels + r->stretch - 1) / r->stretch;
+    uint32_t row0 = item / per_chunk * r->chunk_rows, first = item % per_chunk * r->stretch;
+
+    for (uint32_t p = first; p < MIN(first + r->stretch, r->n_panels); p++)
+        do_panel(r->mm, p, row0, MIN(r->chunk_rows, r->mm->n_rows - row0), &r->mm->scratch[thread]);
+}
+
+static void do_items(void *ctx, uint32_t thread) {
+    struct run *r = ctx;
+    uint32_t item;
+
+    if (!r->shares) {
+        while ((item = atomic_fetch_add(&r->next, 1)) < r->n_items)
+            do_item(r, item, thread);
+        return;
+    }
+    do {
+        while (take_item(&r->mm->scratch[thread].share, &item))
+            do_item(r, item, thread);
+    } while (take_share(r, thread));
+}
+
+static void deal(const struct run *r) {
+    for (uint64_t i = 0; i < r->n_threads; i++)
+        atomic_store_explicit(&r->mm->scratch[i].share,
+                              share_of((uint32_t)(r->n_items * i / r->n_threads),
+                                       (uint32_t)(r->n_items * (i + 1) / r->n_threads)),
+                              memory_order_relaxed);
 }
 
 /* Rows whose activations stay in the second-level cache. */
@@ -116,13 +186,21 @@ static uint32_t chunk_rows(const struct mat *m) {
 }
 
 void matmul_run(struct pool *p, struct matmul *mm) {
-    struct run r = {.mm = mm, .chunk_rows = chunk_rows(mm->m[0])};
+    struct run r = {
+        .mm = mm,
+        .chunk_rows = chunk_rows(mm->m[0]),
+        .n_threads = pool_n_threads(p),
+    };
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_SILU ? 2 : 1);
 
     assert(mm->mode != MATMUL_SILU || mm->m[0]->n_panels == mm->m[1]->n_panels);
     for (uint32_t i = 0; i < (mm->mode == MATMUL_SILU ? 1 : mm->n_mats); i++)
         r.n_panels += mm->m[i]->n_panels;
     r.n_chunks = (mm->n_rows + r.chunk_rows - 1) / r.chunk_rows;
-    r.stretch = mm->n_rows > 2 * TILE ? 1 : (uint32_t)MAX(STRETCH / panel_bytes, 1);
+    r.shares = mm->n_rows <= 2 * TILE;
+    r.stretch = r.shares ? (uint32_t)MAX(STRETCH / panel_bytes, 1) : 1;
+    r.n_items = (r.n_panels + r.stretch - 1) / r.stretch * r.n_chunks;
+    if (r.shares)
+        deal(&r);
     pool_run(p, do_items, &r);
 }
