@@ -11,7 +11,8 @@
  * so that a flood by others does not make him wait for one of theirs to end.
  *
  * The queue only absorbs bursts. When it is full, who has the most in it for his weight loses his last one
- * to a tenant that has less: the flood is refused, not whoever comes after it.
+ * to a tenant that has less: the flood is refused, not whoever comes after it. Where nothing of a tenant can be taken
+ * its requests are refused unread.
  *
  * One timer looks after all that nobody else would wake: submits the channel could not take, deadlines of
  * what waits, and those who lost their places. It runs only while there is such a thing: an idle daemon does not
@@ -206,6 +207,21 @@ void admit_again(struct api *a, struct waiter *w) {
         admit_tick_later(a);
 }
 
+static bool has_queued_enough(const struct tenant *t, uint32_t n) {
+    return t->conf.max_queued > 0 && t->n_queued + n > t->conf.max_queued;
+}
+
+int admit_glance(struct api *a, struct tenant *t, uint32_t *retry, struct err *err) {
+    const struct waiter w = {.tenant = t,
+                             .n = 1}; /* what is more finds no place where this finds none */
+    bool room = a->admit.n_queued < a->opts.max_queued || greediest(a, t, 1);
+
+    if (admit_is_free(a, &w) || (room && !has_queued_enough(t, 1)))
+        return 0;
+    t->n_limited++;
+    return refuse(a, t, retry, err);
+}
+
 int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *err) {
     struct tenant *t = w->tenant;
 
@@ -214,7 +230,7 @@ int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *er
         admit(a, w);
         return 0;
     }
-    if ((t->conf.max_queued > 0 && t->n_queued + w->n > t->conf.max_queued) || !push_out(a, w)) {
+    if (has_queued_enough(t, w->n) || !push_out(a, w)) {
         t->n_limited++;
         return refuse(a, t, retry, err);
     }

@@ -46,6 +46,9 @@ void admit_close(struct api *a); /* the timer; nothing may wait */
 /* Admits @w now or queues it. 429 with *retry_ms when the queue or the tenant's part of it is full. */
 int admit_enter(struct api *a, struct waiter *w, uint32_t *retry_ms, struct err *err);
 bool admit_is_free(const struct api *a, const struct waiter *w); /* it need not wait */
+/* Before a request of @t is read: 429 where admit_enter() would refuse even the smallest, else 0. A flood then costs what
+ * its heads cost, not its prompts: those are neither parsed nor tokenised. */
+int admit_glance(struct api *a, struct tenant *t, uint32_t *retry_ms, struct err *err);
 /* The same for one that has been in before, for a part of what it came for: it is not sent away. Its
  * `refused` is NULL. */
 void admit_again(struct api *a, struct waiter *w);

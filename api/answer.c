@@ -12,7 +12,8 @@
 /*
  * The life of an answer:
  *
- *      answer_serve ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
+ *      answer_serve ── admit_glance: 429
+ *          ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
  *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
  *
@@ -675,8 +676,13 @@ static void on_prepared(struct work *w) {
 }
 
 void answer_serve(struct call *c, const struct answer_form *form) {
-    struct answer *a = calloc(1, sizeof(*a));
+    struct err err = {0};
 
+    if (admit_glance(c->api, tenants_get(&c->api->tenants, c->tenant), &c->retry_ms, &err) < 0) {
+        respond_error(c, &err);
+        return;
+    }
+    struct answer *a = calloc(1, sizeof(*a));
     if (!a) {
         respond_errno(c, -ENOMEM);
         return;

@@ -338,9 +338,14 @@ static void on_prepared(struct work *w) {
 }
 
 void embeddings_serve(struct call *c, struct http *h) {
-    struct embedding *e = calloc(1, sizeof(*e));
+    struct err err = {0};
 
     (void)h;
+    if (admit_glance(c->api, tenants_get(&c->api->tenants, c->tenant), &c->retry_ms, &err) < 0) {
+        respond_error(c, &err);
+        return;
+    }
+    struct embedding *e = calloc(1, sizeof(*e));
     if (!e) {
         respond_errno(c, -ENOMEM);
         return;

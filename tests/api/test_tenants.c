@@ -237,6 +237,25 @@ Test(tenants, a_full_queue_drops_the_flood) {
     stop();
 }
 
+Test(tenants, what_cannot_be_taken_is_refused_unread) {
+    int fd[12];
+    struct reply r;
+
+    start(NULL, 0);
+    for (int i = 0; i < 12; i++)
+        fd[i] = ask("ka", "");
+    cr_expect_eq(answer(ask("ka", ",\"temperature\":\"warm\""), &r), 429);
+    cr_expect_gt(header(&r, "retry-after-ms"), 0);
+    cr_expect_eq(info_of("alice").n_limited, 1);
+    cr_expect_eq(info_of("alice").n_requests, 12);
+    cr_expect_eq(answer(ask("kb", ",\"temperature\":\"warm\""), &r), 400, "bob's would be taken");
+    cr_expect_eq(info_of("bob").n_limited, 0);
+    w.port.script = "x";
+    for (int i = 0; i < 12; i++)
+        cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
+    stop();
+}
+
 Test(tenants, those_sent_away_are_told_to_come_one_after_the_other) {
     int fd[12];
     struct reply r;
