@@ -50,14 +50,20 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 /* False, and *out unchanged: there is no such number. */
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
-void ctl_show_stats(struct buf *out, yyjson_val *stats);
-void ctl_show_requests(struct buf *out, yyjson_val *requests);
-void ctl_show_why(struct buf *out, yyjson_val *story);
-void ctl_show_tenants(struct buf *out, yyjson_val *tenants);
+/*
+ * What a command shows, in lines of at most @columns (SIZE_MAX: any) as far as the least important columns of
+ * a table can be left out for it.
+ */
+void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
+void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
+void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
+void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
 /* A line of columns per answer, with rates since the one before, @before NULL for the first; every 20th time
  * (@n) under a headline. */
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
                    uint64_t n);
+/* Per second since @before; "-" where that cannot be said. */
+struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds);
 
 /* The screen of `weftctl top`; an exit code. */
 int ctl_top(struct ctl *c, double interval_s, struct err *err);

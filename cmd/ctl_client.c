@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define CONNECT_MS 2000
 #define CALL_MS 10000
@@ -16,22 +17,44 @@ struct ctl {
     char why[CURL_ERROR_SIZE];
 };
 
-/* Where the units and a daemon started by hand put it. */
+/* Where the units and a daemon started by hand put it; ./quickstart's is beside its programs. */
 static const char *const usual[] = {"/run/weft-admin.sock", "/run/weft/admin.sock",
                                     "./build/admin.sock"};
 
-const char *ctl_socket(const char *option) {
-    const char *env = getenv("WEFT_ADMIN");
+static bool is_socket(const char *path) {
     struct stat st;
+
+    return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+/* "admin.sock" in the folder of this program. */
+static const char *beside(void) {
+    static char path[512];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    char *slash = NULL;
+
+    if (n > 0) {
+        path[n] = 0;
+        slash = strrchr(path, '/');
+    }
+    if (!slash || (size_t)(slash - path) + sizeof("/admin.sock") > sizeof(path))
+        return NULL;
+    strcpy(slash, "/admin.sock");
+    return is_socket(path) ? path : NULL;
+}
+
+const char *ctl_socket(const char *option) {
+    const char *env = getenv("WEFT_ADMIN"), *path;
 
     if (option)
         return option;
     if (env && *env)
         return env;
     for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
-        if (stat(usual[i], &st) == 0 && S_ISSOCK(st.st_mode))
+        if (is_socket(usual[i]))
             return usual[i];
-    return usual[0];
+    path = beside();
+    return path ? path : usual[0];
 }
 
 int ctl_new(struct ctl **out, const char *socket) {
@@ -103,8 +126,11 @@ static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
                     c->socket);
             return CTL_DENIED;
         }
-        err_set(err, 0, NULL, "no daemon answers on %s: %s", c->socket,
-                os ? strerror((int)os) : "cannot connect");
+        err_set(err, 0, NULL, "no daemon answers on %s: %s%s", c->socket,
+                os ? strerror((int)os) : "cannot connect",
+                os == ENOENT ? " (weftd makes it with --admin-socket PATH, weftctl is told with "
+                               "--socket PATH or $WEFT_ADMIN)"
+                             : "");
         break;
     case CURLE_GOT_NOTHING:
     case CURLE_RECV_ERROR:

@@ -98,12 +98,39 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 static void show_front(struct buf *out, yyjson_val *f) {
     ADD("requests   %s running, %s queued; %s connections\n", ctl_number(f, "running").s,
         ctl_number(f, "queued").s, ctl_number(f, "connections").s);
-    ADD("  so far   %s: %s ok, %s client errors, %s server errors\n", ctl_number(f, "requests").s,
+    ADD("  so far   %s: %s ok, %s client errors, %s server errors,\n", ctl_number(f, "requests").s,
         ctl_number(f, "ok").s, ctl_number(f, "client_errors").s, ctl_number(f, "server_errors").s);
     ADD("           %s rejected, %s cancelled, %s resumed\n", ctl_number(f, "rejected").s,
         ctl_number(f, "cancelled").s, ctl_number(f, "resumed").s);
-    ADD("tokens     %s prompt, %s output\n", ctl_number(f, "prompt_tokens").s,
+    ADD("  tokens   %s prompt, %s output\n", ctl_number(f, "prompt_tokens").s,
         ctl_number(f, "output_tokens").s);
+}
+
+/* Is there anything to say about it? */
+static bool any_of(yyjson_val *o, const char *a, const char *b) {
+    double x = 0, y = 0;
+
+    (void)ctl_value(o, a, &x);
+    (void)ctl_value(o, b, &y);
+    return x > 0 || y > 0;
+}
+
+/* Lines about what is only there when it is configured, or has happened. */
+static void show_tiers(struct buf *out, yyjson_val *w) {
+    if (any_of(w, "host_saved_tokens", "host_fetched_tokens"))
+        ADD("  host     %s tokens saved, %s brought back\n", ctl_number(w, "host_saved_tokens").s,
+            ctl_number(w, "host_fetched_tokens").s);
+    if (any_of(w, "disk_pages", "disk_bad_pages"))
+        ADD("  disk     %s of %s pages; %s tokens written, %s read; %s damaged\n",
+            ctl_number(w, "disk_pages_used").s, ctl_number(w, "disk_pages").s,
+            ctl_number(w, "disk_saved_tokens").s, ctl_number(w, "disk_loaded_tokens").s,
+            ctl_number(w, "disk_bad_pages").s);
+    if (any_of(w, "pages_kept", "kept_dropped"))
+        ADD("  kept     %s pages for sessions' next turns; %s turns dropped\n",
+            ctl_number(w, "pages_kept").s, ctl_number(w, "kept_dropped").s);
+    if (any_of(w, "warm_tokens", "warm_found_tokens"))
+        ADD("  ahead    %s tokens computed for turns to come, %s of them found\n",
+            ctl_number(w, "warm_tokens").s, ctl_number(w, "warm_found_tokens").s);
 }
 
 static void show_worker(struct buf *out, yyjson_val *w) {
@@ -112,31 +139,30 @@ static void show_worker(struct buf *out, yyjson_val *w) {
         ctl_number(w, "deaths").s, ctl_number(w, "hangs").s, ctl_duration(w, "age_ms", 1e-3).s);
     ADD("  runs     %s running, %s waiting; %s preemptions\n", ctl_number(w, "running").s,
         ctl_number(w, "waiting").s, ctl_number(w, "preemptions").s);
-    ADD("  tokens   %s prompt, %s cached, %s output; %s of %s drafted were right\n",
-        ctl_number(w, "prompt_tokens").s, ctl_number(w, "cached_tokens").s,
-        ctl_number(w, "output_tokens").s, ctl_number(w, "accepted").s, ctl_number(w, "drafted").s);
+    ADD("  tokens   %s prompt computed, %s cached, %s output\n", ctl_number(w, "prompt_tokens").s,
+        ctl_number(w, "cached_tokens").s, ctl_number(w, "output_tokens").s);
+    if (any_of(w, "drafted", "accepted"))
+        ADD("  drafts   %s of %s tokens were right (%s)\n", ctl_number(w, "accepted").s,
+            ctl_number(w, "drafted").s, ctl_percent(w, "accepted", "drafted").s);
     ADD("  steps    %s; the last: %s rows of %s sequences, %s, planned in %s\n",
         ctl_number(w, "steps").s, ctl_number(w, "last_rows").s, ctl_number(w, "last_seqs").s,
         ctl_duration(w, "last_step_us", 1e-6).s, ctl_duration(w, "last_plan_us", 1e-6).s);
     ADD("pages      %s: %s used (%s), %s cached, %s free; %s evicted\n", ctl_number(w, "pages").s,
         ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
         ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
-    ADD("  host     %s tokens saved, %s brought back\n", ctl_number(w, "host_saved_tokens").s,
-        ctl_number(w, "host_fetched_tokens").s);
-    ADD("  disk     %s of %s pages; %s tokens written, %s read; %s pages damaged\n",
-        ctl_number(w, "disk_pages_used").s, ctl_number(w, "disk_pages").s,
-        ctl_number(w, "disk_saved_tokens").s, ctl_number(w, "disk_loaded_tokens").s,
-        ctl_number(w, "disk_bad_pages").s);
+    show_tiers(out, w);
 }
 
-void ctl_show_stats(struct buf *out, yyjson_val *stats) {
+void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
     yyjson_val *m = yyjson_obj_get(stats, "model");
 
+    (void)columns;
     ADD("weftd      %s, %s, up %s\n", ctl_text(stats, "version").s, ctl_text(stats, "health").s,
         ctl_duration(stats, "uptime_s", 1).s);
-    ADD("model      %s, context %s, %s pages of %s tokens\n", ctl_text(m, "id").s,
-        ctl_number(m, "max_context").s, ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
-    ADD("  recipe   %s\n", ctl_text(m, "determinism").s);
+    ADD("model      %s\n", ctl_text(m, "id").s);
+    ADD("  context  %s tokens; %s pages of %s tokens; determinism %s\n",
+        ctl_number(m, "max_context").s, ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s,
+        ctl_text(m, "determinism").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
 }
@@ -145,62 +171,87 @@ static const struct column {
     const char *key, *title;
     bool text; /* to the left */
     double unit_s;
+    int rank; /* left out first, where the line is too long: the highest; 0: never */
 } request_columns[] = {
-    {"id", "ID", false, 0},
-    {"request_id", "REQUEST", true, 0},
-    {"endpoint", "ENDPOINT", true, 0},
-    {"state", "STATE", true, 0},
-    {"session", "SESSION", true, 0},
-    {"session_from", "FROM", true, 0},
-    {"prompt_tokens", "PROMPT", false, 0},
-    {"cached_tokens", "CACHED", false, 0},
-    {"output_tokens", "OUTPUT", false, 0},
-    {"max_tokens", "MAX", false, 0},
-    {"age_ms", "AGE", false, 1e-3},
+    {"id", "ID", false, 0, 0},
+    {"request_id", "REQUEST", true, 0, 2},
+    {"endpoint", "ENDPOINT", true, 0, 1},
+    {"state", "STATE", true, 0, 0},
+    {"session", "SESSION", true, 0, 3},
+    {"session_from", "FROM", true, 0, 4},
+    {"prompt_tokens", "PROMPT", false, 0, 0},
+    {"cached_tokens", "CACHED", false, 0, 0},
+    {"output_tokens", "OUTPUT", false, 0, 0},
+    {"max_tokens", "MAX", false, 0, 0},
+    {"age_ms", "AGE", false, 1e-3, 0},
 };
 
 static const struct column tenant_columns[] = {
-    {"tenant", "TENANT", true, 0},         {"class", "CLASS", true, 0},
-    {"weight", "WEIGHT", false, 0},        {"running", "RUNNING", false, 0},
-    {"queued", "QUEUED", false, 0},        {"requests", "REQUESTS", false, 0},
-    {"limited", "LIMITED", false, 0},      {"prompt_tokens", "PROMPT", false, 0},
-    {"cached_tokens", "CACHED", false, 0}, {"output_tokens", "OUTPUT", false, 0},
+    {"tenant", "TENANT", true, 0, 0},         {"class", "CLASS", true, 0, 1},
+    {"weight", "WEIGHT", false, 0, 2},        {"running", "RUNNING", false, 0, 0},
+    {"queued", "QUEUED", false, 0, 0},        {"requests", "REQUESTS", false, 0, 0},
+    {"limited", "LIMITED", false, 0, 3},      {"prompt_tokens", "PROMPT", false, 0, 0},
+    {"cached_tokens", "CACHED", false, 0, 0}, {"output_tokens", "OUTPUT", false, 0, 0},
 };
 
-static struct ctl_cell cell_of(yyjson_val *request, const struct column *c) {
+#define TABLE_COLUMNS_MAX 16
+
+static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
     if (c->unit_s > 0)
-        return ctl_duration(request, c->key, c->unit_s);
-    return c->text ? ctl_text(request, c->key) : ctl_number(request, c->key);
+        return ctl_duration(row, c->key, c->unit_s);
+    return c->text ? ctl_text(row, c->key) : ctl_number(row, c->key);
 }
 
-static void show_table(struct buf *out, yyjson_val *list, const struct column *columns,
-                       size_t n_columns) {
-    size_t width[16], i, n;
-    yyjson_val *r;
+/* The width of each column, 0: left out, so that a line is no longer than @columns. */
+static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct column *columns,
+                size_t n_columns, size_t longest) {
+    size_t i, n, line = 0;
+    yyjson_val *row;
 
-    assert(n_columns <= ARRAY_SIZE(width));
     for (size_t c = 0; c < n_columns; c++) {
         width[c] = strlen(columns[c].title);
-        yyjson_arr_foreach(list, i, n, r) {
-            struct ctl_cell cell = cell_of(r, &columns[c]);
+        yyjson_arr_foreach(list, i, n, row) {
+            struct ctl_cell cell = cell_of(row, &columns[c]);
 
             width[c] = MAX(width[c], strlen(cell.s));
         }
+        line += width[c] + (c ? 2 : 0);
     }
+    while (line > longest) {
+        size_t least = 0;
+
+        for (size_t c = 1; c < n_columns; c++)
+            if (width[c] && columns[c].rank > (width[least] ? columns[least].rank : 0))
+                least = c;
+        if (columns[least].rank == 0)
+            return;
+        line -= width[least] + 2;
+        width[least] = 0;
+    }
+}
+
+static void show_table(struct buf *out, yyjson_val *list, const struct column *columns,
+                       size_t n_columns, size_t longest) {
+    size_t width[TABLE_COLUMNS_MAX], i, n;
+    yyjson_val *row;
+
+    assert(n_columns <= ARRAY_SIZE(width) && columns[0].rank == 0);
+    fit(width, list, columns, n_columns, longest);
     for (size_t c = 0; c < n_columns; c++)
-        ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
-            columns[c].title);
-    ADD("\n");
-    yyjson_arr_foreach(list, i, n, r) {
-        for (size_t c = 0; c < n_columns; c++)
+        if (width[c])
             ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
-                cell_of(r, &columns[c]).s);
+                columns[c].title);
+    ADD("\n");
+    yyjson_arr_foreach(list, i, n, row) {
+        for (size_t c = 0; c < n_columns; c++)
+            if (width[c])
+                ADD("%s%*s", c ? "  " : "", columns[c].text ? -(int)width[c] : (int)width[c],
+                    cell_of(row, &columns[c]).s);
         ADD("\n");
     }
 }
 
-/* Per second since @before. */
-static struct ctl_cell rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds) {
+struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds) {
     struct ctl_cell c;
     double a, b;
 
@@ -210,35 +261,48 @@ static struct ctl_cell rate(yyjson_val *now, yyjson_val *before, const char *key
     return c;
 }
 
+/* 79 characters. */
+#define LINE "%-8s %5s %4s %5s %8s %8s %6s %6s %6s %5s %8s\n"
+
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
                    uint64_t n) {
     yyjson_val *f = yyjson_obj_get(stats, "front"), *w = yyjson_obj_get(stats, "worker");
     yyjson_val *w0 = yyjson_obj_get(before, "worker");
 
     if (n % HEADLINE_EVERY == 0)
-        ADD("%-10s %6s %6s %6s %9s %9s %7s %7s %7s %6s %9s\n", "health", "conns", "run", "queue",
-            "prompt/s", "output/s", "used", "cached", "free", "rows", "step");
-    ADD("%-10s %6s %6s %6s %9s %9s %7s %7s %7s %6s %9s\n", ctl_text(stats, "health").s,
-        ctl_number(f, "connections").s, ctl_number(f, "running").s, ctl_number(f, "queued").s,
-        rate(w, w0, "prompt_tokens", seconds).s, rate(w, w0, "output_tokens", seconds).s,
+        ADD(LINE, "health", "conns", "run", "queue", "prompt/s", "output/s", "used", "cached",
+            "free", "rows", "step");
+    ADD(LINE, ctl_text(stats, "health").s, ctl_number(f, "connections").s,
+        ctl_number(f, "running").s, ctl_number(f, "queued").s,
+        ctl_rate(w, w0, "prompt_tokens", seconds).s, ctl_rate(w, w0, "output_tokens", seconds).s,
         ctl_number(w, "pages_used").s, ctl_number(w, "pages_cached").s,
         ctl_number(w, "pages_free").s, ctl_number(w, "last_rows").s,
         ctl_duration(w, "last_step_us", 1e-6).s);
 }
 
-void ctl_show_requests(struct buf *out, yyjson_val *requests) {
+void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns) {
     show_table(out, yyjson_obj_get(requests, "requests"), request_columns,
-               ARRAY_SIZE(request_columns));
+               ARRAY_SIZE(request_columns), columns);
 }
 
-void ctl_show_tenants(struct buf *out, yyjson_val *tenants) {
-    show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns));
+void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns) {
+    show_table(out, yyjson_obj_get(tenants, "tenants"), tenant_columns, ARRAY_SIZE(tenant_columns),
+               columns);
 }
 
-void ctl_show_why(struct buf *out, yyjson_val *story) {
+/* "1 step", "2 steps". */
+static struct ctl_cell count(yyjson_val *object, const char *key, const char *what) {
+    struct ctl_cell n = ctl_number(object, key), c;
+
+    snprintf(c.s, sizeof(c.s), "%.40s %s%s", n.s, what, strcmp(n.s, "1") == 0 ? "" : "s");
+    return c;
+}
+
+void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
     yyjson_val *list = yyjson_obj_get(story, "records"), *r;
     size_t i, n;
 
+    (void)columns;
     if (yyjson_arr_size(list) == 0)
         ADD("nothing is known of it any more, or it never came to the worker\n");
     yyjson_arr_foreach(list, i, n, r) {
@@ -249,9 +313,12 @@ void ctl_show_why(struct buf *out, yyjson_val *story) {
         if (yyjson_obj_get(r, "finish"))
             ADD(": %s", ctl_text(r, "finish").s);
         else if (yyjson_obj_get(r, "cached_tokens"))
-            ADD(" with %s tokens from the cache", ctl_number(r, "cached_tokens").s);
+            ADD(" with %s from the cache", count(r, "cached_tokens", "token").s);
+        else if (yyjson_is_uint(yyjson_obj_get(r, "rows")) &&
+                 yyjson_get_uint(yyjson_obj_get(r, "rows")) == 0)
+            ADD(": %s", ms.s);
         else
-            ADD(": %s steps, %s rows, %s", ctl_number(r, "steps").s, ctl_number(r, "rows").s, ms.s);
+            ADD(": %s, %s, %s", count(r, "steps", "step").s, count(r, "rows", "row").s, ms.s);
         ADD("\n");
     }
 }

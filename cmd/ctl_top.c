@@ -2,6 +2,7 @@
 
 #ifdef HAVE_NCURSES
 
+#include <langinfo.h>
 #include <locale.h>
 #include <ncurses.h>
 #include <stdio.h>
@@ -9,35 +10,61 @@
 #include <unistd.h>
 #include "base/clock.h"
 
+#define HISTORY 128
+
 struct top {
     struct ctl *ctl;
-    yyjson_doc *stats, *before, *requests; /* NULL: the last call failed, or there was none */
+    yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
+    bool tenants;                      /* what the list is of; else of requests */
+    bool unicode;
+    double history[HISTORY]; /* output tokens per second, the latest last */
+    unsigned n_history;
     int64_t at_ns, before_ns;
     uint64_t selected; /* id of a request */
     bool any;          /* something is selected */
     char note[512];    /* at the bottom */
 };
 
+static double seconds_between(const struct top *t) {
+    return t->before ? (double)(t->at_ns - t->before_ns) * 1e-9 : 0;
+}
+
+static yyjson_val *worker_of(yyjson_doc *stats) {
+    return yyjson_obj_get(yyjson_doc_get_root(stats), "worker");
+}
+
+static void remember_rate(struct top *t) {
+    double now, before, s = seconds_between(t);
+
+    if (s <= 0 || !ctl_value(worker_of(t->stats), "output_tokens", &now) ||
+        !ctl_value(worker_of(t->before), "output_tokens", &before))
+        return;
+    if (t->n_history == HISTORY)
+        memmove(t->history, t->history + 1, sizeof(*t->history) * --t->n_history);
+    t->history[t->n_history++] = MAX(now - before, 0) / s; /* below 0: a new worker */
+}
+
 static void poll_daemon(struct top *t) {
     struct err err = {0};
-    yyjson_doc *stats = NULL, *requests = NULL;
+    yyjson_doc *stats = NULL, *list = NULL;
     int r = ctl_get(t->ctl, "/stats", &stats, &err);
 
     if (r == CTL_OK)
-        r = ctl_get(t->ctl, "/requests", &requests, &err);
+        r = ctl_get(t->ctl, t->tenants ? "/tenants" : "/requests", &list, &err);
     if (r != CTL_OK)
         snprintf(t->note, sizeof(t->note), "%s", err.message);
     yyjson_doc_free(t->before);
-    yyjson_doc_free(t->requests);
+    yyjson_doc_free(t->list);
     t->before = t->stats;
     t->before_ns = t->at_ns;
     t->stats = stats;
-    t->requests = requests;
+    t->list = list;
     t->at_ns = clock_now(clock_monotonic());
+    remember_rate(t);
 }
 
 static yyjson_val *list_of(const struct top *t) {
-    return yyjson_obj_get(yyjson_doc_get_root(t->requests), "requests");
+    return yyjson_obj_get(yyjson_doc_get_root(t->list), "requests");
 }
 
 static uint64_t id_at(const struct top *t, size_t i) {
@@ -81,6 +108,71 @@ static int draw_table(const struct buf *text, int y, int bottom, size_t marked) 
     return y;
 }
 
+/* The latest rates as bars as high as a character, as many as fit. */
+static void draw_history(const struct top *t, int y, int x) {
+    static const char *const bars[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char *const ascii[] = {" ", ".", ".", ":", ":", "+", "+", "#", "#"};
+    unsigned room = COLS > x ? (unsigned)(COLS - x) : 0, n = MIN(t->n_history, room);
+    const double *from = t->history + t->n_history - n;
+    double top = 0;
+
+    for (unsigned i = 0; i < n; i++)
+        top = MAX(top, from[i]);
+    for (unsigned i = 0; i < n; i++) {
+        int height = top > 0 && from[i] > 0 ? (int)(from[i] / top * 7 + 1) : 0;
+
+        mvaddstr(y, x + (int)i, (t->unicode ? bars : ascii)[height]);
+    }
+}
+
+/* "[####..    ]" of @width characters: used, kept for later, free. */
+static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
+    double all, used, cached;
+
+    if (!ctl_value(w, "pages", &all) || !ctl_value(w, "pages_used", &used) ||
+        !ctl_value(w, "pages_cached", &cached) || all <= 0)
+        return;
+    (void)buf_printf(out, " [");
+    for (size_t i = 0; i < width; i++) {
+        double at = ((double)i + 0.5) / (double)width * all;
+
+        (void)buf_printf(out, "%c", at < used ? '#' : at < used + cached ? '.' : ' ');
+    }
+    (void)buf_printf(out, "]");
+}
+
+#define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
+
+static void show_head(const struct top *t, struct buf *out) {
+    yyjson_val *stats = yyjson_doc_get_root(t->stats), *m = yyjson_obj_get(stats, "model");
+    yyjson_val *f = yyjson_obj_get(stats, "front"), *w = worker_of(t->stats);
+    yyjson_val *w0 = worker_of(t->before);
+    double s = seconds_between(t);
+
+    ADD("weftd %s  %s  up %s  %s, context %s\n", ctl_text(stats, "version").s,
+        ctl_text(stats, "health").s, ctl_duration(stats, "uptime_s", 1).s, ctl_text(m, "id").s,
+        ctl_number(m, "max_context").s);
+    ADD("requests  %s running, %s queued, %s connections; so far %s, %s rejected, %s failed\n",
+        ctl_number(f, "running").s, ctl_number(f, "queued").s, ctl_number(f, "connections").s,
+        ctl_number(f, "requests").s, ctl_number(f, "rejected").s, ctl_number(f, "server_errors").s);
+    ADD("tokens/s  prompt %s, from the cache %s; drafts right: %s\n",
+        ctl_rate(w, w0, "prompt_tokens", s).s, ctl_rate(w, w0, "cached_tokens", s).s,
+        ctl_percent(w, "accepted", "drafted").s);
+    ADD("          output %6s\n", ctl_rate(w, w0, "output_tokens", s).s);
+    ADD("step      %s rows of %s sequences in %s\n", ctl_number(w, "last_rows").s,
+        ctl_number(w, "last_seqs").s, ctl_duration(w, "last_step_us", 1e-6).s);
+    ADD("pages    ");
+    add_pages(out, w, 20);
+    ADD(" %s used, %s cached, %s free; %s evicted\n", ctl_number(w, "pages_used").s,
+        ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
+    ADD("worker    %s, pid %s, %s died, %s hung; %s preemptions\n", ctl_text(w, "state").s,
+        ctl_number(w, "pid").s, ctl_number(w, "deaths").s, ctl_number(w, "hangs").s,
+        ctl_number(w, "preemptions").s);
+}
+
+/* Where the history stands, in the line of the rate of output. */
+enum { HISTORY_ROW = 3, HISTORY_COLUMN = 25 };
+
 static int draw_text(const struct buf *text, int y, int bottom) {
     const char *line = text->data ? text->data : "";
 
@@ -94,23 +186,29 @@ static int draw_text(const struct buf *text, int y, int bottom) {
 }
 
 static void draw(struct top *t) {
-    CLEANUP(buf_deinit) struct buf head, rates, list;
-    yyjson_val *stats = yyjson_doc_get_root(t->stats), *before = yyjson_doc_get_root(t->before);
+    CLEANUP(buf_deinit) struct buf head, list;
     size_t marked = selected_at(t);
     int bottom = LINES - 1, y;
 
     buf_init(&head, CTL_REPLY_MAX);
-    buf_init(&rates, CTL_REPLY_MAX);
     buf_init(&list, CTL_REPLY_MAX);
-    ctl_show_stats(&head, stats);
-    ctl_show_line(&rates, stats, before, (double)(t->at_ns - t->before_ns) * 1e-9, 0);
-    ctl_show_requests(&list, yyjson_doc_get_root(t->requests));
+    show_head(t, &head);
+    if (t->tenants)
+        ctl_show_tenants(&list, yyjson_doc_get_root(t->list), (size_t)COLS);
+    else
+        ctl_show_requests(&list, yyjson_doc_get_root(t->list), (size_t)COLS);
     erase();
     y = draw_text(&head, 0, bottom);
-    y = draw_table(&rates, y + 1, bottom, SIZE_MAX);
-    draw_table(&list, y + 1, bottom, marked + 1);
+    mvchgat(0, 0, -1, A_BOLD, 0, NULL);
+    if (HISTORY_ROW < bottom)
+        draw_history(t, HISTORY_ROW, HISTORY_COLUMN);
+    draw_table(&list, y + 1, bottom, t->tenants ? SIZE_MAX : marked + 1);
     attron(A_BOLD);
-    mvaddnstr(bottom, 0, t->note[0] ? t->note : "q quit   up, down select   c cancel", COLS - 1);
+    mvaddnstr(bottom, 0,
+              t->note[0]   ? t->note
+              : t->tenants ? "q quit   t requests"
+                           : "q quit   up, down select   c cancel   t tenants",
+              COLS - 1);
     attroff(A_BOLD);
     refresh();
 }
@@ -122,7 +220,7 @@ static void cancel_selected(struct top *t) {
     char path[64];
 
     buf_init(&reply, CTL_REPLY_MAX);
-    if (!t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
+    if (t->tenants || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
         return;
     snprintf(t->note, sizeof(t->note), "cancel request %llu? (y/n)",
              (unsigned long long)t->selected);
@@ -161,6 +259,10 @@ static void run(struct top *t, double interval_s) {
         case 'c':
             cancel_selected(t);
             break;
+        case 't':
+            t->tenants = !t->tenants;
+            poll_daemon(t);
+            break;
         default:
             break;
         }
@@ -178,6 +280,7 @@ int ctl_top(struct ctl *c, double interval_s, struct err *err) {
     if (r != CTL_OK)
         return r;
     setlocale(LC_CTYPE, "");
+    t.unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     SCREEN *screen =
         isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) ? newterm(NULL, stdout, stdin) : NULL;
     if (!screen) {
@@ -195,7 +298,7 @@ int ctl_top(struct ctl *c, double interval_s, struct err *err) {
     delscreen(screen);
     yyjson_doc_free(t.stats);
     yyjson_doc_free(t.before);
-    yyjson_doc_free(t.requests);
+    yyjson_doc_free(t.list);
     return CTL_OK;
 }
 

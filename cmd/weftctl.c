@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "cmd/cli.h"
@@ -13,20 +14,22 @@
 
 static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND\n"
-    "  stats [--watch[=SECONDS]]  what the daemon has done and does; a line every SECONDS (1)\n"
+    "  stats [--watch[=SECONDS]]  what the daemon has done and does; a line every\n"
+    "                             SECONDS (1)\n"
     "  requests                   the generations that are live\n"
-    "  why ID                     what was decided about one, also when it has ended; or its "
-    "x-request-id\n"
+    "  why ID                     what was decided about one in every step, also when\n"
+    "                             it has ended; ID may be its x-request-id\n"
     "  cancel ID                  end one of them\n"
-    "  dump FILE                  write the flight recorder, which weft-sim replay runs again\n"
+    "  dump FILE                  write the flight recorder; weft-sim replay runs it again\n"
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    who uses what\n"
     "  reload                     read configuration, keys and tenants again\n"
     "  drain                      take no more requests, finish those that run, exit\n"
-    "  top [SECONDS]              a screen of all this\n"
-    "The socket is PATH, else $WEFT_ADMIN, else /run/weft-admin.sock, /run/weft/admin.sock or\n"
-    "./build/admin.sock. --json prints what the daemon said, unchanged. Exit codes: 0; 1 refused;\n"
-    "64 wrong usage; 69 no daemon answers; 77 not allowed.\n";
+    "  top [SECONDS]              a screen of all this, live\n"
+    "The socket is PATH, else $WEFT_ADMIN, else the first that is there of\n"
+    "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
+    "beside this program. --json prints what the daemon said, unchanged. Exit codes:\n"
+    "0; 1 refused; 64 wrong usage; 69 no daemon answers; 77 not allowed.\n";
 
 struct call {
     struct ctl *ctl;
@@ -49,9 +52,16 @@ static void print(const char *text, size_t len) {
         putchar('\n');
 }
 
+/* Of the terminal; what is not printed on one may be as wide as it likes. */
+static size_t columns(void) {
+    struct winsize size = {0};
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : SIZE_MAX;
+}
+
 /* An answer as it came, or as @show makes it of the object in it. */
 static int answer(struct call *c, const char *path,
-                  void (*show)(struct buf *out, yyjson_val *object)) {
+                  void (*show)(struct buf *out, yyjson_val *object, size_t columns)) {
     CLEANUP(buf_deinit) struct buf text = {0};
     struct err err = {0};
     yyjson_doc *doc = NULL;
@@ -63,7 +73,7 @@ static int answer(struct call *c, const char *path,
     } else {
         r = ctl_get(c->ctl, path, &doc, &err);
         if (r == CTL_OK)
-            show(&text, yyjson_doc_get_root(doc));
+            show(&text, yyjson_doc_get_root(doc), columns());
     }
     if (r == CTL_OK)
         print(text.data, text.len);
@@ -242,6 +252,16 @@ static const struct {
     {"dump", run_dump},
 };
 
+static int unknown(const char *command) {
+    char names[256] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++)
+        n +=
+            (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "", commands[i].name);
+    return cli_usage("unknown command \"%s\", there are %s", command, names);
+}
+
 static int dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
@@ -255,7 +275,7 @@ static int dispatch(const char *socket, struct call *c) {
         c->argv++;
         return commands[i].run(c);
     }
-    return cli_usage("unknown command \"%s\"", c->argv[0]);
+    return unknown(c->argv[0]);
 }
 
 int main(int argc, char **argv) {

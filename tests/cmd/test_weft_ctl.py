@@ -106,6 +106,45 @@ def test_stats_show_every_figure():
                     assert str(value) in words, (key, value, out)
         for text in ("1.2.3", "up 1 h 02 min", "4.2 ms", "37 us", "45.0 ms ago", "25 %"):
             assert text in out, (text, out)
+        for text in ("drafts", "disk", "host", "kept", "ahead"):
+            assert text not in out, (text, out)
+
+
+def test_stats_show_what_is_configured_or_has_happened():
+    more = copy.deepcopy(STATS)
+    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_saved_tokens": 64, "pages_kept": 3, "warm_tokens": 96})
+    with Server({("GET", "/stats"): http(more)}):
+        out = run("stats")[0]
+    for text in ("50 of 200 tokens were right (25 %)", "7 of 900 pages", "64 tokens saved", "3 pages for sessions", "96 tokens computed"):
+        assert text in out, (text, out)
+
+
+def on_terminal(columns, *args):
+    """What weftctl prints on a terminal of so many columns."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.execv(program("weftctl"), ["weftctl", "--socket", SOCKET, *args])
+    text = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(fd, 65536):
+            text += data
+    os.close(fd)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, text
+    return text.decode().replace("\r", "").splitlines()
+
+
+def test_tables_leave_out_what_does_not_fit_the_terminal():
+    one = {"requests": REQUESTS["requests"][:1]}
+    with Server({("GET", "/requests"): http(one), ("GET", "/stats"): http(STATS)}):
+        for columns in (20, 60, 80, 100, 200):
+            lines = on_terminal(columns, "requests")
+            words = lines[0].split()
+            assert len(lines) == 2 and len(lines[0]) == len(lines[1]), lines
+            assert [w for w in words if w not in ("ENDPOINT", "REQUEST", "SESSION", "FROM")] == ["ID", "STATE", "PROMPT", "CACHED", "OUTPUT", "MAX", "AGE"]
+            assert columns < 60 or len(lines[0]) <= columns, lines
+            assert ("ENDPOINT" in words) == (columns >= 80) and ("FROM" in words) == (columns == 200), (columns, lines)
+        assert all(len(line) <= 80 for line in on_terminal(80, "stats"))
 
 
 def test_json_is_what_the_daemon_said():
@@ -135,7 +174,7 @@ def test_missing_and_strange_fields_are_dashes():
     for value in ({}, odd):
         with Server({("GET", "/stats"): http(value), ("GET", "/requests"): http({"requests": [{}, 5, None]})}):
             out = run("stats")[0]
-            assert out.count("\n") == 14 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
+            assert out.count("\n") == 12 and out.count("-") >= 30 and not any(c in out for c in "03456789"), out
             table = run("requests")[0].splitlines()
             assert len(table) == 4 and all(set(line.split()) == {"-"} for line in table[1:]), table
 
@@ -306,7 +345,7 @@ def test_top_shows_selects_and_cancels():
     answers = {("GET", "/stats"): http(STATS), ("GET", "/requests"): http(REQUESTS), ("POST", "/requests/17/cancel"): http({"cancelled": True})}
     with Server(answers) as s:
         need_top()
-        t = Terminal("0.2")
+        t = Terminal("0.2", size=(24, 200))
         t.until("a-rather-long-name")
         t.key("j")
         t.key("c")
@@ -326,6 +365,11 @@ def test_top_shows_selects_and_cancels():
         t.until("no such path")
         s.answers.update({("GET", "/stats"): http({}), ("GET", "/requests"): http({})})
         t.until("q quit")
+        s.answers[("GET", "/tenants")] = http({"tenants": [{"tenant": "somebody", "class": "batch"}]})
+        t.key("t")
+        t.until("somebody")
+        t.key("t")
+        t.until("up, down")
         t.key("q")
         assert t.end() == 0
 
@@ -335,7 +379,7 @@ def test_top_fits_any_terminal_and_refuses_none():
     with Server({("GET", "/stats"): http(STATS), ("GET", "/requests"): http(many)}):
         need_top()
         assert "needs a terminal" in run("top", code=1)[1]
-        for size in ((1, 1), (2, 10), (5, 20), (200, 300)):
+        for size in ((1, 1), (2, 10), (5, 20), (24, 80), (200, 300)):
             t = Terminal(size=size)
             for _ in range(3):
                 t.key("jk\x1b[B")
