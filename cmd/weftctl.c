@@ -20,7 +20,7 @@ static const char help[] =
     "  why ID                     what was decided about one in every step, also when\n"
     "                             it has ended; ID may be its x-request-id\n"
     "  cancel ID                  end one of them\n"
-    "  dump FILE                  write the flight recorder; weft-sim replay runs it again\n"
+    "  dump FILE                  write the flight recorder, for weft-sim replay\n"
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    who uses what\n"
     "  reload                     read configuration, keys and tenants again\n"
