@@ -484,12 +484,18 @@ static void turn_away(struct conn *c) {
 }
 
 static void start(struct conn *c) {
-    if (uv_read_start(&c->h.stream, on_alloc, on_read) < 0)
+    uint32_t max = c->api->opts.max_connections, n = c->api->stats.n_connections;
+
+    if (n > max + API_TURNED_AWAY) {
+        c->api->stats.n_rejected++;
         conn_close(c);
-    else if (c->api->stats.n_connections > c->api->opts.max_connections)
+    } else if (uv_read_start(&c->h.stream, on_alloc, on_read) < 0) {
+        conn_close(c);
+    } else if (n > max) {
         turn_away(c);
-    else
+    } else {
         arm(c, c->api->opts.header_timeout_ms);
+    }
 }
 
 void conn_accept(struct api *a, uv_stream_t *listener, bool local) {

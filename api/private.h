@@ -18,9 +18,11 @@
 #define API_READ_SIZE (64u << 10) /* of one read; the buffer is shared by all connections */
 #define API_TARGET_MAX (8u << 10) /* bytes of a request target */
 #define API_SEND_MAX (256u << 20) /* unsent bytes of one connection, whatever happens */
-#define API_LINGER_MS 1000        /* reading on after an early answer, so that the client sees it */
-#define API_BODIES 8u             /* bodies of the largest size that may be in memory at once */
-#define API_RETRY_MS 2000         /* while starting or draining */
+#define API_TURNED_AWAY                                                                            \
+    32 /* connections beyond the limit that are told so at once; more are closed without a word */
+#define API_LINGER_MS 1000 /* reading on after an early answer, so that the client sees it */
+#define API_BODIES 8u      /* bodies of the largest size that may be in memory at once */
+#define API_RETRY_MS 2000  /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
 #define API_CHECKED 1024u /* grammars that are remembered */
 #define API_RECENT 512u   /* requests whose ids are remembered for the operator */

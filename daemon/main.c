@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include "api/api.h"
@@ -26,6 +27,7 @@
 #include "daemon/workers.h"
 
 #define TEMPLATE_FILE_MAX (1u << 20)
+#define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 
 struct front {
@@ -38,6 +40,7 @@ struct front {
     struct template *template;
     struct buf template_text; /* of the configured file */
     char *model_name;
+    uint32_t max_connections;
     const char *aliases[1];
     struct api_model model;
     struct api *api;
@@ -410,10 +413,31 @@ static int open_model(struct front *f, struct err *err) {
     return 0;
 }
 
+/* As many as there can be descriptors for: one that is refused can be told so, but a worker that dies when there are none left
+ * could not be replaced. */
+static void limit_connections(struct front *f) {
+    rlim_t wanted = (rlim_t)f->config.max_connections + FILES_KEPT;
+    struct rlimit files;
+
+    f->max_connections = (uint32_t)f->config.max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur >= wanted)
+        return;
+    rlim_t had = files.rlim_cur;
+    files.rlim_cur = MIN(wanted, files.rlim_max);
+    if (setrlimit(RLIMIT_NOFILE, &files) < 0)
+        files.rlim_cur = had;
+    if (files.rlim_cur >= wanted)
+        return;
+    rlim_t kept = MIN((rlim_t)FILES_KEPT, files.rlim_cur / 2);
+    f->max_connections = (uint32_t)MAX(files.rlim_cur - kept, (rlim_t)1);
+    log_event(WLOG_WARN, "connections_limited", "max_connections=%u open_files=%llu",
+              f->max_connections, (unsigned long long)files.rlim_cur);
+}
+
 static int open_api(struct front *f) {
     const struct config *c = &f->config;
     struct api_opts o = {
-        .max_connections = (uint32_t)c->max_connections,
+        .max_connections = f->max_connections,
         .max_running = (uint32_t)c->max_running,
         .max_queued = (uint32_t)c->max_queued,
         .max_n = (uint32_t)c->max_n,
@@ -522,6 +546,7 @@ static int open_front(struct front *f, struct err *err) {
     o.draft = f->draft;
     o.disk_fd = f->disk_fd;
     o.kv_memory = f->config.kv_memory ? f->config.kv_memory : memory_available() / 4;
+    limit_connections(f);
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;
     workers_attach(f->workers, f->api);

@@ -52,6 +52,7 @@ struct workers {
     struct suspects *suspects;
     struct flight *flight;           /* of this worker and those before it */
     int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
+    int64_t watched_ns;              /* when this was last looked at */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
     struct fault faults[FAULTS_MAX];
@@ -475,6 +476,7 @@ int workers_start(struct workers *w) {
     *w->refusal = 0;
     w->killed_for_hang = false;
     w->progress_step = 0;
+    w->watched_ns = 0;
     w->started_ns = w->progress_ns = clock_now(w->opts.clock);
     int r = spawn(w);
     if (r < 0)
@@ -494,6 +496,8 @@ static void on_restart(uv_timer_t *t) {
     int r = workers_start(w);
     if (r < 0)
         log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
+    if (r < 0 && !w->process_open) /* else on_process_closed() does it */
+        schedule_restart(w);
 }
 
 /* At once after a worker that served; with growing pauses while none gets that far. */
@@ -514,6 +518,13 @@ static void on_watch(uv_timer_t *t) {
 
     if (!w->process_open || w->killed_for_hang)
         return;
+    /* Who stood still here (a machine that was paused) cannot say that the worker does. */
+    int64_t late_ns = w->watched_ns ? now - w->watched_ns - WATCH_MS * INT64_C(1000000) : 0;
+    w->watched_ns = now;
+    if (late_ns > WATCH_MS * INT64_C(1000000)) {
+        w->started_ns += late_ns;
+        w->progress_ns += late_ns;
+    }
     api_stats(w->api, &s); /* not api_busy(): a slow client is not the worker's fault */
     if (w->suspects->step != w->progress_step || s.n_running == 0) {
         w->progress_step = w->suspects->step;

@@ -1,9 +1,12 @@
 """What goes wrong around the daemon: nobody reads its log, descriptors or disk run out. It serves on."""
 import fcntl
 import os
+import resource
+import signal
+import socket
 import time
 
-from weftd import BACKEND, Weftd, main
+from weftd import BACKEND, Weftd, main, random_tokens
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
 
@@ -42,6 +45,80 @@ def test_a_log_that_nobody_reads_stops_nothing():
         assert "warn front log_dropped lines=" in text and "path=- status=404" in text, text
     os.close(read_end)
     os.close(write_end)
+
+
+def few_files(soft, hard):
+    return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
+
+
+def occupy(d, n):
+    """Clients that say nothing."""
+    sockets = []
+    for _ in range(n):
+        s = socket.socket()
+        s.settimeout(60)
+        s.connect(("127.0.0.1", d.port))
+        sockets.append(s)
+    return sockets
+
+
+def test_a_worker_is_replaced_though_all_descriptors_are_taken():
+    with Weftd(*FLAGS, "--max-connections", "1000", popen=few_files(160, 160)) as d:
+        assert " connections_limited " in d.log, d.log
+        working = d.connect()
+        assert d.request("GET", "/health", connection=working)[0] == 200
+        sockets = occupy(d, 400)  # the last ones are told nothing
+        wait_until("none was refused", lambda: d.stats()["front"]["rejected"] > 0)
+        d.kill_worker()
+        body = {"prompt": "hello", "max_tokens": 8, "ignore_eos": True}
+        status, _, answer = d.request("POST", "/v1/completions", body, connection=working)
+        assert status == 200 and answer["usage"]["completion_tokens"] == 8, answer
+        for s in sockets:
+            s.close()
+        working.close()
+        assert d.stats()["worker"]["deaths"] == 1
+
+
+def test_a_worker_that_could_not_be_started_is_started_later():
+    """While there is no descriptor for it: the front has none left after the limit is lowered."""
+    with Weftd(*FLAGS) as d:
+        n_open = len(os.listdir(f"/proc/{d.process.pid}/fd"))
+        _, hard = resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE)
+        pid = d.worker_pid()
+        resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (n_open - 3, hard))
+        d.kill_worker(pid)
+        wait_until("it was not tried", lambda: d.log.count(" worker_spawn ") >= 2)
+        resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert len(d.complete("hello", max_tokens=8, ignore_eos=True)["token_ids"]) == 8
+
+
+def test_open_files_are_raised_to_what_is_needed():
+    with Weftd(*FLAGS, "--max-connections", "1000", popen=few_files(64, 4096)) as d:
+        assert " connections_limited " not in d.log, d.log
+        sockets = occupy(d, 900)
+        assert d.health() == 200
+        wait_until("they are not all there", lambda: d.stats()["front"]["connections"] >= 900)
+        for s in sockets:
+            s.close()
+
+
+def test_who_stood_still_does_not_blame_the_worker():
+    """The worker gets no step done for a moment, and then the front is stopped for longer than a worker may hang, as on a machine
+    that was paused."""
+    with Weftd(*FLAGS, "--hang-timeout-ms", "3000") as d:
+        stream = d.stream("/v1/completions", {"prompt": random_tokens(1, 20), "max_tokens": 1500, "ignore_eos": True})
+        next(stream)
+        worker, front = d.worker_pid(), d.process.pid
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.6)
+        os.kill(front, signal.SIGSTOP)
+        time.sleep(3.2)
+        os.kill(front, signal.SIGCONT)
+        time.sleep(0.3)
+        os.kill(worker, signal.SIGCONT)
+        for _ in stream:
+            pass
+        assert d.stats()["worker"]["hangs"] == 0, d.log
 
 
 main(globals())

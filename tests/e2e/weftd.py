@@ -208,9 +208,9 @@ class Weftd:
     def health(self):
         return self.request("GET", "/health")[0]
 
-    def kill_worker(self):
+    def kill_worker(self, pid=None):
         """Whether there was one that had not been killed before."""
-        pid = self.worker_pid()
+        pid = pid or self.worker_pid()
         if not pid or pid == self.killed:
             return False
         os.kill(pid, signal.SIGKILL)
