@@ -44,6 +44,7 @@ static const struct source_key {
     {"regex", GRAMMAR_REGEX},
     {"ebnf", GRAMMAR_EBNF},
     {"choice", GRAMMAR_CHOICE},
+    {"lark", GRAMMAR_LARK},
 };
 
 static const struct source_key *find_source(yyjson_val *node) {
@@ -65,6 +66,8 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         src.flags |= GRAMMAR_COMPACT;
     if (yyjson_is_true(yyjson_obj_get(node, "any_format")))
         src.flags |= GRAMMAR_ANY_FORMAT;
+    if (yyjson_is_true(yyjson_obj_get(node, "quoted")))
+        src.flags |= GRAMMAR_QUOTED;
     if (key->kind == GRAMMAR_JSON_OBJECT) {
         if (!yyjson_is_true(v))
             return invalid(r->err, "json_object must be true");
@@ -76,7 +79,7 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         src.text = yyjson_get_str(v);
         src.len = yyjson_get_len(v);
     } else {
-        return invalid(r->err, "regex and ebnf must be strings");
+        return invalid(r->err, "regex, ebnf and lark must be strings");
     }
     *out = grammar_part_of(r->b, &src);
     return 0;

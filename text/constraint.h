@@ -6,8 +6,9 @@
  *
  * grammar: one node, an object with exactly one of these keys:
  *
- *     {"json_schema": schema}   {"json_object": true}   {"regex": "..."}   {"ebnf": "..."}   {"choice": ["a", "b"]}
- *         may also have "compact": true, "any_format": true, and "param": err.param of a refusal
+ *     {"json_schema": schema}   {"json_object": true}   {"regex": "..."}   {"ebnf": "..."}   {"choice": ["a", "b"]}   {"lark": "..."}
+ *         may also have "compact": true, "any_format": true, "quoted": true (a regex or Lark inside a JSON string),
+ *         and "param": err.param of a refusal
  *     {"literal": "text"}       special tokens spelled in it are those tokens
  *     {"sequence": [node, ...]} {"either": [node, ...]}
  *     {"repeat": node, "separator": node, "min": 0, "max": 3}   all but the first are optional

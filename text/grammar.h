@@ -53,11 +53,14 @@ enum grammar_kind {
     GRAMMAR_REGEX,       /* the whole text matches */
     GRAMMAR_EBNF,        /* GBNF; starts at the rule `root` */
     GRAMMAR_CHOICE,      /* text: a JSON array of strings */
+    GRAMMAR_LARK,        /* Lark; starts at the rule `start` */
 };
 
 enum grammar_flags {
     GRAMMAR_COMPACT = 1,    /* JSON without any white space */
     GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
+    GRAMMAR_QUOTED =
+        4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
 };
 
 struct grammar_source {

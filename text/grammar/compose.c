@@ -47,6 +47,8 @@ int choice_read(struct build *b, const char *s, size_t len, struct expr **out) {
 }
 
 static int read_source(struct build *b, const struct grammar_source *src, struct expr **out) {
+    enum char_mode mode = src->flags & GRAMMAR_QUOTED ? CHARS_JSON : CHARS_TEXT;
+
     b->param = src->param;
     b->flags = src->flags;
     if (src->len > b->limits.max_source)
@@ -59,11 +61,13 @@ static int read_source(struct build *b, const struct grammar_source *src, struct
         *out = json_any_object(b);
         return *out ? 0 : build_no_memory(b);
     case GRAMMAR_REGEX:
-        return regex_read(b, src->text, src->len, CHARS_TEXT, REGEX_WHOLE, out);
+        return regex_read(b, src->text, src->len, mode, REGEX_WHOLE, out);
     case GRAMMAR_EBNF:
         return ebnf_read(b, src->text, src->len, out);
     case GRAMMAR_CHOICE:
         return choice_read(b, src->text, src->len, out);
+    case GRAMMAR_LARK:
+        return lark_read(b, src->text, src->len, mode, out);
     }
     return build_invalid(b, "unknown kind of grammar");
 }

@@ -4,25 +4,16 @@
  * begins, wherever the newlines are.
  */
 
-#include "text/grammar/expr.h"
+#include "text/grammar/rulebook.h"
 #include "text/grammar/trie.h"
 
 #include <assert.h>
 #include <string.h>
 
-struct name {
-    const char *s;
-    size_t len;
-    uint32_t rule;
-    bool defined;
-};
-
 struct reader {
     struct build *b;
     const char *start, *p, *end;
-    struct name *name; /* malloc'd */
-    uint32_t n_names, cap_names;
-    uint32_t *slot, mask; /* hash table of names: index + 1 */
+    struct rulebook book;
     uint32_t depth;
 };
 
@@ -90,68 +81,13 @@ static bool at_rule(struct reader *r) {
     return yes;
 }
 
-static uint32_t hash_of(const char *s, size_t len) {
-    uint32_t h = 2166136261u;
-
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (uint8_t)s[i]) * 16777619u;
-    return h ^ h >> 15;
-}
-
-static int grow_names(struct reader *r) {
-    uint32_t cap = r->cap_names ? r->cap_names * 2 : 64;
-    struct name *v = realloc(r->name, cap * sizeof(*v));
-    uint32_t *slot = calloc(cap * 2, sizeof(*slot));
-
-    if (v)
-        r->name = v;
-    if (!v || !slot) {
-        free(slot);
-        return build_no_memory(r->b);
-    }
-    free(r->slot);
-    r->slot = slot;
-    r->mask = cap * 2 - 1;
-    r->cap_names = cap;
-    for (uint32_t i = 0; i < r->n_names; i++) {
-        uint32_t h = hash_of(v[i].s, v[i].len) & r->mask;
-
-        while (slot[h])
-            h = (h + 1) & r->mask;
-        slot[h] = i + 1;
-    }
-    return 0;
-}
-
 /* The name at the current place, made when it is new. */
 static int read_name(struct reader *r, uint32_t *out) {
     size_t len = name_length(r);
-    int e = r->n_names == r->cap_names ? grow_names(r) : 0;
+    int e = rulebook_take(&r->book, r->b, r->p, len, out);
 
-    if (e < 0)
-        return e;
-    uint32_t h = hash_of(r->p, len) & r->mask;
-
-    for (; r->slot[h]; h = (h + 1) & r->mask) {
-        const struct name *n = &r->name[r->slot[h] - 1];
-
-        if (n->len == len && memcmp(n->s, r->p, len) == 0)
-            break;
-    }
-    if (!r->slot[h]) {
-        char *text = arena_strndup(&r->b->arena, r->p, MIN(len, (size_t)100));
-        struct name n = {.s = r->p, .len = len};
-
-        e = text ? build_rule(r->b, text, &n.rule) : build_no_memory(r->b);
-        if (e < 0)
-            return e;
-        r->b->rule[n.rule].may_copy = true;
-        r->name[r->n_names] = n;
-        r->slot[h] = ++r->n_names;
-    }
     r->p += len;
-    *out = r->slot[h] - 1;
-    return build_work(r->b, len);
+    return e;
 }
 
 static int read_hex(struct reader *r, int n, uint32_t *out) {
@@ -352,7 +288,7 @@ static int read_item(struct reader *r, struct expr **out) {
     e = read_name(r, &name);
     if (e < 0)
         return e;
-    *out = expr_call(r->b, r->name[name].rule);
+    *out = expr_call(r->b, r->book.entry[name].rule);
     return *out ? 0 : build_no_memory(r->b);
 }
 
@@ -404,36 +340,29 @@ static int read_rule(struct reader *r) {
 
     if (e < 0)
         return e;
-    if (r->name[name].defined)
+    if (r->book.entry[name].defined)
         return invalid(r, "this rule was defined before");
-    r->name[name].defined = true;
+    r->book.entry[name].defined = true;
     skip_space(r);
     skip(r, "::=");
     struct expr *body = NULL;
 
     e = read_alternatives(r, &body);
-    r->b->rule[r->name[name].rule].body = body;
+    r->b->rule[r->book.entry[name].rule].body = body;
     return e;
 }
 
 static int read_all(struct reader *r, struct expr **out) {
-    const struct name *root = NULL;
+    int e = 0;
 
-    for (skip_space(r); r->p < r->end; skip_space(r)) {
-        int e = read_rule(r);
+    for (skip_space(r); e == 0 && r->p < r->end; skip_space(r))
+        e = read_rule(r);
+    if (e == 0)
+        e = rulebook_check(&r->book, r->b);
+    if (e < 0)
+        return e;
+    const struct rulebook_entry *root = rulebook_find(&r->book, "root", 4);
 
-        if (e < 0)
-            return e;
-    }
-    for (uint32_t i = 0; i < r->n_names; i++) {
-        const struct name *n = &r->name[i];
-
-        if (!n->defined)
-            return build_invalid(r->b, "grammar: rule '%.*s' is not defined",
-                                 (int)MIN(n->len, (size_t)100), n->s);
-        if (n->len == 4 && memcmp(n->s, "root", 4) == 0)
-            root = n;
-    }
     if (!root)
         return build_invalid(r->b, "grammar: there is no rule 'root'");
     *out = expr_call(r->b, root->rule);
@@ -444,7 +373,6 @@ int ebnf_read(struct build *b, const char *s, size_t len, struct expr **out) {
     struct reader r = {.b = b, .start = s, .p = s, .end = s + len};
     int e = read_all(&r, out);
 
-    free(r.name);
-    free(r.slot);
+    rulebook_deinit(&r.book);
     return e;
 }

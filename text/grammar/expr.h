@@ -174,8 +174,15 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
 enum regex_kind { REGEX_WHOLE, REGEX_SEARCH };
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
                enum regex_kind kind, struct expr **out);
+enum regex_options {
+    REGEX_ANY_CASE = 1, /* of letters of ASCII */
+    REGEX_DOT_ALL = 2,  /* `.` is a line break, too */
+};
+int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                    enum regex_kind kind, unsigned options, struct expr **out);
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* our own: asserts */
 int ebnf_read(struct build *b, const char *s, size_t len, struct expr **out);
+int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out);
 int schema_read(struct build *b, const char *s, size_t len, struct expr **out);
 int choice_read(struct build *b, const char *s, size_t len, struct expr **out);
 /* Any text that does not contain @stop (text.c). */

@@ -14,6 +14,7 @@ struct reader {
     struct build *b;
     const char *start, *p, *end;
     enum char_mode mode;
+    unsigned options; /* enum regex_options */
     uint32_t depth;
 };
 
@@ -208,7 +209,30 @@ static int read_set(struct reader *r, struct cp_set *set) {
     return negate ? cp_set_invert(r->b, set) : 0;
 }
 
+/* Both cases of what are letters of ASCII. */
+static int fold(struct reader *r, struct cp_set *set) {
+    uint32_t n = set->n;
+    int e = 0;
+
+    for (uint32_t i = 0; i < n && e == 0; i++) {
+        struct cp_range upper = {MAX(set->range[i].lo, (uint32_t)'A'),
+                                 MIN(set->range[i].hi, (uint32_t)'Z')};
+        struct cp_range lower = {MAX(set->range[i].lo, (uint32_t)'a'),
+                                 MIN(set->range[i].hi, (uint32_t)'z')};
+
+        if (upper.lo <= upper.hi)
+            e = cp_set_add(r->b, set, upper.lo + 32, upper.hi + 32);
+        if (e == 0 && lower.lo <= lower.hi)
+            e = cp_set_add(r->b, set, lower.lo - 32, lower.hi - 32);
+    }
+    return e;
+}
+
 static int make_chars(struct reader *r, struct cp_set *set, struct expr **out) {
+    int e = r->options & REGEX_ANY_CASE ? fold(r, set) : 0;
+
+    if (e < 0)
+        return e;
     cp_set_normalize(set);
     *out = expr_chars(r->b, set, r->mode);
     return *out ? 0 : build_no_memory(r->b);
@@ -251,7 +275,9 @@ static int read_atom(struct reader *r, struct expr **out) {
     if (skip(r, ".")) {
         static const struct cp_range LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-        for (size_t i = 0; e == 0 && i < ARRAY_SIZE(LINE_ENDS); i++)
+        size_t n = r->options & REGEX_DOT_ALL ? 0 : ARRAY_SIZE(LINE_ENDS);
+
+        for (size_t i = 0; e == 0 && i < n; i++)
             e = cp_set_add(r->b, set, LINE_ENDS[i].lo, LINE_ENDS[i].hi);
         e = e < 0 ? e : cp_set_invert(r->b, set);
         return e < 0 ? e : make_chars(r, set, out);
@@ -367,7 +393,13 @@ static struct expr *anything(struct reader *r) {
 
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
                enum regex_kind kind, struct expr **out) {
-    struct reader r = {.b = b, .start = s, .p = s, .end = s + len, .mode = mode, .depth = 1};
+    return regex_read_with(b, s, len, mode, kind, 0, out);
+}
+
+int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
+                    enum regex_kind kind, unsigned options, struct expr **out) {
+    struct reader r = {
+        .b = b, .start = s, .p = s, .end = s + len, .mode = mode, .options = options, .depth = 1};
     struct expr_vec v = {0};
 
     do {

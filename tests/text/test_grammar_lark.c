@@ -1,0 +1,129 @@
+/* Grammars in Lark: which texts fit, alone and inside a JSON string, and what is refused. */
+
+#include <string.h>
+#include "tests/text/grammar_support.h"
+
+#define LARK(source, yes, no) test_lists(GRAMMAR_LARK, source, yes, no)
+
+/* In the words of the tool that Codex comes with. */
+static const char patch[] = "start: begin_patch hunk+ end_patch\n"
+                            "begin_patch: \"*** Begin Patch\" LF\n"
+                            "end_patch: \"*** End Patch\" LF?\n"
+                            "\n"
+                            "hunk: add_hunk | delete_hunk | update_hunk\n"
+                            "add_hunk: \"*** Add File: \" filename LF add_line+\n"
+                            "delete_hunk: \"*** Delete File: \" filename LF\n"
+                            "update_hunk: \"*** Update File: \" filename LF change_move? change?\n"
+                            "\n"
+                            "filename: /(.+)/\n"
+                            "add_line: \"+\" /(.*)/ LF -> line\n"
+                            "\n"
+                            "change_move: \"*** Move to: \" filename LF\n"
+                            "change: (change_context | change_line)+ eof_line?\n"
+                            "change_context: (\"@@\" | \"@@ \" /(.+)/) LF\n"
+                            "change_line: (\"+\" | \"-\" | \" \") /(.*)/ LF\n"
+                            "eof_line: \"*** End of File\" LF\n"
+                            "\n"
+                            "%import common.LF\n";
+
+Test(grammar_lark, a_patch) {
+    LARK(patch,
+         YES("*** Begin Patch\n*** Add File: a/b.c\n+int x;\n+\n*** End Patch\n",
+             "*** Begin Patch\n*** Delete File: x\n*** End Patch",
+             "*** Begin Patch\n*** Update File: x\n*** Move to: y\n@@ f()\n a\n-b\n+c < \"d\"\n"
+             "*** End of File\n*** Add File: z\n+\n*** End Patch\n"),
+         YES("*** Begin Patch\n*** End Patch\n", "*** Begin Patch\n*** Add File: a\n*** End Patch",
+             "*** Begin Patch\n*** Update File: x\nline\n*** End Patch\n", "patch", "",
+             "*** Begin Patch\n*** Delete File: x\n*** End Patch\n\n"));
+}
+
+Test(grammar_lark, inside_a_json_string) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile_with(GRAMMAR_LARK, GRAMMAR_QUOTED, patch);
+    CLEANUP(grammar_freep)
+    struct grammar *x = test_compile_with(GRAMMAR_REGEX, GRAMMAR_QUOTED, "a\"\\n[b\\\\]");
+    static const char yes[] =
+        "*** Begin Patch\\n*** Add File: \\\"q\\\"\\n+\\\\t\\t\xc3\xa9\\n*** End Patch\\n";
+    static const char no[] = "*** Begin Patch\n*** Add File: q\n+\n*** End Patch\n";
+
+    cr_expect(test_fits(g, yes, strlen(yes)));
+    cr_expect_not(test_fits(g, no, strlen(no)));
+    cr_expect(test_fits(x, "a\\\"\\n\\\\", 7));
+    cr_expect_not(test_fits(x, "a\"\nb", 4));
+}
+
+Test(grammar_lark, terminals) {
+    LARK("start: A B? \"c\"i\nA: \"a\"..\"f\" /[0-9]+/i\nB.2: (\"x\" | \"y\" A)~2\n",
+         YES("a1c", "f22C", "a1xxc", "b2ya3xc"), YES("g1c", "a1xc", "ac"));
+    LARK("start: /a.c/s | /[a-c]x/i | \"\\n\\x41\\u00e9\\\\\"",
+         YES("a\nc", "Bx", "bX", "\nA\xc3\xa9\\"), YES("dx", "a"));
+    LARK("start: \"ab\"i~1..2 | \"z\"{2} | \"w\"{,1}", YES("aB", "ABab", "zz", "w", ""),
+         YES("abababa", "z"));
+    LARK("%import common.WORD\nstart: WORD \"/\" /a\\/b/", YES("Word/a/b"), YES("/a/b"));
+    LARK("%import common (WORD,\n INT)\nstart: WORD INT", YES("a1"), YES("1a"));
+    LARK("%import common.ESCAPED_STRING -> STRING\n%import common.NUMBER\nstart: STRING NUMBER",
+         YES("\"a\\\"\"1.5e3", "\"\"7"), YES("\"a1", "\"a\"\"1"));
+    LARK("%import common.C_COMMENT\n%import common.CNAME\nstart: C_COMMENT CNAME",
+         YES("/* a **/_b1"), YES("/* a */ */b", "/*/b"));
+}
+
+Test(grammar_lark, layout_and_comments) {
+    LARK("// what\n?start: a   // or\n      | b\n\n!a: \"1\" # here\n\nb: (\"2\"\n  \"3\") [\"4\"] "
+         "-> tree\n",
+         YES("1", "23"), YES("2", "234 "));
+    LARK("start:\n | \"a\"\n", YES("", "a"), YES("b"));
+    LARK("start: \"a\"\r\n | _b\r\n_b: \"b\"\r\n", YES("a", "b"), YES(""));
+}
+
+Test(grammar_lark, what_is_ignored_stands_between_terminals) {
+    LARK("start: \"let\" NAME \"=\" /[0-9]+/\nNAME: \"a\" \"b\"\n%import common.WS\n%ignore WS\n",
+         YES("let ab = 1", " letab=1\n", "let\n\tab =12 "), YES("let a b = 1", "let ab = 1 2"));
+}
+
+Test(grammar_lark, lists_begin_with_themselves) {
+    LARK("?start: sum\n?sum: product | sum \"+\" product | sum \"-\" product\n"
+         "?product: atom | product \"*\" atom\natom: /[0-9]/ | \"-\" atom | \"(\" sum \")\"\n",
+         YES("1", "1+2*3-(4--5)"), YES("", "1+", "+1", "1**2"));
+    LARK("start: start \"a\" | start | \"b\"", YES("b", "baa"), YES("a", ""));
+    test_refused(GRAMMAR_LARK, "start: a\na: b \"x\" | \"y\"\nb: a \"z\" | \"w\"",
+                 "grammar_invalid", "recursi");
+}
+
+Test(grammar_lark, masks_are_exact) {
+    struct rng r = {7};
+    char text[4000];
+    int done = 0;
+    CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_LARK, patch);
+
+    for (int i = 0; i < 20; i++) {
+        int n = test_random_text(g, &r, 1, text, sizeof(text));
+
+        done += n >= 0;
+        cr_expect(n < 0 || test_fits(g, text, (size_t)n));
+    }
+    cr_expect_gt(done, 0);
+}
+
+Test(grammar_lark, what_is_not_known_is_refused) {
+    test_refused(GRAMMAR_LARK, "a: \"b\"", "grammar_invalid", "'start'");
+    test_refused(GRAMMAR_LARK, "start: b", "grammar_invalid", "'b' is not defined");
+    test_refused(GRAMMAR_LARK, "start: \"a\"\nstart: \"b\"", "grammar_invalid", "line 2");
+    test_refused(GRAMMAR_LARK, "start: \"a", "grammar_invalid", "is missing");
+    test_refused(GRAMMAR_LARK, "start: (\"a\"", "grammar_invalid", "')' is missing");
+    test_refused(GRAMMAR_LARK, "start: \"a\")", "grammar_invalid", "bracket");
+    test_refused(GRAMMAR_LARK, "start: /a", "grammar_invalid", "'/' is missing");
+    test_refused(GRAMMAR_LARK, "start: /(?=a)/", "grammar_unsupported", "look-around");
+    test_refused(GRAMMAR_LARK, "start: /a/x", "grammar_unsupported", "flag x");
+    test_refused(GRAMMAR_LARK, "start: \"ab\"..\"c\"", "grammar_invalid", "one character");
+    test_refused(GRAMMAR_LARK, "start: \"a\"~3..1", "grammar_invalid", "count");
+    test_refused(GRAMMAR_LARK, "start: _s{\"a\"}", "grammar_unsupported", "templates");
+    test_refused(GRAMMAR_LARK, "s{x}: x\nstart: \"a\"", "grammar_unsupported", "templates");
+    test_refused(GRAMMAR_LARK, "start: <|im_end|>", "grammar_unsupported", "special tokens");
+    test_refused(GRAMMAR_LARK, "%declare A\nstart: A", "grammar_unsupported", "directive");
+    test_refused(GRAMMAR_LARK, "%import python.NAME\nstart: NAME", "grammar_unsupported", "common");
+    test_refused(GRAMMAR_LARK, "%import common.PRICE\nstart: PRICE", "grammar_unsupported",
+                 "common");
+    test_refused(GRAMMAR_LARK, "start: \"a\" }", "grammar_invalid", "not an item");
+    test_refused(GRAMMAR_LARK, "start: \"\\q\"", "grammar_invalid", "escape");
+    test_refused(GRAMMAR_LARK, "start \"a\"", "grammar_invalid", "':'");
+}
