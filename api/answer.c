@@ -34,6 +34,7 @@ static void free_answer(struct answer *a) {
     for (uint32_t i = 0; i < a->n_choices; i++) {
         gen_free(a->choices[i].gen);
         echo_free(a->choices[i].echo);
+        buf_deinit(&a->choices[i].custom.text);
     }
     work_deinit(&a->work);
     free(a->choices);
@@ -625,6 +626,7 @@ static int create_gens(struct answer *a, struct err *err) {
 
             result = gen_new(&g, api, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
             if (result == 0) {
+                a->choices[a->n_choices].custom.text.max = UINT32_MAX;
                 a->choices[a->n_choices++].gen = g;
                 fill_submit(a, g, group, seed);
                 result = set_split(a, g);

@@ -12,6 +12,7 @@
 
 #include "api/admit.h"
 #include "api/call.h"
+#include "api/custom.h"
 #include "api/echo.h"
 #include "api/gen.h"
 #include "api/json.h"
@@ -25,6 +26,7 @@ struct choice {
     uint64_t n_chars;   /* of the text before token n_sent, for text_offset */
     struct echo *echo;  /* goes before the text; NULL: nothing does */
     bool finish_sent;
+    struct custom_text custom; /* of the call that is being told, if its tool takes text */
 };
 
 /* A piece of one choice: its text [text, text + len) and output tokens [from, to). */

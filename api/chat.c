@@ -9,29 +9,59 @@ static void put_reasoning(struct json *j, const char *text, size_t len) {
     json_string(j, text, len);
 }
 
-/* The members of a call before its arguments; "function" is left open. */
-static void open_function(struct json *j, const struct split_call *c) {
+/* The members of a call before its arguments; "function" or "custom" is left open. */
+static void open_function(struct json *j, const struct split_call *c, bool custom) {
     json_put_string(j, "id", c->id);
-    json_put_string(j, "type", "function");
-    json_key(j, "function");
+    json_put_string(j, "type", custom ? "custom" : "function");
+    json_key(j, custom ? "custom" : "function");
     json_open(j, '{');
     json_put_string(j, "name", c->name);
 }
 
+/* What is new of the text for a custom tool; what is no such text is told as it came. */
+static void put_input_delta(struct json *j, struct custom_text *t, const char *args,
+                            const struct split_piece *part) {
+    size_t known = part->len ? (size_t)(part->text - args) + part->len : 0;
+
+    if (custom_read(t, args, known) < 0) {
+        j->error = -ENOMEM;
+        return;
+    }
+    json_key(j, "input");
+    if (custom_is_other(t))
+        json_string(j, part->text, part->len);
+    else
+        json_string(j, t->text.len ? t->text.data + t->n_sent : "", t->text.len - t->n_sent);
+    t->n_sent = t->text.len;
+}
+
 /* The first delta of a call says what it is, the others bring its arguments. */
-static void put_call_delta(struct json *j, const struct split *s, const struct split_piece *part) {
+static void put_call_delta(struct json *j, const struct answer *a, const struct piece *p) {
+    const struct split_piece *part = p->part;
+    const struct split *s = p->choice->gen->split;
+    const struct split_call *c = &s->calls[part->call];
+    bool custom = custom_is(&a->work.r, c->name);
+
     json_key(j, "tool_calls");
     json_open(j, '[');
     json_open(j, '{');
     json_put_int(j, "index", part->call);
     if (part->begins) {
-        open_function(j, &s->calls[part->call]);
+        struct buf text = p->choice->custom.text;
+
+        buf_clear(&text);
+        p->choice->custom = (struct custom_text){.text = text};
+        open_function(j, c, custom);
     } else {
-        json_key(j, "function");
+        json_key(j, custom ? "custom" : "function");
         json_open(j, '{');
     }
-    json_key(j, "arguments");
-    json_string(j, part->text, part->len);
+    if (custom) {
+        put_input_delta(j, &p->choice->custom, s->text[SPLIT_CALL].data + c->begin, part);
+    } else {
+        json_key(j, "arguments");
+        json_string(j, part->text, part->len);
+    }
     json_close(j, '}');
     json_close(j, '}');
     json_close(j, ']');
@@ -41,7 +71,7 @@ static void put_delta(struct json *j, const struct answer *a, const struct piece
     json_key(j, "delta");
     json_open(j, '{');
     if (p->part->kind == SPLIT_CALL) {
-        put_call_delta(j, p->choice->gen->split, p->part);
+        put_call_delta(j, a, p);
     } else if (p->part->kind == SPLIT_REASONING) {
         if (!a->work.r.no_reasoning)
             put_reasoning(j, p->text, p->len);
@@ -52,18 +82,35 @@ static void put_delta(struct json *j, const struct answer *a, const struct piece
     json_close(j, '}');
 }
 
-static void put_calls(struct json *j, const struct split *s) {
-    const char *args = s->text[SPLIT_CALL].data;
+static void put_input(struct json *j, const char *args, size_t len) {
+    struct custom_text t = {.text = {.max = UINT32_MAX}};
 
+    json_key(j, "input");
+    if (custom_read(&t, args, len) < 0)
+        j->error = -ENOMEM;
+    else if (custom_is_other(&t))
+        json_string(j, args, len);
+    else
+        json_string(j, t.text.data ? t.text.data : "", t.text.len);
+    buf_deinit(&t.text);
+}
+
+static void put_calls(struct json *j, const struct answer *a, const struct split *s) {
     json_key(j, "tool_calls");
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct split_call *c = &s->calls[i];
+        const char *all = s->text[SPLIT_CALL].data, *args = all ? all + c->begin : "";
+        bool custom = custom_is(&a->work.r, c->name);
 
         json_open(j, '{');
-        open_function(j, c);
-        json_key(j, "arguments");
-        json_string(j, args ? args + c->begin : "", c->end - c->begin);
+        open_function(j, c, custom);
+        if (custom) {
+            put_input(j, args, c->end - c->begin);
+        } else {
+            json_key(j, "arguments");
+            json_string(j, args, c->end - c->begin);
+        }
         json_close(j, '}');
         json_close(j, '}');
     }
@@ -84,7 +131,7 @@ static void put_message(struct json *j, const struct answer *a, const struct spl
     if (reasoning->len && !a->work.r.no_reasoning)
         put_reasoning(j, reasoning->data, reasoning->len);
     if (s->n_calls)
-        put_calls(j, s);
+        put_calls(j, a, s);
     json_put_string(j, "refusal", NULL);
     json_close(j, '}');
 }

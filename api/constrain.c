@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/custom.h"
 #include "api/node.h"
 #include "api/private.h"
 #include "api/siphash.h"
@@ -119,6 +120,13 @@ struct tools {
     uint32_t n;
 };
 
+/* A grammar was given to be followed. */
+static bool is_strict(yyjson_val *f, bool custom) {
+    yyjson_val *text;
+
+    return custom ? custom_syntax(f, &text) != NULL : yyjson_get_bool(yyjson_obj_get(f, "strict"));
+}
+
 static int collect(struct work *w, struct tools *t) {
     size_t most = yyjson_arr_size(w->r.tools), i, n;
     yyjson_val *item;
@@ -136,10 +144,16 @@ static int collect(struct work *w, struct tools *t) {
             continue;
         if (!(param = arena_alloc(&w->r.arena, PARAM_MAX)))
             return -ENOMEM;
-        snprintf(param, PARAM_MAX, "tools[%zu].function.parameters", i);
-        t->strict[t->n] = yyjson_get_bool(yyjson_obj_get(f, "strict"));
-        t->tool[t->n++] = (struct toolcall_tool){
+        struct toolcall_tool *tool = &t->tool[t->n];
+        bool custom = f == custom_tool(item);
+
+        snprintf(param, PARAM_MAX, "tools[%zu].%s", i,
+                 custom ? "custom.format" : "function.parameters");
+        *tool = (struct toolcall_tool){
             .name = name, .parameters = yyjson_obj_get(f, "parameters"), .param = param};
+        tool->takes_text = custom;
+        tool->syntax = custom ? custom_syntax(f, &tool->text) : NULL;
+        t->strict[t->n++] = is_strict(f, custom);
     }
     return 0;
 }
@@ -295,7 +309,7 @@ static bool any_strict(const struct work *w) {
     yyjson_val *item;
 
     yyjson_arr_foreach(w->r.tools, i, n, item) {
-        if (yyjson_get_bool(yyjson_obj_get(wants_function(item), "strict")))
+        if (is_strict(wants_function(item), custom_tool(item)))
             return true;
     }
     return false;

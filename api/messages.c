@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/custom.h"
 #include "api/toolcall.h"
 
 /*
@@ -145,14 +146,33 @@ static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
     return out;
 }
 
+/* The arguments of a call of a custom tool. */
+static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
+    yyjson_mut_val *args = custom_arguments(b->doc, input), *out;
+    yyjson_doc *doc;
+
+    if (!args || !b->form->text_args)
+        return args;
+    doc = yyjson_mut_val_imut_copy(args, NULL);
+    out = json_of(b, yyjson_doc_get_root(doc));
+    yyjson_doc_free(doc);
+    return out;
+}
+
 static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
     yyjson_val *f = yyjson_obj_get(call, "function"), *id = yyjson_obj_get(call, "id");
     yyjson_val *name = yyjson_obj_get(f, "name"), *args = yyjson_obj_get(f, "arguments");
+    yyjson_val *custom = custom_tool(call), *input = yyjson_obj_get(custom, "input");
     char place[40];
+
+    if (custom)
+        name = yyjson_obj_get(custom, "name");
 
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
     if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
         return refuse(b, place, "must be a function call with name and arguments");
+    if (custom && !yyjson_is_str(input))
+        return refuse(b, place, "must be a custom call with name and input");
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
     yyjson_mut_val *function = yyjson_mut_obj(b->doc);
     int r = yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0;
@@ -161,7 +181,7 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
     if (r == 0)
         r = put(b, function, "name", text_of(b, name));
     if (r == 0)
-        r = put(b, function, "arguments", arguments_of(b, args));
+        r = put(b, function, "arguments", custom ? input_of(b, input) : arguments_of(b, args));
     return r < 0 ? r : put(b, o, "function", function);
 }
 
@@ -370,17 +390,38 @@ static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *r
     return put(b, root, "tools", tools);
 }
 
-/* Functions only: a tool of another type is for another service. */
-static int copy_functions(const struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
+static int add_custom(struct request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
+                      yyjson_mut_val *list, struct err *err) {
+    yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
+    int result = custom_check(tool, i, err);
+
+    if (result < 0)
+        return result;
+    r->customs[r->n_customs] = arena_strndup(&r->arena, yyjson_get_str(name), yyjson_get_len(name));
+    if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
+        return -ENOMEM;
+    r->n_customs++;
+    return 0;
+}
+
+/* Functions, and custom tools as such. A tool of another type is for another service. */
+static int copy_functions(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
     yyjson_val *tool;
     size_t i, n;
     char param[40];
+    int result = 0;
 
+    r->n_customs = 0;
+    r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
+    if (!r->customs)
+        return -ENOMEM;
     yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
         yyjson_val *type = yyjson_obj_get(tool, "type"), *f = yyjson_obj_get(tool, "function");
         yyjson_val *name = yyjson_obj_get(f, "name");
 
+        if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
+            return result;
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
         snprintf(param, sizeof(param), "tools[%zu].function.name", i);

@@ -80,6 +80,8 @@ struct request {
     uint64_t conversation; /* its beginning as a number; 0: it has none */
     yyjson_doc *functions; /* of the tools, those that are offered; NULL: none */
     yyjson_doc *shown;     /* of these, those that the template is given; NULL: all */
+    const char **customs;  /* names of the custom tools among them; in the arena */
+    uint32_t n_customs;
     struct request_choice choice;
     struct request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */

@@ -179,24 +179,6 @@ static void put_reasoning(struct json *j, const struct answer *a, const char *te
         put_sealed(j, text, len);
 }
 
-/* What a custom tool gets: {"input": text} is what was asked for; whatever else came, it gets that. */
-int responses_custom_text(const char *args, size_t len, struct buf *out) {
-    struct responses_text t = {.text = {.max = UINT32_MAX}};
-    int r = responses_read_text(&t, args, len);
-    yyjson_doc *doc = r == 0 && !t.text.len ? yyjson_read(args, len, 0) : NULL;
-    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(doc), "input");
-
-    if (r == 0 && t.text.len)
-        r = buf_add(out, t.text.data, t.text.len);
-    else if (r == 0 && yyjson_is_str(v))
-        r = buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
-    else if (r == 0)
-        r = buf_add(out, args, len);
-    yyjson_doc_free(doc);
-    buf_deinit(&t.text);
-    return r;
-}
-
 static void put_call(struct json *j, const struct answer *a, const struct split_run *run,
                      const char *args, size_t len, bool finished) {
     const struct split_call *c = &gen_of(a)->split->calls[run->call];
@@ -209,7 +191,7 @@ static void put_call(struct json *j, const struct answer *a, const struct split_
         json_put_string(j, "call_id", c->id);
         return;
     }
-    if (custom && finished && responses_custom_text(args, len, &text) < 0)
+    if (custom && finished && custom_whole(args, len, &text) < 0)
         j->error = -ENOMEM;
     json_key(j, custom ? "input" : "arguments");
     if (custom)

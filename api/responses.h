@@ -8,6 +8,7 @@
  */
 
 #include "api/answer.h"
+#include "api/custom.h"
 #include "api/responses_native.h"
 #include "api/responses_store.h"
 #include "base/arena.h"
@@ -20,15 +21,6 @@ struct responses_tool {
     const char *ns, *own; /* how the client calls it, when it is in a namespace; else NULL */
     bool custom;          /* its argument is one text, not an object */
     const struct responses_native *native;
-};
-
-/* The text of a custom tool's call, as far as it can be read from {"input": "..."} so far. */
-struct responses_text {
-    struct buf text;
-    size_t at;           /* bytes of the arguments that have been read */
-    uint8_t state;       /* responses_tools.c */
-    uint32_t high, unit; /* first half of a surrogate pair, or 0; an escape being read */
-    size_t n_sent;       /* of text */
 };
 
 /* One request, from its body to its answer. */
@@ -55,7 +47,7 @@ struct responses {
     bool open;    /* an item is */
     uint32_t run; /* which of the output's; UINT32_MAX: the empty message */
     bool cancelled;
-    struct responses_text custom;
+    struct custom_text custom;
 };
 
 /* For the request of @c; NULL: out of memory. */
@@ -73,8 +65,6 @@ void responses_rename(struct err *err);
 
 /* responses_tools.c */
 const struct responses_tool *responses_find_tool(const struct responses *rs, const char *name);
-/* Reads on in arguments of which @len bytes are known. */
-int responses_read_text(struct responses_text *t, const char *args, size_t len);
 
 /* responses.c */
 enum responses_status { RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
@@ -98,8 +88,6 @@ void responses_item_id(const struct answer *a, const struct split_run *run, uint
 bool responses_is_native(const struct answer *a, const struct split_run *run);
 /* As the client knows it. */
 const char *responses_call_name(const struct answer *a, const struct split_run *run);
-/* The text of a custom tool's call whose arguments are complete. */
-int responses_custom_text(const char *args, size_t len, struct buf *out);
 bool responses_is_custom(const struct answer *a, const struct split_run *run);
 /* A part of a message, or of reasoning. */
 void responses_put_part(struct json *j, const char *type, const char *text, size_t len);

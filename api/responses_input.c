@@ -132,6 +132,12 @@ void responses_rename(struct err *err) {
         {"messages", "input"},
     };
 
+    static const char *const tools[][2] = {{".function.", "."}, {".custom.", "."}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(tools) && strncmp(err->param, "tools[", 6) == 0; i++) {
+        replace(err->param, sizeof(err->param), tools[i][0], tools[i][1]);
+        replace(err->message, sizeof(err->message), tools[i][0], tools[i][1]);
+    }
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         if (strncmp(err->param, rows[i][0], strlen(rows[i][0])) != 0)
             continue;

@@ -211,7 +211,7 @@ static void begin_item(struct answer *a, const struct split_run *run) {
     rs->open = true;
     rs->run = run ? number_of(a, run) : UINT32_MAX;
     buf_clear(&rs->custom.text);
-    rs->custom = (struct responses_text){.text = rs->custom.text};
+    rs->custom = (struct custom_text){.text = rs->custom.text};
     struct item it = item_of(a, run);
     send_item(a, &it, false);
     send_part(a, &it, it.words->part_added, "", 0);
@@ -219,7 +219,7 @@ static void begin_item(struct answer *a, const struct split_run *run) {
 
 /* What of a custom tool's text has not been sent; @all: it is complete. */
 static void send_custom(struct answer *a, const struct item *it, const char *text, size_t len) {
-    struct responses_text *t = &a->work.responses->custom;
+    struct custom_text *t = &a->work.responses->custom;
 
     if (len > t->n_sent)
         send_delta(a, it, text + t->n_sent, len - t->n_sent);
@@ -239,7 +239,7 @@ static void finish_text(struct answer *a, const struct item *it) {
         len = it->run->end - it->run->begin;
     }
     if (it->run && responses_is_custom(a, it->run)) {
-        if (responses_custom_text(text, len, &custom) < 0)
+        if (custom_whole(text, len, &custom) < 0)
             conn_break(a->call->conn);
         text = custom.data ? custom.data : "";
         len = custom.len;
@@ -264,7 +264,7 @@ static void end_item(struct answer *a) {
 /* ---- pieces ---- */
 
 static void send_more(struct answer *a, const struct item *it, const struct piece *p) {
-    struct responses_text *t = &a->work.responses->custom;
+    struct custom_text *t = &a->work.responses->custom;
     const struct split *s = a->choices[0].gen->split;
 
     if (!responses_is_custom(a, it->run)) {
@@ -273,7 +273,7 @@ static void send_more(struct answer *a, const struct item *it, const struct piec
         return;
     }
     size_t known = (size_t)(p->text - (s->text[SPLIT_CALL].data + it->run->begin)) + p->len;
-    if (p->len && responses_read_text(t, s->text[SPLIT_CALL].data + it->run->begin, known) < 0)
+    if (p->len && custom_read(t, s->text[SPLIT_CALL].data + it->run->begin, known) < 0)
         conn_break(a->call->conn);
     send_custom(a, it, t->text.data, t->text.len);
 }

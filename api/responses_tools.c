@@ -7,8 +7,7 @@
  * Templates and tool-call formats know functions with JSON arguments. Two more kinds of tools are told to
  * the model as functions, and what it calls is told to the client as what they were:
  *
- *      custom (freeform): one argument `input`, the text. A grammar that it should follow is told in
- *          the description.
+ *      custom (freeform): one argument `input`, the text (custom.h).
  *      namespace: its tools, each by "namespace__name".
  *      shell, local_shell, apply_patch, where the client runs them: responses_native.c.
  *
@@ -46,11 +45,6 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
     return NULL;
 }
 
-/* What a custom tool takes. */
-static const char text_schema[] =
-    "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-    "\"required\":[\"input\"],\"additionalProperties\":false}";
-
 static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
     yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
     yyjson_mut_val *v = doc ? yyjson_val_mut_copy(b->doc, yyjson_doc_get_root(doc)) : NULL;
@@ -59,32 +53,44 @@ static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
     return v;
 }
 
-static int describe(struct responses_build *b, yyjson_val *tool, bool custom, yyjson_mut_val *f) {
-    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
-    yyjson_val *about = yyjson_obj_get(tool, "description");
-    yyjson_val *format = custom ? yyjson_obj_get(tool, "format") : NULL;
-    yyjson_val *grammar = yyjson_obj_get(format, "definition");
-    const char *syntax = yyjson_get_str(yyjson_obj_get(format, "syntax"));
+/* The members of a function. */
+static int put_function(struct responses_build *b, yyjson_val *tool, yyjson_mut_val *f) {
+    static const char *const keys[] = {"description", "parameters", "strict"};
+    int r = 0;
 
-    if (yyjson_is_str(about) && buf_add(&text, yyjson_get_str(about), yyjson_get_len(about)) < 0)
-        return -ENOMEM;
-    if (yyjson_is_str(grammar) &&
-        buf_printf(&text, "%sThe input must follow this grammar%s%s%s:\n%s", text.len ? "\n\n" : "",
-                   syntax ? " (" : "", syntax ? syntax : "", syntax ? ")" : "",
-                   yyjson_get_str(grammar)) < 0)
-        return -ENOMEM;
-    return text.len ? responses_put_value(b, f, "description",
-                                          yyjson_mut_strncpy(b->doc, text.data, text.len))
-                    : 0;
+    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
+        yyjson_val *v = yyjson_obj_get(tool, keys[i]);
+
+        if (i == 0   ? yyjson_is_str(v) && yyjson_get_len(v)
+            : i == 1 ? v && !yyjson_is_null(v)
+                     : yyjson_is_bool(v))
+            r = responses_put_value(b, f, keys[i], yyjson_val_mut_copy(b->doc, v));
+    }
+    return r;
 }
 
-/* Adds one function. @place: "tools[i]". */
+/* A chat's custom tool has the same members, but for its name. */
+static int put_custom(struct responses_build *b, yyjson_val *tool, yyjson_mut_val *f) {
+    static const char *const keys[] = {"description", "format"};
+    int r = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
+        yyjson_val *v = yyjson_obj_get(tool, keys[i]);
+
+        if (v)
+            r = responses_put_value(b, f, keys[i], yyjson_val_mut_copy(b->doc, v));
+    }
+    return r;
+}
+
+/* Adds one function or custom tool. @place: "tools[i]". */
 static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val *ns,
                         const char *place, yyjson_mut_val *list) {
     struct responses_tool *t = &b->rs->tools[b->rs->n_tools];
-    yyjson_val *name = yyjson_obj_get(tool, "name"), *schema = yyjson_obj_get(tool, "parameters");
+    yyjson_val *name = yyjson_obj_get(tool, "name");
     yyjson_mut_val *o, *f = yyjson_mut_obj(b->doc);
     bool custom = yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom");
+    const char *type = custom ? "custom" : "function";
 
     if (!yyjson_is_str(name) || !yyjson_get_len(name) ||
         yyjson_get_len(name) + yyjson_get_len(ns) > NAME_MAX_BYTES)
@@ -96,20 +102,12 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
         t->own = arena_strndup(&b->rs->arena, yyjson_get_str(name), yyjson_get_len(name));
     }
     if (!t->name || (ns && (!t->ns || !t->own)) || !(o = yyjson_mut_arr_add_obj(b->doc, list)) ||
-        !yyjson_mut_obj_add_str(b->doc, o, "type", "function") ||
+        !yyjson_mut_obj_add_str(b->doc, o, "type", type) ||
         !yyjson_mut_obj_add_str(b->doc, f, "name", t->name))
         return -ENOMEM;
     b->rs->n_tools++;
-    int r = describe(b, tool, custom, f);
-    if (r == 0 && (custom || (schema && !yyjson_is_null(schema))))
-        r = responses_put_value(b, f, "parameters",
-                                custom ? schema_of(b, text_schema)
-                                       : yyjson_val_mut_copy(b->doc, schema));
-    if (r == 0 && yyjson_is_bool(yyjson_obj_get(tool, "strict")))
-        r = responses_put_value(
-            b, f, "strict",
-            yyjson_mut_bool(b->doc, yyjson_is_true(yyjson_obj_get(tool, "strict"))));
-    return r < 0 ? r : responses_put_value(b, o, "function", f);
+    int r = custom ? put_custom(b, tool, f) : put_function(b, tool, f);
+    return r < 0 ? r : responses_put_value(b, o, type, f);
 }
 
 static int add_native(struct responses_build *b, const struct responses_native *n,
@@ -187,6 +185,9 @@ int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val
             r = add_namespace(b, tool, place, list);
         else if (responses_native_tool(tool))
             r = add_native(b, responses_native_tool(tool), list);
+        else if (!yyjson_mut_arr_append(list, yyjson_mut_obj(b->doc)) ||
+                 !yyjson_mut_obj_add_str(b->doc, yyjson_mut_arr_get_last(list), "type", "hosted"))
+            r = -ENOMEM; /* so that a chat's tools[i] is ours */
         if (r < 0)
             return r;
     }
@@ -249,112 +250,4 @@ int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_
     return responses_put_value(b, root, "tool_choice",
                                yyjson_is_obj(choice) ? named(b, choice)
                                                      : yyjson_val_mut_copy(b->doc, choice));
-}
-
-/* ---- a custom tool's text, as it comes ---- */
-
-/*
- *      START ─{"input":"─> TEXT ─"─> END      TEXT ─\─> ESCAPE ─> TEXT, or ─u─> HEX (4) ─> TEXT
- *
- * Anything else before the text: OTHER, and the text is empty until the call is complete.
- */
-enum { TEXT_START, TEXT_TEXT, TEXT_ESCAPE, TEXT_HEX, TEXT_END = TEXT_HEX + 4, TEXT_OTHER };
-
-/* Bytes up to the text's first one; 0: not all there yet, SIZE_MAX: it begins otherwise. */
-static size_t opening(const char *s, size_t len) {
-    static const char want[] = "{\"input\":\"";
-    size_t i = 0;
-
-    for (const char *w = want; *w; w++) {
-        bool in_key = w > want + 1 && w < want + 8;
-
-        while (!in_key && i < len && strchr(" \t\r\n", s[i]) && s[i])
-            i++;
-        if (i == len)
-            return 0;
-        if (s[i++] != *w)
-            return SIZE_MAX;
-    }
-    return i;
-}
-
-static int add_code(struct responses_text *t, uint32_t c) {
-    char u[4];
-    size_t n = 0;
-
-    if (c < 0x80) {
-        u[n++] = (char)c;
-    } else if (c < 0x800) {
-        u[n++] = (char)(0xC0 | c >> 6);
-    } else if (c < 0x10000) {
-        u[n++] = (char)(0xE0 | c >> 12);
-        u[n++] = (char)(0x80 | (c >> 6 & 63));
-    } else {
-        u[n++] = (char)(0xF0 | c >> 18);
-        u[n++] = (char)(0x80 | (c >> 12 & 63));
-        u[n++] = (char)(0x80 | (c >> 6 & 63));
-    }
-    if (c >= 0x80)
-        u[n++] = (char)(0x80 | (c & 63));
-    return buf_add(&t->text, u, n);
-}
-
-/* One UTF-16 unit of an escape. The parser of calls lets no half pairs through. */
-static int add_unit(struct responses_text *t, uint32_t u) {
-    if (u >= 0xD800 && u < 0xDC00) {
-        t->high = u;
-        return 0;
-    }
-    if (t->high && u >= 0xDC00 && u < 0xE000)
-        u = 0x10000 + ((t->high - 0xD800) << 10) + (u - 0xDC00);
-    t->high = 0;
-    t->unit = 0;
-    return add_code(t, u);
-}
-
-static int read_byte(struct responses_text *t, char c) {
-    static const char letters[] = "bfnrt", values[] = "\b\f\n\r\t";
-    const char *at;
-
-    switch (t->state) {
-    case TEXT_TEXT:
-        if (c == '\\' || c == '"') {
-            t->state = c == '"' ? TEXT_END : TEXT_ESCAPE;
-            return 0;
-        }
-        return buf_add_char(&t->text, c);
-    case TEXT_ESCAPE:
-        t->state = c == 'u' ? TEXT_HEX : TEXT_TEXT;
-        t->unit = 0;
-        if (c == 'u')
-            return 0;
-        at = c ? strchr(letters, c) : NULL;
-        return buf_add_char(&t->text, at ? values[at - letters] : c);
-    case TEXT_END:
-        return 0;
-    default: /* TEXT_HEX and the next three */
-        t->unit = t->unit << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-        if (++t->state < TEXT_END)
-            return 0;
-        t->state = TEXT_TEXT;
-        return add_unit(t, t->unit & 0xFFFF);
-    }
-}
-
-int responses_read_text(struct responses_text *t, const char *args, size_t len) {
-    int r = 0;
-
-    if (t->state == TEXT_START) {
-        size_t n = opening(args, len);
-
-        if (n == 0)
-            return 0;
-        t->state = n == SIZE_MAX ? TEXT_OTHER : TEXT_TEXT;
-        t->at = n == SIZE_MAX ? 0 : n;
-    }
-    if (t->state == TEXT_OTHER)
-        return 0;
-    for (; t->at < len && r == 0; t->at++)
-        r = read_byte(t, args[t->at]);
-    return r;
 }

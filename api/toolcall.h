@@ -138,6 +138,9 @@ struct toolcall_tool {
     yyjson_val *parameters; /* a schema; NULL: it has none */
     const char *param;      /* the field that the schema came from */
     bool loose;             /* any arguments */
+    bool takes_text;        /* it takes one string, `input`, which follows: */
+    const char *syntax;     /* "regex" or "lark"; NULL: nothing */
+    yyjson_val *text;       /* the source */
 };
 
 struct toolcall_force {

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "api/custom.h"
 
 static int invalid(const char *param, const char *must, struct err *err) {
     return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
@@ -53,6 +54,13 @@ static int set_string(struct request *r, const char *kind, const char *param, yy
     if (!yyjson_is_str(v) || yyjson_get_len(v) == 0)
         return invalid(param, "a string that is not empty", err);
     return set_form(r, kind, param, v, err);
+}
+
+/* GBNF, or Lark: which of the two can be seen, as vLLM does. */
+static int set_grammar(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+    bool gbnf = yyjson_is_str(v) && strstr(yyjson_get_str(v), "::=");
+
+    return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
 }
 
 static int set_choice(struct request *r, const char *param, yyjson_val *v, struct err *err) {
@@ -123,7 +131,7 @@ int wants_structured(struct request *r, yyjson_val *v, struct err *err) {
     if (result == 0 && (s = given(v, "choice")))
         result = set_choice(r, "structured_outputs.choice", s, err);
     if (result == 0 && (s = given(v, "grammar")))
-        result = set_string(r, "ebnf", "structured_outputs.grammar", s, err);
+        result = set_grammar(r, "structured_outputs.grammar", s, err);
     return result;
 }
 
@@ -136,18 +144,22 @@ int wants_guided(struct request *r, const char *field, yyjson_val *v, struct err
         return set_object(r, field, v, err);
     if (yyjson_is_str(v) && yyjson_get_len(v) == 0)
         return 0;
-    return set_string(r, strcmp(field, "guided_regex") == 0 ? "regex" : "ebnf", field, v, err);
+    return strcmp(field, "guided_regex") == 0 ? set_string(r, "regex", field, v, err)
+                                              : set_grammar(r, field, v, err);
 }
 
 /* ---- tools ---- */
 
-/* {"type": "function", "function": {"name": ..}}, or flat: the name, NULL: another form. */
+/* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL: another
+ * form. */
 static yyjson_val *function_name(yyjson_val *v) {
-    yyjson_val *f = yyjson_obj_get(v, "function");
+    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, yyjson_get_str(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
-    return yyjson_equals_str(yyjson_obj_get(v, "type"), "function") && yyjson_is_str(name) ? name
-                                                                                           : NULL;
+    return (yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom")) &&
+                   yyjson_is_str(name)
+               ? name
+               : NULL;
 }
 
 static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
@@ -189,8 +201,10 @@ int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
     }
     if (yyjson_equals_str(type, "allowed_tools"))
         return set_allowed(r, v, err);
-    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
-        return unsupported("tool_choice", "only functions can be chosen here", err);
+    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function") &&
+        !yyjson_equals_str(type, "custom"))
+        return unsupported("tool_choice", "only functions and custom tools can be chosen here",
+                           err);
     r->choice.function = function_name(v);
     r->choice.mode = TOOLS_REQUIRED;
     return r->choice.function
@@ -200,9 +214,10 @@ int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
 }
 
 yyjson_val *wants_function(yyjson_val *tool) {
-    yyjson_val *type = yyjson_obj_get(tool, "type");
+    yyjson_val *type = yyjson_obj_get(tool, "type"), *custom = custom_tool(tool);
 
-    return yyjson_is_str(type) && !yyjson_equals_str(type, "function")
+    return custom ? custom
+           : yyjson_is_str(type) && !yyjson_equals_str(type, "function")
                ? NULL
                : yyjson_obj_get(tool, "function");
 }

@@ -16,7 +16,7 @@ int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err);
 /* Rules between them and the tools, when all fields are read. */
 int wants_check(const struct request *r, struct err *err);
 
-/* The function in an entry of `tools`; NULL: it is something else. */
+/* The function or custom tool in an entry of `tools`; NULL: it is something else. */
 yyjson_val *wants_function(yyjson_val *tool);
 /* Whether tool_choice lets the function @name be called. */
 bool wants_tool(const struct request *r, const char *name);

@@ -156,10 +156,60 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
     return 0;
 }
 
+/* ---- a custom tool's argument ---- */
+
+/* Its text, @quoted: inside a JSON string; else up to @stop, which is for the tool's own grammar to avoid. */
+static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop) {
+    yyjson_mut_val *v;
+
+    if (!f->tool->syntax && !quoted)
+        return node_text(f->n, "free_text", stop);
+    if (!f->tool->syntax)
+        v = node_text(f->n, "regex", "[\\s\\S]*");
+    else
+        v = node_of(f->n, f->tool->syntax, node_value(f->n, f->tool->text));
+    node_put_str(f->n, v, "param", f->tool->param);
+    if (quoted)
+        node_put_bool(f->n, v, "quoted", true);
+    return v;
+}
+
+static int text_args(struct force *f, yyjson_mut_val **out) {
+    enum toolcall_args form = f->shape->args;
+    yyjson_mut_val *list = node_list(f->n, "sequence");
+
+    if (form == ARGS_TAGGED) {
+        force_set_stop(f);
+        force_piece(f, list, f->shape->key_begin, NULL);
+        node_add(f->n, list, node_text(f->n, "literal", "input"));
+        force_piece(f, list, f->shape->key_end, NULL);
+        node_add(f->n, list, text_node(f, false, f->stop));
+        force_piece(f, list, f->shape->value_end, NULL);
+    } else if (form == ARGS_GEMMA) {
+        node_add(f->n, list, node_text(f->n, "literal", "{input:" FORCE_GEMMA_QUOTE));
+        node_add(f->n, list, text_node(f, false, FORCE_GEMMA_QUOTE));
+        node_add(f->n, list, node_text(f->n, "literal", FORCE_GEMMA_QUOTE "}"));
+    } else {
+        bool python = form == ARGS_PYTHON;
+
+        node_add(f->n, list,
+                 node_text(f->n, "regex", python ? "input=\"" : "\\{[ \\n]{0,4}\"input\": ?\""));
+        node_add(f->n, list, text_node(f, true, NULL));
+        node_add(f->n, list, node_text(f->n, "regex", python ? "\"" : "\"[ \\n]{0,4}\\}"));
+    }
+    *out = list;
+    return 0;
+}
+
 static int put_args(struct force *f, yyjson_mut_val *list) {
     yyjson_mut_val *args = NULL;
     int r;
 
+    if (f->tool->takes_text && !f->tool->loose) {
+        if ((r = text_args(f, &args)) == 0)
+            node_add(f->n, list, args);
+        return r;
+    }
     switch (f->shape->args) {
     case ARGS_TAGGED:
         r = force_tagged(f, &args);

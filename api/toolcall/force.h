@@ -54,6 +54,10 @@ struct force_member {
 int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
                   yyjson_mut_val **out);
 
+/* What ends a bare value between tags. */
+void force_set_stop(struct force *f);
+#define FORCE_GEMMA_QUOTE "<|\"|>"
+
 /* All arguments of f->tool. */
 int force_tagged(struct force *f, yyjson_mut_val **out);
 int force_python(struct force *f, yyjson_mut_val **out);

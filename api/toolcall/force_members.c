@@ -13,7 +13,7 @@
 
 #define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 #define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
-#define QUOTE "<|\"|>"
+#define QUOTE FORCE_GEMMA_QUOTE
 #define LOOSE_MAX 64
 #define MEMBERS_MAX 512
 #define LEADING_MAX                                                                                \

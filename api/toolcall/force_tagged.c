@@ -15,7 +15,7 @@
 #define LOOSE_MAX 64
 
 /* The tag that closes a value, without the white space before it. */
-static void set_stop(struct force *f) {
+void force_set_stop(struct force *f) {
     const char *at = f->shape->value_end + strspn(f->shape->value_end, "\n");
 
     snprintf(f->stop, sizeof(f->stop), "%.*s", (int)strcspn(at, "\n{"), at);
@@ -121,7 +121,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
 
     if (r < 0)
         return r;
-    set_stop(f);
+    force_set_stop(f);
     if (f->tool->loose) {
         *out = loose(f);
         return 0;

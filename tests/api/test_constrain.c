@@ -106,6 +106,8 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
          "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"guided_grammar\"}"},
         {"\"grammar\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"grammar\"}"},
         {"\"grammar\":\"\"", ""},
+        {"\"guided_grammar\":\"start: /[0-9]/\"",
+         "{\"lark\":\"start: /[0-9]/\",\"param\":\"guided_grammar\"}"},
     };
     struct world w;
     char body[1000];
@@ -307,7 +309,7 @@ Test(constrain, what_cannot_be_called_is_named) {
         {CHOICE("{\"type\":\"function\",\"function\":{\"name\":\"what\"}}"), "tool_choice",
          "invalid_value"},
         {CHOICE("{\"type\":\"custom\",\"custom\":{\"name\":\"x\"}}"), "tool_choice",
-         "unsupported_parameter"},
+         "invalid_value"},
         {CHOICE("{\"type\":\"allowed_tools\",\"mode\":\"never\"}"),
          "tool_choice.allowed_tools.mode", "invalid_value"},
         {CHOICE("{\"type\":\"allowed_tools\",\"tools\":[]}"), "tool_choice.allowed_tools.tools",

@@ -168,12 +168,12 @@ Test(input, tools_become_functions) {
         "\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"D\","
         "\"parameters\":{\"type\":\"object\"},\"strict\":true},{\"type\":\"custom\",\"name\":\"p\","
         "\"description\":\"E\",\"format\":{\"type\":\"grammar\",\"syntax\":\"lark\",\"definition\":"
-        "\"start: x\"}},{\"type\":\"image_generation\"},{\"type\":\"namespace\",\"name\":\"n\","
+        "\"start: /x/\"}},{\"type\":\"image_generation\"},{\"type\":\"namespace\",\"name\":\"n\","
         "\"tools\":[{\"type\":\"function\",\"name\":\"g\",\"parameters\":null}]}]",
         "<|im_start|>tools[{\"name\": \"f\", \"description\": \"D\", \"parameters\": {\"type\": "
         "\"object\"}, \"strict\": true}][{\"name\": \"p\", \"description\": \"E\\n\\nThe input "
         "must "
-        "follow this grammar (lark):\\nstart: x\", \"parameters\": {\"type\": \"object\", "
+        "follow this grammar (lark):\\nstart: /x/\", \"parameters\": {\"type\": \"object\", "
         "\"properties\": {\"input\": {\"type\": \"string\"}}, \"required\": [\"input\"], "
         "\"additionalProperties\": false}}][{\"name\": \"n__g\"}]" END USER "a" END ANSWER);
     world_stop(&w);

@@ -449,6 +449,57 @@ Test(toolcall_force, any_arguments_are_still_an_object) {
     check_all(true, false, 10);
 }
 
+/* A custom tool's text is held to its grammar, in a JSON string or bare; the schema says the same. */
+Test(toolcall_force, texts_of_custom_tools) {
+    static const char tools[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"patch\",\"parameters\":{\"type\":"
+        "\"object\","
+        "\"properties\":{\"input\":{\"type\":\"string\",\"pattern\":\"^(x|a\\nb?|\\\"|[b-d]!)*!$\"}"
+        "},"
+        "\"required\":[\"input\"],\"additionalProperties\":false}}}]";
+    static const char *const sources[] = {
+        "\"start: item~1..4 \\\"!\\\"\\nitem: \\\"x\\\" | \\\"a\\\" LF \\\"b\\\"? | "
+        "\\\"\\\\\\\"\\\" | /[b-d]!/\\n%import common.LF\"",
+        "\"(x|a\\nb?|\\\"|[b-d]!){1,4}!\""};
+    struct rng r = {77};
+    yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
+    struct grammar_vocab *v = vocab_of(true);
+    struct buf text = {.max = 1 << 20};
+
+    setlocale(LC_CTYPE, "C.UTF-8");
+    for (size_t i = 0; toolcall_at(i) || i < 2; i++) {
+        const struct toolcall_format *f = toolcall_at(i);
+        yyjson_doc *source = yyjson_read(sources[i % 2], strlen(sources[i % 2]), 0);
+        struct toolcall_tool tool = {.name = "patch",
+                                     .param = "tools",
+                                     .takes_text = true,
+                                     .syntax = i % 2 ? "regex" : "lark",
+                                     .text = yyjson_doc_get_root(source)};
+        struct toolcall_force o = {.format = f, .tools = &tool, .n_tools = 1, .max_calls = 2};
+        struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+        struct constraint *c = NULL;
+        yyjson_mut_val *root = NULL;
+        struct err err = {0};
+        size_t len;
+
+        cr_assert(source);
+        cr_assert_eq(toolcall_force(&root, &n, &o, &err), 0, "%s: %s", f->name, err.message);
+        char *node = yyjson_mut_val_write(root, 0, &len);
+        cr_assert_eq(constraint_new(&c, v, node, len, NULL, 0, NULL, &err), 0, "%s: %s %s", f->name,
+                     err.message, node);
+        for (int k = 0; k < 6; k++)
+            if (generate(c, f, &r, 257 + ARRAY_SIZE(specials), &text))
+                expect_calls(f, yyjson_doc_get_root(doc), &text, false);
+        constraint_free(c);
+        free(node);
+        yyjson_mut_doc_free(n.doc);
+        yyjson_doc_free(source);
+    }
+    buf_deinit(&text);
+    grammar_vocab_free(v);
+    yyjson_doc_free(doc);
+}
+
 /* What a format cannot hold is said, with its place. */
 Test(toolcall_force, what_cannot_be_written_is_refused) {
     static const struct {

@@ -227,6 +227,9 @@ Test(grammar_hostile, mutated_sources) {
         {GRAMMAR_REGEX, "^(a|[b-f]{2,9}\\d+)(?:x*|.y?)\\u00e9$"},
         {GRAMMAR_EBNF,
          "root ::= \"a\" b{1,3} | (c [x-z] \"\\n\")*\nb ::= <tool_call> | .\nc ::= [^a] c?"},
+        {GRAMMAR_LARK,
+         "start: a | start \"x\"~1..3 [B]\n  | \"c\"i..\"d\"\na: (/[e-g]+\\/./is \"h\")*\n"
+         "B.2: \"i\"{2} -> k\n%import common.INT -> L\n%ignore L\n"},
         {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
                               "x\"},\"b\":{\"enum\":[1,\"2\",null]}},\"required\":[\"a\"],"
                               "\"additionalProperties\":{\"type\":\"number\",\"minimum\":-1.5,"

@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * custom - OpenAI's custom tools, which take a text instead of JSON. Templates and the forms in which models
+ * write calls know functions only: a custom tool is told to the model as a function with one string,
+ * `input`, and what is called is told to the client as what it was. Its text may have to follow a grammar.
+ */
+
+#include <stdint.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+struct request;
+
+/* The custom tool in an entry of a chat's `tools`; NULL: it is something else. */
+yyjson_val *custom_tool(yyjson_val *tool);
+/* Checks tools[@i]: 0, or a 400 that names the field. */
+int custom_check(yyjson_val *tool, size_t i, struct err *err);
+/* What its text must follow: "regex" or "lark" and its source in *@text; NULL: any text will do. */
+const char *custom_syntax(yyjson_val *custom, yyjson_val **text);
+/* The entry of `tools` that the model is told. NULL: no memory. */
+yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
+/* The arguments for a call with the text @input. NULL: no memory. */
+yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
+/* Whether @name is one of the request's custom tools. */
+bool custom_is(const struct request *r, const char *name);
+
+/* The text of a call, as far as it can be read from {"input": "..."} so far. */
+struct custom_text {
+    struct buf text;
+    size_t at;           /* bytes of the arguments that have been read */
+    uint8_t state;       /* custom.c */
+    uint32_t high, unit; /* first half of a surrogate pair, or 0; an escape being read */
+    size_t n_sent;       /* of text */
+};
+
+/* Reads on in arguments of which @len bytes are known. */
+int custom_read(struct custom_text *t, const char *args, size_t len);
+/* The arguments are no such object: there is no text to read in them. */
+bool custom_is_other(const struct custom_text *t);
+/* The text of a call whose arguments are complete. */
+int custom_whole(const char *args, size_t len, struct buf *out);
