@@ -3,12 +3,15 @@
 server, and against llama-server: interleaved runs on the same machine, the same file, threads, text and KV memory.
 
 usage: compare_agents.py [--llama DIR] [--model FILE.gguf] [--build DIR] [--threads N] [--runs N] [--only ROW,...]
-                         [--servers NAME,...] [--json FILE]
+                         [--servers NAME,...] [--split-cores] [--json FILE]
 
-  weft    the trace's tenants with keys and weights, sessions named, defaults otherwise
-  fcfs    the same daemon with one tenant: no keys, no sessions, retention off
-  llama   llama-server from DIR: slots that share as much KV memory, no prompt cache beside it, defaults otherwise. As many
-          slots as there are agents, at most 16, and not more than fit: with too many it fails requests
+  weft       the trace's tenants with keys and weights, sessions named, defaults otherwise
+  weft-host  the same with host memory for all that the agents would like to keep; row tools only
+  fcfs       the same daemon with one tenant: no keys, no sessions, retention off
+  llama      llama-server from DIR: slots that share as much KV memory, no prompt cache beside it, defaults otherwise. As many
+             slots as there are agents, at most 16, and not more than fit: with too many it fails requests
+
+--split-cores gives the load generator the last core and the servers the others, all the time, as if it were another machine.
 
 Without --model one is made (random weights, 40 M parameters). Speculation is off: what random weights say repeats itself.
 
@@ -19,24 +22,23 @@ Rows:
   overload     overload.trace: ten times what can be served, beside what is served at most
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
-import platform
 import re
 import resource
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
+
+from servers import Server, busy_s, commit, cpu_name, on_cores, split_cores
 
 HERE = pathlib.Path(__file__).resolve().parent
 TRACES = HERE.parent / "sim" / "traces"
-SERVERS = ("weft", "fcfs", "llama")
+SERVERS = ("weft", "weft-host", "fcfs", "llama")
 SYNTH = ["--arch", "llama", "--shape", "n_layer=8,n_embd=512,n_head=8,n_kv=2,head_dim=64,n_ff=1536,context=32768",
          "--n-vocab", "16000", "--format", "Q4_K_M", "--seed", "1"]
 KEY = "weft-bench-key-"
@@ -69,11 +71,13 @@ def tenant_files(folder, trace):
     return ["--api-keys", keys, "--tenants", conf]
 
 
-def weft_command(a, row, folder, own):
+def weft_command(a, row, folder, name):
     command = [a.build / "weftd", "--model", a.model, "--threads", a.threads, "--listen", f"127.0.0.1:{a.port}",
                "--kv-pages", row["kv_tokens"] // 16, "--page-tokens", 16, "--max-context", row["context"],
                "--max-connections", 8192, "--speculation", "off"]
-    return command + (tenant_files(folder, TRACES / row["trace"]) if own else ["--retention", "off"])
+    if name == "weft-host":
+        command += ["--host-kv-memory", row["host_kv"]]
+    return command + (["--retention", "off"] if name == "fcfs" else tenant_files(folder, TRACES / row["trace"]))
 
 
 def llama_command(a, row):
@@ -81,77 +85,47 @@ def llama_command(a, row):
             "--cache-ram", 0, "--port", a.port, "--no-webui", "--log-disable"]
 
 
-def cost_of(pid):
-    """(resident memory in MiB, CPU time in seconds) of a process and its children; zeros when it is gone."""
-    try:
-        mib = next(int(x.split()[1]) for x in open(f"/proc/{pid}/status") if x.startswith("VmRSS")) / 1024
-        times = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
-        cpu_s = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
-        costs = [cost_of(c) for c in open(f"/proc/{pid}/task/{pid}/children").read().split()]
-        return mib + sum(c[0] for c in costs), cpu_s + sum(c[1] for c in costs)
-    except (OSError, StopIteration):
-        return 0, 0
-
-
-class Server:
-    def __init__(self, a, row, name):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-agents-"))
-        command = llama_command(a, row) if name == "llama" else weft_command(a, row, self.folder, name == "weft")
-        self.log = open(self.folder / "log", "w+")
-        self.url = f"http://127.0.0.1:{a.port}"
-        self.process = subprocess.Popen([str(c) for c in command], stdout=self.log, stderr=self.log)
-        end = time.monotonic() + 120
-        while not self.healthy():
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.log.seek(0)
-                sys.exit(f"{command[0]} does not serve:\n" + self.log.read()[-2000:])
-            time.sleep(0.1)
-
-    def healthy(self):
-        try:
-            return urllib.request.urlopen(self.url + "/health", timeout=5).status == 200
-        except OSError:
-            return False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.log.close()
-        shutil.rmtree(self.folder)
+@contextlib.contextmanager
+def serving(a, row, name):
+    with tempfile.TemporaryDirectory(prefix="weft-agents-") as folder:
+        command = llama_command(a, row) if name == "llama" else weft_command(a, row, pathlib.Path(folder), name)
+        with Server(command, a.port, a.server_cores) as server:
+            yield server
 
 
 def replay(a, row, name, *flags, **values):
-    """One run against a fresh server: the result of weft-bench agents, and what it cost the server."""
-    with Server(a, row, name) as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
+    """One run against a fresh server: the result of weft-bench agents, and whose the cores were meanwhile."""
+    with serving(a, row, name) as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
         sets = {**row.get("set", {}), **values}
         command = [a.build / "weft-bench", "agents", "--trace", TRACES / row["trace"], "--url", server.url, "--endpoint", "completions",
                    "--tokens", row["tokens"], "--times", row["times"], "--words-per-token", a.words_per_token, "--json", file.name,
                    *(["--set", ",".join(f"{k.replace('__', '.')}={v}" for k, v in sets.items())] if sets else []),
-                   *(["--keys", KEY] if name == "weft" else ["--no-sessions"]), *flags]
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+                   *(["--keys", KEY] if name.startswith("weft") else ["--no-sessions"]), *flags]
+        before = times(server)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, preexec_fn=on_cores(a.load_cores))
+        busy, elapsed, served, front, load = (y - x for x, y in zip(before, times(server)))
         if done.returncode != 0 and not file.read():  # a server may finish nothing
-            server.log.seek(0)
-            sys.exit(f"{name}: {done.stderr}\n{server.log.read()[-2000:]}")
+            sys.exit(f"{name}: {done.stderr}\n{server.text()[-2000:]}")
         if a.tables:
             print(f"-- {name} {' '.join(map(str, flags))} {values}\n{done.stdout}", file=sys.stderr, flush=True)
         result = json.load(open(file.name))
-        server.log.seek(0)
-        result["refusals_at_the_front_ms"] = [int(t) for t in FRONT_429.findall(server.log.read())]
-        result["server_memory_mib"], result["server_cpu_s"] = cost_of(server.process.pid)
+        result["refusals_at_the_front_ms"] = [int(t) for t in FRONT_429.findall(server.text())]
+        result["server_memory_mib"] = server.memory_mib()
+        result["server_cpu_s"], result["front_cpu_s"], result["load_cpu_s"] = served, front, load
+        result["others_percent"] = 100 * max(busy - served - load, 0) / (os.cpu_count() * elapsed)
         return result
+
+
+def times(server):
+    """So far, in seconds: CPU time of everything, time, CPU time of the server, of its first process, of load generators."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # those that have ended: the servers of other runs, too
+    return busy_s(), time.monotonic(), *server.cpu_s(), used.ru_utime + used.ru_stime
 
 
 def measure_words(a):
     """Words for each token of the model's vocabulary, once for all servers, so that the text is the same."""
     row = {"kv_tokens": 4096, "context": 4096, "trace": "tools.trace"}
-    with Server(a, row, "fcfs") as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
+    with serving(a, row, "fcfs") as server, tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([str(c) for c in (
             a.build / "weft-bench", "agents", "--trace", TRACES / "tools.trace", "--url", server.url, "--endpoint", "completions",
             "--tokens", 0.01, "--times", 0.001, "--set", "a.count=1,a.turns=1", "--json", file.name)], check=True, capture_output=True)
@@ -201,7 +175,8 @@ def refusals(r):
 
 def health(r):
     return {"failed turns": r["all"]["failed"], "short answers": r["all"]["short"], "server's CPU time, s": r["server_cpu_s"],
-            "memory at the end, MiB": r["server_memory_mib"]}
+            "of its first process, s": r["front_cpu_s"], "load generator's, s": r["load_cpu_s"],
+            "of all cores taken by others, %": r["others_percent"], "memory at the end, MiB": r["server_memory_mib"]}
 
 
 def run_tools(a, row, name):
@@ -237,21 +212,28 @@ def run_long(a, row, name):
 
 
 def run_overload(a, row, name):
-    """The peak is the most that is done at loads about what can be served."""
+    """The peak is the most that is done at loads about what can be served: the last one is more than that."""
     much = replay(a, row, name)
     done = max(much["all"]["finished"], 20)
     sent = much["all"]["turns"]
-    some = [replay(a, row, name, one__count=int(done * x)) for x in (1.0, 1.3)]
-    peak = max(r["output_tokens_per_s"] for r in some)
+    some = []
+    for x in (1.0, 1.3, 1.7, 2.2):
+        some.append(replay(a, row, name, one__count=int(done * x)))
+        if x > 1 and some[-1]["all"]["finished"] < 0.97 * some[-1]["all"]["turns"]:
+            break
+    best = max(some, key=lambda r: r["output_tokens_per_s"])
     return {
         "offered / served": sent / done,
         "requests done": much["all"]["finished"],
         "output tokens/s": much["output_tokens_per_s"],
-        "at most, tokens/s": peak,
-        "of the peak, %": 100 * much["output_tokens_per_s"] / max(peak, 1e-9),
+        "at most, tokens/s": best["output_tokens_per_s"],
+        "of the peak, %": 100 * much["output_tokens_per_s"] / max(best["output_tokens_per_s"], 1e-9),
         "first token p50, ms": much["all"]["ttft_ms"]["p50"],
         "unanswered": much["all"]["unanswered"],
         **refusals(much), **health(much),
+        "at the peak: server's CPU time, s": best["server_cpu_s"],
+        "at the peak: load generator's, s": best["load_cpu_s"],
+        "at the peak: taken by others, %": best["others_percent"],
     }
 
 
@@ -260,7 +242,7 @@ ROWS = {
     "flood": {"run": run_flood, "trace": "tenants.trace", "tokens": 1 / 16, "times": 0.2, "kv_tokens": 24576, "context": 4096, "slots": 16,
               "set": {"flood.count": 4000, "until": 100000}},
     "tools": {"run": run_tools, "trace": "tools.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 10240, "context": 4096, "slots": 8,
-              "set": {"until": 180000}},
+              "host_kv": "128M", "set": {"until": 180000}},
     "long_prompt": {"run": run_long, "trace": "long_prompt.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 32768, "context": 8192, "slots": 9,
                     "set": {"chat.turns": 5, "chat.output": "3200-6400", "until": 200000}},
     "overload": {"run": run_overload, "trace": "overload.trace", "tokens": 1 / 16, "times": 0.3, "kv_tokens": 16384, "context": 2048, "slots": 16,
@@ -271,22 +253,10 @@ ROWS = {
 # -- the whole ---------------------------------------------------------------------------------------------
 
 
-def cpu_name():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def commit():
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
-    return done.stdout.strip()
-
-
-def print_row(name, runs, servers):
-    print(f"\n{name:44}" + "".join(f"{s:>12}" for s in servers))
-    for figure in runs[servers[0]][0]:
-        values = [statistics.median(r[figure] for r in runs[s]) for s in servers]
+def print_row(name, runs):
+    print(f"\n{name:44}" + "".join(f"{s:>12}" for s in runs))
+    for figure in next(iter(runs.values()))[0]:
+        values = [statistics.median(r[figure] for r in of_one) for of_one in runs.values()]
         print(f"  {figure:42}" + "".join(f"{v:12.1f}" for v in values), flush=True)
 
 
@@ -301,11 +271,12 @@ def main():
     p.add_argument("--llama", type=pathlib.Path)
     p.add_argument("--model", type=pathlib.Path)
     p.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
-    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--threads", type=int, help="default: one for each core that servers have")
     p.add_argument("--runs", type=int, default=2)
     p.add_argument("--port", type=int, default=18090)
     p.add_argument("--only", default=",".join(ROWS))
     p.add_argument("--servers", default=",".join(SERVERS))
+    p.add_argument("--split-cores", action="store_true", help="the load generator has a core of its own")
     p.add_argument("--tables", action="store_true", help="the table of every run on stderr")
     p.add_argument("--json", type=pathlib.Path)
     a = p.parse_args()
@@ -313,12 +284,15 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a flood has thousands of connections
     servers = [s for s in a.servers.split(",") if s != "llama" or a.llama]
     a.build = a.build.resolve()
+    a.server_cores, a.load_cores = split_cores() if a.split_cores else (None, None)
+    a.threads = a.threads or len(a.server_cores or os.sched_getaffinity(0))
     a.model = a.model or synth(a)
     a.words_per_token = measure_words(a)
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "command": f"tests/bench/compare_agents.py --threads {a.threads} --runs {a.runs} --only {a.only} --servers {','.join(servers)}",
+        "command": f"tests/bench/compare_agents.py --threads {a.threads} --runs {a.runs} --only {a.only} --servers {','.join(servers)}"
+        + (" --split-cores" if a.split_cores else ""),
         "cpu": cpu_name(),
         "threads": a.threads,
         "model": "weft-gguf synth " + " ".join(SYNTH) if a.model.name == "weft-compare-agents.gguf" else a.model.name,
@@ -327,13 +301,13 @@ def main():
     }
     for name in a.only.split(","):
         row = ROWS[name]
-        runs = {s: [] for s in servers}
+        runs = {s: [] for s in servers if s != "weft-host" or "host_kv" in row}
         for i in range(a.runs):
-            for s in servers if i % 2 == 0 else servers[::-1]:
+            for s in runs if i % 2 == 0 else reversed(runs):
                 began = time.monotonic()
                 runs[s].append(row["run"](a, row, s))
                 print(f"  {name} run {i + 1}, {s}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-        print_row(name, runs, servers)
+        print_row(name, runs)
         result["rows"][name] = {"settings": {k: v for k, v in row.items() if k != "run"}, "runs": runs}
         if a.json:
             a.json.write_text(json.dumps(result, indent=1) + "\n")

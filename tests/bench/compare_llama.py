@@ -18,14 +18,14 @@ import json
 import math
 import os
 import pathlib
-import platform
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+from servers import Server, commit, cpu_name
 
 # Two-sided 90 % quantile of Student's t: the lower end is the one-sided 95 % bound.
 T = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.89, 8: 1.86, 9: 1.83, 10: 1.81, 11: 1.80, 14: 1.76, 19: 1.73}
@@ -81,38 +81,6 @@ def llama_batch8(a):
 
 
 # -- servers -----------------------------------------------------------------------------------------------
-
-
-class Server:
-    def __init__(self, command, port):
-        self.port = port
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([str(c) for c in command], stdout=self.log, stderr=self.log)
-        end = time.monotonic() + 120
-        while not self.healthy():
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.log.seek(0)
-                sys.exit(f"{command[0]} does not serve:\n" + self.log.read().decode()[-2000:])
-            time.sleep(0.1)
-
-    def healthy(self):
-        try:
-            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-            c.request("GET", "/health")
-            return c.getresponse().status == 200
-        except OSError:
-            return False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 def weft_server(a):
@@ -203,13 +171,6 @@ def bound(ratios):
     return math.exp(mean), math.exp(mean - t * sd / math.sqrt(n))
 
 
-def cpu_name():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
 def main():
     p = argparse.ArgumentParser(usage=__doc__)
     p.add_argument("--llama", type=pathlib.Path, required=True)
@@ -223,7 +184,7 @@ def main():
     a = p.parse_args()
     result = {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": output("git", "rev-parse", "--short", "HEAD").strip(),
+        "commit": commit(),
         "command": "tests/bench/compare_llama.py --threads %d --pairs %d --only %s" % (a.threads, a.pairs, a.only),
         "cpu": cpu_name(),
         "threads": a.threads,
