@@ -1,0 +1,86 @@
+"""What is written beside the programs, manual pages and completion, names what they know: no more, no less."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+from weftd import Skip, main, program
+
+SOURCE = pathlib.Path(__file__).parents[2]
+PAGES = SOURCE / "docs/man"
+CONF_PAGE = pathlib.Path(program("weftd")).parent / "docs/man/weft.conf.5"
+
+
+def help_of(name):
+    if not os.path.exists(program(name)):
+        raise Skip(name + " is not built")
+    return subprocess.run([program(name), "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def commands_of_page(name):
+    return re.findall(r"^\.It Cm ([a-z-]+)", (PAGES / name).read_text(), re.M)
+
+
+def commands_of_help(name):
+    return re.findall(r"^  ([a-z]+)\b", help_of(name), re.M)
+
+
+def test_pages_have_the_commands_of_the_programs():
+    for name in ("weft-gguf", "weft-bench", "weftctl"):
+        assert commands_of_page(name + ".1") == commands_of_help(name), name
+
+
+def test_keys_of_the_page_are_those_of_the_daemon():
+    keys = re.findall(r"^  --([a-z-]+) \S+", help_of("weftd").split("\n[model]\n")[1], re.M)
+    assert len(keys) > 40
+    assert re.findall(r"^\.It Cm ([a-z-]+)", CONF_PAGE.read_text(), re.M) == keys
+
+
+def test_options_of_the_daemons_page_are_its_own():
+    known = set(re.findall(r"--([a-z-]+)", help_of("weftd")))
+    page = (PAGES / "weftd.8").read_text()
+    for option in re.findall(r"^\.It Fl -([a-z-]+)", page, re.M) + re.findall(r"^weftd.* --([a-z-]+)", page, re.M):
+        assert option in known, option
+
+
+def test_exit_codes_are_those_of_the_help():
+    page = (PAGES / "weftctl.1").read_text().split(".Sh EXIT STATUS")[1]
+    codes = re.search(r"Exit codes:\s*((?:.|\n)*)", help_of("weftctl"))[1]
+    assert re.findall(r"^\.It (\d+)", page, re.M) == re.findall(r"\d+", codes), codes
+
+
+def test_pages_can_be_read():
+    if not shutil.which("groff"):
+        raise Skip("groff is not installed")
+    for page in [*sorted(PAGES.glob("*.[1-8]")), CONF_PAGE]:
+        p = subprocess.run(["groff", "-mandoc", "-Tascii", str(page)], capture_output=True, text=True)
+        assert p.returncode == 0 and "SEE ALSO" in re.sub(r".\b|\033\[\d*m", "", p.stdout), (page, p)
+
+
+def complete(*words):
+    """What bash offers for the last word."""
+    name = "weftd" if words[0] == "weftd" else "commands"
+    if not os.path.exists(program(words[0])):
+        raise Skip(words[0] + " is not built")
+    quoted = " ".join(f"'{w}'" for w in (program(words[0]), *words[1:]))
+    script = f'. "$0"; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _weft_{name} "$1"; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    p = subprocess.run(["bash", "--norc", "-c", script, str(SOURCE / "conf/bash-completion"), program(words[0])],
+                       capture_output=True, text=True, check=True)
+    return p.stdout.split()
+
+
+def test_bash_completes_options_values_and_commands():
+    if not shutil.which("bash"):
+        raise Skip("bash is not installed")
+    assert complete("weftd", "--kv-me") == ["--kv-memory"]
+    assert complete("weftd", "--kv-type", "") == ["f16", "q8_0"]
+    assert complete("weftd", "--anonymous", "y") == ["yes"]
+    assert complete("weftd", "--model", "/") == []
+    assert complete("weft-gguf", "ver") == ["verify"]
+    assert complete("weft-gguf", "info", "--j") == ["--json"]
+    assert complete("weftctl", "ten") == ["tenants"]
+    assert complete("weftctl", "--so") == ["--socket"]
+
+
+main(globals())
