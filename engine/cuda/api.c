@@ -105,9 +105,15 @@ static int fill(void *d, int byte, size_t n, void *stream) {
     return (int)cudaMemsetAsync(d, byte, n, stream);
 }
 
+/* And as much of the multiprocessor's memory as can be is shared memory, not cache: two blocks of matvec need it. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
-    return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)bytes);
+    cudaError_t r =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+
+    if (r == cudaSuccess)
+        r = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+    return (int)r;
 }
 
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,

@@ -61,10 +61,11 @@ static uint64_t page_bytes(const struct model_shape *s, const struct engine_opts
     return page_layer_bytes(&p) * s->n_layer;
 }
 
+/* On a device that does not answer every call would wait for ever: all that it has is left to the end of the process. */
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
-    if (b->stream)
+    if (b->stream && !b->stuck)
         b->api->stream_wait(b->stream);
     cuda_unload(b);
     cuda_memory_close(b);
@@ -100,6 +101,7 @@ static void read_environment(struct be *b) {
     const char *wide = getenv("WEFT_CUDA_WIDE");
 
     b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
+    b->memory_wait_ms = MEMORY_WAIT_MS;
     b->early = early && strcmp(early, "1") == 0;
     b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;

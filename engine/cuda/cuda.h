@@ -23,6 +23,7 @@
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
 #define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
+#define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
@@ -102,6 +103,7 @@ struct be {
     struct cuda_device device;
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
+    bool stuck;               /* lost, and nothing that waits for the device may be called */
     /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more than so many rows:
      * ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
@@ -145,6 +147,7 @@ struct be {
     const struct step *last; /* that ended, and its wants: what peek() shows */
     uint32_t last_wants;
     int64_t wait_limit_ns;
+    uint32_t memory_wait_ms;
     float *peeked;              /* host [n_vocab] */
     uint32_t *bad_host, *count; /* count: [n_vocab] zero between uses */
 };

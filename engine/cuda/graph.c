@@ -38,7 +38,6 @@ void graph_close(struct be *b) {
     for (uint32_t i = 0; i < GRAPHS; i++)
         if (b->graphs.graph[i])
             b->api->graph_free(b->graphs.graph[i]);
-    free(b->graphs.note);
 }
 
 /* The smallest size that holds the batch; GRAPHS: none does. */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
 #define PARTIAL_BYTES (64u << 20)
@@ -161,12 +162,24 @@ static uint64_t sum_of(const struct be *b, const char *what) {
     return sum;
 }
 
+/* A process that has just died gives its memory back a little after its end is known: the one that takes its place waits
+ * for it, where it would fit then. */
+static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
+    for (uint32_t waited = 0;; waited += 100) {
+        if (cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo") < 0)
+            return -EIO;
+        if (need <= *n_free || need > *n_total || waited >= b->memory_wait_ms)
+            return 0;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+}
+
 static int check_fit(struct be *b, struct err *err) {
     uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages");
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
-    if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
+    if (wait_for_memory(b, need, &n_free, &n_total) < 0)
         return -EIO;
     if (need <= n_free)
         return 0;
@@ -262,7 +275,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     return r;
 }
 
-void cuda_memory_close(struct be *b) {
+static void release_device(struct be *b) {
     graph_close(b);
     fast_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {
@@ -273,12 +286,22 @@ void cuda_memory_close(struct be *b) {
         *r->where = NULL;
     }
     for (int i = 0; i < 2; i++) {
-        struct step *s = &b->step[i];
-
-        if (s->event)
-            b->api->event_free(s->event);
+        if (b->step[i].event)
+            b->api->event_free(b->step[i].event);
         if (b->load[i].event)
             b->api->event_free(b->load[i].event);
+    }
+    if (b->stream)
+        b->api->stream_free(b->stream);
+}
+
+void cuda_memory_close(struct be *b) {
+    if (!b->stuck)
+        release_device(b);
+    free(b->graphs.note);
+    for (int i = 0; i < 2; i++) {
+        struct step *s = &b->step[i];
+
         free(s->mask);
         free(s->scored);
         free(s->place);
@@ -286,8 +309,6 @@ void cuda_memory_close(struct be *b) {
         free(s->top);
     }
     free(b->count);
-    if (b->stream)
-        b->api->stream_free(b->stream);
 }
 
 void *staging_take(struct staging *s, size_t n, const void **device) {

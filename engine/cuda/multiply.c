@@ -2,9 +2,12 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <errno.h>
+
 #define MATVEC_STATIC 10240u /* what matvec has of its own, and the driver's part of each block */
 
-/* The largest of all formats. */
+/* The largest of all formats. Kernels that ask for none are named too: the division of a multiprocessor's memory into cache
+ * and shared memory is then the same for all (api.c), and changing it would wait until no block runs there. */
 int cuda_matmul_allow(struct be *b) {
     uint32_t narrow = 0, wide = 0;
 
@@ -12,16 +15,31 @@ int cuda_matmul_allow(struct be *b) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
-    int r = cuda_check(b, b->api->allow_shared(kernel_matvec, narrow), "cudaFuncSetAttribute");
-    r = r < 0 ? r
-              : cuda_check(b, b->api->allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)),
-                           "cudaFuncSetAttribute");
-    r = r < 0 ? r
-              : cuda_check(b, b->api->allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)),
-                           "cudaFuncSetAttribute");
-    return r < 0 ? r
-                 : cuda_check(b, b->api->allow_shared(kernel_matmul_wide, wide),
-                              "cudaFuncSetAttribute");
+    const struct {
+        const void *kernel;
+        uint32_t bytes;
+    } kernels[] = {{kernel_matvec, narrow},
+                   {kernel_matmul_wide, wide},
+                   {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)},
+                   {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)},
+                   {kernel_attend_64, 0},
+                   {kernel_attend_128, 0},
+                   {kernel_attend_256, 0},
+                   {kernel_merge, 0},
+                   {kernel_plan, 0},
+                   {kernel_turn, 0},
+                   {kernel_embed, 0},
+                   {kernel_pack, 0},
+                   {kernel_store, 0},
+                   {kernel_sample_scan, 0},
+                   {kernel_sample_weigh, 0},
+                   {kernel_sample_draw, 0}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++)
+        if (cuda_check(b, b->api->allow_shared(kernels[i].kernel, kernels[i].bytes),
+                       "cudaFuncSetAttribute") < 0)
+            return -EIO;
+    return 0;
 }
 
 /* As many blocks as run at a time: two on a multiprocessor, where its shared memory is enough. */

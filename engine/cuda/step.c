@@ -499,7 +499,7 @@ static int wait_event(struct be *b, void *event) {
         if (waited > b->wait_limit_ns) {
             snprintf(b->error, sizeof(b->error), "a step was not done in %lld s",
                      (long long)(b->wait_limit_ns / 1000000000));
-            b->lost = true;
+            b->lost = b->stuck = true;
             return -EIO;
         }
         if (waited > 2000000)

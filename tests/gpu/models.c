@@ -194,9 +194,18 @@ static void judge_all(bool tiny) {
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
     uint32_t wrong = 0;
 
-    for (uint32_t i = PROMPT - 1; i + 1 < LONGEST; i++)
-        wrong += !a->at[i].digest || a->at[i].digest != b->at[i].digest ||
-                 a->at[i].token != b->at[i].token || a->at[i].logprob != b->at[i].logprob;
+    for (uint32_t i = PROMPT - 1; i + 1 < LONGEST; i++) {
+        const struct driver_out *x = &a->at[i], *y = &b->at[i];
+        bool same =
+            x->digest && x->digest == y->digest && x->token == y->token && x->logprob == y->logprob;
+
+        if (!same && wrong++ < 3)
+            report_detail(
+                "%s, position %u: digest %016llx token %d logprob %.9g, first run %016llx "
+                "%d %.9g",
+                name, i, (unsigned long long)y->digest, y->token, (double)y->logprob,
+                (unsigned long long)x->digest, x->token, (double)x->logprob);
+    }
     report_check(name, wrong, 0);
 }
 

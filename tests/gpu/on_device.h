@@ -76,9 +76,9 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
 static bool launch_broad(struct matmul_args *a) {
     uint32_t tiles = a->m[0].n_row_tiles, bytes = broad_shared(a->m[0].format);
 
-    if (device.shared_bytes <= bytes)
-        return false;
-    must(api->allow_shared(kernel_matmul_broad, bytes), "shared memory of matmul_broad");
+    for (uint32_t f = 0; f < TILE_FORMATS; f++) /* as broad.c */
+        if (device.shared_bytes <= broad_shared(f))
+            return false;
     must(api->launch(kernel_matmul_broad, (a->n_rows + 127) / 128, (tiles + 7) / 8, CUDA_THREADS,
                      bytes, a, false, stream),
          "matmul_broad");
@@ -98,6 +98,12 @@ static void launch_sampling(const struct sample_args *a, const struct sample_wan
 }
 
 static void allow_shared(void) {
+    uint32_t most = 0;
+
+    for (uint32_t f = 0; f < TILE_FORMATS; f++)
+        most = MAX(most, broad_shared(f));
+    if (device.shared_bytes > most)
+        must(api->allow_shared(kernel_matmul_broad, most), "shared memory of matmul_broad");
     must(api->allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)), "shared memory");
     must(api->allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)), "shared memory");
     for (uint32_t f = 0, narrow = 0, wide = 0; f < TILE_FORMATS; f++) {

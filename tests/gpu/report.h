@@ -4,7 +4,8 @@
  * report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names; and checks that run in
  * a process of their own each: after a fault nothing can be computed on a device in the same process, and the other
  * checks are wanted all the same. The parent never touches the device. GPU_IN_PROCESS=1: no processes (for
- * compute-sanitizer).
+ * compute-sanitizer). GPU_ONLY=TEXT: only groups of checks whose name holds it; GPU_FAILED: a file for the names of
+ * those that failed, a line each.
  */
 
 #include <signal.h>
@@ -46,6 +47,13 @@ static inline void report_flush(void) {
     fflush(stdout);
     if (report_json())
         fflush(report_json());
+}
+
+static inline double report_now(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* A check: @value must be at most @limit. NaN fails. */
@@ -96,13 +104,36 @@ static inline void report_time(const char *name, double seconds, double bytes, d
     report_flush();
 }
 
+/* More about a check that failed: for people only. */
+__attribute__((format(printf, 1, 2))) static inline void report_detail(const char *format, ...) {
+    va_list list;
+
+    va_start(list, format);
+    printf("    ");
+    vprintf(format, list);
+    printf("\n");
+    va_end(list);
+}
+
+static inline void report_note_failed(const char *name) {
+    FILE *f = getenv("GPU_FAILED") ? fopen(getenv("GPU_FAILED"), "a") : NULL;
+
+    if (f) {
+        fprintf(f, "%s\n", name);
+        fclose(f);
+    }
+}
+
 /* @fn in a process of its own, ended after @limit_s. Two that hang: the others are not tried. */
 static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(const void *),
                                 const void *arg) {
     struct report_counts *c = report_counts();
     unsigned failed = c->n_failed;
+    double start = report_now();
     int status = 0;
 
+    if (getenv("GPU_ONLY") && !strstr(name, getenv("GPU_ONLY")))
+        return;
     if (getenv("GPU_IN_PROCESS")) {
         fn(arg);
         return;
@@ -130,13 +161,11 @@ static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(c
     else if (WEXITSTATUS(status) != 0 && c->n_failed == failed)
         report_broken(name, "exit code", WEXITSTATUS(status));
     c->n_hung += child > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
-}
-
-static inline double report_now(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    if (c->n_failed != failed)
+        report_note_failed(name);
+    printf("%-6s %s, %.1f s\n", c->n_failed == failed ? "ok" : "FAILED", name,
+           report_now() - start);
+    report_flush();
 }
 
 /* Bytes per second that reading reaches, measured before; 0: not known. */

@@ -46,7 +46,7 @@ struct graph {
 static struct {
     const void *kernel;
     uint32_t bytes;
-} allowance[16];
+} allowance[32];
 static uint32_t n_allowances;
 static struct graph *capturing;
 static uint32_t n_samplings; /* enqueued */
@@ -156,6 +156,17 @@ int fake_call(void) {
     return call();
 }
 
+static bool is_hanging(void) {
+    return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
+}
+
+/* What a device does that never ends its work. */
+static void wait_for_all(void) {
+    if (is_hanging())
+        refuse("a call that waits for a device that hangs");
+    drain(NULL);
+}
+
 void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
     struct op *o = enqueue(OP_CALL);
 
@@ -191,6 +202,8 @@ static int use(int device) {
 static int memory(size_t *n_free, size_t *n_total) {
     *n_total = fake_cuda.bytes;
     *n_free = fake_cuda.bytes - fake_cuda.n_bytes;
+    if (fake_cuda.others_stay && fake_cuda.others_stay--)
+        *n_free -= fake_cuda.others;
     return call();
 }
 
@@ -230,7 +243,7 @@ static int alloc_host(void **p, size_t n) {
 }
 
 static int release_host(void *p) {
-    drain(NULL);
+    wait_for_all();
     simt_memory_drop(p);
     free((struct block *)p - 1);
     fake_cuda.n_live--;
@@ -238,7 +251,7 @@ static int release_host(void *p) {
 }
 
 static int release(void *d) {
-    drain(NULL);
+    wait_for_all();
     fake_cuda.n_bytes -= ((struct block *)d - 1)->n;
     return release_host(d);
 }
@@ -256,7 +269,7 @@ static int new_object(void **out, size_t n) {
 }
 
 static int free_object(void *p) {
-    drain(NULL);
+    wait_for_all();
     free(p);
     fake_cuda.n_live--;
     return 0;
@@ -267,7 +280,7 @@ static int stream_new(void **s) {
 }
 
 static int stream_wait(void *s) {
-    drain(NULL);
+    wait_for_all();
     return call();
 }
 
@@ -284,10 +297,6 @@ static int event_record(void *e, void *stream) {
     ((struct event *)e)->asked = false;
     enqueue(OP_RECORD)->to = e;
     return 0;
-}
-
-static bool is_hanging(void) {
-    return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
 }
 
 static int event_query(void *e) {

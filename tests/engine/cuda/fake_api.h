@@ -17,7 +17,9 @@ struct fake_cuda {
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int n_devices, major, minor, n_multiprocessors;
-    size_t bytes;         /* memory of the device */
+    size_t bytes;  /* memory of the device */
+    size_t others; /* of it that another process has for so many questions more */
+    uint32_t others_stay;
     uint64_t order;       /* of the threads of a block: simt_order() */
     bool no_code;         /* no kernel for this device */
     bool no_library;      /* of fake_fast.c */
