@@ -1,5 +1,6 @@
 #include "daemon/worker.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/chan.h"
@@ -24,6 +26,7 @@
 #define STATS_NS 100000000     /* between two statistics */
 #define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
 #define WARM_UP_TOKENS 8u
+#define CPU_NICE 5 /* of threads that compute; those that compile come after them */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 struct worker {
@@ -153,6 +156,26 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     if (r == 0)
         r = engine_new(&w->engine, &o, err);
     return r < 0 || m->fast ? r : open_draft(w, m, o, err);
+}
+
+/*
+ * A backend without a device computes on every core, all the time. The front needs a core for some microseconds at a
+ * time; at equal priorities the scheduler lets it wait for the next tick (4 ms) whenever it has just had more
+ * than its part. So everything here steps behind it. It counts only among the processes of a service or session, as
+ * Linux shares cores between those first.
+ */
+static void step_behind_the_front(const struct worker *w) {
+    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* more than there is counts as the most */
+    DIR *threads = NULL;
+    struct dirent *t;
+
+    if (strcmp(engine_info(w->engine)->backend, "cuda") != 0)
+        threads = opendir("/proc/self/task");
+    while (threads && (t = readdir(threads)))
+        if (atoi(t->d_name) > 0)
+            setpriority(PRIO_PROCESS, (id_t)atoi(t->d_name), nice);
+    if (threads)
+        closedir(threads);
 }
 
 static void on_disk_note(void *ctx, const char *what, int error) {
@@ -407,6 +430,7 @@ static int run(struct worker *w, int n_shards) {
     if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
+    step_behind_the_front(w);
     if (new_sched(w, &open) < 0 || warm_up(w) < 0)
         return refuse(w, "the model cannot run a step");
     w->suspects->loading = 0;

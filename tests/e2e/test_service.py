@@ -48,6 +48,16 @@ def test_bad_configuration_is_one_line_and_exit_78():
         assert r.returncode == 78 and "no model file" in r.stderr, r
 
 
+def test_what_computes_steps_behind_the_front():
+    if BACKEND == "cuda":
+        raise Skip("a device computes")
+    with Weftd() as d:
+        front = os.getpriority(os.PRIO_PROCESS, d.process.pid)
+        threads = [int(t) for t in os.listdir(f"/proc/{d.worker_pid()}/task")]
+        nice = [os.getpriority(os.PRIO_PROCESS, t) for t in threads]
+        assert all(n > front or n == 19 for n in nice), (front, nice)
+
+
 def test_model_that_cannot_be_served_is_one_line_and_exit_78():
     with tempfile.TemporaryDirectory() as folder:
         for name, data in {"none": None, "empty": b"", "text": b"hello" * 100, "cut": open(tiny_model(), "rb").read(70000)}.items():
