@@ -347,7 +347,7 @@ static void give_up(struct workers *w, int signal) {
 /* What was decided before the worker died is kept in a file, while it is known. */
 static void dump_fault(struct workers *w, char *path, size_t size) {
     const char *state = getenv("STATE_DIRECTORY"), *dir = w->opts.config->fault_dir;
-    CLEANUP(buf_deinit) struct buf file;
+    CLEANUP(buf_deinit) struct buf file = {0};
 
     *path = 0;
     dir = *dir ? dir : state;
