@@ -618,7 +618,8 @@ const struct flight *workers_flight(const struct workers *w) {
 }
 
 int workers_dump(const struct workers *w, struct buf *out) {
-    return flight_file_write(out, w->flight, WEFT_VERSION, clock_now(w->opts.clock));
+    return flight_file_write(out, w->flight, FLIGHT_TAPE_BYTES, WEFT_VERSION,
+                             clock_now(w->opts.clock));
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {

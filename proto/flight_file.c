@@ -26,8 +26,8 @@ static int add_ring(struct buf *out, const void *ring, size_t size, uint64_t n, 
     return e;
 }
 
-int flight_file_write(struct buf *out, const struct flight *f, const char *version,
-                      int64_t now_ns) {
+int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
+                      const char *version, int64_t now_ns) {
     struct head h = {.magic = MAGIC,
                      .at_ns = now_ns,
                      .record_size = sizeof(struct flight_record),
@@ -45,7 +45,7 @@ int flight_file_write(struct buf *out, const struct flight *f, const char *versi
         e = add_ring(out, f->step, sizeof(*f->step), n_steps, FLIGHT_STEPS, &h.n_steps);
     at = out->len;
     if (e == 0)
-        e = flight_tape_read(tape, FLIGHT_TAPE_BYTES, out);
+        e = flight_tape_read(tape, tape_bytes, out);
     if (e < 0)
         return e;
     h.n_tape = out->len - at;

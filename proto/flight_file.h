@@ -10,8 +10,10 @@
 
 #define FLIGHT_FILE_MAX (FLIGHT_BYTES + 65536)
 
-/* Appends all that @f and the tape behind it hold. Whoever writes there is not trusted: only whole records. 0, -errno. */
-int flight_file_write(struct buf *out, const struct flight *f, const char *version, int64_t now_ns);
+/* Appends all that @f and the tape of @tape_bytes behind it hold. Whoever writes there is not trusted: only whole
+ * records. 0, -errno. */
+int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
+                      const char *version, int64_t now_ns);
 
 struct flight_file {
     const char *version; /* of the weftd that wrote it */

@@ -27,6 +27,7 @@
  */
 
 #include <assert.h>
+#include <math.h>
 #include "base/buggify.h"
 #include "base/mutant.h"
 #include "base/util.h"
@@ -505,7 +506,8 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         if (len < n) {
             have += p->group_weight[p->req[list[k]].group];
             part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
-            part.max_rows = rows + (uint32_t)((w->max_rows - rows) * have / sum);
+            /* Rounded up: where rows are few the first gets some, not the last. */
+            part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
         }
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group))

@@ -126,6 +126,24 @@ static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
     return found;
 }
 
+/* Whether @r, which takes @n_pages, would have to leave what somebody gave to yet others: then nobody gives it
+ * anything. */
+static bool leaves_it(struct sched *s, const struct request *r, uint32_t n_pages, int64_t now) {
+    const struct share *h = &s->turns.share;
+    uint32_t t = r->turn.tenant, seats = h->tenant[t].n_running + 1;
+
+    return share_is_over(h, t, seats, s->plan.max_seqs, true, now) ||
+           share_is_over(h, t, h->tenant[t].n_pages + n_pages, s->info->n_pages, true, now);
+}
+
+/* Pages that @r is expected to come to hold, as the plan will count them. */
+static uint32_t pages_of(const struct sched *s, const struct request *r) {
+    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+
+    return plan_pages(&s->plan, MAX(target, r->n_tokens));
+}
+
 bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
     const struct share *h = &s->turns.share;
     bool seats = s->plan.n_running >= s->plan.max_seqs;
@@ -137,7 +155,7 @@ bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
         return false;
     for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
-        uint32_t t = r->turn.tenant, pages = r->n_tokens / s->rules.page_tokens + 1;
+        uint32_t t = r->turn.tenant, pages = pages_of(s, r);
         uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
 
         /* A program whose pages are gone waits for pages as retain.c has it. */
@@ -146,7 +164,7 @@ bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
             continue;
         asked[t] = true; /* its first one speaks for all */
         uint32_t giver = richest(s, t, seats);
-        if (giver < SHARE_TENANTS && share_is_behind(h, t, giver) &&
+        if (giver < SHARE_TENANTS && share_is_behind(h, t, giver) && !leaves_it(s, r, pages, now) &&
             has(s, giver, seats, 0) > GROSS * has(s, t, seats, seats ? 1 : lacks)) {
             s->turns.giver = giver;
             s->plan.claim_begun = h->tenant[t].n_running == 0 && now - r->since_ns >= CLAIM_NS &&

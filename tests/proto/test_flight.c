@@ -180,7 +180,7 @@ static void set_up_file(struct buf *file) {
     flight_tape_write(flight_tape_of(memory), FLIGHT_TAPE_BYTES, "one", 3);
     flight_tape_write(flight_tape_of(memory), FLIGHT_TAPE_BYTES, "three", 5);
     buf_init(file, FLIGHT_FILE_MAX);
-    cr_assert_eq(flight_file_write(file, memory, "1.2", 99), 0);
+    cr_assert_eq(flight_file_write(file, memory, FLIGHT_TAPE_BYTES, "1.2", 99), 0);
 }
 
 Test(flight, a_file_has_all_of_it) {

@@ -546,6 +546,21 @@ Test(plan, time_for_prefill_is_divided_by_weight) {
     cr_expect_lt(rows[1], 4 * rows[0], "%u and %u rows", rows[0], rows[1]);
 }
 
+Test(plan, where_rows_are_few_the_first_tenant_has_them) {
+    struct fixture f;
+
+    setup(&f, 5, 0.1);
+    f.p.max_rows = 1;
+    f.p.n_groups = 3;
+    f.p.group_weight = f.group_weight;
+    for (uint16_t i = 0; i < 3; i++) {
+        f.group_weight[i] = 1;
+        add_running(&f, 400, 0)->group = (uint16_t)(2 - i); /* the first stands last */
+    }
+    plan_step(&f.p);
+    cr_expect(f.req[2].n_rows == 1 && f.p.n_rows == 1);
+}
+
 Test(plan, what_a_tenant_does_not_need_goes_to_the_other) {
     static struct fixture f;
 

@@ -17,12 +17,13 @@ static int usage(FILE *out) {
         out,
         "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
         "[--keep I,J-K]\n"
-        "                [--no-shrink] [--all-rare]\n"
+        "                [--no-shrink] [--flight FILE] [--all-rare]\n"
         "  --seeds    which scenarios (1-1000)\n"
         "  --steps    scheduler steps of each before its faults end (2000)\n"
         "  --threads  processes at the same time (1)\n"
         "  --set      what a seed draws is this instead; --set alone lists what there is\n"
         "  --keep     of each seed only these actions\n"
+        "  --flight   when a seed fails: its last plans go to this file, for weft-sim replay\n"
         "  --all-rare a rare path that no seed takes is a failure\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
@@ -129,6 +130,8 @@ static int parse_run(struct run_opts *o, int argc, char **argv) {
             ok = parse_set(&o->base, value);
         else if (ok && strcmp(argv[i], "--keep") == 0)
             ok = parse_keep(&o->base, value);
+        else if (ok && strcmp(argv[i], "--flight") == 0)
+            o->base.flight_file = value;
         else
             ok = false;
         if (!ok)

@@ -61,6 +61,14 @@ static void tell_requests(const struct flight_opts *o, const struct plan_again *
                (unsigned long long)a->id[i], i < a->plan.n_running ? "runs " : "waits",
                was->n_computed, was->n_tokens, was->n_pages, verdict(was->verdict),
                was->admitted ? ", admitted" : "");
+        if (a->plan.n_groups > 1)
+            printf(", turn %u", was->group);
+        if (was->over)
+            printf(", over its part");
+        if (was->leave_seqs > 0)
+            printf(", leaves %u seats", was->leave_seqs);
+        if (was->gives)
+            printf(", gives way");
         if (was->n_rows > 0)
             printf(", %u rows", was->n_rows);
         if (was->n_draft > 0)

@@ -339,6 +339,7 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .row_ns = (int64_t)w->row_us * 1000,
         .key_ns = w->key_ns,
         .machine = {.noise = w->noise / 100.0},
+        .repeats = w->buggify == 0 && w->hash_bits == 0,
     };
 }
 
@@ -451,6 +452,7 @@ void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile u
     for (uint32_t i = 0; i < u->n_actions; i++)
         n_requests += u->action[i].kind == ARRIVE;
     options(&u->w, n_requests, &o);
+    o.flight_file = c->flight_file;
     buggify_begin(c->seed, u->w.buggify);
     sim_init(&u->sim, &o);
     run_with_faults(u, total, at);

@@ -79,7 +79,8 @@ struct swarm {
 /* A scenario: a seed, what is different from what it draws, and which actions are kept. */
 struct swarm_case {
     uint64_t seed;
-    uint32_t n_steps; /* before the faults end */
+    uint32_t n_steps;        /* before the faults end */
+    const char *flight_file; /* NULL, or for the flight recorder of a run that fails */
     struct swarm set;
     bool is_set[sizeof(struct swarm) / sizeof(uint32_t)];
     bool some;                   /* only these actions: */

@@ -32,6 +32,8 @@ void rule_broken(const struct sim *s, const struct sim_client *c, enum sim_rule 
         fprintf(stderr, "  request %llu: prompt %u, got %u of %u, ends %u, finish %d (%d due)\n",
                 (unsigned long long)c->m.id, c->m.n_prompt, c->n_got, c->n_expect, c->n_ends,
                 c->finish, c->expect);
+    if (s && s->flight)
+        sim_write_flight(s);
     abort();
 }
 

@@ -156,6 +156,40 @@ static void new_worker(struct sim *s) {
     s->was.at_step = s->n_steps;
 }
 
+/* ---- the flight recorder ---- */
+
+#define TAPE_BYTES 32768u /* small, so that it goes round */
+
+uint32_t sim_tape_bytes(const struct sim *s) {
+    return s->opts.flight_file ? FLIGHT_TAPE_BYTES : TAPE_BYTES;
+}
+
+/* It outlives workers. */
+static void new_flight(struct sim *s) {
+    struct flight *f = malloc(sizeof(*f) + sizeof(struct flight_tape) + sim_tape_bytes(s));
+
+    if (!f)
+        cannot("no flight recorder", -ENOMEM);
+    f->n_records = f->n_steps = 0;
+    flight_tape_of(f)->n_begun = flight_tape_of(f)->n_bytes = 0;
+    s->flight = s->opts.sched.flight = f;
+    s->opts.sched.tape = flight_tape_of(f);
+    s->opts.sched.tape_bytes = sim_tape_bytes(s);
+}
+
+void sim_write_flight(const struct sim *s) {
+    CLEANUP(buf_deinit) struct buf out;
+    FILE *f = s->opts.flight_file ? fopen(s->opts.flight_file, "wbe") : NULL;
+
+    buf_init(&out, FLIGHT_FILE_MAX);
+    if (!f)
+        return;
+    if (flight_file_write(&out, s->flight, sim_tape_bytes(s), "simulated", s->clock.ns) < 0 ||
+        fwrite(out.data, 1, out.len, f) != out.len)
+        perror(s->opts.flight_file);
+    fclose(f);
+}
+
 static void on_note(void *ctx, const char *what, int error) {
     ((struct sim *)ctx)->n_notes++;
 }
@@ -208,6 +242,8 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
         cannot("no clients", -ENOMEM);
     if (o->disk_bytes > 0)
         open_disk(s);
+    if (!o->unwatched)
+        new_flight(s);
     new_worker(s);
 }
 
@@ -240,6 +276,7 @@ void sim_deinit(struct sim *s) {
     }
     free(s->client);
     free(s->live);
+    free(s->flight);
 }
 
 /* ---- clients ---- */

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "proto/flight_file.h"
 #include "proto/messages.h"
 #include "scheduler/private.h"
 #include "tests/support/sched_rules.h"
@@ -52,6 +53,9 @@ struct sim_opts {
     struct telltale
         machine;    /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
     bool unwatched; /* only what clients are sent is checked: long simulations */
+    bool repeats;   /* a plan made again is the same: nothing is left to chance, no hash is cut */
+    const char
+        *flight_file; /* NULL, or where the flight recorder is written when a rule is broken */
 };
 
 /* One request and what its client has seen. */
@@ -102,6 +106,7 @@ struct sim {
     struct sched_constraints constraints;
     uint32_t n_constraints; /* handed out */
     struct suspects suspects;
+    struct flight *flight;     /* of this worker; and plans, which a small ring is to hold */
     struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */
     uint32_t n_clients;
     uint32_t *live, n_live; /* [max_clients] submitted and not ended: indices */
@@ -161,6 +166,11 @@ void sim_run(struct sim *s, uint32_t max_steps);
 /* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; whoever
  * was suspect SIM_DEATHS times is given up. */
 void sim_restart(struct sim *s);
+
+/* Of the tape behind sim.flight. */
+uint32_t sim_tape_bytes(const struct sim *s);
+/* Writes what the flight recorder has, where that is asked for. */
+void sim_write_flight(const struct sim *s);
 
 bool sim_all_ended(const struct sim *s);
 const char *sim_piece(int32_t token); /* the text of a token */
