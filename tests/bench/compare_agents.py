@@ -101,9 +101,9 @@ def replay(a, row, name, *flags, **values):
                    "--tokens", row["tokens"], "--times", row["times"], "--words-per-token", a.words_per_token, "--json", file.name,
                    *(["--set", ",".join(f"{k.replace('__', '.')}={v}" for k, v in sets.items())] if sets else []),
                    *(["--keys", KEY] if name.startswith("weft") else ["--no-sessions"]), *flags]
-        before = times(server)
+        before = times(a, server)
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, preexec_fn=on_cores(a.load_cores))
-        busy, elapsed, served, front, load = (y - x for x, y in zip(before, times(server)))
+        busy, elapsed, served, front, load = (y - x for x, y in zip(before, times(a, server)))
         if done.returncode != 0 and not file.read():  # a server may finish nothing
             sys.exit(f"{name}: {done.stderr}\n{server.text()[-2000:]}")
         if a.tables:
@@ -112,14 +112,15 @@ def replay(a, row, name, *flags, **values):
         result["refusals_at_the_front_ms"] = [int(t) for t in FRONT_429.findall(server.text())]
         result["server_memory_mib"] = server.memory_mib()
         result["server_cpu_s"], result["front_cpu_s"], result["load_cpu_s"] = served, front, load
-        result["others_percent"] = 100 * max(busy - served - load, 0) / (os.cpu_count() * elapsed)
+        n_cores, ours = (len(a.server_cores), served) if a.split_cores else (os.cpu_count(), served + load)
+        result["others_percent"] = 100 * max(busy - ours, 0) / (n_cores * elapsed)
         return result
 
 
-def times(server):
-    """So far, in seconds: CPU time of everything, time, CPU time of the server, of its first process, of load generators."""
+def times(a, server):
+    """So far, in seconds: CPU time of the server's cores, time, CPU time of the server, of its first process, of load generators."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)  # those that have ended: the servers of other runs, too
-    return busy_s(), time.monotonic(), *server.cpu_s(), used.ru_utime + used.ru_stime
+    return busy_s(a.server_cores), time.monotonic(), *server.cpu_s(), used.ru_utime + used.ru_stime
 
 
 def measure_words(a):
@@ -176,7 +177,7 @@ def refusals(r):
 def health(r):
     return {"failed turns": r["all"]["failed"], "short answers": r["all"]["short"], "server's CPU time, s": r["server_cpu_s"],
             "of its first process, s": r["front_cpu_s"], "load generator's, s": r["load_cpu_s"],
-            "of all cores taken by others, %": r["others_percent"], "memory at the end, MiB": r["server_memory_mib"]}
+            "of its cores taken by others, %": r["others_percent"], "memory at the end, MiB": r["server_memory_mib"]}
 
 
 def run_tools(a, row, name):

@@ -47,11 +47,16 @@ def cpu_s_of(pid):
         return 0
 
 
-def busy_s():
-    """CPU time that all cores have spent on anything, in seconds, with what a hypervisor took."""
+def busy_s(cores=None):
+    """CPU time that @cores (None: all) have spent on anything, in seconds, with what a hypervisor took."""
+    total = 0
     with open("/proc/stat") as stat:
-        user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / TICKS
+        for line in stat:
+            name, *ticks = line.split()
+            if name == "cpu" if cores is None else name in [f"cpu{c}" for c in cores]:
+                user, nice, system, _, _, irq, softirq, steal = map(int, ticks[:8])
+                total += user + nice + system + irq + softirq + steal
+    return total / TICKS
 
 
 # -- servers -----------------------------------------------------------------------------------------------
