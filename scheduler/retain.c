@@ -13,7 +13,10 @@
  * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
  *
  * So the programs whose turns are kept or run are those whose working sets fit, and others wait where a turn
- * begins: that is the cap on active programs, without a number to configure. The wait is bounded, since what has waited
+ * begins: that is the cap on active programs, without a number to configure. One whose pages are gone, however much of a
+ * common beginning is there, comes back when they fit and leave room for what the active ones will grow by. If it
+ * came as soon as it fits, the next turn of another would push out somebody, whose pages would let in a third: most of
+ * what is computed then would be computed again. The wait is bounded, since what has waited
  * long takes the pages, and a part of the pool (a quarter) is never kept, so requests that need
  * little, and clients without sessions, do not notice.
  *
@@ -40,6 +43,10 @@
 #define TURNS_MIN 4     /* before that is asked */
 #define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
 #define KEPT_DEN 4
+#define GROWTH_TURNS (1.0 / 3) /* of each active program: room for so much is left to them */
+#define GROWTH_MOST 8          /* at most an eighth of the pages */
+#define LEARN_GROWTH 0.1F
+#define LOST_MOST 8                       /* who lost less than 1/8 of its tokens has them */
 #define FORCE_NS INT64_C(30000000000)     /* that a program's turn waits for others' pages; */
 #define FORCE_PLAIN_NS INT64_C(250000000) /* one without a program, or most of which is there */
 
@@ -122,6 +129,14 @@ uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant
 
 /* ---- keeping ---- */
 
+/* A turn has @n_tokens, the one before it had @before; where that is not known, 0. */
+static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
+    float more = (float)n_tokens - (float)before;
+
+    if (before > 0 && more > 0)
+        *growth += (more - *growth) * (*growth > 0 ? LEARN_GROWTH : 1);
+}
+
 static void count_end(struct retain *t, uint16_t tenant) {
     if (++t->of_tenant[tenant].n_ended < TENANT_TURNS)
         return;
@@ -147,8 +162,66 @@ static bool is_worth_keeping(struct sched *s, const struct request *r, const str
     const struct pause *all = &p->after[RETAIN_END_ANY];
 
     return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
-           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant)) &&
-           has_room(s, r);
+           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant));
+}
+
+static struct retained *next_victim(struct sched *s, int64_t now) {
+    const struct share *h = &s->turns.share;
+    struct retained *best = NULL;
+    int best_rank = -1;
+
+    LIST_FOREACH(node, &s->retain.kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+        bool over =
+            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
+        int rank = 2 * over + (k->end == RETAIN_END_ANSWER);
+
+        if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
+            best = k;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+static void give_up(struct sched *s, struct retained *k) {
+    spill_demote(&s->spill, k->seq);
+    drop(&s->retain, k);
+    s->stats.n_retained_dropped++;
+}
+
+static bool drop_one(struct sched *s, int64_t now) {
+    if (list_empty(&s->retain.kept))
+        return false;
+    give_up(s, next_victim(s, now));
+    return true;
+}
+
+/* The shortest turn that was an answer. */
+static bool drop_answer(struct sched *s) {
+    struct retained *best = NULL;
+
+    LIST_FOREACH(node, &s->retain.kept) {
+        struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        if (k->end == RETAIN_END_ANSWER && (!best || k->n_tokens < best->n_tokens))
+            best = k;
+    }
+    if (best)
+        give_up(s, best);
+    return best != NULL;
+}
+
+/* Room for the turn of @r that ends, in place of an answer, or of a shorter one of its tenant. */
+static bool make_room(struct sched *s, const struct request *r, int64_t now) {
+    while (!has_room(s, r)) {
+        const struct retained *k = list_empty(&s->retain.kept) ? NULL : next_victim(s, now);
+        bool shorter = k && k->tenant == r->turn.tenant && k->n_tokens < kv_seq_committed(r->seq);
+
+        if (!drop_answer(s) && !(shorter && drop_one(s, now)))
+            return false;
+    }
+    return true;
 }
 
 /* Of a turn that ended at @since. */
@@ -164,17 +237,20 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
         p->ended_ns = now;
         p->turn = r->id;
         p->end = RETAIN_END_ANY;
+        learn_growth(&t->of_tenant[r->turn.tenant].growth, p->n_tokens, r->n_tokens);
         p->n_tokens = r->n_tokens;
         p->after[RETAIN_END_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
-    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p)) {
+    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p) ||
+        !make_room(s, r, now)) {
         r->seq = kv_seq_free(r->seq);
         return false;
     }
     if (list_empty(&t->unused))
         drop(t, LIST_ENTRY(t->kept.next, struct retained, link));
     struct retained *k = LIST_ENTRY(list_pop_front(&t->unused), struct retained, link);
+    k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_keep(k->seq);
     k->program = r->program;
@@ -239,6 +315,7 @@ void retain_warm(struct sched *s, struct request *r) {
         drop(&s->retain, k);
         return;
     }
+    k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_keep(k->seq);
     k->n_tokens = kv_seq_committed(k->seq);
@@ -270,7 +347,7 @@ void retain_take(struct sched *s, const struct request *r) {
         s->stats.n_recomputed_tokens += had - has;
 }
 
-void retain_expire(struct sched *s, int64_t now) {
+static void expire(struct sched *s, int64_t now) {
     LIST_FOREACH(node, &s->retain.kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
 
@@ -279,49 +356,49 @@ void retain_expire(struct sched *s, int64_t now) {
     }
 }
 
-static struct retained *next_victim(struct sched *s, int64_t now) {
-    const struct share *h = &s->turns.share;
-    struct retained *best = NULL;
-    int best_rank = -1;
+/* Pages by which those that are active, running or in a pause, will grow before one of them is likely to end. */
+static uint64_t growth_pages(const struct sched *s) {
+    const struct retain *t = &s->retain;
+    double tokens = 0;
 
-    LIST_FOREACH(node, &s->retain.kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
-        bool over =
-            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
-        int rank = 2 * over + (k->end == RETAIN_END_ANSWER);
+    LIST_FOREACH(node, &t->kept)
+    tokens += (double)t->of_tenant[LIST_ENTRY(node, struct retained, link)->tenant].growth;
+    LIST_FOREACH(node, &s->running) {
+        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
-            best = k;
-            best_rank = rank;
-        }
+        tokens += r->program ? (double)t->of_tenant[r->turn.tenant].growth : 0;
     }
-    return best;
+    uint64_t pages = (uint64_t)(tokens * GROWTH_TURNS) / s->rules.page_tokens;
+    return MIN(pages, s->info->n_pages / GROWTH_MOST);
 }
 
-static bool drop_one(struct sched *s, int64_t now) {
-    if (list_empty(&s->retain.kept))
-        return false;
-    struct retained *k = next_victim(s, now);
-    spill_demote(&s->spill, k->seq);
-    drop(&s->retain, k);
-    s->stats.n_retained_dropped++;
-    return true;
-}
-
-void retain_for_running(struct sched *s, int64_t now) {
+void retain_begin(struct sched *s, int64_t now) {
     uint64_t need = plan_next_pages(&s->plan);
 
+    expire(s, now);
     while (kv_pager_available(s->pager) < need && drop_one(s, now))
         ;
+    s->retain.growth_pages = growth_pages(s);
+    s->retain.spare_pages = 0;
+    LIST_FOREACH(node, &s->retain.kept) {
+        const struct retained *k = LIST_ENTRY(node, struct retained, link);
+
+        s->retain.spare_pages += k->end == RETAIN_END_ANSWER ? k->n_sole : 0;
+    }
 }
 
-/* Most of it is there: it was active a moment ago, and costs little. */
-static bool is_returning(const struct request *r) {
-    return r->seen_hit >= r->n_tokens / 2;
+/* What it had is there: its program was active a moment ago, and costs little. Of one that is new most must be there. */
+static bool is_returning(const struct sched *s, const struct request *r) {
+    const struct pauses *p = slot_of((struct retain *)&s->retain, r->program);
+
+    if (r->program == 0 || p->program != r->program || p->n_tokens == 0)
+        return r->seen_hit >= r->n_tokens / 2;
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
+    return r->seen_hit + r->n_tokens / LOST_MOST >= had;
 }
 
 static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {
-    int64_t patience = r->program && !is_returning(r) ? FORCE_NS : FORCE_PLAIN_NS;
+    int64_t patience = r->program && !is_returning(s, r) ? FORCE_NS : FORCE_PLAIN_NS;
 
     return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
 }
@@ -329,10 +406,12 @@ static bool has_waited(const struct sched *s, const struct request *r, int64_t n
 bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
     uint32_t hit = r->seen_hit / s->rules.page_tokens;
 
-    if (r->program == 0 || r->seen_step == 0 || is_returning(r) || list_empty(&s->running) ||
+    if (r->program == 0 || r->seen_step == 0 || is_returning(s, r) || list_empty(&s->running) ||
         list_empty(&s->retain.kept))
         return false;
-    return plan_pages(&s->plan, r->n_tokens) - hit > room && now - r->since_ns < FORCE_NS;
+    return plan_pages(&s->plan, r->n_tokens) - hit + s->retain.growth_pages >
+               room + s->retain.spare_pages &&
+           now - r->since_ns < FORCE_NS;
 }
 
 /* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */
@@ -345,12 +424,27 @@ static uint64_t need_of(struct sched *s, const struct request *r) {
            m.n_idle;
 }
 
+/* For the first that has waited a little, if it is a program's that is paused: answers are worth less than its turn. */
+static void drop_answers(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
+                         int64_t now) {
+    uint32_t i = 0;
+
+    while (i < n && now - r[i]->since_ns < FORCE_PLAIN_NS)
+        i++;
+    if (i == n || s->retain.spare_pages == 0)
+        return;
+    uint64_t need = promised + need_of(s, r[i]) + s->retain.growth_pages;
+    while (need > kv_pager_available(s->pager) && drop_answer(s))
+        ;
+}
+
 void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now) {
     uint32_t i = 0;
 
     if (list_empty(&s->retain.kept) || n == 0)
         return;
+    drop_answers(s, r, n, promised, now);
     while (s->plan.n_running > 0 && i < n && !has_waited(s, r[i], now))
         i++;
     while (i < n && promised + need_of(s, r[i]) > kv_pager_available(s->pager) && drop_one(s, now))

@@ -22,8 +22,8 @@ struct retained {
     struct kv_seq *seq;
     uint64_t program, turn; /* turn: id of the request */
     uint16_t tenant;
-    uint8_t end; /* enum retain_end */
-    uint32_t n_tokens;
+    uint8_t end;               /* enum retain_end */
+    uint32_t n_tokens, n_sole; /* n_sole: pages of it that nobody else had */
     int64_t since_ns, until_ns;
 };
 
@@ -45,9 +45,11 @@ struct retain {
     struct pauses program[RETAIN_PROGRAMS];
     struct pauses any; /* of all programs */
     struct {
-        uint32_t n_ended, n_returned;
-    } of_tenant
-        [SHARE_TENANTS]; /* turns lately: a tenant whose requests are single ones keeps nothing */
+        uint32_t n_ended, n_returned; /* turns lately */
+        float growth;                 /* tokens that a turn has more than the one before */
+    } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones keeps nothing */
+    uint64_t growth_pages;            /* that programs which run or are kept will soon want */
+    uint64_t spare_pages;             /* kept after answers */
     bool off;
 };
 
@@ -71,10 +73,9 @@ void retain_warm(struct sched *s, struct request *r);
 /* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void retain_take(struct sched *s, const struct request *r);
-/* Drops what nobody came back for. */
-void retain_expire(struct sched *s, int64_t now);
-/* Drops what is kept as far as those that run lack pages for their next rows. */
-void retain_for_running(struct sched *s, int64_t now);
+/* Before a plan, when it is known who runs: drops what nobody came back for, and what is kept as far as those that run
+ * lack pages for their next rows. */
+void retain_begin(struct sched *s, int64_t now);
 /* Whether waiting request @r should not be looked at yet: its program is not among those that fit. @room: pages that
  * it could take. */
 bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now);

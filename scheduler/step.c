@@ -238,8 +238,7 @@ static void gather(struct sched *s) {
     s->plan.draft_slower = spec_slower(&s->spec);
     s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
-    retain_expire(s, clock_now(s->clock));
-    retain_for_running(s, clock_now(s->clock));
+    retain_begin(s, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);
     s->plan.turn = s->n_launched;
     gather_waiting(s);

@@ -211,6 +211,13 @@ static void end_agent(struct replay *p, struct agent *a) {
     sample(&t->job, (double)(p->sim.clock.ns - a->begin_ns) / 1e6);
 }
 
+/* As the front does: all turns but the last called a tool. */
+static void tell_end(struct sim *s, const struct sim_client *c, const struct agent *a) {
+    struct turn_end end = {.id = c->m.id, .program = c->m.program, .calls = a->turn < a->n_turns};
+
+    sched_turn_end(s->sched, &end);
+}
+
 static void turn_ended(struct sim *s, struct sim_client *c) {
     struct replay *p = &replay;
     struct agent *a = p->of[c - s->client];
@@ -221,6 +228,7 @@ static void turn_ended(struct sim *s, struct sim_client *c) {
     t->n_out += c->n_got;
     if (c->finish != FINISH_LENGTH)
         return;
+    tell_end(s, c, a);
     p->n_needed += c->m.n_prompt - c->n_cached + c->n_got - 1;
     sample(&t->ttft, (double)(c->first_ns - c->m.arrived_ns) / 1e6);
     if (c->worst_ns > 0)
