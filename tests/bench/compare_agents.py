@@ -247,7 +247,7 @@ ROWS = {
     "long_prompt": {"run": run_long, "trace": "long_prompt.trace", "tokens": 1 / 16, "times": 0.25, "kv_tokens": 32768, "context": 8192, "slots": 9,
                     "set": {"chat.turns": 5, "chat.output": "3200-6400", "until": 200000}},
     "overload": {"run": run_overload, "trace": "overload.trace", "tokens": 1 / 16, "times": 0.3, "kv_tokens": 16384, "context": 2048, "slots": 16,
-                 "set": {"one.count": 6000}},
+                 "set": {}},
 }
 
 
