@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #define PAGE_TOKENS 32u
 
@@ -26,12 +27,23 @@ static void free_batch(struct run_batch *b) {
     free(b->page);
 }
 
-/* Without tied embeddings a token reads one row of them, not the table. */
+/* Without tied embeddings a token reads one row of them, not the table; of the experts, those that it picks. */
 static uint64_t count_bytes(const struct run *r) {
     const struct tensor *embd = gguf_find(r->file, "token_embd.weight");
     bool tied = !gguf_find(r->file, "output.weight");
 
-    return r->info->weight_bytes - (embd && !tied ? embd->n_bytes - embd->row_bytes : 0);
+    uint64_t n = r->info->weight_bytes - (embd && !tied ? embd->n_bytes - embd->row_bytes : 0);
+    char key[64];
+    uint32_t used;
+
+    snprintf(key, sizeof(key), "%s.expert_used_count", r->info->arch);
+    for (uint64_t i = 0; i < gguf_n_tensors(r->file); i++) {
+        const struct tensor *t = gguf_tensor(r->file, i);
+
+        if (t->ne[2] > 1 && gguf_u32(r->file, key, &used) == 0 && used < t->ne[2])
+            n -= t->n_bytes / t->ne[2] * (t->ne[2] - used);
+    }
+    return n;
 }
 
 int run_open(struct run *r, const struct run_opts *opts, struct err *err) {

@@ -31,11 +31,13 @@ struct options {
 static const char usage[] =
     "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
-    "  --arch A          llama, qwen2 or qwen3; default: the shape's\n"
-    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b or qwen3-8b, and\n"
+    "  --arch A          llama, qwen2, qwen3 or qwen3moe; default: the shape's\n"
+    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, qwen3-8b or\n"
+    "                    qwen3-30b-a3b, and\n"
     "                    key=value after it or instead of it, separated by commas: n_layer, "
     "n_embd,\n"
-    "                    n_head, n_kv, head_dim, n_ff, n_vocab, context, tied, theta, eps\n"
+    "                    n_head, n_kv, head_dim, n_ff, n_vocab, context, tied, theta, eps, "
+    "n_expert, n_used\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
     "                    IQ4_XS IQ2_XXS, or the mixes Q4_K_M Q5_K_M\n"
     "  --seed N          default 1\n"
@@ -53,7 +55,7 @@ static uint64_t tensor_seed(uint64_t seed, const char *name) {
 }
 
 static uint64_t count_values(const struct synth_tensor *t) {
-    return t->ne[0] * t->ne[1];
+    return t->ne[0] * t->ne[1] * t->ne[2];
 }
 
 static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
@@ -93,11 +95,19 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
         const char *name;
         uint32_t value;
     } keys[] = {
-        {"context_length", s->context},        {"embedding_length", s->n_embd},
-        {"block_count", s->n_layer},           {"feed_forward_length", s->n_ff},
-        {"attention.head_count", s->n_head},   {"attention.head_count_kv", s->n_kv},
-        {"attention.key_length", s->head_dim}, {"attention.value_length", s->head_dim},
-        {"rope.dimension_count", s->head_dim}, {"vocab_size", s->n_vocab},
+        {"context_length", s->context},
+        {"embedding_length", s->n_embd},
+        {"block_count", s->n_layer},
+        {"feed_forward_length", s->n_ff},
+        {"attention.head_count", s->n_head},
+        {"attention.head_count_kv", s->n_kv},
+        {"attention.key_length", s->head_dim},
+        {"attention.value_length", s->head_dim},
+        {"rope.dimension_count", s->head_dim},
+        {"vocab_size", s->n_vocab},
+        {"expert_count", s->n_expert},
+        {"expert_used_count", s->n_used},
+        {"expert_feed_forward_length", s->n_ff},
     };
     char text[128];
 
@@ -107,7 +117,7 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
     gguf_write_text(w, "general.name", text);
     gguf_write_u32(w, "general.file_type", p->file_type);
     gguf_write_u32(w, "general.quantization_version", 2);
-    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(keys) - (s->n_expert ? 0 : 3); i++) {
         snprintf(text, sizeof(text), "%s.%s", arch, keys[i].name);
         gguf_write_u32(w, text, keys[i].value);
     }

@@ -10,12 +10,13 @@
 #include "base/gguf.h"
 #include "cmd/gguf_write.h"
 
-enum synth_arch { SYNTH_LLAMA, SYNTH_QWEN2, SYNTH_QWEN3 };
+enum synth_arch { SYNTH_LLAMA, SYNTH_QWEN2, SYNTH_QWEN3, SYNTH_QWEN3MOE };
 
 struct synth_shape {
     enum synth_arch arch;
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
     double theta, eps;
+    uint32_t n_expert, n_used; /* n_expert 0: a dense FFN; else n_ff is that of an expert */
 };
 
 #define SYNTH_LAYERS_MAX 256u
@@ -36,7 +37,7 @@ struct synth_tensor {
     char name[64];
     enum synth_role role;
     uint32_t n_dims;
-    uint64_t ne[2];
+    uint64_t ne[3];
     const struct tensor_format *format;
     double mean, std;
 };

@@ -68,7 +68,7 @@ static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_
                                 uint64_t ne0, uint64_t ne1, const char *fmt, va_list ap) {
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors++];
 
-    *t = (struct synth_tensor){.role = role, .n_dims = n_dims, .ne = {ne0, ne1}};
+    *t = (struct synth_tensor){.role = role, .n_dims = n_dims, .ne = {ne0, ne1, 1}};
     vsnprintf(t->name, sizeof(t->name), fmt, ap);
     return t;
 }
@@ -103,11 +103,37 @@ static void vector(struct planner *p, double mean, double std, uint64_t n, const
     t->std = std;
 }
 
+/* The matrices of all experts as one tensor. */
+static void matrices(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
+                     uint64_t n_out, const char *name) {
+    matrix(p, role, gain, n_in, n_out, "blk.%u.%s.weight", p->layer, name);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    t->n_dims = 3;
+    t->ne[2] = p->shape->n_expert;
+}
+
+static void plan_ffn(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, F = s->n_ff;
+
+    if (s->n_expert) {
+        matrix(p, ROLE_MATRIX, 1.5, E, s->n_expert, "blk.%u.ffn_gate_inp.weight", i);
+        p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+        matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_gate_exps");
+        matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_up_exps");
+        matrices(p, ROLE_DOWN, 1.2, F, E, "ffn_down_exps");
+        return;
+    }
+    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_up.weight", i);
+    matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
+}
+
 /* The gains keep every branch at about unit size and give logits of a standard deviation near 3: clear
  * winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    uint64_t E = s->n_embd, F = s->n_ff, D = s->head_dim, Q = s->n_head * D, KV = s->n_kv * D;
+    uint64_t E = s->n_embd, D = s->head_dim, Q = s->n_head * D, KV = s->n_kv * D;
 
     p->layer = i;
     vector(p, 1, 0.1, E, "blk.%u.attn_norm.weight", i);
@@ -119,15 +145,13 @@ static void plan_layer(struct planner *p, uint32_t i) {
         vector(p, 0, 0.5, KV, "blk.%u.attn_k.bias", i);
         vector(p, 0, 0.3, KV, "blk.%u.attn_v.bias", i);
     }
-    if (s->arch == SYNTH_QWEN3) {
+    if (s->arch == SYNTH_QWEN3 || s->arch == SYNTH_QWEN3MOE) {
         vector(p, 1.4, 0.2, D, "blk.%u.attn_q_norm.weight", i);
         vector(p, 1.4, 0.2, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
     vector(p, 1, 0.1, E, "blk.%u.ffn_norm.weight", i);
-    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate.weight", i);
-    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_up.weight", i);
-    matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
+    plan_ffn(p, i);
 }
 
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,

@@ -6,19 +6,23 @@
 #include <string.h>
 #include "cmd/cli.h"
 
-static const char *const arch_names[] = {
-    [SYNTH_LLAMA] = "llama", [SYNTH_QWEN2] = "qwen2", [SYNTH_QWEN3] = "qwen3"};
+static const char *const arch_names[] = {[SYNTH_LLAMA] = "llama",
+                                         [SYNTH_QWEN2] = "qwen2",
+                                         [SYNTH_QWEN3] = "qwen3",
+                                         [SYNTH_QWEN3MOE] = "qwen3moe"};
 
 static const struct {
     const char *name;
     struct synth_shape shape;
 } shapes[] = {
-    {"tiny", {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5}},
-    {"tinyllama", {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000, 1e-5}},
-    {"llama3-8b", {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000, 1e-5}},
-    {"qwen2-0.5b", {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6, 1e-6}},
-    {"qwen3-0.6b", {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6, 1e-6}},
-    {"qwen3-8b", {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6, 1e-6}},
+    {"tiny", {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0}},
+    {"tinyllama", {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000, 1e-5, 0, 0}},
+    {"llama3-8b", {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000, 1e-5, 0, 0}},
+    {"qwen2-0.5b", {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6, 1e-6, 0, 0}},
+    {"qwen3-0.6b", {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6, 1e-6, 0, 0}},
+    {"qwen3-8b", {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6, 1e-6, 0, 0}},
+    {"qwen3-30b-a3b",
+     {SYNTH_QWEN3MOE, 48, 2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6, 1e-6, 128, 8}},
 };
 
 /* A matrix stays below 2^32 values and the sums of sizes far from overflow. */
@@ -36,6 +40,8 @@ static const struct {
     {"n_vocab", offsetof(struct synth_shape, n_vocab), SYNTH_VOCAB_MIN, SYNTH_VOCAB_MAX},
     {"context", offsetof(struct synth_shape, context), 16, 16777216},
     {"tied", offsetof(struct synth_shape, tied), 0, 1},
+    {"n_expert", offsetof(struct synth_shape, n_expert), 0, 1024},
+    {"n_used", offsetof(struct synth_shape, n_used), 0, 1024},
 };
 
 const char *synth_arch_name(enum synth_arch arch) {
@@ -58,8 +64,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
             return 0;
         }
     return err_set(err, 0, NULL,
-                   "unknown shape \"%s\": tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b or "
-                   "qwen3-8b",
+                   "unknown shape \"%s\": tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, "
+                   "qwen3-8b or qwen3-30b-a3b",
                    name);
 }
 
@@ -91,6 +97,12 @@ static int check(const struct synth_shape *s, struct err *err) {
         return err_set(err, 0, NULL, "shape: head_dim %u is odd", s->head_dim);
     if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
         return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
+    if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
+        return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
+                       s->n_expert);
+    if (s->n_expert ? s->arch == SYNTH_QWEN2 || s->arch == SYNTH_QWEN3 : s->arch == SYNTH_QWEN3MOE)
+        return err_set(err, 0, NULL, "shape: %s with %u experts", synth_arch_name(s->arch),
+                       s->n_expert);
     return 0;
 }
 
@@ -116,7 +128,8 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
         }
     }
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
-        r = err_set(err, 0, NULL, "unknown architecture \"%s\": llama, qwen2 or qwen3", arch);
+        r = err_set(err, 0, NULL, "unknown architecture \"%s\": llama, qwen2, qwen3 or qwen3moe",
+                    arch);
     if (r == 0)
         r = check(&s, err);
     if (r == 0)

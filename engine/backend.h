@@ -13,18 +13,18 @@
 
 #define BACKEND_ABI 1u
 #define MODEL_LAYERS_MAX 512
+#define MODEL_EXPERTS_MAX 1024
 
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
 struct weights; /* what a backend made of the tensors of one op */
-struct routes;  /* picked experts of a step */
 
 /* Activation buffers by role; a backend sizes them at open: [max_rows][width]. */
 enum act_role {
     ACT_X, /* residual stream, n_embd */
     ACT_Q, /* queries, n_head * head_dim */
     ACT_O, /* attention output, n_head * head_dim */
-    ACT_H, /* FFN hidden, n_ff */
+    ACT_H, /* FFN hidden, n_ff; the backend's own affair where there are experts */
     ACT_ROLES
 };
 
@@ -35,6 +35,9 @@ struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, max_context;
     float rms_eps, attn_scale;
     enum rope_type rope;
+    /* Mixture of experts: each row picks n_expert_used FFNs of n_ff each. 0: a dense FFN. */
+    uint32_t n_expert, n_expert_used;
+    float expert_scale; /* of what the experts add */
     uint32_t n_rot;
     /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale. Scaling
      * (linear, yarn, factors tensor) is folded in by engine/model.c, in double by mathx. */
@@ -42,14 +45,15 @@ struct model_shape {
     float rope_mscale;
 };
 
-enum op_kind { OP_EMBED, OP_QKV, OP_PROJ, OP_GATE_UP, OP_LOGITS };
+enum op_kind { OP_EMBED, OP_QKV, OP_PROJ, OP_GATE_UP, OP_ROUTE, OP_EXPERTS, OP_LOGITS };
 
 /* The tensors of one op, as load() gets them. NULL: the model has none. */
 struct op_tensors {
     enum op_kind kind;
     uint32_t layer;
-    const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, LOGITS */
-    const struct tensor *w[3]; /* QKV: q, k, v; GATE_UP: gate, up; else the one */
+    const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, ROUTE, LOGITS */
+    /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; else the one */
+    const struct tensor *w[3];
     const struct tensor *bias[3];
     const struct tensor *q_norm, *k_norm; /* rms per head, before RoPE: qwen3 */
 };
@@ -109,8 +113,11 @@ struct be_ops {
                 const struct weights *w); /* x += w in + b */
     int (*gate_up)(struct step *s, struct act h, struct act x,
                    const struct weights *w); /* silu(g) * u */
-    int (*route)(struct step *s, struct routes *r, struct act x, const struct weights *w);
-    int (*experts)(struct step *s, struct act x, const struct routes *r, const struct weights *w);
+    /* Mixtures of experts; NULL: the backend has none. route() picks for every row: y = norm x, p = softmax of
+     * w y over all experts, the largest p (ties: the lowest number), divided by their sum. experts() follows
+     * it: x += expert_scale sum of p e(y) in the order of the picks, e(y) = down (silu(gate y) * up y). */
+    int (*route)(struct step *s, struct act x, const struct weights *w);
+    int (*experts)(struct step *s, struct act x, const struct weights *w);
     int (*recur)(struct step *s, struct act y, struct act x, const struct weights *w, void *state);
     int (*reduce)(struct step *s, struct act x);
     /* Of the wanted rows only; for WANT_HIDDEN it stops after the norm. */

@@ -44,14 +44,16 @@ static const struct tensor *take(struct binder *b, enum bind_need need, const ch
     return take_named(b, need, name);
 }
 
-static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1) {
-    if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == 1 && t->ne[3] == 1)
+static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1,
+                      uint64_t n2) {
+    if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return true;
-    b->r = err_set(b->err, 0, NULL,
-                   "tensor '%s' is %llu x %llu x %llu x %llu, the hyperparameters say %llu x %llu",
-                   t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
-                   (unsigned long long)t->ne[2], (unsigned long long)t->ne[3],
-                   (unsigned long long)n0, (unsigned long long)n1);
+    b->r = err_set(
+        b->err, 0, NULL,
+        "tensor '%s' is %llu x %llu x %llu x %llu, the hyperparameters say %llu x %llu x %llu",
+        t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
+        (unsigned long long)t->ne[2], (unsigned long long)t->ne[3], (unsigned long long)n0,
+        (unsigned long long)n1, (unsigned long long)n2);
     return false;
 }
 
@@ -62,7 +64,17 @@ const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t
     va_start(ap, fmt);
     const struct tensor *t = take(b, need, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n_in, n_out) ? t : NULL;
+    return t && has_shape(b, t, n_in, n_out, 1) ? t : NULL;
+}
+
+const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64_t n_in,
+                                   uint64_t n_out, uint64_t n, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    const struct tensor *t = take(b, need, fmt, ap);
+    va_end(ap);
+    return t && has_shape(b, t, n_in, n_out, n) ? t : NULL;
 }
 
 const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
@@ -72,7 +84,7 @@ const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t
     va_start(ap, fmt);
     const struct tensor *t = take(b, need, fmt, ap);
     va_end(ap);
-    if (!t || !has_shape(b, t, n, 1))
+    if (!t || !has_shape(b, t, n, 1, 1))
         return NULL;
     if (t->format->type != TENSOR_F32) {
         b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there",
@@ -148,10 +160,33 @@ static void bind_ffn(struct binder *b, uint32_t l, const struct bind_dense *d) {
     };
 }
 
+static void bind_experts(struct binder *b, uint32_t l) {
+    struct model *m = b->model;
+    const struct model_shape *s = &m->shape;
+    uint64_t n = s->n_expert;
+
+    model_layer_op(m, l, L_ROUTE)->tensors = (struct op_tensors){
+        .kind = OP_ROUTE,
+        .layer = l,
+        .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.ffn_norm.weight", l),
+        .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
+    };
+    model_layer_op(m, l, L_EXPERTS)->tensors = (struct op_tensors){
+        .kind = OP_EXPERTS,
+        .layer = l,
+        .w = {bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n, "blk.%u.ffn_gate_exps.weight", l),
+              bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n, "blk.%u.ffn_up_exps.weight", l),
+              bind_matrices(b, BIND_MUST, s->n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight", l)},
+    };
+}
+
 void bind_dense_layers(struct binder *b, const struct bind_dense *d) {
     for (uint32_t l = 0; l < b->model->shape.n_layer && b->r == 0; l++) {
         bind_attention(b, l, d);
-        bind_ffn(b, l, d);
+        if (b->model->shape.n_expert)
+            bind_experts(b, l);
+        else
+            bind_ffn(b, l, d);
     }
 }
 

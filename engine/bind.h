@@ -31,6 +31,9 @@ void bind_deinit(struct binder *b);
 /* W of y = W x: rows of @n_in values, @n_out of them. Any format. */
 const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t n_in,
                                  uint64_t n_out, const char *fmt, ...) PRINTF(5, 6);
+/* @n such matrices, one behind the other in a tensor of three dimensions. */
+const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64_t n_in,
+                                   uint64_t n_out, uint64_t n, const char *fmt, ...) PRINTF(6, 7);
 /* @n values, F32: norms and biases. */
 const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
                                  ...) PRINTF(4, 5);
@@ -40,7 +43,7 @@ const struct tensor *bind_any(struct binder *b, const char *name);
 
 /* token_embd; output_norm, and output or the embedding again when the file has none. */
 void bind_ends(struct binder *b);
-/* The four ops of every layer, by the names that llama files gave them. */
+/* The four ops of every layer, by the names that llama files gave them; with experts if the model has any. */
 void bind_dense_layers(struct binder *b, const struct bind_dense *d);
 /* Every tensor of the file has been asked for. */
 void bind_rest(struct binder *b);

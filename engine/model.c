@@ -7,9 +7,9 @@
 #include "engine/bind.h"
 #include "engine/rope.h"
 
-extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen3moe;
 
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3};
+static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen3moe};
 
 static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
     struct gguf_str name;
@@ -33,14 +33,38 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
                    (int)MIN(name.len, 64u), name.data, known);
 }
 
-/* What the three dense architectures have no code for. */
-static void refuse_variants(struct meta *m) {
-    uint32_t n_experts = 0;
+/* A key that must say @allowed, or nothing, or 0: what it would ask for is not computed here. */
+static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
+    uint32_t v = 0;
 
-    meta_u32_opt(m, "expert_count", 0, UINT32_MAX, &n_experts);
-    if (m->r == 0 && n_experts > 0)
+    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
+    if (m->r == 0 && v != 0 && v != allowed)
+        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
+}
+
+/* Experts: how many, and that they are picked as backend.h says. */
+static void read_experts(struct meta *m, const struct arch *arch, struct model_shape *s) {
+    double scale = 0;
+
+    s->expert_scale = 1;
+    meta_u32_opt(m, "expert_count", 0, MODEL_EXPERTS_MAX, &s->n_expert);
+    if (m->r < 0 || (s->n_expert == 0 && arch->experts != EXPERTS_MUST))
+        return;
+    if (arch->experts == EXPERTS_NEVER) {
         m->r = err_set(m->err, 0, NULL, "%s models with experts (%u here) are not supported",
-                       m->arch, n_experts);
+                       m->arch, s->n_expert);
+        return;
+    }
+    meta_u32(m, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
+    meta_u32(m, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
+    meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff);
+    meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
+    refuse_other(m, "expert_gating_func", 1);
+    refuse_other(m, "expert_shared_count", 0);
+    refuse_other(m, "expert_group_count", 1);
+    refuse_other(m, "leading_dense_block_count", 0);
+    if (scale > 0)
+        s->expert_scale = (float)scale;
 }
 
 static void read_shape(struct meta *m, struct model_shape *s) {
@@ -101,8 +125,8 @@ static int bind_all(struct model *m, const struct gguf *file, struct err *err) {
     struct meta meta = {.file = file, .arch = m->arch->name, .err = err};
     struct binder b;
 
-    refuse_variants(&meta);
     read_shape(&meta, &m->shape);
+    read_experts(&meta, m->arch, &m->shape);
     read_vocab(&meta, &m->shape);
     if (meta.r < 0)
         return meta.r;
@@ -149,6 +173,10 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
     uint64_t total = 0, done = 0;
 
+    if (m->shape.n_expert && !ops->experts)
+        return err_set(err, 0, NULL,
+                       "the %s backend does not compute mixtures of experts: the cpu backend does",
+                       ops->name);
     for (uint32_t i = 0; i < m->n_ops; i++)
         total += bytes_of(&m->op[i].tensors);
     for (uint32_t i = 0; i < m->n_ops; i++) {

@@ -16,8 +16,17 @@ struct model_op {
     struct weights *weights; /* the backend's; NULL until model_load() */
 };
 
-/* The ops of a layer; the model's list is embed, logits, then these for each layer. */
-enum layer_op { L_QKV, L_ATTN_OUT, L_GATE_UP, L_DOWN, L_OPS };
+/* The ops of a layer; the model's list is embed, logits, then these for each layer. With experts the last two
+ * are route and experts. */
+enum layer_op {
+    L_QKV,
+    L_ATTN_OUT,
+    L_GATE_UP,
+    L_DOWN,
+    L_OPS,
+    L_ROUTE = L_GATE_UP,
+    L_EXPERTS = L_DOWN
+};
 
 struct model {
     const struct arch *arch;
@@ -32,6 +41,7 @@ struct binder;
 struct arch {
     const char *name;
     enum rope_type rope;
+    enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
     void (*bind)(struct binder *b); /* errors stay in the binder */
     int (*forward)(const struct model *m, const struct be_ops *ops, struct step *s);
 };

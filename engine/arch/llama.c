@@ -1,5 +1,5 @@
 /*
- * llama - Llama 1 to 3, Mistral, TinyLlama, SmolLM: grouped-query attention and SwiGLU. The files hold q
+ * llama - Llama 1 to 3, Mistral, TinyLlama, SmolLM, Mixtral: grouped-query attention and SwiGLU, or experts. The files hold q
  * and k with their rows permuted, so that RoPE turns neighbours (research llamacpp-facts c.2). Biases
  * occur in a few derived models.
  */
@@ -27,6 +27,11 @@ static int forward(const struct model *m, const struct be_ops *ops, struct step 
         r = ops->qkv(s, q, x, model_layer(m, l, L_QKV), &kv);
         r = r < 0 ? r : ops->attend(s, o, q, &kv, &attn);
         r = r < 0 ? r : ops->proj(s, x, o, model_layer(m, l, L_ATTN_OUT));
+        if (m->shape.n_expert) {
+            r = r < 0 ? r : ops->route(s, x, model_layer(m, l, L_ROUTE));
+            r = r < 0 ? r : ops->experts(s, x, model_layer(m, l, L_EXPERTS));
+            continue;
+        }
         r = r < 0 ? r : ops->gate_up(s, h, x, model_layer(m, l, L_GATE_UP));
         r = r < 0 ? r : ops->proj(s, x, h, model_layer(m, l, L_DOWN));
     }
@@ -34,4 +39,4 @@ static int forward(const struct model *m, const struct be_ops *ops, struct step 
 }
 
 const struct arch arch_llama = {
-    .name = "llama", .rope = ROPE_NORM, .bind = bind, .forward = forward};
+    .name = "llama", .rope = ROPE_NORM, .experts = EXPERTS_MAY, .bind = bind, .forward = forward};

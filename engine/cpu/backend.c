@@ -80,6 +80,27 @@ static void pack_panels(void *ctx, uint32_t thread) {
         panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
 }
 
+struct pack_experts {
+    struct mat (*expert)[3];
+    const struct tensor *t;
+    uint32_t which, n_panels; /* of all experts */
+    _Atomic uint32_t next;
+};
+
+static void pack_expert_panels(void *ctx, uint32_t thread) {
+    struct pack_experts *r = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < r->n_panels) {
+        uint32_t per = r->expert[0][r->which].n_panels;
+        const struct mat *m = &r->expert[i / per][r->which];
+        struct tensor one = *r->t;
+
+        one.data += i / per * one.ne[1] * one.row_bytes;
+        panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
+    }
+}
+
 /* Room for the tiles of the widest input of each kind. */
 static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
@@ -114,6 +135,37 @@ static int load_mat(struct be *b, struct weights *w, const struct op_tensors *t,
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
+/* The experts' matrices of one of the three tensors, each as a matrix of its own. */
+static int load_expert_mats(struct be *b, struct weights *w, const struct op_tensors *t,
+                            uint32_t which, struct err *err) {
+    uint32_t n = b->shape.n_expert;
+    struct mat plan;
+    int r = panel_plan(&plan, t->w[which], err);
+
+    if (r)
+        return r;
+    size_t bytes = plan.n_panels * plan.panel_bytes;
+    for (uint32_t e = 0; e < n; e++) {
+        w->expert[e][which] = plan;
+        w->expert[e][which].data = take(b, bytes);
+        if (!w->expert[e][which].data)
+            return -ENOMEM;
+    }
+    struct pack_experts run = {w->expert, t->w[which], which, n * plan.n_panels, 0};
+    pool_run(b->pool, pack_expert_panels, &run);
+    return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
+}
+
+static int load_experts(struct be *b, struct weights *w, const struct op_tensors *t,
+                        struct err *err) {
+    w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
+    int r = w->expert ? 0 : -ENOMEM;
+
+    for (uint32_t i = 0; i < 3 && !r; i++)
+        r = load_expert_mats(b, w, t, i, err);
+    return r;
+}
+
 static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
                 struct err *err) {
     struct weights *w = calloc(1, sizeof(*w));
@@ -131,8 +183,11 @@ static int load(struct be *b, const struct op_tensors *t, int rank, struct weigh
     int r = take_vector(b, t->norm, 0, &w->norm);
     r = r ? r : take_vector(b, t->q_norm, 0, &w->q_norm);
     r = r ? r : take_vector(b, t->k_norm, 0, &w->k_norm);
-    for (uint32_t i = 0; i < 3 && t->w[i] && !r; i++)
-        r = load_mat(b, w, t, i, err);
+    if (t->kind == OP_EXPERTS)
+        r = r ? r : load_experts(b, w, t, err);
+    else
+        for (uint32_t i = 0; i < 3 && t->w[i] && !r; i++)
+            r = load_mat(b, w, t, i, err);
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", t->layer);
     if (r)
@@ -201,6 +256,7 @@ static struct be *close_backend(struct be *b) {
     size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
 
     attend_close(b);
+    experts_close(b);
     for (int i = 0; i < ACT_ROLES; i++)
         be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
     for (int i = 0; i < ACTS_KINDS; i++)
@@ -222,6 +278,7 @@ static struct be *close_backend(struct be *b) {
     }
     for (struct weights *w = b->weights, *next; w; w = next) {
         next = w->next;
+        free(w->expert);
         free(w);
     }
     host_step_deinit(&b->step.host);
@@ -245,6 +302,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = host_step_init(&b->step.host, o);
     r = r ? r : allocate(b, o);
     r = r ? r : attend_open(b, o->engine->max_context);
+    r = r ? r : experts_open(b);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);
@@ -309,6 +367,8 @@ const struct be_ops backend_cpu = {
     .attend = ops_attend,
     .proj = ops_proj,
     .gate_up = ops_gate_up,
+    .route = ops_route,
+    .experts = ops_experts,
     .logits = ops_logits,
     .mask = ops_mask,
     .sample = ops_sample,

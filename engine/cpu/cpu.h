@@ -226,9 +226,12 @@ struct matmul {
     size_t out_stride[3];            /* floats */
     const uint8_t *acts[ACTS_KINDS]; /* tiles of 8 rows; those that m[] wants */
     struct matmul_scratch *scratch;
+    /* matmul_run() fills in how it is cut. */
+    uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
-void matmul_run(struct pool *p, struct matmul *mm);
+/* @n products at once; each has rows and activations of its own. */
+void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 
 /* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);

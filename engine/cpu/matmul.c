@@ -23,7 +23,7 @@ enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 
 struct run {
     const struct matmul *mm;
-    uint32_t chunk_rows, n_chunks, stretch, n_panels, n_threads, n_items;
+    uint32_t n, n_threads, n_items;
     bool shares;
     _Atomic uint32_t next; /* without shares */
 };
@@ -120,7 +120,7 @@ static bool take_item(_Atomic uint64_t *share, uint32_t *item) {
 
 /* The back half of the largest share becomes that of @thread, which has none left. */
 static bool take_share(const struct run *r, uint32_t thread) {
-    struct matmul_scratch *scratch = r->mm->scratch;
+    struct matmul_scratch *scratch = r->mm[0].scratch;
 
     for (;;) {
         uint32_t most = 0, victim = 0;
@@ -146,12 +146,25 @@ static bool take_share(const struct run *r, uint32_t thread) {
     }
 }
 
-static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
-    uint32_t per_chunk = (r->n_panels + r->stretch - 1) / r->stretch;
-    uint32_t row0 = item / per_chunk * r->chunk_rows, first = item % per_chunk * r->stretch;
+/* The product that item @item is part of. */
+static const struct matmul *find_product(const struct run *r, uint32_t item) {
+    uint32_t low = 0, high = r->n;
 
-    for (uint32_t p = first; p < MIN(first + r->stretch, r->n_panels); p++)
-        do_panel(r->mm, p, row0, MIN(r->chunk_rows, r->mm->n_rows - row0), &r->mm->scratch[thread]);
+    while (high - low > 1) {
+        uint32_t mid = (low + high) / 2;
+
+        *(r->mm[mid].first_item <= item ? &low : &high) = mid;
+    }
+    return &r->mm[low];
+}
+
+static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
+    const struct matmul *mm = find_product(r, item);
+    uint32_t per_chunk = (mm->n_panels + mm->stretch - 1) / mm->stretch, i = item - mm->first_item;
+    uint32_t row0 = i / per_chunk * mm->chunk_rows, first = i % per_chunk * mm->stretch;
+
+    for (uint32_t p = first; p < MIN(first + mm->stretch, mm->n_panels); p++)
+        do_panel(mm, p, row0, MIN(mm->chunk_rows, mm->n_rows - row0), &mm->scratch[thread]);
 }
 
 static void do_items(void *ctx, uint32_t thread) {
@@ -164,14 +177,14 @@ static void do_items(void *ctx, uint32_t thread) {
         return;
     }
     do {
-        while (take_item(&r->mm->scratch[thread].share, &item))
+        while (take_item(&r->mm[0].scratch[thread].share, &item))
             do_item(r, item, thread);
     } while (take_share(r, thread));
 }
 
 static void deal(const struct run *r) {
     for (uint64_t i = 0; i < r->n_threads; i++)
-        atomic_store_explicit(&r->mm->scratch[i].share,
+        atomic_store_explicit(&r->mm[0].scratch[i].share,
                               share_of((uint32_t)(r->n_items * i / r->n_threads),
                                        (uint32_t)(r->n_items * (i + 1) / r->n_threads)),
                               memory_order_relaxed);
@@ -185,21 +198,28 @@ static uint32_t chunk_rows(const struct mat *m) {
     return (uint32_t)MIN(MAX(rows, 4 * TILE), MATMUL_ROWS);
 }
 
-void matmul_run(struct pool *p, struct matmul *mm) {
-    struct run r = {
-        .mm = mm,
-        .chunk_rows = chunk_rows(mm->m[0]),
-        .n_threads = pool_n_threads(p),
-    };
+/* How a product is cut; the number of its items. */
+static uint32_t cut(struct matmul *mm) {
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_SILU ? 2 : 1);
 
     assert(mm->mode != MATMUL_SILU || mm->m[0]->n_panels == mm->m[1]->n_panels);
+    mm->n_panels = 0;
     for (uint32_t i = 0; i < (mm->mode == MATMUL_SILU ? 1 : mm->n_mats); i++)
-        r.n_panels += mm->m[i]->n_panels;
-    r.n_chunks = (mm->n_rows + r.chunk_rows - 1) / r.chunk_rows;
-    r.shares = mm->n_rows <= 2 * TILE;
-    r.stretch = r.shares ? (uint32_t)MAX(STRETCH / panel_bytes, 1) : 1;
-    r.n_items = (r.n_panels + r.stretch - 1) / r.stretch * r.n_chunks;
+        mm->n_panels += mm->m[i]->n_panels;
+    mm->chunk_rows = chunk_rows(mm->m[0]);
+    mm->n_chunks = (mm->n_rows + mm->chunk_rows - 1) / mm->chunk_rows;
+    mm->stretch = mm->n_rows <= 2 * TILE ? (uint32_t)MAX(STRETCH / panel_bytes, 1) : 1;
+    return (mm->n_panels + mm->stretch - 1) / mm->stretch * mm->n_chunks;
+}
+
+void matmul_run(struct pool *p, struct matmul *mm, uint32_t n) {
+    struct run r = {.mm = mm, .n = n, .n_threads = pool_n_threads(p), .shares = true};
+
+    for (uint32_t i = 0; i < n; i++) {
+        mm[i].first_item = r.n_items;
+        r.n_items += cut(&mm[i]);
+        r.shares = r.shares && mm[i].n_rows <= 2 * TILE;
+    }
     if (r.shares)
         deal(&r);
     pool_run(p, do_items, &r);

@@ -193,7 +193,7 @@ int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
     mm.out[2] = b->v;
     mm.out_stride[0] = b->act_width[ACT_Q];
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
-    matmul_run(b->pool, &mm);
+    matmul_run(b->pool, &mm, 1);
     each_row(&r, finish_qkv_row);
     return 0;
 }
@@ -212,7 +212,7 @@ int ops_proj(struct step *s, struct act x, struct act in, const struct weights *
     mm.mode = MATMUL_ADD;
     mm.out[0] = s->be->act[x.role];
     mm.out_stride[0] = s->be->act_width[x.role];
-    matmul_run(s->be->pool, &mm);
+    matmul_run(s->be->pool, &mm, 1);
     return 0;
 }
 
@@ -222,7 +222,7 @@ int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights
     mm.mode = MATMUL_SILU;
     mm.out[0] = s->be->act[h.role];
     mm.out_stride[0] = s->be->act_width[h.role];
-    matmul_run(s->be->pool, &mm);
+    matmul_run(s->be->pool, &mm, 1);
     return 0;
 }
 
@@ -249,7 +249,7 @@ int ops_logits(struct step *s, struct act x, const struct weights *w) {
     mm.mode = MATMUL_STORE;
     mm.out[0] = s->be->logits;
     mm.out_stride[0] = s->be->shape.n_vocab;
-    matmul_run(s->be->pool, &mm);
+    matmul_run(s->be->pool, &mm, 1);
     return 0;
 }
 

@@ -19,7 +19,10 @@ struct weights {
     float *norm, *q_norm, *k_norm, *bias[3]; /* NULL: none */
     uint32_t acts;                           /* bit per enum acts_kind that m[] wants */
     const struct tensor *embed;              /* read where it lies in the file */
+    struct mat (*expert)[3];                 /* [n_expert]: gate, up, down */
 };
+
+struct experts; /* what a mixture of experts needs: experts.c */
 
 /* Consecutive rows of one sequence that go through the pages together. */
 struct attend_block {
@@ -59,6 +62,8 @@ struct be {
     struct matmul_scratch *scratch; /* [threads] */
     struct sampler *samplers;       /* [threads] */
 
+    struct experts *experts; /* NULL: the model has none */
+
     struct kv_view view;
     uint8_t *kv;
     size_t kv_bytes, page_bytes, layer_bytes;
@@ -72,11 +77,20 @@ struct be {
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
+int experts_open(struct be *b);
+void experts_close(struct be *b);
+/* Room for tiles of this kind and width. */
+int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
+
 int attend_open(struct be *b, uint32_t max_context);
 void attend_close(struct be *b);
 /* Cuts the rows of the batch. */
 void attend_begin(struct step *s);
 void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a);
+
+/* Rows of a step, done one by one by whichever thread is free. */
+typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
+void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
 /* Zeroed memory in huge pages where possible; NULL. */
 void *be_map(size_t size);
@@ -90,6 +104,8 @@ int ops_attend(struct step *s, struct act o, struct act q, const struct kv_layer
                const struct attn *a);
 int ops_proj(struct step *s, struct act x, struct act in, const struct weights *w);
 int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
+int ops_route(struct step *s, struct act x, const struct weights *w);
+int ops_experts(struct step *s, struct act x, const struct weights *w);
 int ops_logits(struct step *s, struct act x, const struct weights *w);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);

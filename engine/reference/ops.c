@@ -274,6 +274,55 @@ int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights
     return 0;
 }
 
+/* Rows are normed once; experts() finds them in b->normed. */
+int ref_route(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t n_rows = s->host.batch->n_rows;
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+                 b->normed + (size_t)r * m->n_embd);
+    linear(b, w->t.w[0], NULL, b->normed, n_rows, false, b->router);
+    for (uint32_t r = 0; r < n_rows; r++)
+        experts_pick(b->router + (size_t)r * m->n_expert, m->n_expert, m->n_expert_used,
+                     m->expert_scale, b->pick + (size_t)r * m->n_expert_used);
+    return 0;
+}
+
+/* out[o] = row o of matrix @e of @w times x. */
+static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, const float *x,
+                            float *out) {
+    for (uint64_t o = 0; o < w->ne[1]; o++) {
+        quant_decode_row(w, e * w->ne[1] + o, b->row);
+        out[o] = dot(b->row, x, w->ne[0]);
+    }
+}
+
+int ref_experts(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    float *gate = b->gate, *out = b->gate + m->n_ff;
+
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        const float *y = b->normed + (size_t)r * m->n_embd;
+        float *to = b->act[x.role] + (size_t)r * m->n_embd;
+
+        for (uint32_t k = 0; k < m->n_expert_used; k++) {
+            const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
+
+            multiply_expert(b, w->t.w[0], p->expert, y, gate);
+            multiply_expert(b, w->t.w[1], p->expert, y, b->up);
+            for (uint32_t i = 0; i < m->n_ff; i++)
+                gate[i] = mx_silu(gate[i]) * b->up[i];
+            multiply_expert(b, w->t.w[2], p->expert, gate, out);
+            for (uint32_t i = 0; i < m->n_embd; i++)
+                to[i] += p->weight * out[i];
+        }
+    }
+    return 0;
+}
+
 int ref_logits(struct step *s, struct act x, const struct weights *w) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;

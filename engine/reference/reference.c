@@ -19,6 +19,9 @@ static struct be *close_be(struct be *b) {
     free(b->kv[1]);
     free(b->up);
     free(b->row);
+    free(b->gate);
+    free(b->router);
+    free(b->pick);
     free(b->scores);
     free(b->logits);
     free(b->turn);
@@ -48,6 +51,9 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->kv[1] = floats(e->max_rows, n_kv);
     b->up = floats(e->max_rows, s->n_ff);
     b->row = floats(1, widest);
+    b->gate = floats(1, (size_t)s->n_ff + s->n_embd);
+    b->router = floats(e->max_rows, MAX(s->n_expert, 1));
+    b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
     b->scores = floats(s->n_head / s->n_head_kv, e->max_context);
     b->logits = floats(e->max_wants, s->n_vocab);
     b->turn = calloc(s->n_rot, sizeof(double));
@@ -55,8 +61,8 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i])
             return false;
-    return b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
-           b->turn && b->pages;
+    return b->gate && b->router && b->pick && b->normed && b->kv[0] && b->kv[1] && b->up &&
+           b->row && b->scores && b->logits && b->turn && b->pages;
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
@@ -163,6 +169,8 @@ const struct be_ops backend_reference = {
     .attend = ref_attend,
     .proj = ref_proj,
     .gate_up = ref_gate_up,
+    .route = ref_route,
+    .experts = ref_experts,
     .logits = ref_logits,
     .mask = mask,
     .sample = sample,

@@ -6,6 +6,7 @@
  * are rounded to the page's format and read back from it, as everywhere.
  */
 
+#include "engine/experts.h"
 #include "engine/host.h"
 
 struct step {
@@ -26,13 +27,16 @@ struct be {
     struct sampler sampler;
     struct weights *weights; /* all, to be freed */
     float *act[ACT_ROLES];
-    float *normed; /* [max(max_rows, max_wants)][n_embd] */
-    float *kv[2];  /* [max_rows][n_head_kv * head_dim], of this step's rows */
-    float *up;     /* [max_rows][n_ff] */
-    float *row;    /* a decoded row of weights */
-    float *scores; /* [heads of a key head][max_context] */
-    float *logits; /* [max_wants][n_vocab] */
-    double *turn;  /* [n_rot / 2][cos, sin] of one position */
+    float *normed;            /* [max(max_rows, max_wants)][n_embd] */
+    float *kv[2];             /* [max_rows][n_head_kv * head_dim], of this step's rows */
+    float *up;                /* [max_rows][n_ff] */
+    float *row;               /* a decoded row of weights */
+    float *gate;              /* [n_ff] of one expert, then its output [n_embd] */
+    float *router;            /* [max_rows][n_expert] */
+    struct expert_pick *pick; /* [max_rows][n_expert_used] */
+    float *scores;            /* [heads of a key head][max_context] */
+    float *logits;            /* [max_wants][n_vocab] */
+    double *turn;             /* [n_rot / 2][cos, sin] of one position */
     /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of @head_bytes. */
     uint8_t *pages;
     size_t head_bytes, token_bytes, layer_bytes;
@@ -45,4 +49,6 @@ int ref_attend(struct step *s, struct act o, struct act q, const struct kv_layer
                const struct attn *a);
 int ref_proj(struct step *s, struct act x, struct act in, const struct weights *w);
 int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
+int ref_route(struct step *s, struct act x, const struct weights *w);
+int ref_experts(struct step *s, struct act x, const struct weights *w);
 int ref_logits(struct step *s, struct act x, const struct weights *w);

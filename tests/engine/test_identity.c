@@ -319,6 +319,7 @@ Test(identity, reference) {
         {"llama", "reference", "auto", TENSOR_F32, ENGINE_KV_F16, false, 77},
         {"qwen2", "reference", "auto", TENSOR_Q4_K, ENGINE_KV_Q8_0, false, 77},
         {"qwen3", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, true, 77},
+        {"qwen3moe", "reference", "auto", TENSOR_Q8_0, ENGINE_KV_F16, false, 77},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
@@ -363,6 +364,18 @@ Test(identity, cpu_blocks_of_256) {
                                          TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_XS};
 
     check_cpu(t, ARRAY_SIZE(t));
+}
+
+/* Rows meet others in the groups of their experts. */
+Test(identity, cpu_experts) {
+    static const enum tensor_type t[] = {TENSOR_F32, TENSOR_Q8_0, TENSOR_Q4_K};
+
+    need("cpu");
+    for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+        struct model_row row = {"qwen3moe", "cpu", "auto", t[i], ENGINE_KV_F16, false, 77};
+
+        check_model(&row);
+    }
 }
 
 Test(identity, cpu_in_long_contexts) {

@@ -5,10 +5,12 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
+#include "engine/experts.h"
 #include "engine/model.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
@@ -56,7 +58,7 @@ static void expect_refused(const char *why, const char *part) {
 }
 
 Test(model, each_of_our_architectures_is_taken) {
-    static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+    static const char *const archs[] = {"llama", "qwen2", "qwen3", "qwen3moe"};
     struct tiny_model t = small;
     struct err err;
 
@@ -67,12 +69,52 @@ Test(model, each_of_our_architectures_is_taken) {
     }
 }
 
+Test(model, experts_are_taken_where_they_are_known) {
+    struct tiny_model t = small;
+    struct err err;
+
+    t.n_expert = 5;
+    t.n_expert_used = 2;
+    expect_refused(refusal_of(&t, &err), "qwen3 models with experts (5 here) are not supported");
+    t.arch = "llama";
+    cr_expect(eq(str, (char *)refusal_of(&t, &err), ""));
+    t.n_expert_used = 6;
+    expect_refused(refusal_of(&t, &err), "'llama.expert_used_count' is 6, 1 to 5 are allowed");
+    t.arch = "qwen3moe";
+    t.n_expert_used = 2;
+    t.leave_out = "qwen3moe.expert_count";
+    expect_refused(refusal_of(&t, &err), "no 'qwen3moe.expert_count'");
+    t.leave_out = "blk.1.ffn_down_exps.weight";
+    expect_refused(refusal_of(&t, &err), t.leave_out);
+    t.leave_out = "blk.0.ffn_gate_inp.weight";
+    expect_refused(refusal_of(&t, &err), t.leave_out);
+}
+
+/* Picked one after the other as backend.h says, whatever the numbers are. */
+Test(model, experts_are_picked_in_order) {
+    float logits[5] = {1, 3, NAN, 3, -INFINITY};
+    struct expert_pick p[5];
+
+    experts_pick(logits, 5, 3, 2, p);
+    cr_expect(p[0].expert == 1 && p[1].expert == 3 && p[2].expert == 0);
+    cr_expect(p[0].weight == p[1].weight);
+    double e = exp(-2.0);
+    cr_expect(fabs((double)p[0].weight - 2 / (2 + e)) < 1e-6);
+    cr_expect(fabs((double)p[2].weight - 2 * e / (2 + e)) < 1e-6);
+    for (int i = 0; i < 5; i++)
+        logits[i] = NAN;
+    experts_pick(logits, 5, 5, 1, p);
+    for (uint32_t i = 0; i < 5; i++)
+        cr_expect(p[i].expert == i && p[i].weight == 0.2f);
+}
+
 Test(model, foreign_architectures_are_refused_by_name) {
     struct tiny_model t = small;
     struct err err;
 
     t.arch = "mamba";
-    expect_refused(refusal_of(&t, &err), "'mamba' is not supported (known: llama, qwen2, qwen3)");
+    expect_refused(refusal_of(&t, &err),
+                   "'mamba' is not supported (known: llama, qwen2, qwen3, qwen3moe)");
 
     struct gguf_writer w;
     gw_init(&w);

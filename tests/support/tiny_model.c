@@ -87,7 +87,7 @@ static bool left_out(const struct maker *m, const char *name) {
 static void add(struct maker *m, const char *name, enum tensor_type type, uint32_t n_in,
                 uint32_t n_out, float rms, float mean) {
     const struct tensor_format *f = tensor_format((uint32_t)type);
-    uint64_t ne[2] = {n_in, n_out};
+    uint64_t ne[3] = {n_in, n_out, 1};
     size_t n = (size_t)n_in * MAX(n_out, 1);
     uint8_t *data = malloc(n / f->block * f->block_bytes);
 
@@ -108,6 +108,21 @@ static void add(struct maker *m, const char *name, enum tensor_type type, uint32
 
 static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
     add(m, name, m->t->type, n_in, n_out, 1.0f / sqrtf((float)n_in), 0);
+}
+
+/* The matrices of all experts as one tensor. */
+static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+    const struct tensor_format *f = tensor_format((uint32_t)m->t->type);
+    uint64_t ne[3] = {n_in, n_out, m->t->n_expert};
+    size_t n = (size_t)n_in * n_out * m->t->n_expert;
+    uint8_t *data = malloc(n / f->block * f->block_bytes);
+
+    if (!data)
+        abort();
+    fill(m->t->type, 1.0f / sqrtf((float)n_in), &m->rng, n, data);
+    if (!left_out(m, name))
+        gw_tensor(m->w, name, (uint32_t)m->t->type, 3, ne, data);
+    free(data);
 }
 
 static void norm(struct maker *m, const char *name, uint32_t n) {
@@ -133,12 +148,20 @@ static void layer(struct maker *m, uint32_t l) {
         add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
     }
-    if (strcmp(t->arch, "qwen3") == 0) {
+    if (strncmp(t->arch, "qwen3", 5) == 0) {
         norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
         norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
     }
     matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
     norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+    if (t->n_expert) {
+        add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
+            1.0f / sqrtf((float)t->n_embd), 0);
+        matrices(m, name_of(s, l, "ffn_gate_exps.weight"), t->n_embd, t->n_ff);
+        matrices(m, name_of(s, l, "ffn_up_exps.weight"), t->n_embd, t->n_ff);
+        matrices(m, name_of(s, l, "ffn_down_exps.weight"), t->n_ff, t->n_embd);
+        return;
+    }
     matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
@@ -164,6 +187,10 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.n_head_kv = d.n_head_kv ? d.n_head_kv : 2;
     d.head_dim = d.head_dim ? d.head_dim : 64;
     d.max_context = d.max_context ? d.max_context : 512;
+    if (strcmp(d.arch, "qwen3moe") == 0 && !d.n_expert) {
+        d.n_expert = 7;
+        d.n_expert_used = 3;
+    }
     return d;
 }
 
@@ -182,6 +209,11 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     key(&m, "attention.head_count_kv", t.n_head_kv);
     key(&m, "attention.key_length", t.head_dim);
     key(&m, "attention.value_length", t.head_dim);
+    if (t.n_expert) {
+        key(&m, "expert_count", t.n_expert);
+        key(&m, "expert_used_count", t.n_expert_used);
+        key(&m, "expert_feed_forward_length", t.n_ff);
+    }
     snprintf(eps, sizeof(eps), "%s.attention.layer_norm_rms_epsilon", t.arch);
     if (!left_out(&m, eps))
         gw_f32(w, eps, 1e-6f);

@@ -47,7 +47,7 @@ static void multiply(const struct cpu_kernels *k, struct pool *pool, enum matmul
     };
 
     mm.acts[kind] = acts;
-    matmul_run(pool, &mm);
+    matmul_run(pool, &mm, 1);
     free(acts);
 }
 

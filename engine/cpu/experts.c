@@ -1,0 +1,306 @@
+#include "engine/cpu/state.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+#include "engine/experts.h"
+
+/*
+ * Mixtures of experts. route() norms the rows, multiplies them with the router and picks. experts() sorts the pairs
+ * (row, pick) by expert, so that the rows of an expert lie one behind the other: a group, with tiles of its
+ * own. Then all groups' gates and ups are one round of products, their downs another, and every row adds up
+ * what its pairs have, in the order of its picks:
+ *
+ *   x = x + acc,  acc = fma(weight, output, acc) from the best pick on
+ *
+ * A row's output of an expert has the same bits whatever rows are in the group (gemm_*.c), so nothing depends on
+ * the others. One row alone needs its activations in tiles once, not once an expert.
+ */
+
+struct group {
+    uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
+};
+
+struct experts {
+    float *normed;                 /* [max_rows][n_embd] */
+    float *router;                 /* [max_rows][n_expert] */
+    struct expert_pick *pick;      /* [max_rows][n_used] */
+    uint32_t *place, *source, *in; /* of pair [row][k]: its place; of a place: pair, group */
+    struct group *group;           /* [n_expert] */
+    struct matmul *mm;             /* [n_expert] */
+    float *hidden, *out;           /* [pairs][n_ff], [pairs][n_embd] */
+    uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
+    size_t acts_size[ACTS_KINDS];
+    uint32_t n_groups, n_pairs, max_pairs;
+};
+
+struct each {
+    each_fn fn;
+    void *ctx;
+    uint32_t n;
+    _Atomic uint32_t next;
+};
+
+static void do_each(void *ctx, uint32_t thread) {
+    struct each *e = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&e->next, 1)) < e->n)
+        e->fn(e->ctx, i, thread);
+}
+
+void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
+    struct each e = {.fn = fn, .ctx = ctx, .n = n};
+
+    if (n <= 2)
+        do_each(&e, 0);
+    else
+        pool_run(b->pool, do_each, &e);
+}
+
+/* What the row functions see. */
+struct work {
+    struct step *step;
+    const struct weights *w;
+    const float *in; /* what goes into tiles */
+    uint32_t n_in;
+    enum acts_kind kind;
+};
+
+/* -- which expert -------------------------------------------------------------------------------- */
+
+static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    struct be *b = k->step->be;
+    uint32_t n = b->shape.n_embd, tile = row / TILE_MAX;
+    uint32_t width = tile_width(MIN(k->step->n_rows - tile * TILE_MAX, TILE_MAX));
+    float *y = b->experts->normed + (size_t)row * n;
+
+    b->kernels->norm(b->act[ACT_X] + row * b->act_width[ACT_X], k->w->norm, y, n, b->shape.rms_eps);
+    b->kernels->acts_store[k->kind](
+        y, n, b->acts[k->kind] + tile * acts_bytes(k->kind, n, TILE_MAX), width, row % TILE_MAX);
+}
+
+static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct model_shape *m = &k->step->be->shape;
+    struct experts *e = k->step->be->experts;
+
+    experts_pick(e->router + (size_t)row * m->n_expert, m->n_expert, m->n_expert_used,
+                 m->expert_scale, e->pick + (size_t)row * m->n_expert_used);
+}
+
+int ops_route(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    struct work k = {.step = s, .w = w, .kind = panel_infos[w->m[0].format].acts};
+    struct matmul mm = {
+        .kernels = b->kernels,
+        .mode = MATMUL_STORE,
+        .n_mats = 1,
+        .n_rows = s->n_rows,
+        .m = {&w->m[0]},
+        .out = {b->experts->router},
+        .out_stride = {b->shape.n_expert},
+        .scratch = b->scratch,
+    };
+
+    be_each(b, s->n_rows, norm_row, &k);
+    mm.acts[k.kind] = b->acts[k.kind];
+    matmul_run(b->pool, &mm, 1);
+    be_each(b, s->n_rows, pick_row, &k);
+    return 0;
+}
+
+/* -- what they say ------------------------------------------------------------------------------- */
+
+/* Pairs by expert; inside an expert by row. */
+static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
+    uint32_t at = 0, tile = 0;
+
+    e->n_pairs = n_rows * m->n_expert_used;
+    e->n_groups = 0;
+    for (uint32_t i = 0; i < m->n_expert; i++)
+        e->group[i] = (struct group){.expert = i};
+    for (uint32_t p = 0; p < e->n_pairs; p++)
+        e->group[e->pick[p].expert].n_rows++;
+    for (uint32_t i = 0; i < m->n_expert; i++) {
+        struct group *g = &e->group[i];
+
+        g->first = at;
+        g->first_tile = tile;
+        at += g->n_rows;
+        tile += (g->n_rows + TILE_MAX - 1) / TILE_MAX;
+        g->n_rows = 0;
+    }
+    for (uint32_t p = 0; p < e->n_pairs; p++) {
+        struct group *g = &e->group[e->pick[p].expert];
+
+        e->place[p] = g->first + g->n_rows++;
+        e->source[e->place[p]] = p;
+        e->in[e->place[p]] = e->pick[p].expert;
+    }
+}
+
+/* The row of @k->in that belongs to a place, into its group's tiles. */
+static void store_place(void *ctx, uint32_t place, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    const struct experts *e = b->experts;
+    const struct group *g = &e->group[e->in[place]];
+    uint32_t i = place - g->first, tile = i / TILE_MAX;
+    uint32_t row = k->in == e->hidden ? place : e->source[place] / b->shape.n_expert_used;
+
+    b->kernels->acts_store[k->kind](
+        k->in + (size_t)row * k->n_in, k->n_in,
+        e->acts[k->kind] + (g->first_tile + tile) * acts_bytes(k->kind, k->n_in, TILE_MAX),
+        tile_width(MIN(g->n_rows - tile * TILE_MAX, TILE_MAX)), i % TILE_MAX);
+}
+
+/* @in into tiles, for matrix @which and, if it wants others, the one behind it. */
+static void fill_tiles(struct step *s, const struct weights *w, const float *in, uint32_t which,
+                       uint32_t n_mats, bool once) {
+    struct be *b = s->be;
+    struct work k = {.step = s, .w = w, .in = in, .n_in = w->expert[0][which].n_in};
+
+    for (uint32_t i = 0; i < n_mats; i++) {
+        enum acts_kind kind = panel_infos[w->expert[0][which + i].format].acts;
+
+        if (i > 0 && kind == k.kind)
+            continue;
+        k.kind = kind;
+        if (once)
+            b->kernels->acts_store[kind](in, k.n_in, b->experts->acts[kind], 1, 0);
+        else
+            be_each(b, b->experts->n_pairs, store_place, &k);
+    }
+}
+
+/* One product for each expert that a row picked. */
+static void multiply_groups(struct step *s, const struct weights *w, uint32_t which,
+                            enum matmul_mode mode, float *out, bool once) {
+    struct be *b = s->be;
+    struct experts *e = b->experts;
+    uint32_t n_in = w->expert[0][which].n_in, n_out = w->expert[0][which].n_out, n = 0;
+
+    for (uint32_t i = 0; i < b->shape.n_expert; i++) {
+        const struct group *g = &e->group[i];
+
+        if (!g->n_rows)
+            continue;
+        struct matmul *mm = &e->mm[n++];
+        *mm = (struct matmul){
+            .kernels = b->kernels,
+            .mode = mode,
+            .n_mats = mode == MATMUL_SILU ? 2 : 1,
+            .n_rows = g->n_rows,
+            .m = {&w->expert[i][which], &w->expert[i][which + (mode == MATMUL_SILU)]},
+            .out = {out + (size_t)g->first * n_out},
+            .out_stride = {n_out},
+            .scratch = b->scratch,
+        };
+        for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
+            if (e->acts[kind])
+                mm->acts[kind] =
+                    e->acts[kind] + (once ? 0 : g->first_tile) * acts_bytes(kind, n_in, TILE_MAX);
+    }
+    matmul_run(b->pool, e->mm, n);
+}
+
+static void add_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    const struct experts *e = b->experts;
+    uint32_t n = b->shape.n_embd, used = b->shape.n_expert_used;
+    float *acc = b->row + thread * b->row_width, *x = b->act[ACT_X] + row * b->act_width[ACT_X];
+
+    memset(acc, 0, n * sizeof(*acc));
+    for (uint32_t p = row * used; p < (row + 1) * used; p++) {
+        const float *out = e->out + (size_t)e->place[p] * n;
+        float weight = e->pick[p].weight;
+
+        for (uint32_t i = 0; i < n; i++)
+            acc[i] = fmaf(weight, out[i], acc[i]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        x[i] += acc[i];
+}
+
+int ops_experts(struct step *s, struct act x, const struct weights *w) {
+    struct be *b = s->be;
+    struct experts *e = b->experts;
+    struct work k = {.step = s, .w = w};
+
+    sort_pairs(e, &b->shape, s->n_rows);
+    fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
+    multiply_groups(s, w, 0, MATMUL_SILU, e->hidden, s->n_rows == 1);
+    fill_tiles(s, w, e->hidden, 2, 1, false);
+    multiply_groups(s, w, 2, MATMUL_STORE, e->out, false);
+    be_each(b, s->n_rows, add_row, &k);
+    return 0;
+}
+
+/* -- memory -------------------------------------------------------------------------------------- */
+
+/* Tiles of 8 of which the last of every group may be nearly empty. */
+static uint32_t max_tiles(const struct be *b) {
+    return b->experts->max_pairs / TILE_MAX + MIN(b->shape.n_expert, b->experts->max_pairs);
+}
+
+int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in) {
+    struct experts *e = b->experts;
+    size_t size = max_tiles(b) * acts_bytes(kind, n_in, TILE_MAX);
+
+    if (size <= e->acts_size[kind])
+        return 0;
+    be_unmap(e->acts[kind], e->acts_size[kind]);
+    e->acts[kind] = be_map(size);
+    e->acts_size[kind] = e->acts[kind] ? size : 0;
+    return e->acts[kind] ? 0 : -ENOMEM;
+}
+
+int experts_open(struct be *b) {
+    const struct model_shape *m = &b->shape;
+
+    if (!m->n_expert)
+        return 0;
+    struct experts *e = b->experts = calloc(1, sizeof(*e));
+    if (!e)
+        return -ENOMEM;
+    e->max_pairs = b->max_rows * m->n_expert_used;
+    e->normed = be_map((size_t)b->max_rows * m->n_embd * sizeof(float));
+    e->router = be_map((size_t)b->max_rows * m->n_expert * sizeof(float));
+    e->hidden = be_map((size_t)e->max_pairs * m->n_ff * sizeof(float));
+    e->out = be_map((size_t)e->max_pairs * m->n_embd * sizeof(float));
+    e->pick = calloc(e->max_pairs, sizeof(*e->pick));
+    e->place = calloc(e->max_pairs, sizeof(*e->place));
+    e->source = calloc(e->max_pairs, sizeof(*e->source));
+    e->in = calloc(e->max_pairs, sizeof(*e->in));
+    e->group = calloc(m->n_expert, sizeof(*e->group));
+    e->mm = calloc(m->n_expert, sizeof(*e->mm));
+    return e->normed && e->router && e->hidden && e->out && e->pick && e->place && e->source &&
+                   e->in && e->group && e->mm
+               ? 0
+               : -ENOMEM;
+}
+
+void experts_close(struct be *b) {
+    const struct model_shape *m = &b->shape;
+    struct experts *e = b->experts;
+
+    if (!e)
+        return;
+    be_unmap(e->normed, (size_t)b->max_rows * m->n_embd * sizeof(float));
+    be_unmap(e->router, (size_t)b->max_rows * m->n_expert * sizeof(float));
+    be_unmap(e->hidden, (size_t)e->max_pairs * m->n_ff * sizeof(float));
+    be_unmap(e->out, (size_t)e->max_pairs * m->n_embd * sizeof(float));
+    for (int i = 0; i < ACTS_KINDS; i++)
+        be_unmap(e->acts[i], e->acts_size[i]);
+    free(e->pick);
+    free(e->place);
+    free(e->source);
+    free(e->in);
+    free(e->group);
+    free(e->mm);
+    free(e);
+}
