@@ -25,6 +25,7 @@
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
 #include "daemon/workers.h"
+#include "engine/engine.h"
 
 #define TEMPLATE_FILE_MAX (1u << 20)
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
@@ -383,9 +384,30 @@ static bool pools_mean(const struct gguf *g) {
     return gguf_u32(g, key, &type) == 0 && type == 1;
 }
 
+static bool says(const struct gguf *g, const char *key, const char *value) {
+    struct gguf_str s;
+
+    return gguf_string(g, key, &s) == 0 && s.len == strlen(value) &&
+           memcmp(s.data, value, s.len) == 0;
+}
+
+/* Whether the engine could compute it, before a worker is started for it; and what is often mistaken for a model. */
+static int check_kind(const struct gguf *g, struct err *err) {
+    if (says(g, "general.type", "adapter"))
+        return err_set(err, 0, "model",
+                       "a LoRA adapter, not a model: merge it into its model first");
+    if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
+        return err_set(err, 0, "model",
+                       "the image encoder of a model (mmproj): give the model itself, which is "
+                       "served for text");
+    return engine_check(g, err);
+}
+
 static int open_model(struct front *f, struct err *err) {
     int r = gguf_open(&f->file, f->config.model, err);
 
+    if (r == 0)
+        r = check_kind(f->file, err);
     if (r == 0)
         r = tokenizer_new(&f->tokenizer, f->file, err);
     r = name_file(r, f->config.model, err);

@@ -205,6 +205,15 @@ static int open_backend(struct engine *e, struct err *err) {
     return r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
 }
 
+int engine_check(const struct gguf *file, struct err *err) {
+    struct model m;
+    int r = model_init(&m, file, err);
+
+    if (r == 0)
+        model_deinit(&m);
+    return r;
+}
+
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
     struct err none;
 

@@ -147,6 +147,8 @@ struct engine_info {
 
 struct engine;
 
+/* Whether a model's architecture and tensors are those of one that can be opened, as far as its file tells. 0 or -errno. */
+int engine_check(const struct gguf *file, struct err *err);
 /* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
 struct engine *engine_free(struct engine *e);

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -67,6 +68,28 @@ def test_model_that_cannot_be_served_is_one_line_and_exit_78():
             r = run_weftd("--model", str(path), "--listen", "127.0.0.1:0")
             assert r.returncode == 78, (name, r)
             assert r.stderr.count("\n") == 1 and str(path) in r.stderr, r.stderr
+
+
+def write_gguf(path, **strings):
+    """A file of metadata alone; "_" in a key stands for "."."""
+    def text(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+    pairs = b"".join(text(key.replace("_", ".")) + struct.pack("<I", 8) + text(value) for key, value in strings.items())
+    pathlib.Path(path).write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(strings)) + pairs + bytes(64))
+
+
+def test_files_that_are_no_language_model_are_told_apart():
+    cases = [
+        ({"general_architecture": "llama", "general_type": "adapter"}, "LoRA adapter"),
+        ({"general_architecture": "clip"}, "image encoder"),
+        ({"general_architecture": "bert"}, "architecture 'bert' is not supported (known: "),
+        ({"general_name": "x"}, "has no 'general.architecture'"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for strings, part in cases:
+            write_gguf(folder + "/x.gguf", **strings)
+            r = run_weftd("--model", folder + "/x.gguf", "--listen", "127.0.0.1:0")
+            assert r.returncode == 78 and folder + "/x.gguf: " in r.stderr and part in r.stderr and r.stderr.count("\n") == 1, r
 
 
 def test_backend_that_is_not_there_is_refused():
