@@ -657,6 +657,10 @@ static void on_prepared(struct work *w) {
         return;
     }
     int r = w->result;
+    if (r == 0 && w->r.load_only) {
+        send_whole(a);
+        return;
+    }
     if (r < 0)
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {

@@ -36,6 +36,8 @@ struct api_model {
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     bool pools_mean; /* its embeddings are means over all tokens, if nobody says otherwise */
     int64_t created_unix;
+    const char *arch;   /* as the file has it, or NULL */
+    uint64_t n_bytes;   /* of the file */
     const char *recipe; /* engine_info.recipe once the worker is there, or NULL */
 };
 

@@ -21,7 +21,7 @@ struct conn;
 struct call;
 
 /* Whose errors and keep-alives a client expects, and whether a stream ends with [DONE]. */
-enum dialect { DIALECT_OPENAI, DIALECT_RESPONSES, DIALECT_ANTHROPIC };
+enum dialect { DIALECT_OPENAI, DIALECT_RESPONSES, DIALECT_ANTHROPIC, DIALECT_OLLAMA };
 
 /* What a route whose answer takes time is told. All may be NULL. */
 struct call_ops {
@@ -94,5 +94,12 @@ void models_one_serve(struct call *c, struct http *h);
 void health_serve(struct call *c, struct http *h);
 void version_serve(struct call *c, struct http *h);
 void metrics_serve(struct call *c, struct http *h);
+void ollama_chat_serve(struct call *c, struct http *h);
+void ollama_generate_serve(struct call *c, struct http *h);
+void ollama_tags_serve(struct call *c, struct http *h);
+void ollama_ps_serve(struct call *c, struct http *h);
+void ollama_version_serve(struct call *c, struct http *h);
+void ollama_show_serve(struct call *c, struct http *h);
+void ollama_pull_serve(struct call *c, struct http *h);
 void tokenize_serve(struct call *c, struct http *h);
 void detokenize_serve(struct call *c, struct http *h);

@@ -512,15 +512,16 @@ static int put_effort(struct build *b, const struct request *r, const struct api
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
     const char *effort = yyjson_get_str(r->reasoning_effort);
+    bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
     int result = 0;
 
-    if (!effort)
+    if (effort)
+        result = put_variable(b, r, root, "reasoning_effort",
+                              yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
+    if (!effort && !r->thinking)
         return 0;
-    result = put_variable(b, r, root, "reasoning_effort",
-                          yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
     for (size_t i = 0; i < ARRAY_SIZE(switches) && result == 0; i++)
-        result = put_variable(b, r, root, switches[i],
-                              yyjson_mut_bool(b->doc, strcmp(effort, "none") != 0));
+        result = put_variable(b, r, root, switches[i], yyjson_mut_bool(b->doc, on));
     return result;
 }
 

@@ -9,6 +9,7 @@
 #include "api/api.h"
 #include "api/auth.h"
 #include "api/family.h"
+#include "api/fim.h"
 #include "api/metrics.h"
 #include "api/responses_store.h"
 #include "api/tenant.h"
@@ -37,6 +38,7 @@ struct api {
     struct api_opts opts;
     const struct api_model *model; /* read through the pointer: the worker fills it in later */
     struct family family;          /* of the model */
+    struct fim fim;                /* likewise */
     struct api_port *port;
     struct clock *clock;
     enum api_health health;

@@ -7,7 +7,9 @@
 #include "api/anthropic_input.h"
 #include "api/json.h"
 #include "api/models.h"
+#include "api/ollama.h"
 #include "api/private.h"
+#include "api/request_fields.h"
 #include "api/wants.h"
 #include "text/stops.h"
 
@@ -30,21 +32,9 @@
 #define RENDERED (REQUEST_CHAT | REQUEST_TOKENIZE)
 #define ANY 0xFF
 
-struct field {
-    const char *name;
-    uint8_t kinds;
-    int (*parse)(struct request *r, const struct api *a, const struct field *f, yyjson_val *v,
-                 struct err *err);
-    size_t at;      /* of the member that is set */
-    double lo, hi;  /* integers; unsupported: lo is the value that changes nothing */
-    const char *is; /* what a value must be, for messages */
-};
+#define PARSER(name) static READER(name)
 
-#define PARSER(name)                                                                               \
-    static int name(struct request *r, const struct api *a, const struct field *f, yyjson_val *v,  \
-                    struct err *err)
-
-static int refuse(const struct field *f, struct err *err) {
+int request_refuse(const struct field *f, struct err *err) {
     return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);
 }
 
@@ -52,12 +42,12 @@ static void *member(struct request *r, const struct field *f) {
     return (char *)r + f->at;
 }
 
-PARSER(parse_bool) {
+READER(request_bool) {
     bool b = yyjson_get_bool(v);
 
     (void)a;
     if (!yyjson_is_bool(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
     return 0;
 }
@@ -68,29 +58,28 @@ PARSER(parse_not) {
 
     (void)a;
     if (!yyjson_is_bool(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
     return 0;
 }
 
-/* A whole number in [lo, hi]. */
-static int whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
+int request_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
     double d = yyjson_get_num(v);
 
     if (!yyjson_is_num(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     if (!(d >= f->lo && d <= f->hi))
         return err_set_code(err, 400, "invalid_value", f->name, "%s must be between %.0f and %.0f.",
                             f->name, f->lo, f->hi);
     if (d != floor(d))
-        return refuse(f, err);
+        return request_refuse(f, err);
     *out = (int64_t)d;
     return 0;
 }
 
 PARSER(parse_uint) {
     int64_t i = 0;
-    int result = whole(f, v, &i, err);
+    int result = request_whole(f, v, &i, err);
 
     (void)a;
     if (result < 0)
@@ -109,7 +98,7 @@ PARSER(parse_n) {
 
 PARSER(parse_priority) {
     int64_t i = 0;
-    int result = whole(f, v, &i, err);
+    int result = request_whole(f, v, &i, err);
 
     (void)a;
     r->priority = result < 0 ? 0 : (int16_t)i;
@@ -120,7 +109,7 @@ PARSER(parse_priority) {
 PARSER(parse_seed) {
     (void)a;
     if (!yyjson_is_int(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
     r->has_seed = true;
     return 0;
@@ -140,7 +129,7 @@ PARSER(parse_string) {
 
     (void)a;
     if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
-        return refuse(f, err);
+        return request_refuse(f, err);
     int result = copy_string(r, v, &s);
     if (result == 0)
         memcpy(member(r, f), &s, sizeof(s));
@@ -158,7 +147,7 @@ PARSER(parse_metadata) {
 PARSER(parse_array) {
     (void)a;
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
-        return refuse(f, err);
+        return request_refuse(f, err);
     memcpy(member(r, f), &v, sizeof(v));
     return 0;
 }
@@ -173,7 +162,7 @@ PARSER(parse_value) {
 PARSER(parse_model) {
     (void)r;
     if (!yyjson_is_str(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     if (!models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
         return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
     return 0;
@@ -197,7 +186,7 @@ static int add_stop(struct request *r, const struct field *f, yyjson_val *v, str
     size_t len = yyjson_get_len(v);
 
     if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
-        return refuse(f, err);
+        return request_refuse(f, err);
     return copy_string(r, v, &r->stops[r->n_stops++]);
 }
 
@@ -245,7 +234,7 @@ int request_ids(struct request *r, const struct api *a, yyjson_val *array, const
 
 PARSER(parse_stop_ids) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
-        return refuse(f, err);
+        return request_refuse(f, err);
     return yyjson_arr_size(v) ? request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
                               : 0;
 }
@@ -255,7 +244,7 @@ PARSER(parse_bias) {
     yyjson_val *key, *value;
 
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
-        return refuse(f, err);
+        return request_refuse(f, err);
     r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
     if (!r->bias)
         return -ENOMEM;
@@ -267,7 +256,7 @@ PARSER(parse_bias) {
 
         if (*text < '0' || *text > '9' || *end || id >= a->model->n_vocab ||
             !yyjson_is_num(value) || !(b >= -100 && b <= 100))
-            return refuse(f, err);
+            return request_refuse(f, err);
         r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
     }
     return 0;
@@ -276,7 +265,7 @@ PARSER(parse_bias) {
 /* Chat: a flag, with the number in top_logprobs. Completions: the number itself. */
 PARSER(parse_logprobs) {
     if (r->kind == REQUEST_CHAT)
-        return parse_bool(r, a, f, v, err);
+        return request_bool(r, a, f, v, err);
     struct field number = *f;
     number.at = offsetof(struct request, n_top);
     number.is = "an integer";
@@ -286,14 +275,14 @@ PARSER(parse_logprobs) {
 
 PARSER(parse_stream_options) {
     static const struct field inner[] = {
-        {"stream_options.include_usage", BOTH, parse_bool, offsetof(struct request, include_usage),
-         0, 0, "a boolean"},
-        {"stream_options.continuous_usage_stats", BOTH, parse_bool,
+        {"stream_options.include_usage", BOTH, request_bool,
+         offsetof(struct request, include_usage), 0, 0, "a boolean"},
+        {"stream_options.continuous_usage_stats", BOTH, request_bool,
          offsetof(struct request, continuous_usage), 0, 0, "a boolean"},
     };
 
     if (!yyjson_is_obj(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
         int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
@@ -305,7 +294,7 @@ PARSER(parse_stream_options) {
 }
 
 PARSER(parse_digest) {
-    int result = parse_bool(r, a, f, v, err);
+    int result = request_bool(r, a, f, v, err);
 
     if (result == 0 && r->digests && !a->opts.digests)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
@@ -316,19 +305,19 @@ PARSER(parse_digest) {
 PARSER(parse_encoding) {
     (void)a;
     r->base64 = yyjson_equals_str(v, "base64");
-    return r->base64 || yyjson_equals_str(v, "float") ? 0 : refuse(f, err);
+    return r->base64 || yyjson_equals_str(v, "float") ? 0 : request_refuse(f, err);
 }
 
 PARSER(parse_speculation) {
     (void)a;
     r->no_speculation = yyjson_equals_str(v, "off");
-    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : refuse(f, err);
+    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : request_refuse(f, err);
 }
 
 /* Fewer dimensions make sense where a model was trained for that, and no file says so. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
-    int result = whole(f, v, &n, err);
+    int result = request_whole(f, v, &n, err);
 
     (void)r;
     if (result == 0 && n != a->model->n_embd)
@@ -344,7 +333,7 @@ PARSER(parse_pooling) {
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
                                              : 0;
-    return r->pool ? 0 : refuse(f, err);
+    return r->pool ? 0 : request_refuse(f, err);
 }
 
 /* ---- what is not supported ---- */
@@ -367,7 +356,7 @@ PARSER(parse_unsupported) {
 
 /* Only /v1/completions knows it. */
 PARSER(parse_echo) {
-    return (r->kind == REQUEST_COMPLETION ? parse_bool : parse_unsupported)(r, a, f, v, err);
+    return (r->kind == REQUEST_COMPLETION ? request_bool : parse_unsupported)(r, a, f, v, err);
 }
 
 /* 0: only the prompt is looked at. */
@@ -379,6 +368,18 @@ PARSER(parse_max_tokens) {
     r->score_only = result == 0 && r->max_new == 0;
     r->max_new += r->score_only;
     return result;
+}
+
+/* Editors ask so for what stands between two texts. */
+PARSER(parse_suffix) {
+    if (r->kind != REQUEST_COMPLETION || yyjson_get_len(v) == 0)
+        return parse_unsupported(r, a, f, v, err);
+    if (!yyjson_is_str(v))
+        return request_refuse(f, err);
+    if (a->fim.prefix < 0)
+        return err_set_code(err, 400, "unsupported_parameter", f->name,
+                            "This model has no tokens for filling in the middle.");
+    return parse_value(r, a, f, v, err);
 }
 
 PARSER(parse_prompt_logprobs) {
@@ -425,30 +426,25 @@ PARSER(parse_prediction) {
         size += yyjson_get_len(text);
     }
     if (!right || size > REQUEST_PREDICTION_MAX)
-        return refuse(f, err);
+        return request_refuse(f, err);
     r->expected = content;
     return 0;
 }
 
-PARSER(parse_effort) {
-    (void)a;
-    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
-        return refuse(f, err);
-    r->reasoning_effort = v;
-    return 0;
+/* ---- what other services call these ---- */
+
+/* llama.cpp: negative ones are no limit. */
+PARSER(parse_predict) {
+    if (yyjson_is_int(v) && yyjson_get_sint(v) < 0)
+        return 0;
+    return parse_max_tokens(r, a, f, v, err);
 }
 
-/* Negative: no limit. */
-PARSER(parse_budget) {
-    int64_t n = 0;
-    int result = whole(f, v, &n, err);
+PARSER(parse_repeat_penalty) {
+    struct field ours = *f;
 
-    (void)a;
-    if (result < 0)
-        return result;
-    r->has_budget = n >= 0;
-    r->thinking_budget = (uint32_t)MAX(n, 0);
-    return 0;
+    ours.name = "repetition_penalty";
+    return parse_sampling(r, a, &ours, v, err);
 }
 
 PARSER(parse_modalities) {
@@ -458,7 +454,7 @@ PARSER(parse_modalities) {
     (void)r;
     (void)a;
     if (!yyjson_is_arr(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     yyjson_arr_foreach(v, i, n, item) {
         if (!yyjson_equals_str(item, "text"))
             return unsupported(f->name, err);
@@ -477,14 +473,14 @@ PARSER(parse_kwargs) {
 
     (void)a;
     if (!yyjson_is_obj(v))
-        return refuse(f, err);
+        return request_refuse(f, err);
     yyjson_obj_foreach(v, i, n, key, value) {
         bool bad = yyjson_is_ctn(value);
 
         for (size_t k = 0; k < ARRAY_SIZE(reserved); k++)
             bad |= yyjson_equals_str(key, reserved[k]);
         if (bad)
-            return refuse(f, err);
+            return request_refuse(f, err);
     }
     r->kwargs = v;
     return 0;
@@ -492,7 +488,7 @@ PARSER(parse_kwargs) {
 
 #define AT(member) offsetof(struct request, member)
 #define FLAG(name, kinds, member)                                                                  \
-    { name, kinds, parse_bool, AT(member), 0, 0, "a boolean" }
+    { name, kinds, request_bool, AT(member), 0, 0, "a boolean" }
 #define SAMPLING(name)                                                                             \
     { name, BOTH, parse_sampling, 0, 0, 0, NULL }
 #define UNSUPPORTED(name, neutral)                                                                 \
@@ -549,13 +545,22 @@ static const struct field fields[] = {
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
      "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
      "MiB"},
-    {"reasoning_effort", CHAT, parse_effort, 0, 0, 0,
+    {"reasoning_effort", CHAT, request_effort, 0, 0, 0,
      "a string, such as \"none\", \"low\" or \"high\""},
-    {"thinking_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
-    {"thinking_token_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
-    {"thinking_budget_tokens", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
-    {"max_thinking_tokens", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
-    {"reasoning_budget", CHAT, parse_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_token_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_budget_tokens", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"max_thinking_tokens", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"reasoning_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"enable_thinking", CHAT, request_switch, 0, 0, 0, "a boolean"},
+    {"thinking", CHAT, request_thinking, 0, 0, 0,
+     "an object with the type \"enabled\" or \"disabled\""},
+    {"reasoning", CHAT, request_reasoning, 0, 0, 0, "an object"},
+    {"n_predict", BOTH, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
+    {"regex", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"ebnf", BOTH, parse_guided, 0, 0, 0, NULL},
+    UNSUPPORTED("stop_regex", 0),
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
     {"add_generation_prompt", RENDERED, parse_not, AT(no_generation_prompt), 0, 0, "a boolean"},
@@ -578,7 +583,7 @@ static const struct field fields[] = {
     SAMPLING("ignore_eos"),
     {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
     {"echo", BOTH, parse_echo, AT(echo), 0, 0, "a boolean"},
-    UNSUPPORTED("suffix", 0),
+    {"suffix", BOTH, parse_suffix, AT(suffix), 0, 0, "a string"},
     UNSUPPORTED("functions", 0),
     UNSUPPORTED("function_call", 0),
     UNSUPPORTED("audio", 0),
@@ -632,12 +637,30 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (r->best_of > r->n && r->stream)
         return err_set_code(err, 400, "invalid_value", "best_of",
                             "best_of above n cannot be streamed.");
+    if (r->suffix && (r->echo || !yyjson_is_str(r->prompt)))
+        return err_set_code(err, 400, "invalid_value", "suffix",
+                            "suffix needs a prompt that is one string, without echo.");
     if (r->echo && r->logprobs)
         r->n_prompt_top = MAX(r->n_prompt_top, r->n_top);
     if (r->n_top && !r->logprobs)
         return err_set_code(err, 400, "invalid_value", "top_logprobs",
                             "top_logprobs needs logprobs to be true.");
     return wants_check(r, err);
+}
+
+/* What is filled in ends with tokens that other texts may hold. */
+static int add_fim_ends(struct request *r, const struct api *a) {
+    const struct fim *f = &a->fim;
+    int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
+
+    if (!ids)
+        return -ENOMEM;
+    if (r->n_stop_ids)
+        memcpy(ids, r->stop_ids, r->n_stop_ids * sizeof(*ids));
+    for (uint32_t i = 0; i < f->n_ends && r->n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
+        ids[r->n_stop_ids++] = f->ends[i];
+    r->stop_ids = ids;
+    return 0;
 }
 
 static const struct field *find(const char *name, enum request_kind kind, size_t *index) {
@@ -674,6 +697,8 @@ static int parse_fields(struct request *r, const struct api *a, struct err *err)
         has_stream_options |= strcmp(f->name, "stream_options") == 0;
     }
     r->max_new = max_completion ? max_completion : r->max_new;
+    if (r->suffix && add_fim_ends(r, a) < 0)
+        return -ENOMEM;
     return check(r, has_stream_options, err);
 }
 
@@ -710,6 +735,23 @@ static int parse_anthropic(struct request *r, const struct api *a, bool count, y
     return r->prefill.data ? 0 : -ENOMEM;
 }
 
+/* Likewise from Ollama's. */
+static int parse_ollama(struct request *r, const struct api *a, bool generate, yyjson_doc *body,
+                        struct err *err) {
+    yyjson_doc *ours = NULL;
+    bool text = false, load = false;
+    int result = ollama_translate(a, body, generate, &ours, &text, &load, err);
+
+    yyjson_doc_free(body);
+    if (result == 0)
+        result = request_parse_doc(r, a, text ? REQUEST_COMPLETION : REQUEST_CHAT, ours, err);
+    if (result == 0)
+        r->load_only = load;
+    if (result == 0 && text && !r->max_new)
+        r->max_new = INT32_MAX; /* all that is left, unlike OpenAI's 16 */
+    return result;
+}
+
 int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
                   size_t len, struct err *err) {
     yyjson_doc *doc = NULL;
@@ -717,6 +759,8 @@ int request_parse(struct request *r, const struct api *a, enum request_kind kind
 
     if (result == 0 && kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
         return parse_anthropic(r, a, kind == REQUEST_ANTHROPIC_COUNT, doc, err);
+    if (result == 0 && kind & (REQUEST_OLLAMA | REQUEST_OLLAMA_GENERATE))
+        return parse_ollama(r, a, kind == REQUEST_OLLAMA_GENERATE, doc, err);
     return result < 0 ? result : request_parse_doc(r, a, kind, doc, err);
 }
 
@@ -726,8 +770,8 @@ void request_drop_body(struct request *r) {
     r->doc = NULL;
     r->choice.function = r->choice.allowed = NULL;
     r->form = (struct request_form){0};
-    r->messages = r->tools = r->kwargs = r->prompt = r->tokens = r->reasoning_effort = r->expected =
-        r->response_format = NULL;
+    r->messages = r->tools = r->kwargs = r->prompt = r->suffix = r->tokens = r->reasoning_effort =
+        r->expected = r->response_format = NULL;
 }
 
 void request_deinit(struct request *r) {

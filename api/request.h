@@ -32,6 +32,8 @@ enum request_kind {
     /* Translated into a chat, and REQUEST_CHAT then. */
     REQUEST_ANTHROPIC = 16,
     REQUEST_ANTHROPIC_COUNT = 32,
+    REQUEST_OLLAMA = 256,
+    REQUEST_OLLAMA_GENERATE = 512, /* a chat or a completion */
     REQUEST_RESPONSES = 128,
     REQUEST_EMBEDDING = 64,
 };
@@ -62,6 +64,8 @@ struct request {
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
+    bool load_only; /* no answer is wanted, only that the model is there */
+    enum request_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */
@@ -88,7 +92,7 @@ struct request {
     struct str prediction;        /* likewise: token ids of the output that is expected */
     struct str prefill;           /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once request_drop_body() was called. */
-    yyjson_val *messages, *tools, *kwargs, *prompt, *tokens, *reasoning_effort, *expected,
+    yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
         *response_format;
 };
 

@@ -115,8 +115,9 @@ static void send_head(struct call *c, int status, const char *type, ssize_t len,
             c->id, (long long)(now - c->started_ns) / 1000000);
     put_retry(c, status, head, &n);
     if (c->route && !c->route->open && status != 401)
-        n += tenant_put_headers(tenants_get(&c->api->tenants, c->tenant), c->dialect, now, head + n,
-                                HEAD_MAX - n);
+        n += tenant_put_headers(tenants_get(&c->api->tenants, c->tenant),
+                                c->dialect == DIALECT_ANTHROPIC ? c->dialect : DIALECT_OPENAI, now,
+                                head + n, HEAD_MAX - n);
     put(head, &n, "%s", more);
     if (c->conn->close_after)
         put(head, &n, "Connection: close\r\n");
@@ -200,6 +201,12 @@ static void put_anthropic_error(struct json *j, const struct err *err, const str
     json_close(j, '}');
 }
 
+static void put_ollama_error(struct json *j, const struct err *err) {
+    json_open(j, '{');
+    json_put_string(j, "error", err->message);
+    json_close(j, '}');
+}
+
 /* Appends the error object as @c's client knows it. */
 static int put_error(struct call *c, struct buf *out, const struct err *err) {
     struct json j;
@@ -208,6 +215,8 @@ static int put_error(struct call *c, struct buf *out, const struct err *err) {
     json_begin(&j, out);
     if (c->dialect == DIALECT_ANTHROPIC)
         put_anthropic_error(&j, err, c);
+    else if (c->dialect == DIALECT_OLLAMA)
+        put_ollama_error(&j, err);
     else
         put_openai_error(&j, err);
     return j.error;
@@ -250,7 +259,9 @@ void respond_errno(struct call *c, int error) {
 
 void respond_stream(struct call *c) {
     c->stream = true;
-    send_head(c, 200, "text/event-stream; charset=utf-8", -1, "");
+    send_head(c, 200,
+              c->dialect == DIALECT_OLLAMA ? RESPOND_LINES : "text/event-stream; charset=utf-8", -1,
+              "");
 }
 
 /* One piece of the body; the chunk's size and data go into the same write. */
@@ -275,7 +286,9 @@ static int send_piece(struct call *c, const char *before, const void *data, size
 }
 
 void respond_event(struct call *c, const char *json, size_t len) {
-    if (send_piece(c, "data: ", json, len, "\n\n") < 0 && c->conn)
+    bool line = c->dialect == DIALECT_OLLAMA;
+
+    if (send_piece(c, line ? "" : "data: ", json, len, line ? "\n" : "\n\n") < 0 && c->conn)
         conn_break(c->conn);
 }
 

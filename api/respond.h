@@ -9,6 +9,7 @@
 #include "base/buf.h"
 
 #define RESPOND_JSON "application/json"
+#define RESPOND_LINES "application/x-ndjson"
 
 /* A whole answer; ends the call. @type NULL: no body. */
 void respond(struct call *c, int status, const char *type, const void *data, size_t len);
@@ -19,7 +20,8 @@ void respond_error(struct call *c, const struct err *err);
 /* For an -errno without text: 500 or 503. */
 void respond_errno(struct call *c, int error);
 
-/* A stream of events: begin, then events and comments, then end (which ends the call). */
+/* A stream of events: begin, then events and comments, then end (which ends the call). Ollama's clients
+ * get lines instead. */
 void respond_stream(struct call *c);
 void respond_event(struct call *c, const char *json, size_t len);
 /* With an "event:" line. */

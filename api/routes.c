@@ -34,6 +34,13 @@ static const struct route routes[] = {
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
     {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
     {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
+    {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
+    {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
+    {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
+    {"/api/ps", HTTP_GET, false, false, ollama_ps_serve},
+    {"/api/show", HTTP_POST, false, false, ollama_show_serve},
+    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
+    {"/api/version", HTTP_GET, true, false, ollama_version_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
 };
@@ -124,7 +131,10 @@ static int check_body(struct call *c, const struct http *h, struct err *err) {
     size_t n = type ? strcspn(type, "; \t") : 0;
     bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
                 (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
-    if (type && !json)
+    /* curl -d says so where nobody tells it otherwise; a browser would name its origin. */
+    bool curl = c->dialect == DIALECT_OLLAMA && n == 33 && !http_header(h, "origin", NULL) &&
+                strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
+    if (type && !json && !curl)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
                             "The request body must be application/json.");
     return 0;
@@ -152,6 +162,8 @@ static enum dialect dialect_of(const char *path, const struct http *h) {
         return DIALECT_ANTHROPIC;
     if (strncmp(path, "/v1/responses", 13) == 0)
         return DIALECT_RESPONSES;
+    if (strncmp(path, "/api/", 5) == 0)
+        return DIALECT_OLLAMA;
     return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
 }
 

@@ -175,6 +175,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     a->opts = *opts;
     a->model = model;
     family_init(&a->family, model);
+    fim_init(&a->fim, model->tokenizer);
     a->port = port;
     a->clock = clock;
     list_init(&a->listeners);

@@ -144,8 +144,9 @@ int wants_guided(struct request *r, const char *field, yyjson_val *v, struct err
         return set_object(r, field, v, err);
     if (yyjson_is_str(v) && yyjson_get_len(v) == 0)
         return 0;
-    return strcmp(field, "guided_regex") == 0 ? set_string(r, "regex", field, v, err)
-                                              : set_grammar(r, field, v, err);
+    return strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0
+               ? set_string(r, "regex", field, v, err)
+               : set_grammar(r, field, v, err);
 }
 
 /* ---- tools ---- */

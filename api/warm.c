@@ -45,8 +45,8 @@ struct warm {
 /* ---- taking ---- */
 
 static bool has_form(const struct answer *a) {
-    return a->form->kind == REQUEST_CHAT || a->form->kind == REQUEST_ANTHROPIC ||
-           a->form->kind == REQUEST_RESPONSES;
+    return a->form->kind == REQUEST_CHAT || a->form->kind == REQUEST_OLLAMA ||
+           a->form->kind == REQUEST_ANTHROPIC || a->form->kind == REQUEST_RESPONSES;
 }
 
 bool warm_keeps(const struct answer *a) {
@@ -99,7 +99,7 @@ struct warm *warm_take(struct answer *a) {
         !all_complete(g->split) || !(w = calloc(1, sizeof(*w))))
         return NULL;
     w->anthropic = a->form->kind == REQUEST_ANTHROPIC;
-    w->parts = a->form->kind != REQUEST_CHAT;
+    w->parts = a->form->kind != REQUEST_CHAT && a->form->kind != REQUEST_OLLAMA;
     w->thoughts = sends_thoughts(from->r.messages, w->parts);
     w->work = (struct work){
         .api = from->api, .kind = from->kind, .r = from->r, .max_tokens = from->max_tokens};

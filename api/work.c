@@ -267,8 +267,11 @@ static int tokenise(struct work *w, uint32_t i) {
     if (!w->chat && !w->r.no_special_tokens)
         flags |= TOKENIZE_BOS;
     p->tokens.max = w->max_tokens;
-    int r = tokenizer_encode(w->api->model->tokenizer, p->text, p->len, flags, p->user, p->n_user,
-                             &p->tokens);
+    int r = w->r.suffix
+                ? fim_encode(&w->api->fim, w->api->model->tokenizer, p->text, p->len,
+                             yyjson_get_str(w->r.suffix), yyjson_get_len(w->r.suffix), &p->tokens)
+                : tokenizer_encode(w->api->model->tokenizer, p->text, p->len, flags, p->user,
+                                   p->n_user, &p->tokens);
     if (r == -EMSGSIZE)
         return err_set_code(&w->err, 400, "context_length_exceeded", work_place(w, i).s,
                             "The prompt has more than %u tokens, far more than the model's maximum "

@@ -51,6 +51,7 @@ struct front {
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
     char url[300], recipe[400];     /* recipe: of the worker */
+    char arch[64];                  /* of the model */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     uint32_t n_inherited;
     int disk_fd; /* of the disk tier; -1: there is none */
@@ -404,6 +405,7 @@ static int check_kind(const struct gguf *g, struct err *err) {
 }
 
 static int open_model(struct front *f, struct err *err) {
+    struct gguf_str arch = {"", 0};
     int r = gguf_open(&f->file, f->config.model, err);
 
     if (r == 0)
@@ -421,6 +423,8 @@ static int open_model(struct front *f, struct err *err) {
         *f->config.model_name ? strdup(f->config.model_name) : name_of_file(f->config.model);
     if (!f->model_name)
         return -ENOMEM;
+    gguf_string(f->file, "general.architecture", &arch);
+    snprintf(f->arch, sizeof(f->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
     f->model = (struct api_model){
         .id = f->model_name,
         .aliases = f->aliases,
@@ -431,6 +435,8 @@ static int open_model(struct front *f, struct err *err) {
         .n_vocab = tokenizer_n_vocab(f->tokenizer),
         .created_unix = time(NULL),
         .pools_mean = pools_mean(f->file),
+        .arch = f->arch,
+        .n_bytes = gguf_bytes(f->file),
     };
     return 0;
 }

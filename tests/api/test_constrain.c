@@ -106,6 +106,8 @@ Test(constrain, every_form_of_text_becomes_a_grammar) {
          "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"guided_grammar\"}"},
         {"\"grammar\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"grammar\"}"},
         {"\"grammar\":\"\"", ""},
+        {"\"regex\":\"a?\"", "{\"regex\":\"a?\",\"param\":\"regex\"}"},
+        {"\"ebnf\":\"root ::= [0-9]\"", "{\"ebnf\":\"root ::= [0-9]\",\"param\":\"ebnf\"}"},
         {"\"guided_grammar\":\"start: /[0-9]/\"",
          "{\"lark\":\"start: /[0-9]/\",\"param\":\"guided_grammar\"}"},
     };

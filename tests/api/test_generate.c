@@ -183,6 +183,32 @@ Test(chat, choices_are_told_apart) {
     world_stop(&w);
 }
 
+/* What other services call the same. */
+Test(parameters, other_names) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    world_ask(&w, TEXT, "{\"prompt\":\"a\",\"n_predict\":3,\"repeat_penalty\":1.5}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(w.port.r[0].m.max_new, 3);
+    cr_expect_eq(w.port.r[0].m.sampling.repetition_penalty, 1.5);
+    reply_deinit(&r);
+    world_ask(&w, CHAT,
+              "{" HI ",\"n_predict\":-1,\"reasoning\":{\"max_tokens\":5,\"exclude\":true}}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_gt(w.port.r[1].m.max_new, 3);
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI ",\"reasoning\":{\"enabled\":3}}", &r);
+    cr_expect(r.status == 400 && strstr(r.body.data, "reasoning.enabled"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, CHAT, "{" HI ",\"thinking\":{\"type\":\"x\"}}", &r);
+    cr_expect(r.status == 400 && strstr(r.body.data, "\"param\":\"thinking\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* ---- text ---- */
 
 Test(text, a_stop_string_across_tokens_is_never_sent) {

@@ -20,9 +20,7 @@ static void write_char(char out[4], int byte) {
         sprintf(out, "%c%c", (char)(0xC0 | c >> 6), (char)(0x80 | (c & 63)));
 }
 
-struct tokenizer *tiny_tokenizer(void) {
-    static const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
-    static const char *const late[] = {"<tool_call>", "</tool_call>", "<|junk|>"};
+static struct tokenizer *make(const char *const special[3], const char *const late[3]) {
     static const char *const merges[] = {"a b"};
     struct gguf_writer w;
     char text[256][4], path[64];
@@ -61,6 +59,16 @@ struct tokenizer *tiny_tokenizer(void) {
     cr_assert_eq(tokenizer_new(&t, g, &err), 0, "%s", err.message);
     gguf_free(g);
     return t;
+}
+
+struct tokenizer *tiny_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<|endoftext|>"},
+                (const char *const[]){"<tool_call>", "</tool_call>", "<|junk|>"});
+}
+
+struct tokenizer *tiny_fim_tokenizer(void) {
+    return make((const char *const[]){"<|im_start|>", "<|im_end|>", "<fim_pad>"},
+                (const char *const[]){"<fim_prefix>", "<fim_suffix>", "<fim_middle>"});
 }
 
 struct template *tiny_template(void) {

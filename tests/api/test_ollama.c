@@ -1,0 +1,328 @@
+/* Ollama's API: what its requests become, its lines, and what it tells about the model. */
+
+#include <criterion/criterion.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include "stream.h"
+#include "tiny.h"
+
+#define OCHAT "/api/chat"
+#define OGEN "/api/generate"
+#define ME "\"model\":\"tiny\""
+
+static const char source[] =
+    "{%- if tools -%}{%- for t in tools -%}{{ t.function.name }}{%- endfor -%}{%- endif -%}"
+    "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+    "{%- for c in m.tool_calls or [] -%}"
+    "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
+    "{%- endfor -%}<|im_end|>\n{%- endfor -%}<|im_start|>assistant\n"
+    "{%- if enable_thinking is defined and not enable_thinking -%}<think></think>{%- endif -%}";
+
+static void started(struct world *w) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    world_init(w);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    cr_assert_eq(template_new(&t, source, sizeof(source) - 1, &err), 0, "%s", err.message);
+    w->model.template = t;
+    w->model.template_source = source;
+    w->model.template_len = sizeof(source) - 1;
+    w->model.n_vocab = TINY_ALL;
+    w->model.max_context = 16384;
+    world_start(w);
+}
+
+/* Times become X. */
+static void normalise(struct buf *b) {
+    static const char *const keys[] = {"\"created_at\":\"", "_duration\":", "\"id\":\""};
+    struct buf out = {.max = 1 << 20};
+
+    for (size_t i = 0; i < b->len;) {
+        size_t n = 0;
+
+        for (size_t k = 0; k < ARRAY_SIZE(keys) && !n; k++)
+            if (strncmp(b->data + i, keys[k], strlen(keys[k])) == 0)
+                n = strlen(keys[k]);
+        buf_add(&out, b->data + i, n ? n : 1);
+        i += n ? n : 1;
+        if (n) {
+            buf_add_char(&out, 'X');
+            while (i < b->len && (isalnum((unsigned char)b->data[i]) || strchr("-:._", b->data[i])))
+                i++;
+        }
+    }
+    buf_deinit(b);
+    *b = out;
+}
+
+static void expect_body(struct reply *r, int status, const char *want) {
+    normalise(&r->body);
+    cr_expect_eq(r->status, status, "%d %s", r->status, r->body.data);
+    cr_expect_str_eq(r->body.data ? r->body.data : "", want, "%s\nwanted\n%s", r->body.data, want);
+    reply_deinit(r);
+}
+
+static const char *prompt_of(const struct fake_request *r) {
+    static char out[4096];
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < r->m.n_prompt && n + 1 < sizeof(out); i++)
+        out[n++] = r->tokens[i] < 256 ? (char)r->tokens[i] : '|';
+    out[n] = 0;
+    return out;
+}
+
+#define LINE(more) "{\"model\":\"tiny\",\"created_at\":\"X\"," more "}\n"
+#define SAID(text)                                                                                 \
+    LINE("\"message\":{\"role\":\"assistant\",\"content\":\"" text "\"},\"done\":false")
+#define FIGURES(why, n_prompt, n)                                                                  \
+    "\"done\":true,\"done_reason\":\"" why                                                         \
+    "\",\"total_duration\":X,\"load_duration\":X,\"prompt_eval_count\":" n_prompt                  \
+    ",\"prompt_eval_duration\":X,\"eval_count\":" n ",\"eval_duration\":X"
+
+Test(ollama, a_chat_is_lines) {
+    struct world w;
+    struct reply r;
+    char type[80];
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, OCHAT, "{" ME "," HI "}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "<think>a</think>Hi.");
+    world_turns(&w, 4);
+    fake_finish(&w.port, 0, FINISH_LENGTH);
+    world_receive(&w, fd, &r);
+    cr_expect_str_eq(reply_header(&r, "Content-Type", type, sizeof(type)), "application/x-ndjson");
+    expect_body(&r, 200,
+                LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\",\"thinking\":\"a\"},"
+                     "\"done\":false") SAID("Hi.")
+                    LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\"}," FIGURES(
+                        "length", "19", "19")));
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"     \
+    "\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}}]"
+#define CALL "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>"
+#define TOLD                                                                                       \
+    "\"tool_calls\":[{\"id\":\"X\",\"function\":{\"index\":0,\"name\":\"f\",\"arguments\":{\"a\":" \
+    " 1}}}]"
+
+Test(ollama, calls_have_objects) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "So" CALL;
+    world_ask(&w, OCHAT, "{" ME ",\"stream\":false," HI "," TOOLS "}", &r);
+    cr_expect(strstr(r.body.data, "\"content\":\"So\",\"tool_calls\":[{"), "%s", r.body.data);
+    normalise(&r.body);
+    cr_expect(strstr(r.body.data, TOLD), "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, OCHAT, "{" ME "," HI "," TOOLS "}", &r);
+    normalise(&r.body);
+    cr_expect(strstr(r.body.data, LINE("\"message\":{\"role\":\"assistant\",\"content\":\"\"," TOLD
+                                       "},\"done\":false")),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(ollama, a_conversation_with_calls_is_rendered) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    world_ask(&w, OCHAT,
+              "{" ME ",\"think\":false,\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+              "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"tool_calls\":[{"
+              "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]},{\"role\":\"tool\","
+              "\"tool_name\":\"f\",\"content\":\"2\"}]," TOOLS "}",
+              &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_str_eq(prompt_of(&w.port.r[0]),
+                     "f|system\nS||user\nhi||assistant\n|f {\"a\": 1}|||tool\n2||assistant"
+                     "<think></think>");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(ollama, options_are_parameters) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    world_ask(&w, OGEN,
+              "{" ME
+              ",\"prompt\":\"hi\",\"system\":\"S\",\"keep_alive\":\"5m\",\"format\":\"json\","
+              "\"options\":{\"num_predict\":7,\"temperature\":0,\"top_k\":3,\"seed\":5,\"stop\":["
+              "\"x\"],\"repeat_penalty\":1.5,\"num_ctx\":4096}}",
+              &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    const struct submit *m = &w.port.r[0].m;
+    cr_expect_eq(m->max_new, 7);
+    cr_expect_eq(m->sampling.temperature, 0);
+    cr_expect_eq(m->sampling.top_k, 3);
+    cr_expect_float_eq(m->sampling.top_p, 0.9, 1e-6);
+    cr_expect_float_eq(m->sampling.repetition_penalty, 1.5, 1e-6);
+    cr_expect_eq(m->seed, 5);
+    cr_expect(strstr(w.port.r[0].grammar, "json_object"), "%s", w.port.r[0].grammar);
+    cr_expect_str_eq(prompt_of(&w.port.r[0]), "|system\nS||user\nhi||assistant");
+    reply_deinit(&r);
+    world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":-1}}", &r);
+    m = &w.port.r[1].m;
+    cr_expect_gt(m->max_new, 1000);
+    cr_expect_float_eq(m->sampling.temperature, 0.8, 1e-6);
+    cr_expect_eq(m->sampling.top_k, 40);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(ollama, generate_without_a_template) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ok";
+    world_ask(&w, OGEN, "{" ME ",\"prompt\":\"hi\",\"raw\":true,\"stream\":false}", &r);
+    cr_expect_str_eq(prompt_of(&w.port.r[0]), "hi");
+    cr_expect_gt(w.port.r[0].m.max_new, 1000);
+    expect_body(&r, 200,
+                "{\"model\":\"tiny\",\"created_at\":\"X\",\"response\":\"ok\"," FIGURES("stop", "2",
+                                                                                        "2") "}");
+    world_stop(&w);
+}
+
+Test(ollama, nothing_to_say_is_a_load) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, OGEN, "{\"model\":\"tiny:latest\"}", &r);
+    expect_body(
+        &r, 200,
+        "{\"model\":\"tiny\",\"created_at\":\"X\",\"response\":\"\",\"done_reason\":\"load\","
+        "\"done\":true}");
+    world_ask(&w, OCHAT, "{" ME ",\"messages\":[]}", &r);
+    expect_body(&r, 200,
+                "{\"model\":\"tiny\",\"created_at\":\"X\",\"message\":{\"role\":\"assistant\","
+                "\"content\":\"\"},\"done_reason\":\"load\",\"done\":true}");
+    cr_expect_eq(w.port.n, 0);
+    world_stop(&w);
+}
+
+Test(ollama, errors_are_a_string) {
+    static const struct {
+        const char *path, *body, *error;
+        int status;
+    } table[] = {
+        {OCHAT, "{\"model\":\"x\",\"messages\":[]}", "model 'x' not found", 404},
+        {OCHAT, "{\"messages\":[]}", "model must be a string", 400},
+        {OCHAT, "{" ME ",\"messages\":[1]}", "messages must be an array of objects", 400},
+        {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
+         "this model cannot see images", 400},
+        {OCHAT, "{" ME "," HI ",\"format\":7}", "format must be \\\"json\\\" or a JSON schema",
+         400},
+        {OCHAT, "{" ME "," HI ",\"think\":7}",
+         "think must be a boolean, \\\"low\\\", \\\"medium\\\" or \\\"high\\\"", 400},
+        {OCHAT, "{" ME "," HI ",\"stream\":1}", "stream must be a boolean", 400},
+        {OCHAT, "{" ME "," HI ",\"options\":[]}", "options must be an object", 400},
+        {OGEN, "{" ME ",\"prompt\":\"a\",\"template\":\"b\"}", "template is not supported here",
+         400},
+        {OGEN, "{" ME ",\"prompt\":\"a\",\"suffix\":\"b\"}",
+         "This model has no tokens for filling in the middle.", 400},
+        {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
+        {"/api/pull", "{\"model\":\"x\"}", "model 'x' not found", 404},
+        {"/api/what", "{}", "There is no such path here.", 404},
+    };
+    struct world w;
+    struct reply r;
+    char want[200];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        world_ask(&w, table[i].path, table[i].body, &r);
+        snprintf(want, sizeof(want), "{\"error\":\"%s\"}", table[i].error);
+        expect_body(&r, table[i].status, want);
+    }
+    world_stop(&w);
+}
+
+Test(ollama, a_failure_in_a_stream_is_a_line) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, OCHAT, "{" ME "," HI "}");
+    world_turns(&w, 4);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "Hi");
+    world_turns(&w, 4);
+    fake_fail(&w.port, 0, 500, "broken");
+    world_receive(&w, fd, &r);
+    expect_body(&r, 200, SAID("Hi") "{\"error\":\"broken\"}\n");
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+#define MODEL                                                                                      \
+    "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":\"\",\"families\":[],"      \
+    "\"parameter_size\":\"\",\"quantization_level\":\"\"}"
+
+Test(ollama, the_model_is_told) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_get(&w, "/api/version", &r);
+    cr_expect(strstr(r.body.data, "{\"version\":\"0."), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/api/tags", &r);
+    cr_expect(strstr(r.body.data, "{\"models\":[{\"name\":\"tiny\",\"model\":\"tiny\",\"size\":"));
+    cr_expect(strstr(r.body.data, MODEL), "%s", r.body.data);
+    const char *digest = strstr(r.body.data, "\"digest\":\"");
+    cr_expect(digest && strspn(digest + 10, "0123456789abcdef") == 64, "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/api/ps", &r);
+    cr_expect(strstr(r.body.data, "\"context_length\":16384"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, "/api/show", "{\"name\":\"tiny:latest\"}", &r);
+    cr_expect(strstr(r.body.data, "\"unknown.context_length\":16384"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\",\"thinking\"]"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, "/api/pull", "{" ME "}", &r);
+    expect_body(&r, 200, "{\"status\":\"success\"}\n");
+    world_stop(&w);
+}
+
+/* As its documentation has it; what a browser sends for a page is still refused. */
+Test(ollama, curl_needs_no_content_type) {
+    static const char body[] = "{" ME "}";
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (int page = 0; page < 2; page++) {
+        int fd = world_connect(&w);
+
+        world_say(&w, fd,
+                  "POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/x-www-form-urlencoded\r\nContent-Length: %zu\r\n%s\r\n%s",
+                  sizeof(body) - 1, page ? "Origin: http://localhost\r\n" : "", body);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, page ? 415 : 200, "%d", r.status);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
