@@ -27,14 +27,17 @@
 #include "scheduler/retain.h"
 
 #include <assert.h>
+#include <math.h>
 #include "base/buggify.h"
 #include "scheduler/private.h"
 
 #define LONG_START_MS 15000.0 /* before a pause was seen */
 #define LONG_MIN_MS 500.0
 #define LONG_MAX_MS 60000.0
+#define SPARE_MS 5000.0 /* who comes back sooner after an answer is no person */
 #define QUANTILE 0.9
-#define FIRST 8 /* pauses of which each says much */
+#define FIRST 8      /* pauses of which each says much */
+#define FIRST_ANY 24 /* likewise of all programs' */
 #define LEARN_FIRST 1.4
 #define LEARN 0.35      /* by how much of itself the estimate moves */
 #define SLACK 1.25      /* kept longer than nine of ten pauses by this */
@@ -90,8 +93,8 @@ static struct pauses *pauses_of(struct retain *t, uint64_t program) {
 
 /* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where one in ten
  * is longer. */
-static void learn(struct pause *p, double ms) {
-    double gain = p->n_returned++ < FIRST ? LEARN_FIRST : LEARN;
+static void learn(struct pause *p, double ms, uint32_t first) {
+    double gain = p->n_returned++ < first ? LEARN_FIRST : LEARN;
 
     p->long_ms *= 1 + gain * (ms > p->long_ms ? QUANTILE : QUANTILE - 1);
     p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
@@ -106,8 +109,10 @@ void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64
     double ms = (double)(now - p->ended_ns) / 1e6;
     for (uint32_t i = 0; i < RETAIN_ENDS; i++)
         if (i == RETAIN_END_ANY || i == p->end) {
-            learn(&p->after[i], ms);
-            learn(&t->any.after[i], ms);
+            if (p->after[i].n_returned == 0)
+                p->after[i].long_ms = t->any.after[i].long_ms;
+            learn(&p->after[i], ms, FIRST);
+            learn(&t->any.after[i], ms, FIRST_ANY);
         }
     t->of_tenant[tenant].n_returned++;
     p->ended_ns = 0;
@@ -197,14 +202,14 @@ static bool drop_one(struct sched *s, int64_t now) {
     return true;
 }
 
-/* The shortest turn that was an answer. */
-static bool drop_answer(struct sched *s) {
+/* The shortest of those that are spare. */
+static bool drop_spare(struct sched *s) {
     struct retained *best = NULL;
 
     LIST_FOREACH(node, &s->retain.kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
 
-        if (k->end == RETAIN_END_ANSWER && (!best || k->n_tokens < best->n_tokens))
+        if (k->spare && (!best || k->n_tokens < best->n_tokens))
             best = k;
     }
     if (best)
@@ -212,21 +217,32 @@ static bool drop_answer(struct sched *s) {
     return best != NULL;
 }
 
-/* Room for the turn of @r that ends, in place of an answer, or of a shorter one of its tenant. */
+/* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its tenant. */
 static bool make_room(struct sched *s, const struct request *r, int64_t now) {
     while (!has_room(s, r)) {
         const struct retained *k = list_empty(&s->retain.kept) ? NULL : next_victim(s, now);
         bool shorter = k && k->tenant == r->turn.tenant && k->n_tokens < kv_seq_committed(r->seq);
 
-        if (!drop_answer(s) && !(shorter && drop_one(s, now)))
+        if (!drop_spare(s) && !(shorter && drop_one(s, now)))
             return false;
     }
     return true;
 }
 
+/* Nine of ten pauses are shorter: as far as little is known of the program's, those of all. After a call somebody comes
+ * back for certain, so there it is the longer of both. */
+static double long_pause_ms(const struct retain *t, const struct pauses *p, enum retain_end end) {
+    const struct pause *own = &p->after[end], *any = &t->any.after[end];
+    double known = MIN(own->n_returned, FIRST) / (double)FIRST;
+
+    double ms = known * own->long_ms + (1 - known) * any->long_ms;
+    return end == RETAIN_END_CALLS ? fmax(ms, own->long_ms) : ms;
+}
+
 /* Of a turn that ended at @since. */
-static int64_t until(const struct pauses *p, enum retain_end end, int64_t since) {
-    return since + (int64_t)(p->after[end].long_ms * SLACK * 1e6);
+static int64_t until(const struct retain *t, const struct pauses *p, enum retain_end end,
+                     int64_t since) {
+    return since + (int64_t)(long_pause_ms(t, p, end) * SLACK * 1e6);
 }
 
 bool retain_turn(struct sched *s, struct request *r, int64_t now) {
@@ -256,10 +272,11 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     k->program = r->program;
     k->turn = r->id;
     k->end = RETAIN_END_ANY;
+    k->spare = false;
     k->tenant = r->turn.tenant;
     k->n_tokens = kv_seq_committed(k->seq);
     k->since_ns = now;
-    k->until_ns = until(p, RETAIN_END_ANY, now);
+    k->until_ns = until(t, p, RETAIN_END_ANY, now);
     list_push_back(&t->kept, &k->link);
     return true;
 }
@@ -291,7 +308,8 @@ void retain_end(struct sched *s, const struct turn_end *m) {
     if (!k || k->end != RETAIN_END_ANY)
         return;
     k->end = end;
-    k->until_ns = until(p, end, k->since_ns);
+    k->until_ns = until(t, p, end, k->since_ns);
+    k->spare = end == RETAIN_END_ANSWER && long_pause_ms(t, p, end) > SPARE_MS;
     if (!comes_back(&p->after[end]))
         drop(t, k);
 }
@@ -383,7 +401,7 @@ void retain_begin(struct sched *s, int64_t now) {
     LIST_FOREACH(node, &s->retain.kept) {
         const struct retained *k = LIST_ENTRY(node, struct retained, link);
 
-        s->retain.spare_pages += k->end == RETAIN_END_ANSWER ? k->n_sole : 0;
+        s->retain.spare_pages += k->spare ? k->n_sole : 0;
     }
 }
 
@@ -424,9 +442,9 @@ static uint64_t need_of(struct sched *s, const struct request *r) {
            m.n_idle;
 }
 
-/* For the first that has waited a little, if it is a program's that is paused: answers are worth less than its turn. */
-static void drop_answers(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
-                         int64_t now) {
+/* For the first that has waited a little, also for a program that is paused: what is spare is worth less than its turn. */
+static void drop_spares(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
+                        int64_t now) {
     uint32_t i = 0;
 
     while (i < n && now - r[i]->since_ns < FORCE_PLAIN_NS)
@@ -434,7 +452,7 @@ static void drop_answers(struct sched *s, struct request *const *r, uint32_t n, 
     if (i == n || s->retain.spare_pages == 0)
         return;
     uint64_t need = promised + need_of(s, r[i]) + s->retain.growth_pages;
-    while (need > kv_pager_available(s->pager) && drop_answer(s))
+    while (need > kv_pager_available(s->pager) && drop_spare(s))
         ;
 }
 
@@ -444,7 +462,7 @@ void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, u
 
     if (list_empty(&s->retain.kept) || n == 0)
         return;
-    drop_answers(s, r, n, promised, now);
+    drop_spares(s, r, n, promised, now);
     while (s->plan.n_running > 0 && i < n && !has_waited(s, r[i], now))
         i++;
     while (i < n && promised + need_of(s, r[i]) > kv_pager_available(s->pager) && drop_one(s, now))

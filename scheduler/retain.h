@@ -23,6 +23,7 @@ struct retained {
     uint64_t program, turn; /* turn: id of the request */
     uint16_t tenant;
     uint8_t end;               /* enum retain_end */
+    bool spare;                /* it was an answer, and what comes after it is not expected soon */
     uint32_t n_tokens, n_sole; /* n_sole: pages of it that nobody else had */
     int64_t since_ns, until_ns;
 };
@@ -49,7 +50,7 @@ struct retain {
         float growth;                 /* tokens that a turn has more than the one before */
     } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones keeps nothing */
     uint64_t growth_pages;            /* that programs which run or are kept will soon want */
-    uint64_t spare_pages;             /* kept after answers */
+    uint64_t spare_pages;             /* of those that are spare */
     bool off;
 };
 
