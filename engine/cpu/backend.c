@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "engine/quant.h"
 
 enum { HUGE = 2 << 20, BLOCK = 64 << 20 };
@@ -101,6 +102,17 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
     }
 }
 
+/* What was packed need not stay in memory twice: the pages go back to the file, which the system keeps cached as
+ * long as there is room. Whoever reads them again (a tied embedding) gets them from there. */
+static void forget(const struct tensor *t) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = round_up((uintptr_t)t->data, page);
+    uintptr_t to = ((uintptr_t)t->data + t->n_bytes) / page * page;
+
+    if (from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 /* Room for the tiles of the widest input of each kind. */
 static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     uint32_t n = (uint32_t)round_up(MAX(b->max_rows, b->max_wants), TILE_MAX);
@@ -130,6 +142,7 @@ static int load_mat(struct be *b, struct weights *w, const struct op_tensors *t,
     m->bias = w->bias[i];
     struct pack_run run = {.m = m, .t = t->w[i]};
     pool_run(b->pool, pack_panels, &run);
+    forget(t->w[i]);
     w->n_mats = i + 1;
     w->acts |= 1u << panel_infos[m->format].acts;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
@@ -153,6 +166,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct op_ten
     }
     struct pack_experts run = {w->expert, t->w[which], which, n * plan.n_panels, 0};
     pool_run(b->pool, pack_expert_panels, &run);
+    forget(t->w[which]);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 

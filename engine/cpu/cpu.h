@@ -169,6 +169,8 @@ struct cpu_kernels {
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
     /* h = silu(g) u */
     void (*silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+    /* acc = fma(w, x, acc) */
+    void (*add_scaled)(float *acc, const float *x, float w, uint32_t n);
     /* Writes the key and value of a position into its page: @slot is the position inside the page. */
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);

@@ -1,7 +1,6 @@
 #include "engine/cpu/state.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 #include "engine/experts.h"
@@ -215,13 +214,8 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     float *acc = b->row + thread * b->row_width, *x = b->act[ACT_X] + row * b->act_width[ACT_X];
 
     memset(acc, 0, n * sizeof(*acc));
-    for (uint32_t p = row * used; p < (row + 1) * used; p++) {
-        const float *out = e->out + (size_t)e->place[p] * n;
-        float weight = e->pick[p].weight;
-
-        for (uint32_t i = 0; i < n; i++)
-            acc[i] = fmaf(weight, out[i], acc[i]);
-    }
+    for (uint32_t p = row * used; p < (row + 1) * used; p++)
+        b->kernels->add_scaled(acc, e->out + (size_t)e->place[p] * n, e->pick[p].weight, n);
     for (uint32_t i = 0; i < n; i++)
         x[i] += acc[i];
 }

@@ -15,6 +15,7 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .norm = CPU_NAME(rows_norm),
     .rope = CPU_NAME(rows_rope),
     .silu_mul = CPU_NAME(rows_silu_mul),
+    .add_scaled = CPU_NAME(rows_add_scaled),
     .kv_write = CPU_NAME(kv_write),
     .attend = CPU_NAME(attend),
     .attend_merge = CPU_NAME(attend_merge),

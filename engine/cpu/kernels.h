@@ -16,6 +16,7 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
 void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);
 
 void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                         const float *k, const float *val);

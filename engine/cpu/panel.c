@@ -43,21 +43,43 @@ static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
 }
 
-/* The three ways to store value @k (inside the block) of row @lane. */
-static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
-    q[k / 4 * 64 + lane * 4 + k % 4] = (uint8_t)v;
+/* Eight bytes at a time, for a model of many gigabytes is packed at every start: of eight values, the first in
+ * the lowest byte. */
+static uint64_t get_u64(const uint8_t *p) {
+    uint64_t v;
+
+    memcpy(&v, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
 }
 
-static void put4(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
-    q[k / 8 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (4 * (k / 4 % 2)));
+#define EIGHT(byte) (0x0101010101010101u * (byte))
+
+static void or_u32(uint8_t *p, uint32_t v) {
+    for (int i = 0; i < 4; i++)
+        p[i] |= (uint8_t)(v >> (8 * i));
 }
 
-static void put2(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
-    q[k / 16 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (2 * (k / 4 % 4)));
+/* The ways to store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a zeroed panel. */
+static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
+    or_u32(q + k / 4 * 64 + lane * 4, (uint32_t)v);
+    or_u32(q + k / 4 * 64 + lane * 4 + 64, (uint32_t)(v >> 32));
 }
 
-static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
-    q[k / 32 * 64 + lane * 4 + k % 4] |= (uint8_t)(v << (k / 4 % 8));
+static void put4(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
+    or_u32(q + k / 8 * 64 + lane * 4, (uint32_t)v | (uint32_t)(v >> 32) << 4);
+}
+
+static void put2(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
+    or_u32(q + k / 16 * 64 + lane * 4, ((uint32_t)v | (uint32_t)(v >> 32) << 2)
+                                           << (4 * (k / 8 % 2)));
+}
+
+static void put1(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
+    or_u32(q + k / 32 * 64 + lane * 4, ((uint32_t)v | (uint32_t)(v >> 32) << 1)
+                                           << (2 * (k / 8 % 4)));
 }
 
 /* Minimum @s of 16 lanes: two of a lane side by side. */
@@ -74,10 +96,10 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
         quant_k4_scale(p + 4, s, &scale, &min);
         meta[16 * s + lane] = scale;
         put_min(meta + 128, lane, s, min);
-        for (uint32_t l = 0; l < 32; l++) {
-            put4(q, lane, 32 * s + l, (qs[32 * (s / 2) + l] >> (4 * (s % 2))) & 15);
+        for (uint32_t l = 0; l < 32; l += 8) {
+            put4(q, lane, 32 * s + l, get_u64(qs + 32 * (s / 2) + l) >> (4 * (s % 2)) & EIGHT(15));
             if (high)
-                put1(q + 2048, lane, 32 * s + l, (high[l] >> s) & 1);
+                put1(q + 2048, lane, 32 * s + l, get_u64(high + l) >> s & EIGHT(1));
         }
     }
     put_half(meta + 256, lane, get_u16(p));
@@ -92,18 +114,18 @@ static void pack_q5k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     pack_k45(p, p + 16, p + 48, lane, q, meta);
 }
 
-static void put_q6k(uint8_t *q, uint32_t lane, uint32_t k, uint32_t v) {
-    put4(q, lane, k, v & 15);
-    put2(q + 2048, lane, k, v >> 4);
+static void put_q6k(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
+    put4(q, lane, k, v & EIGHT(15));
+    put2(q + 2048, lane, k, v >> 4 & EIGHT(3));
 }
 
 static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 256; i++) {
+    for (uint32_t i = 0; i < 256; i += 8) {
         uint32_t half = i / 128, quarter = i / 32 % 4, l = i % 32;
-        uint32_t low = p[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2));
-        uint32_t high = p[128 + 32 * half + l] >> (2 * quarter);
+        uint64_t low = get_u64(p + 64 * half + 32 * (quarter % 2) + l) >> (4 * (quarter / 2));
+        uint64_t high = get_u64(p + 128 + 32 * half + l) >> (2 * quarter);
 
-        put_q6k(q, lane, i, (low & 15) | (high & 3) << 4);
+        put_q6k(q, lane, i, (low & EIGHT(15)) | (high & EIGHT(3)) << 4);
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = p[192 + s];
@@ -111,11 +133,13 @@ static void pack_q6k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
 }
 
 static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 256; i++) {
+    for (uint32_t i = 0; i < 256; i += 8) {
         uint32_t half = i / 128, pair = i / 32 % 4, l = i % 32;
-        uint32_t v = 32u + ((p[32 + 32 * half + l] >> (2 * pair)) & 3);
+        uint64_t low = get_u64(p + 32 + 32 * half + l) >> (2 * pair) & EIGHT(3);
+        uint64_t high = get_u64(p + l) >> (4 * half + pair) & EIGHT(1);
 
-        put_q6k(q, lane, i, v - ((p[l] >> (4 * half + pair)) & 1 ? 0 : 4));
+        put_q6k(q, lane, i,
+                low + EIGHT(28) + 4 * high); /* 32, and 4 less where the bit is not set */
     }
     for (uint32_t s = 0; s < 16; s++)
         meta[16 * s + lane] = (uint8_t)quant_q3k_scale(p + 96, s);
@@ -123,8 +147,9 @@ static void pack_q3k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
 }
 
 static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 256; i++)
-        put2(q, lane, i, (p[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3);
+    for (uint32_t i = 0; i < 256; i += 8)
+        put2(q, lane, i,
+             get_u64(p + 16 + 32 * (i / 128) + i % 32) >> (2 * (i / 32 % 4)) & EIGHT(3));
     for (uint32_t s = 0; s < 16; s++) {
         meta[16 * s + lane] = p[s] & 15;
         put_min(meta + 256, lane, s, p[s] >> 4);
@@ -133,15 +158,18 @@ static void pack_q2k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     put_half(meta + 544, lane, get_u16(p + 82));
 }
 
+/* Values @i .. @i + 7 of the 16 bytes of nibbles of the 32-blocks. */
+static uint64_t nibbles(const uint8_t *qs, uint32_t i) {
+    return get_u64(qs + i % 16) >> (4 * (i / 16)) & EIGHT(15);
+}
+
 static void pack_iq4xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t b = 0; b < 8; b++) {
         int low = (p[4 + b / 2] >> (4 * (b % 2))) & 15, high = (get_u16(p + 2) >> (2 * b)) & 3;
 
         meta[16 * b + lane] = (uint8_t)((low | high << 4) - 32);
-        for (uint32_t j = 0; j < 16; j++) {
-            put4(q, lane, 32 * b + j, p[8 + 16 * b + j] & 15);
-            put4(q, lane, 32 * b + 16 + j, p[8 + 16 * b + j] >> 4);
-        }
+        for (uint32_t j = 0; j < 32; j += 8)
+            put4(q, lane, 32 * b + j, nibbles(p + 8 + 16 * b, j));
     }
     put_half(meta + 128, lane, get_u16(p));
 }
@@ -161,42 +189,43 @@ static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *me
 }
 
 static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i++)
-        put8(q, lane, i, p[2 + i] ^ 0x80u);
+    for (uint32_t i = 0; i < 32; i += 8)
+        put8(q, lane, i, get_u64(p + 2 + i) ^ EIGHT(0x80));
     put_half(meta, lane, get_u16(p));
 }
 
-/* Value @i of the 16 bytes of nibbles of the 32-blocks. */
-static uint32_t nibble(const uint8_t *qs, uint32_t i) {
-    return i < 16 ? qs[i] & 15u : (uint32_t)qs[i - 16] >> 4;
+/* Eight bits as bytes, the lowest first. */
+static uint64_t spread_bits(uint8_t bits) {
+    uint64_t v = 0;
+
+    for (int j = 0; j < 8; j++)
+        v |= (uint64_t)(bits >> j & 1) << (8 * j);
+    return v;
 }
 
 static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i++) {
-        uint32_t v = nibble(p + 6, i) | ((p[2 + i / 8] >> (i % 8)) & 1u) << 4;
-
-        put8(q, lane, i, v + 112); /* - 16 + 128 */
-    }
+    for (uint32_t i = 0; i < 32; i += 8) /* - 16 + 128 */
+        put8(q, lane, i, (nibbles(p + 6, i) | spread_bits(p[2 + i / 8]) << 4) + EIGHT(112));
     put_half(meta, lane, get_u16(p));
 }
 
 static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i++)
-        put8(q, lane, i, nibble(p + 8, i) | ((p[4 + i / 8] >> (i % 8)) & 1u) << 4);
+    for (uint32_t i = 0; i < 32; i += 8)
+        put8(q, lane, i, nibbles(p + 8, i) | spread_bits(p[4 + i / 8]) << 4);
     put_half(meta, lane, get_u16(p));
     put_half(meta + 32, lane, get_u16(p + 2));
 }
 
 /* Q4_0 and IQ4_NL. */
 static void pack_q4_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i++)
-        put4(q, lane, i, nibble(p + 2, i));
+    for (uint32_t i = 0; i < 32; i += 8)
+        put4(q, lane, i, nibbles(p + 2, i));
     put_half(meta, lane, get_u16(p));
 }
 
 static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i++)
-        put4(q, lane, i, nibble(p + 4, i));
+    for (uint32_t i = 0; i < 32; i += 8)
+        put4(q, lane, i, nibbles(p + 4, i));
     put_half(meta, lane, get_u16(p));
     put_half(meta + 32, lane, get_u16(p + 2));
 }

@@ -62,6 +62,15 @@ void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t 
     }
 }
 
+void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n) {
+    uint32_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(acc + i, vf_fma(vf_set1(w), vf_load(x + i), vf_load(acc + i)));
+    for (; i < n; i++)
+        acc[i] = fmaf(w, x[i], acc[i]);
+}
+
 /* 32 values as int8 with a half as scale. */
 static uint16_t quantize32(const float *x, int8_t *q) {
     vf most = vf_max(vf_abs(vf_load(x)), vf_abs(vf_load(x + LANES)));
