@@ -97,7 +97,7 @@ const struct option config_table[] = {
     UINT("engine", "kv-pages", kv_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", kv_memory, "0", 0, 4096 * GiB,
-         "KV memory of the cpu backend; 0: a quarter of the memory that is free."),
+         "KV memory; 0: a quarter of the memory that is free; cuda: all that the device has left."),
     SIZE("engine", "host-kv-memory", host_kv_memory, "0", 0, 4096 * GiB,
          "Memory of the machine for prefixes that a device has no room for; they come back faster "
          "than they are computed."),
@@ -108,7 +108,9 @@ const struct option config_table[] = {
     SIZE("engine", "kv-disk-size", kv_disk_size, "16G", 1 * MiB, 65536 * GiB,
          "Largest size of that file; the least recently used goes."),
     SIZE("engine", "draft-kv-memory", draft_kv_memory, "0", 0, 4096 * GiB,
-         "KV memory of the draft model; 0: a quarter of that of the model."),
+         "KV memory of the draft model; 0: a quarter of that of the model; cuda: a sixteenth of "
+         "what "
+         "the device has left."),
     CHOICE("engine", "kv-type", kv_type, "f16", "f16|q8_0", false, "Format of keys and values."),
     UINT("engine", "page-tokens", page_tokens, "32", 16, 64, "Tokens per page: 16, 32 or 64."),
     UINT("engine", "max-context", max_context, "0", 0, 100000000,

@@ -26,7 +26,8 @@
 #define STATS_NS 100000000     /* between two statistics */
 #define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
 #define WARM_UP_TOKENS 8u
-#define CPU_NICE 5 /* of threads that compute; those that compile come after them */
+#define CPU_NICE 5      /* of threads that compute; those that compile come after them */
+#define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 struct worker {
@@ -120,12 +121,13 @@ static int open_draft(struct worker *w, const struct msg_open *m, struct engine_
     o.n_pages = o.max_context = 0;
     o.host_kv_bytes = 0;
     o.kv_bytes = m->draft_kv_bytes;
+    o.device_share = m->draft_kv_guessed ? DRAFT_SHARE : 0;
     o.digest = o.fast = false;
     int r = check_tokens(w, err);
     return r < 0 ? r : engine_new(&w->draft, &o, err);
 }
 
-/* With fast the model takes all the memory it can make use of: the draft model comes before it. */
+/* The draft model comes first where the model takes all that a device has left. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     char backend[32], isa[32];
     struct engine_opts o = {
@@ -137,6 +139,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         .page_tokens = m->page_tokens,
         .kv_bytes = m->kv_bytes,
         .host_kv_bytes = m->host_kv_bytes,
+        .device_share = m->kv_guessed,
         .max_context = m->max_context,
         .max_rows = m->max_rows,
         .max_seqs = m->max_seqs,
@@ -150,12 +153,13 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
 
     copy_name(backend, sizeof(backend), m->backend);
     copy_name(isa, sizeof(isa), m->isa);
+    bool draft_first = m->fast || (m->kv_guessed && m->n_pages == 0);
     int r = tokenizer_new(&w->tokenizer, w->file, err);
-    if (r == 0 && m->fast)
+    if (r == 0 && draft_first)
         r = open_draft(w, m, o, err);
     if (r == 0)
         r = engine_new(&w->engine, &o, err);
-    return r < 0 || m->fast ? r : open_draft(w, m, o, err);
+    return r < 0 || draft_first ? r : open_draft(w, m, o, err);
 }
 
 /*

@@ -199,6 +199,8 @@ static void send_open(struct workers *w) {
         .host_kv_bytes = host_kv_bytes(w),
         .disk_bytes = w->opts.disk_fd >= 0 ? c->kv_disk_size : 0,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
+        .kv_guessed = c->kv_memory == 0,
+        .draft_kv_guessed = c->draft_kv_memory == 0,
         .no_retention = strcmp(c->retention, "off") == 0,
         .fast = strcmp(c->determinism, "fast") == 0,
     };

@@ -11,7 +11,7 @@
 
 #include "engine/engine.h"
 
-#define BACKEND_ABI 1u
+#define BACKEND_ABI 2u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 
@@ -134,6 +134,9 @@ struct be_ops {
     bool unproven; /* never checked on hardware: used only when asked for by name */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
+    /* Bytes that pages may take beside weights and all else, of what this device has free. NULL: not a device. */
+    int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
+                struct err *err);
     /* Copies page src to page dst (the whole page or its first n_tokens, as is easier). Called between steps.
      * Host backends see only COPY_D2D: their host pages are pages behind the others. NULL: batches with copies are
      * refused by assert. */

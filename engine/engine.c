@@ -18,7 +18,8 @@
 #include "engine/model.h"
 
 #define MAX_IN_FLIGHT 2u
-#define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
+#define PAGES_OF_DEVICE (1u << 20) /* what there is room for may be more than anybody can use */
+#define CONTEXT_LIMIT (1u << 26)   /* mathx: positions below 2^27 */
 
 struct flight {
     struct engine_batch batch; /* as the backend sees it */
@@ -98,6 +99,20 @@ static int size_page(struct engine *e, uint64_t *out, struct err *err) {
     return 0;
 }
 
+/* What a device has left, where nobody said how much. */
+static int take_room(struct engine *e, struct err *err) {
+    struct engine_opts *o = &e->opts;
+    uint64_t bytes;
+
+    if (o->n_pages || !o->device_share || !e->ops->room)
+        return 0;
+    int r = e->ops->room(&e->model.shape, o, &bytes, err);
+    if (r < 0)
+        return r;
+    o->kv_bytes = MIN(bytes / o->device_share, PAGES_OF_DEVICE * e->info.page_bytes);
+    return 0;
+}
+
 /* How many pages, and how long a sequence they can hold. */
 static int size_pages(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
@@ -105,6 +120,7 @@ static int size_pages(struct engine *e, struct err *err) {
     uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
     int r = size_page(e, &i->page_bytes, err);
 
+    r = r < 0 ? r : take_room(e, err);
     if (r < 0)
         return r;
     if (!o->n_pages)

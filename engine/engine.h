@@ -119,9 +119,11 @@ struct engine_opts {
     uint32_t n_pages;        /* 0: sized from kv_bytes */
     uint32_t page_tokens;    /* 16, 32 or 64 */
     uint64_t kv_bytes;       /* used when n_pages is 0 */
-    uint32_t n_host_pages;   /* 0: sized from host_kv_bytes, which may be 0 */
-    uint64_t host_kv_bytes;  /* host memory for pages that are not on the device */
-    uint32_t max_context;    /* 0: the model's, or what the pages hold if that is less */
+    uint32_t
+        device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
+    uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
+    uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
+    uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;

@@ -62,6 +62,8 @@ struct msg_open {
         no_sources;          /* bit i of no_sources: nothing comes from msg_draft_source[i] */
     uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
     uint64_t draft_kv_bytes, host_kv_bytes;
+    uint32_t kv_guessed,
+        draft_kv_guessed;  /* 0 or 1: nobody said how much, the bytes are for hosts */
     uint64_t disk_bytes;   /* of the file behind the shards; 0: there is none */
     uint32_t no_retention; /* likewise */
     uint32_t fast;         /* determinism = fast: 0 or 1 */

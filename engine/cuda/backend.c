@@ -108,6 +108,24 @@ static void read_environment(struct be *b) {
     b->shares = !(share && strcmp(share, "0") == 0);
 }
 
+static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
+                struct err *err) {
+    CLEANUP(freep) struct be *b = calloc(1, sizeof(*b));
+    struct engine_opts o = *opts;
+    int r = check_shape(shape, err);
+
+    if (!b || r < 0)
+        return b ? r : -ENOMEM;
+    o.max_context = o.max_context ? o.max_context : shape->max_context;
+    b->api = cuda_api();
+    b->shape = shape;
+    b->opts = &o;
+    b->page = page_shape_of(shape, &o);
+    b->memory_wait_ms = MEMORY_WAIT_MS;
+    r = find_device(b->api, &b->device, err);
+    return r < 0 ? r : cuda_memory_room(b, bytes, err);
+}
+
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
@@ -126,6 +144,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : upload_tables(b);
+        r = r < 0 ? r : cuda_trial(b, err);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->error);
     }
@@ -176,6 +195,7 @@ const struct be_ops weft_backend_cuda = {
     .unproven = true,
     .probe = probe,
     .page_bytes = page_bytes,
+    .room = room,
     .open = open_be,
     .close = close_be,
     .isa = isa,

@@ -157,6 +157,8 @@ int cuda_check(struct be *b, int error, const char *what);
 
 int cuda_memory_open(struct be *b, struct err *err);
 void cuda_memory_close(struct be *b);
+/* Bytes that pages may take, of a backend that is not open. */
+int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
 /* Bytes that the weights of the file will take. */
 uint64_t cuda_weight_bytes(const struct gguf *file);
 
@@ -191,6 +193,8 @@ int cuda_matmul_strict(struct be *b, const struct weights *w, const struct opera
 int broad_open(struct be *b);
 bool broad_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
 int broad_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* Whether the kernels compute what they should, at the end of open (trial.c): 0, or refused with the reason. */
+int cuda_trial(struct be *b, struct err *err);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
 
@@ -198,6 +202,8 @@ int cuda_matmul_allow(struct be *b);
 void fast_open(struct be *b);
 /* How much of the weights is copied. @n_free: what all the rest leaves; @widest: columns of activations. */
 void fast_fit(struct be *b, uint64_t n_free, size_t widest);
+/* Bytes that it could make use of. */
+uint64_t fast_wants(const struct be *b);
 /* After everything else has been allocated. */
 int fast_start(struct be *b);
 void fast_close(struct be *b);

@@ -81,6 +81,17 @@ void fast_open(struct be *b) {
     choose_sizes(f, b->opts->max_rows);
 }
 
+uint64_t fast_wants(const struct be *b) {
+    uint64_t sum = RESERVE_BYTES + FAST_WORKSPACE;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++) {
+        const struct tensor *t = gguf_tensor(b->opts->file, i);
+
+        sum += is_layer_matrix(t) ? copy_bytes(t->ne[1], t->ne[0]) : 0;
+    }
+    return sum;
+}
+
 #define SCALARS_BYTES 256u
 
 void fast_fit(struct be *b, uint64_t n_free, size_t widest) {

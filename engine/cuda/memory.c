@@ -329,3 +329,36 @@ int staging_send(struct be *b, struct staging *s, size_t from) {
         b->api->copy(s->device + from, s->host + from, s->used - from, CUDA_TO_DEVICE, b->stream),
         "cudaMemcpyAsync");
 }
+
+/* What is free when no more comes back of what another process had (wait_for_memory()). */
+static int settled_memory(struct be *b, size_t *n_free) {
+    size_t before = 0, n_total;
+
+    *n_free = 0;
+    for (uint32_t waited = 0; waited == 0 || (*n_free > before && waited < b->memory_wait_ms);
+         waited += 100) {
+        before = *n_free;
+        if (waited)
+            nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        if (cuda_check(b, b->api->memory(n_free, &n_total), "cudaMemGetInfo") < 0)
+            return -EIO;
+    }
+    return 0;
+}
+
+/* Of what is free beside weights, buffers and what fast would like, all but a twentieth. A model that does not fit even
+ * so is refused when it is opened, with the sum: there is always room for a page. */
+int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
+    size_t n_free;
+
+    add_activations(b);
+    add_attention(b);
+    add_steps(b);
+    add_rest(b);
+    if (settled_memory(b, &n_free) < 0)
+        return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
+    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);
+    rest -= b->opts->fast ? MIN(fast_wants(b), rest / 2) : 0;
+    *bytes = MAX(rest - rest / 20, b->shape->n_layer * page_layer_bytes(&b->page));
+    return 0;
+}

@@ -641,19 +641,6 @@ Test(cuda, memory_that_is_too_small_is_refused_with_the_sum) {
     unlink(path);
 }
 
-/* A worker that takes the place of another, whose memory comes back a moment later. */
-Test(cuda, memory_of_a_process_that_ends_is_waited_for) {
-    struct err err = {0};
-    char path[64];
-
-    small_model(path);
-    fake()->others = fake()->bytes - (1 << 20);
-    fake()->others_stay = 3;
-    cr_expect(try_all(path, &err) == 0, "%s", err.message);
-    cr_expect(fake()->n_live == 0 && fake()->others_stay == 0);
-    unlink(path);
-}
-
 Test(cuda, the_announced_memory_is_enough) {
     static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_Q5_0, TENSOR_F32};
     struct err err = {0};

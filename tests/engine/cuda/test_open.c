@@ -1,0 +1,164 @@
+/* What the backend does before a model is loaded: finds memory, and tries its kernels. */
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine/cuda/kernels.h"
+#include "engine/engine.h"
+#include "tests/engine/cuda/fake_api.h"
+#include "tests/support/tiny_model.h"
+
+static struct fake_cuda *fake(void) {
+    static struct fake_cuda *found;
+    char path[300];
+    ssize_t n = readlink("/proc/self/exe", path, 200);
+
+    if (found)
+        return found;
+    cr_assert(n > 0);
+    path[n] = 0;
+    strcpy(strrchr(path, '/'), "/weft-cuda.so");
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    cr_assert(lib != NULL, "%s", dlerror());
+    found = dlsym(lib, "fake_cuda");
+    cr_assert(found != NULL);
+    return found;
+}
+
+static void small_model(char path[64]) {
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 32,
+                           .max_context = 600};
+
+    tiny_model_temp(&m, path);
+}
+
+/* Opens and closes. @o: what is special. *n_pages: how many there were. */
+static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, struct err *err) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+
+    cr_assert(gguf_open(&file, path, err) == 0);
+    o.file = file;
+    o.backend = "cuda";
+    o.kv_bytes = 1 << 20;
+    o.page_tokens = 16;
+    o.max_rows = 256;
+    o.max_seqs = 2;
+    o.max_wants = 4;
+    int r = engine_new(&e, &o, err);
+    if (r == 0 && n_pages)
+        *n_pages = engine_info(e)->n_pages;
+    engine_free(e);
+    cr_expect(fake()->n_live == 0);
+    return r;
+}
+
+static uint32_t pages_with(const char *path, uint32_t share, bool fast) {
+    struct err err = {0};
+    uint32_t n = 0;
+
+    cr_assert(try_open(path, (struct engine_opts){.device_share = share, .fast = fast}, &n, &err) ==
+                  0,
+              "%s", err.message);
+    return n;
+}
+
+/* A worker that takes the place of another, whose memory comes back a moment later. */
+Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
+    struct err err = {0};
+    char path[64];
+
+    small_model(path);
+    fake()->others = fake()->bytes - (1 << 20);
+    fake()->others_stay = 3;
+    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
+    cr_expect(fake()->others_stay == 0);
+    unlink(path);
+}
+
+/* Where nobody says how much, keys and values get what the device has left; also beside a process that ends. */
+Test(cuda_open, pages_take_what_the_device_has_left) {
+    char path[64];
+
+    small_model(path);
+    fake()->bytes = 768 << 20;
+    uint32_t asked = pages_with(path, 0, false), all = pages_with(path, 1, false);
+    cr_expect(asked < all / 10, "%u of %u", asked, all);
+    cr_expect(fake()->peak_bytes > fake()->bytes / 4, "%zu", fake()->peak_bytes);
+    uint32_t part = pages_with(path, 16, false);
+    cr_expect(part + 1 >= all / 16 && part <= all / 16 + 1, "%u of %u", part, all);
+    fake()->others = 100 << 20;
+    fake()->others_stay = 1;
+    uint32_t again = pages_with(path, 1, false);
+    cr_expect(again == all, "what came back is used: %u of %u", again, all);
+    unlink(path);
+}
+
+static const char *broken_kernel;
+
+/* Spoils what a kernel is told. */
+static void spoil(const char *kernel, uint64_t number, void *args) {
+    struct matmul_args *m = args;
+
+    if (!broken_kernel || strcmp(kernel, broken_kernel) != 0)
+        return;
+    if (strncmp(kernel, "mat", 3) == 0)
+        m->m[0].bias = m->sums;
+    else
+        ((struct attend_args *)args)->scale *= 2;
+}
+
+/* Wrong kernels are found when the device is opened; matmul_broad is only left out. */
+Test(cuda_open, kernels_that_compute_something_else_are_refused) {
+    static const struct {
+        const char *kernel, *why;
+    } cases[] = {{"matmul_wide", "matmul_wide of"},
+                 {"matvec", "matvec and matmul_wide give other bits"},
+                 {"attend_64", "attention is off"},
+                 {"matmul_broad", ""},
+                 {NULL, ""}};
+    char path[64];
+
+    small_model(path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake()->on_launch = spoil;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err err = {0};
+
+        broken_kernel = cases[i].kernel;
+        int r = try_open(path, (struct engine_opts){0}, NULL, &err);
+        bool refused = r < 0, expected = cases[i].why[0] != 0;
+        cr_expect(refused == expected, "case %zu: %s", i, err.message);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "case %zu: %s", i, err.message);
+    }
+    unlink(path);
+}
+
+/* Every type of tensor, and both types of pages. */
+Test(cuda_open, what_is_right_is_not_refused) {
+    static const enum tensor_type types[] = {
+        TENSOR_F32,  TENSOR_BF16, TENSOR_Q4_0, TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
+        TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        struct tiny_model m = {.type = types[i], .n_layer = 1, .n_embd = 256, .n_ff = 256};
+        struct err err = {0};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        struct engine_opts o = {.kv_type = i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16};
+        cr_expect(try_open(path, o, NULL, &err) == 0, "%s: %s", tensor_format(types[i])->name,
+                  err.message);
+        unlink(path);
+    }
+}
