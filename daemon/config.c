@@ -107,6 +107,9 @@ const struct option config_table[] = {
         "are in it."),
     SIZE("engine", "kv-disk-size", kv_disk_size, "16G", 1 * MiB, 65536 * GiB,
          "Largest size of that file; the least recently used goes."),
+    SIZE("engine", "kv-disk-daily", kv_disk_daily, "256G", 0, 65536 * GiB,
+         "Most that is written to that file in a day, on average over hours: disks wear out; 0: no "
+         "limit."),
     SIZE("engine", "draft-kv-memory", draft_kv_memory, "0", 0, 4096 * GiB,
          "KV memory of the draft model; 0: a quarter of that of the model; cuda: a sixteenth of "
          "what "

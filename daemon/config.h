@@ -33,7 +33,7 @@ struct config {
     char *backend, *isa, *kv_type, *speculation, *draft_sources[CONFIG_LIST_MAX + 1], *retention,
         *warm_turn, *determinism;
     uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, kv_disk_size,
-        page_tokens, max_context, max_rows, max_seqs, depth, max_draft;
+        kv_disk_daily, page_tokens, max_context, max_rows, max_seqs, depth, max_draft;
     uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
     bool digests;
     /* log */

@@ -194,8 +194,10 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 
 /* The file behind the shards. What is in it is of these very files of the model, and of this version. */
 static struct sched_disk disk_of(const struct worker *w, const struct msg_open *m) {
-    struct sched_disk d = {
-        .fd = WORKER_FD_MODEL + w->n_shards, .n_bytes = m->disk_bytes, .note = on_disk_note};
+    struct sched_disk d = {.fd = WORKER_FD_MODEL + w->n_shards,
+                           .n_bytes = m->disk_bytes,
+                           .daily_bytes = m->disk_daily,
+                           .note = on_disk_note};
     uint32_t n = (uint32_t)w->n_shards - m->n_draft_shards;
     uint64_t h = n;
     struct stat st;

@@ -198,6 +198,7 @@ static void send_open(struct workers *w) {
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .host_kv_bytes = host_kv_bytes(w),
         .disk_bytes = w->opts.disk_fd >= 0 ? c->kv_disk_size : 0,
+        .disk_daily = c->kv_disk_daily,
         .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
         .kv_guessed = c->kv_memory == 0,
         .draft_kv_guessed = c->draft_kv_memory == 0,

@@ -162,6 +162,10 @@ uint32_t store_n_slots(const struct store *s) {
     return s->n_slots;
 }
 
+uint64_t store_slot_bytes(const struct store *s) {
+    return s->slot_bytes;
+}
+
 /* ---- slots ---- */
 
 static uint64_t sum_of(const struct store *s, const struct slot_head *h) {

@@ -47,6 +47,7 @@ struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
 uint32_t store_n_slots(const struct store *s);
+uint64_t store_slot_bytes(const struct store *s); /* of the file */
 
 /* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD, -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);

@@ -65,6 +65,7 @@ struct msg_open {
     uint32_t kv_guessed,
         draft_kv_guessed;  /* 0 or 1: nobody said how much, the bytes are for hosts */
     uint64_t disk_bytes;   /* of the file behind the shards; 0: there is none */
+    uint64_t disk_daily;   /* bytes that may be written to it in a day; 0: no limit */
     uint32_t no_retention; /* likewise */
     uint32_t fast;         /* determinism = fast: 0 or 1 */
 };

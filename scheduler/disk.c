@@ -15,7 +15,7 @@
  * ended, and read into host memory when the steps that may still copy from that page have ended.
  *
  * One prefix is written at a time, a few pages each time, so that who waits for a page to be read waits for a few milliseconds
- * of writing at most. When writing fails (the disk is full) nothing is written any more until the next start.
+ * of writing at most. How much may be written is disk_room.h's.
  */
 
 #include "scheduler/disk.h"
@@ -31,9 +31,12 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/mbox.h"
+#include "scheduler/disk_room.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
 #define LEARN 0.2
+#define NOTE_NS                                                                                    \
+    INT64_C(3600000000000) /* a file that cannot be written is told of so often at most */
 
 struct io {
     struct mbox_link mail;
@@ -68,8 +71,9 @@ struct disk {
     uint64_t stamp;
     struct list saves, loads; /* job.link */
     uint32_t n_saves;
-    bool no_writes;
-    double read_ns; /* of a page */
+    struct disk_room room;
+    int64_t told_ns; /* that it cannot be written; 0: never */
+    double read_ns;  /* of a page */
     struct mbox to, from;
     pthread_t thread;
     bool started, used; /* used: something was given to it */
@@ -227,8 +231,10 @@ static void restore(struct disk *d, struct index *x) {
             continue; /* what was before it is gone */
         f->restored = kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
                                        &f->head.share, x->tokens + (size_t)f->slot * t) == 0;
-        if (f->restored)
-            d->id[f->slot] = f->head.id;
+        if (!f->restored)
+            continue;
+        d->id[f->slot] = f->head.id;
+        disk_room_written(&d->room, f->slot);
     }
 }
 
@@ -248,6 +254,20 @@ static int read_index(struct disk *d) {
 }
 
 /* ---- life ---- */
+
+static int init_room(struct disk *d, const struct kv_opts *k) {
+    struct disk_room_opts o = {
+        .slots = d->slots,
+        .clock = d->opts.clock,
+        .n_slots = k->n_pages,
+        .page_tokens = k->page_tokens,
+        .max_seq_tokens = k->max_seq_tokens,
+        .slot_bytes = store_slot_bytes(d->store),
+        .daily_bytes = d->opts.daily_bytes,
+    };
+
+    return disk_room_init(&d->room, &o);
+}
 
 static int init(struct disk *d) {
     struct store_opts s = {
@@ -269,11 +289,14 @@ static int init(struct disk *d) {
         note(d, "the file was of another model, backend or version, or damaged, and begins anew",
              0);
     k.n_pages = store_n_slots(d->store);
-    k.max_seqs = DISK_SAVES + DISK_LOADS;
+    k.max_seqs =
+        DISK_SAVES + DISK_LOADS + 2 * disk_room_seqs(k.n_pages, k.page_tokens, k.max_seq_tokens);
     d->id = calloc(k.n_pages, sizeof(*d->id));
     if (!d->id)
         return -ENOMEM;
     int e = kv_pager_new(&d->slots, &k);
+    if (e == 0)
+        e = init_room(d, &k);
     if (e == 0 && r == 0)
         e = read_index(d);
     if (e < 0)
@@ -344,6 +367,7 @@ struct disk *disk_free(struct disk *d) {
     mbox_deinit(&d->from);
     if (d->fd >= 0)
         close(d->fd);
+    disk_room_deinit(&d->room);
     kv_pager_free(d->slots);
     store_free(d->store);
     free(d->id);
@@ -355,7 +379,7 @@ struct disk *disk_free(struct disk *d) {
 
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
                uint64_t after) {
-    struct job *j = d->no_writes || d->n_saves == DISK_SAVES ? NULL : calloc(1, sizeof(*j));
+    struct job *j = d->n_saves == DISK_SAVES ? NULL : calloc(1, sizeof(*j));
 
     if (!j) {
         kv_seq_free(host);
@@ -382,9 +406,10 @@ static bool write_more(struct disk *d, struct job *j) {
         kv_seq_attach(j->slots, j->tokens, j->n_tokens);
     }
     uint32_t from = kv_seq_committed(j->slots) / t, end = j->n_tokens / t;
-    uint32_t n = MIN(end - from, DISK_IO_PAGES);
-    if (n == 0 || d->no_writes || kv_seq_grow(j->slots, (from + n) * t) == KV_FULL)
+    uint32_t n = disk_room_for(&d->room, MIN(end - from, DISK_IO_PAGES));
+    if (n == 0 || kv_seq_grow(j->slots, (from + n) * t) == KV_FULL)
         return false;
+    disk_room_spend(&d->room, n);
     const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
     const kv_page *page = kv_seq_pages(j->host, &n_pages);
     for (uint32_t i = 0; i < n; i++) {
@@ -405,19 +430,29 @@ static bool write_more(struct disk *d, struct job *j) {
     return true;
 }
 
+static void tell(struct disk *d, int error) {
+    int64_t now = clock_now(d->opts.clock);
+
+    if (d->told_ns && now - d->told_ns < NOTE_NS)
+        return;
+    d->told_ns = now;
+    note(d, "the file cannot be written; it is tried again later", error);
+}
+
 /* What the thread has written. false: no more of it. */
 static bool take_written(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->slots);
     uint32_t n_tokens = from + j->io.n_done * t;
 
+    for (uint32_t i = 0; i < j->io.n_done; i++)
+        disk_room_written(&d->room, j->io.slot[i]);
     kv_seq_truncate(j->slots, n_tokens);
     kv_seq_commit(j->slots, j->tokens, n_tokens);
     d->stats.n_saved_tokens += n_tokens - from;
     if (j->io.answer == 0)
         return true;
-    d->no_writes = true;
-    note(d, "the file cannot be written and stays as it is", j->io.answer);
-    return false;
+    tell(d, j->io.answer);
+    return disk_room_failed(&d->room, j->io.slot[j->io.n_done], j->io.answer);
 }
 
 /* ---- from the file ---- */
@@ -611,7 +646,7 @@ void disk_stats(const struct disk *d, struct disk_stats *out) {
 
     kv_pager_stats(d->slots, &kv);
     *out = d->stats;
-    out->n_pages = kv.n_pages;
+    out->n_pages = kv.n_pages - disk_room_withheld(&d->room);
     out->n_used = kv.n_shared + kv.n_cached;
 }
 

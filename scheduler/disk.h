@@ -19,6 +19,8 @@ struct disk;
 struct disk_opts {
     int fd;
     uint64_t n_bytes;
+    uint64_t daily_bytes; /* that may be written to it; 0: no limit */
+    struct clock *clock;
     uint8_t identity[DISK_IDENTITY]; /* all that a page's bytes depend on besides its tokens */
     size_t n_identity;
     struct kv_opts pager; /* as the device's */
@@ -33,7 +35,7 @@ struct disk_opts {
 };
 
 struct disk_stats {
-    uint32_t n_pages, n_used;
+    uint32_t n_pages, n_used; /* n_pages: less while the file system is full */
     uint64_t n_saved_tokens, n_loaded_tokens;
     uint64_t n_bad; /* pages that were damaged */
 };

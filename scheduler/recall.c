@@ -43,6 +43,8 @@ void recall_init(struct sched *s) {
     struct disk_opts o = {
         .fd = k->fd,
         .n_bytes = k->n_bytes,
+        .daily_bytes = k->daily_bytes,
+        .clock = s->clock,
         .pager = s->pager_opts,
         .host = s->spill.host,
         .engine = s->engine,

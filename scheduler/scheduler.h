@@ -39,6 +39,7 @@ struct sched_constraints {
 struct sched_disk {
     int fd;
     uint64_t n_bytes;     /* 0: there is none */
+    uint64_t daily_bytes; /* that may be written to it in a day; 0: no limit */
     uint8_t identity[32]; /* of the model's files, besides their fingerprint */
     bool in_step;         /* tests: it is read and written by sched_step() */
     void *ctx;

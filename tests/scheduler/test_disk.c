@@ -2,7 +2,9 @@
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "tests/support/sched_sim.h"
 
@@ -158,6 +160,94 @@ Test(disk, when_it_cannot_be_written_all_goes_on) {
     cr_assert_eq(dup2(keep, fd), fd);
     close(full);
     close(keep);
+    sim_deinit(&sim);
+}
+
+static void limit_file(uint64_t n_bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){n_bytes, RLIM_INFINITY}), 0);
+}
+
+static void pass(int64_t s) {
+    sim.clock.ns += s * 1000000000;
+    sim_run(&sim, 10);
+}
+
+/* Where the file cannot grow, the least recently used prefixes make room; later it is tried whether it can again. */
+Test(disk, a_full_file_system_is_used_on) {
+    begin(PAGES(100));
+    ask(1, 0); /* 12 pages */
+    limit_file(PAGES(30) + 4100);
+    for (uint32_t i = 2; i < 6; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_eq(sim.stats.n_disk_pages, 30);
+    cr_expect_geq(sim.stats.n_disk_used, 25);
+    limit_file(UINT64_MAX);
+    restart();
+    cr_expect_eq(ask(5, 0)->n_cached, 192);
+    cr_expect_eq(ask(4, 0)->n_cached, 192);
+    cr_expect_lt(ask(1, 0)->n_cached, 192);
+    cr_expect_eq(sim.n_notes, 1);
+    sim_deinit(&sim);
+}
+
+Test(disk, when_there_is_room_again_it_grows_again) {
+    begin(PAGES(100));
+    limit_file(PAGES(15));
+    ask(1, 0);
+    ask(2, 0);
+    cr_expect_eq(sim.stats.n_disk_pages, 15);
+    limit_file(UINT64_MAX);
+    ask(3, 0);
+    cr_expect_eq(sim.stats.n_disk_pages, 15);
+    pass(70);
+    for (uint32_t i = 4; i < 7; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.stats.n_disk_pages, 100);
+    cr_expect_geq(sim.stats.n_disk_used, 40);
+    cr_expect_eq(sim.n_notes, 1);
+    sim_deinit(&sim);
+}
+
+/* A disk that takes nothing now: it is tried again, not at each page. */
+Test(disk, a_broken_disk_is_tried_again_later) {
+    begin(PAGES(100));
+    sim_run(&sim, 10);
+    int null = open("/dev/null", O_RDONLY), fd = sim.opts.sched.disk.fd;
+    int keep = dup(fd);
+    cr_assert_eq(dup2(null, fd), fd); /* -EBADF */
+    ask(1, 0);
+    cr_assert_eq(dup2(keep, fd), fd);
+    ask(2, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, 0);
+    pass(70);
+    ask(3, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, 208);
+    cr_expect_eq(sim.n_notes, 1);
+    close(null);
+    close(keep);
+    sim_deinit(&sim);
+}
+
+/* 20 pages an hour. */
+Test(disk, what_is_written_in_a_day_is_bounded) {
+    struct sim_opts o = {.n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(200)};
+
+    o.sched.disk.daily_bytes = 24 * 20 * (uint64_t)SLOT;
+    sim_init(&sim, &o);
+    for (uint32_t i = 1; i < 6; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, 20 * 16);
+    pass(1800);
+    for (uint32_t i = 6; i < 9; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, 30 * 16);
+    pass(86400);
+    for (uint32_t i = 9; i < 13; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens,
+                 50 * 16); /* what is not used is not kept for later */
     sim_deinit(&sim);
 }
 

@@ -202,6 +202,7 @@ static void open_disk(struct sim *s) {
         cannot("no file", -errno);
     s->opts.sched.disk = (struct sched_disk){.fd = fd,
                                              .n_bytes = s->opts.disk_bytes,
+                                             .daily_bytes = s->opts.sched.disk.daily_bytes,
                                              .in_step = !s->opts.disk_thread,
                                              .ctx = s,
                                              .note = on_note};

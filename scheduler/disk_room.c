@@ -1,0 +1,120 @@
+#include "scheduler/disk_room.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#define RETRY_NS INT64_C(60000000000)
+#define DAY_NS 86400e9
+#define BUCKET_PART 24 /* of a day's bytes */
+
+static uint32_t pages_of_seq(uint32_t page_tokens, uint32_t max_seq_tokens) {
+    return MAX(max_seq_tokens / page_tokens, 1u);
+}
+
+uint32_t disk_room_seqs(uint32_t n_slots, uint32_t page_tokens, uint32_t max_seq_tokens) {
+    return n_slots / pages_of_seq(page_tokens, max_seq_tokens) + 1;
+}
+
+static double capacity(const struct disk_room *r) {
+    return MAX((double)r->opts.daily_bytes / BUCKET_PART, (double)r->opts.slot_bytes);
+}
+
+int disk_room_init(struct disk_room *r, const struct disk_room_opts *o) {
+    *r = (struct disk_room){.opts = *o};
+    r->n_max = 2 * disk_room_seqs(o->n_slots, o->page_tokens, o->max_seq_tokens);
+    r->written = calloc(o->n_slots, sizeof(*r->written));
+    r->held = calloc(r->n_max, sizeof(*r->held));
+    r->bytes = capacity(r);
+    r->filled_ns = clock_now(o->clock);
+    return r->written && r->held ? 0 : -ENOMEM;
+}
+
+static void release(struct disk_room *r) {
+    while (r->n_held > 0)
+        kv_seq_free(r->held[--r->n_held]);
+}
+
+void disk_room_deinit(struct disk_room *r) {
+    release(r);
+    free(r->held);
+    free(r->written);
+    *r = (struct disk_room){0};
+}
+
+static void fill(struct disk_room *r, int64_t now) {
+    r->bytes += (double)(now - r->filled_ns) * (double)r->opts.daily_bytes / DAY_NS;
+    r->bytes = MIN(r->bytes, capacity(r));
+    r->filled_ns = now;
+}
+
+uint32_t disk_room_for(struct disk_room *r, uint32_t n) {
+    int64_t now = clock_now(r->opts.clock);
+
+    if (r->retry_ns && now >= r->retry_ns) {
+        r->retry_ns = 0;
+        r->stopped = false;
+        release(r);
+    }
+    if (r->stopped)
+        return 0;
+    if (r->opts.daily_bytes == 0)
+        return n;
+    fill(r, now);
+    return (uint32_t)MIN((double)n, r->bytes / (double)r->opts.slot_bytes);
+}
+
+void disk_room_spend(struct disk_room *r, uint32_t n) {
+    r->bytes -= r->opts.daily_bytes ? (double)n * (double)r->opts.slot_bytes : 0;
+}
+
+void disk_room_written(struct disk_room *r, uint32_t slot) {
+    r->written[slot] = true;
+}
+
+/* Takes all free slots away. A sequence that has grown holds them; one takes as many as the longest may have. */
+static void withhold(struct disk_room *r) {
+    uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
+    const struct kv_share nobody = {{0}};
+    struct kv_stats kv;
+
+    for (kv_pager_stats(r->opts.slots, &kv); kv.n_free > 0 && r->n_held < r->n_max;
+         kv_pager_stats(r->opts.slots, &kv)) {
+        uint32_t n = MIN(kv.n_free, max);
+        struct kv_seq *s;
+
+        if (kv_seq_new(&s, r->opts.slots, &nobody) < 0)
+            return;
+        if (kv_seq_grow(s, MIN(n * t, r->opts.max_seq_tokens)) != 0) {
+            kv_seq_free(s);
+            return;
+        }
+        r->held[r->n_held++] = s;
+    }
+}
+
+static bool is_full(int error) {
+    return error == -ENOSPC || error == -EDQUOT || error == -EFBIG;
+}
+
+bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
+    struct kv_stats kv;
+
+    r->retry_ns = clock_now(r->opts.clock) + RETRY_NS;
+    r->stopped = !is_full(error) || r->written[slot];
+    if (r->stopped)
+        return false;
+    withhold(r);
+    kv_pager_stats(r->opts.slots, &kv);
+    return kv.n_cached > 0; /* what can be overwritten */
+}
+
+uint32_t disk_room_withheld(const struct disk_room *r) {
+    uint32_t n = 0, n_pages;
+
+    for (uint32_t i = 0; i < r->n_held; i++) {
+        kv_seq_pages(r->held[i], &n_pages);
+        n += n_pages;
+    }
+    return n;
+}
