@@ -21,7 +21,13 @@ struct conn;
 struct call;
 
 /* Whose errors and keep-alives a client expects, and whether a stream ends with [DONE]. */
-enum dialect { DIALECT_OPENAI, DIALECT_RESPONSES, DIALECT_ANTHROPIC, DIALECT_OLLAMA };
+enum dialect {
+    DIALECT_OPENAI,
+    DIALECT_RESPONSES,
+    DIALECT_ANTHROPIC,
+    DIALECT_OLLAMA,
+    DIALECT_LLAMACPP
+};
 
 /* What a route whose answer takes time is told. All may be NULL. */
 struct call_ops {
@@ -94,6 +100,13 @@ void models_one_serve(struct call *c, struct http *h);
 void health_serve(struct call *c, struct http *h);
 void version_serve(struct call *c, struct http *h);
 void metrics_serve(struct call *c, struct http *h);
+void llamacpp_completion_serve(struct call *c, struct http *h);
+void llamacpp_infill_serve(struct call *c, struct http *h);
+void llamacpp_props_serve(struct call *c, struct http *h);
+void template_serve(struct call *c, struct http *h);
+void load_serve(struct call *c, struct http *h);
+void loads_serve(struct call *c, struct http *h);
+void sleeping_serve(struct call *c, struct http *h);
 void ollama_chat_serve(struct call *c, struct http *h);
 void ollama_generate_serve(struct call *c, struct http *h);
 void ollama_tags_serve(struct call *c, struct http *h);

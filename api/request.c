@@ -4,10 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/anthropic_input.h"
 #include "api/json.h"
 #include "api/models.h"
-#include "api/ollama.h"
 #include "api/private.h"
 #include "api/request_fields.h"
 #include "api/wants.h"
@@ -440,6 +438,13 @@ PARSER(parse_predict) {
     return parse_max_tokens(r, a, f, v, err);
 }
 
+PARSER(parse_content) {
+    if (!yyjson_is_str(v))
+        return request_refuse(f, err);
+    r->no_bos = true; /* unless it is asked for */
+    return parse_value(r, a, f, v, err);
+}
+
 PARSER(parse_repeat_penalty) {
     struct field ours = *f;
 
@@ -499,6 +504,8 @@ static const struct field fields[] = {
     {"messages", RENDERED, parse_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
     {"prompt", TEXT | REQUEST_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
+    {"content", REQUEST_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
+    {"add_special", REQUEST_TOKENIZE, request_bool, AT(add_special), 0, 0, "a boolean"},
     {"input", EMBED, parse_value, AT(prompt), 0, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
@@ -623,6 +630,7 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (r->kind == REQUEST_TOKENIZE && !r->messages == !r->prompt)
         return err_set_code(err, 400, "missing_required_parameter", "prompt",
                             "Either prompt or messages is needed.");
+    r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
         return err_set_code(err, 400, "invalid_value", "stream_options",
                             "stream_options may only be given with stream.");
@@ -716,52 +724,6 @@ int request_parse_doc(struct request *r, const struct api *a, enum request_kind 
     if (result < 0)
         request_deinit(r);
     return result;
-}
-
-/* From Anthropic's form into a chat's. Takes @body over. */
-static int parse_anthropic(struct request *r, const struct api *a, bool count, yyjson_doc *body,
-                           struct err *err) {
-    CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
-    yyjson_doc *chat = NULL;
-    int result = anthropic_translate(a, body, count, &chat, &prefill, err);
-
-    yyjson_doc_free(body);
-    if (result == 0)
-        result = request_parse_doc(r, a, REQUEST_CHAT, chat, err);
-    if (result < 0 || prefill.len == 0)
-        return result;
-    r->prefill.len = (uint32_t)prefill.len;
-    r->prefill.data = arena_strndup(&r->arena, prefill.data, prefill.len);
-    return r->prefill.data ? 0 : -ENOMEM;
-}
-
-/* Likewise from Ollama's. */
-static int parse_ollama(struct request *r, const struct api *a, bool generate, yyjson_doc *body,
-                        struct err *err) {
-    yyjson_doc *ours = NULL;
-    bool text = false, load = false;
-    int result = ollama_translate(a, body, generate, &ours, &text, &load, err);
-
-    yyjson_doc_free(body);
-    if (result == 0)
-        result = request_parse_doc(r, a, text ? REQUEST_COMPLETION : REQUEST_CHAT, ours, err);
-    if (result == 0)
-        r->load_only = load;
-    if (result == 0 && text && !r->max_new)
-        r->max_new = INT32_MAX; /* all that is left, unlike OpenAI's 16 */
-    return result;
-}
-
-int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
-                  size_t len, struct err *err) {
-    yyjson_doc *doc = NULL;
-    int result = json_read(&doc, body, len, err);
-
-    if (result == 0 && kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
-        return parse_anthropic(r, a, kind == REQUEST_ANTHROPIC_COUNT, doc, err);
-    if (result == 0 && kind & (REQUEST_OLLAMA | REQUEST_OLLAMA_GENERATE))
-        return parse_ollama(r, a, kind == REQUEST_OLLAMA_GENERATE, doc, err);
-    return result < 0 ? result : request_parse_doc(r, a, kind, doc, err);
 }
 
 void request_drop_body(struct request *r) {

@@ -32,6 +32,8 @@ enum request_kind {
     /* Translated into a chat, and REQUEST_CHAT then. */
     REQUEST_ANTHROPIC = 16,
     REQUEST_ANTHROPIC_COUNT = 32,
+    REQUEST_LLAMACPP = 1024,
+    REQUEST_INFILL = 2048,
     REQUEST_OLLAMA = 256,
     REQUEST_OLLAMA_GENERATE = 512, /* a chat or a completion */
     REQUEST_RESPONSES = 128,
@@ -64,7 +66,8 @@ struct request {
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
-    bool load_only; /* no answer is wanted, only that the model is there */
+    bool no_bos, add_special; /* of /tokenize as llama-server has it */
+    bool load_only;           /* no answer is wanted, only that the model is there */
     enum request_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;

@@ -34,6 +34,14 @@ static const struct route routes[] = {
     {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
     {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
     {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
+    {"/completion", HTTP_POST, false, true, llamacpp_completion_serve},
+    {"/infill", HTTP_POST, false, true, llamacpp_infill_serve},
+    {"/props", HTTP_GET, false, false, llamacpp_props_serve},
+    {"/apply-template", HTTP_POST, false, false, template_serve},
+    {"/v1/health", HTTP_GET, true, false, health_serve},
+    {"/load", HTTP_GET, true, false, load_serve},
+    {"/v1/loads", HTTP_GET, true, false, loads_serve},
+    {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
     {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
     {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
     {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
@@ -164,6 +172,8 @@ static enum dialect dialect_of(const char *path, const struct http *h) {
         return DIALECT_RESPONSES;
     if (strncmp(path, "/api/", 5) == 0)
         return DIALECT_OLLAMA;
+    if (strcmp(path, "/completion") == 0 || strcmp(path, "/infill") == 0)
+        return DIALECT_LLAMACPP;
     return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
 }
 

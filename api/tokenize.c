@@ -90,12 +90,25 @@ static void write_count(struct json *j, const struct lookup *l) {
     json_close(j, '}');
 }
 
+/* As vLLM calls it, and as llama-server does. */
 static void write_text(struct json *j, const struct lookup *l) {
     const struct buf *text = &l->work.text;
 
     json_open(j, '{');
     json_key(j, "prompt");
     json_string(j, text->data ? text->data : "", text->len);
+    json_key(j, "content");
+    json_string(j, text->data ? text->data : "", text->len);
+    json_close(j, '}');
+}
+
+/* llama-server's answer of /apply-template. */
+static void write_prompt(struct json *j, const struct lookup *l) {
+    const struct prompt *p = &l->work.prompts[0];
+
+    json_open(j, '{');
+    json_key(j, "prompt");
+    json_string(j, p->text, p->len);
     json_close(j, '}');
 }
 
@@ -184,6 +197,11 @@ void responses_count_serve(struct call *c, struct http *h) {
 void chat_render_serve(struct call *c, struct http *h) {
     (void)h;
     serve(c, REQUEST_CHAT, write_prompts);
+}
+
+void template_serve(struct call *c, struct http *h) {
+    (void)h;
+    serve(c, REQUEST_CHAT, write_prompt);
 }
 
 void completions_render_serve(struct call *c, struct http *h) {
