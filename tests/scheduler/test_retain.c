@@ -179,6 +179,35 @@ Test(retain, an_answer_gives_way_before_a_call) {
     }
 }
 
+/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; somebody decodes. Steps until a
+ * new program that needs 30 has its first token. */
+static uint32_t steps_beside(bool calls) {
+    sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
+    struct sim_client *kept = ask(200, 8, 7);
+    sim_run(&sim, 500);
+    tell_end(kept, true);
+    struct sim_client *last = ask(330, 8, 8);
+    sim_run(&sim, 500);
+    tell_end(last, calls);
+    ask(40, 100, 9);
+    for (int i = 0; i < 3; i++)
+        sim_step(&sim);
+    struct sim_client *next = ask(480, 8, 10);
+    uint32_t n = 0;
+    for (; next->n_got == 0 && n < 1000; n++)
+        sim_step(&sim);
+    sim_run(&sim, 1000);
+    sim_deinit(&sim);
+    return n;
+}
+
+Test(retain, a_program_does_not_wait_for_what_is_kept_after_an_answer) {
+    uint32_t answer = steps_beside(false), call = steps_beside(true);
+
+    cr_expect_lt(answer, 60, "%u", answer);
+    cr_expect_gt(call, 2 * answer, "%u, %u", call, answer);
+}
+
 Test(retain, what_is_said_of_another_turn_means_nothing) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = ask(160, 8, 7);
@@ -218,17 +247,16 @@ Test(retain, what_is_computed_again_is_counted) {
 /* ---- the recorder ---- */
 
 Test(recorder, tells_the_story_of_a_request) {
-    static struct flight flight;
     struct flight_record r[32];
     uint32_t n, had[WHY_N] = {0};
 
-    sim_init(&sim, &(struct sim_opts){.n_pages = 30, .sched.flight = &flight});
+    sim_init(&sim, &(struct sim_opts){.n_pages = 30});
     ask(300, 60, 0);
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
     ask(200, 8, 0);
     sim_run(&sim, 1000);
-    n = flight_story(&flight, 2, r, 32);
+    n = flight_story(sim.flight, 2, r, 32);
     cr_assert_geq(n, 5);
     for (uint32_t i = 0; i < n; i++) {
         had[r[i].why]++;
@@ -237,7 +265,7 @@ Test(recorder, tells_the_story_of_a_request) {
     cr_expect_eq(r[0].why, WHY_QUEUED);
     cr_expect(had[WHY_PAGES] == 1 && had[WHY_ADMITTED] == 1 && had[WHY_PROMPT] > 0);
     cr_expect(r[n - 1].why == WHY_ENDED && r[n - 1].detail == FINISH_LENGTH);
-    cr_expect_gt(flight.n_steps, 10);
-    cr_expect_gt(flight.step[5].took_us, 0);
+    cr_expect_gt(sim.flight->n_steps, 10);
+    cr_expect_gt(sim.flight->step[5].took_us, 0);
     sim_deinit(&sim);
 }
