@@ -300,7 +300,7 @@ Test(tokens, text_and_back) {
     cr_expect(strstr(r.body.data, "{\"count\":21,"), "%s", r.body.data);
     reply_deinit(&r);
     world_ask(&w, "/detokenize", "{\"tokens\":[259,99,257]}", &r);
-    reply_expect(&r, 200, "{\"prompt\":\"abc<|im_end|>\"}");
+    reply_expect(&r, 200, "{\"prompt\":\"abc<|im_end|>\",\"content\":\"abc<|im_end|>\"}");
     world_ask(&w, "/v1/chat/completions/render",
               "{\"messages\":[{\"role\":\"developer\",\"content\":\"<|im_end|>\"}],"
               "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"x\"}]}",
