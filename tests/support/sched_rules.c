@@ -5,6 +5,7 @@
 #include "kvpager/private.h"
 #include "scheduler/draft/draft.h"
 #include "tests/support/sched_sim.h"
+#include "tests/support/sim_flight.h"
 
 #define ALWAYS_ROWS 4  /* of the first prefill */
 #define ROWS_TURNS 64  /* plans in a row without a row for one that decodes */
@@ -497,6 +498,7 @@ void rules_after(struct sim *s, int r) {
         if (o->force_chunk == 0 && o->force_draft == 0)
             check_budget(s);
     }
+    sim_flight_after(s);
     check_progress(s, r);
     if (s->n_steps % TABLE_STEPS == 0)
         check_table(s);

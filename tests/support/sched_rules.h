@@ -53,6 +53,8 @@ struct sim_client;
     X(GUESS, "what the draft model guesses is what it says of these tokens alone")                 \
     X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \
     X(HOST, "what the host holds was given to it, by jobs that wait and nobody else")              \
+    X(RECORDED, "the flight recorder has what was decided last, whole, also after a death")        \
+    X(AGAIN, "a recorded plan, made again, is what it was")                                        \
     /* kv_pager_check(): after each step. */                                                       \
     X(STATES, "a page is in one state and its list; the counts add up")                            \
     X(REFERENCES, "a page is held as often as tables have it")                                     \

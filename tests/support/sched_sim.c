@@ -10,6 +10,7 @@
 #include "scheduler/draft/draft.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/sim_drafts.h"
+#include "tests/support/sim_flight.h"
 
 /* ---- the vocabulary ---- */
 
@@ -154,6 +155,7 @@ static void new_worker(struct sim *s) {
     memset(&s->suspects, 0, sizeof(s->suspects));
     memset(&s->was, 0, sizeof(s->was));
     s->was.at_step = s->n_steps;
+    s->was.n_told_steps = s->flight ? s->flight->n_steps : 0;
 }
 
 /* ---- the flight recorder ---- */
@@ -748,9 +750,39 @@ static void count_death(struct sim *s, struct sim_client *c, const struct suspec
     note_end(s, c);
 }
 
+/* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model guessed,
+ * those for whom it did. */
+static void check_blame(const struct sim *s, const struct suspects *page) {
+    bool guessing = s->draft_engine && telltale_is_lost(s->draft_engine);
+
+    HOLD(s, NULL, SUSPECTS, page->n == 0 || page->started_ns > 0);
+    for (uint32_t i = 0; i < page->n; i++) {
+        HOLD(s, NULL, SUSPECTS, page->ids[i] >= 1 && page->ids[i] <= s->n_clients);
+        const struct sim_client *c = &s->client[page->ids[i] - 1];
+        const struct request *r = *sched_slot(s->sched, c->m.id);
+
+        HOLD(s, c, SUSPECTS,
+             r && (guessing ? r->state == REQUEST_RUNNING && r->drafter : r->n_flights > 0));
+    }
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_client *c = &s->client[s->live[i]];
+        const struct request *r = *sched_slot(s->sched, c->m.id);
+        bool asked = r && r->state == REQUEST_RUNNING && r->drafter && r->drafter->n_asked > 0;
+        bool blamed = false;
+        bool under_way = r && r->n_flights > 0;
+
+        for (uint32_t k = 0; k < page->n; k++)
+            blamed |= page->ids[k] == c->m.id;
+        HOLD(s, c, SUSPECTS, blamed || !(guessing ? asked : under_way));
+    }
+}
+
 void sim_restart(struct sim *s) {
     struct suspects page = s->suspects;
 
+    if (s->flight)
+        sim_flight_at_death(s);
+    check_blame(s, &page);
     s->sched = sched_free(s->sched);
     s->engine = engine_free(s->engine);
     s->draft_engine = engine_free(s->draft_engine);

@@ -130,6 +130,7 @@ struct sim {
         struct sim_watch device, draft, host, disk;
         int64_t begin_ns;
         uint64_t n_launched, n_progress, at_step, n_ended;
+        uint64_t n_told_steps;          /* in the flight recorder, of workers before */
         uint32_t n_draft_seqs;          /* requests with pages of the draft model */
         uint64_t n_outputs, n_finished; /* of clients that know of their end */
     } was;

@@ -346,6 +346,10 @@ static struct cell *cell_at(struct engine *e, uint32_t cls, uint32_t page, uint3
     return &e->cells[cls][(size_t)page * e->opts.page_tokens + i];
 }
 
+bool telltale_is_lost(const struct engine *e) {
+    return e->lost;
+}
+
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
                     const int32_t *tokens) {
     uint32_t t = e->opts.page_tokens, from = host ? e->opts.n_pages : 0;

@@ -68,6 +68,9 @@ void telltale_seen(const struct engine *e, struct telltale_seen *out);
 void telltale_fail(struct engine *e, bool at_wait);
 void telltale_hang(struct engine *e, int64_t ns);
 
+/* Whether a fault has happened. */
+bool telltale_is_lost(const struct engine *e);
+
 /* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1: nothing) leads
  * to. Of KV_GLOBAL. */
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,

@@ -1,0 +1,138 @@
+#include "tests/support/sim_flight.h"
+
+#include <string.h>
+#include "tests/support/plan_again.h"
+#include "tests/support/sched_sim.h"
+
+#define AGAIN_STEPS 64 /* the last plan is made again in one step in so many */
+#define AGAIN_LAST 8   /* and the last plans when a worker has died */
+#define STORY 16
+
+/* What may be the last word about a request in each state. */
+static bool may_be_last(const struct request *r, const struct flight_record *f) {
+    switch (r->state) {
+    case REQUEST_RUNNING:
+        return (f->why >= WHY_PROMPT && f->why <= WHY_PAGES) || f->why == WHY_ALONE ||
+               f->why == WHY_ADMITTED;
+    case REQUEST_WAITING:
+        return f->why == WHY_QUEUED || f->why == WHY_TURN || f->why == WHY_SHARE ||
+               f->why == WHY_PAGES || f->why == WHY_SEQS || f->why == WHY_ALONE ||
+               f->why == WHY_PREEMPTED;
+    default:
+        return f->why == WHY_ENDED && f->detail == (uint32_t)r->finish;
+    }
+}
+
+static void check_last(const struct sim *s, const struct sim_client *c, const struct request *r) {
+    const struct flight *f = s->flight;
+
+    if (r->refused && r->record == 0) /* before it was in the queue */
+        return;
+    HOLD(s, c, RECORDED, r->record > 0 && r->record <= f->n_records);
+    if (r->record + FLIGHT_RECORDS <= f->n_records)
+        return;
+    const struct flight_record *last = &f->record[(r->record - 1) % FLIGHT_RECORDS];
+    HOLD(s, c, RECORDED, last->id == r->id && last->n_steps > 0);
+    HOLD(s, c, RECORDED, last->from_ns <= last->until_ns && last->until_ns <= s->clock.ns);
+    HOLD(s, c, RECORDED, may_be_last(r, last));
+}
+
+/* Each request of the last plan that got rows, or none, was told so. */
+static void check_verdicts(const struct sim *s) {
+    static const uint8_t why[] = {
+        [PLAN_LAST] = WHY_LAST,      [PLAN_FOLLOW] = WHY_FOLLOW,    [PLAN_WAIT_TIME] = WHY_TIME,
+        [PLAN_WAIT_ROWS] = WHY_ROWS, [PLAN_WAIT_PAGES] = WHY_PAGES, [PLAN_WAIT_SEQS] = WHY_SEQS,
+        [PLAN_WAIT_TURN] = WHY_TURN, [PLAN_WAIT_ALONE] = WHY_ALONE, [PLAN_WAIT_SHARE] = WHY_SHARE,
+    };
+    const struct sched *d = s->sched;
+    const struct plan *p = &d->plan;
+    const struct batch *t = &d->batch[d->n_launched % SCHED_DEPTH_MAX];
+
+    for (uint32_t i = 0; p->n_rows > 0 && i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+        const struct request *r = d->planned[i];
+        const struct sim_client *c = &s->client[r->id - 1];
+        const struct flight_record *last = &s->flight->record[(r->record - 1) % FLIGHT_RECORDS];
+
+        if (sim_is_warm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
+            q->verdict == PLAN_YIELD || r->record + FLIGHT_RECORDS <= s->flight->n_records)
+            continue;
+        enum why due = q->verdict != PLAN_RUN            ? (enum why)why[q->verdict]
+                       : q->n_tokens - q->n_computed > 1 ? WHY_PROMPT
+                                                         : WHY_DECODE;
+        HOLD(s, c, RECORDED, last->why == due);
+        HOLD(s, c, RECORDED, last->n_rows >= q->n_rows);
+        HOLD(s, c, RECORDED, last->until_ns <= t->launched_ns && last->until_ns >= s->was.begin_ns);
+    }
+}
+
+static void check_step(struct sim *s) {
+    const struct flight *f = s->flight;
+    const struct sched *d = s->sched;
+
+    HOLD(s, NULL, RECORDED, f->n_steps == s->was.n_told_steps + d->n_waited);
+    if (d->n_waited == 0)
+        return;
+    const struct flight_step *last = &f->step[(f->n_steps - 1) % FLIGHT_STEPS];
+    HOLD(s, NULL, RECORDED, last->step == d->n_waited && last->at_ns == d->last_end_ns);
+    HOLD(s, NULL, RECORDED, last->rows == s->stats.last_rows && last->seqs == s->stats.last_seqs);
+    HOLD(s, NULL, RECORDED, last->took_us == s->stats.last_step_us);
+}
+
+/* The last @n plans of the tape, made again; the very last must be the scheduler's. */
+static void check_plans(struct sim *s, uint32_t n) {
+    CLEANUP(buf_deinit) struct buf out;
+    uint32_t len, n_records = 0, k = 0;
+
+    buf_init(&out, FLIGHT_FILE_MAX);
+    int e = flight_tape_read(flight_tape_of(s->flight), sim_tape_bytes(s), &out);
+    HOLD(s, NULL, RECORDED, e == 0);
+    for (size_t at = 0; at < out.len; at += sizeof(len) + len, n_records++)
+        memcpy(&len, out.data + at, sizeof(len));
+    for (size_t at = 0; at < out.len; at += sizeof(len) + len, k++) {
+        struct plan_again a;
+
+        memcpy(&len, out.data + at, sizeof(len));
+        if (k + n < n_records)
+            continue;
+        e = plan_again_read(&a, out.data + at + sizeof(len), len);
+        HOLD(s, NULL, RECORDED, e == 0 && a.at_ns <= s->clock.ns);
+        for (uint32_t i = 0; i < a.plan.n_running + a.plan.n_waiting; i++)
+            HOLD(s, NULL, RECORDED, a.id[i] >= 1 && a.id[i] <= s->n_clients);
+        const char *differs = plan_again(&a);
+        HOLD(s, NULL, AGAIN, !differs || !s->opts.repeats);
+        plan_again_deinit(&a);
+    }
+}
+
+void sim_flight_after(struct sim *s) {
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_client *c = &s->client[s->live[i]];
+
+        if (!sim_is_warm(c))
+            check_last(s, c, c->request);
+    }
+    check_step(s);
+    if (s->sched->n_launched > s->was.n_launched)
+        check_verdicts(s);
+    if (s->n_steps % AGAIN_STEPS == 0)
+        check_plans(s, 1);
+}
+
+void sim_flight_at_death(struct sim *s) {
+    struct flight_record r[STORY];
+
+    for (uint32_t i = 0; i < s->n_live; i++) {
+        const struct sim_client *c = &s->client[s->live[i]];
+        const struct request *q = *sched_slot(s->sched, c->m.id);
+        uint32_t n = flight_story(s->flight, c->m.id, r, STORY);
+
+        if (!q || sim_is_warm(c) || q->refused ||
+            q->record + FLIGHT_RECORDS <= s->flight->n_records)
+            continue;
+        HOLD(s, c, RECORDED, n > 0 && may_be_last(q, &r[n - 1]));
+        for (uint32_t k = 1; k < n; k++)
+            HOLD(s, c, RECORDED, r[k].from_ns >= r[k - 1].from_ns && r[k].id == c->m.id);
+    }
+    check_plans(s, AGAIN_LAST);
+}
