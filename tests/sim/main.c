@@ -17,13 +17,14 @@ static int usage(FILE *out) {
         out,
         "usage: weft-sim run [--seeds A-B] [--steps N] [--threads N] [--set NAME=VALUE]... "
         "[--keep I,J-K]\n"
-        "                [--no-shrink] [--flight FILE] [--all-rare]\n"
+        "                [--no-shrink] [--flight FILE] [--recorder] [--all-rare]\n"
         "  --seeds    which scenarios (1-1000)\n"
         "  --steps    scheduler steps of each before its faults end (2000)\n"
         "  --threads  processes at the same time (1)\n"
         "  --set      what a seed draws is this instead; --set alone lists what there is\n"
         "  --keep     of each seed only these actions\n"
         "  --flight   when a seed fails: its last plans go to this file, for weft-sim replay\n"
+        "  --recorder the flight recorder, too, is compared with what happened\n"
         "  --all-rare a rare path that no seed takes is a failure\n"
         "\n"
         "       weft-sim replay TRACE [--policy NAME] [--machine h200|rtx5090] [--without TENANT]\n"
@@ -109,6 +110,10 @@ static int parse_run(struct run_opts *o, int argc, char **argv) {
 
         if (strcmp(argv[i], "--all-rare") == 0) {
             o->all_rare = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--recorder") == 0) {
+            o->base.recorder = true;
             continue;
         }
         if (strcmp(argv[i], "--no-shrink") == 0) {

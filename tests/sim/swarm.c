@@ -453,6 +453,7 @@ void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile u
         n_requests += u->action[i].kind == ARRIVE;
     options(&u->w, n_requests, &o);
     o.flight_file = c->flight_file;
+    o.recorder = c->recorder;
     buggify_begin(c->seed, u->w.buggify);
     sim_init(&u->sim, &o);
     run_with_faults(u, total, at);

@@ -80,6 +80,7 @@ struct swarm {
 struct swarm_case {
     uint64_t seed;
     uint32_t n_steps;        /* before the faults end */
+    bool recorder;           /* as sim_opts.recorder */
     const char *flight_file; /* NULL, or for the flight recorder of a run that fails */
     struct swarm set;
     bool is_set[sizeof(struct swarm) / sizeof(uint32_t)];

@@ -498,7 +498,8 @@ void rules_after(struct sim *s, int r) {
         if (o->force_chunk == 0 && o->force_draft == 0)
             check_budget(s);
     }
-    sim_flight_after(s);
+    if (s->opts.recorder)
+        sim_flight_after(s);
     check_progress(s, r);
     if (s->n_steps % TABLE_STEPS == 0)
         check_table(s);

@@ -780,9 +780,10 @@ static void check_blame(const struct sim *s, const struct suspects *page) {
 void sim_restart(struct sim *s) {
     struct suspects page = s->suspects;
 
-    if (s->flight)
+    if (s->opts.recorder) {
         sim_flight_at_death(s);
-    check_blame(s, &page);
+        check_blame(s, &page);
+    }
     s->sched = sched_free(s->sched);
     s->engine = engine_free(s->engine);
     s->draft_engine = engine_free(s->draft_engine);

@@ -53,6 +53,7 @@ struct sim_opts {
     struct telltale
         machine;    /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
     bool unwatched; /* only what clients are sent is checked: long simulations */
+    bool recorder;  /* the flight recorder and deaths are looked at, too */
     bool repeats;   /* a plan made again is the same: nothing is left to chance, no hash is cut */
     const char
         *flight_file; /* NULL, or where the flight recorder is written when a rule is broken */
