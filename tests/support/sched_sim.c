@@ -147,12 +147,12 @@ static void new_worker(struct sim *s) {
     if (r == 0)
         r = engine_new(&s->engine, &e, &err);
     s->opts.sched.draft_engine = s->draft_engine;
+    memset(&s->suspects, 0, sizeof(s->suspects)); /* the front does it before it starts one */
     if (r == 0)
         r = sched_new(&s->sched, &o->sched, s->engine, &s->watch);
     if (r < 0)
         cannot("no worker", r);
     memset(&s->stats, 0, sizeof(s->stats));
-    memset(&s->suspects, 0, sizeof(s->suspects));
     memset(&s->was, 0, sizeof(s->was));
     s->was.at_step = s->n_steps;
     s->was.n_told_steps = s->flight ? s->flight->n_steps : 0;
