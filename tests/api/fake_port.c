@@ -44,6 +44,10 @@ static int submit(struct api_port *p, const struct submit *m) {
     r->tokens = realloc(r->tokens, (m->n_tokens + 1) * sizeof(int32_t));
     memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(int32_t));
     r->m.tokens = r->tokens;
+    r->stop_ids = realloc(r->stop_ids, (m->n_stop_ids + 1) * sizeof(int32_t));
+    if (m->n_stop_ids)
+        memcpy(r->stop_ids, m->stop_ids, m->n_stop_ids * sizeof(int32_t));
+    r->m.stop_ids = r->stop_ids;
     for (uint32_t i = 0; i < m->n_stops; i++) {
         memcpy(r->stops[i], m->stops[i].data, m->stops[i].len);
         r->stops[i][m->stops[i].len] = 0;
@@ -81,6 +85,7 @@ void fake_init(struct fake_port *f, struct clock *clock) {
 void fake_deinit(struct fake_port *f) {
     for (uint32_t i = 0; i < FAKE_MAX; i++) {
         free(f->r[i].tokens);
+        free(f->r[i].stop_ids);
         free(f->r[i].grammar);
         free(f->r[i].triggers);
         free(f->r[i].prediction);

@@ -18,7 +18,7 @@ struct fake_request {
     bool accepted, finished, cancelled;
     float logprob;   /* of each token; 0: -0.5 */
     struct submit m; /* the last one; pointers are copies */
-    int32_t *tokens;
+    int32_t *tokens, *stop_ids;
     char stops[SUBMIT_STOPS_MAX][64];
     char *grammar, *triggers; /* "": none */
     int32_t *prediction;
