@@ -99,6 +99,7 @@ void models_list_serve(struct call *c, struct http *h);
 void models_one_serve(struct call *c, struct http *h);
 void health_serve(struct call *c, struct http *h);
 void version_serve(struct call *c, struct http *h);
+void root_serve(struct call *c, struct http *h);
 void metrics_serve(struct call *c, struct http *h);
 void llamacpp_completion_serve(struct call *c, struct http *h);
 void llamacpp_infill_serve(struct call *c, struct http *h);

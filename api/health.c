@@ -33,6 +33,15 @@ void version_serve(struct call *c, struct http *h) {
     respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
+/* Somebody looks whether there is anybody: a browser, or Ollama's client before each command. */
+void root_serve(struct call *c, struct http *h) {
+    static const char text[] =
+        "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
+
+    (void)h;
+    respond(c, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
+}
+
 /* ---- how busy it is, as routers ask ---- */
 
 /* vLLM's. */

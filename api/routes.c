@@ -17,6 +17,7 @@
 static const struct route routes[] = {
     {"/health", HTTP_GET, true, false, health_serve},
     {"/ping", HTTP_GET, true, false, health_serve},
+    {"/", HTTP_GET, true, false, root_serve},
     {"/version", HTTP_GET, true, false, version_serve},
     {"/metrics", HTTP_GET, true, false, metrics_serve},
     {"/v1/models", HTTP_GET, false, false, models_list_serve},

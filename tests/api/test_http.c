@@ -93,6 +93,7 @@ Test(http, models_are_found_by_name_and_alias) {
     expect_answer(&w, GET("/v1/models/other"), 404,
                   "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
                   "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    expect_answer(&w, GET("/"), 200, "is running");
     expect_answer(&w, GET("/version"), 200, "\"version\":\"0.1.0\"");
     world_stop(&w);
 }
@@ -123,7 +124,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1]:3000\r\n\r\n", 200, "ok"},
         {"DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "GET, HEAD"},
-        {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "not_found"},
+        {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"},
         {"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "bad_target"},
         {"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "malformed_http"},
         {"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "http_version"},
