@@ -18,6 +18,12 @@
 #include "tests/engine/cuda/fake_api.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#else
+#define __lsan_disable() ((void)0)
+#define __lsan_enable() ((void)0)
+#endif
 
 static struct fake_cuda *fake(void) {
     static struct fake_cuda *found;
@@ -776,7 +782,9 @@ Test(cuda, a_hanging_device_is_given_up) {
     small_model(path);
     setenv("WEFT_CUDA_WAIT_MS", "20", 1);
     fake()->hang_after = 1; /* an event of a step, after those of loading */
+    __lsan_disable();
     cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
+    __lsan_enable();
     cr_expect(fake()->n_live > 0, "left to the end of the process");
     unlink(path);
 }
