@@ -366,12 +366,19 @@ Test(identity, cpu_blocks_of_256) {
     check_cpu(t, ARRAY_SIZE(t));
 }
 
+/* The products of the other types are those of the tests above: one is enough under a sanitizer. */
+#ifdef __SANITIZE_ADDRESS__
+#define N_EXPERT_TYPES 1
+#else
+#define N_EXPERT_TYPES ARRAY_SIZE(t)
+#endif
+
 /* Rows meet others in the groups of their experts. */
 Test(identity, cpu_experts) {
-    static const enum tensor_type t[] = {TENSOR_F32, TENSOR_Q8_0, TENSOR_Q4_K};
+    static const enum tensor_type t[] = {TENSOR_Q4_K, TENSOR_F32, TENSOR_Q8_0};
 
     need("cpu");
-    for (size_t i = 0; i < ARRAY_SIZE(t); i++) {
+    for (size_t i = 0; i < N_EXPERT_TYPES; i++) {
         struct model_row row = {"qwen3moe", "cpu", "auto", t[i], ENGINE_KV_F16, false, 77};
 
         check_model(&row);

@@ -414,6 +414,13 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 
 /* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide and not; the work of
  * last blocks is that of kernels of its own. */
+/* Under a sanitizer only the last: the kernels are slow there, and it has what the others have. */
+#ifdef __SANITIZE_ADDRESS__
+#define FIRST_OTHER_WAY 4
+#else
+#define FIRST_OTHER_WAY 1
+#endif
+
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
         {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0", "128"},
@@ -435,7 +442,7 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
 
     tiny_model_temp(&m, path);
     run_way(&ways[0], path, &first);
-    for (size_t i = 1; i < ARRAY_SIZE(ways); i++) {
+    for (size_t i = FIRST_OTHER_WAY; i < ARRAY_SIZE(ways); i++) {
         memset(&other, 0, sizeof(other));
         run_way(&ways[i], path, &other);
         expect_same(&first, &other, ways[i].name);
