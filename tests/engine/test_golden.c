@@ -217,8 +217,15 @@ Test(golden, reference_agrees_with_exact_arithmetic) {
     check_synthetic(&exact, &exact, NULL);
 }
 
+/* Under a sanitizer a few files are enough: the others' formats are read above, with another cache. */
+#ifdef __SANITIZE_ADDRESS__
+#define HALF_CACHE_FILES "qwen3"
+#else
+#define HALF_CACHE_FILES NULL
+#endif
+
 Test(golden, reference_with_half_cache_stays_close) {
-    check_synthetic(&f16, &f16, NULL);
+    check_synthetic(&f16, &f16, HALF_CACHE_FILES);
 }
 
 /* Only where a head is made of blocks of 32. */
