@@ -8,15 +8,6 @@
 
 static struct sim sim;
 
-static struct sim_client *ask(uint32_t n_prompt, uint32_t max_new, uint64_t program) {
-    struct sim_client *c = sim_client(&sim, n_prompt, sim.n_clients + 1, n_prompt, max_new);
-
-    c->m.program = program;
-    c->m.arrived_ns = sim.clock.ns;
-    sim_submit(&sim, c, 0);
-    return c;
-}
-
 static struct sim_client *come_back(const struct sim_client *before, uint32_t n_more) {
     struct sim_client *c = sim_client_after(&sim, before, n_more, 8);
 
@@ -29,10 +20,10 @@ static struct sim_client *come_back(const struct sim_client *before, uint32_t n_
 /* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent again. */
 static uint32_t cached_after(uint32_t n, bool off) {
     sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
-    struct sim_client *turn = ask(320, 8, 7);
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     for (uint32_t i = 0; i < n; i++) {
-        ask(200, 4, 0);
+        sim_ask(&sim, 200, 4, 0);
         sim_run(&sim, 500);
     }
     struct sim_client *next = come_back(turn, 20);
@@ -49,11 +40,11 @@ Test(retain, a_turn_finds_the_pages_of_the_last_one) {
 
 Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 40});
-    ask(320, 8, 7);
+    sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     cr_expect_geq(sim.stats.n_kept, 20);
     cr_expect_eq(sim.stats.n_used, 0, "kept pages are nobody's load");
-    struct sim_client *large = ask(300, 250, 0);
+    struct sim_client *large = sim_ask(&sim, 300, 250, 0);
     sim_run(&sim, 1000);
     cr_expect_eq(large->n_got, 250);
     cr_expect_eq(sim.stats.n_preemptions, 0);
@@ -63,12 +54,12 @@ Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
 
 Test(retain, a_program_waits_for_pages_but_not_for_ever) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
-    ask(600, 8, 7); /* 38 of 64 pages are kept */
+    sim_ask(&sim, 600, 8, 7); /* 38 of 64 pages are kept */
     sim_run(&sim, 500);
-    struct sim_client *busy = ask(40, 400, 8); /* somebody runs for a while */
+    struct sim_client *busy = sim_ask(&sim, 40, 400, 8); /* somebody runs for a while */
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
-    struct sim_client *other = ask(500, 8, 9);
+    struct sim_client *other = sim_ask(&sim, 500, 8, 9);
     int64_t begin = sim.clock.ns;
     for (int i = 0; i < 20; i++)
         sim_step(&sim);
@@ -85,10 +76,10 @@ Test(retain, a_program_waits_for_pages_but_not_for_ever) {
 
 Test(retain, nobody_waits_for_kept_pages_when_nothing_runs) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
-    ask(600, 8, 7);
+    sim_ask(&sim, 600, 8, 7);
     sim_run(&sim, 500);
     int64_t begin = sim.clock.ns;
-    struct sim_client *other = ask(600, 8, 9);
+    struct sim_client *other = sim_ask(&sim, 600, 8, 9);
     while (other->n_got == 0)
         sim_step(&sim);
     cr_expect_leq(sim.clock.ns - begin, SECOND);
@@ -98,7 +89,7 @@ Test(retain, nobody_waits_for_kept_pages_when_nothing_runs) {
 
 Test(retain, the_time_is_learnt_from_pauses) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
-    struct sim_client *c = ask(160, 8, 7);
+    struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     for (int i = 0; i < 30; i++) {
         sim_run(&sim, 500);
         cr_expect_gt(sim.stats.n_kept, 0, "turn %d", i);
@@ -107,7 +98,7 @@ Test(retain, the_time_is_learnt_from_pauses) {
     }
     sim_run(&sim, 500);
     sim.clock.ns += 4 * SECOND; /* four times the usual pause */
-    ask(20, 4, 0);
+    sim_ask(&sim, 20, 4, 0);
     sim_run(&sim, 500);
     cr_expect_eq(sim.stats.n_kept, 0);
     sim_deinit(&sim);
@@ -116,11 +107,11 @@ Test(retain, the_time_is_learnt_from_pauses) {
 Test(retain, programs_that_never_come_back_are_not_waited_for) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
     for (uint64_t program = 1; program <= 20; program++) {
-        ask(100, 4, program);
+        sim_ask(&sim, 100, 4, program);
         sim_run(&sim, 500);
     }
     sim.clock.ns += 100 * SECOND;
-    ask(100, 4, 100);
+    sim_ask(&sim, 100, 4, 100);
     sim_run(&sim, 500);
     cr_expect_eq(sim.stats.n_kept, 0);
     sim_deinit(&sim);
@@ -135,7 +126,7 @@ static void tell_end(const struct sim_client *c, bool calls) {
 /* A program that comes back 1 s after its calls and 40 s after its answers: is its turn still kept after 10 s? */
 static bool kept_after(bool told, bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
-    struct sim_client *c = ask(160, 8, 7);
+    struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     for (int i = 0; i < 24; i++) {
         sim_run(&sim, 500);
         if (told)
@@ -147,7 +138,7 @@ static bool kept_after(bool told, bool calls) {
     if (told)
         tell_end(c, calls);
     sim.clock.ns += 10 * SECOND;
-    ask(20, 4, 0);
+    sim_ask(&sim, 20, 4, 0);
     sim_run(&sim, 500);
     bool kept = sim.stats.n_kept > 0;
     sim_deinit(&sim);
@@ -163,13 +154,13 @@ Test(retain, pauses_after_calls_and_after_answers_are_learnt_apart) {
 Test(retain, an_answer_gives_way_before_a_call) {
     for (int longer = 0; longer < 2; longer++) {
         sim_init(&sim, &(struct sim_opts){.n_pages = 64});
-        struct sim_client *calls = ask(longer ? 200 : 330, 8, 7);
+        struct sim_client *calls = sim_ask(&sim, longer ? 200 : 330, 8, 7);
         sim_run(&sim, 500);
         tell_end(calls, true);
-        struct sim_client *answer = ask(longer ? 330 : 200, 8, 8);
+        struct sim_client *answer = sim_ask(&sim, longer ? 330 : 200, 8, 8);
         sim_run(&sim, 500);
         tell_end(answer, false);
-        ask(500, 8, 0);
+        sim_ask(&sim, 500, 8, 0);
         sim_run(&sim, 500);
         cr_expect_eq(sim.stats.n_retained_dropped, 1);
         struct sim_client *next = come_back(calls, 10);
@@ -183,16 +174,16 @@ Test(retain, an_answer_gives_way_before_a_call) {
  * new program that needs 30 has its first token. */
 static uint32_t steps_beside(bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
-    struct sim_client *kept = ask(200, 8, 7);
+    struct sim_client *kept = sim_ask(&sim, 200, 8, 7);
     sim_run(&sim, 500);
     tell_end(kept, true);
-    struct sim_client *last = ask(330, 8, 8);
+    struct sim_client *last = sim_ask(&sim, 330, 8, 8);
     sim_run(&sim, 500);
     tell_end(last, calls);
-    ask(40, 100, 9);
+    sim_ask(&sim, 40, 100, 9);
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
-    struct sim_client *next = ask(480, 8, 10);
+    struct sim_client *next = sim_ask(&sim, 480, 8, 10);
     uint32_t n = 0;
     for (; next->n_got == 0 && n < 1000; n++)
         sim_step(&sim);
@@ -210,7 +201,7 @@ Test(retain, a_program_does_not_wait_for_what_is_kept_after_an_answer) {
 
 Test(retain, what_is_said_of_another_turn_means_nothing) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
-    struct sim_client *c = ask(160, 8, 7);
+    struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     sim_run(&sim, 500);
     for (int i = 0; i < 40; i++) { /* none of these is the last turn */
         struct turn_end m = {.id = 99, .program = i % 2 ? 7 : 1000 + (uint64_t)i};
@@ -230,9 +221,9 @@ Test(retain, what_is_said_of_another_turn_means_nothing) {
 Test(retain, what_is_computed_again_is_counted) {
     for (int off = 0; off < 2; off++) {
         sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
-        struct sim_client *c = ask(320, 8, 7);
+        struct sim_client *c = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
-        ask(1000, 4, 0);
+        sim_ask(&sim, 1000, 4, 0);
         sim_run(&sim, 500); /* the whole pool */
         come_back(c, 10);
         sim_run(&sim, 500);
@@ -251,10 +242,10 @@ Test(recorder, tells_the_story_of_a_request) {
     uint32_t n, had[WHY_N] = {0};
 
     sim_init(&sim, &(struct sim_opts){.n_pages = 30});
-    ask(300, 60, 0);
+    sim_ask(&sim, 300, 60, 0);
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
-    ask(200, 8, 0);
+    sim_ask(&sim, 200, 8, 0);
     sim_run(&sim, 1000);
     n = flight_story(sim.flight, 2, r, 32);
     cr_assert_geq(n, 5);

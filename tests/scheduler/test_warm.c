@@ -9,15 +9,6 @@
 
 static struct sim sim;
 
-static struct sim_client *ask(uint32_t n_prompt, uint32_t max_new, uint64_t program) {
-    struct sim_client *c = sim_client(&sim, n_prompt, sim.n_clients + 1, n_prompt, max_new);
-
-    c->m.program = program;
-    c->m.arrived_ns = sim.clock.ns;
-    sim_submit(&sim, c, 0);
-    return c;
-}
-
 /* Of @before's turn the first 2 outputs come back; 100 tokens are new. */
 static struct sim_client *warm(const struct sim_client *before, uint32_t n_more) {
     struct sim_client *c = sim_client_warm(&sim, before, 2, n_more);
@@ -46,7 +37,7 @@ Test(warm, the_next_turn_finds_what_was_computed_ahead) {
     for (int off = 0; off < 2; off++)
         for (uint32_t depth = 1; depth <= 2; depth++) {
             sim_init(&sim, &(struct sim_opts){.sched.no_retention = off, .sched.depth = depth});
-            struct sim_client *turn = ask(320, 8, 7);
+            struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
             sim_run(&sim, 500);
             struct sim_client *ahead = warm(turn, 100);
             sim_run(&sim, 500);
@@ -66,7 +57,7 @@ Test(warm, it_leaves_no_trace_in_what_is_counted) {
 
     for (int k = 0; k < 2; k++) {
         sim_init(&sim, &(struct sim_opts){0});
-        struct sim_client *turn = ask(320, 8, 7);
+        struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
         if (k == 0)
             warm(turn, 100);
@@ -88,7 +79,7 @@ Test(warm, it_leaves_no_trace_in_what_is_counted) {
 
 Test(warm, what_it_takes_is_its_tenants_time) {
     sim_init(&sim, &(struct sim_opts){0});
-    struct sim_client *turn = ask(320, 8, 7);
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     double before = sim.sched->turns.share.tenant[0].recent_ns;
     warm(turn, 300);
@@ -99,9 +90,9 @@ Test(warm, what_it_takes_is_its_tenants_time) {
 
 Test(warm, it_waits_while_anybody_is_there) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
-    struct sim_client *turn = ask(320, 8, 7);
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
-    struct sim_client *other = ask(40, 60, 8), *ahead = warm(turn, 200);
+    struct sim_client *other = sim_ask(&sim, 40, 60, 8), *ahead = warm(turn, 200);
     while (other->n_ends == 0) {
         cr_expect_eq(sim.stats.n_warm_tokens, 0);
         cr_expect_eq(ahead->n_ends, 0);
@@ -117,13 +108,13 @@ Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
 
     for (int k = 0; k < 2; k++) { /* 0.5 ms a row, 1000 rows: half a second in all */
         sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000, .step_ns = 1000000});
-        struct sim_client *turn = ask(320, 8, 7);
+        struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
         struct sim_client *ahead = k ? warm(turn, 1000) : NULL;
         for (int i = 0; i < 8 && ahead; i++)
             sim_step(&sim);
         cr_assert(!ahead || ahead->n_ends == 0);
-        struct sim_client *other = ask(60, 4, 8);
+        struct sim_client *other = sim_ask(&sim, 60, 4, 8);
         int64_t begin = sim.clock.ns;
         while (other->n_got == 0)
             sim_step(&sim);
@@ -147,7 +138,7 @@ Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
 
 Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000, .step_ns = 1000000});
-    struct sim_client *turn = ask(320, 8, 7);
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     struct sim_client *ahead = warm(turn, 800);
     while (sim.stats.n_warm_tokens < 200)
@@ -168,14 +159,14 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
 
 Test(warm, another_question_of_its_program_does_not_end_it) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
-    struct sim_client *turn = ask(320, 8, 7), *ahead;
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *ahead;
     sim_run(&sim, 500);
-    ask(100, 8, 7); /* a title for the conversation, say */
+    sim_ask(&sim, 100, 8, 7); /* a title for the conversation, say */
     ahead = warm(turn, 100);
-    ask(60, 8, 7);
+    sim_ask(&sim, 60, 8, 7);
     sim_run(&sim, 500);
     cr_expect_eq(ahead->finish, FINISH_LENGTH);
-    ask(60, 8, 7);
+    sim_ask(&sim, 60, 8, 7);
     sim_run(&sim, 500);
     cr_expect_eq(come_back(ahead)->n_ends, 0);
     sim_run(&sim, 500);
@@ -185,7 +176,7 @@ Test(warm, another_question_of_its_program_does_not_end_it) {
 
 Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
-    struct sim_client *turn = ask(320, 8, 7), *next;
+    struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *next;
     sim_run(&sim, 500);
     next = sim_client_after(&sim, turn, 20, 8); /* its program has come back */
     next->m.program = 7;
@@ -206,9 +197,9 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
 
 Test(warm, it_takes_no_page_that_is_kept_for_others) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
-    struct sim_client *other = ask(500, 8, 9), *turn;
+    struct sim_client *other = sim_ask(&sim, 500, 8, 9), *turn;
     sim_run(&sim, 500);
-    turn = ask(160, 8, 7);
+    turn = sim_ask(&sim, 160, 8, 7);
     sim_run(&sim, 500);
     struct sim_client *ahead = warm(turn, 600);
     sim_run(&sim, 500);
@@ -224,7 +215,7 @@ Test(warm, it_takes_no_page_that_is_kept_for_others) {
 
 Test(warm, it_is_kept_in_place_of_the_turn) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
-    struct sim_client *turn = ask(160, 100, 7);
+    struct sim_client *turn = sim_ask(&sim, 160, 100, 7);
     sim_run(&sim, 500);
     uint32_t kept = sim.stats.n_kept;
     struct sim_client *ahead = warm(turn, 100);
@@ -232,7 +223,7 @@ Test(warm, it_is_kept_in_place_of_the_turn) {
     cr_expect_eq(sim.stats.n_kept, (ahead->m.n_prompt) / 16, "%u, %u before", sim.stats.n_kept,
                  kept);
     for (int i = 0; i < 6; i++) { /* pressure */
-        ask(400, 4, 0);
+        sim_ask(&sim, 400, 4, 0);
         sim_run(&sim, 500);
     }
     struct sim_client *next = come_back(ahead);
@@ -249,9 +240,9 @@ Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
     struct sim_client *turn[100], *ahead[100];
 
     for (uint64_t i = 0; i < 100; i++)
-        turn[i] = ask(40, 2, 100 + i);
+        turn[i] = sim_ask(&sim, 40, 2, 100 + i);
     sim_run(&sim, 2000);
-    struct sim_client *busy = ask(40, 30, 0);
+    struct sim_client *busy = sim_ask(&sim, 40, 30, 0);
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
     for (int i = 0; i < 100; i++)
@@ -268,10 +259,10 @@ Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
 Test(warm, a_cancelled_one_is_over_wherever_it_is) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128, .row_ns = 500000});
     for (int k = 0; k < 3; k++) {
-        struct sim_client *turn = ask(320, 8, 7);
+        struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
         if (k == 0)
-            ask(40, 20, 8);
+            sim_ask(&sim, 40, 20, 8);
         struct sim_client *ahead = warm(turn, 600);
         for (int i = 0; i < 4 * k; i++)
             sim_step(&sim);
@@ -285,7 +276,7 @@ Test(warm, a_cancelled_one_is_over_wherever_it_is) {
 
 Test(warm, what_asks_for_more_is_refused) {
     sim_init(&sim, &(struct sim_opts){0});
-    struct sim_client *turn = ask(100, 8, 7);
+    struct sim_client *turn = sim_ask(&sim, 100, 8, 7);
     sim_run(&sim, 500);
     for (int k = 0; k < 3; k++) {
         struct sim_client *c = sim_client_warm(&sim, turn, 2, 50);

@@ -10,6 +10,7 @@
 #include "scheduler/draft/draft.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/sim_drafts.h"
+#include "tests/support/sim_expect.h"
 #include "tests/support/sim_flight.h"
 
 /* ---- the vocabulary ---- */
@@ -339,6 +340,15 @@ struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family,
     return c;
 }
 
+struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t program) {
+    struct sim_client *c = sim_client(s, n_prompt, s->n_clients + 1, n_prompt, max_new);
+
+    c->m.program = program;
+    c->m.arrived_ns = s->clock.ns;
+    sim_submit(s, c, 0);
+    return c;
+}
+
 struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
                                     uint32_t max_new) {
     uint32_t n = before->m.n_prompt + before->n_got;
@@ -366,130 +376,6 @@ struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *befor
     return c;
 }
 
-static bool ends_with_stop(const struct submit *m, const char *text, size_t len, size_t piece) {
-    for (uint32_t i = 0; i < m->n_stops; i++) {
-        const struct str *st = &m->stops[i];
-
-        for (size_t end = len - piece + 1; end <= len; end++)
-            if (end >= st->len && memcmp(text + end - st->len, st->data, st->len) == 0)
-                return true;
-    }
-    return false;
-}
-
-/* Where the request ends, found by looking at the whole text. */
-static void cut_expected(const struct sim *s, struct sim_client *c, uint32_t n) {
-    const struct submit *m = &c->m;
-    CLEANUP(freep) char *text = malloc((size_t)n * 4 + 1);
-    uint64_t slots = (uint64_t)s->opts.n_pages * s->opts.page_tokens + 1;
-    uint32_t room = (uint32_t)MIN(slots, s->opts.max_context) - m->n_prompt;
-    size_t len = 0;
-
-    if (!text)
-        cannot("a text", -ENOMEM);
-    c->n_expect = MIN(n, room);
-    c->expect = FINISH_LENGTH;
-    for (uint32_t i = 0; i < c->n_expect; i++) {
-        int32_t token = c->tokens[m->n_prompt + i];
-        const char *piece = token < 3 ? "" : sim_piece(token);
-        bool stop = (!m->sampling.ignore_eos || c->constraint) && token == SIM_END;
-
-        memcpy(text + len, piece, strlen(piece));
-        len += strlen(piece);
-        for (uint32_t k = 0; k < m->n_stop_ids; k++)
-            stop |= token == m->stop_ids[k];
-        if (stop || ends_with_stop(m, text, len, strlen(piece))) {
-            c->n_expect = i + 1;
-            c->expect = FINISH_STOP;
-        }
-    }
-}
-
-static bool wants_vector(const struct sim_client *c) {
-    return (c->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
-}
-
-/* The vector of a prompt, made when it is needed: some have thousands of tokens. */
-static void expect_vector(const struct sim_client *c, float vector[SIM_EMBD]) {
-    double sum[SIM_EMBD] = {0};
-    uint32_t n = c->m.n_prompt;
-
-    telltale_expect_hidden(c->tokens, n, vector, SIM_EMBD);
-    if (c->m.flags & SUBMIT_POOL_LAST)
-        return;
-    for (uint32_t i = 1; i <= n; i++) {
-        telltale_expect_hidden(c->tokens, i, vector, SIM_EMBD);
-        for (uint32_t k = 0; k < SIM_EMBD; k++)
-            sum[k] += (double)vector[k];
-    }
-    for (uint32_t k = 0; k < SIM_EMBD; k++)
-        vector[k] = (float)(sum[k] / n);
-}
-
-static void expect(const struct sim *s, struct sim_client *c) {
-    const struct submit *m = &c->m;
-    const struct sampling *p = &m->sampling;
-    int32_t bans[64];
-    uint32_t n_bans = 0;
-
-    for (uint32_t i = 0; i < m->n_stop_ids; i++)
-        bans[n_bans++] = m->stop_ids[i];
-    if (!p->ignore_eos)
-        bans[n_bans++] = SIM_END;
-    struct telltale_ask ask = {
-        .prompt = c->tokens,
-        .n_prompt = m->n_prompt,
-        .n_out = m->max_new,
-        .n_ban = m->min_new,
-        .ignore_end = true,
-        .param = {.temperature = (float)p->temperature,
-                  .top_p = (float)p->top_p,
-                  .min_p = (float)p->min_p,
-                  .repetition = (float)p->repetition_penalty,
-                  .presence = (float)p->presence_penalty,
-                  .frequency = (float)p->frequency_penalty,
-                  .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
-                  .seed = m->seed,
-                  .choice = m->choice,
-                  .n_bias = m->n_bias,
-                  .bias = (const struct engine_bias *)m->bias,
-                  .n_bans = n_bans,
-                  .bans = bans},
-    };
-    if (c->constraint) { /* its masks have the bans in them */
-        ask.go_on = sim_constraint_at;
-        ask.allows = sim_constraint_allows;
-        ask.ctx = c;
-        ask.param.n_bans = 0;
-    }
-    uint32_t n = telltale_expect(&ask, c->tokens + m->n_prompt, c->digest, c->logprob);
-    for (uint32_t i = n; i < m->max_new; i++) /* a grammar has ended it: predictions go on */
-        c->tokens[m->n_prompt + i] = SIM_END;
-    if (m->flags & SUBMIT_PROMPT_LOGPROBS)
-        telltale_expect_prompt(c->tokens, m->n_prompt, c->prompt_lp);
-    cut_expected(s, c, n);
-}
-
-/* What it must get and what would come behind, with changes: tokens replaced, left out, put in. */
-static void predict(struct sim_client *c) {
-    struct rng r = {c->m.id};
-    uint32_t n = 0;
-
-    if (c->edit_every == 0)
-        return;
-    for (uint32_t i = 0; i < c->m.max_new && n < c->m.max_new; i++) {
-        uint32_t edit = rng_below(&r, 3 * c->edit_every);
-
-        if (edit < 2)
-            c->prediction[n++] = (int32_t)rng_below(&r, SIM_VOCAB);
-        if (edit > 1 && n < c->m.max_new)
-            c->prediction[n++] = c->tokens[c->m.n_prompt + i];
-        if (edit == 0)
-            i--;
-    }
-    c->m.prediction = (struct str){(const char *)c->prediction, n * (uint32_t)sizeof(int32_t)};
-}
-
 static bool is_short_enough(const struct sim *s, const struct sim_client *c) {
     return c->m.n_prompt < s->opts.max_context &&
            c->m.n_prompt <= (uint64_t)s->opts.n_pages * s->opts.page_tokens;
@@ -500,11 +386,11 @@ void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out) {
         /* Sources of drafts may look where nothing is expected. */
         for (uint32_t i = 0; i < c->m.max_new; i++)
             c->tokens[c->m.n_prompt + i] = SIM_END;
-        if (wants_vector(c)) {
+        if (sim_wants_vector(c)) {
             c->expect = FINISH_STOP;
         } else if (is_short_enough(s, c) && !c->invalid) {
-            expect(s, c);
-            predict(c);
+            sim_expect(s, c);
+            sim_predict(c);
         }
         c->n_got = n_out;
         c->at_live = s->n_live;
@@ -598,13 +484,13 @@ static void check_tokens(struct sim *s, struct sim_client *c, const struct event
 
 /* It comes with the end, and only where it is wanted. */
 static void check_vector(const struct sim *s, const struct sim_client *c, const struct event *e) {
-    bool due = wants_vector(c) && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
+    bool due = sim_wants_vector(c) && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
     float vector[SIM_EMBD];
 
     HOLD(s, c, RIGHT_END, e->n_vector == (due ? SIM_EMBD : 0));
     if (!due)
         return;
-    expect_vector(c, vector);
+    sim_expect_vector(c, vector);
     HOLD(s, c, NUMBERS, memcmp(e->vector, vector, sizeof(vector)) == 0);
 }
 

@@ -150,14 +150,16 @@ void sim_deinit(struct sim *s); /* also checks that all pages are back, if all h
  * longer. */
 struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
                               uint32_t max_new);
+/* A new client of @program that shares nothing, submitted now. */
+struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t program);
 /* The next turn of a conversation: the prompt and the outputs so far of @before, and @n_more tokens. */
 struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
                                     uint32_t max_new);
-/* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
 /* What the front would have computed ahead of the turn after @before, which has ended: its prompt and its first
  * @n_same outputs, and @n_more other tokens. */
 struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *before, uint32_t n_same,
                                    uint32_t n_more);
+/* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
 void sim_cancel(struct sim *s, struct sim_client *c);
 
