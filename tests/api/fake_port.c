@@ -236,3 +236,13 @@ void fake_turn(struct fake_port *f) {
         }
     }
 }
+
+const char *fake_prompt(const struct fake_request *r) {
+    static char out[4096];
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < r->m.n_prompt && n + 1 < sizeof(out); i++)
+        out[n++] = r->tokens[i] < 256 ? (char)r->tokens[i] : '|';
+    out[n] = 0;
+    return out;
+}

@@ -56,3 +56,5 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why);
 void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why);
 /* One step of the script for every request. */
 void fake_turn(struct fake_port *f);
+/* The prompt as text, special tokens as |; until the next call. */
+const char *fake_prompt(const struct fake_request *r);

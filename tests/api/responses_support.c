@@ -15,16 +15,8 @@ static const char template[] =
     "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}";
 
 void responses_init(struct world *w) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, template, sizeof(template) - 1, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = template;
-    w->model.template_len = sizeof(template) - 1;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, template, sizeof(template) - 1);
     w->model.max_context = 16384;
     w->opts.max_stored = 100;
     w->opts.stored_bytes = 1 << 20;

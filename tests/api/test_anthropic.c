@@ -30,16 +30,8 @@ static const char hermes[] =
 static uint32_t stream_buffer; /* 0: as usual */
 
 static void started(struct world *w) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, hermes, sizeof(hermes) - 1, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = hermes;
-    w->model.template_len = sizeof(hermes) - 1;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, hermes, sizeof(hermes) - 1);
     w->model.max_context = 16384;
     w->opts.stream_buffer_bytes = stream_buffer ? stream_buffer : w->opts.stream_buffer_bytes;
     world_start(w);

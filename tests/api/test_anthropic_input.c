@@ -24,16 +24,8 @@ static const char dump[] =
     "{# </think> <tool_call> #}";
 
 static void started(struct world *w) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, dump, sizeof(dump) - 1, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = dump;
-    w->model.template_len = sizeof(dump) - 1;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, dump, sizeof(dump) - 1);
     w->model.max_context = 16384;
     world_start(w);
 }

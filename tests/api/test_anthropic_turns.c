@@ -63,21 +63,13 @@ struct talk {
 };
 
 static void talk_init(struct talk *t, const char *source, size_t len) {
-    struct template *template = NULL;
-    struct err err = {0};
-
     memset(t, 0, sizeof(*t));
     buf_init(&t->blocks, TEXT_MAX);
     buf_init(&t->chat, TEXT_MAX);
     buf_init(&t->prompt, TEXT_MAX);
     buf_init(&t->output, TEXT_MAX);
     world_init(&t->w);
-    template_free((struct template *)(uintptr_t)t->w.model.template);
-    cr_assert_eq(template_new(&template, source, len, &err), 0, "%s", err.message);
-    t->w.model.template = template;
-    t->w.model.template_source = source;
-    t->w.model.template_len = len;
-    t->w.model.n_vocab = TINY_ALL;
+    world_use_template(&t->w, source, len);
     t->w.model.max_context = 65536;
     world_start(&t->w);
 }

@@ -83,15 +83,8 @@ Test(bend, calls_come_one_by_one_with_their_results) {
     "\"role\":\"user\",\"content\":\"ask-nine\"}]"
 
 static void use_template(struct world *w, const char *source, size_t len) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     responses_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = source;
-    w->model.template_len = len;
+    world_use_template(w, source, len);
     world_start(w);
 }
 

@@ -179,16 +179,8 @@ Test(constrain, what_cannot_be_held_is_named) {
 
 /* @close: what of reasoning the template has in its text. */
 static void with_template(struct world *w, const char *source) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, source, strlen(source), &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = source;
-    w->model.template_len = strlen(source);
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, source, strlen(source));
     world_start(w);
 }
 

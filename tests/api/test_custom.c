@@ -24,29 +24,10 @@ static const char hermes[] =
     "{%- endfor -%}<|im_end|>\n{%- endfor -%}<|im_start|>assistant\n";
 
 static void started(struct world *w) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, hermes, sizeof(hermes) - 1, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = hermes;
-    w->model.template_len = sizeof(hermes) - 1;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, hermes, sizeof(hermes) - 1);
     w->model.max_context = 16384;
     world_start(w);
-}
-
-/* The prompt as text. */
-static const char *prompt_of(const struct fake_request *r) {
-    static char out[4096];
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < r->m.n_prompt && n + 1 < sizeof(out); i++)
-        out[n++] = r->tokens[i] < 256 ? (char)r->tokens[i] : '|';
-    out[n] = 0;
-    return out;
 }
 
 static void expect_part(const char *text, const char *part) {
@@ -66,7 +47,7 @@ Test(custom, the_model_is_told_a_function) {
               "\"tool_call_id\":\"c\",\"content\":\"done\"}]}",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    const char *prompt = prompt_of(&w.port.r[0]);
+    const char *prompt = fake_prompt(&w.port.r[0]);
     expect_part(prompt,
                 "{\"type\": \"function\", \"function\": {\"name\": \"patch\", "
                 "\"description\": \"D.\\n\\nThe input must follow this grammar (lark):\\n"

@@ -20,16 +20,8 @@ static const char source[] =
     "{%- if enable_thinking is defined and not enable_thinking -%}<think></think>{%- endif -%}";
 
 static void started(struct world *w) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, source, sizeof(source) - 1, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = source;
-    w->model.template_len = sizeof(source) - 1;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, source, sizeof(source) - 1);
     w->model.max_context = 16384;
     world_start(w);
 }
@@ -62,16 +54,6 @@ static void expect_body(struct reply *r, int status, const char *want) {
     cr_expect_eq(r->status, status, "%d %s", r->status, r->body.data);
     cr_expect_str_eq(r->body.data ? r->body.data : "", want, "%s\nwanted\n%s", r->body.data, want);
     reply_deinit(r);
-}
-
-static const char *prompt_of(const struct fake_request *r) {
-    static char out[4096];
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < r->m.n_prompt && n + 1 < sizeof(out); i++)
-        out[n++] = r->tokens[i] < 256 ? (char)r->tokens[i] : '|';
-    out[n] = 0;
-    return out;
 }
 
 #define LINE(more) "{\"model\":\"tiny\",\"created_at\":\"X\"," more "}\n"
@@ -147,7 +129,7 @@ Test(ollama, a_conversation_with_calls_is_rendered) {
               "\"tool_name\":\"f\",\"content\":\"2\"}]," TOOLS "}",
               &r);
     cr_assert_eq(r.status, 200, "%s", r.body.data);
-    cr_expect_str_eq(prompt_of(&w.port.r[0]),
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]),
                      "f|system\nS||user\nhi||assistant\n|f {\"a\": 1}|||tool\n2||assistant"
                      "<think></think>");
     reply_deinit(&r);
@@ -175,7 +157,7 @@ Test(ollama, options_are_parameters) {
     cr_expect_float_eq(m->sampling.repetition_penalty, 1.5, 1e-6);
     cr_expect_eq(m->seed, 5);
     cr_expect(strstr(w.port.r[0].grammar, "json_object"), "%s", w.port.r[0].grammar);
-    cr_expect_str_eq(prompt_of(&w.port.r[0]), "|system\nS||user\nhi||assistant");
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]), "|system\nS||user\nhi||assistant");
     reply_deinit(&r);
     world_ask(&w, OCHAT, "{" ME "," HI ",\"options\":{\"num_predict\":-1}}", &r);
     m = &w.port.r[1].m;
@@ -193,7 +175,7 @@ Test(ollama, generate_without_a_template) {
     started(&w);
     w.port.script = "ok";
     world_ask(&w, OGEN, "{" ME ",\"prompt\":\"hi\",\"raw\":true,\"stream\":false}", &r);
-    cr_expect_str_eq(prompt_of(&w.port.r[0]), "hi");
+    cr_expect_str_eq(fake_prompt(&w.port.r[0]), "hi");
     cr_expect_gt(w.port.r[0].m.max_new, 1000);
     expect_body(&r, 200,
                 "{\"model\":\"tiny\",\"created_at\":\"X\",\"response\":\"ok\"," FIGURES("stop", "2",

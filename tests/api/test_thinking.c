@@ -16,16 +16,8 @@ static const char source[] =
     "{%- if thinking -%}<think>\n{%- endif -%}";
 
 static void with_source(struct world *w, const char *text) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, text, strlen(text), &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = text;
-    w->model.template_len = strlen(text);
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, text, strlen(text));
     world_start(w);
 }
 

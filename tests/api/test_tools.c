@@ -30,16 +30,8 @@ static const char hermes[] =
 static uint32_t stream_buffer; /* 0: as usual */
 
 static void use_template(struct world *w, const char *source, size_t len) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    template_free((struct template *)(uintptr_t)w->model.template);
-    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
-    w->model.template = t;
-    w->model.template_source = source;
-    w->model.template_len = len;
-    w->model.n_vocab = TINY_ALL;
+    world_use_template(w, source, len);
     w->model.max_context = 16384;
     w->opts.stream_buffer_bytes = stream_buffer ? stream_buffer : w->opts.stream_buffer_bytes;
     world_start(w);

@@ -23,17 +23,9 @@
 enum next { QUESTION, RESULT };
 
 static void start(struct world *w, const char *source, size_t len) {
-    struct template *t = NULL;
-    struct err err = {0};
-
     world_init(w);
-    if (source) {
-        template_free((struct template *)(uintptr_t)w->model.template);
-        cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
-        w->model.template = t;
-        w->model.template_source = source;
-        w->model.template_len = len;
-    }
+    if (source)
+        world_use_template(w, source, len);
     w->model.n_vocab = TINY_ALL;
     w->model.max_context = 16384;
     w->opts.warm_turn = true;

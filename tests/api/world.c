@@ -325,3 +325,15 @@ char *world_template(const char *name, size_t *len) {
     fclose(f);
     return text;
 }
+
+void world_use_template(struct world *w, const char *source, size_t len) {
+    struct template *t = NULL;
+    struct err err = {0};
+
+    cr_assert_eq(template_new(&t, source, len, &err), 0, "%s", err.message);
+    template_free((struct template *)(uintptr_t)w->model.template);
+    w->model.template = t;
+    w->model.template_source = source;
+    w->model.template_len = len;
+    w->model.n_vocab = TINY_ALL;
+}

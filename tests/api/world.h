@@ -51,3 +51,5 @@ void world_get(struct world *w, const char *path, struct reply *r);
 const char *reply_header(const struct reply *r, const char *name, char *out, size_t size);
 /* The source of chat template @name of the data set, malloc'd; skips the test where there is no data set. */
 char *world_template(const char *name, size_t *len);
+/* Before world_start(): another template, whose source must live as long as @w, and a model with all tokens. */
+void world_use_template(struct world *w, const char *source, size_t len);
