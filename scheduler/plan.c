@@ -120,8 +120,7 @@ static void plan_decodes(struct plan_work *w) {
 
 /* ---- sharing ---- */
 
-/* The pages that @a and @b have in common, if more than @lo; else @lo. */
-static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b, uint32_t lo) {
+uint32_t plan_common_pages(const struct plan_req *a, const struct plan_req *b, uint32_t lo) {
     uint32_t hi = MIN(a->n_hashes, b->n_hashes);
 
     if (lo >= hi || a->hash[lo] != b->hash[lo])
@@ -218,7 +217,7 @@ static uint32_t full_need(const struct plan *p, uint32_t i) {
         if (j >= p->n_running && !o->admitted)
             continue;
         if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone && !o->stalled)
-            shared = common_pages(o, r, shared);
+            shared = plan_common_pages(o, r, shared);
     }
     return plan_pages(p, r->n_target) - MIN(shared, most) + r->n_idle;
 }

@@ -6,7 +6,6 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
-#include "tests/engine/cuda/fake_api.h"
+#include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
 #ifdef __SANITIZE_ADDRESS__
@@ -24,23 +23,6 @@
 #define __lsan_disable() ((void)0)
 #define __lsan_enable() ((void)0)
 #endif
-
-static struct fake_cuda *fake(void) {
-    static struct fake_cuda *found;
-    char path[300];
-    ssize_t n = readlink("/proc/self/exe", path, 200);
-
-    if (found)
-        return found;
-    cr_assert(n > 0);
-    path[n] = 0;
-    strcpy(strrchr(path, '/'), "/weft-cuda.so");
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(lib != NULL, "%s", dlerror());
-    found = dlsym(lib, "fake_cuda");
-    cr_assert(found != NULL);
-    return found;
-}
 
 static void random_tokens(int32_t *t, uint32_t n, uint32_t n_vocab, uint64_t seed) {
     struct rng r = {seed};
@@ -203,10 +185,10 @@ Test(cuda, fast_steps_are_near_the_reference) {
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct subject s = fast_subject(cases[i].arch, cases[i].type);
 
-        fake()->n_products = 0;
-        fake()->refuse_products = i % 2;
+        fake_find()->n_products = 0;
+        fake_find()->refuse_products = i % 2;
         double d = judge(&s);
-        uint64_t n = fake()->n_products, all = 2 * 7; /* steps, matrices */
+        uint64_t n = fake_find()->n_products, all = 2 * 7; /* steps, matrices */
 
         cr_expect(d < 4e-3, "%s %d: %g", cases[i].arch, (int)cases[i].type, d);
         cr_expect(i % 2 ? n > 0 && n < all : n == all, "%s: %llu products", cases[i].arch,
@@ -215,7 +197,7 @@ Test(cuda, fast_steps_are_near_the_reference) {
 }
 
 static struct driver_out *run_fast(const struct subject *s, struct rows *rows) {
-    fake()->n_products = 0;
+    fake_find()->n_products = 0;
     run_subject(s, "cuda", rows);
     return rows->out;
 }
@@ -232,9 +214,9 @@ Test(cuda, small_steps_are_strict_whatever_was_asked_for) {
         run_fast(&s, &strict);
         s.fast = true;
         s.chunk = way ? 23 : 16;
-        fake()->no_library = way;
+        fake_find()->no_library = way;
         run_fast(&s, &fast);
-        cr_expect(fake()->n_products == 0);
+        cr_expect(fake_find()->n_products == 0);
         for (uint32_t i = 0; i < n; i++)
             cr_expect(fast.out[i].digest == strict.out[i].digest, "position %u", i);
         free_rows(&strict);
@@ -253,7 +235,7 @@ static void recipe_at(const char *path, size_t bytes, char out[400]) {
     struct err err = {0};
     struct driver d;
 
-    fake()->bytes = bytes;
+    fake_find()->bytes = bytes;
     if (driver_open(&d, &o, &err) < 0) {
         snprintf(out, 400, "%s", err.message);
         return;
@@ -272,11 +254,11 @@ Test(cuda, fast_takes_what_memory_is_left) {
     cr_expect(strstr(text, "fast: steps of more than 128 rows") &&
                   strstr(text, "28 of 28 matrices"),
               "%s", text);
-    fake()->no_library = true;
+    fake_find()->no_library = true;
     recipe_at(path, high, text);
     cr_expect(strstr(text, "strict: determinism = fast was asked for, but no libcublasLt") == text,
               "%s", text);
-    fake()->no_library = false;
+    fake_find()->no_library = false;
     while (high - low > 65536) { /* the least memory with which a matrix is copied */
         size_t middle = low + (high - low) / 2;
 
@@ -290,22 +272,22 @@ Test(cuda, fast_takes_what_memory_is_left) {
     cr_expect(strncmp(text, "strict: ", 8) == 0 && strstr(text, "do not fit into the"), "%s", text);
     recipe_at(path, high + (1 << 19), text);
     cr_expect(strncmp(text, "fast: ", 6) == 0 && !strstr(text, "28 of 28"), "%s", text);
-    cr_expect(fake()->n_live == 0);
+    cr_expect(fake_find()->n_live == 0);
     unlink(path);
 }
 
 Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     struct err err = {0};
 
-    fake()->n_devices = 0;
+    fake_find()->n_devices = 0;
     cr_expect(backend_find("cuda", &err) == NULL);
     cr_expect(strstr(err.message, "no CUDA device") != NULL, "%s", err.message);
-    fake()->n_devices = 1;
-    fake()->major = 7;
+    fake_find()->n_devices = 1;
+    fake_find()->major = 7;
     cr_expect(backend_find("cuda", &err) == NULL);
     cr_expect(strstr(err.message, "compute capability 7.0") != NULL, "%s", err.message);
-    fake()->major = 9;
-    fake()->no_code = true;
+    fake_find()->major = 9;
+    fake_find()->no_code = true;
     cr_expect(backend_find("cuda", &err) == NULL);
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }
@@ -367,9 +349,9 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     struct driver d;
     int32_t prompt[PROMPT];
 
-    fake()->n_multiprocessors = (int)w->n_multiprocessors;
-    fake()->order = w->order;
-    fake()->n_graph_launches = 0;
+    fake_find()->n_multiprocessors = (int)w->n_multiprocessors;
+    fake_find()->order = w->order;
+    fake_find()->n_graph_launches = 0;
     setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
     setenv("WEFT_CUDA_FUSE", w->fuse, 1);
     setenv("WEFT_CUDA_BROAD", w->broad, 1);
@@ -398,8 +380,8 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     for (uint32_t i = 0; i <= w->n_neighbours; i++)
         driver_drop(&d, all[i]);
     driver_close(&d);
-    fake()->order = 0;
-    bool used = fake()->n_graph_launches > 0;
+    fake_find()->order = 0;
+    bool used = fake_find()->n_graph_launches > 0;
     cr_expect(used == w->graphs, "%s", w->name);
 }
 
@@ -450,20 +432,6 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
-static void small_model(char path[64]) {
-    struct tiny_model m = {.type = TENSOR_Q8_0,
-                           .n_layer = 1,
-                           .n_embd = 64,
-                           .n_ff = 64,
-                           .n_vocab = 40,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .head_dim = 32,
-                           .max_context = 600};
-
-    tiny_model_temp(&m, path);
-}
-
 enum { COMMON = 262, SHARERS = 3 };
 
 /* Three sequences that begin alike decode; with @common they are on the same pages, as far as they are full. */
@@ -481,7 +449,7 @@ static void run_sharing(const char *path, bool common, bool share, uint64_t dige
     struct driver d;
 
     setenv("WEFT_CUDA_SHARE", share ? "1" : "0", 1);
-    fake()->n_multiprocessors = 140;
+    fake_find()->n_multiprocessors = 140;
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, COMMON + SHARERS, d.info->n_vocab, 5);
     for (uint32_t i = 0; i < SHARERS; i++) {
@@ -502,7 +470,7 @@ static void run_sharing(const char *path, bool common, bool share, uint64_t dige
         driver_drop(&d, all[i]);
     }
     driver_close(&d);
-    fake()->n_multiprocessors = 4;
+    fake_find()->n_multiprocessors = 4;
 }
 
 static uint64_t n_shared_items;
@@ -519,12 +487,12 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     static uint64_t digest[3][SHARERS][5];
     char path[64];
 
-    small_model(path);
+    fake_small_model(path);
     run_sharing(path, false, true, digest[0]);
     run_sharing(path, true, false, digest[1]);
-    fake()->on_launch = count_shared;
+    fake_find()->on_launch = count_shared;
     run_sharing(path, true, true, digest[2]);
-    fake()->on_launch = NULL;
+    fake_find()->on_launch = NULL;
     cr_expect(n_shared_items == 4 * SHARERS, "%llu", (unsigned long long)n_shared_items);
     for (uint32_t i = 0; i < SHARERS; i++)
         for (uint32_t k = 0; k < 5; k++)
@@ -597,37 +565,37 @@ static int try_all(const char *path, struct err *err) {
 static void fail_every_call(const char *path, uint32_t n_prompt, uint32_t n_forgiven) {
     struct err err = {0};
 
-    fake()->n_calls = 0;
+    fake_find()->n_calls = 0;
     cr_assert(try_prompt(path, n_prompt, &err) == 0, "%s", err.message);
-    cr_expect(fake()->n_live == 0);
-    uint32_t n = fake()->n_calls;
+    cr_expect(fake_find()->n_live == 0);
+    uint32_t n = fake_find()->n_calls;
     uint32_t n_captures = 0, n_other = 0;
     cr_assert(n > 100);
     for (uint32_t i = 1; i <= n; i++) {
-        fake()->n_calls = 0;
-        fake()->fail_at = i;
-        fake()->sticky = i % 2;
-        fake()->failed_capture = false;
+        fake_find()->n_calls = 0;
+        fake_find()->fail_at = i;
+        fake_find()->sticky = i % 2;
+        fake_find()->failed_capture = false;
         memset(&err, 0, sizeof(err));
         int r = try_prompt(path, n_prompt, &err);
         /* The wait when it is closed, which nobody hears of; a capture, which is done without. */
-        if (i == n || (r == 0 && (fake()->failed_capture || n_other++ < n_forgiven))) {
-            n_captures += r == 0 && i < n && fake()->failed_capture;
-            cr_expect(fake()->n_live == 0, "call %u: %d left", i, fake()->n_live);
+        if (i == n || (r == 0 && (fake_find()->failed_capture || n_other++ < n_forgiven))) {
+            n_captures += r == 0 && i < n && fake_find()->failed_capture;
+            cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
             continue;
         }
         cr_expect(r < 0, "call %u", i);
         cr_expect(r == -EIO || err.message[0], "call %u: %d without a word", i, r);
-        cr_expect(fake()->n_live == 0, "call %u: %d left", i, fake()->n_live);
+        cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
     }
-    fake()->fail_at = 0;
+    fake_find()->fail_at = 0;
     cr_expect(n_captures > 3, "%u", n_captures);
 }
 
 Test(cuda, every_call_may_fail_once) {
     char path[64];
 
-    small_model(path);
+    fake_small_model(path);
     fail_every_call(path, 1, 0);
     unlink(path);
 }
@@ -636,7 +604,7 @@ Test(cuda, every_call_may_fail_once) {
 Test(cuda, every_call_of_a_fast_step_may_fail_once) {
     char path[64];
 
-    small_model(path);
+    fake_small_model(path);
     setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
     fail_every_call(path, TRY_ROWS, 2);
     unlink(path);
@@ -646,11 +614,11 @@ Test(cuda, memory_that_is_too_small_is_refused_with_the_sum) {
     struct err err = {0};
     char path[64];
 
-    small_model(path);
-    fake()->bytes = 200u << 20;
+    fake_small_model(path);
+    fake_find()->bytes = 200u << 20;
     cr_expect(try_all(path, &err) == -ENOMEM);
     cr_expect(strstr(err.message, "does not fit: weights") != NULL, "%s", err.message);
-    cr_expect(fake()->n_live == 0 && fake()->peak_bytes == 0, "nothing was allocated");
+    cr_expect(fake_find()->n_live == 0 && fake_find()->peak_bytes == 0, "nothing was allocated");
     unlink(path);
 }
 
@@ -665,16 +633,16 @@ Test(cuda, the_announced_memory_is_enough) {
 
         tiny_model_temp(&m, path);
         while (high - low > 65536) { /* the least memory with which it is not refused */
-            fake()->bytes = low + (high - low) / 2;
+            fake_find()->bytes = low + (high - low) / 2;
             if (try_all(path, &err) == -ENOMEM)
-                low = fake()->bytes;
+                low = fake_find()->bytes;
             else
-                high = fake()->bytes;
+                high = fake_find()->bytes;
         }
-        fake()->bytes = high;
+        fake_find()->bytes = high;
         cr_expect(try_all(path, &err) == 0, "%s", err.message);
-        cr_expect(fake()->peak_bytes <= high, "%zu", fake()->peak_bytes);
-        fake()->peak_bytes = 0;
+        cr_expect(fake_find()->peak_bytes <= high, "%zu", fake_find()->peak_bytes);
+        fake_find()->peak_bytes = 0;
         unlink(path);
     }
 }
@@ -728,7 +696,7 @@ Test(cuda, a_corrupt_page_changes_the_digest) {
     for (int i = 0; i < 2; i++) {
         struct driver d;
 
-        fake()->on_launch = i ? corrupt : NULL;
+        fake_find()->on_launch = i ? corrupt : NULL;
         cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
         for (uint32_t p = 0; p < d.n_free; p++) /* page 0 comes first */
             d.free_page[d.n_free - 1 - p] = p;
@@ -738,7 +706,7 @@ Test(cuda, a_corrupt_page_changes_the_digest) {
         driver_drop(&d, s);
         driver_close(&d);
     }
-    fake()->on_launch = NULL;
+    fake_find()->on_launch = NULL;
     cr_expect(digest[0] != digest[1]);
     unlink(path);
 }
@@ -786,12 +754,12 @@ Test(cuda, a_hanging_device_is_given_up) {
     struct err err = {0};
     char path[64];
 
-    small_model(path);
+    fake_small_model(path);
     setenv("WEFT_CUDA_WAIT_MS", "20", 1);
-    fake()->hang_after = 1; /* an event of a step, after those of loading */
+    fake_find()->hang_after = 1; /* an event of a step, after those of loading */
     __lsan_disable();
     cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
     __lsan_enable();
-    cr_expect(fake()->n_live > 0, "left to the end of the process");
+    cr_expect(fake_find()->n_live > 0, "left to the end of the process");
     unlink(path);
 }

@@ -1,45 +1,13 @@
 /* What the backend does before a model is loaded: finds memory, and tries its kernels. */
 
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "engine/cuda/kernels.h"
 #include "engine/engine.h"
-#include "tests/engine/cuda/fake_api.h"
+#include "tests/engine/cuda/fake_find.h"
 #include "tests/support/tiny_model.h"
-
-static struct fake_cuda *fake(void) {
-    static struct fake_cuda *found;
-    char path[300];
-    ssize_t n = readlink("/proc/self/exe", path, 200);
-
-    if (found)
-        return found;
-    cr_assert(n > 0);
-    path[n] = 0;
-    strcpy(strrchr(path, '/'), "/weft-cuda.so");
-    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(lib != NULL, "%s", dlerror());
-    found = dlsym(lib, "fake_cuda");
-    cr_assert(found != NULL);
-    return found;
-}
-
-static void small_model(char path[64]) {
-    struct tiny_model m = {.type = TENSOR_Q8_0,
-                           .n_layer = 1,
-                           .n_embd = 64,
-                           .n_ff = 64,
-                           .n_vocab = 40,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .head_dim = 32,
-                           .max_context = 600};
-
-    tiny_model_temp(&m, path);
-}
 
 /* Opens and closes. @o: what is special. *n_pages: how many there were. */
 static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, struct err *err) {
@@ -58,7 +26,7 @@ static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, s
     if (r == 0 && n_pages)
         *n_pages = engine_info(e)->n_pages;
     engine_free(e);
-    cr_expect(fake()->n_live == 0);
+    cr_expect(fake_find()->n_live == 0);
     return r;
 }
 
@@ -77,11 +45,11 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     struct err err = {0};
     char path[64];
 
-    small_model(path);
-    fake()->others = fake()->bytes - (1 << 20);
-    fake()->others_stay = 3;
+    fake_small_model(path);
+    fake_find()->others = fake_find()->bytes - (1 << 20);
+    fake_find()->others_stay = 3;
     cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
-    cr_expect(fake()->others_stay == 0);
+    cr_expect(fake_find()->others_stay == 0);
     unlink(path);
 }
 
@@ -89,15 +57,15 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
 Test(cuda_open, pages_take_what_the_device_has_left) {
     char path[64];
 
-    small_model(path);
-    fake()->bytes = 768 << 20;
+    fake_small_model(path);
+    fake_find()->bytes = 768 << 20;
     uint32_t asked = pages_with(path, 0, false), all = pages_with(path, 1, false);
     cr_expect(asked < all / 10, "%u of %u", asked, all);
-    cr_expect(fake()->peak_bytes > fake()->bytes / 4, "%zu", fake()->peak_bytes);
+    cr_expect(fake_find()->peak_bytes > fake_find()->bytes / 4, "%zu", fake_find()->peak_bytes);
     uint32_t part = pages_with(path, 16, false);
     cr_expect(part + 1 >= all / 16 && part <= all / 16 + 1, "%u of %u", part, all);
-    fake()->others = 100 << 20;
-    fake()->others_stay = 1;
+    fake_find()->others = 100 << 20;
+    fake_find()->others_stay = 1;
     uint32_t again = pages_with(path, 1, false);
     cr_expect(again == all, "what came back is used: %u of %u", again, all);
     unlink(path);
@@ -128,9 +96,9 @@ Test(cuda_open, kernels_that_compute_something_else_are_refused) {
                  {NULL, ""}};
     char path[64];
 
-    small_model(path);
+    fake_small_model(path);
     setenv("WEFT_CUDA_CHECK", "1", 1);
-    fake()->on_launch = spoil;
+    fake_find()->on_launch = spoil;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct err err = {0};
 
