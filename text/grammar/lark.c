@@ -12,13 +12,13 @@
  */
 
 #include "text/grammar/lark.h"
+#include "text/grammar/source.h"
 
 #include <errno.h>
 #include <string.h>
 
 struct reader {
-    struct build *b;
-    const char *start, *p, *end;
+    struct source in;
     enum char_mode mode;
     uint32_t depth;
     bool over;             /* the definition has ended */
@@ -28,46 +28,19 @@ struct reader {
     struct rulebook book;
 };
 
+static const struct source_escapes escapes = {"nrtfv\\\"'/", "\n\r\t\f\v\\\"'/"};
+
 static int read_alternatives(struct reader *r, uint32_t self, struct expr **out);
-
-static size_t line_of(const struct reader *r) {
-    size_t n = 1;
-
-    for (const char *p = r->start; p < r->p; p++)
-        n += *p == '\n';
-    return n;
-}
-
-static int invalid(struct reader *r, const char *what) {
-    return build_invalid(r->b, "grammar, line %zu: %s", line_of(r), what);
-}
-
-static int unsupported(struct reader *r, const char *what) {
-    return build_unsupported(r->b, "grammar, line %zu: %s not supported", line_of(r), what);
-}
-
-static bool skip(struct reader *r, const char *s) {
-    size_t n = strlen(s);
-
-    if ((size_t)(r->end - r->p) < n || memcmp(r->p, s, n) != 0)
-        return false;
-    r->p += n;
-    return true;
-}
-
-static char peek(const struct reader *r, size_t i) {
-    return (size_t)(r->end - r->p) > i ? r->p[i] : 0;
-}
 
 /* Blanks and comments; @lines: line breaks, too. */
 static void skip_space(struct reader *r, bool lines) {
-    for (;; r->p++) {
-        char c = peek(r, 0);
+    for (;; r->in.p++) {
+        char c = source_peek(&r->in, 0);
 
-        if (c == '#' || (c == '/' && peek(r, 1) == '/')) {
-            while (r->p < r->end && *r->p != '\n')
-                r->p++;
-            c = peek(r, 0);
+        if (c == '#' || (c == '/' && source_peek(&r->in, 1) == '/')) {
+            while (r->in.p < r->in.end && *r->in.p != '\n')
+                r->in.p++;
+            c = source_peek(&r->in, 0);
         }
         if (c != ' ' && c != '\t' && !(lines && (c == '\n' || c == '\r')))
             return;
@@ -77,16 +50,16 @@ static void skip_space(struct reader *r, bool lines) {
 /* Whether nothing more of the sequence comes. A line that begins with `|` goes on with the definition. */
 static bool at_end(struct reader *r) {
     skip_space(r, r->depth > 1);
-    char c = peek(r, 0);
+    char c = source_peek(&r->in, 0);
 
-    if (r->over || r->p == r->end)
+    if (r->over || r->in.p == r->in.end)
         return true;
     if (c == '\n' || c == '\r') {
         skip_space(r, true);
-        r->over = peek(r, 0) != '|';
+        r->over = source_peek(&r->in, 0) != '|';
         return true;
     }
-    return c == '|' || c == ')' || c == ']' || (c == '-' && peek(r, 1) == '>');
+    return c == '|' || c == ')' || c == ']' || (c == '-' && source_peek(&r->in, 1) == '>');
 }
 
 /* ---- names */
@@ -103,35 +76,35 @@ static bool is_upper(char c) {
 static size_t name_length(const struct reader *r, bool *terminal) {
     size_t n = 0;
 
-    while (peek(r, n) == '_')
+    while (source_peek(&r->in, n) == '_')
         n++;
-    *terminal = peek(r, n) >= 'A' && peek(r, n) <= 'Z';
-    if (!*terminal && !(peek(r, n) >= 'a' && peek(r, n) <= 'z'))
+    *terminal = source_peek(&r->in, n) >= 'A' && source_peek(&r->in, n) <= 'Z';
+    if (!*terminal && !(source_peek(&r->in, n) >= 'a' && source_peek(&r->in, n) <= 'z'))
         return 0;
-    while (*terminal ? is_upper(peek(r, n)) : is_lower(peek(r, n)))
+    while (*terminal ? is_upper(source_peek(&r->in, n)) : is_lower(source_peek(&r->in, n)))
         n++;
     return n;
 }
 
 static int call_of(struct reader *r, const char *s, size_t len, struct expr **out) {
     uint32_t i;
-    int e = rulebook_take(&r->book, r->b, s, len, &i);
+    int e = rulebook_take(&r->book, r->in.b, s, len, &i);
 
     if (e < 0)
         return e;
-    *out = expr_call(r->b, r->book.entry[i].rule);
-    return *out ? 0 : build_no_memory(r->b);
+    *out = expr_call(r->in.b, r->book.entry[i].rule);
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
     uint32_t i;
-    int e = rulebook_take(&r->book, r->b, s, len, &i);
+    int e = rulebook_take(&r->book, r->in.b, s, len, &i);
 
     if (e < 0)
         return e;
     if (r->book.entry[i].defined)
-        return build_invalid(r->b, "grammar, line %zu: '%.*s' was defined before", line_of(r),
-                             (int)MIN(len, (size_t)100), s);
+        return build_invalid(r->in.b, "grammar, line %zu: '%.*s' was defined before",
+                             source_line(&r->in), (int)MIN(len, (size_t)100), s);
     r->book.entry[i].defined = true;
     *rule = r->book.entry[i].rule;
     return 0;
@@ -139,138 +112,96 @@ static int define(struct reader *r, const char *s, size_t len, uint32_t *rule) {
 
 /* ---- terminals */
 
-static int read_hex(struct reader *r, int n, uint32_t *out) {
-    uint32_t v = 0;
-
-    for (int i = 0; i < n; i++, r->p++) {
-        char c = peek(r, 0);
-        int d = c >= '0' && c <= '9' ? c - '0' : -1;
-
-        if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
-            d = (c | 0x20) - 'a' + 10;
-        if (d < 0)
-            return invalid(r, "a hexadecimal digit is missing");
-        v = v * 16 + (uint32_t)d;
-    }
-    if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
-        return invalid(r, "a bad code point");
-    *out = v;
-    return 0;
-}
-
-static int read_char(struct reader *r, uint32_t *cp) {
-    if (skip(r, "\\")) {
-        static const char FROM[] = "nrtfv\\\"'/", TO[] = "\n\r\t\f\v\\\"'/";
-        char c = peek(r, 0);
-        const char *at = c ? strchr(FROM, c) : NULL;
-
-        r->p += c != 0;
-        if (at) {
-            *cp = (uint8_t)TO[at - FROM];
-            return 0;
-        }
-        if (c == 'x' || c == 'u' || c == 'U')
-            return read_hex(r, c == 'x' ? 2 : c == 'u' ? 4 : 8, cp);
-        return invalid(r, "an unknown escape");
-    }
-    unsigned n = r->p < r->end ? utf8_read(r->p, (size_t)(r->end - r->p), cp) : 0;
-
-    if (n == 0)
-        return invalid(r, "invalid UTF-8");
-    r->p += n;
-    return 0;
-}
-
 static struct expr *char_of(struct reader *r, uint32_t lo, uint32_t hi, bool any_case) {
-    struct cp_set *set = arena_alloc(&r->b->arena, sizeof(*set));
+    struct cp_set *set = arena_alloc(&r->in.b->arena, sizeof(*set));
     uint32_t other = lo ^ 0x20;
     bool letter = lo < 128 && ((lo | 0x20) >= 'a' && (lo | 0x20) <= 'z');
 
-    if (!set || cp_set_add(r->b, set, lo, hi) < 0)
+    if (!set || cp_set_add(r->in.b, set, lo, hi) < 0)
         return NULL;
-    if (any_case && letter && cp_set_add(r->b, set, other, other) < 0)
+    if (any_case && letter && cp_set_add(r->in.b, set, other, other) < 0)
         return NULL;
     cp_set_normalize(set);
-    return expr_chars(r->b, set, r->mode);
+    return expr_chars(r->in.b, set, r->mode);
 }
 
 /* Behind the first '"': the code points, and the one when there is just one. */
 static int read_string(struct reader *r, struct expr **out, uint32_t *only) {
-    const char *from = r->p;
+    const char *from = r->in.p;
     struct expr_vec v = {0};
     uint32_t cp = 0;
     bool any_case;
 
-    while (peek(r, 0) != '"') { /* how it is read depends on what follows it */
-        if (r->p == r->end || *r->p == '\n')
-            return invalid(r, "'\"' is missing");
-        r->p += 1 + (*r->p == '\\' && r->p + 1 < r->end);
+    while (source_peek(&r->in, 0) != '"') { /* how it is read depends on what follows it */
+        if (r->in.p == r->in.end || *r->in.p == '\n')
+            return source_invalid(&r->in, "'\"' is missing");
+        r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);
     }
-    const char *to = r->p;
-    any_case = peek(r, 1) == 'i';
-    for (r->p = from; r->p < to;) {
-        int e = read_char(r, &cp);
+    const char *to = r->in.p;
+    any_case = source_peek(&r->in, 1) == 'i';
+    for (r->in.p = from; r->in.p < to;) {
+        int e = source_read_char(&r->in, &escapes, &cp);
 
         if (e == 0)
-            e = expr_vec_add(r->b, &v, char_of(r, cp, cp, any_case));
+            e = expr_vec_add(r->in.b, &v, char_of(r, cp, cp, any_case));
         if (e < 0)
             return e;
     }
-    if (r->p > to)
-        return invalid(r, "an unknown escape");
-    r->p = to + 1 + any_case;
+    if (r->in.p > to)
+        return source_invalid(&r->in, "an unknown escape");
+    r->in.p = to + 1 + any_case;
     *only = v.n == 1 ? cp : UINT32_MAX;
-    *out = expr_seq(r->b, v.v, v.n);
-    return *out ? 0 : build_no_memory(r->b);
+    *out = expr_seq(r->in.b, v.v, v.n);
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 static int read_literal(struct reader *r, struct expr **out) {
     uint32_t lo, hi;
     int e = read_string(r, out, &lo);
 
-    if (e < 0 || peek(r, 0) != '.' || peek(r, 1) != '.')
+    if (e < 0 || source_peek(&r->in, 0) != '.' || source_peek(&r->in, 1) != '.')
         return e;
-    r->p += 2;
-    if (!skip(r, "\""))
-        return invalid(r, "a range needs a string on both sides");
+    r->in.p += 2;
+    if (!source_skip(&r->in, "\""))
+        return source_invalid(&r->in, "a range needs a string on both sides");
     if ((e = read_string(r, out, &hi)) < 0)
         return e;
     if (lo == UINT32_MAX || hi == UINT32_MAX || hi < lo)
-        return invalid(r, "a range needs one character on both sides, in order");
+        return source_invalid(&r->in, "a range needs one character on both sides, in order");
     *out = char_of(r, lo, hi, false);
-    return *out ? 0 : build_no_memory(r->b);
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 static int read_regex(struct reader *r, struct expr **out) {
-    const char *from = ++r->p;
+    const char *from = ++r->in.p;
     unsigned options = 0;
 
-    while (r->p < r->end && *r->p != '/' && *r->p != '\n')
-        r->p += 1 + (*r->p == '\\' && r->p + 1 < r->end);
-    size_t len = (size_t)(r->p - from);
+    while (r->in.p < r->in.end && *r->in.p != '/' && *r->in.p != '\n')
+        r->in.p += 1 + (*r->in.p == '\\' && r->in.p + 1 < r->in.end);
+    size_t len = (size_t)(r->in.p - from);
 
-    if (!skip(r, "/"))
-        return invalid(r, "'/' is missing at the end of a regular expression");
-    for (; peek(r, 0) >= 'a' && peek(r, 0) <= 'z'; r->p++) {
-        if (*r->p == 'x')
-            return unsupported(r, "the flag x of a regular expression is");
-        if (!strchr("imslu", *r->p))
-            return invalid(r, "an unknown flag of a regular expression");
-        options |= *r->p == 'i' ? REGEX_ANY_CASE : *r->p == 's' ? REGEX_DOT_ALL : 0;
+    if (!source_skip(&r->in, "/"))
+        return source_invalid(&r->in, "'/' is missing at the end of a regular expression");
+    for (; source_peek(&r->in, 0) >= 'a' && source_peek(&r->in, 0) <= 'z'; r->in.p++) {
+        if (*r->in.p == 'x')
+            return source_unsupported(&r->in, "the flag x of a regular expression is");
+        if (!strchr("imslu", *r->in.p))
+            return source_invalid(&r->in, "an unknown flag of a regular expression");
+        options |= *r->in.p == 'i' ? REGEX_ANY_CASE : *r->in.p == 's' ? REGEX_DOT_ALL : 0;
     }
-    return regex_read_with(r->b, from, len, r->mode, REGEX_WHOLE, options, out);
+    return regex_read_with(r->in.b, from, len, r->mode, REGEX_WHOLE, options, out);
 }
 
 /* ---- items */
 
 static int read_number(struct reader *r, uint32_t *out) {
     uint64_t v = 0;
-    const char *from = r->p;
+    const char *from = r->in.p;
 
-    while (peek(r, 0) >= '0' && peek(r, 0) <= '9' && v < NO_MAX)
-        v = v * 10 + (uint64_t)(*r->p++ - '0');
-    if (r->p == from || v >= NO_MAX)
-        return invalid(r, "a bad count");
+    while (source_peek(&r->in, 0) >= '0' && source_peek(&r->in, 0) <= '9' && v < NO_MAX)
+        v = v * 10 + (uint64_t)(*r->in.p++ - '0');
+    if (r->in.p == from || v >= NO_MAX)
+        return source_invalid(&r->in, "a bad count");
     *out = (uint32_t)v;
     return 0;
 }
@@ -280,19 +211,19 @@ static int read_counts(struct reader *r, const char *between, const char *close,
     int e = 0;
 
     skip_space(r, false);
-    if (*close && peek(r, 0) == ',')
+    if (*close && source_peek(&r->in, 0) == ',')
         *min = 0;
     else
         e = read_number(r, min);
     *max = *min;
-    if (e == 0 && skip(r, between)) {
+    if (e == 0 && source_skip(&r->in, between)) {
         skip_space(r, false);
         *max = NO_MAX;
-        if (!*close || peek(r, 0) != '}')
+        if (!*close || source_peek(&r->in, 0) != '}')
             e = read_number(r, max);
     }
-    if (e == 0 && (!skip(r, close) || *max < *min))
-        return invalid(r, "a bad count");
+    if (e == 0 && (!source_skip(&r->in, close) || *max < *min))
+        return source_invalid(&r->in, "a bad count");
     return e;
 }
 
@@ -300,26 +231,26 @@ static int read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
     int e = 0;
 
-    if (skip(r, "+")) {
+    if (source_skip(&r->in, "+")) {
         min = 1;
-    } else if (skip(r, "?")) {
+    } else if (source_skip(&r->in, "?")) {
         max = 1;
-    } else if (skip(r, "{")) {
+    } else if (source_skip(&r->in, "{")) {
         e = read_counts(r, ",", "}", &min, &max);
-    } else if (!skip(r, "*")) {
-        const char *p = r->p;
+    } else if (!source_skip(&r->in, "*")) {
+        const char *p = r->in.p;
 
         skip_space(r, false);
-        if (!skip(r, "~")) {
-            r->p = p;
+        if (!source_skip(&r->in, "~")) {
+            r->in.p = p;
             return 0;
         }
         e = read_counts(r, "..", "", &min, &max);
     }
     if (e < 0)
         return e;
-    *x = expr_repeat(r->b, *x, min, max);
-    return *x ? 1 : build_no_memory(r->b);
+    *x = expr_repeat(r->in.b, *x, min, max);
+    return *x ? 1 : build_no_memory(r->in.b);
 }
 
 static int read_group(struct reader *r, char close, struct expr **out) {
@@ -327,12 +258,12 @@ static int read_group(struct reader *r, char close, struct expr **out) {
 
     if (e < 0)
         return e;
-    if (peek(r, 0) != close)
-        return invalid(r, close == ')' ? "')' is missing" : "']' is missing");
-    r->p++;
+    if (source_peek(&r->in, 0) != close)
+        return source_invalid(&r->in, close == ')' ? "')' is missing" : "']' is missing");
+    r->in.p++;
     if (close == ']')
-        *out = expr_optional(r->b, *out);
-    return *out ? 0 : build_no_memory(r->b);
+        *out = expr_optional(r->in.b, *out);
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 /* In a rule, what is ignored may follow a terminal. */
@@ -341,29 +272,29 @@ static int read_item(struct reader *r, struct expr **out) {
     size_t n;
     int e;
 
-    if (skip(r, "("))
+    if (source_skip(&r->in, "("))
         return read_group(r, ')', out);
-    if (skip(r, "["))
+    if (source_skip(&r->in, "["))
         return read_group(r, ']', out);
-    if (skip(r, "\"")) {
+    if (source_skip(&r->in, "\"")) {
         e = read_literal(r, out);
-    } else if (peek(r, 0) == '/') {
+    } else if (source_peek(&r->in, 0) == '/') {
         e = read_regex(r, out);
     } else if ((n = name_length(r, &terminal)) > 0) {
-        e = call_of(r, r->p, n, out);
-        r->p += n;
-        if (peek(r, 0) == '{' && !strchr(" ,0123456789", peek(r, 1)))
-            return unsupported(r, "templates are");
+        e = call_of(r, r->in.p, n, out);
+        r->in.p += n;
+        if (source_peek(&r->in, 0) == '{' && !strchr(" ,0123456789", source_peek(&r->in, 1)))
+            return source_unsupported(&r->in, "templates are");
     } else {
-        char c = peek(r, 0);
+        char c = source_peek(&r->in, 0);
 
         return c == '<' || c == '%' || c == '&' || c == '~'
-                   ? unsupported(r, "special tokens, %json, & and ~ of terminals are")
-                   : invalid(r, "this is not an item of a rule");
+                   ? source_unsupported(&r->in, "special tokens, %json, & and ~ of terminals are")
+                   : source_invalid(&r->in, "this is not an item of a rule");
     }
     if (e == 0 && terminal && !r->terminal && r->ignored) {
-        *out = expr_seq2(r->b, *out, r->ignored);
-        e = *out ? 0 : build_no_memory(r->b);
+        *out = expr_seq2(r->in.b, *out, r->ignored);
+        e = *out ? 0 : build_no_memory(r->in.b);
     }
     return e;
 }
@@ -378,24 +309,24 @@ static int read_sequence(struct reader *r, struct expr **out) {
         for (int more = e == 0; more; more = e > 0)
             e = read_quantifier(r, &x);
         if (e == 0)
-            e = expr_vec_add(r->b, &v, x);
+            e = expr_vec_add(r->in.b, &v, x);
         if (e < 0)
             return e;
     }
-    *out = expr_seq(r->b, v.v, v.n);
+    *out = expr_seq(r->in.b, v.v, v.n);
     if (!*out)
-        return build_no_memory(r->b);
-    if (!r->over && skip(r, "->")) { /* the name of a tree */
+        return build_no_memory(r->in.b);
+    if (!r->over && source_skip(&r->in, "->")) { /* the name of a tree */
         bool terminal;
 
         skip_space(r, false);
         size_t n = name_length(r, &terminal);
 
         if (n == 0 || terminal)
-            return invalid(r, "a name is missing behind ->");
-        r->p += n;
+            return source_invalid(&r->in, "a name is missing behind ->");
+        r->in.p += n;
         if (!at_end(r))
-            return invalid(r, "nothing may follow the name behind ->");
+            return source_invalid(&r->in, "nothing may follow the name behind ->");
     }
     return 0;
 }
@@ -403,9 +334,9 @@ static int read_sequence(struct reader *r, struct expr **out) {
 /* What follows when @x begins with a call of @self; NULL: it does not. */
 static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
     if (x->kind == EXPR_CALL && x->id == self)
-        return expr_empty(r->b);
+        return expr_empty(r->in.b);
     if (x->kind == EXPR_SEQ && x->child[0]->kind == EXPR_CALL && x->child[0]->id == self)
-        return expr_seq(r->b, x->child + 1, x->n - 1);
+        return expr_seq(r->in.b, x->child + 1, x->n - 1);
     return NULL;
 }
 
@@ -413,9 +344,9 @@ static struct expr *tail_of(struct reader *r, struct expr *x, uint32_t self) {
 static int read_alternatives(struct reader *r, uint32_t self, struct expr **out) {
     struct expr_vec v = {0}, tails = {0};
 
-    if (++r->depth > r->b->limits.max_depth)
-        return build_too_complex(r->b, "grammar, line %zu: groups are nested more than %u deep",
-                                 line_of(r), r->b->limits.max_depth);
+    if (++r->depth > r->in.b->limits.max_depth)
+        return build_too_complex(r->in.b, "grammar, line %zu: groups are nested more than %u deep",
+                                 source_line(&r->in), r->in.b->limits.max_depth);
     do {
         struct expr *x = NULL, *tail = NULL;
         int e = read_sequence(r, &x);
@@ -423,16 +354,16 @@ static int read_alternatives(struct reader *r, uint32_t self, struct expr **out)
         if (e == 0 && self != NO_RULE)
             tail = tail_of(r, x, self);
         if (e == 0)
-            e = expr_vec_add(r->b, tail ? &tails : &v, tail ? tail : x);
+            e = expr_vec_add(r->in.b, tail ? &tails : &v, tail ? tail : x);
         if (e < 0)
             return e;
-    } while (!r->over && skip(r, "|"));
+    } while (!r->over && source_skip(&r->in, "|"));
     r->depth--;
-    *out = expr_alt(r->b, v.v, v.n);
+    *out = expr_alt(r->in.b, v.v, v.n);
     if (tails.n && *out)
-        *out =
-            expr_seq2(r->b, *out, expr_repeat(r->b, expr_alt(r->b, tails.v, tails.n), 0, NO_MAX));
-    return *out ? 0 : build_no_memory(r->b);
+        *out = expr_seq2(r->in.b, *out,
+                         expr_repeat(r->in.b, expr_alt(r->in.b, tails.v, tails.n), 0, NO_MAX));
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 /* ---- statements */
@@ -442,50 +373,50 @@ static int read_definition(struct reader *r) {
     uint32_t rule;
     size_t n;
 
-    while (skip(r, "?") || skip(r, "!"))
+    while (source_skip(&r->in, "?") || source_skip(&r->in, "!"))
         ;
-    name = r->p;
+    name = r->in.p;
     if ((n = name_length(r, &r->terminal)) == 0)
-        return invalid(r, "expected a rule, a terminal or a directive");
-    r->p += n;
-    if (peek(r, 0) == '{' || peek(r, 0) == '[')
-        return unsupported(r, "templates and attributes of rules are");
-    if (skip(r, ".")) { /* a priority */
-        r->p += peek(r, 0) == '-';
+        return source_invalid(&r->in, "expected a rule, a terminal or a directive");
+    r->in.p += n;
+    if (source_peek(&r->in, 0) == '{' || source_peek(&r->in, 0) == '[')
+        return source_unsupported(&r->in, "templates and attributes of rules are");
+    if (source_skip(&r->in, ".")) { /* a priority */
+        r->in.p += source_peek(&r->in, 0) == '-';
         if (read_number(r, &rule) < 0)
             return -EINVAL;
     }
     skip_space(r, false);
-    if (!skip(r, ":"))
-        return invalid(r, "expected ':'");
+    if (!source_skip(&r->in, ":"))
+        return source_invalid(&r->in, "expected ':'");
     struct expr *body = NULL;
     int e = define(r, name, n, &rule);
 
     r->over = false;
     if (e == 0)
         e = read_alternatives(r, rule, &body);
-    if (e == 0 && !r->over && r->p < r->end)
-        return invalid(r, "a bracket without its other one");
-    r->b->rule[rule].body = e == 0 ? body : NULL;
+    if (e == 0 && !r->over && r->in.p < r->in.end)
+        return source_invalid(&r->in, "a bracket without its other one");
+    r->in.b->rule[rule].body = e == 0 ? body : NULL;
     return e;
 }
 
 static int import_one(struct reader *r, const char *as, size_t as_len) {
     bool terminal;
     size_t n = name_length(r, &terminal);
-    const char *regex = lark_common(r->p, n);
+    const char *regex = lark_common(r->in.p, n);
     struct expr *body = NULL;
     uint32_t rule;
 
     if (!regex)
-        return unsupported(r, n ? "this terminal of common is" : "such an import is");
-    int e = define(r, as ? as : r->p, as ? as_len : n, &rule);
+        return source_unsupported(&r->in, n ? "this terminal of common is" : "such an import is");
+    int e = define(r, as ? as : r->in.p, as ? as_len : n, &rule);
 
-    r->p += n;
+    r->in.p += n;
     if (e == 0)
-        e = regex_read(r->b, regex, strlen(regex), r->mode, REGEX_WHOLE, &body);
+        e = regex_read(r->in.b, regex, strlen(regex), r->mode, REGEX_WHOLE, &body);
     if (e == 0)
-        r->b->rule[rule].body = body;
+        r->in.b->rule[rule].body = body;
     return e;
 }
 
@@ -494,30 +425,30 @@ static int read_import(struct reader *r) {
     bool terminal;
 
     skip_space(r, false);
-    if (!skip(r, "common"))
-        return unsupported(r, "an import of anything but common is");
-    if (skip(r, ".")) {
-        const char *name = r->p, *as = NULL;
+    if (!source_skip(&r->in, "common"))
+        return source_unsupported(&r->in, "an import of anything but common is");
+    if (source_skip(&r->in, ".")) {
+        const char *name = r->in.p, *as = NULL;
         size_t n = name_length(r, &terminal), as_len = 0;
 
-        r->p += n;
+        r->in.p += n;
         skip_space(r, false);
-        if (skip(r, "->")) {
+        if (source_skip(&r->in, "->")) {
             skip_space(r, false);
-            as = r->p;
+            as = r->in.p;
             if (!(as_len = name_length(r, &terminal)))
-                return invalid(r, "a name is missing behind ->");
+                return source_invalid(&r->in, "a name is missing behind ->");
         }
-        const char *end = r->p + as_len;
+        const char *end = r->in.p + as_len;
 
-        r->p = name;
+        r->in.p = name;
         int e = import_one(r, as, as_len);
-        r->p = as ? end : r->p;
+        r->in.p = as ? end : r->in.p;
         return e;
     }
     skip_space(r, false);
-    if (!skip(r, "("))
-        return invalid(r, "expected a terminal of common");
+    if (!source_skip(&r->in, "("))
+        return source_invalid(&r->in, "expected a terminal of common");
     do {
         skip_space(r, true);
         int e = import_one(r, NULL, 0);
@@ -525,8 +456,8 @@ static int read_import(struct reader *r) {
         if (e < 0)
             return e;
         skip_space(r, true);
-    } while (skip(r, ","));
-    return skip(r, ")") ? 0 : invalid(r, "')' is missing");
+    } while (source_skip(&r->in, ","));
+    return source_skip(&r->in, ")") ? 0 : source_invalid(&r->in, "')' is missing");
 }
 
 static int read_ignore(struct reader *r) {
@@ -536,19 +467,20 @@ static int read_ignore(struct reader *r) {
     r->over = false;
     int e = read_alternatives(r, NO_RULE, &x);
 
-    return e < 0 ? e : expr_vec_add(r->b, &r->skips, x);
+    return e < 0 ? e : expr_vec_add(r->in.b, &r->skips, x);
 }
 
 static int read_statement(struct reader *r) {
-    int e = build_work(r->b, 1);
+    int e = build_work(r->in.b, 1);
 
     if (e < 0)
         return e;
-    if (skip(r, "%import"))
+    if (source_skip(&r->in, "%import"))
         return read_import(r);
-    if (skip(r, "%ignore"))
+    if (source_skip(&r->in, "%ignore"))
         return read_ignore(r);
-    return peek(r, 0) == '%' ? unsupported(r, "this directive is") : read_definition(r);
+    return source_peek(&r->in, 0) == '%' ? source_unsupported(&r->in, "this directive is")
+                                         : read_definition(r);
 }
 
 /* Somewhere there is an %ignore: what is ignored is a rule. */
@@ -556,42 +488,42 @@ static int make_ignored(struct reader *r, uint32_t *rule) {
     static const char word[] = "%ignore";
 
     *rule = NO_RULE;
-    if (!memmem(r->start, (size_t)(r->end - r->start), word, sizeof(word) - 1))
+    if (!memmem(r->in.start, (size_t)(r->in.end - r->in.start), word, sizeof(word) - 1))
         return 0;
-    int e = build_rule(r->b, "%ignore", rule);
+    int e = build_rule(r->in.b, "%ignore", rule);
 
     if (e == 0)
-        r->ignored = expr_call(r->b, *rule);
-    return e < 0 ? e : r->ignored ? 0 : build_no_memory(r->b);
+        r->ignored = expr_call(r->in.b, *rule);
+    return e < 0 ? e : r->ignored ? 0 : build_no_memory(r->in.b);
 }
 
 static int read_all(struct reader *r, struct expr **out) {
     uint32_t ignored;
     int e = make_ignored(r, &ignored);
 
-    for (skip_space(r, true); e == 0 && r->p < r->end; skip_space(r, true))
+    for (skip_space(r, true); e == 0 && r->in.p < r->in.end; skip_space(r, true))
         e = read_statement(r);
     if (e == 0)
-        e = rulebook_check(&r->book, r->b);
+        e = rulebook_check(&r->book, r->in.b);
     if (e < 0)
         return e;
     const struct rulebook_entry *start = rulebook_find(&r->book, "start", 5);
 
     if (!start)
-        return build_invalid(r->b, "grammar: there is no rule 'start'");
-    *out = expr_call(r->b, start->rule);
+        return build_invalid(r->in.b, "grammar: there is no rule 'start'");
+    *out = expr_call(r->in.b, start->rule);
     if (r->ignored) {
-        r->b->rule[ignored].body =
-            expr_repeat(r->b, expr_alt(r->b, r->skips.v, r->skips.n), 0, NO_MAX);
-        if (!r->b->rule[ignored].body)
-            return build_no_memory(r->b);
-        *out = expr_seq2(r->b, r->ignored, *out);
+        r->in.b->rule[ignored].body =
+            expr_repeat(r->in.b, expr_alt(r->in.b, r->skips.v, r->skips.n), 0, NO_MAX);
+        if (!r->in.b->rule[ignored].body)
+            return build_no_memory(r->in.b);
+        *out = expr_seq2(r->in.b, r->ignored, *out);
     }
-    return *out ? 0 : build_no_memory(r->b);
+    return *out ? 0 : build_no_memory(r->in.b);
 }
 
 int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out) {
-    struct reader r = {.b = b, .start = s, .p = s, .end = s + len, .mode = mode};
+    struct reader r = {.in = {.b = b, .start = s, .p = s, .end = s + len}, .mode = mode};
     int e = read_all(&r, out);
 
     rulebook_deinit(&r.book);
