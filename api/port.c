@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
-#include "api/call.h"
-#include "api/gen.h"
+#include "api/http/call.h"
+#include "api/generation/gen.h"
 #include "api/private.h"
 
 /* What comes from daemon/: the worker's events and life, and what the admin socket asks. */

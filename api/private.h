@@ -5,14 +5,14 @@
  */
 
 #include <stdatomic.h>
-#include "api/admit.h"
+#include "api/limits/admit.h"
 #include "api/api.h"
-#include "api/auth.h"
-#include "api/family.h"
-#include "api/fim.h"
-#include "api/metrics.h"
-#include "api/responses_store.h"
-#include "api/tenant.h"
+#include "api/limits/auth.h"
+#include "api/generation/family.h"
+#include "api/generation/fim.h"
+#include "api/service/metrics.h"
+#include "api/responses/store.h"
+#include "api/limits/tenant.h"
 #include "base/list.h"
 #include "base/rng.h"
 

@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "api/call.h"
-#include "api/conn.h"
+#include "api/http/call.h"
+#include "api/http/conn.h"
 #include "api/private.h"
-#include "api/respond.h"
+#include "api/http/respond.h"
 #include "base/log.h"
 
 /*

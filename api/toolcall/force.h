@@ -5,7 +5,7 @@
  * -EINVAL with the place in the schema; a node is only returned with 0.
  */
 
-#include "api/toolcall.h"
+#include "api/toolcall/toolcall.h"
 #include "base/err.h"
 
 struct force {

@@ -6,7 +6,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include "api/json.h"
+#include "api/http/json.h"
 #include "api/toolcall/parser.h"
 
 enum { OPENED = TC_FIRST, OBJECT, CLOSE };

@@ -21,7 +21,7 @@
  * the bytes alone, never on where a feed ended: so any split gives the same events.
  */
 
-#include "api/toolcall.h"
+#include "api/toolcall/toolcall.h"
 #include "api/toolcall/scan.h"
 
 #define TC_CONTENT 0

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/responses_store.h"
+#include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"
 

@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/bend.h"
+#include "api/generation/bend.h"
 #include "responses_support.h"
 
 /* ---- what becomes of messages ---- */

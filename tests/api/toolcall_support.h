@@ -5,7 +5,7 @@
  *      C<content> R<reasoning> name{arguments}; and "name{argumen!" for a call that was not completed.
  */
 
-#include "api/toolcall.h"
+#include "api/toolcall/toolcall.h"
 
 /* The two tools of the conversations in the data set, and some more. */
 yyjson_val *toolcall_tools(void);

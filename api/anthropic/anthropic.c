@@ -1,0 +1,366 @@
+#include <errno.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/generation/answer.h"
+#include "api/http/conn.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+#include "api/generation/seal.h"
+
+/*
+ * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in which
+ * the model wrote them, which are the runs of the output taken apart. A stream tells each block between
+ * content_block_start and content_block_stop; what a block is changes with the run.
+ *
+ *      message_start (content_block_start delta* content_block_stop)* message_delta message_stop
+ *
+ * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
+ * input_tokens: the two together are the prompt. Nothing is charged for what is written to the cache, so
+ * that figure is always 0.
+ */
+
+/* Clients send a thinking block back only with its signature. Where they did not want to see what it says, it is in
+ * there; otherwise nothing depends on it. */
+#define SIGNATURE "weft"
+
+/* ---- whole values ---- */
+
+static void put_usage(struct json *j, const struct answer *a) {
+    struct answer_usage u = answer_usage(a);
+
+    json_key(j, "usage");
+    json_open(j, '{');
+    json_put_int(j, "input_tokens", (int64_t)u.prompt - u.cached);
+    json_put_int(j, "cache_creation_input_tokens", 0);
+    json_put_int(j, "cache_read_input_tokens", u.cached);
+    json_put_int(j, "output_tokens", u.output);
+    json_key(j, "output_tokens_details");
+    if (a->work.api->family.reasons) {
+        json_open(j, '{');
+        json_put_int(j, "thinking_tokens", u.reasoning);
+        json_close(j, '}');
+    } else {
+        json_null(j);
+    }
+    json_put_string(j, "server_tool_use", NULL);
+    json_put_string(j, "service_tier", "standard");
+    json_close(j, '}');
+}
+
+/* Why the model stopped; *stop is the stop sequence or NULL. */
+static const char *reason_of(const struct gen *g, const struct str **stop) {
+    *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
+    return *stop                        ? "stop_sequence"
+           : g->finish == FINISH_LENGTH ? "max_tokens"
+           : split_has_call(g->split)   ? "tool_use"
+                                        : "end_turn";
+}
+
+/* @g NULL: it has not stopped yet. */
+static void put_stop(struct json *j, const struct gen *g) {
+    const struct str *stop = NULL;
+
+    json_put_string(j, "stop_reason", g ? reason_of(g, &stop) : NULL);
+    json_key(j, "stop_sequence");
+    if (stop)
+        json_string(j, stop->data, stop->len);
+    else
+        json_null(j);
+    json_put_string(j, "stop_details", NULL);
+    json_put_string(j, "container", NULL);
+}
+
+static void open_message(struct json *j, const struct answer *a) {
+    json_open(j, '{');
+    json_put_string(j, "id", a->id);
+    json_put_string(j, "type", "message");
+    json_put_string(j, "role", "assistant");
+    json_put_string(j, "model", a->work.api->model->id);
+}
+
+/* The members of a call before its input. */
+static void open_call(struct json *j, const struct split_call *c) {
+    json_open(j, '{');
+    json_put_string(j, "type", "tool_use");
+    json_put_string(j, "id", c->id);
+    json_put_string(j, "name", c->name);
+    json_key(j, "caller");
+    json_open(j, '{');
+    json_put_string(j, "type", "direct");
+    json_close(j, '}');
+    json_key(j, "input");
+}
+
+/* Where the last whole value in the beginning of a JSON object ends, with what closes it there in @close
+ * (a string of at most JSON_DEPTH brackets). What clients make of a stream that breaks off. */
+static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) {
+    char stack[JSON_DEPTH + 1];
+    size_t depth = 0, safe = 0;
+    bool is_key = false;
+
+    for (size_t i = 0; i < len; i++) {
+        bool ends = false;
+
+        if (s[i] == '"') {
+            for (i++; i < len && s[i] != '"'; i++)
+                i += s[i] == '\\';
+            ends = i < len && !is_key;
+        } else if (s[i] == '{' || s[i] == '[') {
+            if (depth == JSON_DEPTH)
+                break;
+            is_key = s[i] == '{';
+            stack[depth++] = is_key ? '}' : ']';
+            ends = true;
+        } else if (s[i] == '}' || s[i] == ']') {
+            depth -= depth > 0;
+            ends = true;
+        } else if (s[i] == ':') {
+            is_key = false;
+        } else if (s[i] == ',') {
+            is_key = depth && stack[depth - 1] == '}';
+        } else if (strchr("-0123456789tfn", s[i])) { /* ends where something else begins */
+            while (i + 1 < len && !strchr(",]} \n\r\t", s[i + 1]))
+                i++;
+            ends = i + 1 < len;
+        }
+        if (!ends)
+            continue;
+        safe = MIN(i + 1, len);
+        for (size_t k = 0; k < depth; k++)
+            close[k] = stack[depth - 1 - k];
+        close[depth] = 0;
+    }
+    return safe;
+}
+
+static void put_input(struct json *j, const struct split *s, const struct split_call *c) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    const char *args = s->text[SPLIT_CALL].data ? s->text[SPLIT_CALL].data + c->begin : "";
+    char close[JSON_DEPTH + 1] = "{}";
+
+    if (c->complete) {
+        json_raw(j, args, c->end - c->begin);
+        return;
+    }
+    size_t n = whole_part(args, c->end - c->begin, close);
+    if (buf_add(&b, args, n) < 0 || buf_add_str(&b, close) < 0)
+        j->error = -ENOMEM;
+    else
+        json_raw(j, b.data, b.len);
+}
+
+static int sign(struct buf *out, const struct answer *a, const char *text, size_t len) {
+    return a->work.r.no_reasoning ? seal_write(out, text, len) : buf_add_str(out, SIGNATURE);
+}
+
+static void put_signature(struct json *j, const struct answer *a, const char *text, size_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    int r = sign(&b, a, text, len);
+
+    json_key(j, "signature");
+    json_string(j, b.data ? b.data : "", b.len);
+    j->error = j->error < 0 ? j->error : r;
+}
+
+static void put_block(struct json *j, const struct answer *a, const struct split_run *run) {
+    const struct split *s = a->choices[0].gen->split;
+    const char *text = s->text[run->kind].data ? s->text[run->kind].data + run->begin : "";
+    size_t len = run->end - run->begin;
+
+    if (run->kind == SPLIT_CALL) {
+        open_call(j, &s->calls[run->call]);
+        put_input(j, s, &s->calls[run->call]);
+    } else {
+        bool thinking = run->kind == SPLIT_REASONING;
+
+        json_open(j, '{');
+        json_put_string(j, "type", thinking ? "thinking" : "text");
+        json_key(j, thinking ? "thinking" : "text");
+        json_string(j, text, thinking && a->work.r.no_reasoning ? 0 : len);
+        if (thinking) /* a text without citations has none, not null: some clients insist on that */
+            put_signature(j, a, text, len);
+    }
+    json_close(j, '}');
+}
+
+static void put_whole(struct json *j, const struct answer *a) {
+    const struct gen *g = a->choices[0].gen;
+
+    open_message(j, a);
+    json_key(j, "content");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < g->split->n_runs; i++)
+        put_block(j, a, &g->split->runs[i]);
+    json_close(j, ']');
+    put_stop(j, g);
+    put_usage(j, a);
+    json_close(j, '}');
+}
+
+/* ---- events ---- */
+
+struct sse {
+    struct json j;
+    struct buf b;
+    const char *type;
+};
+
+static struct json *begin(struct sse *e, const char *type) {
+    memset(e, 0, sizeof(*e));
+    buf_init(&e->b, API_SEND_MAX);
+    e->type = type;
+    json_begin(&e->j, &e->b);
+    json_open(&e->j, '{');
+    json_put_string(&e->j, "type", type);
+    return &e->j;
+}
+
+static void emit(struct answer *a, struct sse *e) {
+    json_close(&e->j, '}');
+    if (e->j.error < 0)
+        conn_break(a->call->conn);
+    else
+        respond_named_event(a->call, e->type, e->b.data, e->b.len);
+    buf_deinit(&e->b);
+}
+
+static void send_start(struct answer *a) {
+    struct sse e;
+    struct json *j = begin(&e, "message_start");
+
+    json_key(j, "message");
+    open_message(j, a);
+    json_key(j, "content");
+    json_open(j, '[');
+    json_close(j, ']');
+    put_stop(j, NULL);
+    put_usage(j, a);
+    json_close(j, '}');
+    emit(a, &e);
+}
+
+/* A delta of the open block: {"type": @type, @key: text}. */
+static void send_delta(struct answer *a, const char *type, const char *key, const char *text,
+                       size_t len) {
+    struct sse e;
+    struct json *j = begin(&e, "content_block_delta");
+
+    json_put_int(j, "index", a->block.n - 1);
+    json_key(j, "delta");
+    json_open(j, '{');
+    json_put_string(j, "type", type);
+    json_key(j, key);
+    json_string(j, text, len);
+    json_close(j, '}');
+    emit(a, &e);
+}
+
+static void send_signature(struct answer *a) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    const char *text = a->choices[0].gen->split->text[SPLIT_REASONING].data;
+
+    if (sign(&b, a, text ? text + a->block.from : "", a->block.reasoned - a->block.from) == 0)
+        send_delta(a, "signature_delta", "signature", b.data, b.len);
+}
+
+static void close_block(struct answer *a) {
+    struct sse e;
+
+    if (!a->block.open)
+        return;
+    if (a->block.kind == SPLIT_REASONING)
+        send_signature(a);
+    json_put_int(begin(&e, "content_block_stop"), "index", a->block.n - 1);
+    emit(a, &e);
+    a->block.open = false;
+}
+
+static void open_block(struct answer *a, const struct split *s, const struct split_piece *part) {
+    struct sse e;
+    struct json *j = begin(&e, "content_block_start");
+
+    json_put_int(j, "index", a->block.n++);
+    json_key(j, "content_block");
+    if (part->kind == SPLIT_CALL) {
+        open_call(j, &s->calls[part->call]);
+        json_open(j, '{');
+        json_close(j, '}');
+    } else {
+        bool thinking = part->kind == SPLIT_REASONING;
+
+        json_open(j, '{');
+        json_put_string(j, "type", thinking ? "thinking" : "text");
+        json_put_string(j, thinking ? "thinking" : "text", "");
+        if (thinking)
+            json_put_string(j, "signature", "");
+    }
+    json_close(j, '}');
+    emit(a, &e);
+    a->block.open = true;
+    a->block.kind = part->kind;
+    a->block.from = a->block.reasoned;
+}
+
+static void send_piece(struct answer *a, const struct piece *p) {
+    static const char *const deltas[SPLIT_KINDS][2] = {
+        [SPLIT_CONTENT] = {"text_delta", "text"},
+        [SPLIT_REASONING] = {"thinking_delta", "thinking"},
+        [SPLIT_CALL] = {"input_json_delta", "partial_json"},
+    };
+    const struct split_piece *part = p->part;
+
+    if (!part)
+        return; /* the end: send_end() */
+    if (!a->block.open || a->block.kind != part->kind || part->begins) {
+        close_block(a);
+        open_block(a, p->choice->gen->split, part);
+    }
+    if (part->kind == SPLIT_REASONING) {
+        a->block.reasoned += part->len;
+        if (a->work.r.no_reasoning)
+            return;
+    }
+    if (part->len)
+        send_delta(a, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);
+}
+
+static void send_end(struct answer *a) {
+    struct sse e;
+
+    close_block(a);
+    struct json *j = begin(&e, "message_delta");
+    json_key(j, "delta");
+    json_open(j, '{');
+    put_stop(j, a->choices[0].gen);
+    json_close(j, '}');
+    put_usage(j, a);
+    emit(a, &e);
+    begin(&e, "message_stop");
+    emit(a, &e);
+}
+
+/* What the worker refuses it knows by a chat's names. */
+static bool on_fail(struct answer *a, struct err *err) {
+    (void)a;
+    anthropic_rename(err);
+    return false;
+}
+
+static const struct answer_events events = {
+    .begin = send_start,
+    .fail = on_fail,
+    .piece = send_piece,
+    .end = send_end,
+    .whole = put_whole,
+};
+
+static const struct answer_form form = {
+    .kind = REQUEST_ANTHROPIC,
+    .id_prefix = "msg_",
+    .events = &events,
+};
+
+void anthropic_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &form);
+}

@@ -1,0 +1,151 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+
+/*
+ * Content blocks of the user and of tools as text.
+ *
+ * What a text model cannot read is refused, with its place. The one exception is an image or a file in
+ * the result of a tool: an agent cannot take back what its tool has said, and every later request of the
+ * conversation would be refused as well. There the model is told that something was left out.
+ */
+
+#define NOT_READABLE "[%s: left out, this model reads only text]"
+
+int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
+                    void *to) {
+    const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
+    size_t len = strlen(in->place);
+    int r;
+
+    snprintf(in->place + len, sizeof(in->place) - len, ".%zu", i);
+    if (!yyjson_is_obj(block))
+        r = anthropic_refuse(in, "", "must be a content block");
+    else if (!type)
+        r = anthropic_refuse(in, ".type", "must be a string");
+    else
+        r = f(in, block, type, to);
+    if (r == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_taker f, void *to) {
+    size_t i, n;
+    yyjson_val *block;
+    int r = 0;
+
+    yyjson_arr_foreach(blocks, i, n, block) {
+        if ((r = anthropic_block(in, block, i, f, to)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The string @key of @block, added to @out on lines of its own as <tag>. Absent: nothing. */
+static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char *key,
+                      struct buf *out) {
+    yyjson_val *v = yyjson_obj_get(block, key);
+    char field[32];
+
+    if (!v || yyjson_is_null(v))
+        return 0;
+    snprintf(field, sizeof(field), ".%s", key);
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, field, "must be a string");
+    return buf_printf(out, "<%s>%s</%s>\n", key, yyjson_get_str(v), key);
+}
+
+int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field,
+                     struct buf *out) {
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, field, "must be a string");
+    return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
+    struct buf *out = to;
+
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
+    if (out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
+}
+
+/* A string or an array of text blocks at @field of the place. */
+static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const char *field,
+                             struct buf *out) {
+    size_t len = strlen(in->place);
+    int r;
+
+    if (yyjson_is_str(v))
+        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+    if (!yyjson_is_arr(v))
+        return anthropic_refuse(in, field, "must be a string or an array of text blocks");
+    snprintf(in->place + len, sizeof(in->place) - len, "%s", field);
+    if ((r = anthropic_each(in, v, anthropic_plain, out)) == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+/* A document of text. False in *text: it is of another kind. */
+static int add_document(struct anthropic_input *in, yyjson_val *block, struct buf *out,
+                        bool *text) {
+    yyjson_val *source = yyjson_obj_get(block, "source"), *type = yyjson_obj_get(source, "type");
+    int r;
+
+    if (!yyjson_is_str(type))
+        return anthropic_refuse(in, ".source", "must be an object with a type");
+    *text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "content");
+    if (!*text)
+        return 0;
+    if ((r = buf_add_str(out, "<document>\n")) < 0 ||
+        (r = add_tagged(in, block, "title", out)) < 0 ||
+        (r = add_tagged(in, block, "context", out)) < 0)
+        return r;
+    r = yyjson_equals_str(type, "text")
+            ? anthropic_string(in, yyjson_obj_get(source, "data"), ".source.data", out)
+            : add_plain_content(in, yyjson_obj_get(source, "content"), ".source.content", out);
+    return r < 0 ? r : buf_add_str(out, "\n</document>");
+}
+
+static int add_search_result(struct anthropic_input *in, yyjson_val *block, struct buf *out) {
+    int r;
+
+    if ((r = buf_add_str(out, "<search_result>\n")) < 0 ||
+        (r = add_tagged(in, block, "title", out)) < 0 ||
+        (r = add_tagged(in, block, "source", out)) < 0 ||
+        (r = add_plain_content(in, yyjson_obj_get(block, "content"), ".content", out)) < 0)
+        return r;
+    return buf_add_str(out, "\n</search_result>");
+}
+
+int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
+                   struct buf *out) {
+    bool text = false;
+    int r = 0;
+
+    if (strcmp(type, "text") == 0)
+        return anthropic_string(in, yyjson_obj_get(block, "text"), ".text", out);
+    if (strcmp(type, "search_result") == 0)
+        return add_search_result(in, block, out);
+    if (strcmp(type, "document") == 0)
+        r = add_document(in, block, out, &text);
+    if (r < 0 || text)
+        return r;
+    if (result && strcmp(type, "tool_reference") == 0) {
+        yyjson_val *name = yyjson_obj_get(block, "tool_name");
+
+        return yyjson_is_str(name) ? anthropic_show_tool(in, name, out)
+                                   : anthropic_refuse(in, ".tool_name", "must be a string");
+    }
+    if (result && (strcmp(type, "image") == 0 || strcmp(type, "document") == 0))
+        return buf_printf(out, NOT_READABLE, type);
+    if (strcmp(type, "document") == 0)
+        return anthropic_refuse(in, ".source.type", "is not supported: only documents of text are");
+    if (strcmp(type, "image") == 0)
+        return anthropic_refuse(in, ".type", "is not supported: this model reads only text");
+    return anthropic_refuse(in, ".type", "is not supported here");
+}

@@ -1,0 +1,340 @@
+#include "api/anthropic/input.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/openai/models.h"
+#include "api/private.h"
+#include "api/generation/request.h"
+
+/*
+ * One row per field of a Messages request: its name and what becomes of it. A field without a row is
+ * ignored, as everywhere here: beta headers bring new ones every month. Sampling parameters that only weft
+ * has are passed on under their own names, so that what can be asked of a chat can be asked here.
+ */
+
+int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
+    char param[160];
+
+    snprintf(param, sizeof(param), "%s%s", in->place, field);
+    return err_set_code(in->err, 400, "invalid_value", param, "%s: %s.", param, must);
+}
+
+int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
+                  yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(in->doc, object, key, v) ? 0 : -ENOMEM;
+}
+
+void anthropic_place(struct anthropic_input *in, const char *place) {
+    *stpncpy(in->place, place, sizeof(in->place) - 1) = 0;
+}
+
+static int put(struct anthropic_input *in, const char *key, yyjson_mut_val *v) {
+    return anthropic_put(in, in->root, key, v);
+}
+
+static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
+    return yyjson_val_mut_copy(in->doc, v);
+}
+
+static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
+    return yyjson_mut_str(in->doc, s);
+}
+
+#define FIELD(name) static int name(struct anthropic_input *in, const char *key, yyjson_val *v)
+
+/* The same in a chat. */
+FIELD(pass) {
+    return put(in, key, copy(in, v));
+}
+
+FIELD(take_stops) {
+    size_t i, n;
+    yyjson_val *s;
+
+    (void)key;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > SUBMIT_STOPS_MAX)
+        return anthropic_refuse(in, "", "must be an array of at most 16 strings");
+    yyjson_arr_foreach(v, i, n, s) {
+        if (!yyjson_is_str(s) || yyjson_get_len(s) == 0 || yyjson_get_len(s) > 256)
+            return anthropic_refuse(in, "", "must hold strings of 1 to 256 bytes");
+    }
+    return put(in, "stop", copy(in, v));
+}
+
+/* Claude Code puts its session into user_id. */
+FIELD(take_metadata) {
+    yyjson_val *user = yyjson_obj_get(v, "user_id");
+
+    (void)key;
+    if (!yyjson_is_obj(v))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!user || yyjson_is_null(user))
+        return 0;
+    if (!yyjson_is_str(user) || yyjson_get_len(user) > 4096)
+        return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
+    return put(in, "user", copy(in, user));
+}
+
+static int take_format(struct anthropic_input *in, yyjson_val *format) {
+    yyjson_val *type = yyjson_obj_get(format, "type"), *schema = yyjson_obj_get(format, "schema");
+    yyjson_mut_val *to = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
+
+    if (!format || yyjson_is_null(format))
+        return 0;
+    if (!yyjson_equals_str(type, "json_schema"))
+        return anthropic_refuse(in, ".type", "must be \"json_schema\"");
+    if (!yyjson_is_obj(schema))
+        return anthropic_refuse(in, ".schema", "must be an object");
+    if (!to || anthropic_put(in, to, "type", literal(in, "json_schema")) < 0 ||
+        anthropic_put(in, to, "json_schema", inner) < 0 ||
+        anthropic_put(in, inner, "name", literal(in, "output")) < 0 ||
+        anthropic_put(in, inner, "schema", copy(in, schema)) < 0)
+        return -ENOMEM;
+    return put(in, "response_format", to);
+}
+
+FIELD(take_output_format) {
+    (void)key;
+    return take_format(in, v);
+}
+
+FIELD(take_output_config) {
+    static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
+    yyjson_val *effort = yyjson_obj_get(v, "effort");
+    bool right = !effort || yyjson_is_null(effort);
+
+    (void)key;
+    if (!yyjson_is_obj(v))
+        return anthropic_refuse(in, "", "must be an object");
+    for (size_t i = 0; i < ARRAY_SIZE(efforts); i++)
+        right |= yyjson_equals_str(effort, efforts[i]);
+    if (!right)
+        return anthropic_refuse(in, ".effort", "must be low, medium, high, xhigh or max");
+    if (yyjson_is_str(effort) && put(in, "reasoning_effort", copy(in, effort)) < 0)
+        return -ENOMEM;
+    anthropic_place(in, "output_config.format");
+    return take_format(in, yyjson_obj_get(v, "format"));
+}
+
+/* ---- thinking ---- */
+
+/* Templates have a switch for it under one of two names, or efforts; what the client sets itself stays. */
+static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!yyjson_obj_get(given, names[i]) &&
+            anthropic_put(in, kwargs, names[i], yyjson_mut_bool(in->doc, on)) < 0)
+            return -ENOMEM;
+    if (!on && !yyjson_mut_obj_get(in->root, "reasoning_effort") &&
+        put(in, "reasoning_effort", literal(in, "none")) < 0)
+        return -ENOMEM;
+    return put(in, "chat_template_kwargs", kwargs);
+}
+
+/* Who does not ask for thinking gets none, where that can be had. */
+static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
+    yyjson_val *type = yyjson_obj_get(thinking, "type");
+    yyjson_val *budget = yyjson_obj_get(thinking, "budget_tokens");
+    yyjson_val *display = yyjson_obj_get(thinking, "display");
+    bool on = yyjson_is_str(type) && !yyjson_equals_str(type, "disabled");
+
+    anthropic_place(in, "thinking");
+    if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
+        return anthropic_refuse(in, "", "must be an object with a type");
+    if (on && budget && !yyjson_is_null(budget)) {
+        if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
+            yyjson_get_uint(budget) > INT32_MAX)
+            return anthropic_refuse(in, ".budget_tokens", "must be a whole number of at least 1");
+        if (put(in, "thinking_budget", copy(in, budget)) < 0)
+            return -ENOMEM;
+    }
+    if (yyjson_equals_str(display, "omitted") &&
+        put(in, "include_reasoning", yyjson_mut_false(in->doc)) < 0)
+        return -ENOMEM;
+    anthropic_place(in, "chat_template_kwargs");
+    if (given && !yyjson_is_null(given) && !yyjson_is_obj(given))
+        return anthropic_refuse(in, "", "must be an object");
+    return put_switches(in, on, given);
+}
+
+/* A conversation that the server keeps. The SDK, told so, goes on with all messages in each request. */
+FIELD(take_thread) {
+    (void)v;
+    return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,
+                        "%s: conversations are not kept here, send all messages.", key);
+}
+
+/* ---- the body ---- */
+
+static const struct {
+    const char *name;
+    int (*take)(struct anthropic_input *in, const char *key, yyjson_val *v);
+} fields[] = {
+    {"thread", take_thread},
+    {"stream", pass},
+    {"temperature", pass},
+    {"top_p", pass},
+    {"top_k", pass},
+    {"stop_sequences", take_stops},
+    {"metadata", take_metadata},
+    {"output_config", take_output_config},
+    {"output_format", take_output_format},
+    {"tool_choice", anthropic_tool_choice},
+    {"cache_salt", pass},
+    {"ignore_eos", pass},
+    {"min_p", pass},
+    {"min_tokens", pass},
+    {"presence_penalty", pass},
+    {"frequency_penalty", pass},
+    {"repetition_penalty", pass},
+    {"priority", pass},
+    {"prediction", pass},
+    {"prompt_cache_key", pass},
+    {"seed", pass},
+};
+
+static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
+    static const char *const others[] = {
+        "model", "messages", "max_tokens", "system", "thinking", "chat_template_kwargs", "tools"};
+    uint64_t seen = 0;
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    yyjson_obj_foreach(body, i, n, key, value) {
+        uint64_t bit = 0;
+
+        for (size_t k = 0; k < ARRAY_SIZE(fields); k++)
+            if (yyjson_equals_str(key, fields[k].name))
+                bit = (uint64_t)1 << k;
+        for (size_t k = 0; k < ARRAY_SIZE(others); k++)
+            if (yyjson_equals_str(key, others[k]))
+                bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
+        if (seen & bit) {
+            anthropic_place(in, yyjson_get_str(key));
+            return anthropic_refuse(in, "", "is given twice");
+        }
+        seen |= bit;
+    }
+    return 0;
+}
+
+/* A field that must be there. */
+static int require(struct anthropic_input *in, yyjson_val *body, const char *key,
+                   yyjson_val **out) {
+    *out = yyjson_obj_get(body, key);
+    anthropic_place(in, key);
+    if (*out && !yyjson_is_null(*out))
+        return 0;
+    return err_set_code(in->err, 400, "missing_required_parameter", key, "%s: Field required.",
+                        key);
+}
+
+static int take_model(struct anthropic_input *in, const struct api *a, yyjson_val *body) {
+    yyjson_val *v;
+    int r = require(in, body, "model", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_str(v))
+        return anthropic_refuse(in, "", "must be a string");
+    if (models_is_answered(a, yyjson_get_str(v)))
+        return 0;
+    return models_unknown(yyjson_get_str(v), yyjson_get_len(v), in->err);
+}
+
+static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {
+    yyjson_val *v;
+    int r = require(in, body, "max_tokens", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_int(v) || yyjson_is_sint(v) || yyjson_get_uint(v) < 1 ||
+        yyjson_get_uint(v) > INT32_MAX)
+        return anthropic_refuse(in, "", "must be a whole number of at least 1");
+    return put(in, "max_tokens", copy(in, v));
+}
+
+static int take_messages(struct anthropic_input *in, yyjson_val *body, struct buf *prefill) {
+    yyjson_val *v;
+    int r = require(in, body, "messages", &v);
+
+    if (r < 0)
+        return r;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) == 0 || yyjson_arr_size(v) > REQUEST_MESSAGES_MAX)
+        return anthropic_refuse(in, "", "must be an array of at least one message");
+    in->list = yyjson_mut_arr(in->doc);
+    if (put(in, "messages", in->list) < 0)
+        return -ENOMEM;
+    if ((r = anthropic_system(in, yyjson_obj_get(body, "system"))) < 0 ||
+        (r = anthropic_turns(in, v, prefill)) < 0)
+        return r;
+    anthropic_place(in, "messages");
+    return yyjson_mut_arr_size(in->list) ? 0 : anthropic_refuse(in, "", "must say something");
+}
+
+static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val *body, bool count,
+                    struct buf *prefill) {
+    int r = refuse_twice(in, body);
+
+    if (r == 0)
+        r = take_model(in, a, body);
+    if (r == 0 && !count)
+        r = take_max_tokens(in, body);
+    if (r == 0)
+        r = anthropic_tools(in, yyjson_obj_get(body, "tools"));
+    if (r == 0)
+        r = take_messages(in, body, prefill);
+    for (size_t i = 0; i < ARRAY_SIZE(fields) && r == 0; i++) {
+        yyjson_val *v = yyjson_obj_get(body, fields[i].name);
+
+        anthropic_place(in, fields[i].name);
+        if (v && !yyjson_is_null(v))
+            r = fields[i].take(in, fields[i].name, v);
+    }
+    return r < 0 ? r
+                 : put_thinking(in, yyjson_obj_get(body, "thinking"),
+                                yyjson_obj_get(body, "chat_template_kwargs"));
+}
+
+int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
+                        struct buf *prefill, struct err *err) {
+    struct anthropic_input in = {.doc = yyjson_mut_doc_new(NULL),
+                                 .err = err,
+                                 .role = "",
+                                 .reasoning = {.max = UINT32_MAX},
+                                 .result = {.max = UINT32_MAX}};
+    int r = -ENOMEM;
+
+    in.root = in.doc ? yyjson_mut_obj(in.doc) : NULL;
+    if (in.root) {
+        yyjson_mut_doc_set_root(in.doc, in.root);
+        r = take_all(&in, a, yyjson_doc_get_root(body), count, prefill);
+    }
+    if (r == 0)
+        r = (*out = yyjson_mut_doc_imut_copy(in.doc, NULL)) ? 0 : -ENOMEM;
+    buf_deinit(&in.reasoning);
+    buf_deinit(&in.result);
+    yyjson_mut_doc_free(in.doc);
+    return r;
+}
+
+void anthropic_rename(struct err *err) {
+    static const char *const names[][2] = {
+        {"response_format.json_schema.schema", "output_config.format.schema"},
+        {"response_format", "output_config.format"},
+        {"user", "metadata.user_id"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        size_t n = strlen(names[i][0]);
+
+        if (strcmp(err->param, names[i][0]) != 0 || strncmp(err->message, names[i][0], n) != 0)
+            continue;
+        struct err old = *err;
+        err_set_code(err, old.status, old.code, names[i][1], "%s%s", names[i][1], old.message + n);
+        return;
+    }
+}

@@ -1,0 +1,252 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/generation/request.h"
+#include "base/util.h"
+
+/*
+ * Tools of a Messages request as functions of a chat.
+ *
+ * A tool may be there without being shown (defer_loading): the model is told of it later, where a result
+ * refers to it (tool_reference), or where a system message among the turns adds it. There its description
+ * becomes text, and what stands before it in the prompt stays as it was and in the cache. For the chat
+ * such a function has "defer_loading": it is known where calls are read, and not given to the template.
+ */
+
+#define LOOK_UPS_MAX 4096u /* of tools by their names, each of which may look at all of them */
+
+static yyjson_mut_val *copy(struct anthropic_input *in, yyjson_val *v) {
+    return yyjson_val_mut_copy(in->doc, v);
+}
+
+static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
+    return yyjson_mut_str(in->doc, s);
+}
+
+/* Tools that the client runs and whose schema is not in the request: the model must be told of it. */
+static const struct {
+    const char *type, *description, *schema;
+} known[] = {
+    {"bash_", "Run a command in a bash shell, whose state stays between calls.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"description\":\"The "
+     "command to run.\"},\"restart\":{\"type\":\"boolean\",\"description\":\"Start the shell "
+     "anew.\"}}}"},
+    {"text_editor_",
+     "View, create and edit text files. view shows a file, with view_range only these lines, or "
+     "lists a folder; create writes file_text; str_replace puts new_str where old_str is, which "
+     "must be there once; insert puts insert_text after line insert_line.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\",\"enum\":[\"view\","
+     "\"create\",\"str_replace\",\"insert\"]},\"path\":{\"type\":\"string\",\"description\":\"Path "
+     "of the file or folder.\"},\"file_text\":{\"type\":\"string\"},\"old_str\":{\"type\":"
+     "\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"},"
+     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
+     "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+};
+
+/* Adds a function, whose description may be NULL. */
+static int add_function(struct anthropic_input *in, yyjson_val *name, yyjson_mut_val *description,
+                        yyjson_mut_val *schema, yyjson_mut_val **out) {
+    yyjson_mut_val *tool = yyjson_mut_arr_add_obj(in->doc, in->tools);
+    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
+
+    *out = tool;
+    if (!tool || anthropic_put(in, tool, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, tool, "function", f) < 0 ||
+        anthropic_put(in, f, "name", copy(in, name)) < 0 ||
+        (description && anthropic_put(in, f, "description", description) < 0) ||
+        anthropic_put(in, f, "parameters", schema) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+static int add_known(struct anthropic_input *in, yyjson_val *name, size_t i) {
+    yyjson_doc *doc = yyjson_read(known[i].schema, strlen(known[i].schema), 0);
+    yyjson_mut_val *tool;
+    int r = add_function(in, name, literal(in, known[i].description),
+                         copy(in, yyjson_doc_get_root(doc)), &tool);
+
+    yyjson_doc_free(doc);
+    return r;
+}
+
+static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *name, bool hidden) {
+    yyjson_val *description = yyjson_obj_get(tool, "description");
+    yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
+    bool described = description && !yyjson_is_null(description);
+    bool strict = yyjson_get_bool(yyjson_obj_get(tool, "strict"));
+    yyjson_mut_val *out;
+
+    if (described && !yyjson_is_str(description))
+        return anthropic_refuse(in, ".description", "must be a string");
+    if (!yyjson_is_obj(schema))
+        return anthropic_refuse(in, ".input_schema", "must be an object");
+    int r =
+        add_function(in, name, described ? copy(in, description) : NULL, copy(in, schema), &out);
+    if (r == 0 && strict)
+        r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
+                          yyjson_mut_bool(in->doc, true));
+    if (r == 0 && (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"))))
+        r = anthropic_put(in, out, "defer_loading", yyjson_mut_bool(in->doc, true));
+    return r;
+}
+
+/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the model. */
+static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
+    yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
+    bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");
+
+    if (!yyjson_is_obj(tool))
+        return anthropic_refuse(in, "", "must be an object");
+    if (!custom && !yyjson_is_str(type))
+        return anthropic_refuse(in, ".type", "must be a string");
+    if (custom && (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256))
+        return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes");
+    if (custom)
+        return add_custom(in, tool, name, hidden);
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        if (yyjson_is_str(name) &&
+            strncmp(yyjson_get_str(type), known[i].type, strlen(known[i].type)) == 0)
+            return add_known(in, name, i);
+    return 0;
+}
+
+int anthropic_tools(struct anthropic_input *in, yyjson_val *tools) {
+    yyjson_val *tool;
+    size_t i, n;
+    int r;
+
+    in->tools = yyjson_mut_arr(in->doc);
+    if (anthropic_put(in, in->root, "tools", in->tools) < 0)
+        return -ENOMEM;
+    if (!tools || yyjson_is_null(tools))
+        return 0;
+    anthropic_place(in, "tools");
+    if (!yyjson_is_arr(tools) || yyjson_arr_size(tools) > REQUEST_TOOLS_MAX)
+        return anthropic_refuse(in, "", "must be an array of at most 1024 tools");
+    yyjson_arr_foreach(tools, i, n, tool) {
+        snprintf(in->place, sizeof(in->place), "tools.%zu", i);
+        if ((r = add_tool(in, tool, false)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* The tool of this name, or NULL. */
+static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) {
+    yyjson_mut_val *tool;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(in->tools, i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), yyjson_get_str(name),
+                                   yyjson_get_len(name)))
+            return tool;
+    }
+    return NULL;
+}
+
+/* ---- among the turns ---- */
+
+/* Appends "<function>{..}</function>". */
+static int write_function(struct anthropic_input *in, yyjson_mut_val *f, struct buf *out) {
+    static const char *const keys[] = {"description", "name", "parameters"};
+    yyjson_mut_val *shown = yyjson_mut_obj(in->doc);
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+        yyjson_mut_val *v = yyjson_mut_obj_get(f, keys[i]);
+
+        if (v && anthropic_put(in, shown, keys[i], yyjson_mut_val_mut_copy(in->doc, v)) < 0)
+            return -ENOMEM;
+    }
+    CLEANUP(freep) char *text = yyjson_mut_val_write(shown, 0, NULL);
+    return text ? buf_printf(out, "<functions>\n<function>%s</function>\n</functions>", text)
+                : -ENOMEM;
+}
+
+int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf *out) {
+    if (++in->n_looked_up > LOOK_UPS_MAX)
+        return anthropic_refuse(in, "", "is one reference to a tool too many");
+    yyjson_mut_val *tool = find(in, name);
+    bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
+    if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* once is enough, and a bound */
+        return buf_add(out, yyjson_get_str(name), yyjson_get_len(name));
+    if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
+        return -ENOMEM;
+    return write_function(in, yyjson_mut_obj_get(tool, "function"), out);
+}
+
+/* What a tool_addition or tool_removal is about: a name, or a definition of a new tool. */
+static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **name) {
+    yyjson_val *tool = yyjson_obj_get(block, "tool");
+    yyjson_val *definition = yyjson_obj_get(tool, "definition");
+    size_t len = strlen(in->place);
+
+    *name = yyjson_obj_get(definition ? definition : tool, "name");
+    if (!yyjson_is_str(*name))
+        return anthropic_refuse(in, ".tool", "must be a reference or a definition with a name");
+    if (!definition)
+        return 0;
+    if (++in->n_looked_up > LOOK_UPS_MAX)
+        return anthropic_refuse(in, "", "is one change of tools too many");
+    if (find(in, *name))
+        return 0;
+    if (yyjson_mut_arr_size(in->tools) >= REQUEST_TOOLS_MAX)
+        return anthropic_refuse(in, ".tool", "is one tool too many");
+    snprintf(in->place + len, sizeof(in->place) - len, ".tool.definition");
+    int r = add_tool(in, definition, true);
+    if (r == 0)
+        in->place[len] = 0;
+    return r;
+}
+
+int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool add,
+                           struct buf *out) {
+    yyjson_val *name;
+    int r = tool_of(in, block, &name);
+
+    if (r < 0)
+        return r;
+    if (!add)
+        return buf_printf(out, "The function %s can no longer be called.",
+                          unsafe_yyjson_get_str(name));
+    r = buf_add_str(out, "This function can now be called as well:\n");
+    return r < 0 ? r : anthropic_show_tool(in, name, out);
+}
+
+/* ---- tool_choice ---- */
+
+static int choose_tool(struct anthropic_input *in, yyjson_val *name) {
+    yyjson_mut_val *choice = yyjson_mut_obj(in->doc), *f = yyjson_mut_obj(in->doc);
+
+    if (!yyjson_is_str(name))
+        return anthropic_refuse(in, ".name", "must be a string");
+    if (!find(in, name))
+        return anthropic_refuse(in, ".name", "is not a tool of this request that can be called");
+    if (!choice || anthropic_put(in, choice, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, choice, "function", f) < 0 ||
+        anthropic_put(in, f, "name", copy(in, name)) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, in->root, "tool_choice", choice);
+}
+
+int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v) {
+    static const char *const types[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
+    yyjson_val *type = yyjson_obj_get(v, "type");
+    yyjson_val *single = yyjson_obj_get(v, "disable_parallel_tool_use");
+
+    if (single && !yyjson_is_null(single) && !yyjson_is_bool(single))
+        return anthropic_refuse(in, ".disable_parallel_tool_use", "must be a boolean");
+    if (yyjson_get_bool(single) &&
+        anthropic_put(in, in->root, "parallel_tool_calls", yyjson_mut_bool(in->doc, false)) < 0)
+        return -ENOMEM;
+    if (yyjson_equals_str(type, "tool"))
+        return choose_tool(in, yyjson_obj_get(v, "name"));
+    if (yyjson_equals_str(type, "any") && !yyjson_mut_arr_size(in->tools))
+        return anthropic_refuse(in, ".type", "needs tools that can be called");
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (yyjson_equals_str(type, types[i][0]))
+            return anthropic_put(in, in->root, key, literal(in, types[i][1]));
+    return anthropic_refuse(in, ".type", "must be auto, any, tool or none");
+}

@@ -1,0 +1,431 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/anthropic/input.h"
+#include "api/generation/seal.h"
+#include "base/util.h"
+
+/*
+ * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text, what
+ * the model thought, calls, and in the user's turns the results of calls. Here results are messages of
+ * their own, and a message of the assistant has its text, reasoning and calls in three places. Turns of
+ * one side that follow each other are one, as Anthropic does it: many templates want them to alternate.
+ */
+
+#define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
+
+static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
+    return yyjson_mut_strn(in->doc, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
+    return yyjson_mut_str(in->doc, s);
+}
+
+static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf *b) {
+    return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
+}
+
+/* What the message still lacks. */
+static int end_message(struct anthropic_input *in) {
+    int r = 0;
+
+    if (in->message && in->reasoning.len)
+        r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
+    if (in->message && strcmp(in->role, "tool") == 0)
+        r = anthropic_put(in, in->message, "content", text_of_buf(in, &in->result));
+    buf_clear(&in->reasoning);
+    buf_clear(&in->result);
+    in->message = in->parts = in->calls = NULL;
+    in->role = "";
+    return r;
+}
+
+/* The message of @role that the next block belongs to: the last one, or a new one. */
+static int need_message(struct anthropic_input *in, const char *role) {
+    if (strcmp(in->role, role) == 0)
+        return 0;
+    int r = end_message(in);
+    if (r < 0)
+        return r;
+    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+    in->parts = yyjson_mut_arr(in->doc);
+    in->role = role;
+    if (!in->message || anthropic_put(in, in->message, "role", literal(in, role)) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, in->message, "content", in->parts);
+}
+
+static int add_part(struct anthropic_input *in, const char *role, yyjson_mut_val *text) {
+    int r = need_message(in, role);
+    yyjson_mut_val *part = r == 0 ? yyjson_mut_arr_add_obj(in->doc, in->parts) : NULL;
+
+    if (!part || anthropic_put(in, part, "type", literal(in, "text")) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, part, "text", text);
+}
+
+/* ---- results of calls ---- */
+
+static int add_result_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                            void *to) {
+    struct buf *out = to;
+
+    if (out->len && buf_add_char(out, '\n') < 0)
+        return -ENOMEM;
+    return anthropic_text(in, block, type, true, out);
+}
+
+/* Whether @block is of @type and its @key is @id. */
+static bool is_about(yyjson_val *block, const char *type, const char *key, yyjson_val *id) {
+    return yyjson_equals_str(yyjson_obj_get(block, "type"), type) &&
+           yyjson_equals(yyjson_obj_get(block, key), id);
+}
+
+/* The name of the call with this id in the assistant's last message; NULL: it is not there. */
+static yyjson_val *name_of(const struct anthropic_input *in, yyjson_val *id) {
+    yyjson_val *block;
+    size_t i, n;
+
+    yyjson_arr_foreach(in->asked, i, n, block) {
+        if (i < CALLS_MAX && is_about(block, "tool_use", "id", id))
+            return yyjson_obj_get(block, "name");
+    }
+    return NULL;
+}
+
+/* Templates know no failed results: it has to be in the text, where most tools say it anyway. */
+static int mark_error(const struct buf *text, struct buf *out) {
+    bool said = text->data && strcasestr(text->data, "error");
+
+    return said ? 0 : buf_add_str(out, "Error: ");
+}
+
+/* A message for the result of this call, whose text is in->result until it ends. */
+static int begin_result(struct anthropic_input *in, yyjson_val *id) {
+    yyjson_val *name = name_of(in, id);
+    int r = end_message(in);
+
+    if (r < 0)
+        return r;
+    in->message = yyjson_mut_arr_add_obj(in->doc, in->list);
+    in->role = "tool";
+    r = in->message ? anthropic_put(in, in->message, "role", literal(in, "tool")) : -ENOMEM;
+    if (r == 0)
+        r = anthropic_put(in, in->message, "tool_call_id", text_of(in, id));
+    return r < 0 || !yyjson_is_str(name)
+               ? r
+               : anthropic_put(in, in->message, "name", text_of(in, name));
+}
+
+static int add_result(struct anthropic_input *in, yyjson_val *block) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(block, "tool_use_id"), *v = yyjson_obj_get(block, "content");
+    size_t len = strlen(in->place);
+    int r = 0;
+
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".tool_use_id", "must be a string");
+    if (yyjson_is_arr(v)) {
+        snprintf(in->place + len, sizeof(in->place) - len, ".content");
+        r = anthropic_each(in, v, add_result_block, &text);
+    } else if (v && !yyjson_is_null(v)) {
+        r = yyjson_is_str(v) ? buf_add(&text, yyjson_get_str(v), yyjson_get_len(v))
+                             : anthropic_refuse(in, ".content",
+                                                "must be a string or an array of content blocks");
+    }
+    if (r < 0 || (r = begin_result(in, id)) < 0)
+        return r;
+    in->place[len] = 0;
+    if (yyjson_get_bool(yyjson_obj_get(block, "is_error")) && mark_error(&text, &in->result) < 0)
+        return -ENOMEM;
+    return buf_add(&in->result, text.data ? text.data : "", text.len);
+}
+
+/* What the client says behind a result, not the user. Templates take a message of the user for a new
+ * question, and then leave out what the model has thought since the last one. */
+static bool is_reminder(const struct buf *text) {
+    static const char *const heads[] = {"<system-reminder>", "Tool loaded."};
+
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++) {
+        size_t n = strlen(heads[i]);
+
+        if (text->len >= n && memcmp(text->data, heads[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int add_to_result(struct anthropic_input *in, const struct buf *text, bool wrap) {
+    const char *open = wrap ? "<system-reminder>\n" : "",
+               *close = wrap ? "\n</system-reminder>" : "";
+
+    if ((in->result.len && buf_add_char(&in->result, '\n') < 0) ||
+        buf_add_str(&in->result, open) < 0 ||
+        buf_add(&in->result, text->data ? text->data : "", text->len) < 0)
+        return -ENOMEM;
+    return buf_add_str(&in->result, close);
+}
+
+/* ---- turns ---- */
+
+static int add_user_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                          void *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    (void)to;
+    if (strcmp(type, "tool_result") == 0)
+        return add_result(in, block);
+    int r = anthropic_text(in, block, type, false, &text);
+    if (r == 0 && strcmp(in->role, "tool") == 0 && is_reminder(&text))
+        return add_to_result(in, &text, false);
+    return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
+}
+
+/* Instructions among the turns become part of a result or of the user's: most templates refuse a second
+ * system message. */
+static int put_instruction(struct anthropic_input *in, const struct buf *text) {
+    if (strcmp(in->role, "tool") == 0)
+        return add_to_result(in, text, !is_reminder(text));
+    return add_part(in, "user", text_of_buf(in, text));
+}
+
+static int add_instruction(struct anthropic_input *in, yyjson_val *block, const char *type,
+                           void *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool adds = strcmp(type, "tool_addition") == 0;
+    int r;
+
+    (void)to;
+    if (adds || strcmp(type, "tool_removal") == 0)
+        r = anthropic_change_tools(in, block, adds, &text);
+    else
+        r = anthropic_plain(in, block, type, &text);
+    return r < 0 ? r : put_instruction(in, &text);
+}
+
+/* Results in the order of their calls, whichever tool was ready first: few templates show ids, so that
+ * only the order says what belongs to what. Then the rest. */
+static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
+    CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
+    yyjson_val *call, *block;
+    size_t i, n, k, m;
+    int r = 0;
+
+    if (!done)
+        return -ENOMEM;
+    yyjson_arr_foreach(in->asked, k, m, call) {
+        yyjson_val *id = yyjson_obj_get(call, "id");
+
+        if (k >= CALLS_MAX || !is_about(call, "tool_use", "id", id))
+            continue;
+        yyjson_arr_foreach(content, i, n, block) {
+            if (i >= CALLS_MAX)
+                break;
+            if (done[i] || !is_about(block, "tool_result", "tool_use_id", id))
+                continue;
+            done[i] = true;
+            if ((r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
+                return r;
+        }
+    }
+    yyjson_arr_foreach(content, i, n, block) {
+        if (!done[i] && (r = anthropic_block(in, block, i, add_user_block, NULL)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int add_call(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
+    yyjson_val *input = yyjson_obj_get(block, "input");
+
+    if (!yyjson_is_str(id))
+        return anthropic_refuse(in, ".id", "must be a string");
+    if (!yyjson_is_str(name))
+        return anthropic_refuse(in, ".name", "must be a string");
+    if (!yyjson_is_obj(input))
+        return anthropic_refuse(in, ".input", "must be an object");
+    if (!in->calls) {
+        in->calls = yyjson_mut_arr(in->doc);
+        if (anthropic_put(in, in->message, "tool_calls", in->calls) < 0)
+            return -ENOMEM;
+    }
+    yyjson_mut_val *call = yyjson_mut_arr_add_obj(in->doc, in->calls);
+    yyjson_mut_val *f = yyjson_mut_obj(in->doc);
+    if (!call || anthropic_put(in, call, "id", text_of(in, id)) < 0 ||
+        anthropic_put(in, call, "type", literal(in, "function")) < 0 ||
+        anthropic_put(in, call, "function", f) < 0 ||
+        anthropic_put(in, f, "name", text_of(in, name)) < 0)
+        return -ENOMEM;
+    return anthropic_put(in, f, "arguments", yyjson_val_mut_copy(in->doc, input));
+}
+
+/* What was thought; where the client did not want to see it, it is in the signature. */
+static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
+    yyjson_val *text = yyjson_obj_get(block, "thinking");
+    yyjson_val *signature = yyjson_obj_get(block, "signature");
+    const char *s = yyjson_get_str(signature);
+    size_t len = yyjson_get_len(signature);
+
+    if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
+        return -ENOMEM;
+    if (yyjson_get_len(text) > 0 || !s || !seal_is_ours(s, len))
+        return anthropic_string(in, text, ".thinking", &in->reasoning);
+    int r = seal_read(&in->reasoning, s, len);
+
+    return r == -EINVAL ? anthropic_refuse(in, ".signature", "is not what this service wrote") : r;
+}
+
+static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                               void *to) {
+    yyjson_val *text = yyjson_obj_get(block, "text");
+
+    (void)to;
+    if (strcmp(type, "tool_use") == 0)
+        return add_call(in, block);
+    if (strcmp(type, "redacted_thinking") == 0)
+        return 0; /* another service's, and unreadable here */
+    if (strcmp(type, "thinking") == 0)
+        return add_thinking(in, block);
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here");
+    if (!yyjson_is_str(text))
+        return anthropic_refuse(in, ".text", "must be a string");
+    return add_part(in, "assistant", text_of(in, text));
+}
+
+static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
+    yyjson_val *content = yyjson_obj_get(turn, "content"),
+               *clear = yyjson_obj_get(turn, "clear_at");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    if (!content || yyjson_is_null(content))
+        return 0; /* only settings */
+    if (before_user && yyjson_equals_str(clear, "next_user_message"))
+        return 0;
+    if (yyjson_is_str(content)) {
+        int r = buf_add(&text, yyjson_get_str(content), yyjson_get_len(content));
+
+        return r < 0 ? r : put_instruction(in, &text);
+    }
+    if (!yyjson_is_arr(content))
+        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    size_t len = strlen(in->place);
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    return anthropic_each(in, content, add_instruction, NULL);
+}
+
+static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_user) {
+    yyjson_val *role = yyjson_obj_get(turn, "role"), *content = yyjson_obj_get(turn, "content");
+    bool assistant = yyjson_equals_str(role, "assistant");
+    const char *as = assistant ? "assistant" : "user";
+    size_t len = strlen(in->place);
+
+    if (!yyjson_is_obj(turn))
+        return anthropic_refuse(in, "", "must be an object");
+    if (yyjson_equals_str(role, "system"))
+        return add_system_turn(in, turn, before_user);
+    if (!assistant && !yyjson_equals_str(role, "user"))
+        return anthropic_refuse(in, ".role", "must be user, assistant or system");
+    if (!yyjson_is_str(content) && !yyjson_is_arr(content))
+        return anthropic_refuse(in, ".content", "must be a string or an array of content blocks");
+    int r = assistant ? need_message(in, as) : 0;
+    if (r < 0)
+        return r;
+    if (assistant)
+        in->asked = content;
+    if (yyjson_is_str(content))
+        return add_part(in, as, text_of(in, content));
+    snprintf(in->place + len, sizeof(in->place) - len, ".content");
+    return assistant ? anthropic_each(in, content, add_assistant_block, NULL)
+                     : add_user_blocks(in, content);
+}
+
+/* The last message of the assistant, which is not complete: its text is what the answer begins with. */
+static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
+    size_t i, n;
+    yyjson_mut_val *part;
+
+    if (in->calls)
+        return anthropic_refuse(in, "", "must not be the last one: its calls have no results");
+    yyjson_mut_arr_foreach(in->parts, i, n, part) {
+        yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
+
+        if ((i && buf_add_char(prefill, '\n') < 0) ||
+            buf_add(prefill, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
+            return -ENOMEM;
+    }
+    in->message = NULL;
+    yyjson_mut_arr_remove_last(in->list);
+    return 0;
+}
+
+int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf *prefill) {
+    yyjson_val *turn;
+    size_t i, n, last_user = 0;
+    int r = 0;
+
+    yyjson_arr_foreach(messages, i, n, turn) {
+        if (yyjson_equals_str(yyjson_obj_get(turn, "role"), "user"))
+            last_user = i;
+    }
+    yyjson_arr_foreach(messages, i, n, turn) {
+        snprintf(in->place, sizeof(in->place), "messages.%zu", i);
+        if ((r = add_turn(in, turn, i < last_user)) < 0)
+            return r;
+    }
+    snprintf(in->place, sizeof(in->place), "messages.%zu", n - 1);
+    if (strcmp(in->role, "assistant") == 0)
+        r = take_prefill(in, prefill);
+    return r < 0 ? r : end_message(in);
+}
+
+/* ---- the system prompt ---- */
+
+/* Claude Code puts a line at the head of its system prompt that is different each time and means nothing
+ * to a model. With it no prefix would ever be found in the cache. */
+static void drop_billing(const char **s, size_t *len) {
+    static const char header[] = "x-anthropic-billing-header:";
+
+    while (*len >= strlen(header) && memcmp(*s, header, strlen(header)) == 0) {
+        const char *end = memchr(*s, '\n', *len);
+        size_t n = end ? (size_t)(end - *s) + 1 : *len;
+
+        *s += n;
+        *len -= n;
+    }
+}
+
+static int add_system(struct anthropic_input *in, yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+    size_t len = yyjson_get_len(v);
+
+    if (!in->message)
+        drop_billing(&s, &len);
+    return len ? add_part(in, "system", yyjson_mut_strn(in->doc, s, len)) : 0;
+}
+
+static int add_system_block(struct anthropic_input *in, yyjson_val *block, const char *type,
+                            void *to) {
+    yyjson_val *text = yyjson_obj_get(block, "text");
+
+    (void)to;
+    if (strcmp(type, "text") != 0)
+        return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
+    return yyjson_is_str(text) ? add_system(in, text)
+                               : anthropic_refuse(in, ".text", "must be a string");
+}
+
+int anthropic_system(struct anthropic_input *in, yyjson_val *system) {
+    int r = 0;
+
+    snprintf(in->place, sizeof(in->place), "system");
+    if (yyjson_is_str(system))
+        r = add_system(in, system);
+    else if (yyjson_is_arr(system))
+        r = anthropic_each(in, system, add_system_block, NULL);
+    else if (system && !yyjson_is_null(system))
+        r = anthropic_refuse(in, "", "must be a string or an array of text blocks");
+    return r < 0 ? r : end_message(in);
+}

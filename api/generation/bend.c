@@ -1,0 +1,213 @@
+#include "api/generation/bend.h"
+
+#include <errno.h>
+#include <string.h>
+#include "base/buf.h"
+
+struct bent {
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *list;
+    yyjson_mut_val *last; /* of the list, or NULL */
+    const char *role;     /* of the last one */
+    unsigned how;
+};
+
+static bool is_role(yyjson_val *m, const char *role) {
+    return yyjson_equals_str(yyjson_obj_get(m, "role"), role);
+}
+
+static bool is_system(yyjson_val *m) {
+    return is_role(m, "system") || is_role(m, "developer");
+}
+
+static bool has_calls(yyjson_val *m) {
+    return yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
+}
+
+static int append(struct bent *b, const char *role, yyjson_mut_val *m) {
+    if (!m || !yyjson_mut_arr_append(b->list, m))
+        return -ENOMEM;
+    b->last = m;
+    b->role = role;
+    return 0;
+}
+
+/* A content as parts: an array of its own, or of one text. */
+static yyjson_mut_val *parts_of(struct bent *b, yyjson_mut_val *content) {
+    yyjson_mut_val *list, *part;
+
+    if (yyjson_mut_is_arr(content))
+        return content;
+    list = yyjson_mut_arr(b->doc);
+    part = yyjson_mut_arr_add_obj(b->doc, list);
+    return part && yyjson_mut_obj_add_str(b->doc, part, "type", "text") &&
+                   yyjson_mut_obj_add_val(b->doc, part, "text", content)
+               ? list
+               : NULL;
+}
+
+static yyjson_mut_val *join_texts(struct bent *b, yyjson_mut_val *first, yyjson_mut_val *second) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+
+    if (buf_add(&text, yyjson_mut_get_str(first), yyjson_mut_get_len(first)) < 0 ||
+        (text.len && yyjson_mut_get_len(second) && buf_add_str(&text, "\n\n") < 0) ||
+        buf_add(&text, yyjson_mut_get_str(second), yyjson_mut_get_len(second)) < 0)
+        return NULL;
+    return yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
+}
+
+static yyjson_mut_val *join_parts(struct bent *b, yyjson_mut_val *first, yyjson_mut_val *second) {
+    yyjson_mut_val *list = parts_of(b, first), *rest = parts_of(b, second), *part;
+
+    while (list && rest && (part = yyjson_mut_arr_remove_first(rest)))
+        if (!yyjson_mut_arr_append(list, part))
+            return NULL;
+    return rest ? list : NULL;
+}
+
+/* Adds the content of @m to that of the last message. */
+static int join(struct bent *b, yyjson_val *m) {
+    yyjson_mut_val *first = yyjson_mut_obj_remove_key(b->last, "content");
+    yyjson_mut_val *second = yyjson_val_mut_copy(b->doc, yyjson_obj_get(m, "content")), *both;
+
+    if (!first || !second)
+        return -ENOMEM;
+    both = yyjson_mut_is_arr(first) || yyjson_mut_is_arr(second) ? join_parts(b, first, second)
+                                                                 : join_texts(b, first, second);
+    return both && yyjson_mut_obj_add_val(b->doc, b->last, "content", both) ? 0 : -ENOMEM;
+}
+
+static bool has_content(yyjson_val *m) {
+    yyjson_val *v = yyjson_obj_get(m, "content");
+
+    return yyjson_is_str(v) || yyjson_is_arr(v);
+}
+
+static bool last_has_content(const struct bent *b) {
+    yyjson_mut_val *v = yyjson_mut_obj_get(b->last, "content");
+
+    return yyjson_mut_is_str(v) || yyjson_mut_is_arr(v);
+}
+
+/* A message of @role, which is not that of @m where a system message becomes the user's. */
+static int add(struct bent *b, yyjson_val *m, const char *role) {
+    bool again = (b->how & BEND_TURNS) && b->role && strcmp(b->role, role) == 0 && has_content(m) &&
+                 last_has_content(b);
+    yyjson_mut_val *copy;
+
+    if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls"))
+        return join(b, m);
+    copy = yyjson_val_mut_copy(b->doc, m);
+    if (!is_role(m, role))
+        yyjson_mut_set_str(yyjson_mut_obj_get(copy, "role"), role);
+    return append(b, role, copy);
+}
+
+/* The result of call @id among the @n from @m on; NULL: there is none. */
+static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
+    for (; n; n--, m = unsafe_yyjson_get_next(m))
+        if (yyjson_is_str(id) && yyjson_equals(yyjson_obj_get(m, "tool_call_id"), id))
+            return m;
+    return NULL;
+}
+
+/* How many results begin at @m, of @n messages. */
+static size_t count_results(yyjson_val *m, size_t n) {
+    size_t found = 0;
+
+    for (; found < n && is_role(m, "tool"); m = unsafe_yyjson_get_next(m))
+        found++;
+    return found;
+}
+
+/* Call @i of message @m as a message of its own; what else @m says comes with the first. */
+static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call, size_t i) {
+    yyjson_mut_val *one = i ? yyjson_mut_obj(b->doc) : yyjson_val_mut_copy(b->doc, m);
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+
+    if (i && (!yyjson_mut_obj_add_str(b->doc, one, "role", "assistant") ||
+              !yyjson_mut_obj_add_str(b->doc, one, "content", "")))
+        return NULL;
+    yyjson_mut_obj_remove_key(one, "tool_calls");
+    return yyjson_mut_arr_append(list, yyjson_val_mut_copy(b->doc, call)) &&
+                   yyjson_mut_obj_add_val(b->doc, one, "tool_calls", list)
+               ? one
+               : NULL;
+}
+
+/* An assistant's message with several calls, and behind it @n others. *n_done: how many of these were
+ * results and have been taken; none when they are not exactly those of the calls. */
+static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
+    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *result;
+    yyjson_val *next = n ? unsafe_yyjson_get_next(m) : NULL;
+    size_t i, max, found = count_results(next, n);
+    bool whole = found == yyjson_arr_size(calls);
+    int r;
+
+    yyjson_arr_foreach(calls, i, max, call) whole &=
+        result_of(next, found, yyjson_obj_get(call, "id")) != NULL;
+    *n_done = 0;
+    if (!whole)
+        return append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
+    yyjson_arr_foreach(calls, i, max, call) {
+        result = result_of(next, found, yyjson_obj_get(call, "id"));
+        if ((r = append(b, "assistant", one_call(b, m, call, i))) < 0 ||
+            (r = append(b, "tool", yyjson_val_mut_copy(b->doc, result))) < 0)
+            return r;
+    }
+    *n_done = found;
+    return 0;
+}
+
+/* Whether system message @i becomes the user's. */
+static bool is_users(const struct bent *b, size_t i) {
+    return b->how & (i ? BEND_SYSTEM : BEND_NO_SYSTEM);
+}
+
+static int bend(struct bent *b, yyjson_val *messages) {
+    yyjson_val *m = yyjson_arr_get_first(messages);
+    size_t n = yyjson_arr_size(messages), done;
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++, m = unsafe_yyjson_get_next(m)) {
+        done = 0;
+        if (is_system(m))
+            r = add(b, m, is_users(b, i) ? "user" : "system");
+        else if (is_role(m, "user"))
+            r = add(b, m, "user");
+        else if (is_role(m, "assistant") && (b->how & BEND_TURNS) &&
+                 yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
+            r = split_calls(b, m, n - i - 1, &done);
+        else if (is_role(m, "assistant"))
+            r = add(b, m, "assistant");
+        else
+            r = append(b, "", yyjson_val_mut_copy(b->doc, m));
+        for (; done; done--, i++)
+            m = unsafe_yyjson_get_next(m);
+    }
+    return r;
+}
+
+bool bend_has_late_system(yyjson_val *messages) {
+    yyjson_val *m;
+    size_t i, n;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (i && is_system(m))
+            return true;
+    }
+    return false;
+}
+
+int bend_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
+    struct bent b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
+    int r = (b.list = yyjson_mut_arr(b.doc)) ? bend(&b, messages) : -ENOMEM;
+
+    if (r == 0) {
+        yyjson_mut_doc_set_root(b.doc, b.list);
+        *out = yyjson_mut_doc_imut_copy(b.doc, NULL);
+        r = *out ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(b.doc);
+    return r;
+}

@@ -1,0 +1,387 @@
+#include "api/generation/constrain.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/custom.h"
+#include "api/generation/node.h"
+#include "api/private.h"
+#include "api/http/siphash.h"
+#include "api/generation/wants.h"
+#include "text/constraint.h"
+
+/*
+ * Where reasoning may come first, the grammar must let it:
+ *
+ *      the prompt ends inside reasoning    free until the closing marker (a trigger), then the grammar
+ *      the model may open it itself        the grammar begins with a block of it that may be missing
+ *      the prompt has closed it, or the    the grammar alone
+ *      model has none
+ */
+
+#define QUICK_WORK 100000 /* of a compilation on the loop's thread: below a millisecond */
+#define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */
+
+enum thinking { THINKS_NOT, MAY_THINK, THINKS };
+
+struct draft {
+    struct work *w;
+    struct nodes n;
+    enum thinking thinking;
+    bool quick;
+};
+
+/* ---- what the request wants ---- */
+
+static yyjson_mut_val *form_node(struct draft *d) {
+    const struct request_form *f = &d->w->r.form;
+    yyjson_mut_doc *doc = d->n.doc;
+    yyjson_mut_val *o;
+
+    if (strcmp(f->kind, "json_schema") == 0) {
+        o = node_json(&d->n, yyjson_val_mut_copy(doc, f->value), f->param);
+    } else {
+        o = node_of(&d->n, f->kind,
+                    strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
+                                                        : yyjson_val_mut_copy(doc, f->value));
+        node_put_str(&d->n, o, "param", f->param);
+    }
+    if (f->compact)
+        node_put_bool(&d->n, o, "compact", true);
+    return o;
+}
+
+/* ---- reasoning ---- */
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static bool ends_with(const char *text, size_t len, const char *end) {
+    size_t n = strlen(end);
+
+    return len >= n && memcmp(text + len - n, end, n) == 0;
+}
+
+static enum thinking thinking_of(const struct work *w) {
+    const struct toolcall_reasoning *r = w->parses ? w->parse.reasoning : NULL;
+
+    if (!r || w->r.prefill.len || (w->parse.format && w->parse.format->has_reasoning))
+        return THINKS_NOT;
+    const char *text = w->prompts[0].text;
+    size_t len = w->prompts[0].len;
+
+    if (w->parse.in_reasoning)
+        return THINKS;
+    while (len && is_space(text[len - 1]))
+        len--;
+    return ends_with(text, len, r->close) ? THINKS_NOT : MAY_THINK;
+}
+
+/* A block of reasoning that may be missing. */
+static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop,
+                             const char *close) {
+    yyjson_mut_val *list = node_list(&d->n, "sequence");
+
+    node_add(&d->n, list, node_text(&d->n, "literal", open));
+    node_add(&d->n, list, node_text(&d->n, "free_text", stop));
+    node_add(&d->n, list, node_text(&d->n, "literal", close));
+    return node_optional(&d->n, list);
+}
+
+/* @v where the output may be reasoning first. */
+static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
+    const struct toolcall_reasoning *r = d->w->parse.reasoning;
+    yyjson_mut_val *list = node_list(&d->n, "sequence");
+
+    if (d->w->parse.format && d->w->parse.format->has_reasoning)
+        node_add(
+            &d->n, list,
+            block(d, "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"));
+    else if (d->thinking == THINKS_NOT)
+        return v;
+    else if (d->thinking == MAY_THINK)
+        node_add(&d->n, list, block(d, r->open, r->close, r->close));
+    if (r && r->then)
+        node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", r->then)));
+    if (r)
+        node_add(&d->n, list, node_text(&d->n, "regex", AFTER_REASONING));
+    node_add(&d->n, list, v);
+    return list;
+}
+
+/* ---- tools ---- */
+
+#define PARAM_MAX 48
+
+struct tools {
+    struct toolcall_tool *tool; /* that may be called; in the request's arena, as their params */
+    bool *strict;
+    uint32_t n;
+};
+
+/* A grammar was given to be followed. */
+static bool is_strict(yyjson_val *f, bool custom) {
+    yyjson_val *text;
+
+    return custom ? custom_syntax(f, &text) != NULL : yyjson_get_bool(yyjson_obj_get(f, "strict"));
+}
+
+static int collect(struct work *w, struct tools *t) {
+    size_t most = yyjson_arr_size(w->r.tools), i, n;
+    yyjson_val *item;
+
+    t->tool = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->tool));
+    t->strict = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->strict));
+    if (!t->tool || !t->strict)
+        return -ENOMEM;
+    yyjson_arr_foreach(w->r.tools, i, n, item) {
+        yyjson_val *f = wants_function(item);
+        const char *name = yyjson_get_str(yyjson_obj_get(f, "name"));
+        char *param;
+
+        if (!f || !name || !wants_tool(&w->r, name))
+            continue;
+        if (!(param = arena_alloc(&w->r.arena, PARAM_MAX)))
+            return -ENOMEM;
+        struct toolcall_tool *tool = &t->tool[t->n];
+        bool custom = f == custom_tool(item);
+
+        snprintf(param, PARAM_MAX, "tools[%zu].%s", i,
+                 custom ? "custom.format" : "function.parameters");
+        *tool = (struct toolcall_tool){
+            .name = name, .parameters = yyjson_obj_get(f, "parameters"), .param = param};
+        tool->takes_text = custom;
+        tool->syntax = custom ? custom_syntax(f, &tool->text) : NULL;
+        t->strict[t->n++] = is_strict(f, custom);
+    }
+    return 0;
+}
+
+/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was right is
+ * remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL). (Were two hashes
+ * the same, the worker would still find a wrong grammar.) */
+static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
+    struct api *a = d->w->api;
+    struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
+    uint64_t hash = siphash(a->secret, text, len);
+    _Atomic uint64_t *right = &a->checked[hash % API_CHECKED];
+    _Atomic uint64_t *wrong = &a->refused[hash % API_CHECKED];
+    struct grammar *g = NULL;
+    struct err why = {0};
+
+    if (atomic_load_explicit(right, memory_order_relaxed) == hash)
+        return 0;
+    if (!err && atomic_load_explicit(wrong, memory_order_relaxed) == hash)
+        return -EINVAL;
+    int r = constraint_compile(&g, NULL, text, len, &limits, &why);
+
+    grammar_free(g);
+    if (r == -EINVAL && d->quick && strcmp(why.code, "grammar_too_complex") == 0)
+        return -EAGAIN;
+    if (r == 0 || r == -EINVAL)
+        atomic_store_explicit(r == 0 ? right : wrong, hash, memory_order_relaxed);
+    if (r == -EINVAL && err)
+        *err = why;
+    return r;
+}
+
+/* @err NULL: it is enough to know that it is wrong. */
+static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
+    size_t len = 0;
+    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+    int r = text ? check_text(d, text, len, err) : -ENOMEM;
+
+    free(text);
+    return r;
+}
+
+static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_mut_val **out,
+                       struct err *err) {
+    struct err unused;
+    int r = toolcall_force(out, &d->n, o, err ? err : &unused);
+
+    return r < 0 ? r : check(d, *out, err);
+}
+
+/* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are right. */
+static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
+    struct err err = {0};
+    yyjson_mut_val *v;
+
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct toolcall_force one = *o;
+
+        one.tools = &t->tool[i];
+        one.n_tools = 1;
+        int r = check_tools(d, &one, &v, t->strict[i] ? &err : NULL);
+        if (r == -EINVAL && !t->strict[i]) {
+            t->tool[i].loose = true;
+        } else if (r < 0) {
+            d->w->err = err;
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* The calls that may be made. -EINVAL with the work's error: not in this format, or not these. */
+static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
+    struct work *w = d->w;
+    struct tools t = {0};
+    int r = collect(w, &t);
+    struct toolcall_force o = {.format = w->parse.format,
+                               .tools = t.tool,
+                               .n_tools = t.n,
+                               .max_calls = w->r.one_call ? 1 : 0,
+                               .after = after};
+
+    if (r == 0)
+        r = check_tools(d, &o, out, NULL);
+    if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
+        r = check_tools(d, &o, out, &w->err);
+    if (r == 0)
+        memset(&w->err, 0, sizeof(w->err));
+    return r;
+}
+
+/* ---- together ---- */
+
+static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
+    struct arena *arena = &d->w->r.arena;
+    size_t len = 0;
+    char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
+    const char *kept = text && len <= UINT32_MAX ? arena_strndup(arena, text, len) : NULL;
+
+    free(text);
+    *out = (struct str){kept, kept ? (uint32_t)len : 0};
+    return kept ? 0 : -ENOMEM;
+}
+
+/* What a model says of calls while it thinks is no call; in some formats one ends the reasoning. */
+static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
+    const struct toolcall_reasoning *r = d->w->parse.reasoning;
+    const struct toolcall_format *f = d->w->parse.format;
+
+    if (d->thinking == THINKS_NOT || !f || f->ends_reasoning)
+        return;
+    yyjson_mut_val *quiet = node_text(&d->n, "open", r->open);
+
+    node_put_str(&d->n, quiet, "close", r->close);
+    node_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
+    d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
+}
+
+/* @first: more of them may come from the format. */
+static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
+                        const char *flag) {
+    yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = node_of(&d->n, "after", after);
+
+    for (size_t i = 1; first; i++) {
+        d->n.failed |= !yyjson_mut_arr_add_str(d->n.doc, after, first);
+        first = f ? toolcall_after(f, i) : NULL;
+    }
+    if (flag)
+        node_put_bool(&d->n, o, flag, true);
+    if (f)
+        add_quiet(d, o);
+    return write_text(d, o, &d->w->r.triggers);
+}
+
+/* The grammar holds from the output's first token, or from the end of its reasoning on. */
+static int set_whole(struct draft *d, yyjson_mut_val *v) {
+    struct work *w = d->w;
+    struct err err = {0};
+    yyjson_mut_val *whole = after_reasoning(d, v);
+    int r = check(d, whole, &err);
+
+    if (r == -EINVAL)
+        w->err = err;
+    if (r == 0)
+        r = write_text(d, whole, &w->r.grammar);
+    if (r < 0 || d->thinking != THINKS)
+        return r;
+    return set_triggers(d, w->parse.reasoning->close, NULL, "required");
+}
+
+static bool any_strict(const struct work *w) {
+    size_t i, n;
+    yyjson_val *item;
+
+    yyjson_arr_foreach(w->r.tools, i, n, item) {
+        if (is_strict(wants_function(item), custom_tool(item)))
+            return true;
+    }
+    return false;
+}
+
+/* The model is free until it begins a call. A format, or tools, that cannot be forced: to its end. */
+static int set_auto(struct draft *d) {
+    struct work *w = d->w;
+    const char *first = toolcall_after(w->parse.format, 0);
+    yyjson_mut_val *v = NULL;
+    int r = first ? calls_node(d, true, &v) : -ENOTSUP;
+
+    if (r == -ENOTSUP || (r == -EINVAL && !any_strict(w))) {
+        memset(&w->err, 0, sizeof(w->err));
+        return 0;
+    }
+    if (r == 0)
+        r = write_text(d, v, &w->r.grammar);
+    return r < 0 ? r : set_triggers(d, first, w->parse.format, w->r.one_call ? NULL : "repeat");
+}
+
+/* The text, between the marks that the format has for it. */
+static yyjson_mut_val *content_node(struct draft *d) {
+    const struct toolcall_format *f = d->w->parse.format;
+    yyjson_mut_val *list = node_list(&d->n, "sequence"), *v = form_node(d);
+
+    if (f && f->has_reasoning) {
+        node_add(&d->n, list, node_text(&d->n, "literal", "<|channel|>final<|message|>"));
+        node_add(&d->n, list, v);
+        return list;
+    }
+    if (!f || !f->content_begin)
+        return v;
+    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_begin)));
+    node_add(&d->n, list, v);
+    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_end)));
+    return list;
+}
+
+static int build(struct draft *d, bool tools) {
+    struct work *w = d->w;
+    bool form = w->r.form.kind, required = w->r.choice.mode == TOOLS_REQUIRED;
+    yyjson_mut_val *calls = NULL, *either;
+    int r = 0;
+
+    if (!tools)
+        return form ? set_whole(d, content_node(d)) : 0;
+    if (!required && !form)
+        return set_auto(d);
+    if ((r = calls_node(d, false, &calls)) < 0)
+        return r;
+    if (required)
+        return set_whole(d, calls);
+    either = node_list(&d->n, "either");
+    node_add(&d->n, either, calls);
+    node_add(&d->n, either, content_node(d));
+    return set_whole(d, either);
+}
+
+int constrain(struct work *w, bool quick) {
+    struct draft d = {.w = w, .quick = quick};
+    bool tools = w->r.functions && w->parses;
+    int r;
+
+    if (w->kind == REQUEST_TOKENIZE || (!tools && !w->r.form.kind))
+        return 0;
+    if (!(d.n.doc = yyjson_mut_doc_new(NULL)))
+        return -ENOMEM;
+    d.thinking = thinking_of(w);
+    r = build(&d, tools);
+    yyjson_mut_doc_free(d.n.doc);
+    if (r == -EAGAIN)
+        memset(&w->err, 0, sizeof(w->err));
+    return r;
+}

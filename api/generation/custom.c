@@ -1,0 +1,233 @@
+#include "api/generation/custom.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/request.h"
+
+yyjson_val *custom_tool(yyjson_val *tool) {
+    return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")
+               ? yyjson_obj_get(tool, "custom")
+               : NULL;
+}
+
+/* A chat has the grammar in a member of its own, the Responses API beside the type. */
+static yyjson_val *grammar_of(yyjson_val *custom) {
+    yyjson_val *format = yyjson_obj_get(custom, "format");
+    yyjson_val *inner = yyjson_obj_get(format, "grammar");
+
+    return !yyjson_equals_str(yyjson_obj_get(format, "type"), "grammar") ? NULL
+           : inner                                                       ? inner
+                                                                         : format;
+}
+
+static int refuse(size_t i, const char *field, const char *must, struct err *err) {
+    char param[64];
+
+    snprintf(param, sizeof(param), "tools[%zu].custom.%s", i, field);
+    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
+}
+
+int custom_check(yyjson_val *tool, size_t i, struct err *err) {
+    yyjson_val *custom = custom_tool(tool), *format = yyjson_obj_get(custom, "format");
+    yyjson_val *type = yyjson_obj_get(format, "type"), *name = yyjson_obj_get(custom, "name");
+    yyjson_val *grammar = grammar_of(custom), *syntax = yyjson_obj_get(grammar, "syntax");
+    yyjson_val *text = yyjson_obj_get(grammar, "definition");
+
+    if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+        return refuse(i, "name", "a string of 1 to 256 bytes", err);
+    if (!format || yyjson_is_null(format) || yyjson_equals_str(type, "text"))
+        return 0;
+    if (!grammar)
+        return refuse(i, "format.type", "\"text\" or \"grammar\"", err);
+    if (!yyjson_equals_str(syntax, "lark") && !yyjson_equals_str(syntax, "regex"))
+        return refuse(i, "format.syntax", "\"lark\" or \"regex\"", err);
+    return yyjson_is_str(text) && yyjson_get_len(text)
+               ? 0
+               : refuse(i, "format.definition", "a string that is not empty", err);
+}
+
+const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
+    yyjson_val *grammar = grammar_of(custom);
+
+    *text = yyjson_obj_get(grammar, "definition");
+    return yyjson_equals_str(yyjson_obj_get(grammar, "syntax"), "lark") ? "lark"
+           : grammar                                                    ? "regex"
+                                                                        : NULL;
+}
+
+/* Whoever writes by a grammar has to know it. */
+static int describe(yyjson_val *custom, struct buf *out) {
+    yyjson_val *about = yyjson_obj_get(custom, "description"), *text = NULL;
+    const char *syntax = custom_syntax(custom, &text);
+
+    if (yyjson_is_str(about) && buf_add(out, yyjson_get_str(about), yyjson_get_len(about)) < 0)
+        return -ENOMEM;
+    if (!syntax)
+        return 0;
+    return buf_printf(out, "%sThe input must follow this grammar (%s):\n%s", out->len ? "\n\n" : "",
+                      syntax, yyjson_get_str(text));
+}
+
+yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
+        "\"required\":[\"input\"],\"additionalProperties\":false}";
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_doc *parsed = yyjson_read(schema, sizeof(schema) - 1, 0);
+    yyjson_mut_val *o = yyjson_mut_obj(doc), *f = yyjson_mut_obj(doc);
+    yyjson_mut_val *parameters = yyjson_val_mut_copy(doc, yyjson_doc_get_root(parsed));
+    bool made = describe(custom, &text) == 0 && yyjson_mut_obj_add_str(doc, o, "type", "function");
+
+    yyjson_doc_free(parsed);
+    made = made && yyjson_mut_obj_add_val(doc, f, "name",
+                                          yyjson_val_mut_copy(doc, yyjson_obj_get(custom, "name")));
+    if (text.len)
+        made = made && yyjson_mut_obj_add_strncpy(doc, f, "description", text.data, text.len);
+    made = made && yyjson_mut_obj_add_val(doc, f, "parameters", parameters) &&
+           yyjson_mut_obj_add_val(doc, o, "function", f);
+    return made ? o : NULL;
+}
+
+yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input) {
+    yyjson_mut_val *o = yyjson_mut_obj(doc);
+
+    return yyjson_mut_obj_add_val(doc, o, "input", yyjson_val_mut_copy(doc, input)) ? o : NULL;
+}
+
+bool custom_is(const struct request *r, const char *name) {
+    for (uint32_t i = 0; i < r->n_customs; i++)
+        if (strcmp(r->customs[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* ---- its text, as it comes ---- */
+
+/*
+ *      START ─{"input":"─> TEXT ─"─> END      TEXT ─\─> ESCAPE ─> TEXT, or ─u─> HEX (4) ─> TEXT
+ *
+ * Anything else before the text: OTHER, and the text is empty until the call is complete.
+ */
+enum { TEXT_START, TEXT_TEXT, TEXT_ESCAPE, TEXT_HEX, TEXT_END = TEXT_HEX + 4, TEXT_OTHER };
+
+/* Bytes up to the text's first one; 0: not all there yet, SIZE_MAX: it begins otherwise. */
+static size_t opening(const char *s, size_t len) {
+    static const char want[] = "{\"input\":\"";
+    size_t i = 0;
+
+    for (const char *w = want; *w; w++) {
+        bool in_key = w > want + 1 && w < want + 8;
+
+        while (!in_key && i < len && strchr(" \t\r\n", s[i]) && s[i])
+            i++;
+        if (i == len)
+            return 0;
+        if (s[i++] != *w)
+            return SIZE_MAX;
+    }
+    return i;
+}
+
+static int add_code(struct custom_text *t, uint32_t c) {
+    char u[4];
+    size_t n = 0;
+
+    if (c < 0x80) {
+        u[n++] = (char)c;
+    } else if (c < 0x800) {
+        u[n++] = (char)(0xC0 | c >> 6);
+    } else if (c < 0x10000) {
+        u[n++] = (char)(0xE0 | c >> 12);
+        u[n++] = (char)(0x80 | (c >> 6 & 63));
+    } else {
+        u[n++] = (char)(0xF0 | c >> 18);
+        u[n++] = (char)(0x80 | (c >> 12 & 63));
+        u[n++] = (char)(0x80 | (c >> 6 & 63));
+    }
+    if (c >= 0x80)
+        u[n++] = (char)(0x80 | (c & 63));
+    return buf_add(&t->text, u, n);
+}
+
+/* One UTF-16 unit of an escape. The parser of calls lets no half pairs through. */
+static int add_unit(struct custom_text *t, uint32_t u) {
+    if (u >= 0xD800 && u < 0xDC00) {
+        t->high = u;
+        return 0;
+    }
+    if (t->high && u >= 0xDC00 && u < 0xE000)
+        u = 0x10000 + ((t->high - 0xD800) << 10) + (u - 0xDC00);
+    t->high = 0;
+    t->unit = 0;
+    return add_code(t, u);
+}
+
+static int read_byte(struct custom_text *t, char c) {
+    static const char letters[] = "bfnrt", values[] = "\b\f\n\r\t";
+    const char *at;
+
+    switch (t->state) {
+    case TEXT_TEXT:
+        if (c == '\\' || c == '"') {
+            t->state = c == '"' ? TEXT_END : TEXT_ESCAPE;
+            return 0;
+        }
+        return buf_add_char(&t->text, c);
+    case TEXT_ESCAPE:
+        t->state = c == 'u' ? TEXT_HEX : TEXT_TEXT;
+        t->unit = 0;
+        if (c == 'u')
+            return 0;
+        at = c ? strchr(letters, c) : NULL;
+        return buf_add_char(&t->text, at ? values[at - letters] : c);
+    case TEXT_END:
+        return 0;
+    default: /* TEXT_HEX and the next three */
+        t->unit = t->unit << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        if (++t->state < TEXT_END)
+            return 0;
+        t->state = TEXT_TEXT;
+        return add_unit(t, t->unit & 0xFFFF);
+    }
+}
+
+int custom_read(struct custom_text *t, const char *args, size_t len) {
+    int r = 0;
+
+    if (t->state == TEXT_START) {
+        size_t n = opening(args, len);
+
+        if (n == 0)
+            return 0;
+        t->state = n == SIZE_MAX ? TEXT_OTHER : TEXT_TEXT;
+        t->at = n == SIZE_MAX ? 0 : n;
+    }
+    if (t->state == TEXT_OTHER)
+        return 0;
+    for (; t->at < len && r == 0; t->at++)
+        r = read_byte(t, args[t->at]);
+    return r;
+}
+
+bool custom_is_other(const struct custom_text *t) {
+    return t->state == TEXT_OTHER;
+}
+
+/* What a custom tool gets: {"input": text} is what was asked for; whatever else came, it gets that. */
+int custom_whole(const char *args, size_t len, struct buf *out) {
+    struct custom_text t = {.text = {.max = UINT32_MAX}};
+    int r = custom_read(&t, args, len);
+    yyjson_doc *doc = r == 0 && !t.text.len ? yyjson_read(args, len, 0) : NULL;
+    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(doc), "input");
+
+    if (r == 0 && t.text.len)
+        r = buf_add(out, t.text.data, t.text.len);
+    else if (r == 0 && yyjson_is_str(v))
+        r = buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+    else if (r == 0)
+        r = buf_add(out, args, len);
+    yyjson_doc_free(doc);
+    buf_deinit(&t.text);
+    return r;
+}

@@ -1,0 +1,103 @@
+#include "api/generation/family.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/*
+ * Templates differ in the form of past calls: most write the arguments with tojson or member by member
+ * and want an object; a few paste them into text and want the JSON that the model wrote. Which it is
+ * shows when a small conversation is rendered both ways: an object that is pasted is an error, or
+ * appears as Python would print it, in single quotes.
+ */
+
+#define PROBE(args)                                                                                \
+    "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "            \
+    "\"add_generation_prompt\": false, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "  \
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call12345\", "       \
+    "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " args "}}]}]}"
+
+/* Whether a rendering of @vars succeeds and contains @needle. */
+static bool renders(const struct template *t, const char *vars, const char *needle, bool *ok) {
+    struct template_opts o = {.max_output = 256 << 10};
+    struct rendered out = {0};
+    struct err err = {0};
+    yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
+    bool found = false;
+
+    *ok = doc && template_render(t, yyjson_doc_get_root(doc), &o, &out, &err) == 0;
+    if (*ok && out.text.len)
+        found = memmem(out.text.data, out.text.len, needle, strlen(needle));
+    rendered_deinit(&out);
+    yyjson_doc_free(doc);
+    return found;
+}
+
+/* A later system message, such as agents send, vanishes. */
+static bool drops_system(const struct template *t) {
+    static const char vars[] =
+        "{\"bos_token\": \"\", \"eos_token\": \"\", \"tools\": null, \"documents\": null, "
+        "\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
+        "{\"role\": \"assistant\", \"content\": \"y\"}, {\"role\": \"system\", \"content\": "
+        "\"needle\"}, {\"role\": \"user\", \"content\": \"z\"}]}";
+    bool ok, found = renders(t, vars, "needle", &ok);
+
+    return ok && !found;
+}
+
+/* Whether @word is in the source, not as the beginning of a longer one. */
+static bool has_word(const struct api_model *m, const char *word) {
+    const char *at = m->template_source, *end = at + m->template_len;
+    size_t n = strlen(word);
+
+    while ((at = memmem(at, (size_t)(end - at), word, n))) {
+        at += n;
+        if (at == end || (!isalnum((unsigned char)*at) && *at != '_'))
+            return true;
+    }
+    return false;
+}
+
+/* Most templates read reasoning_content, as clients write it. */
+static const char *name_of_thoughts(const struct api_model *m) {
+    static const char *const rows[][2] = {
+        {"message.thinking", "thinking"},   {"message['thinking']", "thinking"},
+        {"message.thought", "thought"},     {"message['thought']", "thought"},
+        {"message.reasoning", "reasoning"}, {"message['reasoning']", "reasoning"},
+    };
+
+    if (!m->template_source || has_word(m, "reasoning_content"))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (has_word(m, rows[i][0]))
+            return rows[i][1];
+    return NULL;
+}
+
+static bool wants_text(const struct template *t) {
+    bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
+
+    if (ok && !printed)
+        return false;
+    return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
+}
+
+void family_init(struct family *f, const struct api_model *m) {
+    memset(f, 0, sizeof(*f));
+    if (!m->template)
+        return;
+    if (m->template_source) {
+        f->format = toolcall_detect(m->template_source, m->template_len);
+        f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
+    }
+    f->takes_tools = template_uses(m->template, "tools");
+    f->text_args = f->takes_tools && wants_text(m->template);
+    f->thoughts = name_of_thoughts(m);
+    f->drops_system = drops_system(m->template);
+    f->reasons = f->reasoning || (f->format && f->format->has_reasoning);
+}
+
+const struct toolcall_format *family_format(const struct family *f, bool tools) {
+    if (tools)
+        return f->takes_tools && f->format ? f->format : toolcall_find("generic");
+    return f->format && (f->format->has_reasoning || f->format->content_begin) ? f->format : NULL;
+}

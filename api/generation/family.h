@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * family - what the source of a model's chat template says about the model: how it writes tool calls and
+ * reasoning, and in what form its template wants them back.
+ */
+
+#include "api/api.h"
+#include "api/toolcall/toolcall.h"
+
+struct family {
+    const struct toolcall_format *format;       /* NULL: unknown */
+    const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
+    bool takes_tools; /* the template has a place for tools; else they are described in a message */
+    bool text_args;   /* it wants the arguments of past calls as a string, not as an object */
+    bool drops_system;    /* it leaves out a system message that is not the first one */
+    const char *thoughts; /* its name for the reasoning of a past message, see messages.h */
+    bool reasons;
+};
+
+void family_init(struct family *f, const struct api_model *m);
+/* How calls are read of which @tools were offered, or what marks content has without them; NULL when there
+ * is nothing to look for. */
+const struct toolcall_format *family_format(const struct family *f, bool tools);

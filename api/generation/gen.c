@@ -1,0 +1,704 @@
+#include "api/generation/gen.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/call.h"
+#include "api/private.h"
+#include "api/generation/request.h"
+
+/*
+ * Every way a generation can end passes through end(), which is idempotent, gives its place back, and then
+ * tells the owner. The owner frees it, and often its siblings, inside that call: whoever calls end() or
+ * anything that may reach it must not touch the generation, nor a saved "next" of a list of them,
+ * afterwards. Loops that end generations therefore only mark them (`doomed`) and let end_doomed() begin
+ * anew after each one.
+ *
+ * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to the output, and the
+ * generation goes to the worker again as if it were resumed, under a new id, so that events of the old one
+ * which are under way count for nothing. It is cut at a token's position that depends on the tokens alone,
+ * however they arrived.
+ *
+ * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events are
+ * taken from `n_out` on. What the client was told is a function of the tokens alone, so it does not
+ * matter which worker made them, as long as promise 1 holds.
+ */
+
+#define TEXT_MAX (256u << 20)
+#define FAULTS_MAX 3u
+
+static void set_state(struct gen *g, enum gen_state next) {
+    static const uint8_t legal[] = {
+        [GEN_WAITING] = 1 << GEN_PENDING | 1 << GEN_DONE,
+        [GEN_PENDING] = 1 << GEN_SENT | 1 << GEN_DONE,
+        [GEN_SENT] = 1 << GEN_RUNNING | 1 << GEN_PENDING | 1 << GEN_DONE,
+        [GEN_RUNNING] = 1 << GEN_PENDING | 1 << GEN_DONE,
+        [GEN_DONE] = 0,
+    };
+
+    assert(legal[g->state] & 1 << next);
+    g->state = next;
+}
+
+static bool is_at_worker(const struct gen *g) {
+    return g->state == GEN_SENT || g->state == GEN_RUNNING;
+}
+
+static struct list *bucket_of(const struct api *a, uint64_t id) {
+    return (struct list *)&a->buckets[id % API_GEN_BUCKETS];
+}
+
+struct gen *gen_find(const struct api *a, uint64_t id) {
+    LIST_FOREACH(node, bucket_of(a, id)) {
+        struct gen *g = LIST_ENTRY(node, struct gen, bucket);
+
+        if (g->m.id == id)
+            return g;
+    }
+    return NULL;
+}
+
+static int set_stops(struct gen *g, const struct request *r) {
+    struct stop_string s[SUBMIT_STOPS_MAX];
+
+    for (uint32_t i = 0; i < r->n_stops; i++) {
+        s[i] = (struct stop_string){r->stops[i].data, r->stops[i].len};
+        g->m.stops[i] = r->stops[i];
+    }
+    /* The worker looks for them in the text without control tokens. Where some of these are shown it
+     * would find others: then they are looked for here alone. */
+    g->m.n_stops = r->keep_special ? 0 : r->n_stops;
+    return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
+}
+
+int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
+            uint32_t n_prompt, uint32_t max_new, uint16_t choice) {
+    struct gen *g = calloc(1, sizeof(*g));
+
+    if (!g)
+        return -ENOMEM;
+    g->api = a;
+    list_init(&g->link);
+    list_init(&g->bucket);
+    buf_init(&g->text, TEXT_MAX);
+    g->n_prompt = n_prompt;
+    g->keep_special = r->keep_special;
+    g->include_stop = r->include_stop;
+    g->score_only = r->score_only;
+    g->tokens = malloc((n_prompt + 1) * sizeof(*g->tokens));
+    if (!g->tokens || set_stops(g, r) < 0) {
+        gen_free(g);
+        return -ENOMEM;
+    }
+    memcpy(g->tokens, prompt, n_prompt * sizeof(*prompt));
+    g->m.id = a->next_gen++;
+    g->m.n_prompt = n_prompt;
+    g->m.max_new = max_new;
+    g->m.min_new = (uint32_t)MIN(r->sampling.min_tokens, max_new);
+    g->m.choice = choice;
+    g->m.priority = r->priority;
+    g->m.sampling = r->sampling;
+    g->m.n_top = (uint8_t)r->n_top;
+    g->m.n_prompt_top = (uint8_t)r->n_prompt_top;
+    g->m.flags =
+        (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
+                   (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
+    if (r->prompt_logprobs || (r->echo && r->logprobs))
+        g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
+    if (request_made(r) > r->n) /* they are compared by them */
+        g->m.flags |= SUBMIT_LOGPROBS;
+    g->m.n_stop_ids = r->n_stop_ids;
+    g->m.stop_ids = r->stop_ids;
+    g->m.n_bias = r->n_bias;
+    g->m.bias = r->bias;
+    g->m.grammar = r->grammar;
+    g->m.triggers = r->triggers;
+    g->m.prediction = r->prediction;
+    list_push_back(&a->gens, &g->link);
+    list_push_back(bucket_of(a, g->m.id), &g->bucket);
+    *out = g;
+    return 0;
+}
+
+void gen_belongs(struct gen *g, struct call *const *call, const struct request *r) {
+    const struct call *c = *call;
+    const struct api *a = g->api;
+    const struct tenant *t = tenants_get(&a->tenants, c->tenant);
+    struct session s = c->session.program ? c->session : session_of_body(a, c->tenant, r);
+    char name[AUTH_SHARE_NAME];
+
+    g->call = call;
+    g->session_from = s.from;
+    g->m.program = s.program;
+    g->m.tenant = t->number;
+    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
+    g->m.class = (uint8_t)t->conf.class;
+    g->m.arrived_ns = c->started_ns;
+    if (a->opts.request_timeout_ms)
+        g->m.deadline_ns = c->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
+    tenant_share_name(t, name);
+    auth_share_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
+}
+
+int gen_split(struct gen *g, const struct toolcall_opts *opts) {
+    g->m.n_stops = 0;
+    return split_new(&g->split, opts, TEXT_MAX);
+}
+
+/* The prompt of n choices is one. */
+static uint32_t charged_prompt(const struct gen *g) {
+    return g->m.choice == 0 ? g->n_prompt : 0;
+}
+
+void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
+    charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
+                (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
+}
+
+int gen_limit_thinking(struct gen *g, uint32_t max) {
+    const struct toolcall_opts *o = &g->split->opts;
+    bool harmony = o->format && o->format->has_reasoning;
+    const char *close = harmony        ? "<|end|><|start|>assistant"
+                        : o->reasoning ? o->reasoning->close
+                                       : NULL;
+    struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
+    char text[64];
+
+    if (!close)
+        return 0;
+    snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");
+    int r = tokenizer_encode(g->api->model->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
+                             0, &t);
+    if (r == 0) {
+        memcpy(g->thinking.close, t.id, t.n * sizeof(*t.id));
+        g->thinking.n_close = (uint32_t)t.n;
+        g->thinking.limited = true;
+        g->thinking.max = max;
+    }
+    tokens_deinit(&t);
+    return r == -ENOMEM ? r : 0;
+}
+
+static void leave(struct gen *g) {
+    struct tenant *t = tenants_get(&g->api->tenants, g->m.tenant);
+    enum gen_state was = g->state;
+
+    if (is_at_worker(g) && g->api->worker_up)
+        g->api->port->cancel(g->api->port, g->m.id);
+    if (was != GEN_DONE)
+        set_state(g, GEN_DONE);
+    if (g->accepted)
+        charge_settle(&g->charge, charged_prompt(g), g->m.choice == 0 ? g->n_cached : 0, g->n_out,
+                      clock_now(g->api->clock));
+    charge_deinit(&g->charge, clock_now(g->api->clock));
+    if (was != GEN_WAITING && was != GEN_DONE)
+        admit_release(g->api, t, 1);
+}
+
+struct gen *gen_free(struct gen *g) {
+    if (!g)
+        return NULL;
+    leave(g);
+    list_remove(&g->link);
+    list_remove(&g->bucket);
+    if (g->stops)
+        stops_free(g->stops);
+    split_free(g->split);
+    buf_deinit(&g->text);
+    free(g->tokens);
+    free(g->logprobs);
+    free(g->top);
+    free(g->digests);
+    free(g->prompt_lp);
+    free(g->prompt_top);
+    free(g->vector);
+    free(g->text_end);
+    free(g);
+    return NULL;
+}
+
+/* ---- ends ---- */
+
+/* Feeds what has become ready, cut where tokens end, so that tokens are counted where they belong. */
+static int take_apart(struct gen *g) {
+    int r = 0;
+
+    while (g->split && r == 0 && g->n_split < g->ready) {
+        uint32_t i = g->n_counted;
+        size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
+        bool whole = i < g->n_out && end == g->text_end[i];
+
+        r = split_feed(g->split, g->text.data + g->n_split, end - g->n_split);
+        if (whole)
+            split_count(g->split, end - (i ? g->text_end[i - 1] : 0));
+        g->n_counted += whole;
+        g->n_split = end;
+    }
+    return r;
+}
+
+/* The worker has kept the pages for the session's next turn; it cannot know when to expect that. */
+static void tell_turn_end(const struct gen *g) {
+    bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+    bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
+    struct turn_end m = {.id = g->m.id, .program = g->m.program, .calls = calls};
+
+    if (ended && m.program && !g->vector && g->api->worker_up)
+        g->api->port->turn_end(g->api->port, &m);
+}
+
+/* The end, once: frees the place and tells the owner, after which @g may be gone. */
+static void end(struct gen *g, enum finish_reason why) {
+    if (g->state == GEN_DONE)
+        return;
+    g->finish = why;
+    g->done_ns = clock_now(g->api->clock);
+    g->ready = g->stopped ? g->ready : g->text.len;
+    if (g->split && why != FINISH_ERROR && (take_apart(g) < 0 || split_finish(g->split) < 0)) {
+        err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
+        g->finish = FINISH_ERROR;
+    }
+    leave(g);
+    tell_turn_end(g);
+    g->changed(g);
+}
+
+void gen_fail(struct gen *g, int status, const char *code, const char *message) {
+    err_set_code(&g->err, status, code, NULL, "%s", message);
+    end(g, FINISH_ERROR);
+}
+
+/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
+const char *gen_finish_name(const struct gen *g) {
+    if (g->split && g->finish == FINISH_STOP && split_has_call(g->split))
+        return "tool_calls";
+    return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
+}
+
+static bool is_end_token(const struct gen *g, int32_t id) {
+    for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
+        if (g->m.stop_ids[i] == id)
+            return true;
+    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->api->model->tokenizer, id);
+}
+
+bool gen_is_text(const struct gen *g, uint32_t i) {
+    size_t begin = i ? g->text_end[i - 1] : 0;
+
+    return !(g->stopped && begin >= g->ready) && !is_end_token(g, g->tokens[g->n_prompt + i]);
+}
+
+/* ---- tokens ---- */
+
+static int grow_one(void *pp, uint32_t n, size_t size) {
+    void **p = pp;
+    void *q = reallocarray(*p, n, size);
+
+    if (!q)
+        return -ENOMEM;
+    *p = q;
+    return 0;
+}
+
+/* Room for @n output tokens in every array that is kept. */
+static int reserve(struct gen *g, uint32_t n) {
+    uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
+
+    if (n <= g->cap_out)
+        return 0;
+    if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
+        grow_one(&g->text_end, cap, sizeof(*g->text_end)) < 0 ||
+        ((g->m.flags & SUBMIT_LOGPROBS) && grow_one(&g->logprobs, cap, sizeof(*g->logprobs)) < 0) ||
+        (g->m.n_top && grow_one(&g->top, cap * g->m.n_top, sizeof(*g->top)) < 0) ||
+        ((g->m.flags & SUBMIT_DIGESTS) && grow_one(&g->digests, cap, sizeof(*g->digests)) < 0))
+        return -ENOMEM;
+    g->cap_out = cap;
+    return 0;
+}
+
+/* The bytes of a token. Of control tokens only those have any that the client asked for, or that are part
+ * of a marker. */
+static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
+    const struct tokenizer *t = g->api->model->tokenizer;
+
+    *len = 0;
+    if (is_end_token(g, id))
+        return "";
+    const char *piece = tokenizer_piece(t, id, g->keep_special, len);
+    if (*len || !g->split)
+        return piece;
+    piece = tokenizer_piece(t, id, true, len);
+    if (!split_wants(g->split, piece, *len))
+        *len = 0;
+    return piece;
+}
+
+/* Adds the token's bytes to the text. */
+static int add_text(struct gen *g, int32_t id) {
+    struct stops_match match;
+    size_t len;
+    const char *piece = piece_of(g, id, &len);
+
+    if (g->stopped)
+        return 0;
+    if (buf_add(&g->text, piece, len) < 0)
+        return -ENOMEM;
+    if (!g->stops || !stops_feed(g->stops, piece, len, &match))
+        return 0;
+    g->stopped = true;
+    g->stop_index = (uint32_t)match.index;
+    g->ready = MIN(match.begin + (g->include_stop ? g->m.stops[match.index].len : 0), g->text.len);
+    return 0;
+}
+
+/* What of the text may be sent while more may come. */
+static void settle(struct gen *g) {
+    if (g->stopped)
+        return;
+    size_t n = g->text.len - (g->stops ? MIN(stops_held(g->stops), g->text.len) : 0);
+    n -= n ? utf8_incomplete_tail(g->text.data, n) : 0;
+    g->ready = MAX(g->ready, n);
+}
+
+static int add_token(struct gen *g, const struct event *e, uint32_t i) {
+    uint32_t at = g->n_out;
+
+    if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->api->model->n_vocab)
+        return -EPROTO;
+    g->tokens[g->n_prompt + at] = e->tokens[i];
+    if (g->logprobs)
+        g->logprobs[at] = e->logprobs ? e->logprobs[i] : 0;
+    for (uint32_t k = 0; g->top && k < g->m.n_top; k++)
+        g->top[at * g->m.n_top + k] =
+            e->top && k < e->n_top ? e->top[i * e->n_top + k] : (struct event_top){-1, 0};
+    if (g->digests)
+        g->digests[at] = e->digests ? e->digests[i] : 0;
+    if (add_text(g, e->tokens[i]) < 0)
+        return -ENOMEM;
+    g->text_end[at] = (uint32_t)g->text.len;
+    g->n_out++;
+    return 0;
+}
+
+static void take_times(struct gen *g, uint32_t n_new) {
+    int64_t now = clock_now(g->api->clock);
+
+    if (!n_new)
+        return;
+    if (g->first_token_ns) {
+        metrics_between_tokens(&g->api->metrics, now - g->last_token_ns, n_new);
+    } else {
+        g->first_token_ns = now;
+        metrics_first_token(&g->api->metrics, g);
+        g->api->stats.n_prompt_tokens += g->m.choice == 0 ? g->n_prompt : 0;
+    }
+    g->last_token_ns = now;
+    g->api->stats.n_output_tokens += n_new;
+}
+
+/* Its reasoning goes on past its budget, and there is room to end it. */
+static bool thought_enough(const struct gen *g) {
+    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->split->in_reasoning &&
+           g->split->n_reasoning >= g->thinking.max &&
+           g->n_out + g->thinking.n_close < g->m.max_new;
+}
+
+/* Takes what is new of [from, from + n). A gap or a foreign token is the worker's fault. */
+static int take_tokens(struct gen *g, const struct event *e) {
+    uint32_t was = g->n_out, n = e->n_tokens, most = g->m.max_new;
+    int r;
+
+    if (g->score_only)
+        return 0;
+    if (e->from > g->n_out)
+        return -EPROTO;
+    n = MIN(n, most - MIN(e->from, most));
+    if ((r = reserve(g, MAX(e->from + n, g->n_out))) < 0)
+        return r;
+    for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
+        if ((r = add_token(g, e, i)) < 0)
+            return r;
+        if (!g->thinking.limited)
+            continue;
+        settle(g);
+        if ((r = take_apart(g)) < 0)
+            return r;
+        if (thought_enough(g))
+            break;
+    }
+    settle(g);
+    take_times(g, g->n_out - was);
+    return take_apart(g);
+}
+
+static void take_counts(struct gen *g, const struct event *e) {
+    g->n_predicted = g->predicted_base + e->n_predicted;
+    g->n_came_true = g->came_true_base + e->n_came_true;
+    if (e->first_step_ns && !g->first_step_ns)
+        g->first_step_ns = e->first_step_ns;
+    if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
+        g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
+}
+
+static void refuse(struct gen *g, const struct event *e) {
+    int status = e->status >= 400 && e->status < 600 ? e->status : 500;
+    char text[300];
+
+    g->retry_ms = e->retry_ms;
+    snprintf(text, sizeof(text), "%.*s", (int)MIN(e->text.len, 299u),
+             e->text.data ? e->text.data : "");
+    gen_fail(g, status, status >= 500 ? "engine_error" : "",
+             *text ? text : "The engine refused it.");
+}
+
+/* What is told of the prompt, once. */
+static int take_prompt(struct gen *g, const struct event *e) {
+    size_t n = e->n_prompt_lp, n_top = g->m.n_prompt_top;
+
+    if (n == 0 || g->prompt_lp)
+        return 0;
+    if (!(g->m.flags & SUBMIT_PROMPT_LOGPROBS) || n != g->n_prompt - 1 ||
+        e->n_prompt_top != n_top || (n_top && !e->prompt_top))
+        return -EPROTO;
+    g->prompt_lp = malloc(n * sizeof(*g->prompt_lp));
+    g->prompt_top = malloc((n * n_top + 1) * sizeof(*g->prompt_top));
+    if (!g->prompt_lp || !g->prompt_top)
+        return -ENOMEM;
+    memcpy(g->prompt_lp, e->prompt_lp, n * sizeof(*g->prompt_lp));
+    if (n_top)
+        memcpy(g->prompt_top, e->prompt_top, n * n_top * sizeof(*g->prompt_top));
+    return 0;
+}
+
+/* A vector where one was asked for, and nowhere else. */
+static int take_vector(struct gen *g, const struct event *e) {
+    bool wanted = g->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN) && e->kind == EVENT_FINISH &&
+                  e->finish == FINISH_STOP;
+
+    if (wanted != (e->n_vector > 0))
+        return -EPROTO;
+    if (!wanted)
+        return 0;
+    g->vector = malloc(e->n_vector * sizeof(*g->vector));
+    if (!g->vector)
+        return -ENOMEM;
+    memcpy(g->vector, e->vector, e->n_vector * sizeof(*g->vector));
+    g->n_vector = e->n_vector;
+    g->api->stats.n_prompt_tokens += g->n_prompt;
+    return 0;
+}
+
+static void on_finish(struct gen *g, const struct event *e) {
+    switch ((enum finish_reason)e->finish) {
+    case FINISH_STOP:
+    case FINISH_LENGTH:
+        end(g, g->stopped ? FINISH_STOP : (enum finish_reason)e->finish);
+        break;
+    case FINISH_DEADLINE:
+        gen_fail(g, 504, "request_timeout", "The request took longer than it may.");
+        break;
+    case FINISH_CANCELLED:
+        gen_fail(g, 503, "cancelled", "The generation was cancelled.");
+        break;
+    case FINISH_NONE:
+    case FINISH_ERROR:
+        refuse(g, e);
+        break;
+    }
+}
+
+static void submit(struct gen *g);
+
+/* Adds what ends its reasoning, as if the worker had sent it. */
+static int stop_thinking(struct gen *g) {
+    struct event e = {.tokens = g->thinking.close};
+    int r = reserve(g, g->n_out + g->thinking.n_close);
+
+    g->thinking.spent = true;
+    for (uint32_t i = 0; i < g->thinking.n_close && r == 0; i++)
+        r = add_token(g, &e, i);
+    settle(g);
+    return r < 0 ? r : take_apart(g);
+}
+
+/* The same of one that the worker has. @forgotten: it has ended there. */
+static void go_on_without_thinking(struct gen *g, bool forgotten) {
+    struct api *a = g->api;
+
+    if (!forgotten && a->worker_up)
+        a->port->cancel(a->port, g->m.id);
+    list_remove(&g->bucket);
+    g->m.id = a->next_gen++;
+    list_push_back(bucket_of(a, g->m.id), &g->bucket);
+    set_state(g, GEN_PENDING);
+    if (stop_thinking(g) < 0) {
+        gen_fail(g, 503, "out_of_memory", "Out of memory.");
+        return;
+    }
+    g->n_turns++;
+    submit(g);
+    g->changed(g);
+}
+
+void gen_on_event(struct api *a, const struct event *e) {
+    struct gen *g = gen_find(a, e->id);
+
+    if (!g || !is_at_worker(g))
+        return; /* it ended here first */
+    take_counts(g, e);
+    int r = take_prompt(g, e);
+    r = r < 0 ? r : take_tokens(g, e);
+    r = r < 0 ? r : take_vector(g, e);
+    if (r < 0) {
+        gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
+                 r == -ENOMEM ? "Out of memory." : "The engine's answer makes no sense.");
+        return;
+    }
+    if (e->kind == EVENT_REJECTED) {
+        set_state(g, GEN_PENDING); /* the worker has forgotten it: nothing is to be cancelled */
+        refuse(g, e);
+        return;
+    }
+    if (g->state == GEN_SENT)
+        set_state(g, GEN_RUNNING);
+    g->accepted = true;
+    bool finished = e->kind == EVENT_FINISH;
+    if (thought_enough(g) &&
+        (!finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH)) {
+        go_on_without_thinking(g, finished);
+    } else if (e->kind == EVENT_FINISH) {
+        set_state(g, GEN_PENDING); /* as above */
+        on_finish(g, e);
+    } else if (g->stopped) {
+        end(g, FINISH_STOP); /* the worker finds the same and says so in the next event */
+    } else {
+        g->changed(g);
+    }
+}
+
+/* ---- the worker comes and goes ---- */
+
+static void submit(struct gen *g) {
+    struct api *a = g->api;
+
+    if (!a->worker_up)
+        return;
+    g->m.tokens = g->tokens;
+    g->m.n_tokens = g->n_prompt + g->n_out;
+    int r = a->port->submit(a->port, &g->m);
+    if (r == 0) {
+        g->n_lives++;
+        g->predicted_base = g->n_predicted;
+        g->came_true_base = g->n_came_true;
+        set_state(g, GEN_SENT);
+    } else if (r == -EAGAIN) {
+        admit_tick_later(a);
+    } else {
+        g->doomed = true;
+        admit_tick_later(a);
+    }
+}
+
+void gen_start(struct gen *g) {
+    set_state(g, GEN_PENDING);
+    charge_run(&g->charge);
+    if (thought_enough(g) && stop_thinking(g) < 0) {
+        g->doomed = true;
+        admit_tick_later(g->api);
+        return;
+    }
+    submit(g);
+}
+
+bool gen_any_pending(const struct api *a) {
+    for (const struct list *n = a->gens.next; n != &a->gens; n = n->next)
+        if (LIST_ENTRY(n, struct gen, link)->state == GEN_PENDING)
+            return true;
+    return false;
+}
+
+/* Whether the last token ended it and only the worker's word is missing. */
+static bool is_stopped(const struct gen *g) {
+    return g->n_out > 0 && is_end_token(g, g->tokens[g->n_prompt + g->n_out - 1]);
+}
+
+static bool is_complete(const struct gen *g) {
+    return g->n_out >= g->m.max_new || is_stopped(g);
+}
+
+/* Ends what is doomed. An end may free any other generation: after each one the walk begins anew. */
+static void end_doomed(struct api *a) {
+    bool again;
+
+    do {
+        again = false;
+        LIST_FOREACH(node, &a->gens) {
+            struct gen *g = LIST_ENTRY(node, struct gen, link);
+
+            if (!g->doomed || g->state == GEN_DONE)
+                continue;
+            if (!g->err.status && is_complete(g))
+                end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
+            else if (!g->err.status)
+                gen_fail(g, 500, "internal_error",
+                         "The request could not be handed to the engine.");
+            else
+                end(g, FINISH_ERROR);
+            again = true;
+            break;
+        }
+    } while (again);
+}
+
+void gen_retry(struct api *a) {
+    int64_t now = clock_now(a->clock);
+
+    LIST_FOREACH(node, &a->gens) {
+        struct gen *g = LIST_ENTRY(node, struct gen, link);
+
+        if (g->state != GEN_PENDING || g->doomed)
+            continue;
+        if (g->m.deadline_ns && now > g->m.deadline_ns) {
+            err_set_code(&g->err, 504, "request_timeout", NULL,
+                         "The request took longer than it may.");
+            g->doomed = true;
+        } else {
+            submit(g);
+        }
+    }
+    end_doomed(a);
+}
+
+void gen_worker_down(struct api *a) {
+    LIST_FOREACH(node, &a->gens) {
+        struct gen *g = LIST_ENTRY(node, struct gen, link);
+
+        if (is_at_worker(g))
+            set_state(g, GEN_PENDING);
+    }
+    admit_tick_later(a);
+}
+
+void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
+    LIST_FOREACH(node, &a->gens) {
+        struct gen *g = LIST_ENTRY(node, struct gen, link);
+
+        if (g->state != GEN_PENDING)
+            continue;
+        g->m.n_faults = n_faults ? (uint16_t)MIN(n_faults(a->port, g->m.id), 1000u) : 0;
+        if (g->m.n_faults >= FAULTS_MAX) {
+            err_set_code(&g->err, 500, "engine_fault", NULL,
+                         "The engine failed each time it ran this request.");
+            g->doomed = true;
+            continue;
+        }
+        if (g->n_lives)
+            a->stats.n_resumed++;
+        if (is_complete(g))
+            g->doomed = true;
+        else
+            submit(g);
+    }
+    end_doomed(a);
+}

@@ -1,0 +1,111 @@
+#pragma once
+
+/*
+ * gen - one generation as the API sees it: what was asked of the worker, and everything that came back.
+ *
+ *      WAITING ──admitted──> PENDING ──submit──> SENT ──ACCEPTED──> RUNNING ──FINISH, stop──> DONE
+ *                              ^                  │                   │
+ *                              └──── worker down ─┴───────────────────┘
+ *
+ * The generation belongs to the front: tokens, logprobs, text and counts are kept here, so that a new
+ * worker can be told to go on where the old one died. Events are cumulative and may overlap what is
+ * known: tokens are taken by their position, once. Text is made as tokens arrive; what may still become
+ * a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "api/generation/split.h"
+#include "api/limits/tenant.h"
+#include "proto/messages.h"
+#include "text/stops.h"
+
+struct api;
+struct api_port;
+struct request;
+struct call;
+
+enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
+
+struct gen {
+    struct list link, bucket; /* api.gens, api.buckets */
+    struct api *api;
+    enum gen_state state;
+    bool accepted; /* by some worker, once */
+    bool stopped;  /* a stop string is complete; nothing after it is text */
+    bool doomed;
+    void *owner;
+    struct call *const *call;       /* the owner's; NULL there: nobody waits for it any more */
+    void (*changed)(struct gen *g); /* something new; may free @g */
+    const char *session_from;       /* what told m.program, or NULL */
+    struct charge charge;           /* of its tenant; gen_charge() */
+    struct submit m;                /* m.tokens is `tokens` */
+    int32_t *tokens;                /* prompt and output */
+    float *logprobs;                /* the next three: per output token, or NULL */
+    struct event_top *top;          /* [m.n_top] each */
+    uint64_t *digests;
+    /* Of prompt tokens 1 .. n_prompt - 1, when asked for and told: [m.n_prompt_top] tops each. */
+    float *prompt_lp;
+    struct event_top *prompt_top;
+    float *vector; /* what came in place of tokens: [n_vector] */
+    uint32_t n_vector;
+    uint32_t *text_end; /* text.len after each output token */
+    uint32_t n_prompt, n_out, cap_out;
+    struct stops *stops;
+    struct buf text;     /* raw bytes of the output */
+    size_t ready;        /* of text: may be sent */
+    struct split *split; /* what of it is reasoning and calls; NULL: it is not looked at */
+    size_t n_split;      /* bytes of text that `split` has been fed */
+    uint32_t n_counted;  /* tokens, whole ones */
+    bool keep_special, include_stop;
+    bool score_only;     /* the output is not taken */
+    uint32_t stop_index; /* with `stopped`: of m.stops */
+    enum finish_reason finish;
+    struct err err; /* FINISH_ERROR */
+    uint32_t retry_ms, n_cached, n_lives;
+    uint32_t n_turns;                        /* lives that ended because its reasoning did */
+    uint32_t n_predicted, n_came_true;       /* drafted from the prediction, in all lives */
+    uint32_t predicted_base, came_true_base; /* in those before this one */
+    struct {
+        bool limited, spent; /* spent: it was ended here, once */
+        uint32_t max;        /* tokens of reasoning */
+        int32_t close[16];   /* what ends it */
+        uint32_t n_close;
+    } thinking;
+    int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
+};
+
+/* A generation of @n_prompt tokens (copied). The rest of the submit comes from @r, whose arena must
+ * outlive it. */
+int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
+            uint32_t n_prompt, uint32_t max_new, uint16_t choice);
+/* It is made for *@call, which outlives it or is set to NULL: whose it is, since when and for how long. */
+void gen_belongs(struct gen *g, struct call *const *call, const struct request *r);
+/* Its text is taken apart. Before it is started. */
+int gen_split(struct gen *g, const struct toolcall_opts *opts);
+/* Reserves what it may use, @n_output tokens of output. Before it is started. */
+void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
+/* Its reasoning has at most @max tokens. After gen_split(). */
+int gen_limit_thinking(struct gen *g, uint32_t max);
+struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
+
+/* Hands it to the worker, now or when there is one. */
+void gen_start(struct gen *g);
+/* Tries again what could not be submitted; finishes what is pending past its deadline. */
+void gen_retry(struct api *a);
+bool gen_any_pending(const struct api *a);
+
+/* From the worker. */
+void gen_on_event(struct api *a, const struct event *e);
+void gen_worker_down(struct api *a);
+void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+
+struct gen *gen_find(const struct api *a, uint64_t id);
+/* Ends it with an error; the worker is told. */
+void gen_fail(struct gen *g, int status, const char *code, const char *message);
+const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
+/* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
+bool gen_is_text(const struct gen *g, uint32_t i);

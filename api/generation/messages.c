@@ -1,0 +1,588 @@
+#include "api/generation/messages.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/custom.h"
+#include "api/toolcall/toolcall.h"
+
+/*
+ * Templates were written against what transformers passes them: plain dictionaries with string content,
+ * `tools` and `documents` present but None when there are none, arguments of calls as objects. Clients send
+ * what OpenAI's API takes. This file is the difference. Everything a client can influence is copied into
+ * the variables as it is, never spliced into text: the template language marks it as the user's.
+ */
+
+struct build {
+    yyjson_mut_doc *doc;
+    struct err *err;
+    const struct messages_form *form;
+    struct buf note; /* the description of the tools, until it has its place */
+    size_t i;        /* the message being built */
+};
+
+/* "messages[i]" and a place inside it. */
+static int refuse(const struct build *b, const char *place, const char *must) {
+    char param[96];
+
+    snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i, place);
+    return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
+}
+
+static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
+    return yyjson_mut_strncpy(b->doc, yyjson_get_str(v), yyjson_get_len(v));
+}
+
+static int put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
+}
+
+/* The text of one part of a content array. */
+static int part_text(struct build *b, size_t at, yyjson_val *part, yyjson_val **text) {
+    yyjson_val *type = yyjson_obj_get(part, "type");
+    char place[40];
+
+    snprintf(place, sizeof(place), ".content[%zu]%s", at, yyjson_is_obj(part) ? ".type" : "");
+    if (!yyjson_is_str(type))
+        return refuse(b, place, "must be a part with a type");
+    bool is_text = yyjson_equals_str(type, "text") || yyjson_equals_str(type, "input_text") ||
+                   yyjson_equals_str(type, "output_text");
+    if (!is_text && !yyjson_equals_str(type, "refusal"))
+        return refuse(b, place, "is not supported: only parts of the type \"text\" are");
+    *text = yyjson_obj_get(part, is_text ? "text" : "refusal");
+    snprintf(place, sizeof(place), ".content[%zu].%s", at, is_text ? "text" : "refusal");
+    return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
+}
+
+/* Parts become one string, a line each. */
+static int join_parts(struct build *b, yyjson_val *parts, struct buf *text) {
+    size_t i, n;
+    yyjson_val *part, *s = NULL;
+
+    yyjson_arr_foreach(parts, i, n, part) {
+        int r = part_text(b, i, part, &s);
+
+        if (r < 0)
+            return r;
+        if ((i && buf_add_char(text, '\n') < 0) ||
+            buf_add(text, yyjson_get_str(s), yyjson_get_len(s)) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* The content as one string, added to @text. */
+static int add_content(struct build *b, yyjson_val *m, bool may_miss, struct buf *text) {
+    yyjson_val *v = yyjson_obj_get(m, "content");
+
+    if (yyjson_is_str(v))
+        return buf_add(text, yyjson_get_str(v), yyjson_get_len(v));
+    if (yyjson_is_arr(v))
+        return join_parts(b, v, text);
+    if ((!v || yyjson_is_null(v)) && may_miss)
+        return 0;
+    return refuse(b, ".content", "must be a string or an array of parts");
+}
+
+static int put_text(struct build *b, yyjson_mut_val *to, const struct buf *text) {
+    return put(b, to, "content",
+               yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len));
+}
+
+static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *role) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool noted = b->note.len && strcmp(role, b->form->no_system ? "user" : "system") == 0;
+    int r = 0;
+
+    if (noted && b->form->no_system &&
+        (buf_add(&text, b->note.data, b->note.len) < 0 || buf_add_str(&text, "\n\n") < 0))
+        return -ENOMEM;
+    if ((r = add_content(b, m, strcmp(role, "assistant") == 0, &text)) < 0)
+        return r;
+    if (noted && !b->form->no_system &&
+        ((text.len && buf_add_str(&text, "\n\n") < 0) ||
+         buf_add(&text, b->note.data, b->note.len) < 0))
+        return -ENOMEM;
+    if (noted)
+        buf_clear(&b->note);
+    return put_text(b, to, &text);
+}
+
+/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found again
+ * in the cache. */
+static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
+    CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
+    CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
+    bool in_string = false;
+    int r = text ? 0 : -ENOMEM;
+
+    for (const char *s = text; r == 0 && *s; s++) {
+        r = buf_add_char(&out, *s);
+        if (in_string && *s == '\\' && r == 0)
+            r = buf_add_char(&out, *++s);
+        else if (*s == '"')
+            in_string = !in_string;
+        else if (!in_string && (*s == ',' || *s == ':') && r == 0)
+            r = buf_add_char(&out, ' ');
+    }
+    return r < 0 ? NULL : yyjson_mut_strncpy(b->doc, out.data, out.len);
+}
+
+/* Most templates print a call's arguments as JSON: they want the object, clients send its text. */
+static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+    yyjson_doc *doc = s && !b->form->text_args ? yyjson_read(s, yyjson_get_len(v), 0) : NULL;
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    yyjson_mut_val *out;
+
+    if (!v)
+        out = b->form->text_args ? yyjson_mut_str(b->doc, "{}") : yyjson_mut_obj(b->doc);
+    else if (b->form->text_args && !s)
+        out = json_of(b, v);
+    else
+        out = yyjson_val_mut_copy(b->doc, yyjson_is_obj(root) ? root : v);
+    yyjson_doc_free(doc);
+    return out;
+}
+
+/* The arguments of a call of a custom tool. */
+static yyjson_mut_val *input_of(struct build *b, yyjson_val *input) {
+    yyjson_mut_val *args = custom_arguments(b->doc, input), *out;
+    yyjson_doc *doc;
+
+    if (!args || !b->form->text_args)
+        return args;
+    doc = yyjson_mut_val_imut_copy(args, NULL);
+    out = json_of(b, yyjson_doc_get_root(doc));
+    yyjson_doc_free(doc);
+    return out;
+}
+
+static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val *calls) {
+    yyjson_val *f = yyjson_obj_get(call, "function"), *id = yyjson_obj_get(call, "id");
+    yyjson_val *name = yyjson_obj_get(f, "name"), *args = yyjson_obj_get(f, "arguments");
+    yyjson_val *custom = custom_tool(call), *input = yyjson_obj_get(custom, "input");
+    char place[40];
+
+    if (custom)
+        name = yyjson_obj_get(custom, "name");
+
+    snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
+    if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
+        return refuse(b, place, "must be a function call with name and arguments");
+    if (custom && !yyjson_is_str(input))
+        return refuse(b, place, "must be a custom call with name and input");
+    yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
+    yyjson_mut_val *function = yyjson_mut_obj(b->doc);
+    int r = yyjson_is_str(id) ? put(b, o, "id", text_of(b, id)) : 0;
+    if (r == 0)
+        r = put(b, o, "type", yyjson_mut_strcpy(b->doc, "function"));
+    if (r == 0)
+        r = put(b, function, "name", text_of(b, name));
+    if (r == 0)
+        r = put(b, function, "arguments", custom ? input_of(b, input) : arguments_of(b, args));
+    return r < 0 ? r : put(b, o, "function", function);
+}
+
+static int put_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
+    yyjson_val *v = yyjson_obj_get(m, "tool_calls"), *call;
+    yyjson_mut_val *calls;
+    size_t i, n;
+
+    if (!v || yyjson_is_null(v))
+        return 0;
+    if (!yyjson_is_arr(v))
+        return refuse(b, ".tool_calls", "must be an array");
+    if (!(calls = yyjson_mut_arr(b->doc)))
+        return -ENOMEM;
+    yyjson_arr_foreach(v, i, n, call) {
+        int r = put_call(b, call, i, calls);
+
+        if (r < 0)
+            return r;
+    }
+    return n ? put(b, to, "tool_calls", calls) : 0;
+}
+
+/* A field that is a string or absent. @as: its name for the template. */
+static int put_string(struct build *b, yyjson_val *m, yyjson_mut_val *to, const char *key,
+                      const char *as) {
+    yyjson_val *v = yyjson_obj_get(m, key);
+    char place[40];
+
+    if (!v || yyjson_is_null(v))
+        return 0;
+    snprintf(place, sizeof(place), ".%s", key);
+    if (!yyjson_is_str(v))
+        return refuse(b, place, "must be a string");
+    return put(b, to, as, text_of(b, v));
+}
+
+/* "developer" is what newer clients call the system prompt; templates do not know it. */
+static const char *role_of(yyjson_val *v) {
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "function"};
+
+    if (yyjson_equals_str(v, "developer"))
+        return "system";
+    for (size_t i = 0; i < ARRAY_SIZE(roles); i++)
+        if (yyjson_equals_str(v, roles[i]))
+            return roles[i];
+    return NULL;
+}
+
+/* The results of calls. */
+static bool is_result(yyjson_val *m) {
+    yyjson_val *role = yyjson_obj_get(m, "role");
+
+    return yyjson_equals_str(role, "tool") || yyjson_equals_str(role, "function");
+}
+
+/* An assistant's message with its calls as text, for a template that knows none. */
+static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_val *scratch = yyjson_mut_obj(b->doc), *calls, *call;
+    size_t i, n;
+    int r = scratch ? add_content(b, m, true, &text) : -ENOMEM;
+
+    if (r == 0)
+        r = put_calls(b, m, scratch); /* checks them, too */
+    calls = r == 0 ? yyjson_mut_obj_get(scratch, "tool_calls") : NULL;
+    yyjson_mut_arr_foreach(calls, i, n, call) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(call, "function");
+        yyjson_mut_val *args = yyjson_mut_obj_get(f, "arguments");
+
+        if (text.len && text.data[text.len - 1] != '\n')
+            r = buf_add_char(&text, '\n');
+        if (r == 0)
+            r = toolcall_write_call(&text, yyjson_mut_get_str(yyjson_mut_obj_get(f, "name")),
+                                    yyjson_mut_get_str(args), yyjson_mut_get_len(args));
+        if (r < 0)
+            return -ENOMEM;
+    }
+    return r < 0 ? r : put_text(b, to, &text);
+}
+
+/* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside a call
+ * and shows both as analysis: there they are one. */
+static int put_thoughts(struct build *b, yyjson_mut_val *to) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_val *thoughts = yyjson_mut_obj_get(to, "reasoning_content");
+    yyjson_mut_val *content = yyjson_mut_obj_get(to, "content");
+    bool both = strcmp(b->form->thoughts, "thinking") == 0 && yyjson_mut_get_len(content) &&
+                yyjson_mut_obj_get(to, "tool_calls");
+
+    if (!yyjson_mut_get_len(thoughts))
+        return 0;
+    if (buf_add(&text, yyjson_mut_get_str(thoughts), yyjson_mut_get_len(thoughts)) < 0 ||
+        (both && (buf_add_str(&text, "\n\n") < 0 ||
+                  buf_add(&text, yyjson_mut_get_str(content), yyjson_mut_get_len(content)) < 0)))
+        return -ENOMEM;
+    if (both)
+        yyjson_mut_set_str(content, "");
+    return put(b, to, b->form->thoughts, yyjson_mut_strncpy(b->doc, text.data, text.len));
+}
+
+static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
+    const char *role = role_of(yyjson_obj_get(m, "role"));
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+
+    if (!to)
+        return -ENOMEM;
+    if (!yyjson_is_obj(m))
+        return refuse(b, "", "must be an object");
+    if (!role)
+        return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
+    int r = put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
+    bool plain = b->form->plain && strcmp(role, "assistant") == 0;
+    if (r == 0)
+        r = plain ? put_plain_calls(b, m, to) : put_content(b, m, to, role);
+    if (r == 0 && !plain)
+        r = put_calls(b, m, to);
+    if (r == 0)
+        r = put_string(b, m, to, "name", "name");
+    if (r == 0)
+        r = put_string(b, m, to, "tool_call_id", "tool_call_id");
+    if (r == 0)
+        r = put_string(b, m, to,
+                       yyjson_obj_get(m, "reasoning_content") ? "reasoning_content" : "reasoning",
+                       "reasoning_content");
+    return r == 0 && b->form->thoughts ? put_thoughts(b, to) : r;
+}
+
+/* Results that follow each other become one message of the user. @m and @b->i go on to the last. */
+static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val *list) {
+    CLEANUP(buf_deinit) struct buf all = {.max = UINT32_MAX}, text = {.max = UINT32_MAX};
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    int r;
+
+    for (;; b->i++, *m = unsafe_yyjson_get_next(*m)) {
+        buf_clear(&text);
+        if ((r = add_content(b, *m, false, &text)) < 0)
+            return r;
+        if (toolcall_write_result(&all, yyjson_get_str(yyjson_obj_get(*m, "name")),
+                                  text.data ? text.data : "", text.len) < 0)
+            return -ENOMEM;
+        if (b->i + 1 == n || !is_result(unsafe_yyjson_get_next(*m)))
+            break;
+    }
+    if (!to || put(b, to, "role", yyjson_mut_str(b->doc, "user")) < 0)
+        return -ENOMEM;
+    return put_text(b, to, &all);
+}
+
+static int put_note(struct build *b, yyjson_mut_val *list) {
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    int r = to ? put(b, to, "role", yyjson_mut_str(b->doc, "system")) : -ENOMEM;
+
+    if (r == 0)
+        r = put_text(b, to, &b->note);
+    buf_clear(&b->note);
+    return r;
+}
+
+/* What the model is told of at the beginning; NULL: nothing. */
+static yyjson_val *shown_functions(const struct request *r) {
+    yyjson_val *shown = yyjson_doc_get_root(r->shown ? r->shown : r->functions);
+
+    return yyjson_arr_size(shown) ? shown : NULL;
+}
+
+static int put_messages(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_mut_val *list = yyjson_mut_arr(b->doc);
+    yyjson_val *m = yyjson_arr_get_first(r->messages);
+    const char *first = role_of(yyjson_obj_get(m, "role"));
+    size_t n = yyjson_arr_size(r->messages);
+    int result = list ? 0 : -ENOMEM;
+
+    if (result == 0 && b->form->plain && shown_functions(r))
+        result = toolcall_describe(&b->note, shown_functions(r));
+    if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
+        result = put_note(b, list);
+    for (b->i = 0; result == 0 && b->i < n; b->i++, m = unsafe_yyjson_get_next(m))
+        result =
+            b->form->plain && is_result(m) ? put_results(b, &m, n, list) : put_message(b, m, list);
+    return result < 0 ? result : put(b, root, "messages", list);
+}
+
+/* Gives each tool without a description an empty one. */
+static void describe(struct build *b, yyjson_mut_val *tools) {
+    yyjson_mut_val *tool;
+    size_t i, n;
+
+    yyjson_mut_arr_foreach(tools, i, n, tool) {
+        yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
+
+        if (f && !yyjson_mut_is_str(yyjson_mut_obj_get(f, "description"))) {
+            yyjson_mut_obj_remove_key(f, "description");
+            yyjson_mut_obj_add_str(b->doc, f, "description", "");
+        }
+    }
+}
+
+static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
+    yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
+    yyjson_mut_val *tools =
+        functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
+
+    if (b->form->describes)
+        describe(b, tools);
+    return put(b, root, "tools", tools);
+}
+
+static int add_custom(struct request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
+                      yyjson_mut_val *list, struct err *err) {
+    yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
+    int result = custom_check(tool, i, err);
+
+    if (result < 0)
+        return result;
+    r->customs[r->n_customs] = arena_strndup(&r->arena, yyjson_get_str(name), yyjson_get_len(name));
+    if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
+        return -ENOMEM;
+    r->n_customs++;
+    return 0;
+}
+
+/* Functions, and custom tools as such. A tool of another type is for another service. */
+static int copy_functions(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
+                          struct err *err) {
+    yyjson_val *tool;
+    size_t i, n;
+    char param[40];
+    int result = 0;
+
+    r->n_customs = 0;
+    r->customs = arena_alloc_array(&r->arena, yyjson_arr_size(r->tools) + 1, sizeof(*r->customs));
+    if (!r->customs)
+        return -ENOMEM;
+    yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
+        yyjson_val *type = yyjson_obj_get(tool, "type"), *f = yyjson_obj_get(tool, "function");
+        yyjson_val *name = yyjson_obj_get(f, "name");
+
+        if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
+            return result;
+        if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
+            continue;
+        snprintf(param, sizeof(param), "tools[%zu].function.name", i);
+        if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+            return err_set_code(err, 400, "invalid_value", param,
+                                "%s must be a string of 1 to 256 bytes.", param);
+        if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static bool is_deferred(yyjson_mut_val *tool) {
+    return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
+}
+
+/* Those of @list that are not deferred, when these are not all. */
+static int set_shown(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
+    size_t n = yyjson_mut_arr_size(list), n_kept = 0;
+
+    for (size_t i = n; i-- > 0;)
+        if (is_deferred(yyjson_mut_arr_get_first(list)))
+            yyjson_mut_arr_remove_first(list);
+        else
+            n_kept += yyjson_mut_arr_rotate(list, 1);
+    if (n_kept == n)
+        return 0;
+    r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
+    return r->shown ? 0 : -ENOMEM;
+}
+
+int messages_functions(struct request *r, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
+    int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
+
+    if (result == 0 && yyjson_mut_arr_size(list)) {
+        yyjson_mut_doc_set_root(doc, list);
+        r->functions = yyjson_mut_doc_imut_copy(doc, NULL);
+        result = r->functions ? set_shown(r, doc, list) : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    return result;
+}
+
+static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
+                     const struct tokenizer *t, int32_t id) {
+    struct gguf_str s = {"", 0};
+
+    if (id >= 0)
+        s = tokenizer_text(t, id);
+    return put(b, root, key, yyjson_mut_strncpy(b->doc, s.data, s.len));
+}
+
+/* A variable that the client has not set itself. */
+static int put_variable(struct build *b, const struct request *r, yyjson_mut_val *root,
+                        const char *key, yyjson_mut_val *v) {
+    return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
+}
+
+/* Whether the template compares something with @word. */
+static bool knows(const struct api_model *model, const char *word) {
+    char quoted[2][32];
+
+    snprintf(quoted[0], sizeof(quoted[0]), "'%.28s'", word);
+    snprintf(quoted[1], sizeof(quoted[1]), "\"%.28s\"", word);
+    for (size_t i = 0; model->template_source && i < ARRAY_SIZE(quoted); i++)
+        if (memmem(model->template_source, model->template_len, quoted[i], strlen(quoted[i])))
+            return true;
+    return false;
+}
+
+/* Efforts that only some templates know become the nearest that the template does. */
+static const char *effort_of(const struct api_model *model, const char *effort) {
+    static const char *const nearest[][3] = {{"none", "no_think", "low"},
+                                             {"minimal", "low", "low"},
+                                             {"xhigh", "max", "high"},
+                                             {"max", "high", "high"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(nearest); i++)
+        if (strcmp(effort, nearest[i][0]) == 0 && !knows(model, effort))
+            return nearest[i][knows(model, nearest[i][1]) ? 1 : 2];
+    return effort;
+}
+
+/* Some templates know how much, others only whether: under one of two names. */
+static int put_effort(struct build *b, const struct request *r, const struct api_model *model,
+                      yyjson_mut_val *root) {
+    static const char *const switches[] = {"enable_thinking", "thinking"};
+    const char *effort = yyjson_get_str(r->reasoning_effort);
+    bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
+    int result = 0;
+
+    if (effort)
+        result = put_variable(b, r, root, "reasoning_effort",
+                              yyjson_mut_strcpy(b->doc, effort_of(model, effort)));
+    if (!effort && !r->thinking)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(switches) && result == 0; i++)
+        result = put_variable(b, r, root, switches[i], yyjson_mut_bool(b->doc, on));
+    return result;
+}
+
+/* The client's own variables come first: what the service sets cannot be replaced by them. */
+static int put_kwargs(struct build *b, const struct request *r, const struct api_model *model,
+                      yyjson_mut_val *root) {
+    yyjson_val *key, *value;
+    size_t i, n;
+    int result = put_effort(b, r, model, root);
+
+    if (result == 0 && r->has_budget)
+        result = put_variable(b, r, root, "thinking_budget",
+                              yyjson_mut_uint(b->doc, r->thinking_budget));
+    /* Some templates tell the model what it will be held to. */
+    if (result == 0 && r->response_format)
+        result = put_variable(b, r, root, "response_format",
+                              yyjson_val_mut_copy(b->doc, r->response_format));
+    if (result == 0 && r->choice.mode == TOOLS_REQUIRED)
+        result = put_variable(b, r, root, "tool_choice", yyjson_mut_str(b->doc, "required"));
+    yyjson_obj_foreach(r->kwargs, i, n, key, value) {
+        if (result == 0 &&
+            !yyjson_mut_obj_add(root, text_of(b, key), yyjson_val_mut_copy(b->doc, value)))
+            result = -ENOMEM;
+    }
+    return result;
+}
+
+static int put_all(struct build *b, const struct request *r, const struct api_model *model,
+                   yyjson_mut_val *root) {
+    const struct tokenizer *t = model->tokenizer;
+    int result = put_kwargs(b, r, model, root);
+
+    if (result == 0)
+        result = put_messages(b, r, root);
+    if (result == 0)
+        result = put_tools(b, r, root);
+    if (result == 0)
+        result = put(b, root, "documents", yyjson_mut_null(b->doc));
+    if (result == 0)
+        result = put(b, root, "add_generation_prompt",
+                     yyjson_mut_bool(b->doc, !r->no_generation_prompt));
+    if (result == 0)
+        result = put_token(b, root, "bos_token", t, tokenizer_bos(t));
+    if (result == 0)
+        result = put_token(b, root, "eos_token", t, tokenizer_eos(t));
+    return result;
+}
+
+int messages_vars(const struct request *r, const struct api_model *model,
+                  const struct messages_form *form, yyjson_doc **out, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
+    struct build b = {.doc = doc, .err = err, .form = form, .note = {.max = UINT32_MAX}};
+    int result = root ? put_all(&b, r, model, root) : -ENOMEM;
+
+    if (result == 0) {
+        yyjson_mut_doc_set_root(doc, root);
+        *out = yyjson_mut_doc_imut_copy(doc, NULL);
+        result = *out ? 0 : -ENOMEM;
+    }
+    buf_deinit(&b.note);
+    yyjson_mut_doc_free(doc);
+    return result;
+}

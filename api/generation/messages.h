@@ -1,0 +1,24 @@
+#pragma once
+
+/*
+ * messages - a chat's messages and tools as the variables of a chat template: checked, parts of text
+ * joined, arguments of past tool calls parsed, as templates expect them. For a template that knows no
+ * tools they are described in the system message, and calls and their results become text.
+ */
+
+#include "api/api.h"
+#include "api/generation/request.h"
+
+struct messages_form {
+    bool plain;     /* the template knows no tools */
+    bool no_system; /* nor a system message: the description goes into the first user message */
+    bool text_args; /* arguments are strings */
+    bool describes; /* it cannot do without a description of each tool */
+    const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
+};
+
+/* Sets @r->functions: checked copies of the tools that the model is offered. */
+int messages_functions(struct request *r, struct err *err);
+/* A new document whose root is the object of variables. A bad message is a 400 with its place. */
+int messages_vars(const struct request *r, const struct api_model *model,
+                  const struct messages_form *form, yyjson_doc **out, struct err *err);

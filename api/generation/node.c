@@ -1,0 +1,104 @@
+#include "api/generation/node.h"
+
+#include <assert.h>
+
+static yyjson_mut_val *keep(struct nodes *n, void *v) {
+    n->failed |= !v;
+    return v;
+}
+
+/* @more values are to be made. False: they must not be. */
+static bool spend(struct nodes *n, size_t more) {
+    if (more > NODES_MAX - n->n_made)
+        n->failed = n->too_large = true;
+    else
+        n->n_made += (uint32_t)more;
+    return !n->failed;
+}
+
+static size_t size_of(yyjson_mut_val *v) {
+    size_t n = 1, i, max;
+    yyjson_mut_val *key, *item;
+
+    yyjson_mut_arr_foreach(v, i, max, item) n += size_of(item);
+    yyjson_mut_obj_foreach(v, i, max, key, item) n += 1 + size_of(item);
+    return n;
+}
+
+static void put(struct nodes *n, yyjson_mut_val *o, const char *key, yyjson_mut_val *v) {
+    if (!v || !o || !yyjson_mut_obj_add_val(n->doc, o, key, v))
+        n->failed = true;
+}
+
+yyjson_mut_val *node_of(struct nodes *n, const char *key, yyjson_mut_val *v) {
+    yyjson_mut_val *o = spend(n, 2) ? keep(n, yyjson_mut_obj(n->doc)) : NULL;
+
+    put(n, o, key, v);
+    return o;
+}
+
+void node_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text) {
+    put(n, o, key, yyjson_mut_strcpy(n->doc, text));
+}
+
+void node_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v) {
+    put(n, o, key, yyjson_mut_bool(n->doc, v));
+}
+
+yyjson_mut_val *node_text(struct nodes *n, const char *key, const char *text) {
+    return node_of(n, key, yyjson_mut_strcpy(n->doc, text));
+}
+
+yyjson_mut_val *node_json(struct nodes *n, yyjson_mut_val *schema, const char *param) {
+    yyjson_mut_val *o = node_of(n, "json_schema", schema);
+
+    if (param)
+        node_put_str(n, o, "param", param);
+    node_put_bool(n, o, "any_format", true);
+    return o;
+}
+
+yyjson_mut_val *node_list(struct nodes *n, const char *key) {
+    return node_of(n, key, yyjson_mut_arr(n->doc));
+}
+
+void node_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item) {
+    yyjson_mut_obj_iter it;
+
+    if (n->failed || !item || !list) {
+        n->failed = true;
+        return;
+    }
+    yyjson_mut_obj_iter_init(list, &it);
+    yyjson_mut_val *array = yyjson_mut_obj_iter_get_val(yyjson_mut_obj_iter_next(&it));
+
+    assert(yyjson_mut_is_arr(array));
+    yyjson_mut_arr_append(array, item);
+}
+
+yyjson_mut_val *node_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
+                            uint32_t min, uint32_t max) {
+    yyjson_mut_val *o = node_of(n, "repeat", what);
+
+    if (separator)
+        put(n, o, "separator", separator);
+    put(n, o, "min", yyjson_mut_uint(n->doc, min));
+    if (max)
+        put(n, o, "max", yyjson_mut_uint(n->doc, max));
+    return o;
+}
+
+yyjson_mut_val *node_optional(struct nodes *n, yyjson_mut_val *what) {
+    return node_repeat(n, what, NULL, 0, 1);
+}
+
+yyjson_mut_val *node_copy(struct nodes *n, yyjson_mut_val *what) {
+    return what && spend(n, size_of(what)) ? keep(n, yyjson_mut_val_mut_copy(n->doc, what)) : NULL;
+}
+
+yyjson_mut_val *node_value(struct nodes *n, yyjson_val *v) {
+    /* The values below one lie between it and its neighbour. */
+    size_t size = yyjson_is_ctn(v) ? (size_t)(unsafe_yyjson_get_next(v) - v) : 1;
+
+    return spend(n, size) ? keep(n, yyjson_val_mut_copy(n->doc, v)) : NULL;
+}

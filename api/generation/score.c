@@ -1,0 +1,79 @@
+#include <math.h>
+#include <stdio.h>
+#include "api/generation/answer.h"
+
+/* What log probabilities are for besides being shown: which of several texts is the best, and what the
+ * model thought of the prompt. */
+
+/* Of a choice's tokens; one without any is the worst. */
+static double mean_logprob(const struct choice *c) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < c->gen->n_out; i++)
+        sum += (double)c->gen->logprobs[i];
+    return c->gen->n_out ? sum / c->gen->n_out : -INFINITY;
+}
+
+void answer_sort(struct answer *a) {
+    uint32_t n = request_made(&a->work.r);
+
+    for (uint32_t first = 0; first + n <= a->n_choices; first += n)
+        for (uint32_t i = first + 1; i < first + n;
+             i++) { /* few: by insertion, equals as they were */
+            struct choice c = a->choices[i];
+            double mean = mean_logprob(&c);
+            uint32_t k = i;
+
+            for (; k > first && mean_logprob(&a->choices[k - 1]) < mean; k--)
+                a->choices[k] = a->choices[k - 1];
+            a->choices[k] = c;
+        }
+}
+
+/* "ID": {"logprob", "rank", "decoded_token"}; @rank 0: not among the best that were asked for. */
+static void put_entry(struct json *j, const struct answer *a, int32_t id, float logprob,
+                      uint32_t rank) {
+    size_t len;
+    const char *text = answer_token(a, id, &len);
+    char key[16];
+
+    snprintf(key, sizeof(key), "%d", (int)id);
+    json_key(j, key);
+    json_open(j, '{');
+    json_key(j, "logprob");
+    json_double(j, (double)logprob);
+    json_key(j, "rank");
+    if (rank)
+        json_uint(j, rank);
+    else
+        json_null(j);
+    json_key(j, "decoded_token");
+    json_string(j, text, len);
+    json_close(j, '}');
+}
+
+/* Prompt token @i and the best ones at its place. */
+static void put_position(struct json *j, const struct answer *a, const struct gen *g, uint32_t i) {
+    const struct event_top *t = &g->prompt_top[(size_t)(i - 1) * g->m.n_prompt_top];
+    bool seen = false;
+
+    json_open(j, '{');
+    for (uint32_t k = 0; k < a->work.r.n_prompt_top && t[k].token >= 0; k++) {
+        put_entry(j, a, t[k].token, t[k].logprob, k + 1);
+        seen |= t[k].token == g->tokens[i];
+    }
+    if (!seen)
+        put_entry(j, a, g->tokens[i], g->prompt_lp[i - 1], 0);
+    json_close(j, '}');
+}
+
+void answer_put_prompt(struct json *j, const struct answer *a, const struct gen *g) {
+    json_open(j, '[');
+    for (uint32_t i = 0; i < g->n_prompt; i++) {
+        if (i == 0 || !g->prompt_lp)
+            json_null(j);
+        else
+            put_position(j, a, g, i);
+    }
+    json_close(j, ']');
+}

@@ -1,0 +1,162 @@
+#include "api/generation/split.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/util.h"
+#include "text/stops.h"
+
+int split_new(struct split **out, const struct toolcall_opts *opts, size_t max) {
+    struct split *s = calloc(1, sizeof(*s));
+
+    if (!s || toolcall_parser_new(&s->parser, opts) < 0) {
+        free(s);
+        return -ENOMEM;
+    }
+    s->opts = *opts;
+    s->in_reasoning = toolcall_in_reasoning(s->parser);
+    for (size_t i = 0; i < SPLIT_KINDS; i++)
+        buf_init(&s->text[i], max);
+    *out = s;
+    return 0;
+}
+
+struct split *split_free(struct split *s) {
+    if (!s)
+        return NULL;
+    toolcall_parser_free(s->parser);
+    for (size_t i = 0; i < SPLIT_KINDS; i++)
+        buf_deinit(&s->text[i]);
+    free(s->runs);
+    free(s->calls);
+    free(s);
+    return NULL;
+}
+
+bool split_wants(const struct split *s, const char *text, size_t len) {
+    return toolcall_has_marker(s->opts.format, s->opts.reasoning, text, len);
+}
+
+static int grow(void *pp, uint32_t n, uint32_t *cap, size_t size) {
+    void **p = pp, *q;
+
+    if (n < *cap)
+        return 0;
+    if (!(q = reallocarray(*p, *cap ? *cap * 2 : 8, size)))
+        return -ENOMEM;
+    *p = q;
+    *cap = *cap ? *cap * 2 : 8;
+    return 0;
+}
+
+static int add_run(struct split *s, enum split_kind kind, uint32_t call) {
+    size_t at = s->text[kind].len;
+
+    if (grow(&s->runs, s->n_runs, &s->cap_runs, sizeof(*s->runs)) < 0)
+        return -ENOMEM;
+    s->runs[s->n_runs++] = (struct split_run){kind, call, at, at};
+    return 0;
+}
+
+static int add_text(struct split *s, enum split_kind kind, const struct toolcall_event *e) {
+    const struct split_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
+
+    if ((!last || last->kind != kind) && add_run(s, kind, 0) < 0)
+        return -ENOMEM;
+    if (buf_add(&s->text[kind], e->data, e->len) < 0)
+        return -ENOMEM;
+    s->runs[s->n_runs - 1].end = s->text[kind].len;
+    return 0;
+}
+
+static int begin_call(struct split *s, const struct toolcall_event *e) {
+    size_t at = s->text[SPLIT_CALL].len;
+
+    if (grow(&s->calls, s->n_calls, &s->cap_calls, sizeof(*s->calls)) < 0 ||
+        add_run(s, SPLIT_CALL, s->n_calls) < 0)
+        return -ENOMEM;
+    struct split_call *c = &s->calls[s->n_calls++];
+    *c = (struct split_call){.begin = at, .end = at};
+    snprintf(c->id, sizeof(c->id), "%s", e->id);
+    snprintf(c->name, sizeof(c->name), "%s", e->name);
+    return 0;
+}
+
+static int on_event(void *ctx, const struct toolcall_event *e) {
+    struct split *s = ctx;
+    int r = 0;
+
+    switch (e->kind) {
+    case TOOLCALL_CONTENT:
+        return add_text(s, SPLIT_CONTENT, e);
+    case TOOLCALL_REASONING:
+        return add_text(s, SPLIT_REASONING, e);
+    case TOOLCALL_BEGIN:
+        return begin_call(s, e);
+    case TOOLCALL_ARGS:
+        r = add_text(s, SPLIT_CALL, e);
+        s->calls[e->index].end = s->text[SPLIT_CALL].len;
+        return r;
+    case TOOLCALL_END:
+        s->calls[e->index].complete = e->complete;
+        return 0;
+    }
+    return 0;
+}
+
+int split_feed(struct split *s, const char *data, size_t len) {
+    return len ? toolcall_feed(s->parser, data, len, on_event, s) : 0;
+}
+
+void split_count(struct split *s, size_t token_len) {
+    bool now = toolcall_in_reasoning(s->parser);
+
+    s->n_reasoning += token_len && now && s->in_reasoning;
+    s->in_reasoning = now;
+}
+
+int split_finish(struct split *s) {
+    if (s->finished)
+        return 0;
+    s->finished = true;
+    return toolcall_finish(s->parser, on_event, s);
+}
+
+bool split_has_call(const struct split *s) {
+    for (uint32_t i = 0; i < s->n_calls; i++)
+        if (s->calls[i].complete)
+            return true;
+    return false;
+}
+
+/* Bytes of run @i that may be sent: a character is never cut while the rest of it may come. */
+static size_t ready(const struct split *s, uint32_t i) {
+    const struct split_run *r = &s->runs[i];
+    size_t n = r->end - r->begin;
+
+    if (n == 0 || s->finished || i + 1 < s->n_runs)
+        return n;
+    return n - utf8_incomplete_tail(s->text[r->kind].data + r->begin, n);
+}
+
+bool split_next(const struct split *s, struct split_at *at, struct split_piece *out) {
+    for (; at->run < s->n_runs; *at = (struct split_at){.run = at->run + 1}) {
+        const struct split_run *r = &s->runs[at->run];
+        size_t n = ready(s, at->run);
+
+        *out = (struct split_piece){.kind = r->kind, .call = r->call, .text = ""};
+        if (r->kind == SPLIT_CALL && !at->named) {
+            at->named = out->begins = true;
+            return true;
+        }
+        if (n > at->sent) {
+            out->text = s->text[r->kind].data + r->begin + at->sent;
+            out->len = n - at->sent;
+            at->sent = n;
+            return true;
+        }
+        if (at->run + 1 == s->n_runs)
+            break;
+    }
+    return false;
+}

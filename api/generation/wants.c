@@ -1,0 +1,276 @@
+#include "api/generation/wants.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/custom.h"
+
+static int invalid(const char *param, const char *must, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
+}
+
+static int unsupported(const char *param, const char *why, struct err *err) {
+    return err_set_code(err, 400, "unsupported_parameter", param, "%s: %s.", param, why);
+}
+
+/* ---- what the text must be ---- */
+
+/* @kind: the key of a node (text/constraint.h). Two of them would contradict each other. */
+static int set_form(struct request *r, const char *kind, const char *param, yyjson_val *v,
+                    struct err *err) {
+    if (r->form.kind)
+        return err_set_code(err, 400, "invalid_value", param, "%s and %s cannot be given together.",
+                            param, r->form.param);
+    r->form.kind = kind;
+    r->form.param = param;
+    r->form.value = v;
+    return 0;
+}
+
+static int set_schema(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+    if (!yyjson_is_obj(v) && !yyjson_is_bool(v))
+        return invalid(param, "a JSON schema", err);
+    return set_form(r, "json_schema", param, v, err);
+}
+
+/* A schema that may also be its own text. */
+static int set_schema_or_text(struct request *r, const char *param, yyjson_val *v,
+                              struct err *err) {
+    if (!yyjson_is_str(v))
+        return set_schema(r, param, v, err);
+    if (r->form.doc)
+        return set_form(r, "json_schema", param, v, err); /* says which two there are */
+    yyjson_doc *doc = yyjson_read(yyjson_get_str(v), yyjson_get_len(v), 0);
+    int result = set_schema(r, param, yyjson_doc_get_root(doc), err);
+
+    if (result == 0)
+        r->form.doc = doc;
+    else
+        yyjson_doc_free(doc);
+    return result;
+}
+
+static int set_string(struct request *r, const char *kind, const char *param, yyjson_val *v,
+                      struct err *err) {
+    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0)
+        return invalid(param, "a string that is not empty", err);
+    return set_form(r, kind, param, v, err);
+}
+
+/* GBNF, or Lark: which of the two can be seen, as vLLM does. */
+static int set_grammar(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+    bool gbnf = yyjson_is_str(v) && strstr(yyjson_get_str(v), "::=");
+
+    return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
+}
+
+static int set_choice(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+    size_t i, n;
+    yyjson_val *item;
+    bool right = yyjson_is_arr(v) && yyjson_arr_size(v);
+
+    yyjson_arr_foreach(v, i, n, item) right = right && yyjson_is_str(item);
+    return right ? set_form(r, "choice", param, v, err)
+                 : invalid(param, "an array of at least one string", err);
+}
+
+static int set_object(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+    if (!yyjson_is_bool(v))
+        return invalid(param, "a boolean", err);
+    return yyjson_get_bool(v) ? set_form(r, "json_object", param, v, err) : 0;
+}
+
+static yyjson_val *given(yyjson_val *object, const char *key) {
+    yyjson_val *v = yyjson_obj_get(object, key);
+
+    return yyjson_is_null(v) ? NULL : v;
+}
+
+int wants_response_format(struct request *r, yyjson_val *v, struct err *err) {
+    yyjson_val *type = yyjson_obj_get(v, "type"), *inner = given(v, "json_schema");
+    /* Other APIs put the members of json_schema beside the type. */
+    yyjson_val *from = inner ? inner : v, *name = given(from, "name");
+    yyjson_val *strict = given(from, "strict"), *schema = given(from, "schema");
+
+    if (!yyjson_is_obj(v))
+        return invalid("response_format", "an object with a type", err);
+    if (yyjson_equals_str(type, "text"))
+        return 0;
+    r->response_format = v;
+    if (yyjson_equals_str(type, "json_object") && !schema)
+        return set_form(r, "json_object", "response_format", type, err);
+    if (!yyjson_equals_str(type, "json_schema") && !yyjson_equals_str(type, "json_object"))
+        return invalid("response_format.type", "\"text\", \"json_object\" or \"json_schema\"", err);
+    if (inner && !yyjson_is_obj(inner))
+        return invalid("response_format.json_schema", "an object", err);
+    if (name && !yyjson_is_str(name))
+        return invalid("response_format.json_schema.name", "a string", err);
+    if (strict && !yyjson_is_bool(strict))
+        return invalid("response_format.json_schema.strict", "a boolean", err);
+    return set_schema(r, "response_format.json_schema.schema", schema, err);
+}
+
+int wants_structured(struct request *r, yyjson_val *v, struct err *err) {
+    yyjson_val *s, *compact = given(v, "disable_any_whitespace");
+    int result = 0;
+
+    if (!yyjson_is_obj(v))
+        return invalid("structured_outputs", "an object", err);
+    if (given(v, "structural_tag"))
+        return unsupported("structured_outputs.structural_tag", "is not supported here", err);
+    if (given(v, "whitespace_pattern"))
+        return unsupported("structured_outputs.whitespace_pattern", "is not supported here", err);
+    if (compact && !yyjson_is_bool(compact))
+        return invalid("structured_outputs.disable_any_whitespace", "a boolean", err);
+    r->form.compact = yyjson_get_bool(compact);
+    if ((s = given(v, "json")))
+        result = set_schema_or_text(r, "structured_outputs.json", s, err);
+    if (result == 0 && (s = given(v, "json_object")))
+        result = set_object(r, "structured_outputs.json_object", s, err);
+    if (result == 0 && (s = given(v, "regex")))
+        result = set_string(r, "regex", "structured_outputs.regex", s, err);
+    if (result == 0 && (s = given(v, "choice")))
+        result = set_choice(r, "structured_outputs.choice", s, err);
+    if (result == 0 && (s = given(v, "grammar")))
+        result = set_grammar(r, "structured_outputs.grammar", s, err);
+    return result;
+}
+
+int wants_guided(struct request *r, const char *field, yyjson_val *v, struct err *err) {
+    if (strcmp(field, "guided_json") == 0 || strcmp(field, "json_schema") == 0)
+        return set_schema_or_text(r, field, v, err);
+    if (strcmp(field, "guided_choice") == 0)
+        return set_choice(r, field, v, err);
+    if (strcmp(field, "guided_json_object") == 0)
+        return set_object(r, field, v, err);
+    if (yyjson_is_str(v) && yyjson_get_len(v) == 0)
+        return 0;
+    return strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0
+               ? set_string(r, "regex", field, v, err)
+               : set_grammar(r, field, v, err);
+}
+
+/* ---- tools ---- */
+
+/* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL: another
+ * form. */
+static yyjson_val *function_name(yyjson_val *v) {
+    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, yyjson_get_str(type));
+    yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
+
+    return (yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom")) &&
+                   yyjson_is_str(name)
+               ? name
+               : NULL;
+}
+
+static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
+    yyjson_val *inner = given(v, "allowed_tools"), *item;
+    yyjson_val *mode = given(inner ? inner : v, "mode");
+    size_t i, n;
+
+    r->choice.allowed = yyjson_obj_get(inner ? inner : v, "tools");
+    if (!mode || yyjson_equals_str(mode, "auto"))
+        r->choice.mode = TOOLS_AUTO;
+    else if (yyjson_equals_str(mode, "required"))
+        r->choice.mode = TOOLS_REQUIRED;
+    else
+        return invalid("tool_choice.allowed_tools.mode", "\"auto\" or \"required\"", err);
+    if (!yyjson_is_arr(r->choice.allowed) || yyjson_arr_size(r->choice.allowed) == 0 ||
+        yyjson_arr_size(r->choice.allowed) > REQUEST_TOOLS_MAX)
+        return invalid("tool_choice.allowed_tools.tools", "an array of 1 to 1024 tools", err);
+    yyjson_arr_foreach(r->choice.allowed, i, n, item) {
+        char param[64];
+
+        snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
+        if (!function_name(item))
+            return invalid(param, "a function with a name", err);
+    }
+    return 0;
+}
+
+int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
+    static const char *const modes[] = {
+        [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required"};
+    yyjson_val *type = yyjson_obj_get(v, "type");
+
+    for (size_t i = 0; i < ARRAY_SIZE(modes); i++) {
+        if (yyjson_equals_str(v, modes[i])) {
+            r->choice.mode = (uint8_t)i;
+            r->no_tools = i == TOOLS_NONE;
+            return 0;
+        }
+    }
+    if (yyjson_equals_str(type, "allowed_tools"))
+        return set_allowed(r, v, err);
+    if (yyjson_is_str(type) && !yyjson_equals_str(type, "function") &&
+        !yyjson_equals_str(type, "custom"))
+        return unsupported("tool_choice", "only functions and custom tools can be chosen here",
+                           err);
+    r->choice.function = function_name(v);
+    r->choice.mode = TOOLS_REQUIRED;
+    return r->choice.function
+               ? 0
+               : invalid("tool_choice",
+                         "\"none\", \"auto\", \"required\", a function, or allowed_tools", err);
+}
+
+yyjson_val *wants_function(yyjson_val *tool) {
+    yyjson_val *type = yyjson_obj_get(tool, "type"), *custom = custom_tool(tool);
+
+    return custom ? custom
+           : yyjson_is_str(type) && !yyjson_equals_str(type, "function")
+               ? NULL
+               : yyjson_obj_get(tool, "function");
+}
+
+static bool is_offered(const struct request *r, yyjson_val *name) {
+    size_t i, n;
+    yyjson_val *tool;
+
+    yyjson_arr_foreach(r->tools, i, n, tool) {
+        yyjson_val *have = yyjson_obj_get(wants_function(tool), "name");
+
+        if (yyjson_is_str(have) && yyjson_equals(have, name))
+            return true;
+    }
+    return false;
+}
+
+static int unknown(const char *param, yyjson_val *name, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", param,
+                        "%s: there is no function '%.100s' in tools.", param, yyjson_get_str(name));
+}
+
+int wants_check(const struct request *r, struct err *err) {
+    const struct request_choice *c = &r->choice;
+    size_t i, n, any = 0;
+    yyjson_val *item;
+
+    if (c->function && !is_offered(r, c->function))
+        return unknown("tool_choice", c->function, err);
+    yyjson_arr_foreach(c->allowed, i, n, item) {
+        char param[64];
+
+        snprintf(param, sizeof(param), "tool_choice.allowed_tools.tools[%zu]", i);
+        if (!is_offered(r, function_name(item)))
+            return unknown(param, function_name(item), err);
+    }
+    yyjson_arr_foreach(r->tools, i, n, item) any += wants_function(item) != NULL;
+    if (c->mode == TOOLS_REQUIRED && !any)
+        return err_set_code(err, 400, "invalid_value", "tool_choice",
+                            "tool_choice: there are no functions in tools.");
+    return 0;
+}
+
+bool wants_tool(const struct request *r, const char *name) {
+    size_t i, n;
+    yyjson_val *item;
+
+    if (r->choice.function)
+        return yyjson_equals_str(r->choice.function, name);
+    yyjson_arr_foreach(r->choice.allowed, i, n, item) {
+        if (yyjson_equals_str(function_name(item), name))
+            return true;
+    }
+    return !r->choice.allowed;
+}

@@ -1,0 +1,318 @@
+#include "api/generation/warm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <uv.h>
+#include "api/generation/answer.h"
+#include "api/private.h"
+
+/*
+ * What the model wrote is in the cache. What comes back of it is often something else: templates leave reasoning out once
+ * the user has asked again, print calls in their own way, put the tools before the last question. From the first token that
+ * differs everything would be computed while somebody waits for it. So it is computed before: the conversation goes
+ * through the same rendering as any request, with the answer as the client was told it and then a message that nobody
+ * has written yet. Two such messages, which have nothing in common, are tried, and the tokens that are the same for both
+ * are what is certain: they end with what the template puts before the next message's text.
+ *
+ * That is done on the pool, after the answer's last byte was sent, and only where there is nothing better to do. If the tokens
+ * reach at least a page farther than what the cache has, the worker is given them as a request that has no client
+ * (SUBMIT_WARM): whether and when it runs is the worker's affair, and nothing here waits for it or depends on it.
+ *
+ * Clients of chat completions and Responses send the text of a call's arguments back, those of Messages an object.
+ * Whether they send reasoning back is seen in what they have sent; before that, those of Messages and Responses do,
+ * whose protocols ask for it.
+ */
+
+#define BODY_MAX ((size_t)1 << 20)    /* of a request that is kept until its turn ends */
+#define BODIES_MAX ((size_t)32 << 20) /* in all */
+#define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
+#define AT_ONCE 2u                    /* of the pool's threads */
+
+struct warm {
+    uv_work_t uv;
+    struct work work; /* of the answer: what the conversation is rendered from */
+    struct submit m;  /* of the turn, without its tokens */
+    struct split *split;
+    struct buf text; /* of the output; without split it is the content */
+    size_t text_len;
+    int32_t *held; /* [n_held] tokens whose pages there are */
+    uint32_t n_held;
+    bool anthropic, parts; /* parts: texts come back as parts of a message */
+    bool thoughts;         /* reasoning comes back */
+    struct tokens tokens;  /* the result */
+};
+
+/* ---- taking ---- */
+
+static bool has_form(const struct answer *a) {
+    return a->form->kind == REQUEST_CHAT || a->form->kind == REQUEST_OLLAMA ||
+           a->form->kind == REQUEST_ANTHROPIC || a->form->kind == REQUEST_RESPONSES;
+}
+
+bool warm_keeps(const struct answer *a) {
+    const struct work *w = &a->work;
+    const struct api *api = w->api;
+
+    return api->opts.warm_turn && has_form(a) && a->n_choices == 1 && w->r.messages &&
+           w->r.prefill.len == 0 && !w->r.no_generation_prompt && w->body_len <= BODY_MAX &&
+           a->choices[0].gen->m.program != 0 && api->kept_bytes + w->body_len <= BODIES_MAX;
+}
+
+/* The pool has better things to do, or there is nobody to compute it. */
+static bool is_busy(const struct api *a) {
+    return a->n_warm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 ||
+           a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
+           a->model->page_tokens == 0;
+}
+
+/* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer in it. */
+static bool sends_thoughts(yyjson_val *messages, bool unknown) {
+    static const char *const names[] = {"reasoning_content", "reasoning"};
+    bool any = false;
+    yyjson_val *m;
+    size_t i, n;
+
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (!yyjson_equals_str(yyjson_obj_get(m, "role"), "assistant"))
+            continue;
+        any = true;
+        for (size_t k = 0; k < ARRAY_SIZE(names); k++)
+            if (yyjson_get_len(yyjson_obj_get(m, names[k])) > 0)
+                return true;
+    }
+    return !any && unknown;
+}
+
+static bool all_complete(const struct split *s) {
+    for (uint32_t i = 0; s && i < s->n_calls; i++)
+        if (!s->calls[i].complete)
+            return false;
+    return true;
+}
+
+struct warm *warm_take(struct answer *a) {
+    struct gen *g = a->n_choices == 1 ? a->choices[0].gen : NULL;
+    struct work *from = &a->work;
+    struct warm *w;
+
+    if (from->n_kept == 0 || !g || g->finish != FINISH_STOP || is_busy(from->api) ||
+        !all_complete(g->split) || !(w = calloc(1, sizeof(*w))))
+        return NULL;
+    w->anthropic = a->form->kind == REQUEST_ANTHROPIC;
+    w->parts = a->form->kind != REQUEST_CHAT && a->form->kind != REQUEST_OLLAMA;
+    w->thoughts = sends_thoughts(from->r.messages, w->parts);
+    w->work = (struct work){
+        .api = from->api, .kind = from->kind, .r = from->r, .max_tokens = from->max_tokens};
+    w->work.n_kept = from->n_kept;
+    memset(&from->r, 0, sizeof(from->r));
+    from->n_kept = 0;
+    w->m = g->m;
+    w->n_held = g->n_prompt + g->n_out - 1; /* the last token is in no page */
+    w->held = STEAL(g->tokens);
+    w->split = STEAL(g->split);
+    w->text = g->text;
+    w->text_len = g->ready;
+    memset(&g->text, 0, sizeof(g->text));
+    return w;
+}
+
+static void warm_free(struct warm *w) {
+    work_deinit(&w->work);
+    split_free(w->split);
+    buf_deinit(&w->text);
+    tokens_deinit(&w->tokens);
+    free(w->held);
+    free(w);
+}
+
+/* ---- the answer as a message, on the pool ---- */
+
+static void put_calls(struct json *j, const struct warm *w) {
+    const struct split *s = w->split;
+    const char *args = s->text[SPLIT_CALL].data;
+
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < s->n_calls; i++) {
+        const struct split_call *c = &s->calls[i];
+
+        json_open(j, '{');
+        json_put_string(j, "id", c->id);
+        json_put_string(j, "type", "function");
+        json_key(j, "function");
+        json_open(j, '{');
+        json_put_string(j, "name", c->name);
+        json_key(j, "arguments");
+        (w->anthropic ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
+        json_close(j, '}');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+/* Texts between other things are a part each. */
+static void put_parts(struct json *j, const struct split *s) {
+    json_open(j, '[');
+    for (uint32_t i = 0; i < s->n_runs; i++) {
+        const struct split_run *r = &s->runs[i];
+
+        if (r->kind != SPLIT_CONTENT || r->begin == r->end)
+            continue;
+        json_open(j, '{');
+        json_put_string(j, "type", "text");
+        json_key(j, "text");
+        json_string(j, s->text[SPLIT_CONTENT].data + r->begin, r->end - r->begin);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_buf(struct json *j, const struct buf *b, size_t len) {
+    json_string(j, b->data ? b->data : "", len);
+}
+
+static void put_answer(struct json *j, const struct warm *w) {
+    const struct split *s = w->split;
+
+    json_open(j, '{');
+    json_put_string(j, "role", "assistant");
+    json_key(j, "content");
+    if (!s)
+        put_buf(j, &w->text, w->text_len);
+    else if (w->parts)
+        put_parts(j, s);
+    else if (s->n_calls && !s->text[SPLIT_CONTENT].len)
+        json_null(j);
+    else
+        put_buf(j, &s->text[SPLIT_CONTENT], s->text[SPLIT_CONTENT].len);
+    if (s && w->thoughts && s->text[SPLIT_REASONING].len) {
+        json_key(j, "reasoning_content");
+        put_buf(j, &s->text[SPLIT_REASONING], s->text[SPLIT_REASONING].len);
+    }
+    if (s && s->n_calls)
+        put_calls(j, w);
+    json_close(j, '}');
+}
+
+/* A message that may come next: the result of the first call, or a question. */
+static void put_next(struct json *j, const struct warm *w, const char *text) {
+    const struct split_call *c = w->split && w->split->n_calls ? w->split->calls : NULL;
+
+    json_open(j, '{');
+    json_put_string(j, "role", c ? "tool" : "user");
+    if (c)
+        json_put_string(j, "tool_call_id", c->id);
+    if (c && w->anthropic)
+        json_put_string(j, "name", c->name);
+    json_put_string(j, "content", text);
+    json_close(j, '}');
+}
+
+/* The conversation, the answer, and a message that says @text. */
+static int conversation(const struct warm *w, const char *text, yyjson_doc **out) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, w->work.r.messages) : NULL;
+    yyjson_doc *more = NULL;
+    yyjson_val *m;
+    struct json j;
+    size_t i, n;
+
+    json_begin(&j, &b);
+    json_open(&j, '[');
+    put_answer(&j, w);
+    put_next(&j, w, text);
+    json_close(&j, ']');
+    if (j.error == 0)
+        more = yyjson_read(b.data, b.len, 0);
+    yyjson_arr_foreach(yyjson_doc_get_root(more), i, n, m) {
+        if (list && !yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, m)))
+            list = NULL;
+    }
+    yyjson_mut_doc_set_root(doc, list);
+    *out = list && more ? yyjson_mut_doc_imut_copy(doc, NULL) : NULL;
+    yyjson_doc_free(more);
+    yyjson_mut_doc_free(doc);
+    return *out ? 0 : -ENOMEM;
+}
+
+static int render(struct warm *w, const char *text, struct tokens *out) {
+    yyjson_doc *doc = NULL;
+    int r = conversation(w, text, &doc);
+
+    if (r == 0)
+        r = work_again(&w->work, yyjson_doc_get_root(doc), out);
+    yyjson_doc_free(doc);
+    return r;
+}
+
+static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
+    size_t i = 0;
+
+    while (i < MIN(n_a, n_b) && a[i] == b[i])
+        i++;
+    return i;
+}
+
+static void on_work(uv_work_t *uv) {
+    struct warm *w = CONTAINER_OF(uv, struct warm, uv);
+    struct tokens other = {0};
+    size_t n = 0;
+
+    /* Where all comes back that was written there is nothing to compute. */
+    if (render(w, "A", &w->tokens) == 0 &&
+        common(w->tokens.id, w->tokens.n, w->held, w->n_held) < w->n_held &&
+        render(w, "7", &other) == 0)
+        n = common(w->tokens.id, w->tokens.n, other.id, other.n);
+    w->tokens.n = n;
+    tokens_deinit(&other);
+}
+
+/* ---- back on the loop ---- */
+
+static void submit(struct warm *w) {
+    struct api *a = w->work.api;
+    uint32_t page = a->model->page_tokens, n = (uint32_t)w->tokens.n;
+    uint32_t held = (uint32_t)common(w->tokens.id, n, w->held, w->n_held);
+
+    if (n / page <= held / page || n >= a->model->max_context)
+        return;
+    struct submit m = {
+        .id = a->next_gen++,
+        .group = w->m.id,
+        .program = w->m.program,
+        .tenant = w->m.tenant,
+        .weight_milli = w->m.weight_milli,
+        .class = w->m.class,
+        .arrived_ns = clock_now(a->clock),
+        .n_prompt =
+            MIN(n, n / page * page + 1), /* whole pages; and one token must be computed anew */
+        .max_new = 1,
+        .flags = SUBMIT_WARM,
+        .tokens = w->tokens.id,
+    };
+    m.n_tokens = m.n_prompt;
+    memcpy(m.share_key, w->m.share_key, sizeof(m.share_key));
+    params_init(&m.sampling);
+    a->port->submit(a->port, &m); /* what the worker cannot take now, it need not have */
+}
+
+static void on_done(uv_work_t *uv, int status) {
+    struct warm *w = CONTAINER_OF(uv, struct warm, uv);
+    struct api *a = w->work.api;
+
+    a->n_warm--;
+    if (status == 0 && w->tokens.n > 0 && !is_busy(a))
+        submit(w);
+    warm_free(w);
+}
+
+void warm_start(struct warm *w) {
+    if (!w)
+        return;
+    w->work.api->n_warm++;
+    if (uv_queue_work(w->work.api->loop, &w->uv, on_work, on_done) < 0) {
+        w->work.api->n_warm--;
+        warm_free(w);
+    }
+}

@@ -1,0 +1,194 @@
+#include "api/http/http.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+/*
+ * llhttp in its strict mode refuses what smuggling is made of: Content-Length beside Transfer-Encoding,
+ * two lengths, lengths with signs, folded lines, bare line feeds, NUL. What it has no opinion on is here:
+ * how much, how many, and that trailers are not headers. After any error the connection is closed, so
+ * that nothing behind it is ever taken for a request.
+ */
+
+static struct http *of(llhttp_t *p) {
+    return p->data;
+}
+
+static int refuse(struct http *h, int status, const char *code, const char *message) {
+    err_set_code(&h->err, status, code, NULL, "%s", message);
+    return HPE_USER;
+}
+
+static int add(struct http *h, const char *at, size_t len) {
+    return buf_add(&h->head, at, len) < 0
+               ? refuse(h, 431, "header_too_large", "The request header is too large.")
+               : 0;
+}
+
+static int on_url(llhttp_t *p, const char *at, size_t len) {
+    struct http *h = of(p);
+
+    if (h->head.len + len > h->limits->target)
+        return refuse(h, 414, "uri_too_long", "The request target is too long.");
+    return add(h, at, len);
+}
+
+static int on_url_complete(llhttp_t *p) {
+    return add(of(p), "", 1);
+}
+
+/* Fields after the body are counted and dropped: they must not change what was already decided. */
+static int on_field(llhttp_t *p, const char *at, size_t len) {
+    struct http *h = of(p);
+
+    if (h->head_done)
+        return 0;
+    size_t from = h->head.len;
+    if (add(h, at, len))
+        return HPE_USER;
+    for (size_t i = from; i < h->head.len; i++)
+        h->head.data[i] = (char)tolower((unsigned char)h->head.data[i]);
+    return 0;
+}
+
+static int on_field_complete(llhttp_t *p) {
+    struct http *h = of(p);
+
+    if (++h->n_headers > h->limits->n_headers)
+        return refuse(h, 431, "too_many_headers", "The request has too many header lines.");
+    return h->head_done ? 0 : add(h, "", 1);
+}
+
+static int on_value(llhttp_t *p, const char *at, size_t len) {
+    return of(p)->head_done ? 0 : add(of(p), at, len);
+}
+
+static int on_value_complete(llhttp_t *p) {
+    return of(p)->head_done ? 0 : add(of(p), "", 1);
+}
+
+static int on_headers_complete(llhttp_t *p) {
+    of(p)->head_done = true;
+    p->upgrade = 0; /* no protocol is upgraded to: the request is answered as it stands */
+    return HPE_PAUSED;
+}
+
+static int on_body(llhttp_t *p, const char *at, size_t len) {
+    struct http *h = of(p);
+
+    if (h->discard)
+        return 0;
+    if (h->body.len + len > h->limits->body || buf_add(&h->body, at, len) < 0)
+        return refuse(h, 413, "body_too_large", "The request body is too large.");
+    return 0;
+}
+
+static int on_message_complete(llhttp_t *p) {
+    (void)p;
+    return HPE_PAUSED;
+}
+
+static const llhttp_settings_t settings = {
+    .on_url = on_url,
+    .on_url_complete = on_url_complete,
+    .on_header_field = on_field,
+    .on_header_field_complete = on_field_complete,
+    .on_header_value = on_value,
+    .on_header_value_complete = on_value_complete,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+void http_init(struct http *h, const struct http_limits *limits) {
+    memset(h, 0, sizeof(*h));
+    h->limits = limits;
+    buf_init(&h->head, limits->head + limits->target);
+    buf_init(&h->body, limits->body);
+    http_reset(h);
+}
+
+void http_deinit(struct http *h) {
+    buf_deinit(&h->head);
+    buf_deinit(&h->body);
+}
+
+void http_reset(struct http *h) {
+    buf_deinit(&h->head);
+    buf_deinit(&h->body);
+    buf_init(&h->head, h->limits->head + h->limits->target);
+    buf_init(&h->body, h->limits->body);
+    llhttp_init(&h->parser, HTTP_REQUEST, &settings);
+    h->parser.data = h;
+    h->n_head_bytes = 0;
+    h->n_headers = 0;
+    h->started = h->head_done = h->discard = false;
+    h->err = (struct err){0};
+}
+
+/* What llhttp refused, in the words of HTTP. */
+static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
+    const char *reason = llhttp_get_error_reason(&h->parser);
+
+    if (h->err.status) {
+        *err = h->err;
+        return -EINVAL;
+    }
+    if (e == HPE_INVALID_METHOD && !h->started)
+        return err_set_code(err, 400, "malformed_http", NULL, "This is not an HTTP request.");
+    if ((e == HPE_INVALID_VERSION && h->parser.http_major != 1) || e == HPE_PAUSED_H2_UPGRADE)
+        return err_set_code(err, 505, "http_version", NULL,
+                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+    return err_set_code(err, 400, "malformed_http", NULL, "Malformed HTTP request%s%.100s.",
+                        reason && *reason ? ": " : "", reason ? reason : "");
+}
+
+int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct err *err) {
+    bool in_head = !h->head_done;
+
+    if (llhttp_get_errno(&h->parser) == HPE_PAUSED)
+        llhttp_resume(&h->parser);
+    llhttp_errno_t e = llhttp_execute(&h->parser, data, len);
+    *used = e == HPE_OK ? len : (size_t)(llhttp_get_error_pos(&h->parser) - data);
+    if (*used > len)
+        *used = len;
+    h->started |= *used > 0;
+    if (in_head && (h->n_head_bytes += *used) > h->limits->head && (e == HPE_OK || e == HPE_PAUSED))
+        return err_set_code(err, 431, "header_too_large", NULL, "The request header is too large.");
+    if (e == HPE_OK)
+        return HTTP_MORE;
+    if (e != HPE_PAUSED)
+        return explain(h, e, err);
+    return in_head ? HTTP_HEAD_DONE : HTTP_MESSAGE_DONE;
+}
+
+const char *http_target(const struct http *h) {
+    return h->head.data ? h->head.data : "";
+}
+
+const char *http_header(const struct http *h, const char *name, uint32_t *n) {
+    const char *at = http_target(h), *end = at + h->head.len, *found = NULL;
+    uint32_t count = 0;
+
+    for (at += strlen(at) + 1; at < end;) {
+        const char *value = at + strlen(at) + 1;
+
+        if (value >= end)
+            break;
+        if (strcmp(at, name) == 0 && !count++)
+            found = value;
+        at = value + strlen(value) + 1;
+    }
+    if (n)
+        *n = count;
+    return found;
+}
+
+bool http_is_chunked(const struct http *h) {
+    return h->parser.flags & F_CHUNKED;
+}
+
+bool http_has_body(const struct http *h) {
+    return http_is_chunked(h) || ((h->parser.flags & F_CONTENT_LENGTH) && h->parser.content_length);
+}

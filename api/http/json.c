@@ -1,0 +1,243 @@
+#include "api/http/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/*
+ * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always leaves a
+ * value behind. Brackets are the caller's to balance; the tests parse everything that is sent.
+ */
+
+void json_begin(struct json *j, struct buf *out) {
+    *j = (struct json){.out = out};
+}
+
+static void put(struct json *j, const char *s, size_t len) {
+    if (j->error == 0)
+        j->error = buf_add(j->out, s, len);
+}
+
+/* Before every key and every value that follows another. */
+static void separate(struct json *j) {
+    if (j->comma)
+        put(j, ",", 1);
+    j->comma = true;
+}
+
+void json_open(struct json *j, char bracket) {
+    separate(j);
+    put(j, &bracket, 1);
+    j->comma = false;
+}
+
+void json_close(struct json *j, char bracket) {
+    put(j, &bracket, 1);
+    j->comma = true;
+}
+
+void json_key(struct json *j, const char *key) {
+    json_cstring(j, key);
+    json_colon(j);
+}
+
+void json_colon(struct json *j) {
+    put(j, ":", 1);
+    j->comma = false;
+}
+
+/* Length of the valid UTF-8 sequence at @s, or 0; then *bad is how many bytes one U+FFFD replaces (the
+ * longest beginning of a valid sequence, as the Unicode standard recommends). */
+static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
+    unsigned char c = s[0], lo = 0x80, hi = 0xBF;
+    size_t n = c >= 0xC2 && c <= 0xDF   ? 2
+               : c >= 0xE0 && c <= 0xEF ? 3
+               : c >= 0xF0 && c <= 0xF4 ? 4
+                                        : 0;
+
+    *bad = 1;
+    if (n == 0)
+        return 0;
+    lo = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : lo;
+    hi = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : hi;
+    for (size_t i = 1; i < n; i++, lo = 0x80, hi = 0xBF) {
+        if (i >= len || s[i] < lo || s[i] > hi) {
+            *bad = i;
+            return 0;
+        }
+    }
+    return n;
+}
+
+static void put_escaped(struct json *j, unsigned char c) {
+    static const char hex[] = "0123456789abcdef";
+    static const char *const special = "\"\\\b\f\n\r\t", *const letter = "\"\\bfnrt";
+    const char *at = c ? strchr(special, c) : NULL;
+    char text[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+
+    if (at) {
+        text[1] = letter[at - special];
+        put(j, text, 2);
+    } else {
+        put(j, text, 6);
+    }
+}
+
+void json_string(struct json *j, const char *text, size_t len) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t from = 0, i = 0;
+
+    separate(j);
+    put(j, "\"", 1);
+    while (i < len) {
+        size_t n = 1, bad = 0;
+
+        if (s[i] >= 0x80)
+            n = sequence(s + i, len - i, &bad);
+        else if (s[i] < 0x20 || s[i] == '"' || s[i] == '\\' || s[i] == 0x7f)
+            n = 0;
+        if (n) {
+            i += n;
+            continue;
+        }
+        put(j, text + from, i - from);
+        if (bad) {
+            put(j, "\xEF\xBF\xBD", 3);
+            i += bad;
+        } else {
+            put_escaped(j, s[i++]);
+        }
+        from = i;
+    }
+    put(j, text + from, len - from);
+    put(j, "\"", 1);
+}
+
+void json_cstring(struct json *j, const char *s) {
+    if (s)
+        json_string(j, s, strlen(s));
+    else
+        json_null(j);
+}
+
+static void put_text(struct json *j, const char *s) {
+    separate(j);
+    put(j, s, strlen(s));
+}
+
+static void put_decimal(struct json *j, uint64_t v, bool negative) {
+    char text[24];
+    size_t at = sizeof(text);
+
+    do
+        text[--at] = (char)('0' + v % 10);
+    while (v /= 10);
+    if (negative)
+        text[--at] = '-';
+    separate(j);
+    put(j, text + at, sizeof(text) - at);
+}
+
+void json_int(struct json *j, int64_t v) {
+    put_decimal(j, v < 0 ? -(uint64_t)v : (uint64_t)v, v < 0);
+}
+
+void json_uint(struct json *j, uint64_t v) {
+    put_decimal(j, v, false);
+}
+
+void json_double(struct json *j, double v) {
+    char text[32];
+
+    snprintf(text, sizeof(text), "%.9g", isfinite(v) ? v : -9999.0);
+    put_text(j, text);
+}
+
+void json_bool(struct json *j, bool v) {
+    put_text(j, v ? "true" : "false");
+}
+
+void json_null(struct json *j) {
+    put_text(j, "null");
+}
+
+void json_raw(struct json *j, const char *text, size_t len) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t from = 0, i = 0, bad;
+
+    separate(j);
+    while (i < len) {
+        size_t n = s[i] < 0x80 ? 1 : sequence(s + i, len - i, &bad);
+
+        if (n) {
+            i += n;
+            continue;
+        }
+        put(j, text + from, i - from);
+        put(j, "\xEF\xBF\xBD", 3);
+        from = i += bad;
+    }
+    put(j, text + from, len - from);
+}
+
+void json_put_string(struct json *j, const char *key, const char *s) {
+    json_key(j, key);
+    json_cstring(j, s);
+}
+
+void json_put_int(struct json *j, const char *key, int64_t v) {
+    json_key(j, key);
+    json_int(j, v);
+}
+
+/* Depth and number of values, before anything is allocated. What is not JSON is the parser's to refuse. */
+static int survey(const char *s, size_t len, struct err *err) {
+    size_t depth = 0, n = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        char c = s[i];
+
+        if (c == '"') {
+            for (i++; i < len && s[i] != '"'; i++)
+                i += s[i] == '\\';
+        } else if (c == '{' || c == '[') {
+            n++;
+            if (++depth > JSON_DEPTH)
+                return err_set_code(err, 400, "json_depth", NULL,
+                                    "The JSON body is nested deeper than %u levels.", JSON_DEPTH);
+        } else if (c == '}' || c == ']') {
+            depth -= depth > 0;
+        } else if (c == ',' || c == ':') {
+            n++;
+        }
+    }
+    if (n > JSON_NODES)
+        return err_set_code(err, 400, "json_size", NULL, "The JSON body has more than %u values.",
+                            JSON_NODES);
+    return 0;
+}
+
+int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err) {
+    yyjson_read_err e;
+
+    if (len == 0)
+        return err_set_code(err, 400, "invalid_json", NULL,
+                            "The request body is empty: JSON is expected.");
+    if (survey(data, len, err) < 0)
+        return -EINVAL;
+    yyjson_doc *doc = yyjson_read_opts((char *)(uintptr_t)data, len, 0, NULL, &e);
+    if (!doc && e.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
+        return -ENOMEM;
+    if (!doc)
+        return err_set_code(err, 400, "invalid_json", NULL,
+                            "The request body is not valid JSON: %.200s at byte %zu.", e.msg,
+                            e.pos);
+    if (!yyjson_is_obj(yyjson_doc_get_root(doc))) {
+        yyjson_doc_free(doc);
+        return err_set_code(err, 400, "invalid_json", NULL,
+                            "The request body must be a JSON object.");
+    }
+    *out = doc;
+    return 0;
+}

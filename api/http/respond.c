@@ -1,0 +1,341 @@
+#include "api/http/respond.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/anthropic/input.h"
+#include "api/http/conn.h"
+#include "api/http/json.h"
+#include "api/private.h"
+
+/*
+ * Each answer's head is made in one place (send_head), so that no path forgets its headers. An answer ends
+ * its call: after any of the functions that say so, the call must not be touched. A stream's pieces go out
+ * as one chunk each: size, data and line ends in one buffer, one write.
+ */
+
+#define HEAD_MAX 2048
+#define ERROR_MAX 8192
+
+static const struct {
+    int status;
+    const char *reason, *type, *code; /* of the error object; @code: when the error names none */
+} statuses[] = {
+    {200, "OK", "", ""},
+    {400, "Bad Request", "invalid_request_error", NULL},
+    {401, "Unauthorized", "authentication_error", "invalid_api_key"},
+    {403, "Forbidden", "permission_error", NULL},
+    {404, "Not Found", "invalid_request_error", "not_found"},
+    {405, "Method Not Allowed", "invalid_request_error", "method_not_allowed"},
+    {408, "Request Timeout", "timeout_error", "request_timeout"},
+    {413, "Content Too Large", "invalid_request_error", "body_too_large"},
+    {414, "URI Too Long", "invalid_request_error", "uri_too_long"},
+    {415, "Unsupported Media Type", "invalid_request_error", "unsupported_media_type"},
+    {417, "Expectation Failed", "invalid_request_error", "expectation_failed"},
+    {421, "Misdirected Request", "invalid_request_error", "misdirected"},
+    {422, "Unprocessable Content", "invalid_request_error", NULL},
+    {429, "Too Many Requests", "rate_limit_error", "rate_limit_exceeded"},
+    {431, "Request Header Fields Too Large", "invalid_request_error", "header_too_large"},
+    {500, "Internal Server Error", "server_error", "internal_error"},
+    {501, "Not Implemented", "invalid_request_error", "not_implemented"},
+    {503, "Service Unavailable", "overloaded_error", "unavailable"},
+    {504, "Gateway Timeout", "timeout_error", "request_timeout"},
+    {505, "HTTP Version Not Supported", "invalid_request_error", "http_version"},
+    {529, "Overloaded", "overloaded_error", "unavailable"},
+};
+
+/* Index of @status; an unknown one is a 500. */
+static size_t find(int status) {
+    for (size_t i = 0; i < ARRAY_SIZE(statuses); i++)
+        if (statuses[i].status == status)
+            return i;
+    return find(500);
+}
+
+/* The Date header's value, formatted once a second. */
+static const char *date_of(struct api *a) {
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (now != a->date_of) {
+        gmtime_r(&now, &tm);
+        strftime(a->date, sizeof(a->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        a->date_of = now;
+    }
+    return a->date;
+}
+
+static void put(char *head, size_t *n, const char *fmt, ...) PRINTF(3, 4);
+static void put(char *head, size_t *n, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    int len = vsnprintf(head + *n, HEAD_MAX - *n, fmt, ap);
+    va_end(ap);
+    *n = MIN(*n + (size_t)MAX(len, 0), HEAD_MAX - 1);
+}
+
+/* Seconds are what most clients read; the SDKs prefer milliseconds. */
+static void put_retry(struct call *c, int status, char *head, size_t *n) {
+    uint32_t ms = c->retry_ms ? c->retry_ms : 1000;
+
+    if (status != 429 && status != 503 && status != 529)
+        return;
+    put(head, n, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
+}
+
+/* @len: of the body, or -1 for a stream. */
+static void send_head(struct call *c, int status, const char *type, ssize_t len, const char *more) {
+    char head[HEAD_MAX];
+    size_t n = 0;
+    int64_t now = clock_now(c->api->clock);
+
+    c->head_ns = now;
+    if (c->status != 499)
+        c->status = status;
+    if (!c->conn)
+        return;
+    c->chunked = len < 0 && !c->http10;
+    c->conn->close_after |= c->api->leaving || (len < 0 && c->http10);
+    put(head, &n, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, statuses[find(status)].reason,
+        date_of(c->api));
+    if (type)
+        put(head, &n, "Content-Type: %s\r\n", type);
+    if (len >= 0)
+        put(head, &n, "Content-Length: %zd\r\n", len);
+    else
+        put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
+            c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    if (c->dialect == DIALECT_ANTHROPIC)
+        put(head, &n, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", c->id, c->id);
+    else
+        put(head, &n,
+            "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n",
+            c->id, (long long)(now - c->started_ns) / 1000000);
+    put_retry(c, status, head, &n);
+    if (c->route && !c->route->open && status != 401)
+        n += tenant_put_headers(tenants_get(&c->api->tenants, c->tenant),
+                                c->dialect == DIALECT_ANTHROPIC ? c->dialect : DIALECT_OPENAI, now,
+                                head + n, HEAD_MAX - n);
+    put(head, &n, "%s", more);
+    if (c->conn->close_after)
+        put(head, &n, "Connection: close\r\n");
+    else if (c->http10)
+        put(head, &n, "Connection: keep-alive\r\n");
+    put(head, &n, "\r\n");
+    conn_send(c->conn, head, n);
+}
+
+static void finish(struct call *c, int status, const char *type, const void *data, size_t len,
+                   const char *more) {
+    send_head(c, status, type, (ssize_t)len, more);
+    if (c->conn && !c->head_only && conn_send(c->conn, data, len) < 0)
+        conn_break(c->conn);
+    call_end(c);
+}
+
+void respond(struct call *c, int status, const char *type, const void *data, size_t len) {
+    finish(c, status, type, data, len, "");
+}
+
+void respond_buf(struct call *c, int status, const struct buf *b, int error) {
+    if (error < 0)
+        respond_errno(c, error);
+    else
+        respond(c, status, RESPOND_JSON, b->data, b->len);
+}
+
+static const char *code_of(const struct err *err) {
+    return *err->code ? err->code : statuses[find(err->status)].code;
+}
+
+/* {"error":{...}}, all four members always. */
+static void put_openai_error(struct json *j, const struct err *err) {
+    json_open(j, '{');
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "message", err->message);
+    json_put_string(j, "type", statuses[find(err->status)].type);
+    json_put_string(j, "param", *err->param ? err->param : NULL);
+    json_put_string(j, "code", code_of(err));
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+static const char *anthropic_type(int status) {
+    return status == 404   ? "not_found_error"
+           : status == 413 ? "request_too_large"
+           : status == 500 ? "api_error"
+                           : statuses[find(status)].type;
+}
+
+/* From this the SDK knows that it must not rely on the server's memory. */
+static void put_thread_details(struct json *j, const struct err *err) {
+    json_key(j, "details");
+    json_open(j, '{');
+    json_put_string(j, "error_code", err->code);
+    json_key(j, "unsupported");
+    json_open(j, '[');
+    json_cstring(j, "thread");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+/* Claude Code shortens the conversation when it reads "prompt is too long". */
+static void put_anthropic_error(struct json *j, const struct err *err, const struct call *c) {
+    bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
+    char text[sizeof(err->message) + 32];
+
+    snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
+    json_open(j, '{');
+    json_put_string(j, "type", "error");
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "type", anthropic_type(err->status));
+    json_put_string(j, "message", text);
+    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
+        put_thread_details(j, err);
+    json_close(j, '}');
+    json_put_string(j, "request_id", c->id);
+    json_close(j, '}');
+}
+
+static void put_ollama_error(struct json *j, const struct err *err) {
+    json_open(j, '{');
+    json_put_string(j, "error", err->message);
+    json_close(j, '}');
+}
+
+/* Appends the error object as @c's client knows it. */
+static int put_error(struct call *c, struct buf *out, const struct err *err) {
+    struct json j;
+
+    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
+    json_begin(&j, out);
+    if (c->dialect == DIALECT_ANTHROPIC)
+        put_anthropic_error(&j, err, c);
+    else if (c->dialect == DIALECT_OLLAMA)
+        put_ollama_error(&j, err);
+    else
+        put_openai_error(&j, err);
+    return j.error;
+}
+
+/* Anthropic's clients know no 503. */
+static int status_of(const struct call *c, const struct err *err) {
+    int status = statuses[find(err->status)].status;
+
+    return c->dialect == DIALECT_ANTHROPIC && status == 503 ? 529 : status;
+}
+
+void respond_error(struct call *c, const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
+    char more[160] = "";
+    int status = status_of(c, err);
+
+    if (status == 401)
+        snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
+    else if (status == 405)
+        snprintf(more, sizeof(more), "Allow: %s\r\n", c->arg ? c->arg : "GET, HEAD, POST");
+    else if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
+        snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
+    if (put_error(c, &b, err) < 0)
+        buf_clear(&b);
+    finish(c, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
+}
+
+void respond_errno(struct call *c, int error) {
+    struct err err;
+
+    if (error == -ENOMEM)
+        err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory, try again later.");
+    else
+        err_set_code(&err, 500, "internal_error", NULL, "The request could not be served.");
+    respond_error(c, &err);
+}
+
+/* ---- streams ---- */
+
+void respond_stream(struct call *c) {
+    c->stream = true;
+    send_head(c, 200,
+              c->dialect == DIALECT_OLLAMA ? RESPOND_LINES : "text/event-stream; charset=utf-8", -1,
+              "");
+}
+
+/* One piece of the body; the chunk's size and data go into the same write. */
+static int send_piece(struct call *c, const char *before, const void *data, size_t len,
+                      const char *after) {
+    size_t n_before = strlen(before), n_after = strlen(after);
+    char size[24];
+
+    if (!c->conn)
+        return 0;
+    snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
+    int r = c->chunked ? conn_send(c->conn, size, strlen(size)) : 0;
+    if (r == 0)
+        r = conn_send(c->conn, before, n_before);
+    if (r == 0)
+        r = conn_send(c->conn, data, len);
+    if (r == 0)
+        r = conn_send(c->conn, after, n_after);
+    if (r == 0 && c->chunked)
+        r = conn_send(c->conn, "\r\n", 2);
+    return r;
+}
+
+void respond_event(struct call *c, const char *json, size_t len) {
+    bool line = c->dialect == DIALECT_OLLAMA;
+
+    if (send_piece(c, line ? "" : "data: ", json, len, line ? "\n" : "\n\n") < 0 && c->conn)
+        conn_break(c->conn);
+}
+
+void respond_named_event(struct call *c, const char *name, const char *json, size_t len) {
+    char before[96];
+
+    snprintf(before, sizeof(before), "event: %s\ndata: ", name);
+    if (send_piece(c, before, json, len, "\n\n") < 0 && c->conn)
+        conn_break(c->conn);
+}
+
+void respond_keepalive(struct call *c) {
+    if (c->ops && c->ops->alive && c->ops->alive(c))
+        return;
+    if (c->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(c, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
+    else
+        send_piece(c, ": keep-alive\n\n", "", 0, "");
+    if (c->conn)
+        conn_flush(c->conn);
+}
+
+static void end_stream(struct call *c) {
+    if (c->conn && c->chunked)
+        conn_send(c->conn, "0\r\n\r\n", 5);
+    call_end(c);
+}
+
+void respond_stream_error(struct call *c, const struct err *err) {
+    CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
+
+    if (put_error(c, &b, err) == 0 && c->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(c, "error", b.data, b.len);
+    else if (b.len)
+        respond_event(c, b.data, b.len);
+    respond_stream_failed(c, err);
+}
+
+void respond_stream_failed(struct call *c, const struct err *err) {
+    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
+    if (c->status == 200)
+        c->status = status_of(c, err); /* for the log: the head said 200 */
+    end_stream(c);
+}
+
+void respond_stream_end(struct call *c) {
+    if (c->dialect == DIALECT_OPENAI)
+        send_piece(c, "data: [DONE]\n\n", "", 0, "");
+    end_stream(c);
+}

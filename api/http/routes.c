@@ -1,0 +1,206 @@
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "api/http/call.h"
+#include "api/http/conn.h"
+#include "api/private.h"
+
+/*
+ * Every check that needs no body is made here, once, before the body is read, in an order that tells a
+ * stranger least: is this meant for us (Host, Origin), is there such a path and method, who asks, is the
+ * body one that we would read, is there a model to answer. Matching is exact on the decoded path; `.` and
+ * `..` mean nothing, so there is no second spelling of a route with other rules.
+ */
+
+static const struct route routes[] = {
+    {"/health", HTTP_GET, true, false, health_serve},
+    {"/ping", HTTP_GET, true, false, health_serve},
+    {"/", HTTP_GET, true, false, root_serve},
+    {"/version", HTTP_GET, true, false, version_serve},
+    {"/metrics", HTTP_GET, true, false, metrics_serve},
+    {"/v1/models", HTTP_GET, false, false, models_list_serve},
+    {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
+    {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
+    {"/v1/completions", HTTP_POST, false, true, completions_serve},
+    {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
+    {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
+    {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
+    {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
+    {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
+    {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
+    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
+    {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
+    {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
+    {"/completion", HTTP_POST, false, true, llamacpp_completion_serve},
+    {"/infill", HTTP_POST, false, true, llamacpp_infill_serve},
+    {"/props", HTTP_GET, false, false, llamacpp_props_serve},
+    {"/apply-template", HTTP_POST, false, false, template_serve},
+    {"/v1/health", HTTP_GET, true, false, health_serve},
+    {"/load", HTTP_GET, true, false, load_serve},
+    {"/v1/loads", HTTP_GET, true, false, loads_serve},
+    {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
+    {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
+    {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
+    {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
+    {"/api/ps", HTTP_GET, false, false, ollama_ps_serve},
+    {"/api/show", HTTP_POST, false, false, ollama_show_serve},
+    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
+    {"/api/version", HTTP_GET, true, false, ollama_version_serve},
+    {"/tokenize", HTTP_POST, false, false, tokenize_serve},
+    {"/detokenize", HTTP_POST, false, false, detokenize_serve},
+};
+
+/* Whether @path is @r's; [*arg, *arg + *len) is what stands for the star, *arg NULL: there is none. */
+static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
+    size_t head = strcspn(r->path, "*"), n = strlen(path);
+
+    *arg = NULL;
+    if (!r->path[head])
+        return strcmp(r->path, path) == 0;
+    const char *tail = r->path + head + 1;
+    size_t n_tail = strlen(tail);
+    if (n <= head + n_tail || strncmp(r->path, path, head) != 0 ||
+        strcmp(path + n - n_tail, tail) != 0)
+        return false;
+    *arg = path + head;
+    *len = n - head - n_tail;
+    return true;
+}
+
+/* %XX in place; false: malformed, or a byte that no name contains. */
+static bool decode(char *s) {
+    char *out = s;
+
+    for (; *s; s++) {
+        unsigned v = (unsigned char)*s;
+
+        if (*s == '%') {
+            if (!isxdigit((unsigned char)s[1]) || !isxdigit((unsigned char)s[2]))
+                return false;
+            char hex[3] = {s[1], s[2], 0};
+            v = (unsigned)strtoul(hex, NULL, 16);
+            s += 2;
+        }
+        if (v < 0x20)
+            return false;
+        *out++ = (char)v;
+    }
+    *out = 0;
+    return true;
+}
+
+/* 405 keeps the allowed methods in @c->arg, for the Allow header. */
+static int find(struct call *c, const char *path, uint8_t method, struct err *err) {
+    const char *arg;
+    char allow[40] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        if (!matches(&routes[i], path, &arg, &len))
+            continue;
+        bool get = routes[i].method == HTTP_GET;
+        if (routes[i].method == method || (get && method == HTTP_HEAD)) {
+            c->route = &routes[i];
+            return arg && !(c->arg = strndup(arg, len)) ? -ENOMEM : 0;
+        }
+        size_t n = strlen(allow);
+        snprintf(allow + n, sizeof(allow) - n, "%s%s", n ? ", " : "",
+                 get                               ? "GET, HEAD"
+                 : routes[i].method == HTTP_DELETE ? "DELETE"
+                                                   : "POST");
+    }
+    if (!*allow)
+        return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
+    if (!(c->arg = strdup(allow)))
+        return -ENOMEM;
+    return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
+}
+
+/* Only plain JSON: anything else a browser could send without asking first, or we would have to unpack. */
+static int check_body(struct call *c, const struct http *h, struct err *err) {
+    const char *type = http_header(h, "content-type", NULL);
+    const char *encoding = http_header(h, "content-encoding", NULL);
+    const char *expect = http_header(h, "expect", NULL);
+
+    if (expect && strcasecmp(expect, "100-continue") != 0)
+        return err_set_code(err, 417, "expectation_failed", NULL, "Unknown expectation.");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must not be compressed.");
+    if (!http_is_chunked(h) && h->parser.content_length > c->api->opts.max_body_bytes)
+        return err_set_code(err, 413, "body_too_large", NULL,
+                            "The request body is larger than %u bytes.",
+                            c->api->opts.max_body_bytes);
+    if (c->route->method != HTTP_POST)
+        return 0;
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
+                (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
+    /* curl -d says so where nobody tells it otherwise; a browser would name its origin. */
+    bool curl = c->dialect == DIALECT_OLLAMA && n == 33 && !http_header(h, "origin", NULL) &&
+                strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
+    if (type && !json && !curl)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must be application/json.");
+    return 0;
+}
+
+/* New work while there is no model, or none any more. A worker being replaced is waited for. */
+static int check_service(struct call *c, struct err *err) {
+    enum api_health s = server_health(c->api);
+
+    if (!c->route->generates || s == API_SERVING || s == API_REPLACING)
+        return 0;
+    c->retry_ms = API_RETRY_MS;
+    if (s == API_STARTING)
+        return err_set_code(err, 503, "model_loading", NULL,
+                            "The model is being loaded, try again.");
+    return err_set_code(err, 503, "draining", NULL,
+                        "The service is stopping, try again elsewhere.");
+}
+
+/* Anthropic's own paths, and what both services have when the client says that it is theirs. */
+static enum dialect dialect_of(const char *path, const struct http *h) {
+    bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
+
+    if (strncmp(path, "/v1/messages", 12) == 0)
+        return DIALECT_ANTHROPIC;
+    if (strncmp(path, "/v1/responses", 13) == 0)
+        return DIALECT_RESPONSES;
+    if (strncmp(path, "/api/", 5) == 0)
+        return DIALECT_OLLAMA;
+    if (strcmp(path, "/completion") == 0 || strcmp(path, "/infill") == 0)
+        return DIALECT_LLAMACPP;
+    return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
+}
+
+int routes_check(struct call *c, struct http *h, struct err *err) {
+    CLEANUP(freep) char *path = strdup(http_target(h));
+    int r = auth_check_host(&c->api->opts, h, c->conn->local, err);
+
+    if (!path)
+        return -ENOMEM;
+    c->dialect = dialect_of(path, h);
+    if (r < 0)
+        return r;
+    if (h->parser.http_major != 1)
+        return err_set_code(err, 505, "http_version", NULL,
+                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+    if (*path != '/' && strcmp(path, "*") != 0)
+        return err_set_code(err, 400, "bad_target", NULL, "The request target must be a path.");
+    path[strcspn(path, "?#")] = 0;
+    if (!decode(path))
+        return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
+    if ((r = find(c, path, h->parser.method, err)) < 0)
+        return r;
+    if (!c->route->open && (r = tenant_identify(c, h, err)) < 0)
+        return r;
+    c->session = session_of_head(c->api, c->tenant, h);
+    if ((r = check_body(c, h, err)) < 0)
+        return r;
+    return check_service(c, err);
+}

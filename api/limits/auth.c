@@ -1,0 +1,252 @@
+#include "api/limits/auth.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "api/api.h"
+#include "api/http/http.h"
+#include "api/http/siphash.h"
+
+/*
+ * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether or not
+ * an earlier one matched: the time tells how many keys there are, and nothing about them. On reload tenants
+ * keep their numbers by name, because live requests carry them.
+ */
+
+void auth_init(struct auth *a, const char *file) {
+    memset(a, 0, sizeof(*a));
+    a->file = file;
+}
+
+void auth_deinit(struct auth *a) {
+    if (a->keys)
+        explicit_bzero(a->keys, a->n_keys * sizeof(*a->keys));
+    free(a->keys);
+    free(a->names);
+    memset(a, 0, sizeof(*a));
+}
+
+/* Number of the tenant called @name; a new one for a name not seen before. */
+static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
+    for (uint32_t i = 0; i < a->n_tenants; i++) {
+        if (strcmp(a->names[i], name) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    char(*names)[64] = reallocarray(a->names, a->n_tenants + 1, sizeof(*names));
+    if (!names)
+        return -ENOMEM;
+    a->names = names;
+    snprintf(names[a->n_tenants], sizeof(*names), "%s", name);
+    *out = a->n_tenants++;
+    return 0;
+}
+
+/* One line of the file: nothing, `KEY` or `NAME:KEY`. */
+static int add_line(struct auth *a, char *line, uint32_t number, struct err *err) {
+    char name[64];
+
+    line += strspn(line, " \t");
+    line[strcspn(line, "\r\n")] = 0;
+    for (size_t n = strlen(line); n && (line[n - 1] == ' ' || line[n - 1] == '\t');)
+        line[--n] = 0;
+    if (!*line || *line == '#')
+        return 0;
+    char *colon = strchr(line, ':'), *key = colon ? colon + 1 : line;
+    size_t len = strlen(key), n_name = colon ? (size_t)(colon - line) : 0;
+    if (len == 0 || len > AUTH_KEY_MAX || n_name >= sizeof(name) || strpbrk(key, " \t") ||
+        a->n_keys == AUTH_KEYS_MAX)
+        return err_set(err, 0, "api-keys",
+                       "api-keys: line %u: must be NAME:KEY or KEY, the key of at most %d "
+                       "characters without spaces, at most %d keys",
+                       number, AUTH_KEY_MAX, AUTH_KEYS_MAX);
+    if (n_name)
+        snprintf(name, sizeof(name), "%.*s", (int)n_name, line);
+    else
+        snprintf(name, sizeof(name), "key-%u", a->n_keys + 1);
+    struct auth_key *keys = reallocarray(a->keys, a->n_keys + 1, sizeof(*keys));
+    if (!keys)
+        return -ENOMEM;
+    a->keys = keys;
+    struct auth_key *k = &keys[a->n_keys];
+    memset(k, 0, sizeof(*k));
+    memcpy(k->key, key, len);
+    k->len = (uint32_t)len;
+    int r = tenant_of(a, name, &k->tenant);
+    a->n_keys += r == 0;
+    return r;
+}
+
+static int read_keys(struct auth *a, FILE *file, struct err *err) {
+    char line[1024];
+    uint32_t number = 0;
+    int r = 0;
+
+    while (r == 0 && fgets(line, sizeof(line), file)) {
+        if (!strchr(line, '\n') && !feof(file))
+            r = err_set(err, 0, "api-keys", "api-keys: line %u is too long", number + 1);
+        else
+            r = add_line(a, line, ++number, err);
+    }
+    explicit_bzero(line, sizeof(line));
+    if (r == 0 && a->n_keys == 0)
+        r = err_set(err, 0, "api-keys", "api-keys: the file contains no key");
+    return r;
+}
+
+int auth_reload(struct auth *a, struct err *err) {
+    struct auth next = {.file = a->file, .n_tenants = a->n_tenants};
+
+    if (!a->file)
+        return 0;
+    FILE *file = fopen(a->file, "re");
+    if (!file)
+        return err_set(err, 0, "api-keys", "%s: cannot be read: %s", a->file, strerror(errno));
+    if (a->n_tenants && !(next.names = reallocarray(NULL, a->n_tenants, sizeof(*next.names)))) {
+        fclose(file);
+        return -ENOMEM;
+    }
+    if (a->n_tenants)
+        memcpy(next.names, a->names, a->n_tenants * sizeof(*next.names));
+    int r = read_keys(&next, file, err);
+    fclose(file);
+    if (r < 0) {
+        auth_deinit(&next);
+        return r;
+    }
+    auth_deinit(a);
+    *a = next;
+    return 0;
+}
+
+/* Equal, in a time that depends on neither content. */
+static bool same_key(const struct auth_key *k, const uint8_t key[AUTH_KEY_MAX], uint32_t len) {
+    volatile uint32_t diff = k->len ^ len;
+
+    for (int i = 0; i < AUTH_KEY_MAX; i++)
+        diff |= (uint32_t)(k->key[i] ^ key[i]);
+    return diff == 0;
+}
+
+static int refuse(struct err *err, const char *what) {
+    return err_set_code(err, 401, "invalid_api_key", NULL, "%s", what);
+}
+
+int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err) {
+    uint32_t n_bearer, n_plain;
+    const char *key = http_header(h, "authorization", &n_bearer);
+    const char *plain = http_header(h, "x-api-key", &n_plain);
+    uint8_t padded[AUTH_KEY_MAX] = {0};
+    uint32_t found = 0;
+
+    *tenant = 0;
+    if (!a->file)
+        return 0;
+    if (n_bearer + n_plain == 0)
+        return refuse(err, "No API key was given: send \"Authorization: Bearer KEY\".");
+    if (n_bearer > 1 || n_plain > 1)
+        return refuse(err, "More than one API key was given.");
+    if (key && strncasecmp(key, "bearer ", 7) == 0)
+        key += 7 + strspn(key + 7, " ");
+    else
+        key = plain;
+    size_t len = key ? strlen(key) : 0;
+    if (len == 0 || len > AUTH_KEY_MAX)
+        return refuse(err, "Incorrect API key provided.");
+    memcpy(padded, key, len);
+    for (uint32_t i = 0; i < a->n_keys; i++) {
+        bool same = same_key(&a->keys[i], padded, (uint32_t)len);
+
+        found |= same;
+        *tenant = same ? a->keys[i].tenant : *tenant;
+    }
+    explicit_bzero(padded, sizeof(padded));
+    return found ? 0 : refuse(err, "Incorrect API key provided.");
+}
+
+/* Length of the host in "host", "host:port" or "[v6]:port". 0: malformed. */
+static size_t host_length(const char *s) {
+    size_t n = *s == '[' ? strcspn(s, "]") + 1 : strcspn(s, ":");
+    size_t len = strlen(s);
+
+    if (n > len || n == 0)
+        return 0;
+    return s[n] == 0 || (s[n] == ':' && strspn(s + n + 1, "0123456789") == len - n - 1) ? n : 0;
+}
+
+static bool names(const char *list_entry, const char *host, size_t n) {
+    return strlen(list_entry) == n && strncasecmp(list_entry, host, n) == 0;
+}
+
+static bool is_loopback(int family, const unsigned char *address) {
+    static const unsigned char v6[16] = {[15] = 1};
+
+    return family == AF_INET ? address[0] == 127 : memcmp(address, v6, 16) == 0;
+}
+
+/* Loopback and configured names. For a Host header every literal address too (rebinding needs a name),
+ * for an Origin only loopback ones: a page can come from an address as well. */
+static bool is_known_host(const struct api_opts *o, const char *host, bool literals) {
+    unsigned char address[16];
+    char text[64];
+    size_t n = host_length(host);
+
+    if (n == 0)
+        return false;
+    if (names("localhost", host, n) || (n > 10 && names(".localhost", host + n - 10, 10)))
+        return true;
+    if (n < sizeof(text)) {
+        bool v6 = *host == '[';
+        int family = v6 ? AF_INET6 : AF_INET;
+
+        snprintf(text, sizeof(text), "%.*s", (int)(v6 ? n - 2 : n), host + v6);
+        if (inet_pton(family, text, address) == 1 && (literals || is_loopback(family, address)))
+            return true;
+    }
+    for (const char *const *h = o->hosts; h && *h; h++)
+        if (strcmp(*h, "*") == 0 || names(*h, host, n))
+            return true;
+    return false;
+}
+
+int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err) {
+    uint32_t n_host, n_origin;
+    const char *host = http_header(h, "host", &n_host);
+    const char *origin = http_header(h, "origin", &n_origin);
+
+    if (n_host > 1 || (n_host == 0 && h->parser.http_minor > 0))
+        return err_set_code(err, 400, "bad_host", NULL, "Exactly one Host header is needed.");
+    if (local)
+        return 0;
+    if (host && !is_known_host(o, host, true))
+        return err_set_code(err, 421, "misdirected", NULL,
+                            "This service does not answer to that Host name (allowed-hosts).");
+    if (n_origin == 0)
+        return 0;
+    const char *name = strstr(origin, "://");
+    if (n_origin > 1 || !name || !is_known_host(o, name + 3, false))
+        return err_set_code(err, 403, "forbidden_origin", NULL,
+                            "Pages of that origin may not use this service (allowed-hosts).");
+    return 0;
+}
+
+/* ---- share keys ---- */
+
+void auth_share_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME], const char *salt,
+                    size_t len, uint8_t out[16]) {
+    uint8_t text[AUTH_SHARE_NAME + 1024];
+    size_t n = MIN(len, sizeof(text) - AUTH_SHARE_NAME);
+
+    memcpy(text, name, AUTH_SHARE_NAME);
+    if (n)
+        memcpy(text + AUTH_SHARE_NAME, salt, n);
+    for (int half = 0; half < 2; half++) {
+        uint64_t key[2] = {secret[0] + (uint64_t)half, secret[1]};
+        uint64_t h = siphash(key, text, AUTH_SHARE_NAME + n);
+
+        memcpy(out + 8 * half, &h, 8);
+    }
+}

@@ -1,0 +1,351 @@
+#include "api/limits/tenant.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include "api/http/conn.h"
+#include "api/private.h"
+
+/*
+ * Tenants are made once and kept: a live generation points to its own, and its number is part of what the
+ * worker and the names of programs are keyed by. A reload changes limits in place; the buckets keep their level, so
+ * nobody gets a fresh minute from it. How many there can be is bounded by the keys and the rows of the file.
+ *
+ * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the context
+ * would be far too much: twice the tenant's mean answer is taken, and what is used beyond it makes the level
+ * negative. Debt is paid by waiting, so the limit holds in the mean either way.
+ */
+
+#define MINUTE_NS 60e9
+#define MEAN_START 256.0
+#define MEAN_MEMORY 0.9
+#define RETRY_MIN_MS 100
+#define RETRY_MAX_MS 60000
+
+static struct api_tenant builtin(void) {
+    struct api_tenant t = {.weight = 1, .class = TENANT_NORMAL};
+
+    snprintf(t.name, sizeof(t.name), "default");
+    return t;
+}
+
+static struct tenant *find(const struct tenants *ts, const char *name) {
+    for (uint32_t i = 0; i < ts->n; i++)
+        if (strcmp(ts->list[i]->conf.name, name) == 0)
+            return ts->list[i];
+    return NULL;
+}
+
+static void configure(struct tenant *t, const struct api_tenant *row) {
+    char name[sizeof(t->conf.name)];
+
+    memcpy(name, t->conf.name, sizeof(name));
+    t->conf = *row;
+    memcpy(t->conf.name, name, sizeof(name));
+}
+
+static struct tenant *add(struct tenants *ts, const char *name) {
+    struct tenant **list = reallocarray(ts->list, ts->n + 1, sizeof(*list));
+
+    if (!list)
+        return NULL;
+    ts->list = list;
+    struct tenant *t = calloc(1, sizeof(*t));
+    if (!t)
+        return NULL;
+    list_init(&t->link);
+    list_init(&t->waiting);
+    snprintf(t->conf.name, sizeof(t->conf.name), "%s", name);
+    t->number = ts->n;
+    t->mean_output = MEAN_START;
+    ts->list[ts->n++] = t;
+    return t;
+}
+
+/* What a tenant without a row of his own has: the limits of the default, but neither its keys nor its group. */
+static struct api_tenant unlisted(const struct tenants *ts) {
+    struct api_tenant row = ts->defaults;
+
+    row.n_keys = row.n_uids = 0;
+    row.share[0] = 0;
+    return row;
+}
+
+int tenants_init(struct tenants *ts) {
+    *ts = (struct tenants){.defaults = builtin()};
+    struct tenant *t = add(ts, ts->defaults.name);
+    if (!t)
+        return -ENOMEM;
+    configure(t, &ts->defaults);
+    return 0;
+}
+
+void tenants_deinit(struct tenants *ts) {
+    for (uint32_t i = 0; i < ts->n; i++)
+        free(ts->list[i]);
+    free(ts->list);
+    memset(ts, 0, sizeof(*ts));
+}
+
+static const struct api_tenant *row_of(const struct api_tenant *rows, uint32_t n,
+                                       const char *name) {
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n) {
+    const struct api_tenant *d = row_of(rows, n, "default");
+
+    for (uint32_t i = 0; i < n; i++)
+        if (!find(ts, rows[i].name) && !add(ts, rows[i].name))
+            return -ENOMEM;
+    ts->defaults = d ? *d : builtin();
+    struct api_tenant rest = unlisted(ts);
+    for (uint32_t i = 0; i < ts->n; i++) {
+        const struct api_tenant *row = row_of(rows, n, ts->list[i]->conf.name);
+
+        configure(ts->list[i], row ? row : i == 0 ? &ts->defaults : &rest);
+    }
+    return 0;
+}
+
+struct tenant *tenants_get(const struct tenants *ts, uint32_t number) {
+    return ts->list[number < ts->n ? number : 0];
+}
+
+struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
+    for (uint32_t i = 0; i < ts->n; i++)
+        for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
+            if (strcmp(ts->list[i]->conf.keys[k], name) == 0)
+                return ts->list[i];
+    struct tenant *t = find(ts, name);
+    if (t)
+        return t;
+    struct api_tenant rest = unlisted(ts);
+    if ((t = add(ts, name)))
+        configure(t, &rest);
+    return t;
+}
+
+/* ---- who asks ---- */
+
+/* The user at the other end of a UNIX socket, or NULL: none that is listed. */
+static struct tenant *of_peer(const struct call *c) {
+    const struct tenants *ts = &c->api->tenants;
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    uv_os_fd_t fd;
+
+    if (!c->conn->local || uv_fileno((uv_handle_t *)&c->conn->h.stream, &fd) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return NULL;
+    for (uint32_t i = 0; i < ts->n; i++)
+        for (uint32_t k = 0; k < ts->list[i]->conf.n_uids; k++)
+            if (ts->list[i]->conf.uids[k] == peer.uid)
+                return ts->list[i];
+    return NULL;
+}
+
+static bool gives_key(const struct http *h) {
+    uint32_t n_bearer, n_plain;
+
+    http_header(h, "authorization", &n_bearer);
+    http_header(h, "x-api-key", &n_plain);
+    return n_bearer + n_plain > 0;
+}
+
+/* A key says more than the user does; who is listed by his user needs none. */
+int tenant_identify(struct call *c, const struct http *h, struct err *err) {
+    const struct auth *a = &c->api->auth;
+    struct tenant *t = NULL;
+    uint32_t key = 0;
+
+    c->tenant = 0;
+    if (!a->file || !gives_key(h))
+        t = of_peer(c);
+    if (!t && a->file) {
+        int r = auth_check(a, h, &key, err);
+
+        if (r < 0)
+            return r;
+        if (!(t = tenants_of_key(&c->api->tenants, a->names[key])))
+            return -ENOMEM;
+    }
+    c->tenant = t ? t->number : 0;
+    return 0;
+}
+
+void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]) {
+    memset(out, 0, AUTH_SHARE_NAME);
+    snprintf(out, AUTH_SHARE_NAME, "%s:%s", *t->conf.share ? "group" : "tenant",
+             *t->conf.share ? t->conf.share : t->conf.name);
+}
+
+/* A class counts as so much weight, in the front and in the worker: none waits for ever behind another. */
+double tenant_weight(const struct tenant *t) {
+    static const double factor[TENANT_CLASSES] = {1, 8, 0.125};
+
+    return t->conf.weight * factor[t->conf.class];
+}
+
+/* ---- buckets ---- */
+
+static void refill(struct bucket *b, double per_minute, int64_t now) {
+    if (per_minute <= 0)
+        b->level = 0;
+    else if (b->at_ns == 0)
+        b->level = per_minute;
+    else
+        b->level += per_minute * (double)MAX(now - b->at_ns, 0) / MINUTE_NS;
+    b->level = MIN(b->level, per_minute);
+    b->at_ns = per_minute > 0 ? now : 0; /* a limit that is new begins with a full bucket */
+}
+
+static void refill_both(struct tenant *t, int64_t now) {
+    refill(&t->requests, t->conf.requests_per_minute, now);
+    refill(&t->tokens, (double)t->conf.tokens_per_minute, now);
+}
+
+/* Time until bucket @b holds @level. */
+static double wait_ms(const struct bucket *b, double level, double per_minute) {
+    return MAX(level - b->level, 0) / per_minute * 60e3;
+}
+
+static int refuse(struct tenant *t, const char *what, double limit, double ms, uint32_t *retry_ms,
+                  struct err *err) {
+    t->n_limited++;
+    *retry_ms = (uint32_t)MIN(MAX(ms, RETRY_MIN_MS), RETRY_MAX_MS);
+    return err_set_code(err, 429, "rate_limit_exceeded", NULL,
+                        "Rate limit reached for %s per minute: the limit is %.0f. Please try again "
+                        "in %.1fs.",
+                        what, limit, *retry_ms / 1000.0);
+}
+
+int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *retry_ms,
+                   struct err *err) {
+    double rpm = t->conf.requests_per_minute, tpm = (double)t->conf.tokens_per_minute;
+    double need = MIN((double)n_tokens, tpm);
+
+    refill_both(t, now);
+    if (rpm > 0 && t->requests.level < 1)
+        return refuse(t, "requests", rpm, wait_ms(&t->requests, 1, rpm), retry_ms, err);
+    if (tpm > 0 && t->tokens.level < need)
+        return refuse(t, "tokens", tpm, wait_ms(&t->tokens, need, tpm), retry_ms, err);
+    t->requests.level -= 1;
+    t->n_requests++;
+    return 0;
+}
+
+uint32_t tenant_expects(const struct tenant *t, uint32_t max_new) {
+    return (uint32_t)MIN(2 * t->mean_output, (double)max_new);
+}
+
+void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
+                 int64_t now) {
+    refill_both(t, now);
+    *c = (struct charge){.tenant = t, .reserved = n_tokens, .context = n_context};
+    t->tokens.level -= (double)n_tokens;
+    t->n_reserved += n_tokens;
+}
+
+void charge_run(struct charge *c) {
+    if (!c->tenant || c->runs)
+        return;
+    c->runs = true;
+    c->tenant->n_running++;
+    c->tenant->n_context += c->context;
+}
+
+static void stop(struct charge *c) {
+    if (!c->runs)
+        return;
+    c->runs = false;
+    c->tenant->n_running--;
+    c->tenant->n_context -= c->context;
+}
+
+/* Gives the whole charge back, less @n_used tokens. */
+static void give_back(struct charge *c, uint64_t n_used, int64_t now) {
+    struct tenant *t = c->tenant;
+
+    if (!t)
+        return;
+    stop(c);
+    refill_both(t, now);
+    t->tokens.level += (double)c->reserved - (double)n_used;
+    t->tokens.level = MIN(t->tokens.level, (double)t->conf.tokens_per_minute);
+    t->n_reserved -= c->reserved;
+    *c = (struct charge){0};
+}
+
+void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint32_t n_output,
+                   int64_t now) {
+    struct tenant *t = c->tenant;
+
+    if (!t)
+        return;
+    t->n_prompt_tokens += n_prompt;
+    t->n_cached_tokens += n_cached;
+    t->n_output_tokens += n_output;
+    if (n_output > 0)
+        t->mean_output = t->mean_output * MEAN_MEMORY + n_output * (1 - MEAN_MEMORY);
+    give_back(c, (uint64_t)n_prompt + n_output, now);
+}
+
+void charge_deinit(struct charge *c, int64_t now) {
+    give_back(c, 0, now);
+}
+
+/* ---- headers ---- */
+
+/* As OpenAI writes times: 120ms, 7.66s, 6m0s. */
+static void put_duration(char *out, size_t size, double ms) {
+    uint64_t n = (uint64_t)(ms + 0.5);
+
+    if (n < 1000)
+        snprintf(out, size, "%llums", (unsigned long long)n);
+    else if (n < 59950)
+        snprintf(out, size, "%.3gs", (double)n / 1000);
+    else
+        snprintf(out, size, "%llum%llus", (unsigned long long)(n + 50) / 60000,
+                 (unsigned long long)(n + 50) / 1000 % 60);
+}
+
+static size_t put(enum dialect form, const char *what, const struct bucket *b, double limit,
+                  char *out, size_t size) {
+    const char *prefix = form == DIALECT_OPENAI ? "x-ratelimit" : "anthropic-ratelimit";
+    double ms = wait_ms(b, limit, limit);
+    char reset[40];
+    int n;
+
+    if (limit <= 0)
+        return 0;
+    if (form == DIALECT_OPENAI) {
+        put_duration(reset, sizeof(reset), ms);
+        n = snprintf(out, size, "%s-limit-%s: %.0f\r\n%s-remaining-%s: %.0f\r\n%s-reset-%s: %s\r\n",
+                     prefix, what, limit, prefix, what, MAX(b->level - 0.5, 0), prefix, what,
+                     reset);
+    } else {
+        time_t at = time(NULL) + (time_t)(ms / 1000 + 1);
+        struct tm tm;
+
+        strftime(reset, sizeof(reset), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
+        n = snprintf(out, size, "%s-%s-limit: %.0f\r\n%s-%s-remaining: %.0f\r\n%s-%s-reset: %s\r\n",
+                     prefix, what, limit, prefix, what, MAX(b->level - 0.5, 0), prefix, what,
+                     reset);
+    }
+    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+}
+
+size_t tenant_put_headers(struct tenant *t, enum dialect form, int64_t now, char *out,
+                          size_t size) {
+    refill_both(t, now);
+    size_t n = put(form, "requests", &t->requests, t->conf.requests_per_minute, out, size);
+
+    return n +
+           put(form, "tokens", &t->tokens, (double)t->conf.tokens_per_minute, out + n, size - n);
+}

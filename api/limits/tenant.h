@@ -1,0 +1,87 @@
+#pragma once
+
+/*
+ * tenant - for whom a request is served, what he may use and what he uses. A tenant is known by the name
+ * of an API key, by the user at the other end of a UNIX socket, or he is `default`. There is always one; who
+ * is not listed in the tenants file has what its section [default] says.
+ *
+ * Limits are enforced in the front, so that they answer at once. Requests and tokens per minute are buckets that
+ * refill steadily and hold one minute's worth. What a generation takes is a charge embedded in it: the tokens that it
+ * may need are reserved when it comes, its place and context count while it is with the worker, and what it
+ * did not use is given back when it ends, however it ends.
+ */
+
+#include "api/api.h"
+#include "api/limits/auth.h"
+#include "api/http/call.h"
+#include "base/list.h"
+
+struct http;
+
+enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES };
+
+struct bucket {
+    double level; /* may be negative: more was used than had been reserved */
+    int64_t at_ns;
+};
+
+struct tenant {
+    struct list link; /* admit.busy: has generations or waiters */
+    struct api_tenant conf;
+    uint32_t number;
+    struct bucket requests, tokens;
+    struct list waiting; /* waiter.link: first come, first served */
+    uint32_t n_running, n_queued;
+    int64_t away_ns;     /* when the last one that was sent away is expected back */
+    uint64_t n_context;  /* tokens that its running generations may come to hold */
+    uint64_t n_reserved; /* tokens of the bucket that live generations hold */
+    double mean_output;
+    uint64_t n_requests, n_limited, n_prompt_tokens, n_cached_tokens, n_output_tokens;
+};
+
+struct tenants {
+    struct tenant **list; /* [n]: a tenant is never freed or renumbered before the api is */
+    uint32_t n;
+    struct api_tenant defaults;
+};
+
+struct charge {
+    struct tenant *tenant; /* NULL: nothing was taken */
+    uint64_t reserved, context;
+    bool runs;
+};
+
+/* Tenant 0 is `default`. 0 or -ENOMEM. */
+int tenants_init(struct tenants *ts);
+void tenants_deinit(struct tenants *ts);
+/* Takes over what the file says. On -ENOMEM nothing has changed. */
+int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
+/* The tenant to whom API key @name belongs; one who was not heard of before is made. NULL: no memory. */
+struct tenant *tenants_of_key(struct tenants *ts, const char *name);
+struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
+
+/* Who asks: 0 with c->tenant set, or -EINVAL with @err: 401. */
+int tenant_identify(struct call *c, const struct http *h, struct err *err);
+/* Under which name his prefixes are kept: that of the group, or his own. */
+void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]);
+double tenant_weight(const struct tenant *t); /* with that of his class */
+
+/* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL with @err: 429 and
+ * *retry_ms. A request that is larger than the bucket waits for it to be full. */
+int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *retry_ms,
+                   struct err *err);
+/* Output tokens to reserve where the client set no limit: its answers may be long and seldom are. */
+uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
+
+/* A zeroed charge takes @n_tokens of the bucket. */
+void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
+                 int64_t now);
+void charge_run(struct charge *c); /* it goes to the worker */
+/* It has ended and used so many tokens; the rest is given back. May come again. */
+void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint32_t n_output,
+                   int64_t now);
+void charge_deinit(struct charge *c, int64_t now); /* gives back all that is still held */
+
+/* The headers of an answer: what is left of the buckets. Bytes written, none without limits. */
+size_t tenant_put_headers(struct tenant *t, enum dialect dialect, int64_t now, char *out,
+                          size_t size);

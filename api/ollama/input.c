@@ -1,0 +1,260 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/openai/models.h"
+#include "api/ollama/ollama.h"
+#include "api/private.h"
+#include "api/generation/request.h"
+
+/*
+ * Ollama's defaults for sampling are its own, and its clients were written with them: temperature 0.8, top_k 40,
+ * top_p 0.9. `num_ctx` is not needed, since every request has the whole context; what is longer is refused, not cut.
+ */
+
+struct input {
+    const struct api *a;
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *root;
+    struct err *err;
+};
+
+static int refuse(struct input *in, const char *field, const char *must) {
+    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s", field, must);
+}
+
+static int put(struct input *in, const char *key, yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(in->doc, in->root, key, v) ? 0 : -ENOMEM;
+}
+
+static yyjson_mut_val *copy(struct input *in, yyjson_val *v) {
+    return yyjson_val_mut_copy(in->doc, v);
+}
+
+static yyjson_val *given(yyjson_val *o, const char *key) {
+    yyjson_val *v = yyjson_obj_get(o, key);
+
+    return yyjson_is_null(v) ? NULL : v;
+}
+
+bool ollama_is_served(const struct api *a, const char *name) {
+    static const char latest[] = ":latest";
+    size_t n = strlen(name), tag = sizeof(latest) - 1;
+
+    return models_is_served(a, name, n) ||
+           (n > tag && strcmp(name + n - tag, latest) == 0 && models_is_served(a, name, n - tag));
+}
+
+static int take_model(struct input *in, yyjson_val *body) {
+    yyjson_val *v = given(body, "model");
+
+    if (!yyjson_is_str(v))
+        return refuse(in, "model", "a string");
+    if (!ollama_is_served(in->a, yyjson_get_str(v)))
+        return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
+                            yyjson_get_str(v));
+    return 0;
+}
+
+/* ---- options ---- */
+
+static int take_options(struct input *in, yyjson_val *options) {
+    static const struct {
+        const char *theirs, *ours;
+        double def; /* 0: none */
+    } rows[] = {
+        {"temperature", "temperature", 0.8},
+        {"top_k", "top_k", 40},
+        {"top_p", "top_p", 0.9},
+        {"min_p", "min_p", 0},
+        {"seed", "seed", 0},
+        {"stop", "stop", 0},
+        {"repeat_penalty", "repetition_penalty", 0},
+        {"presence_penalty", "presence_penalty", 0},
+        {"frequency_penalty", "frequency_penalty", 0},
+        {"typical_p", "typical_p", 0},
+        {"mirostat", "mirostat", 0},
+    };
+    yyjson_val *n = given(options, "num_predict");
+    int r = 0;
+
+    if (options && !yyjson_is_obj(options))
+        return refuse(in, "options", "an object");
+    if (n && !yyjson_is_int(n))
+        return refuse(in, "num_predict", "an integer");
+    for (size_t i = 0; i < ARRAY_SIZE(rows) && r == 0; i++) {
+        yyjson_val *v = given(options, rows[i].theirs);
+
+        if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
+            v = NULL; /* no stop strings */
+        if (v || rows[i].def != 0)
+            r = put(in, rows[i].ours, v ? copy(in, v) : yyjson_mut_real(in->doc, rows[i].def));
+    }
+    if (r == 0 && n && yyjson_get_sint(n) > 0)
+        r = put(in, "max_tokens", copy(in, n));
+    return r;
+}
+
+/* "json", or a schema. */
+static int take_format(struct input *in, yyjson_val *v) {
+    yyjson_mut_val *o = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
+    bool json = yyjson_equals_str(v, "json");
+
+    if (!v || (yyjson_is_str(v) && yyjson_get_len(v) == 0))
+        return 0;
+    if (!json && !yyjson_is_obj(v))
+        return refuse(in, "format", "\"json\" or a JSON schema");
+    if (!yyjson_mut_obj_add_str(in->doc, o, "type", json ? "json_object" : "json_schema") ||
+        (!json && (!yyjson_mut_obj_add_val(in->doc, inner, "schema", copy(in, v)) ||
+                   !yyjson_mut_obj_add_val(in->doc, o, "json_schema", inner))))
+        return -ENOMEM;
+    return put(in, "response_format", o);
+}
+
+/* true, false, or how much. */
+static int take_think(struct input *in, yyjson_val *v) {
+    if (!v)
+        return 0;
+    if (!yyjson_is_bool(v) && !yyjson_is_str(v))
+        return refuse(in, "think", "a boolean, \"low\", \"medium\" or \"high\"");
+    return put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
+}
+
+static int take_common(struct input *in, yyjson_val *body) {
+    yyjson_val *stream = given(body, "stream");
+    int r = take_model(in, body);
+
+    if (r == 0 && stream && !yyjson_is_bool(stream))
+        return refuse(in, "stream", "a boolean");
+    if (r == 0)
+        r = put(in, "stream", yyjson_mut_bool(in->doc, !stream || yyjson_get_bool(stream)));
+    if (r == 0)
+        r = take_options(in, given(body, "options"));
+    if (r == 0)
+        r = take_format(in, given(body, "format"));
+    return r;
+}
+
+/* ---- messages ---- */
+
+static int refuse_images(struct input *in, yyjson_val *o) {
+    return yyjson_arr_size(yyjson_obj_get(o, "images"))
+               ? err_set_code(in->err, 400, "unsupported_parameter", "images",
+                              "this model cannot see images")
+               : 0;
+}
+
+static int add_message(struct input *in, yyjson_val *m, yyjson_mut_val *list) {
+    static const char *const keys[][2] = {
+        {"role", "role"},
+        {"content", "content"},
+        {"thinking", "reasoning_content"},
+        {"tool_calls", "tool_calls"},
+        {"tool_name", "name"},
+        {"tool_call_id", "tool_call_id"},
+    };
+    yyjson_mut_val *to = yyjson_mut_arr_add_obj(in->doc, list);
+    int r = refuse_images(in, m);
+
+    if (!yyjson_is_obj(m))
+        return refuse(in, "messages", "an array of objects");
+    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
+        yyjson_val *v = given(m, keys[i][0]);
+
+        if (v && !yyjson_mut_obj_add_val(in->doc, to, keys[i][1], copy(in, v)))
+            r = -ENOMEM;
+    }
+    if (r == 0 && !given(m, "content") && !yyjson_mut_obj_add_str(in->doc, to, "content", ""))
+        r = -ENOMEM;
+    return r;
+}
+
+static int chat(struct input *in, yyjson_val *body, bool *load) {
+    yyjson_val *messages = given(body, "messages"), *tools = given(body, "tools"), *m;
+    yyjson_mut_val *list = yyjson_mut_arr(in->doc);
+    size_t i, n;
+    int r = take_think(in, given(body, "think"));
+
+    if (messages && !yyjson_is_arr(messages))
+        return refuse(in, "messages", "an array");
+    *load = yyjson_arr_size(messages) == 0;
+    yyjson_arr_foreach(messages, i, n, m) {
+        if (r == 0)
+            r = add_message(in, m, list);
+    }
+    if (r == 0)
+        r = put(in, "messages", list);
+    if (r == 0 && yyjson_arr_size(tools))
+        r = put(in, "tools", copy(in, tools));
+    return r;
+}
+
+static int prompt_messages(struct input *in, yyjson_val *prompt, yyjson_val *system) {
+    yyjson_mut_val *list = yyjson_mut_arr(in->doc), *m;
+
+    for (int i = 0; i < 2; i++) {
+        yyjson_val *text = i ? prompt : system;
+
+        if (!text)
+            continue;
+        if (!(m = yyjson_mut_arr_add_obj(in->doc, list)) ||
+            !yyjson_mut_obj_add_str(in->doc, m, "role", i ? "user" : "system") ||
+            !yyjson_mut_obj_add_val(in->doc, m, "content", copy(in, text)))
+            return -ENOMEM;
+    }
+    return put(in, "messages", list);
+}
+
+/* Through the chat template, unless that is not wanted, or cannot be: with a suffix, or without a template. */
+static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) {
+    static const char *const strings[] = {"prompt", "suffix", "system", "template"};
+    yyjson_val *v[ARRAY_SIZE(strings)];
+    int r = refuse_images(in, body);
+
+    for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
+        v[i] = given(body, strings[i]);
+        if (r == 0 && v[i] && !yyjson_is_str(v[i]))
+            r = refuse(in, strings[i], "a string");
+    }
+    if (r == 0 && yyjson_get_len(v[3]))
+        r = err_set_code(in->err, 400, "unsupported_parameter", "template",
+                         "template is not supported here");
+    if (r < 0)
+        return r;
+    *load = yyjson_get_len(v[0]) == 0 && yyjson_get_len(v[1]) == 0;
+    *text = *load || yyjson_get_bool(given(body, "raw")) || yyjson_get_len(v[1]) ||
+            !in->a->model->template;
+    if (!*text) {
+        r = prompt_messages(in, v[0], yyjson_get_len(v[2]) ? v[2] : NULL);
+        return r < 0 ? r : take_think(in, given(body, "think"));
+    }
+    if (v[0])
+        r = put(in, "prompt", copy(in, v[0]));
+    if (r == 0 && yyjson_get_len(v[1]))
+        r = put(in, "suffix", copy(in, v[1]));
+    return r;
+}
+
+int ollama_translate(const struct api *a, yyjson_doc *body, bool is_generate, yyjson_doc **out,
+                     bool *text, bool *load, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    struct input in = {.a = a, .doc = doc, .root = yyjson_mut_obj(doc), .err = err};
+    yyjson_val *root = yyjson_doc_get_root(body);
+    int r = in.root ? take_common(&in, root) : -ENOMEM;
+
+    *text = *load = false;
+    if (r == 0)
+        r = is_generate ? generate(&in, root, text, load) : chat(&in, root, load);
+    if (r == 0 && *load) { /* nothing will come of it */
+        *text = true;
+        yyjson_mut_obj_remove_key(in.root, "messages");
+        yyjson_mut_obj_remove_key(in.root, "prompt");
+        r = put(&in, "prompt", yyjson_mut_str(doc, "a"));
+    }
+    if (r == 0) {
+        yyjson_mut_doc_set_root(doc, in.root);
+        *out = yyjson_mut_doc_imut_copy(doc, NULL);
+        r = *out ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    return r;
+}

@@ -1,0 +1,209 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/http/call.h"
+#include "api/http/conn.h"
+#include "api/ollama/ollama.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+#include "api/http/siphash.h"
+
+/*
+ * What Ollama's clients ask about models. They look at the version before they use what is newer, so the one
+ * that is told is that of the API which is spoken here.
+ */
+
+#define API_VERSION "0.12.6"
+
+static void put_details(struct json *j, const struct api_model *m) {
+    json_key(j, "details");
+    json_open(j, '{');
+    json_put_string(j, "parent_model", "");
+    json_put_string(j, "format", "gguf");
+    json_put_string(j, "family", m->arch ? m->arch : "");
+    json_key(j, "families");
+    json_open(j, '[');
+    if (m->arch)
+        json_cstring(j, m->arch);
+    json_close(j, ']');
+    json_put_string(j, "parameter_size", "");
+    json_put_string(j, "quantization_level", "");
+    json_close(j, '}');
+}
+
+/* Clients cut it short and compare it: it stands for the name and the size of the file, whose bytes are
+ * never hashed. */
+static void put_digest(struct json *j, const struct api_model *m) {
+    char hex[65];
+
+    for (uint64_t i = 0; i < 4; i++)
+        snprintf(hex + i * 16, 17, "%016llx",
+                 (unsigned long long)siphash((uint64_t[]){i, m->n_bytes}, m->id, strlen(m->id)));
+    json_put_string(j, "digest", hex);
+}
+
+static void put_time(struct json *j, const char *key, time_t t) {
+    char text[32];
+    struct tm tm;
+
+    strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
+    json_put_string(j, key, text);
+}
+
+/* Nothing is unloaded: it stays until far in the future. */
+static void put_model(struct json *j, const struct api *a, bool running) {
+    const struct api_model *m = a->model;
+
+    json_open(j, '{');
+    json_put_string(j, "name", m->id);
+    json_put_string(j, "model", m->id);
+    json_put_int(j, "size", (int64_t)m->n_bytes);
+    put_digest(j, m);
+    put_details(j, m);
+    if (running) {
+        put_time(j, "expires_at", 4102444800); /* 2100-01-01 */
+        json_put_int(j, "size_vram", (int64_t)m->n_bytes);
+        json_put_int(j, "context_length", m->max_context);
+    } else {
+        put_time(j, "modified_at", m->created_unix);
+    }
+    json_close(j, '}');
+}
+
+static void list(struct call *c, bool running) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    struct json j;
+
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_key(&j, "models");
+    json_open(&j, '[');
+    if (!running || c->api->worker_up)
+        put_model(&j, c->api, running);
+    json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(c, 200, &b, j.error);
+}
+
+void ollama_tags_serve(struct call *c, struct http *h) {
+    (void)h;
+    list(c, false);
+}
+
+void ollama_ps_serve(struct call *c, struct http *h) {
+    (void)h;
+    list(c, true);
+}
+
+void ollama_version_serve(struct call *c, struct http *h) {
+    static const char text[] = "{\"version\":\"" API_VERSION "\"}";
+
+    (void)h;
+    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+}
+
+/* The body names the served model: 0, or an error. */
+static int check_name(struct call *c, struct err *err) {
+    CLEANUP(buf_deinit) struct buf body = {0};
+    yyjson_doc *doc = NULL;
+    size_t charged = conn_take_body(c->conn, &body);
+    int r = json_read(&doc, body.data ? body.data : "", body.len, err);
+
+    c->api->body_bytes -= charged;
+    if (r < 0)
+        return r;
+    yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");
+
+    if (!yyjson_is_str(name))
+        name = yyjson_obj_get(root, "name"); /* as it was called once */
+    if (!yyjson_is_str(name))
+        r = err_set_code(err, 400, "invalid_value", "model", "model is required");
+    else if (!ollama_is_served(c->api, yyjson_get_str(name)))
+        r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
+                         yyjson_get_str(name));
+    yyjson_doc_free(doc);
+    return r;
+}
+
+static void put_number(struct json *j, const char *arch, const char *what, uint64_t v) {
+    char key[128];
+
+    snprintf(key, sizeof(key), "%s.%s", arch, what);
+    json_key(j, key);
+    if (v)
+        json_uint(j, v);
+    else
+        json_null(j);
+}
+
+static void put_info(struct json *j, const struct api_model *m) {
+    const char *arch = m->arch ? m->arch : "unknown";
+
+    json_key(j, "model_info");
+    json_open(j, '{');
+    json_put_string(j, "general.architecture", arch);
+    json_put_string(j, "general.basename", m->id);
+    put_number(j, arch, "context_length", m->max_context);
+    put_number(j, arch, "embedding_length", m->n_embd);
+    put_number(j, arch, "vocab_size", m->n_vocab);
+    json_close(j, '}');
+}
+
+static void put_capabilities(struct json *j, const struct api *a) {
+    json_key(j, "capabilities");
+    json_open(j, '[');
+    json_cstring(j, "completion");
+    if (a->model->template)
+        json_cstring(j, "tools");
+    if (a->family.reasons)
+        json_cstring(j, "thinking");
+    if (a->fim.prefix >= 0)
+        json_cstring(j, "insert");
+    json_close(j, ']');
+}
+
+void ollama_show_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
+    const struct api_model *m = c->api->model;
+    struct err err = {0};
+    struct json j;
+    int r = check_name(c, &err);
+
+    (void)h;
+    if (r < 0) {
+        if (err.status)
+            respond_error(c, &err);
+        else
+            respond_errno(c, r);
+        return;
+    }
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "license", "");
+    json_put_string(&j, "modelfile", "");
+    json_put_string(&j, "parameters", "");
+    json_key(&j, "template");
+    json_string(&j, m->template_source ? m->template_source : "", m->template_len);
+    put_details(&j, m);
+    put_info(&j, m);
+    put_capabilities(&j, c->api);
+    put_time(&j, "modified_at", m->created_unix);
+    json_close(&j, '}');
+    respond_buf(c, 200, &b, j.error);
+}
+
+/* The served model is here already; there is no other. */
+void ollama_pull_serve(struct call *c, struct http *h) {
+    static const char text[] = "{\"status\":\"success\"}\n";
+    struct err err = {0};
+    int r = check_name(c, &err);
+
+    (void)h;
+    if (r == 0)
+        respond(c, 200, RESPOND_LINES, text, sizeof(text) - 1);
+    else if (err.status)
+        respond_error(c, &err);
+    else
+        respond_errno(c, r);
+}

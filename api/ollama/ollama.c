@@ -1,0 +1,251 @@
+#include "api/ollama/ollama.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/generation/answer.h"
+#include "api/http/conn.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+
+/*
+ * An answer is one object, or a line of JSON for each piece and a last one with `done` and the figures. Reasoning
+ * has a member of its own. A call is told when it is complete, since its arguments are an object here; one
+ * that breaks off is not told. There is nothing that could be said in silence without being taken for an answer.
+ */
+
+void ollama_put_head(struct json *j, const struct api *a) {
+    char text[48];
+    struct timespec now;
+    struct tm tm;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &tm));
+    snprintf(text + n, sizeof(text) - n, ".%09ldZ", now.tv_nsec);
+    json_put_string(j, "model", a->model->id);
+    json_put_string(j, "created_at", text);
+}
+
+static bool is_chat(const struct answer *a) {
+    return a->form->kind == REQUEST_OLLAMA;
+}
+
+static void put_text(struct json *j, const char *key, const char *text, size_t len) {
+    json_key(j, key);
+    json_string(j, text, len);
+}
+
+/* {"message": {..., or "response": ...: with content and reasoning; a message is left open. */
+static void open_message(struct json *j, const struct answer *a, const char *text, size_t len,
+                         const char *thinking, size_t n_thinking) {
+    if (is_chat(a)) {
+        json_key(j, "message");
+        json_open(j, '{');
+        json_put_string(j, "role", "assistant");
+    }
+    put_text(j, is_chat(a) ? "content" : "response", text, len);
+    if (n_thinking)
+        put_text(j, "thinking", thinking, n_thinking);
+}
+
+static void put_call(struct json *j, const struct split *s, uint32_t i) {
+    const struct split_call *c = &s->calls[i];
+
+    json_open(j, '{');
+    json_put_string(j, "id", c->id);
+    json_key(j, "function");
+    json_open(j, '{');
+    json_put_int(j, "index", i);
+    json_put_string(j, "name", c->name);
+    json_key(j, "arguments");
+    json_raw(j, s->text[SPLIT_CALL].data + c->begin, c->end - c->begin);
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+static int64_t between(int64_t from, int64_t to) {
+    return from && to > from ? to - from : 0;
+}
+
+/* The members of the last line. */
+static void put_figures(struct json *j, const struct answer *a) {
+    const struct gen *g = a->choices[0].gen;
+    struct answer_usage u = answer_usage(a);
+    int64_t from = a->call->started_ns;
+
+    json_key(j, "done");
+    json_bool(j, true);
+    json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
+    json_put_int(j, "total_duration", between(from, clock_now(a->call->api->clock)));
+    json_put_int(j, "load_duration", between(from, g->first_step_ns));
+    json_put_int(j, "prompt_eval_count", u.prompt);
+    json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));
+    json_put_int(j, "eval_count", u.output);
+    json_put_int(j, "eval_duration", between(g->first_token_ns, g->last_token_ns));
+}
+
+static void put_calls(struct json *j, const struct split *s) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_calls; i++) {
+        if (!s->calls[i].complete)
+            continue;
+        if (n++ == 0) {
+            json_key(j, "tool_calls");
+            json_open(j, '[');
+        }
+        put_call(j, s, i);
+    }
+    if (n)
+        json_close(j, ']');
+}
+
+/* Only the model was asked for: it is there. */
+static void put_loaded(struct json *j, const struct answer *a) {
+    open_message(j, a, "", 0, "", 0);
+    if (is_chat(a))
+        json_close(j, '}');
+    json_put_string(j, "done_reason", "load");
+    json_key(j, "done");
+    json_bool(j, true);
+}
+
+static void put_whole(struct json *j, const struct answer *a) {
+    const struct split *s = a->n_choices ? a->choices[0].gen->split : NULL;
+
+    json_open(j, '{');
+    ollama_put_head(j, a->call->api);
+    if (!s) {
+        put_loaded(j, a);
+        json_close(j, '}');
+        return;
+    }
+    const struct buf *text = &s->text[SPLIT_CONTENT], *thinking = &s->text[SPLIT_REASONING];
+    open_message(j, a, text->data ? text->data : "", text->len, thinking->data, thinking->len);
+    if (is_chat(a)) {
+        put_calls(j, s);
+        json_close(j, '}');
+    }
+    put_figures(j, a);
+    json_close(j, '}');
+}
+
+/* ---- lines ---- */
+
+struct line {
+    struct buf b;
+    struct json j;
+};
+
+static struct json *begin(struct line *l, const struct answer *a) {
+    memset(l, 0, sizeof(*l));
+    buf_init(&l->b, API_SEND_MAX);
+    json_begin(&l->j, &l->b);
+    json_open(&l->j, '{');
+    ollama_put_head(&l->j, a->call->api);
+    return &l->j;
+}
+
+static void emit(struct answer *a, struct line *l) {
+    json_close(&l->j, '}');
+    if (l->j.error < 0)
+        conn_break(a->call->conn);
+    else
+        respond_event(a->call, l->b.data, l->b.len);
+    buf_deinit(&l->b);
+}
+
+static void put_not_done(struct json *j) {
+    json_key(j, "done");
+    json_bool(j, false);
+}
+
+/* The call that has been coming, if it is complete. */
+static void send_call(struct answer *a) {
+    const struct split *s = a->choices[0].gen->split;
+    struct line l;
+
+    if (!a->block.open)
+        return;
+    a->block.open = false;
+    if (!is_chat(a) || !s->calls[a->block.n].complete)
+        return;
+    struct json *j = begin(&l, a);
+    open_message(j, a, "", 0, "", 0);
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    put_call(j, s, a->block.n);
+    json_close(j, ']');
+    json_close(j, '}');
+    put_not_done(j);
+    emit(a, &l);
+}
+
+static void send_begin(struct answer *a) {
+    (void)a;
+}
+
+static void send_piece(struct answer *a, const struct piece *p) {
+    const struct split_piece *part = p->part;
+    struct line l;
+
+    if (!part)
+        return; /* the end: send_end() */
+    if (part->kind == SPLIT_CALL) {
+        if (part->begins) {
+            send_call(a);
+            a->block.open = true;
+            a->block.n = part->call;
+        }
+        return;
+    }
+    send_call(a);
+    if (!part->len)
+        return;
+    bool thinking = part->kind == SPLIT_REASONING;
+    struct json *j = begin(&l, a);
+    open_message(j, a, part->text, thinking ? 0 : part->len, part->text, thinking ? part->len : 0);
+    if (is_chat(a))
+        json_close(j, '}');
+    put_not_done(j);
+    emit(a, &l);
+}
+
+static void send_end(struct answer *a) {
+    struct line l;
+
+    send_call(a);
+    struct json *j = begin(&l, a);
+    open_message(j, a, "", 0, "", 0);
+    if (is_chat(a))
+        json_close(j, '}');
+    put_figures(j, a);
+    emit(a, &l);
+}
+
+static void say_nothing(struct answer *a) {
+    (void)a;
+}
+
+static const struct answer_events events = {
+    .begin = send_begin,
+    .piece = send_piece,
+    .end = send_end,
+    .whole = put_whole,
+    .alive = say_nothing,
+};
+
+static const struct answer_form chat_form = {
+    .kind = REQUEST_OLLAMA, .id_prefix = "", .events = &events};
+static const struct answer_form generate_form = {
+    .kind = REQUEST_OLLAMA_GENERATE, .id_prefix = "", .events = &events};
+
+void ollama_chat_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &chat_form);
+}
+
+void ollama_generate_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &generate_form);
+}

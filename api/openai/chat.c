@@ -1,0 +1,220 @@
+#include <string.h>
+#include "api/generation/answer.h"
+
+/* Two names for the same: clients read one or the other. */
+static void put_reasoning(struct json *j, const char *text, size_t len) {
+    json_key(j, "reasoning_content");
+    json_string(j, text, len);
+    json_key(j, "reasoning");
+    json_string(j, text, len);
+}
+
+/* The members of a call before its arguments; "function" or "custom" is left open. */
+static void open_function(struct json *j, const struct split_call *c, bool custom) {
+    json_put_string(j, "id", c->id);
+    json_put_string(j, "type", custom ? "custom" : "function");
+    json_key(j, custom ? "custom" : "function");
+    json_open(j, '{');
+    json_put_string(j, "name", c->name);
+}
+
+/* What is new of the text for a custom tool; what is no such text is told as it came. */
+static void put_input_delta(struct json *j, struct custom_text *t, const char *args,
+                            const struct split_piece *part) {
+    size_t known = part->len ? (size_t)(part->text - args) + part->len : 0;
+
+    if (custom_read(t, args, known) < 0) {
+        j->error = -ENOMEM;
+        return;
+    }
+    json_key(j, "input");
+    if (custom_is_other(t))
+        json_string(j, part->text, part->len);
+    else
+        json_string(j, t->text.len ? t->text.data + t->n_sent : "", t->text.len - t->n_sent);
+    t->n_sent = t->text.len;
+}
+
+/* The first delta of a call says what it is, the others bring its arguments. */
+static void put_call_delta(struct json *j, const struct answer *a, const struct piece *p) {
+    const struct split_piece *part = p->part;
+    const struct split *s = p->choice->gen->split;
+    const struct split_call *c = &s->calls[part->call];
+    bool custom = custom_is(&a->work.r, c->name);
+
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    json_open(j, '{');
+    json_put_int(j, "index", part->call);
+    if (part->begins) {
+        struct buf text = p->choice->custom.text;
+
+        buf_clear(&text);
+        p->choice->custom = (struct custom_text){.text = text};
+        open_function(j, c, custom);
+    } else {
+        json_key(j, custom ? "custom" : "function");
+        json_open(j, '{');
+    }
+    if (custom) {
+        put_input_delta(j, &p->choice->custom, s->text[SPLIT_CALL].data + c->begin, part);
+    } else {
+        json_key(j, "arguments");
+        json_string(j, part->text, part->len);
+    }
+    json_close(j, '}');
+    json_close(j, '}');
+    json_close(j, ']');
+}
+
+static void put_delta(struct json *j, const struct answer *a, const struct piece *p) {
+    json_key(j, "delta");
+    json_open(j, '{');
+    if (p->part->kind == SPLIT_CALL) {
+        put_call_delta(j, a, p);
+    } else if (p->part->kind == SPLIT_REASONING) {
+        if (!a->work.r.no_reasoning)
+            put_reasoning(j, p->text, p->len);
+    } else {
+        json_key(j, "content");
+        json_string(j, p->text, p->len);
+    }
+    json_close(j, '}');
+}
+
+static void put_input(struct json *j, const char *args, size_t len) {
+    struct custom_text t = {.text = {.max = UINT32_MAX}};
+
+    json_key(j, "input");
+    if (custom_read(&t, args, len) < 0)
+        j->error = -ENOMEM;
+    else if (custom_is_other(&t))
+        json_string(j, args, len);
+    else
+        json_string(j, t.text.data ? t.text.data : "", t.text.len);
+    buf_deinit(&t.text);
+}
+
+static void put_calls(struct json *j, const struct answer *a, const struct split *s) {
+    json_key(j, "tool_calls");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < s->n_calls; i++) {
+        const struct split_call *c = &s->calls[i];
+        const char *all = s->text[SPLIT_CALL].data, *args = all ? all + c->begin : "";
+        bool custom = custom_is(&a->work.r, c->name);
+
+        json_open(j, '{');
+        open_function(j, c, custom);
+        if (custom) {
+            put_input(j, args, c->end - c->begin);
+        } else {
+            json_key(j, "arguments");
+            json_string(j, args, c->end - c->begin);
+        }
+        json_close(j, '}');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_message(struct json *j, const struct answer *a, const struct split *s) {
+    const struct buf *content = &s->text[SPLIT_CONTENT], *reasoning = &s->text[SPLIT_REASONING];
+
+    json_key(j, "message");
+    json_open(j, '{');
+    json_put_string(j, "role", "assistant");
+    json_key(j, "content");
+    if (s->n_calls && !content->len)
+        json_null(j);
+    else
+        json_string(j, content->data ? content->data : "", content->len);
+    if (reasoning->len && !a->work.r.no_reasoning)
+        put_reasoning(j, reasoning->data, reasoning->len);
+    if (s->n_calls)
+        put_calls(j, a, s);
+    json_put_string(j, "refusal", NULL);
+    json_close(j, '}');
+}
+
+static void put_content(struct json *j, const struct answer *a, const struct piece *p,
+                        bool stream) {
+    if (p->part) {
+        put_delta(j, a, p);
+        return;
+    }
+    if (!stream && p->choice->gen->split) {
+        put_message(j, a, p->choice->gen->split);
+        return;
+    }
+    json_key(j, stream ? "delta" : "message");
+    json_open(j, '{');
+    if (p->first)
+        json_put_string(j, "role", "assistant");
+    if (p->first || p->len) {
+        json_key(j, "content");
+        json_string(j, p->text, p->len);
+    }
+    if (!stream)
+        json_put_string(j, "refusal", NULL);
+    json_close(j, '}');
+}
+
+/* {"token":..,"logprob":..,"bytes":[..]}, left open for more. */
+static void open_token(struct json *j, const struct answer *a, int32_t id, double logprob) {
+    size_t len;
+    const char *text = answer_token(a, id, &len);
+
+    json_open(j, '{');
+    json_key(j, "token");
+    json_string(j, text, len);
+    json_key(j, "logprob");
+    json_double(j, logprob);
+    json_key(j, "bytes");
+    json_open(j, '[');
+    for (size_t i = 0; i < len; i++)
+        json_int(j, (unsigned char)text[i]);
+    json_close(j, ']');
+}
+
+static void put_logprobs(struct json *j, const struct answer *a, const struct piece *p) {
+    const struct gen *g = p->choice->gen;
+
+    json_open(j, '{');
+    json_key(j, "content");
+    json_open(j, '[');
+    for (uint32_t i = p->from; i < p->to; i++) {
+        if (!gen_is_text(g, i))
+            continue;
+        open_token(j, a, g->tokens[g->n_prompt + i], g->logprobs[i]);
+        json_key(j, "top_logprobs");
+        json_open(j, '[');
+        for (uint32_t k = 0; k < g->m.n_top; k++) {
+            const struct event_top *t = &g->top[i * g->m.n_top + k];
+
+            if (t->token < 0)
+                continue;
+            open_token(j, a, t->token, t->logprob);
+            json_close(j, '}');
+        }
+        json_close(j, ']');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_put_string(j, "refusal", NULL);
+    json_close(j, '}');
+}
+
+static const struct answer_form form = {
+    .kind = REQUEST_CHAT,
+    .id_prefix = "chatcmpl-",
+    .object = "chat.completion",
+    .chunk_object = "chat.completion.chunk",
+    .has_role = true,
+    .content = put_content,
+    .logprobs = put_logprobs,
+};
+
+void chat_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &form);
+}

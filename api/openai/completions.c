@@ -1,0 +1,149 @@
+#include <errno.h>
+#include <string.h>
+#include "api/generation/answer.h"
+#include "api/private.h"
+
+#define DEFAULT_TOKENS 16 /* OpenAI's */
+
+static void put_content(struct json *j, const struct answer *a, const struct piece *p,
+                        bool stream) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    const struct echo *e = p->first ? p->choice->echo : NULL;
+
+    (void)a;
+    (void)stream;
+    json_key(j, "text");
+    if (!e) {
+        json_string(j, p->text, p->len);
+        return;
+    }
+    if (buf_add(&b, e->text.data, e->text.len) < 0 || buf_add(&b, p->text, p->len) < 0)
+        j->error = -ENOMEM;
+    else
+        json_string(j, b.data ? b.data : "", b.len);
+}
+
+/* The lists of logprobs, over the tokens of the prompt when it is echoed and those of the piece. */
+struct span {
+    const struct gen *g;
+    const struct echo *echo; /* NULL: not here */
+    uint32_t from, to;
+};
+
+static void put_tokens(struct json *j, const struct answer *a, const struct span *s) {
+    size_t len;
+    const char *text;
+
+    json_open(j, '[');
+    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+        text = answer_token(a, s->g->tokens[i], &len);
+        json_string(j, text, len);
+    }
+    for (uint32_t i = s->from; i < s->to; i++) {
+        text = answer_token(a, s->g->tokens[s->g->n_prompt + i], &len);
+        if (gen_is_text(s->g, i))
+            json_string(j, text, len);
+    }
+    json_close(j, ']');
+}
+
+/* Nothing precedes the first token of a prompt, so it has no probability. */
+static void put_values(struct json *j, const struct span *s) {
+    json_open(j, '[');
+    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+        if (i == 0 || !s->g->prompt_lp)
+            json_null(j);
+        else
+            json_double(j, (double)s->g->prompt_lp[i - 1]);
+    }
+    for (uint32_t i = s->from; i < s->to; i++)
+        if (gen_is_text(s->g, i))
+            json_double(j, (double)s->g->logprobs[i]);
+    json_close(j, ']');
+}
+
+static void put_top(struct json *j, const struct answer *a, const struct event_top *t, uint32_t n) {
+    json_open(j, '{');
+    for (uint32_t k = 0; k < n; k++) {
+        size_t len;
+        const char *text = answer_token(a, t[k].token, &len);
+
+        if (t[k].token < 0)
+            continue;
+        json_string(j, text, len);
+        json_colon(j);
+        json_double(j, (double)t[k].logprob);
+    }
+    json_close(j, '}');
+}
+
+static void put_tops(struct json *j, const struct answer *a, const struct span *s) {
+    const struct submit *m = &s->g->m;
+
+    json_open(j, '[');
+    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+        if (i == 0 || !s->g->prompt_lp)
+            json_null(j);
+        else
+            put_top(j, a, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top);
+    }
+    for (uint32_t i = s->from; i < s->to; i++)
+        if (gen_is_text(s->g, i))
+            put_top(j, a, &s->g->top[(size_t)i * m->n_top], m->n_top);
+    json_close(j, ']');
+}
+
+/* Characters before each token, from the beginning of the text. */
+static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
+    const struct gen *g = s->g;
+    uint64_t before = 0;
+
+    json_open(j, '[');
+    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+        uint32_t at = i ? s->echo->end[i - 1] : 0;
+
+        json_uint(j, before);
+        before += answer_chars(s->echo->text.data + at, s->echo->end[i] - at);
+    }
+    for (uint32_t i = s->from; i < s->to; i++) {
+        uint32_t at = i ? g->text_end[i - 1] : 0;
+
+        if (gen_is_text(g, i))
+            json_uint(j, chars);
+        chars += answer_chars(g->text.data + at, g->text_end[i] - at);
+    }
+    json_close(j, ']');
+}
+
+static void put_logprobs(struct json *j, const struct answer *a, const struct piece *p) {
+    struct span s = {p->choice->gen, p->first ? p->choice->echo : NULL, p->from, p->to};
+
+    json_open(j, '{');
+    json_key(j, "tokens");
+    put_tokens(j, a, &s);
+    json_key(j, "token_logprobs");
+    put_values(j, &s);
+    json_key(j, "top_logprobs");
+    if (s.g->m.n_top)
+        put_tops(j, a, &s);
+    else
+        json_null(j);
+    json_key(j, "text_offset");
+    put_offsets(j, &s, p->choice->n_chars);
+    json_close(j, '}');
+}
+
+static const struct answer_form form = {
+    .kind = REQUEST_COMPLETION,
+    .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .default_tokens = DEFAULT_TOKENS,
+    .content = put_content,
+    .logprobs = put_logprobs,
+};
+
+void completions_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &form);
+}

@@ -1,0 +1,114 @@
+#include <string.h>
+#include <time.h>
+#include "api/http/call.h"
+#include "api/http/json.h"
+#include "api/openai/models.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+
+static void put_model(struct json *j, const struct api *a) {
+    const struct api_model *m = a->model;
+
+    json_open(j, '{');
+    json_put_string(j, "id", m->id);
+    json_put_string(j, "object", "model");
+    json_put_int(j, "created", m->created_unix);
+    json_put_string(j, "owned_by", a->opts.owned_by ? a->opts.owned_by : "weft");
+    json_put_string(j, "root", m->id);
+    json_put_string(j, "parent", NULL);
+    json_key(j, "max_model_len");
+    if (m->max_context)
+        json_uint(j, m->max_context);
+    else
+        json_null(j); /* not known before the worker is ready */
+    json_close(j, '}');
+}
+
+bool models_is_served(const struct api *a, const char *name, size_t len) {
+    const struct api_model *m = a->model;
+
+    if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)
+        return true;
+    for (const char *const *alias = m->aliases; alias && *alias; alias++)
+        if (strlen(*alias) == len && memcmp(*alias, name, len) == 0)
+            return true;
+    return false;
+}
+
+bool models_is_answered(const struct api *a, const char *name) {
+    return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
+}
+
+/* As Anthropic's clients know models. */
+static void put_anthropic(struct json *j, const struct api *a) {
+    const struct api_model *m = a->model;
+    char created[32] = "";
+    time_t t = m->created_unix;
+    struct tm tm;
+
+    strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
+    json_open(j, '{');
+    json_put_string(j, "type", "model");
+    json_put_string(j, "id", m->id);
+    json_put_string(j, "display_name", m->id);
+    json_put_string(j, "created_at", created);
+    json_put_string(j, "lifecycle", "active");
+    json_key(j, "max_input_tokens");
+    if (m->max_context)
+        json_uint(j, m->max_context);
+    else
+        json_null(j);
+    json_close(j, '}');
+}
+
+static void put_list(struct json *j, const struct call *c) {
+    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
+
+    json_open(j, '{');
+    if (!anthropic)
+        json_put_string(j, "object", "list");
+    json_key(j, "data");
+    json_open(j, '[');
+    (anthropic ? put_anthropic : put_model)(j, c->api);
+    json_close(j, ']');
+    if (anthropic) {
+        json_key(j, "has_more");
+        json_bool(j, false);
+        json_put_string(j, "first_id", c->api->model->id);
+        json_put_string(j, "last_id", c->api->model->id);
+    }
+    json_close(j, '}');
+}
+
+void models_list_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    struct json j;
+
+    (void)h;
+    json_begin(&j, &b);
+    put_list(&j, c);
+    respond_buf(c, 200, &b, j.error);
+}
+
+void models_one_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    struct json j;
+    struct err err;
+
+    (void)h;
+    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
+    if (anthropic ? !models_is_answered(c->api, c->arg)
+                  : !models_is_served(c->api, c->arg, strlen(c->arg))) {
+        models_unknown(c->arg, strlen(c->arg), &err);
+        respond_error(c, &err);
+        return;
+    }
+    json_begin(&j, &b);
+    (anthropic ? put_anthropic : put_model)(&j, c->api);
+    respond_buf(c, 200, &b, j.error);
+}
+
+int models_unknown(const char *name, size_t len, struct err *err) {
+    return err_set_code(err, 404, "model_not_found", "model", "The model `%.*s` does not exist.",
+                        (int)MIN(len, 200u), name);
+}

@@ -1,0 +1,520 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/json.h"
+#include "api/private.h"
+#include "api/responses/build.h"
+
+/*
+ * The body of a Responses request as that of a chat. Fields that a chat has under the same name are passed
+ * on and checked there; the others are checked here. What is not known is ignored, what is known and
+ * would change the output but cannot be had is refused by name, as for chats (request.c).
+ */
+
+#define ID_MAX 256u
+#define METADATA_MAX 16u
+
+enum field {
+    INPUT,
+    INSTRUCTIONS,
+    TOOLS,
+    TOOL_CHOICE,
+    MAX_OUTPUT,
+    MAX_TOOL_CALLS,
+    REASONING,
+    TEXT,
+    STORE,
+    PREVIOUS,
+    INCLUDE,
+    TRUNCATION,
+    SERVICE_TIER,
+    BACKGROUND,
+    CONVERSATION,
+    PROMPT,
+    TOP_LOGPROBS,
+    STREAM_OPTIONS,
+    /* As in a chat. */
+    MODEL,
+    STREAM,
+    PARALLEL,
+    TEMPERATURE,
+    TOP_P,
+    CACHE_KEY,
+    USER,
+    SAFETY,
+    METADATA
+};
+
+static const char *const names[] = {
+    [INPUT] = "input",
+    [INSTRUCTIONS] = "instructions",
+    [TOOLS] = "tools",
+    [TOOL_CHOICE] = "tool_choice",
+    [MAX_OUTPUT] = "max_output_tokens",
+    [MAX_TOOL_CALLS] = "max_tool_calls",
+    [REASONING] = "reasoning",
+    [TEXT] = "text",
+    [STORE] = "store",
+    [PREVIOUS] = "previous_response_id",
+    [INCLUDE] = "include",
+    [TRUNCATION] = "truncation",
+    [SERVICE_TIER] = "service_tier",
+    [BACKGROUND] = "background",
+    [CONVERSATION] = "conversation",
+    [PROMPT] = "prompt",
+    [TOP_LOGPROBS] = "top_logprobs",
+    [STREAM_OPTIONS] = "stream_options",
+    [MODEL] = "model",
+    [STREAM] = "stream",
+    [PARALLEL] = "parallel_tool_calls",
+    [TEMPERATURE] = "temperature",
+    [TOP_P] = "top_p",
+    [CACHE_KEY] = "prompt_cache_key",
+    [USER] = "user",
+    [SAFETY] = "safety_identifier",
+    [METADATA] = "metadata",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "logit_bias",
+    "priority",
+    "cache_salt",
+    "chat_template_kwargs",
+    "thinking_budget",
+    "prediction",
+};
+
+struct fields {
+    yyjson_val *v[ARRAY_SIZE(names)]; /* NULL: not given, or null */
+};
+
+int responses_refuse(const struct responses_build *b, const char *param, const char *must) {
+    return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
+}
+
+int responses_put_value(const struct responses_build *b, yyjson_mut_val *object, const char *key,
+                        yyjson_mut_val *v) {
+    return v && yyjson_mut_obj_add_val(b->doc, object, key, v) ? 0 : -ENOMEM;
+}
+
+static int unsupported(const struct responses_build *b, const char *param) {
+    return err_set_code(b->err, 400, "unsupported_parameter", param, "%s is not supported here.",
+                        param);
+}
+
+/* ---- names ---- */
+
+/* Puts @with in the place of the word @what. */
+static void replace(char *text, size_t size, const char *what, const char *with) {
+    char *at = strstr(text, what);
+    char rest[sizeof(((struct err *)0)->message)];
+
+    if (!at || (at > text && (at[-1] == '_' || at[-1] == '.')))
+        return;
+    snprintf(rest, sizeof(rest), "%s", at + strlen(what));
+    snprintf(at, size - (size_t)(at - text), "%s%s", with, rest);
+}
+
+void responses_rename(struct err *err) {
+    static const char *const rows[][2] = {
+        {"max_completion_tokens", "max_output_tokens"},
+        {"response_format.json_schema", "text.format"},
+        {"response_format", "text.format"},
+        {"reasoning_effort", "reasoning.effort"},
+        {"tool_choice.allowed_tools", "tool_choice"},
+        {"messages", "input"},
+    };
+
+    static const char *const tools[][2] = {{".function.", "."}, {".custom.", "."}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(tools) && strncmp(err->param, "tools[", 6) == 0; i++) {
+        replace(err->param, sizeof(err->param), tools[i][0], tools[i][1]);
+        replace(err->message, sizeof(err->message), tools[i][0], tools[i][1]);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        if (strncmp(err->param, rows[i][0], strlen(rows[i][0])) != 0)
+            continue;
+        replace(err->param, sizeof(err->param), rows[i][0], rows[i][1]);
+        for (int k = 0; k < 3; k++)
+            replace(err->message, sizeof(err->message), rows[i][0], rows[i][1]);
+        return;
+    }
+}
+
+/* ---- fields ---- */
+
+static int find_fields(const struct responses_build *b, yyjson_val *root, struct fields *f) {
+    bool seen[ARRAY_SIZE(names)] = {0};
+    yyjson_val *key, *value;
+    size_t i, n, k;
+
+    yyjson_obj_foreach(root, i, n, key, value) {
+        for (k = 0; k < ARRAY_SIZE(names) && !yyjson_equals_str(key, names[k]); k++)
+            ;
+        if (k == ARRAY_SIZE(names))
+            continue;
+        if (seen[k])
+            return err_set_code(b->err, 400, "duplicate_key", names[k], "%s is given twice.",
+                                names[k]);
+        seen[k] = true;
+        f->v[k] = yyjson_is_null(value) ? NULL : value;
+    }
+    return 0;
+}
+
+static bool is_short(yyjson_val *v) {
+    return yyjson_is_str(v) && yyjson_get_len(v) <= ID_MAX;
+}
+
+static bool is_metadata(yyjson_val *v) {
+    yyjson_val *key, *value;
+    size_t i, n;
+
+    if (!yyjson_is_obj(v) || yyjson_obj_size(v) > METADATA_MAX)
+        return false;
+    yyjson_obj_foreach(v, i, n, key, value) {
+        if (yyjson_get_len(key) > 64 || !yyjson_is_str(value) || yyjson_get_len(value) > 512 * 4)
+            return false;
+    }
+    return true;
+}
+
+static int check_type(const struct responses_build *b, const struct fields *f, enum field at,
+                      bool ok, const char *must) {
+    return !f->v[at] || ok ? 0 : responses_refuse(b, names[at], must);
+}
+
+/* The types of what is looked at here. */
+static int check_types(const struct responses_build *b, const struct fields *f) {
+    yyjson_val *input = f->v[INPUT], *cut = f->v[TRUNCATION];
+    int r = 0;
+
+    if (!input)
+        return err_set_code(b->err, 400, "missing_required_parameter", "input",
+                            "Missing required parameter: input.");
+#define CHECK(at, test, must)                                                                      \
+    if (r == 0)                                                                                    \
+    r = check_type(b, f, at, test, must)
+    CHECK(INPUT,
+          yyjson_is_str(input) ||
+              (yyjson_is_arr(input) && yyjson_arr_size(input) <= REQUEST_MESSAGES_MAX),
+          "must be a string or an array of items");
+    CHECK(INSTRUCTIONS, yyjson_is_str(f->v[INSTRUCTIONS]), "must be a string");
+    CHECK(TOOLS, yyjson_is_arr(f->v[TOOLS]), "must be an array");
+    CHECK(TOOL_CHOICE, yyjson_is_str(f->v[TOOL_CHOICE]) || yyjson_is_obj(f->v[TOOL_CHOICE]),
+          "must be a string or an object");
+    CHECK(MAX_TOOL_CALLS, yyjson_is_uint(f->v[MAX_TOOL_CALLS]), "must be an integer");
+    CHECK(REASONING, yyjson_is_obj(f->v[REASONING]), "must be an object");
+    CHECK(TEXT, yyjson_is_obj(f->v[TEXT]), "must be an object");
+    CHECK(STORE, yyjson_is_bool(f->v[STORE]), "must be a boolean");
+    CHECK(PREVIOUS, is_short(f->v[PREVIOUS]), "must be the id of a response");
+    CHECK(METADATA, is_metadata(f->v[METADATA]), "must be an object of at most 16 strings");
+    CHECK(INCLUDE, yyjson_is_arr(f->v[INCLUDE]), "must be an array of strings");
+    CHECK(TRUNCATION, yyjson_equals_str(cut, "auto") || yyjson_equals_str(cut, "disabled"),
+          "must be \"auto\" or \"disabled\"");
+    CHECK(SERVICE_TIER, is_short(f->v[SERVICE_TIER]), "must be a string");
+    CHECK(SAFETY, is_short(f->v[SAFETY]), "must be a string of at most 256 bytes");
+    CHECK(BACKGROUND, yyjson_is_bool(f->v[BACKGROUND]), "must be a boolean");
+    CHECK(STREAM_OPTIONS, yyjson_is_obj(f->v[STREAM_OPTIONS]), "must be an object");
+#undef CHECK
+    return r;
+}
+
+static int check_support(const struct responses_build *b, const struct fields *f) {
+    yyjson_val *item, *v = f->v[TOP_LOGPROBS];
+    size_t i, n;
+
+    if (yyjson_is_true(f->v[BACKGROUND]))
+        return unsupported(b, "background");
+    if (f->v[CONVERSATION])
+        return unsupported(b, "conversation");
+    if (f->v[PROMPT])
+        return unsupported(b, "prompt");
+    if (v && !(yyjson_is_num(v) && yyjson_get_num(v) == 0))
+        return unsupported(b, "top_logprobs");
+    yyjson_arr_foreach(f->v[INCLUDE], i, n, item) {
+        if (!yyjson_is_str(item))
+            return responses_refuse(b, "include", "must be an array of strings");
+        if (yyjson_equals_str(item, "message.output_text.logprobs"))
+            return unsupported(b, "include");
+        b->rs->encrypted |= yyjson_equals_str(item, "reasoning.encrypted_content");
+    }
+    if (f->v[STREAM_OPTIONS] && !yyjson_is_true(f->v[STREAM]))
+        return responses_refuse(b, "stream_options", "may only be given with stream");
+    return 0;
+}
+
+/* ---- reasoning, text ---- */
+
+static int put_reasoning(struct responses_build *b, yyjson_val *v, yyjson_mut_val *root) {
+    yyjson_val *effort = yyjson_obj_get(v, "effort"), *summary = yyjson_obj_get(v, "summary");
+
+    if (!summary || yyjson_is_null(summary))
+        summary = yyjson_obj_get(v, "generate_summary"); /* its older name */
+    if (summary && !yyjson_is_null(summary) && !yyjson_is_str(summary))
+        return responses_refuse(b, "reasoning.summary", "must be a string");
+    b->rs->summary = yyjson_is_str(summary) && !yyjson_equals_str(summary, "none");
+    if (!effort || yyjson_is_null(effort))
+        return 0;
+    if (!is_short(effort))
+        return responses_refuse(b, "reasoning.effort", "must be a string");
+    return responses_put_value(b, root, "reasoning_effort", yyjson_val_mut_copy(b->doc, effort));
+}
+
+/* text.format has the members of json_schema beside its type. */
+static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_val *root) {
+    static const char *const members[] = {"name", "schema", "strict", "description"};
+    yyjson_val *format = yyjson_obj_get(text, "format"), *v;
+    yyjson_mut_val *o, *inner;
+
+    if (!format || yyjson_is_null(format))
+        return 0;
+    if (!yyjson_is_str(yyjson_obj_get(format, "type")))
+        return responses_refuse(b, "text.format.type", "must be a string");
+    if (!yyjson_equals_str(yyjson_obj_get(format, "type"), "json_schema"))
+        return responses_put_value(b, root, "response_format", yyjson_val_mut_copy(b->doc, format));
+    o = yyjson_mut_obj(b->doc);
+    inner = yyjson_mut_obj(b->doc);
+    for (size_t i = 0; i < ARRAY_SIZE(members); i++)
+        if ((v = yyjson_obj_get(format, members[i])) &&
+            responses_put_value(b, inner, members[i], yyjson_val_mut_copy(b->doc, v)) < 0)
+            return -ENOMEM;
+    if (!yyjson_mut_obj_add_str(b->doc, o, "type", "json_schema") ||
+        responses_put_value(b, o, "json_schema", inner) < 0)
+        return -ENOMEM;
+    return responses_put_value(b, root, "response_format", o);
+}
+
+/* ---- the conversation ---- */
+
+/* The items of one response of the past: what it was asked, and what it said. */
+static int add_past(struct responses_build *b, const struct stored *s) {
+    yyjson_doc *input = yyjson_read(s->input, s->input_len, 0);
+    yyjson_doc *response = yyjson_read(s->response, s->response_len, 0);
+    int r = input && response ? responses_items(b, yyjson_doc_get_root(input), false) : -ENOMEM;
+
+    if (r == 0)
+        r = responses_items(b, yyjson_obj_get(yyjson_doc_get_root(response), "output"), false);
+    yyjson_doc_free(input);
+    yyjson_doc_free(response);
+    return r;
+}
+
+static int put_past(struct responses_build *b, yyjson_val *id) {
+    struct responses *rs = b->rs;
+    size_t n = 0;
+    int r = 0;
+
+    rs->parent = store_get(&rs->api->store, rs->tenant, yyjson_get_str(id), yyjson_get_len(id));
+    if (!rs->parent)
+        return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
+                            "Previous response with id '%.100s' not found.", yyjson_get_str(id));
+    store_use(rs->parent);
+    for (struct stored *s = rs->parent; s; s = s->parent)
+        n++;
+    CLEANUP(freep) struct stored **chain = calloc(n, sizeof(struct stored *));
+    if (!chain)
+        return -ENOMEM;
+    for (struct stored *s = rs->parent; s; s = s->parent)
+        chain[--n] = s;
+    b->past = true;
+    for (struct stored *s; r == 0 && (s = chain[n]); n++) {
+        r = add_past(b, s);
+        if (s == rs->parent)
+            break;
+    }
+    b->past = false;
+    return r;
+}
+
+/* A string is a message of the user's. */
+static int put_string_input(struct responses_build *b, yyjson_val *text) {
+    yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = yyjson_mut_arr(doc), *m = yyjson_mut_arr_add_obj(doc, list);
+    yyjson_mut_val *parts = yyjson_mut_arr(doc), *part = yyjson_mut_arr_add_obj(doc, parts);
+    yyjson_doc *copy = NULL;
+    int r = -ENOMEM;
+
+    if (m && yyjson_mut_obj_add_str(doc, m, "type", "message") &&
+        yyjson_mut_obj_add_str(doc, m, "role", "user") &&
+        yyjson_mut_obj_add_val(doc, m, "content", parts) && part &&
+        yyjson_mut_obj_add_str(doc, part, "type", "input_text") &&
+        yyjson_mut_obj_add_strn(doc, part, "text", yyjson_get_str(text), yyjson_get_len(text))) {
+        yyjson_mut_doc_set_root(doc, list);
+        copy = yyjson_mut_doc_imut_copy(doc, NULL);
+    }
+    if (copy)
+        r = responses_items(b, yyjson_doc_get_root(copy), b->rs->store);
+    yyjson_doc_free(copy);
+    yyjson_mut_doc_free(doc);
+    return r;
+}
+
+static int put_messages(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
+    yyjson_val *told = f->v[INSTRUCTIONS];
+    int r = (b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM;
+
+    if (r == 0 && yyjson_get_len(told))
+        r = responses_instructions(b, yyjson_get_str(told), yyjson_get_len(told));
+    if (r == 0 && f->v[PREVIOUS])
+        r = put_past(b, f->v[PREVIOUS]);
+    if (r == 0 && b->rs->store)
+        r = buf_add_char(&b->rs->input, '[');
+    if (r == 0)
+        r = yyjson_is_str(f->v[INPUT]) ? put_string_input(b, f->v[INPUT])
+                                       : responses_items(b, f->v[INPUT], b->rs->store);
+    if (r == 0 && b->rs->store)
+        r = buf_add_char(&b->rs->input, ']');
+    if (r == 0)
+        r = responses_items_end(b);
+    if (r == 0 && yyjson_mut_arr_size(b->messages) == 0)
+        return responses_refuse(b, "input", "must say something");
+    return r < 0 ? r : responses_put_value(b, root, "messages", b->messages);
+}
+
+/* ---- the chat ---- */
+
+static int put_chat(struct responses_build *b, const struct fields *f, yyjson_mut_val *root) {
+    int r = put_messages(b, f, root);
+
+    if (r == 0 && f->v[TOOLS])
+        r = responses_tools(b, f->v[TOOLS], root);
+    if (r == 0 && f->v[TOOL_CHOICE])
+        r = responses_tool_choice(b, f->v[TOOL_CHOICE], root);
+    if (r == 0 && f->v[REASONING])
+        r = put_reasoning(b, f->v[REASONING], root);
+    if (r == 0 && f->v[TEXT])
+        r = put_format(b, f->v[TEXT], root);
+    if (r == 0 && f->v[MAX_OUTPUT])
+        r = responses_put_value(b, root, "max_completion_tokens",
+                                yyjson_val_mut_copy(b->doc, f->v[MAX_OUTPUT]));
+    for (size_t i = MODEL; i < ARRAY_SIZE(names) && r == 0; i++)
+        if (f->v[i])
+            r = responses_put_value(b, root, names[i], yyjson_val_mut_copy(b->doc, f->v[i]));
+    return r;
+}
+
+/* ---- what the response repeats ---- */
+
+/* Member @at as given, or the JSON @otherwise. */
+static void echo(struct json *j, const struct fields *f, enum field at, const char *otherwise) {
+    size_t len;
+    CLEANUP(freep) char *text = f->v[at] ? yyjson_val_write(f->v[at], 0, &len) : NULL;
+
+    json_key(j, names[at]);
+    if (text)
+        json_raw(j, text, len);
+    else
+        json_raw(j, otherwise, strlen(otherwise));
+    if (f->v[at] && !text)
+        j->error = -ENOMEM;
+}
+
+static void echo_member(struct json *j, yyjson_val *v, const char *key, const char *otherwise) {
+    yyjson_val *member = yyjson_obj_get(v, key);
+    size_t len;
+    CLEANUP(freep) char *text = member ? yyjson_val_write(member, 0, &len) : NULL;
+
+    json_key(j, key);
+    json_raw(j, text ? text : otherwise, text ? len : strlen(otherwise));
+}
+
+static int put_echo(struct responses *rs, const struct fields *f, const struct request *r) {
+    struct json j;
+
+    json_begin(&j, &rs->echo);
+    json_key(&j, "background");
+    json_bool(&j, false);
+    echo(&j, f, INSTRUCTIONS, "null");
+    echo(&j, f, MAX_OUTPUT, "null");
+    echo(&j, f, MAX_TOOL_CALLS, "null");
+    echo(&j, f, METADATA, "{}");
+    json_put_string(&j, "model", rs->api->model->id);
+    echo(&j, f, PARALLEL, "true");
+    echo(&j, f, PREVIOUS, "null");
+    echo(&j, f, CACHE_KEY, "null");
+    json_key(&j, "reasoning");
+    json_open(&j, '{');
+    echo_member(&j, f->v[REASONING], "effort", "null");
+    echo_member(&j, f->v[REASONING], "summary", "null");
+    json_close(&j, '}');
+    echo(&j, f, SAFETY, "null");
+    json_put_string(&j, "service_tier", "default");
+    json_key(&j, "store");
+    json_bool(&j, rs->store);
+    json_key(&j, "temperature");
+    json_double(&j, r->sampling.temperature);
+    json_key(&j, "text");
+    json_open(&j, '{');
+    echo_member(&j, f->v[TEXT], "format", "{\"type\":\"text\"}");
+    json_close(&j, '}');
+    echo(&j, f, TOOL_CHOICE, "\"auto\"");
+    echo(&j, f, TOOLS, "[]");
+    json_put_int(&j, "top_logprobs", 0);
+    json_key(&j, "top_p");
+    json_double(&j, r->sampling.top_p);
+    echo(&j, f, TRUNCATION, "\"disabled\"");
+    echo(&j, f, USER, "null");
+    return j.error;
+}
+
+/* ---- all ---- */
+
+static int build_chat(struct responses_build *b, const struct fields *f, yyjson_doc **out) {
+    yyjson_mut_val *root = yyjson_mut_obj(b->doc);
+    int r = root ? put_chat(b, f, root) : -ENOMEM;
+
+    if (r < 0)
+        return r;
+    yyjson_mut_doc_set_root(b->doc, root);
+    *out = yyjson_mut_doc_imut_copy(b->doc, NULL);
+    return *out ? 0 : -ENOMEM;
+}
+
+static int translate(struct responses_build *b, yyjson_val *root, struct request *r) {
+    struct responses *rs = b->rs;
+    struct fields f = {0};
+    yyjson_doc *chat = NULL;
+    int result = find_fields(b, root, &f);
+
+    if (result == 0)
+        result = check_types(b, &f);
+    if (result == 0)
+        result = check_support(b, &f);
+    if (result < 0)
+        return result;
+    rs->store = rs->api->store.limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
+    if ((result = build_chat(b, &f, &chat)) < 0)
+        return result;
+    result = request_parse_doc(r, rs->api, REQUEST_CHAT, chat, b->err);
+    if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
+        request_deinit(r);
+    return result;
+}
+
+int responses_parse(struct responses *rs, struct request *r, const char *body, size_t len,
+                    struct err *err) {
+    struct responses_build b = {.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
+    yyjson_doc *doc = NULL;
+    int result = b.doc ? json_read(&doc, body, len, err) : -ENOMEM;
+
+    buf_init(&b.system, UINT32_MAX);
+    buf_init(&b.turn.content, UINT32_MAX);
+    buf_init(&b.turn.reasoning, UINT32_MAX);
+    if (result == 0)
+        result = translate(&b, yyjson_doc_get_root(doc), r);
+    buf_deinit(&b.system);
+    buf_deinit(&b.turn.content);
+    buf_deinit(&b.turn.reasoning);
+    free(b.calls);
+    yyjson_mut_doc_free(b.doc);
+    yyjson_doc_free(doc);
+    return result;
+}

@@ -1,0 +1,461 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/private.h"
+#include "api/responses/build.h"
+#include "api/generation/seal.h"
+
+/*
+ * Items are smaller than messages: what a model says in one turn is up to one item of reasoning, texts
+ * and calls each, and comes back like that. Templates know one message for all of it, so items of the
+ * assistant are gathered until something else comes, or until they can no longer be one message (text
+ * or reasoning after a call). Since the prompt is then the one that the model continued itself,
+ * the prefix cache finds it.
+ *
+ * Instructions and the system messages in front of the conversation become one system message: agents
+ * send several, and many templates take only one, at the beginning.
+ */
+
+#define CALLS_MAX 100000u
+
+/* "input[i]" and a place inside it. */
+static int refuse(const struct responses_build *b, const char *place, const char *must) {
+    char param[64];
+
+    if (b->past)
+        return responses_refuse(b, "previous_response_id",
+                                "must be a response that can be continued");
+    snprintf(param, sizeof(param), "input[%zu]%.44s", b->i, place);
+    return responses_refuse(b, param, must);
+}
+
+static yyjson_mut_val *text_of(const struct responses_build *b, const struct buf *text) {
+    return yyjson_mut_strncpy(b->doc, text->data ? text->data : "", text->len);
+}
+
+/* ---- texts ---- */
+
+static bool is_media(yyjson_val *type) {
+    return yyjson_equals_str(type, "input_image") || yyjson_equals_str(type, "input_file") ||
+           yyjson_equals_str(type, "input_audio") || yyjson_equals_str(type, "computer_screenshot");
+}
+
+/* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it: the
+ * model is told. */
+static int part_text(const struct responses_build *b, const char *field, size_t at,
+                     yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
+    static const char *const types[] = {"input_text",   "output_text",    "text",
+                                        "summary_text", "reasoning_text", "refusal"};
+    yyjson_val *type = yyjson_obj_get(part, "type");
+    char place[44];
+
+    *instead = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        if (!yyjson_equals_str(type, types[i]))
+            continue;
+        const char *key = i == ARRAY_SIZE(types) - 1 ? "refusal" : "text";
+        *text = yyjson_obj_get(part, key);
+        snprintf(place, sizeof(place), ".%s[%zu].%s", field, at, key);
+        return yyjson_is_str(*text) ? 0 : refuse(b, place, "must be a string");
+    }
+    snprintf(place, sizeof(place), ".%s[%zu]%s", field, at, yyjson_is_obj(part) ? ".type" : "");
+    if (output && is_media(type)) {
+        *instead = "(An image or file, which this model cannot see.)";
+        return 0;
+    }
+    return refuse(b, place,
+                  is_media(type) ? "is not supported: only parts of text are"
+                                 : "must be a part of text");
+}
+
+/* Adds member @field of an item, a string or parts of text, a line each. */
+static int add_text(const struct responses_build *b, yyjson_val *item, const char *field,
+                    bool output, struct buf *out) {
+    yyjson_val *v = yyjson_obj_get(item, field), *part, *s = NULL;
+    char place[44];
+    size_t i, n;
+
+    if (yyjson_is_str(v))
+        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+    snprintf(place, sizeof(place), ".%s", field);
+    if (!yyjson_is_arr(v))
+        return refuse(b, place, "must be a string or an array of parts");
+    yyjson_arr_foreach(v, i, n, part) {
+        const char *instead;
+        int r = part_text(b, field, i, part, output, &s, &instead);
+
+        if (r < 0)
+            return r;
+        if (i && buf_add_char(out, '\n') < 0)
+            return -ENOMEM;
+        r = instead ? buf_add_str(out, instead)
+                    : buf_add(out, yyjson_get_str(s), yyjson_get_len(s));
+        if (r < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* A member that must be a string of at least one byte. */
+static int need_string(const struct responses_build *b, yyjson_val *item, const char *field,
+                       yyjson_val **out) {
+    char place[44];
+
+    snprintf(place, sizeof(place), ".%s", field);
+    *out = yyjson_obj_get(item, field);
+    return yyjson_is_str(*out) && yyjson_get_len(*out) ? 0 : refuse(b, place, "must be a string");
+}
+
+/* ---- messages ---- */
+
+static yyjson_mut_val *add_message(struct responses_build *b, const char *role) {
+    yyjson_mut_val *m = yyjson_mut_arr_add_obj(b->doc, b->messages);
+
+    return m && yyjson_mut_obj_add_str(b->doc, m, "role", role) ? m : NULL;
+}
+
+/* The conversation begins: what was gathered of instructions is its first message. */
+static int begin(struct responses_build *b) {
+    if (b->begun)
+        return 0;
+    b->begun = true;
+    if (!b->system.len)
+        return 0;
+    yyjson_mut_val *m = add_message(b, "system");
+    return m ? responses_put_value(b, m, "content", text_of(b, &b->system)) : -ENOMEM;
+}
+
+/* What the assistant said becomes a message. */
+static int end_turn(struct responses_build *b) {
+    yyjson_mut_val *m;
+    int r;
+
+    if (!b->turn.open)
+        return 0;
+    if (!(m = add_message(b, "assistant")))
+        return -ENOMEM;
+    r = responses_put_value(b, m, "content",
+                            b->turn.content.len || !b->turn.calls ? text_of(b, &b->turn.content)
+                                                                  : yyjson_mut_null(b->doc));
+    if (r == 0 && b->turn.reasoning.len)
+        r = responses_put_value(b, m, "reasoning_content", text_of(b, &b->turn.reasoning));
+    if (r == 0 && b->turn.calls)
+        r = responses_put_value(b, m, "tool_calls", b->turn.calls);
+    buf_clear(&b->turn.content);
+    buf_clear(&b->turn.reasoning);
+    b->turn.calls = NULL;
+    b->turn.open = false;
+    return r;
+}
+
+static int open_turn(struct responses_build *b, bool anew) {
+    int r = begin(b);
+
+    if (r == 0 && anew)
+        r = end_turn(b);
+    b->turn.open = true;
+    return r;
+}
+
+int responses_instructions(struct responses_build *b, const char *text, size_t len) {
+    if ((b->system.len && buf_add_str(&b->system, "\n\n") < 0) ||
+        buf_add(&b->system, text, len) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+static int read_message(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *role = yyjson_obj_get(item, "role");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool system = yyjson_equals_str(role, "system") || yyjson_equals_str(role, "developer");
+    int r = add_text(b, item, "content", false, &text);
+
+    if (r < 0)
+        return r;
+    if (yyjson_equals_str(role, "assistant")) {
+        struct buf *said = &b->turn.content;
+
+        if ((r = open_turn(b, b->turn.calls)) < 0)
+            return r;
+        if (said->len && text.len && buf_add_char(said, '\n') < 0)
+            return -ENOMEM;
+        return buf_add(said, text.data, text.len);
+    }
+    if (system && !b->begun)
+        return text.len ? responses_instructions(b, text.data, text.len) : 0;
+    if (!system && !yyjson_equals_str(role, "user"))
+        return refuse(b, ".role", "must be user, assistant, system or developer");
+    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
+        return r;
+    yyjson_mut_val *m = add_message(b, system ? "system" : "user");
+    return m ? responses_put_value(b, m, "content", text_of(b, &text)) : -ENOMEM;
+}
+
+/* ---- reasoning ---- */
+
+/* What the model thought: as we wrote it into encrypted_content, else as the item says openly.
+ * Encrypted content of another service tells us nothing. */
+static int read_reasoning(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *sealed = yyjson_obj_get(item, "encrypted_content");
+    yyjson_val *content = yyjson_obj_get(item, "content"),
+               *summary = yyjson_obj_get(item, "summary");
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    int r = 0;
+
+    if (yyjson_is_str(sealed) && seal_is_ours(yyjson_get_str(sealed), yyjson_get_len(sealed))) {
+        r = seal_read(&text, yyjson_get_str(sealed), yyjson_get_len(sealed));
+        if (r == -EINVAL)
+            return refuse(b, ".encrypted_content", "is not what this service wrote");
+    } else if (yyjson_arr_size(content)) {
+        r = add_text(b, item, "content", false, &text);
+    } else if (yyjson_arr_size(summary)) {
+        r = add_text(b, item, "summary", false, &text);
+    }
+    if (r < 0 || !text.len)
+        return r;
+    if ((r = open_turn(b, b->turn.content.len || b->turn.calls)) < 0)
+        return r;
+    if (b->turn.reasoning.len && buf_add_char(&b->turn.reasoning, '\n') < 0)
+        return -ENOMEM;
+    return buf_add(&b->turn.reasoning, text.data, text.len);
+}
+
+/* ---- calls ---- */
+
+static int remember_call(struct responses_build *b, const char *id, const char *name) {
+    if (b->n_calls == CALLS_MAX)
+        return refuse(b, "", "is one call too many");
+    if (b->n_calls == b->cap_calls) {
+        size_t cap = MAX(b->cap_calls * 2, 16u);
+        void *p = reallocarray(b->calls, cap, sizeof(*b->calls));
+
+        if (!p)
+            return -ENOMEM;
+        b->calls = p;
+        b->cap_calls = cap;
+    }
+    b->calls[b->n_calls++] = (struct responses_call){id, name};
+    return 0;
+}
+
+/* Adds a call with @args, which is a string of JSON or an object. */
+static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
+                    yyjson_mut_val *args) {
+    const char *kept = arena_strndup(&b->rs->arena, yyjson_get_str(id), yyjson_get_len(id));
+    yyjson_mut_val *call = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
+    int r = name && kept && args ? open_turn(b, false) : -ENOMEM;
+
+    if (r == 0 && !b->turn.calls && !(b->turn.calls = yyjson_mut_arr(b->doc)))
+        r = -ENOMEM;
+    if (r == 0 && (!yyjson_mut_obj_add_strcpy(b->doc, call, "id", kept) ||
+                   !yyjson_mut_obj_add_str(b->doc, call, "type", "function") ||
+                   !yyjson_mut_obj_add_strcpy(b->doc, f, "name", name) ||
+                   !yyjson_mut_arr_append(b->turn.calls, call)))
+        r = -ENOMEM;
+    if (r == 0)
+        r = responses_put_value(b, f, "arguments", args);
+    if (r == 0)
+        r = responses_put_value(b, call, "function", f);
+    return r < 0 ? r : remember_call(b, kept, name);
+}
+
+static int read_call(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *id, *name, *args = yyjson_obj_get(item, "arguments");
+    int r = need_string(b, item, "call_id", &id);
+
+    if (r == 0)
+        r = need_string(b, item, "name", &name);
+    if (r == 0 && !yyjson_is_str(args))
+        r = refuse(b, ".arguments", "must be a string of JSON");
+    if (r < 0)
+        return r;
+    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
+                    yyjson_mut_strncpy(b->doc, yyjson_get_str(args), yyjson_get_len(args)));
+}
+
+static int read_custom_call(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *id, *name, *input = yyjson_obj_get(item, "input");
+    yyjson_mut_val *args = yyjson_mut_obj(b->doc);
+    int r = need_string(b, item, "call_id", &id);
+
+    if (r == 0)
+        r = need_string(b, item, "name", &name);
+    if (r == 0 && !yyjson_is_str(input))
+        r = refuse(b, ".input", "must be a string");
+    if (r == 0)
+        r = args ? responses_put_value(b, args, "input", yyjson_val_mut_copy(b->doc, input))
+                 : -ENOMEM;
+    if (r < 0)
+        return r;
+    return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name), args);
+}
+
+static int read_native_call(struct responses_build *b, yyjson_val *item) {
+    const struct responses_native *n = responses_native_item(yyjson_obj_get(item, "type"));
+    yyjson_val *id = yyjson_obj_get(item, "call_id");
+    char place[44];
+    int r = yyjson_is_str(id) ? 0 : need_string(b, item, "id", &id);
+
+    snprintf(place, sizeof(place), ".%s", n->member);
+    if (r == 0 && !yyjson_is_obj(yyjson_obj_get(item, n->member)))
+        r = refuse(b, place, "must be an object");
+    return r < 0 ? r : add_call(b, id, n->type, responses_native_args(b->doc, n, item));
+}
+
+/* A shell says what came of each command; a patch may say nothing but whether it worked. */
+static int add_output(struct responses_build *b, yyjson_val *item, struct buf *text) {
+    yyjson_val *output = yyjson_obj_get(item, "output"), *first = yyjson_arr_get_first(output);
+    yyjson_val *status = yyjson_obj_get(item, "status");
+    bool native = responses_native_item(yyjson_obj_get(item, "type"));
+
+    if (native && yyjson_obj_get(first, "outcome"))
+        return responses_native_output(output, text);
+    if (native && !yyjson_get_len(output) && yyjson_is_str(status))
+        return buf_add(text, yyjson_get_str(status), yyjson_get_len(status));
+    return add_text(b, item, "output", true, text);
+}
+
+static int read_output(struct responses_build *b, yyjson_val *item) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_val *id = yyjson_obj_get(item, "call_id");
+    const char *name = NULL;
+    int r = yyjson_is_str(id)
+                ? 0
+                : need_string(b, item, yyjson_obj_get(item, "id") ? "id" : "call_id", &id);
+
+    if (r == 0)
+        r = add_output(b, item, &text);
+    if (r < 0)
+        return r;
+    for (size_t i = b->n_calls; i-- && !name;)
+        if (yyjson_equals_str(id, b->calls[i].id))
+            name = b->calls[i].name;
+    if (!name)
+        return refuse(b, ".call_id", "must be that of a call before it");
+    if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
+        return r;
+    yyjson_mut_val *m = add_message(b, "tool");
+    if (!m ||
+        !yyjson_mut_obj_add_strncpy(b->doc, m, "tool_call_id", yyjson_get_str(id),
+                                    yyjson_get_len(id)) ||
+        !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
+        return -ENOMEM;
+    return responses_put_value(b, m, "content", text_of(b, &text));
+}
+
+/* ---- items ---- */
+
+/* Traces of tools that ran elsewhere: they say nothing to a model. */
+static int skip(struct responses_build *b, yyjson_val *item) {
+    (void)b;
+    (void)item;
+    return 0;
+}
+
+static const struct {
+    const char *type;
+    int (*read)(struct responses_build *b, yyjson_val *item);
+} kinds[] = {
+    {"message", read_message},
+    {"function_call", read_call},
+    {"function_call_output", read_output},
+    {"reasoning", read_reasoning},
+    {"custom_tool_call", read_custom_call},
+    {"custom_tool_call_output", read_output},
+    {"local_shell_call", read_native_call},
+    {"local_shell_call_output", read_output},
+    {"shell_call", read_native_call},
+    {"shell_call_output", read_output},
+    {"apply_patch_call", read_native_call},
+    {"apply_patch_call_output", read_output},
+    {"web_search_call", skip},
+    {"file_search_call", skip},
+    {"image_generation_call", skip},
+    {"code_interpreter_call", skip},
+    {"tool_search_call", skip},
+    {"tool_search_output", skip},
+    {"mcp_list_tools", skip},
+    {"ghost_snapshot", skip},
+};
+
+static int read_item(struct responses_build *b, yyjson_val *item) {
+    yyjson_val *type = yyjson_obj_get(item, "type");
+
+    if (!yyjson_is_obj(item))
+        return refuse(b, "", "must be an object");
+    if ((!type || yyjson_is_null(type)) && yyjson_obj_get(item, "role"))
+        return read_message(b, item);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (yyjson_equals_str(type, kinds[i].type))
+            return kinds[i].read(b, item);
+    return refuse(b, ".type", "is no item that is supported here");
+}
+
+static int keep_item(struct responses_build *b, yyjson_val *item) {
+    struct buf *out = &b->rs->input;
+    size_t len;
+    CLEANUP(freep) char *text = yyjson_val_write(item, 0, &len);
+
+    if (!text || (out->len > 1 && buf_add_char(out, ',') < 0))
+        return -ENOMEM;
+    return buf_add(out, text, len);
+}
+
+/* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of items
+ * contain that of their response. */
+static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
+    const char *id = yyjson_get_str(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
+    char name[sizeof("resp_") + RESPONSES_ID_HEX];
+    struct stored *s = NULL;
+    yyjson_val *found;
+    size_t i, n;
+
+    if (hex && strlen(hex) > RESPONSES_ID_HEX) {
+        snprintf(name, sizeof(name), "resp_%.*s", (int)RESPONSES_ID_HEX, hex + 1);
+        s = store_get(&b->rs->api->store, b->rs->tenant, name, strlen(name));
+    }
+    *doc = s ? yyjson_read(s->response, s->response_len, 0) : NULL;
+    bool broken = s && !*doc;
+    stored_unref(s);
+    if (broken)
+        return -ENOMEM;
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(*doc), "output"), i, n, found) {
+        if (yyjson_equals_str(yyjson_obj_get(found, "id"), id)) {
+            *out = found;
+            return 0;
+        }
+    }
+    return refuse(b, ".id", "must be that of an item of a stored response");
+}
+
+static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
+    yyjson_doc *doc = NULL;
+    int r = 0;
+
+    if (yyjson_equals_str(yyjson_obj_get(item, "type"), "item_reference"))
+        r = follow(b, item, &doc, &item);
+    if (r == 0)
+        r = read_item(b, item);
+    if (r == 0 && keep)
+        r = keep_item(b, item);
+    yyjson_doc_free(doc);
+    return r;
+}
+
+int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
+    yyjson_val *item;
+    size_t n;
+    int r = 0;
+
+    yyjson_arr_foreach(items, b->i, n, item) {
+        if ((r = read_one(b, item, keep)) < 0)
+            return r;
+    }
+    return r;
+}
+
+int responses_items_end(struct responses_build *b) {
+    int r = begin(b);
+
+    return r < 0 ? r : end_turn(b);
+}

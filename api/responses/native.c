@@ -1,0 +1,167 @@
+#include "api/responses/native.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
+
+static void put_strings(struct json *j, yyjson_val *list) {
+    yyjson_val *s;
+    size_t i, n;
+
+    json_open(j, '[');
+    yyjson_arr_foreach(list, i, n, s) {
+        if (yyjson_is_str(s))
+            json_string(j, yyjson_get_str(s), yyjson_get_len(s));
+    }
+    json_close(j, ']');
+}
+
+static void put_number(struct json *j, const char *key, yyjson_val *v) {
+    json_key(j, key);
+    if (yyjson_is_num(v))
+        json_int(j, (int64_t)yyjson_get_num(v));
+    else
+        json_null(j);
+}
+
+static void put_text(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
+    json_key(j, key);
+    if (yyjson_is_str(v))
+        json_string(j, yyjson_get_str(v), yyjson_get_len(v));
+    else
+        json_cstring(j, otherwise);
+}
+
+static void put_shell(struct json *j, yyjson_val *args) {
+    json_open(j, '{');
+    json_key(j, "commands");
+    put_strings(j, yyjson_obj_get(args, "commands"));
+    put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
+    put_number(j, "max_output_length", yyjson_obj_get(args, "max_output_length"));
+    json_close(j, '}');
+}
+
+static void put_local_shell(struct json *j, yyjson_val *args) {
+    json_open(j, '{');
+    json_put_string(j, "type", "exec");
+    json_key(j, "command");
+    put_strings(j, yyjson_obj_get(args, "command"));
+    json_key(j, "env");
+    json_open(j, '{');
+    json_close(j, '}');
+    put_number(j, "timeout_ms", yyjson_obj_get(args, "timeout_ms"));
+    put_text(j, "working_directory", yyjson_obj_get(args, "working_directory"), NULL);
+    json_close(j, '}');
+}
+
+static void put_patch(struct json *j, yyjson_val *args) {
+    yyjson_val *type = yyjson_obj_get(args, "type");
+
+    json_open(j, '{');
+    put_text(j, "type", type, "update_file");
+    put_text(j, "path", yyjson_obj_get(args, "path"), "");
+    if (!yyjson_equals_str(type, "delete_file"))
+        put_text(j, "diff", yyjson_obj_get(args, "diff"), "");
+    json_close(j, '}');
+}
+
+static const struct responses_native natives[] = {
+    {"shell", "shell_call", "shell_call_output", "action", "sh",
+     "Runs shell commands, one after another, and returns what they print.",
+     "{\"type\":\"object\",\"properties\":{\"commands\":" STRINGS ",\"timeout_ms\":{\"type\":"
+     "\"integer\"},\"max_output_length\":{\"type\":\"integer\"}},\"required\":[\"commands\"],"
+     "\"additionalProperties\":false}",
+     put_shell},
+    {"local_shell", "local_shell_call", "local_shell_call_output", "action", "lsh",
+     "Runs a program, given as a list of its name and arguments, and returns what it prints.",
+     "{\"type\":\"object\",\"properties\":{\"command\":" STRINGS ",\"timeout_ms\":{\"type\":"
+     "\"integer\"},\"working_directory\":{\"type\":\"string\"}},\"required\":[\"command\"],"
+     "\"additionalProperties\":false}",
+     put_local_shell},
+    {"apply_patch", "apply_patch_call", "apply_patch_call_output", "operation", "apc",
+     "Creates, updates or deletes one file. The diff of a new file is all its lines with a + "
+     "before "
+     "each; that of a change has lines of context with a space before them, lines to be removed "
+     "with a - and lines to be added with a +, and may begin with a line @@ and where it is.",
+     "{\"type\":\"object\",\"properties\":{\"type\":{\"type\":\"string\",\"enum\":[\"create_file\","
+     "\"update_file\",\"delete_file\"]},\"path\":{\"type\":\"string\"},\"diff\":{\"type\":"
+     "\"string\"}},\"required\":[\"type\",\"path\"],\"additionalProperties\":false}",
+     put_patch},
+};
+
+const struct responses_native *responses_native_tool(yyjson_val *tool) {
+    yyjson_val *where = yyjson_obj_get(yyjson_obj_get(tool, "environment"), "type");
+
+    if (yyjson_is_str(where) && !yyjson_equals_str(where, "local"))
+        return NULL;
+    for (size_t i = 0; i < sizeof(natives) / sizeof(natives[0]); i++)
+        if (yyjson_equals_str(yyjson_obj_get(tool, "type"), natives[i].type))
+            return &natives[i];
+    return NULL;
+}
+
+const struct responses_native *responses_native_item(yyjson_val *type) {
+    for (size_t i = 0; i < sizeof(natives) / sizeof(natives[0]); i++)
+        if (yyjson_equals_str(type, natives[i].call) || yyjson_equals_str(type, natives[i].output))
+            return &natives[i];
+    return NULL;
+}
+
+void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
+                          size_t len) {
+    yyjson_doc *doc = len ? yyjson_read(args, len, 0) : NULL;
+
+    json_key(j, n->member);
+    n->put(j, yyjson_doc_get_root(doc));
+    yyjson_doc_free(doc);
+}
+
+/* What the model did not write is left out, so that its call comes back as it was. */
+yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
+                                      yyjson_val *item) {
+    yyjson_val *member = yyjson_obj_get(item, n->member), *key, *value;
+    yyjson_mut_val *out = yyjson_is_obj(member) ? yyjson_mut_obj(doc) : NULL;
+    size_t i, max;
+
+    yyjson_obj_foreach(out ? member : NULL, i, max, key, value) {
+        bool ours = yyjson_is_null(value) || (yyjson_is_obj(value) && !yyjson_obj_size(value)) ||
+                    (yyjson_equals_str(key, "type") && yyjson_equals_str(value, "exec"));
+
+        if (!ours && !yyjson_mut_obj_add(out, yyjson_val_mut_copy(doc, key),
+                                         yyjson_val_mut_copy(doc, value)))
+            return NULL;
+    }
+    return out;
+}
+
+static int add_line(struct buf *text, yyjson_val *s) {
+    if (!yyjson_get_len(s))
+        return 0;
+    if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
+        return -ENOMEM;
+    return buf_add(text, yyjson_get_str(s), yyjson_get_len(s));
+}
+
+int responses_native_output(yyjson_val *output, struct buf *text) {
+    yyjson_val *one;
+    size_t i, n;
+
+    yyjson_arr_foreach(output, i, n, one) {
+        yyjson_val *outcome = yyjson_obj_get(one, "outcome"),
+                   *code = yyjson_obj_get(outcome, "exit_code");
+
+        if (add_line(text, yyjson_obj_get(one, "stdout")) < 0 ||
+            add_line(text, yyjson_obj_get(one, "stderr")) < 0)
+            return -ENOMEM;
+        if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
+            return -ENOMEM;
+        int r = yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
+                    ? buf_add_str(text, "timed out")
+                : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
+                                      : 0;
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+/*
+ * responses_native - tools that the API has a form of its own for and that the client runs: shell, local_shell and
+ * apply_patch. The model is told of them as functions, and its calls become items of their own type.
+ */
+
+#include "api/http/json.h"
+#include "base/buf.h"
+
+struct responses_native {
+    const char *type;          /* of the tool; the function's name */
+    const char *call, *output; /* types of the items */
+    const char *member;        /* of the call's item: its arguments */
+    const char *prefix;        /* of the call's id */
+    const char *about, *schema;
+    void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */
+};
+
+/* What @tool is; NULL: something else, or to be run by the service. */
+const struct responses_native *responses_native_tool(yyjson_val *tool);
+/* What an item of type @type belongs to, a call's or its output's; NULL: nothing. */
+const struct responses_native *responses_native_item(yyjson_val *type);
+/* Member `member` of a call with arguments @args, which may be no JSON. */
+void responses_native_put(struct json *j, const struct responses_native *n, const char *args,
+                          size_t len);
+/* The arguments of a call that comes back as @item; NULL: it has none, or no memory. */
+yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
+                                      yyjson_val *item);
+/* What a shell's output item says, as text. */
+int responses_native_output(yyjson_val *output, struct buf *text);

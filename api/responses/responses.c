@@ -1,0 +1,409 @@
+#include "api/responses/responses.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/http/conn.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+#include "api/generation/seal.h"
+
+/*
+ * The output of a generation is a list of runs (split.h); each run is an item: a message, reasoning, or
+ * a call. An item's place in the output is that of its run, and its id is made of the response's id and
+ * that number, so that an item is the same in every event and in the response itself.
+ *
+ * An answer that said nothing (only reasoning, or not even that) gets an empty message at its end: agents
+ * take the message as the end of their turn.
+ */
+
+#define ARENA_MAX (64u << 20)
+
+/* ---- life ---- */
+
+/* Codex makes its conversation shorter when a stream tells it that it is too long, and gives up when the
+ * answer is a 400. */
+static bool is_codex(const struct http *h) {
+    const char *who = http_header(h, "originator", NULL);
+
+    return who && strncmp(who, "codex", 5) == 0;
+}
+
+struct responses *responses_new(struct call *c) {
+    struct responses *rs = calloc(1, sizeof(*rs));
+
+    if (!rs)
+        return NULL;
+    list_init(&rs->link);
+    rs->api = c->api;
+    rs->tenant = c->tenant;
+    rs->streams_errors = is_codex(&c->conn->http);
+    arena_init(&rs->arena, ARENA_MAX);
+    buf_init(&rs->echo, UINT32_MAX);
+    buf_init(&rs->input, UINT32_MAX);
+    buf_init(&rs->custom.text, UINT32_MAX);
+    return rs;
+}
+
+static int prepare(struct answer *a) {
+    struct responses *rs = responses_new(a->call);
+
+    if (!rs)
+        return -ENOMEM;
+    rs->answer = a;
+    list_push_back(&rs->api->responses, &rs->link);
+    a->work.responses = rs;
+    return 0;
+}
+
+struct responses *responses_free(struct responses *rs) {
+    if (!rs)
+        return NULL;
+    list_remove(&rs->link);
+    stored_unref(rs->parent);
+    buf_deinit(&rs->echo);
+    buf_deinit(&rs->input);
+    buf_deinit(&rs->custom.text);
+    arena_deinit(&rs->arena);
+    free(rs);
+    return NULL;
+}
+
+struct responses *responses_find(struct api *a, uint32_t tenant, const char *id) {
+    LIST_FOREACH(node, &a->responses) {
+        struct responses *rs = LIST_ENTRY(node, struct responses, link);
+
+        if (rs->tenant == tenant && strcmp(rs->answer->id, id) == 0)
+            return rs;
+    }
+    return NULL;
+}
+
+/* ---- items ---- */
+
+static const struct gen *gen_of(const struct answer *a) {
+    return a->choices[0].gen;
+}
+
+static bool was_cut(const struct gen *g) {
+    return g->state == GEN_DONE && g->finish == FINISH_LENGTH;
+}
+
+/* Nothing is missing of what it said. */
+static bool is_whole(const struct gen *g) {
+    return g->state == GEN_DONE && g->finish == FINISH_STOP;
+}
+
+static const struct responses_tool *tool_of(const struct answer *a, const struct split_run *run) {
+    const struct split *s = gen_of(a)->split;
+
+    return run->kind == SPLIT_CALL
+               ? responses_find_tool(a->work.responses, s->calls[run->call].name)
+               : NULL;
+}
+
+bool responses_is_custom(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    return t && t->custom;
+}
+
+const char *responses_call_name(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    return t && t->ns ? t->own : gen_of(a)->split->calls[run->call].name;
+}
+
+bool responses_is_native(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    return t && t->native;
+}
+
+void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+                       size_t size) {
+    const struct responses_tool *t = run ? tool_of(a, run) : NULL;
+    const char *prefix = !run || run->kind == SPLIT_CONTENT ? "msg"
+                         : run->kind == SPLIT_REASONING     ? "rs"
+                         : t && t->native                   ? t->native->prefix
+                         : t && t->custom                   ? "ctc"
+                                                            : "fc";
+
+    snprintf(out, size, "%s_%s_%u", prefix, a->id + strlen(a->form->id_prefix), i);
+}
+
+void responses_put_part(struct json *j, const char *type, const char *text, size_t len) {
+    json_open(j, '{');
+    json_put_string(j, "type", type);
+    json_key(j, "text");
+    json_string(j, text, len);
+    if (strcmp(type, "output_text") == 0) {
+        json_key(j, "annotations");
+        json_open(j, '[');
+        json_close(j, ']');
+        json_key(j, "logprobs");
+        json_open(j, '[');
+        json_close(j, ']');
+    }
+    json_close(j, '}');
+}
+
+/* [part], or [] for an item that begins. */
+static void put_parts(struct json *j, const char *key, const char *type, const char *text,
+                      size_t len, bool any) {
+    json_key(j, key);
+    json_open(j, '[');
+    if (any)
+        responses_put_part(j, type, text, len);
+    json_close(j, ']');
+}
+
+/* The reasoning for the model itself. */
+static void put_sealed(struct json *j, const char *text, size_t len) {
+    CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
+    int r = seal_write(&b, text, len);
+
+    json_key(j, "encrypted_content");
+    json_string(j, b.data ? b.data : "", b.len);
+    j->error = j->error < 0 ? j->error : r;
+}
+
+static void put_reasoning(struct json *j, const struct answer *a, const char *text, size_t len,
+                          bool finished) {
+    const struct responses *rs = a->work.responses;
+
+    put_parts(j, "summary", "summary_text", text, len, finished && rs->summary);
+    put_parts(j, "content", "reasoning_text", text, len, finished && !rs->summary);
+    if (rs->encrypted && finished)
+        put_sealed(j, text, len);
+}
+
+static void put_call(struct json *j, const struct answer *a, const struct split_run *run,
+                     const char *args, size_t len, bool finished) {
+    const struct split_call *c = &gen_of(a)->split->calls[run->call];
+    const struct responses_tool *t = tool_of(a, run);
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    bool custom = t && t->custom;
+
+    if (t && t->native) {
+        responses_native_put(j, t->native, args, finished ? len : 0);
+        json_put_string(j, "call_id", c->id);
+        return;
+    }
+    if (custom && finished && custom_whole(args, len, &text) < 0)
+        j->error = -ENOMEM;
+    json_key(j, custom ? "input" : "arguments");
+    if (custom)
+        json_string(j, text.data ? text.data : "", text.len);
+    else
+        json_string(j, args, finished ? len : 0);
+    json_put_string(j, "call_id", c->id);
+    json_put_string(j, "name", responses_call_name(a, run));
+    if (t && t->ns)
+        json_put_string(j, "namespace", t->ns);
+}
+
+static const char *status_of(const struct answer *a, uint32_t run, bool finished) {
+    const struct gen *g = gen_of(a);
+    const struct split_run *r = &g->split->runs[run];
+
+    if (!finished)
+        return "in_progress";
+    if (r->kind == SPLIT_CALL)
+        return g->split->calls[r->call].complete ? "completed" : "incomplete";
+    return !is_whole(g) && run + 1 == g->split->n_runs ? "incomplete" : "completed";
+}
+
+static const char *type_of(const struct answer *a, const struct split_run *run) {
+    const struct responses_tool *t = tool_of(a, run);
+
+    if (run->kind != SPLIT_CALL)
+        return run->kind == SPLIT_CONTENT ? "message" : "reasoning";
+    return t && t->native ? t->native->call : t && t->custom ? "custom_tool_call" : "function_call";
+}
+
+void responses_put_item(struct json *j, const struct answer *a, uint32_t run, uint32_t i,
+                        bool finished) {
+    const struct split *s = gen_of(a)->split;
+    const struct split_run *r = &s->runs[run];
+    const char *text = s->text[r->kind].data ? s->text[r->kind].data + r->begin : "";
+    size_t len = r->end - r->begin;
+    char id[64];
+
+    responses_item_id(a, r, i, id, sizeof(id));
+    json_open(j, '{');
+    json_put_string(j, "id", id);
+    json_put_string(j, "type", type_of(a, r));
+    json_put_string(j, "status", status_of(a, run, finished));
+    if (r->kind == SPLIT_CALL) {
+        put_call(j, a, r, text, len, finished);
+    } else if (r->kind == SPLIT_REASONING) {
+        put_reasoning(j, a, text, len, finished);
+    } else {
+        json_put_string(j, "role", "assistant");
+        put_parts(j, "content", "output_text", text, len, finished);
+    }
+    json_close(j, '}');
+}
+
+void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, bool finished) {
+    char id[64];
+
+    responses_item_id(a, NULL, i, id, sizeof(id));
+    json_open(j, '{');
+    json_put_string(j, "id", id);
+    json_put_string(j, "type", "message");
+    json_put_string(j, "status", finished ? "completed" : "in_progress");
+    json_put_string(j, "role", "assistant");
+    put_parts(j, "content", "output_text", "", 0, finished);
+    json_close(j, '}');
+}
+
+bool responses_is_item(const struct split_run *run) {
+    return run->kind == SPLIT_CALL || run->end > run->begin;
+}
+
+uint32_t responses_number(const struct answer *a, uint32_t run) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < run; i++)
+        n += responses_is_item(&gen_of(a)->split->runs[i]);
+    return n;
+}
+
+bool responses_needs_empty(const struct answer *a) {
+    const struct gen *g = gen_of(a);
+
+    for (uint32_t i = 0; i < g->split->n_runs; i++)
+        if (g->split->runs[i].kind != SPLIT_REASONING && responses_is_item(&g->split->runs[i]))
+            return false;
+    return !was_cut(g);
+}
+
+/* ---- the response ---- */
+
+static void put_output(struct json *j, const struct answer *a, enum responses_status status) {
+    const struct split *s = a->n_choices ? gen_of(a)->split : NULL;
+    uint32_t n = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0;
+
+    json_key(j, "output");
+    json_open(j, '[');
+    for (uint32_t i = 0; i < n; i++)
+        if (responses_is_item(&s->runs[i]))
+            responses_put_item(j, a, i, responses_number(a, i), true);
+    if (status == RESPONSES_DONE && responses_needs_empty(a))
+        responses_put_empty(j, a, responses_number(a, n), true);
+    json_close(j, ']');
+}
+
+static void put_usage(struct json *j, const struct answer *a) {
+    struct answer_usage u = answer_usage(a);
+
+    json_key(j, "usage");
+    json_open(j, '{');
+    json_put_int(j, "input_tokens", u.prompt);
+    json_key(j, "input_tokens_details");
+    json_open(j, '{');
+    json_put_int(j, "cached_tokens", u.cached);
+    json_put_int(j, "cache_write_tokens", 0);
+    json_close(j, '}');
+    json_put_int(j, "output_tokens", u.output);
+    json_key(j, "output_tokens_details");
+    json_open(j, '{');
+    json_put_int(j, "reasoning_tokens", u.reasoning);
+    json_close(j, '}');
+    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
+    json_close(j, '}');
+}
+
+/* Clients know few codes; those that tell them what to do are kept. */
+static void put_error(struct json *j, const struct err *err) {
+    bool full = err->status == 429;
+    bool known = strcmp(err->code, "context_length_exceeded") == 0;
+
+    json_open(j, '{');
+    json_put_string(j, "code", full ? "rate_limit_exceeded" : known ? err->code : "server_error");
+    json_put_string(j, "message", err->message);
+    json_close(j, '}');
+}
+
+static const char *status_word(const struct answer *a, enum responses_status status) {
+    if (status == RESPONSES_IN_PROGRESS)
+        return "in_progress";
+    if (status == RESPONSES_FAILED)
+        return a->work.responses->cancelled ? "cancelled" : "failed";
+    return was_cut(gen_of(a)) ? "incomplete" : "completed";
+}
+
+void responses_put(struct json *j, const struct answer *a, enum responses_status status,
+                   const struct err *err) {
+    const struct responses *rs = a->work.responses;
+    bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
+
+    json_open(j, '{');
+    json_put_string(j, "id", a->id);
+    json_put_string(j, "object", "response");
+    json_put_int(j, "created_at", a->created);
+    json_put_string(j, "status", status_word(a, status));
+    json_key(j, "completed_at");
+    if (done && !was_cut(gen_of(a)))
+        json_int(j, time(NULL));
+    else
+        json_null(j);
+    json_key(j, "error");
+    if (failed)
+        put_error(j, err);
+    else
+        json_null(j);
+    json_key(j, "incomplete_details");
+    if (done && was_cut(gen_of(a))) {
+        json_open(j, '{');
+        json_put_string(j, "reason", "max_output_tokens");
+        json_close(j, '}');
+    } else {
+        json_null(j);
+    }
+    put_output(j, a, status);
+    if (done)
+        put_usage(j, a);
+    else
+        json_put_string(j, "usage", NULL);
+    json_raw(j, rs->echo.data ? rs->echo.data : "\"model\":null", rs->echo.len ? rs->echo.len : 12);
+    json_close(j, '}');
+}
+
+void responses_keep(const struct answer *a, const char *json, size_t len) {
+    const struct responses *rs = a->work.responses;
+
+    if (rs->store)
+        store_add(&rs->api->store, rs->tenant, a->id, rs->parent, json, len, rs->input.data,
+                  rs->input.len);
+}
+
+static void put_whole(struct json *j, const struct answer *a) {
+    responses_put(j, a, RESPONSES_DONE, NULL);
+    if (j->error == 0)
+        responses_keep(a, j->out->data, j->out->len);
+}
+
+static const struct answer_events events = {
+    .prepare = prepare,
+    .begin = responses_stream_begin,
+    .piece = responses_stream_piece,
+    .end = responses_stream_end,
+    .whole = put_whole,
+    .fail = responses_stream_fail,
+    .alive = responses_stream_alive,
+};
+
+static const struct answer_form form = {
+    .kind = REQUEST_RESPONSES,
+    .id_prefix = "resp_",
+    .events = &events,
+};
+
+void responses_serve(struct call *c, struct http *h) {
+    (void)h;
+    answer_serve(c, &form);
+}

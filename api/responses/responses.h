@@ -1,0 +1,102 @@
+#pragma once
+
+/*
+ * responses - OpenAI's Responses API (/v1/responses) over the machinery of chats: the request becomes the
+ * body of a chat (responses_input.c, responses_items.c, responses_tools.c), the output of its one
+ * generation becomes items, whole (responses.c) or as a stream of events (responses_stream.c), and what
+ * a client may come back to is kept in memory (responses_store.c).
+ */
+
+#include "api/generation/answer.h"
+#include "api/generation/custom.h"
+#include "api/responses/native.h"
+#include "api/responses/store.h"
+#include "base/arena.h"
+
+#define RESPONSES_ID_HEX 24u /* hex digits of an id */
+
+/* A tool that is offered to the model as the function `name`. */
+struct responses_tool {
+    const char *name;
+    const char *ns, *own; /* how the client calls it, when it is in a namespace; else NULL */
+    bool custom;          /* its argument is one text, not an object */
+    const struct responses_native *native;
+};
+
+/* One request, from its body to its answer. */
+struct responses {
+    struct list link; /* api.responses: those under way; what only counts tokens is not in it */
+    struct api *api;
+    uint32_t tenant;
+    struct answer *answer;
+    bool streams_errors; /* its client wants to hear of a prompt that is too long in the stream */
+    struct arena arena;
+
+    /* Of the request, since its body was read. */
+    bool store;
+    bool summary;          /* reasoning is told as its summary */
+    bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
+    struct stored *parent; /* what it continues */
+    struct responses_tool *tools;
+    uint32_t n_tools;
+    struct buf echo;  /* members of the response that repeat the request: "key":value,... */
+    struct buf input; /* its items, a JSON array */
+
+    /* Of the stream. */
+    uint64_t sequence;
+    bool open;    /* an item is */
+    uint32_t run; /* which of the output's; UINT32_MAX: the empty message */
+    bool cancelled;
+    struct custom_text custom;
+};
+
+/* For the request of @c; NULL: out of memory. */
+struct responses *responses_new(struct call *c);
+struct responses *responses_free(struct responses *rs); /* accepts NULL */
+/* One under way; NULL: there is none. */
+struct responses *responses_find(struct api *a, uint32_t tenant, const char *id);
+
+/* responses_input.c: reads the body, on any thread. Sets @r to the chat that it asks for. 0, -ENOMEM, or
+ * an error that names the field. */
+int responses_parse(struct responses *rs, struct request *r, const char *body, size_t len,
+                    struct err *err);
+/* A message about a chat's field, in the words of this API. */
+void responses_rename(struct err *err);
+
+/* responses_tools.c */
+const struct responses_tool *responses_find_tool(const struct responses *rs, const char *name);
+
+/* responses.c */
+enum responses_status { RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
+/* The response object; @err for RESPONSES_FAILED. */
+void responses_put(struct json *j, const struct answer *a, enum responses_status status,
+                   const struct err *err);
+/* An item of the output: run @run as number @i; finished, or as it begins. */
+void responses_put_item(struct json *j, const struct answer *a, uint32_t run, uint32_t i,
+                        bool finished);
+/* The message that an output has which says nothing. */
+void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, bool finished);
+/* A run without text is none. */
+bool responses_is_item(const struct split_run *run);
+/* The place in the output of run @run; with the number of runs: behind all. */
+uint32_t responses_number(const struct answer *a, uint32_t run);
+/* Whether the finished output lacks a message and calls. */
+bool responses_needs_empty(const struct answer *a);
+/* "msg_..", of run @run (NULL: a message) as number @i. */
+void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+                       size_t size);
+bool responses_is_native(const struct answer *a, const struct split_run *run);
+/* As the client knows it. */
+const char *responses_call_name(const struct answer *a, const struct split_run *run);
+bool responses_is_custom(const struct answer *a, const struct split_run *run);
+/* A part of a message, or of reasoning. */
+void responses_put_part(struct json *j, const char *type, const char *text, size_t len);
+/* Keeps the finished response @json, if it was asked for. */
+void responses_keep(const struct answer *a, const char *json, size_t len);
+
+/* responses_stream.c */
+void responses_stream_begin(struct answer *a);
+void responses_stream_piece(struct answer *a, const struct piece *p);
+void responses_stream_end(struct answer *a);
+bool responses_stream_fail(struct answer *a, struct err *err);
+void responses_stream_alive(struct answer *a);

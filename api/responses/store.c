@@ -1,0 +1,276 @@
+#include "api/responses/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "base/clock.h"
+
+/*
+ * Each tenant has a list of what is kept for it, next to be forgotten first. When a response is continued,
+ * the new one is put behind the others, then what it continues, then what that continues, up to the
+ * beginning. So whatever is in the list stands before everything that it continues, and a
+ * conversation is forgotten from its end: nothing that is found has lost its past. (A client may remove
+ * a response that others continue; they keep it alive, but nobody finds it any more.)
+ *
+ * When there is no room the tenant with the most bytes forgets first, so that one who stores much does not
+ * take away what others have stored little of.
+ *
+ * refs counts: being in the list, each response that continues it, and each caller that holds it.
+ */
+
+#define BUCKETS 1024u
+#define TICK_MS 10000u  /* how often age is looked at */
+#define LARGEST_PART 4u /* of the bytes, for one response */
+
+struct store_tenant {
+    struct list kept; /* stored.link */
+    uint64_t bytes;   /* of those in `kept` */
+};
+
+static size_t bytes_of(const struct stored *r) {
+    return sizeof(*r) + r->response_len + r->input_len + 2;
+}
+
+/* Ids are drawn at random: any hash will do. */
+static struct list *bucket_of(const struct store *s, const char *id) {
+    uint32_t h = 2166136261u;
+
+    for (; *id; id++)
+        h = (h ^ (unsigned char)*id) * 16777619u;
+    return &s->buckets[h % BUCKETS];
+}
+
+/* Under the lock. Frees it and, as far as nobody else holds them, those it continues. */
+static void unref_locked(struct stored *r) {
+    while (r && --r->refs == 0) {
+        struct stored *parent = r->parent;
+
+        r->store->bytes -= bytes_of(r);
+        free(r->response);
+        free(r->input);
+        free(r);
+        r = parent;
+    }
+}
+
+struct stored *stored_unref(struct stored *r) {
+    struct store *s = r ? r->store : NULL;
+
+    if (!r)
+        return NULL;
+    uv_mutex_lock(&s->lock);
+    unref_locked(r);
+    uv_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static void forget_locked(struct stored *r) {
+    struct store *s = r->store;
+
+    list_remove(&r->link);
+    list_remove(&r->bucket);
+    s->tenants[r->tenant].bytes -= bytes_of(r);
+    s->n--;
+    unref_locked(r);
+}
+
+static struct stored *first_of(const struct store_tenant *t) {
+    return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
+}
+
+static void forget_old_locked(struct store *s) {
+    int64_t before = clock_now(s->clock) - (int64_t)s->limits.ttl_s * 1000000000;
+    struct stored *r;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        while ((r = first_of(&s->tenants[i])) && r->used_ns <= before)
+            forget_locked(r);
+}
+
+/* Room for one more of @bytes; what others hold on to cannot be freed, so there may be none. Nobody may
+ * empty the store with one large response. */
+static bool make_room_locked(struct store *s, size_t bytes) {
+    if (s->limits.n == 0 || bytes > s->limits.bytes / LARGEST_PART)
+        return false;
+    while (s->n >= s->limits.n || s->bytes + bytes > s->limits.bytes) {
+        struct store_tenant *most = NULL;
+
+        for (uint32_t i = 0; i < s->n_tenants; i++)
+            if (!most || s->tenants[i].bytes > most->bytes)
+                most = &s->tenants[i];
+        if (!most || !first_of(most))
+            return false;
+        forget_locked(first_of(most));
+    }
+    return true;
+}
+
+static void on_tick(uv_timer_t *t) {
+    struct store *s = t->data;
+
+    uv_mutex_lock(&s->lock);
+    forget_old_locked(s);
+    if (s->n == 0)
+        uv_timer_stop(t);
+    uv_mutex_unlock(&s->lock);
+}
+
+int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
+               const struct store_limits *limits) {
+    *s = (struct store){.limits = *limits, .clock = clock};
+    if (!(s->buckets = calloc(BUCKETS, sizeof(*s->buckets))) || uv_mutex_init(&s->lock) < 0) {
+        free(s->buckets);
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        list_init(&s->buckets[i]);
+    uv_timer_init(loop, &s->tick);
+    s->tick.data = s;
+    s->open = true;
+    return 0;
+}
+
+void store_close(struct store *s) {
+    if (s->open)
+        uv_close((uv_handle_t *)&s->tick, NULL);
+    s->open = false;
+}
+
+void store_deinit(struct store *s) {
+    struct stored *r;
+
+    if (!s->buckets)
+        return;
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        while ((r = first_of(&s->tenants[i])))
+            forget_locked(r);
+    assert(s->bytes == 0);
+    uv_mutex_destroy(&s->lock);
+    free(s->buckets);
+    free(s->tenants);
+}
+
+static struct stored *find_locked(struct store *s, uint32_t tenant, const char *id, size_t len) {
+    char name[sizeof(((struct stored *)0)->id)];
+
+    if (len >= sizeof(name))
+        return NULL;
+    memcpy(name, id, len);
+    name[len] = 0;
+    forget_old_locked(s);
+    LIST_FOREACH(node, bucket_of(s, name)) {
+        struct stored *r = LIST_ENTRY(node, struct stored, bucket);
+
+        if (r->tenant == tenant && strcmp(r->id, name) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len) {
+    uv_mutex_lock(&s->lock);
+    struct stored *r = find_locked(s, tenant, id, len);
+    if (r)
+        r->refs++;
+    uv_mutex_unlock(&s->lock);
+    return r;
+}
+
+static void use_locked(struct stored *r) {
+    for (; r; r = r->parent) {
+        if (list_empty(&r->link))
+            continue;
+        r->used_ns = clock_now(r->store->clock);
+        list_remove(&r->link);
+        list_push_back(&r->store->tenants[r->tenant].kept, &r->link);
+    }
+}
+
+void store_use(struct stored *r) {
+    uv_mutex_lock(&r->store->lock);
+    use_locked(r);
+    uv_mutex_unlock(&r->store->lock);
+}
+
+/* Tenants have small numbers, which they keep. Lists are moved: their ends point to them. */
+static int reserve_tenant(struct store *s, uint32_t tenant) {
+    struct store_tenant *t;
+
+    if (tenant < s->n_tenants)
+        return 0;
+    if (!(t = calloc(tenant + 1, sizeof(*t))))
+        return -ENOMEM;
+    for (uint32_t i = 0; i <= tenant; i++) {
+        list_init(&t[i].kept);
+        if (i >= s->n_tenants)
+            continue;
+        t[i].bytes = s->tenants[i].bytes;
+        for (struct list *node; (node = list_pop_front(&s->tenants[i].kept));)
+            list_push_back(&t[i].kept, node);
+    }
+    free(s->tenants);
+    s->tenants = t;
+    s->n_tenants = tenant + 1;
+    return 0;
+}
+
+static void add_locked(struct stored *r) {
+    struct store *s = r->store;
+
+    forget_old_locked(s);
+    use_locked(r->parent);
+    if (!make_room_locked(s, bytes_of(r))) {
+        s->bytes += bytes_of(r);
+        unref_locked(r);
+        return;
+    }
+    s->bytes += bytes_of(r);
+    s->n++;
+    s->tenants[r->tenant].bytes += bytes_of(r);
+    list_push_back(&s->tenants[r->tenant].kept, &r->link);
+    list_push_back(bucket_of(s, r->id), &r->bucket);
+    use_locked(r);
+}
+
+int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
+              const char *response, size_t response_len, const char *input, size_t input_len) {
+    struct stored *r = calloc(1, sizeof(*r));
+    int result = -ENOMEM;
+
+    if (!r)
+        return -ENOMEM;
+    *r = (struct stored){.store = s,
+                         .tenant = tenant,
+                         .refs = 1,
+                         .response_len = response_len,
+                         .input_len = input_len,
+                         .response = strndup(response, response_len),
+                         .input = strndup(input, input_len)};
+    list_init(&r->link);
+    list_init(&r->bucket);
+    memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
+    uv_mutex_lock(&s->lock);
+    if (r->response && r->input && reserve_tenant(s, tenant) == 0) {
+        result = 0;
+        if ((r->parent = parent))
+            parent->refs++;
+        add_locked(r);
+        if (s->open && s->n && !uv_is_active((uv_handle_t *)&s->tick))
+            uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+    } else {
+        free(r->response);
+        free(r->input);
+        free(r);
+    }
+    uv_mutex_unlock(&s->lock);
+    return result;
+}
+
+bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len) {
+    uv_mutex_lock(&s->lock);
+    struct stored *r = find_locked(s, tenant, id, len);
+    if (r)
+        forget_locked(r);
+    uv_mutex_unlock(&s->lock);
+    return r;
+}

@@ -1,0 +1,97 @@
+#include <stdio.h>
+#include <time.h>
+#include "api/http/call.h"
+#include "api/http/json.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+
+#ifndef WEFT_VERSION
+#define WEFT_VERSION "0"
+#endif
+
+/* 200 only while new requests are served: a balancer turns away before it is turned away. */
+void health_serve(struct call *c, struct http *h) {
+    static const char *const names[] = {"starting", "serving", "replacing", "draining"};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    enum api_health s = server_health(c->api);
+    struct json j;
+
+    (void)h;
+    c->retry_ms = API_RETRY_MS;
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
+    json_put_string(&j, "state", names[s]);
+    json_close(&j, '}');
+    respond_buf(c, s == API_SERVING ? 200 : 503, &b, j.error);
+}
+
+void version_serve(struct call *c, struct http *h) {
+    (void)h;
+    static const char text[] = "{\"version\":\"" WEFT_VERSION "\",\"server\":\"weft\"}";
+
+    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+}
+
+/* Somebody looks whether there is anybody: a browser, or Ollama's client before each command. */
+void root_serve(struct call *c, struct http *h) {
+    static const char text[] =
+        "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
+
+    (void)h;
+    respond(c, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
+}
+
+/* ---- how busy it is, as routers ask ---- */
+
+/* vLLM's. */
+void load_serve(struct call *c, struct http *h) {
+    struct api_stats s;
+    char text[48];
+
+    (void)h;
+    api_stats(c->api, &s);
+    int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
+    respond(c, 200, RESPOND_JSON, text, (size_t)n);
+}
+
+/* SGLang's. */
+void loads_serve(struct call *c, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    const struct msg_stats *w = &c->api->metrics.worker;
+    const struct api_model *m = c->api->model;
+    uint64_t page = m->page_tokens;
+    struct api_stats s;
+    struct json j;
+
+    (void)h;
+    api_stats(c->api, &s);
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_int(&j, "timestamp", (int64_t)time(NULL));
+    json_put_int(&j, "dp_rank_count", 1);
+    json_key(&j, "loads");
+    json_open(&j, '[');
+    json_open(&j, '{');
+    json_put_int(&j, "dp_rank", 0);
+    json_put_int(&j, "num_running_reqs", s.n_running);
+    json_put_int(&j, "num_waiting_reqs", s.n_queued);
+    json_put_int(&j, "num_total_reqs", (int64_t)s.n_running + s.n_queued);
+    json_put_int(&j, "num_used_tokens", (int64_t)(w->n_used * page));
+    json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
+    json_key(&j, "token_usage");
+    json_double(&j, w->n_pages ? (double)w->n_used / w->n_pages : 0);
+    json_put_int(&j, "max_running_requests", c->api->opts.max_running);
+    json_close(&j, '}');
+    json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(c, 200, &b, j.error);
+}
+
+/* It does not. */
+void sleeping_serve(struct call *c, struct http *h) {
+    static const char text[] = "{\"is_sleeping\":false}";
+
+    (void)h;
+    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+}

@@ -1,0 +1,167 @@
+#pragma once
+
+/*
+ * toolcall - what a model wrote, taken apart: reasoning, content and tool calls. Every family of models
+ * writes calls in its own way; a format is a table of states (api/toolcall/) that one parser runs over
+ * the text as it arrives. Any split of the text into pieces gives the same result; what is held back is
+ * bounded. docs/tool-calls.md lists the formats.
+ *
+ * Nothing is lost: what looked like a call and is none comes back as content, byte for byte. Only the
+ * markers themselves and white space next to a call or to reasoning are dropped.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <yyjson.h>
+#include "api/generation/node.h"
+#include "base/buf.h"
+#include "base/err.h"
+
+#define TOOLCALL_NAME_MAX 128u
+#define TOOLCALL_ID_MAX 160u
+#define TOOLCALL_CALLS_MAX 128u        /* of one message; what follows is content */
+#define TOOLCALL_HELD_MAX (256u << 10) /* bytes before a call's name, or of one value */
+#define TOOLCALL_WHOLE_MAX (4u << 20)  /* bytes of one call with `whole_calls` */
+
+enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
+
+/*
+ * How calls are written, for who wants to force them (a grammar). One message's calls are
+ *      section_begin call (separator call)* section_end
+ *      call = call_begin NAME name_end ARGUMENTS call_end
+ * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
+ * number in the message, {nl} for a line break that may be missing. Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON), or
+ * "key=literal, ..." (ARGS_PYTHON), or {key:value} with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
+ *      (key_begin KEY key_end VALUE value_end)*
+ * where a VALUE is a bare string or, for what is no string, JSON. key_end_json, if there is one, takes
+ * the place of key_end before the latter; {type} in it is the JSON type.
+ */
+struct toolcall_shape {
+    enum toolcall_args args;
+    const char *section_begin, *section_end, *separator;
+    const char *call_begin, *name_end, *call_end;
+    const char *call_begin_also, *name_end_also; /* as good as these; or NULL */
+    const char *key_begin, *key_end, *key_end_json, *value_end;
+    uint8_t id_len;
+};
+
+struct toolcall_format {
+    const char *name;
+    const char *detect[3];   /* all of these in a template's source mean this format */
+    const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
+    const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
+    bool needs_special;         /* markers are special tokens: decode with their text */
+    bool ends_reasoning;        /* a trigger inside reasoning ends it */
+    bool only_known;            /* a call of a tool that was not offered is content */
+    bool short_ids;             /* ids of 9 letters and digits */
+    bool has_reasoning;         /* the format itself tells reasoning from content */
+    const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
+    struct toolcall_shape shape;
+    const struct tc_state *states;
+    uint8_t start;
+};
+
+struct toolcall_reasoning {
+    const char *name, *open, *close;
+    bool needs_special;
+    const char *detect[2]; /* all of these in a template's source */
+    const char *then;      /* what may come behind it, before calls or content; or NULL */
+};
+
+/* Formats by template and by name; NULL when there is none. `generic` is never detected: it is for
+ * templates that know no tools (toolcall_describe()). */
+const struct toolcall_format *toolcall_detect(const char *source, size_t len);
+const struct toolcall_format *toolcall_find(const char *name);
+const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
+const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len);
+const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
+/* Whether a rendered prompt ends inside reasoning, so that the output starts there. */
+bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
+
+/* Whether a marker of theirs contains @text: the text of a control token that matters to a parser. Either
+ * may be NULL. */
+bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
+                         const char *text, size_t len);
+
+struct toolcall_opts {
+    const struct toolcall_format *format;       /* NULL: content and reasoning only */
+    const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
+    yyjson_val *tools; /* of the request; outlives the parser. NULL: calls are content */
+    bool in_reasoning; /* toolcall_opens_reasoning() */
+    bool only_calls; /* nothing else was asked for: what is neither call nor reasoning is dropped */
+    bool whole_calls;   /* a call is told when it is complete; a broken one is content */
+    uint32_t max_calls; /* 0: TOOLCALL_CALLS_MAX; 1: no parallel calls */
+    size_t max_held;    /* 0: TOOLCALL_HELD_MAX */
+    size_t max_whole;   /* 0: TOOLCALL_WHOLE_MAX */
+    uint64_t seed;      /* ids are a function of it and of the call's index */
+};
+
+enum toolcall_kind {
+    TOOLCALL_CONTENT,   /* data */
+    TOOLCALL_REASONING, /* data */
+    TOOLCALL_BEGIN,     /* index, id, name */
+    TOOLCALL_ARGS,      /* index, data: the next bytes of a JSON object */
+    TOOLCALL_END,       /* index, complete: the arguments are a whole JSON object */
+};
+
+struct toolcall_event { /* valid during the call of the sink */
+    enum toolcall_kind kind;
+    bool complete;
+    uint32_t index;
+    const char *id, *name;
+    const char *data;
+    size_t len;
+};
+
+/* Not 0: stop, and toolcall_feed() returns it. */
+typedef int (*toolcall_sink)(void *ctx, const struct toolcall_event *e);
+
+struct toolcall_parser;
+
+int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts *opts);
+struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p);
+DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
+
+/* The next bytes of the output, and its end. 0, -ENOMEM, or what the sink returned; then the parser is
+ * of no more use. Calls that are open at the end of the text are ended with `complete` false. */
+int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
+                  void *ctx);
+int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
+bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
+uint32_t toolcall_n_calls(const struct toolcall_parser *p);  /* that have begun */
+size_t toolcall_held(const struct toolcall_parser *p); /* bytes of text and arguments in memory */
+
+/* ---- forcing calls */
+
+struct toolcall_tool {
+    const char *name;
+    yyjson_val *parameters; /* a schema; NULL: it has none */
+    const char *param;      /* the field that the schema came from */
+    bool loose;             /* any arguments */
+    bool takes_text;        /* it takes one string, `input`, which follows: */
+    const char *syntax;     /* "regex" or "lark"; NULL: nothing */
+    yyjson_val *text;       /* the source */
+};
+
+struct toolcall_force {
+    const struct toolcall_format *format;
+    const struct toolcall_tool *tools; /* that may be called */
+    uint32_t n_tools, max_calls;       /* max_calls 0: TOOLCALL_CALLS_MAX */
+    bool after;                        /* what follows toolcall_after(), not the whole */
+};
+
+/* The calls of one message as a node of text/constraint.h, so that what is generated under it is read by
+ * this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a schema or name
+ * cannot be written in this format. */
+int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
+                   struct err *err);
+/* The strings after which a model that is free has begun a call, in order; NULL at their end. */
+const char *toolcall_after(const struct toolcall_format *f, size_t i);
+
+/*
+ * The generic form, for templates that know no tools: what a system message says about them, and how
+ * earlier calls and their results are put into assistant and user messages. All append to @out.
+ */
+int toolcall_describe(struct buf *out, yyjson_val *tools);
+int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len);
+int toolcall_write_result(struct buf *out, const char *name, const char *result, size_t len);
