@@ -96,7 +96,7 @@ struct api_request_info { /* one live generation, for the admin socket */
     uint64_t id;
     char request_id[64];
     const char *endpoint, *state; /* "queued", "running" */
-    uint64_t program;             /* the session it belongs to; 0: none is known */
+    uint64_t session;             /* the session it belongs to; 0: none is known */
     const char *session_from;     /* the header or field that told, "conversation", or NULL */
     uint32_t n_prompt, n_output, n_cached, max_new;
     int64_t age_ms;

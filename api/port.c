@@ -53,7 +53,7 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .id = g->m.id,
             .endpoint = c->route->path,
             .state = state_of(g),
-            .program = g->m.program,
+            .session = g->m.session,
             .session_from = g->session_from,
             .n_prompt = g->n_prompt,
             .n_output = g->n_out,

@@ -137,8 +137,8 @@ char *admin_json_stats(const struct admin_opts *o) {
 static void add_session(doc_t *d, val_t *v, const struct api_request_info *r) {
     char hex[20];
 
-    snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)r->program);
-    yyjson_mut_obj_add_strcpy(d, v, "session", r->program ? hex : "-");
+    snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)r->session);
+    yyjson_mut_obj_add_strcpy(d, v, "session", r->session ? hex : "-");
     yyjson_mut_obj_add_str(d, v, "session_from", r->session_from ? r->session_from : "-");
 }
 

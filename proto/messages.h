@@ -103,7 +103,7 @@ struct submit_bias {
 };
 
 struct submit {
-    uint64_t id, group, seed, program, cost_so_far;
+    uint64_t id, group, seed, session, cost_so_far;
     int64_t arrived_ns, deadline_ns; /* clock_monotonic; deadline 0: none */
     uint32_t tenant, n_prompt;       /* tokens[0, n_prompt) prompt, the rest output: resumed */
     uint32_t max_new, min_new;       /* output tokens in all, those resumed included */
@@ -124,9 +124,9 @@ struct submit {
 };
 
 /* What the front saw in the output of generation @id, which has ended as it should: it reads tool calls, the worker does
- * not. A hint: lost, or for a turn that is not the program's last one, it means nothing. */
+ * not. A hint: lost, or for a turn that is not the session's last one, it means nothing. */
 struct turn_end {
-    uint64_t id, program;
+    uint64_t id, session;
     uint32_t calls; /* 1: the client will run tools and come back; 0: somebody has his answer */
     uint32_t zero;
 };
@@ -188,7 +188,7 @@ struct msg_stats {
     uint32_t n_disk_pages, n_disk_used;
     uint64_t n_swapped, n_not_swapped; /* who yielded and was saved there, and was not */
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
-    uint64_t n_recomputed_tokens; /* that a program's earlier turn had computed */
+    uint64_t n_recomputed_tokens; /* that a session's earlier turn had computed */
     uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */
     uint64_t n_warm_tokens;       /* computed ahead for turns that had not come; not in the above */
     uint64_t n_warm_found_tokens; /* of them, those that the turn then found */

@@ -2,7 +2,7 @@
 
 #include "base/mutant.h"
 
-#define MEMORY 0.75f /* of the mean of a program's outputs */
+#define MEMORY 0.75f /* of the mean of a session's outputs */
 #define MARGIN 1.25f /* reserved beyond the mean */
 #define AHEAD 32     /* tokens more than there are, when the guess was passed */
 
@@ -36,20 +36,20 @@ void estimate_init(struct estimate *e) {
     *e = (struct estimate){.all = ESTIMATE_START};
 }
 
-static float *slot_of(struct estimate *e, uint64_t program) {
-    return &e->slot[(program * 0x9E3779B97F4A7C15u) >> 56];
+static float *slot_of(struct estimate *e, uint64_t session) {
+    return &e->slot[(session * 0x9E3779B97F4A7C15u) >> 56];
 }
 
-void estimate_learn(struct estimate *e, uint64_t program, uint32_t n_out) {
-    float *slot = slot_of(e, program), x = (float)MAX(n_out, 1);
+void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
+    float *slot = slot_of(e, session), x = (float)MAX(n_out, 1);
 
     *slot = *slot > 0 ? *slot * MEMORY + x * (1 - MEMORY) : x;
     e->all += (x - e->all) / 32;
 }
 
-uint32_t estimate_output(const struct estimate *e, uint64_t program, uint32_t n_out,
+uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new) {
-    float mean = *slot_of((struct estimate *)e, program);
+    float mean = *slot_of((struct estimate *)e, session);
     uint64_t guess = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
 
     if (n_out >= guess)

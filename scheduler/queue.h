@@ -34,8 +34,8 @@ struct queued {
 void queue_insert(struct list *l, struct queued *q);
 
 /*
- * Expected output. A program (an agent's session) tends to write answers of like length, so the mean is
- * kept per program, in a fixed table: two programs that meet in a slot share a guess, no more.
+ * Expected output. A session (an agent's session) tends to write answers of like length, so the mean is
+ * kept per session, in a fixed table: two sessions that meet in a slot share a guess, no more.
  */
 #define ESTIMATE_SLOTS 256
 #define ESTIMATE_START 256 /* tokens, before anything has finished */
@@ -46,7 +46,7 @@ struct estimate {
 };
 
 void estimate_init(struct estimate *e);
-void estimate_learn(struct estimate *e, uint64_t program, uint32_t n_out);
+void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);
 /* Output tokens that a request will have had, given that it has @n_out and may have @max_new. */
-uint32_t estimate_output(const struct estimate *e, uint64_t program, uint32_t n_out,
+uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new);

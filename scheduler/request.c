@@ -110,7 +110,7 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         (m->n_tokens != m->n_prompt || !(pool & SUBMIT_POOL_LAST) == !(pool & SUBMIT_POOL_MEAN)))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (m->flags & SUBMIT_WARM && (m->flags != SUBMIT_WARM || m->n_tokens != m->n_prompt ||
-                                   m->grammar.len || m->program == 0))
+                                   m->grammar.len || m->session == 0))
         return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
     if (m->adapter || m->media.len)
         return err_set(err, 400, NULL, "This server cannot use adapters or media yet.");
@@ -458,7 +458,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     list_init(&r->news);
     r->queued.standing = queue_standing(m->arrived_ns, m->priority, order);
     r->id = m->id;
-    r->program = m->program;
+    r->session = m->session;
     r->class = m->class;
     r->deadline_ns = m->deadline_ns;
     r->n_prompt = r->n_tokens = m->n_prompt;

@@ -64,7 +64,7 @@ struct request {
     enum request_state state;
 
     /* Asked. */
-    uint64_t id, program;
+    uint64_t id, session;
     int64_t deadline_ns;
     uint32_t n_prompt, n_given; /* n_given: tokens that came with it */
     uint32_t max_tokens;        /* prompt and output: max_new or the context's end */

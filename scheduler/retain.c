@@ -2,18 +2,18 @@
  * retain - an agent calls a tool and comes back with all that it had and a little more. What it had is worth keeping
  * meanwhile: to compute it again costs more than anything else that it asks for.
  *
- * When a turn of a program ends, its sequence is kept (kv_seq_keep()): its full pages are held, so they are neither
+ * When a turn of a session ends, its sequence is kept (kv_seq_keep()): its full pages are held, so they are neither
  * evicted nor counted as available. Three things end that. The next turn is admitted and holds them itself.
- * Nobody has come within a time that is learnt from the program's pauses (nine of ten are shorter than long_ms; a
- * program that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
+ * Nobody has come within a time that is learnt from the session's pauses (nine of ten are shorter than long_ms; a
+ * session that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
  * is preempted; by a request that has waited FORCE_NS; by the first that waits when nothing runs.
  *
- * A program comes back after a tool call as soon as the tool has run, after an answer when somebody has read it.
+ * A session comes back after a tool call as soon as the tool has run, after an answer when somebody has read it.
  * The worker does not see which it was; the front does, and says so a moment later (retain_end()). So pauses are
  * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
  *
- * So the programs whose turns are kept or run are those whose working sets fit, and others wait where a turn
- * begins: that is the cap on active programs, without a number to configure. One whose pages are gone, however much of a
+ * So the sessions whose turns are kept or run are those whose working sets fit, and others wait where a turn
+ * begins: that is the cap on active sessions, without a number to configure. One whose pages are gone, however much of a
  * common beginning is there, comes back when they fit and leave room for what the active ones will grow by. If it
  * came as soon as it fits, the next turn of another would push out somebody, whose pages would let in a third: most of
  * what is computed then would be computed again. The wait is bounded, since what has waited
@@ -21,7 +21,7 @@
  * little, and clients without sessions, do not notice.
  *
  * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before calls; then the
- * shortest, for which computing it again costs least for each page. Then its program waits, so that those that stay active can end.
+ * shortest, for which computing it again costs least for each page. Then its session waits, so that those that stay active can end.
  */
 
 #include "scheduler/retain.h"
@@ -37,21 +37,21 @@
 #define SPARE_MS 5000.0 /* who comes back sooner after an answer is no person */
 #define QUANTILE 0.9
 #define FIRST 8      /* pauses of which each says much */
-#define FIRST_ANY 24 /* likewise of all programs' */
+#define FIRST_ANY 24 /* likewise of all sessions' */
 #define LEARN_FIRST 1.4
 #define LEARN 0.35      /* by how much of itself the estimate moves */
 #define SLACK 1.25      /* kept longer than nine of ten pauses by this */
-#define RETURNS_MIN 0.1 /* of its turns a program must come back after, to be waited for */
+#define RETURNS_MIN 0.1 /* of its turns a session must come back after, to be waited for */
 #define TENANT_TURNS 64 /* of a tenant, after which older ones count half */
 #define TURNS_MIN 4     /* before that is asked */
 #define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
 #define KEPT_DEN 4
-#define GROWTH_TURNS (1.0 / 3) /* of each active program: room for so much is left to them */
+#define GROWTH_TURNS (1.0 / 3) /* of each active session: room for so much is left to them */
 #define GROWTH_MOST 8          /* at most an eighth of the pages */
 #define LEARN_GROWTH 0.1F
 #define LOST_MOST 8                       /* who lost less than 1/8 of its tokens has them */
-#define FORCE_NS INT64_C(30000000000)     /* that a program's turn waits for others' pages; */
-#define FORCE_PLAIN_NS INT64_C(250000000) /* one without a program, or most of which is there */
+#define FORCE_NS INT64_C(30000000000)     /* that a session's turn waits for others' pages; */
+#define FORCE_PLAIN_NS INT64_C(250000000) /* one without a session, or most of which is there */
 
 void retain_init(struct retain *t, bool off) {
     list_init(&t->kept);
@@ -76,16 +76,16 @@ void retain_deinit(struct retain *t) {
 
 /* ---- pauses ---- */
 
-static struct pauses *slot_of(struct retain *t, uint64_t program) {
-    return &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+static struct pauses *slot_of(struct retain *t, uint64_t session) {
+    return &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
 }
 
-static struct pauses *pauses_of(struct retain *t, uint64_t program) {
-    struct pauses *p = slot_of(t, program);
+static struct pauses *pauses_of(struct retain *t, uint64_t session) {
+    struct pauses *p = slot_of(t, session);
 
-    if (p->program == program)
+    if (p->session == session)
         return p;
-    *p = (struct pauses){.program = program};
+    *p = (struct pauses){.session = session};
     for (uint32_t i = 0; i < RETAIN_ENDS; i++)
         p->after[i].long_ms = t->any.after[i].long_ms;
     return p;
@@ -100,10 +100,10 @@ static void learn(struct pause *p, double ms, uint32_t first) {
     p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
 }
 
-void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64_t now) {
-    if (program == 0)
+void retain_note_turn(struct retain *t, uint64_t session, uint16_t tenant, int64_t now) {
+    if (session == 0)
         return;
-    struct pauses *p = pauses_of(t, program);
+    struct pauses *p = pauses_of(t, session);
     if (p->ended_ns == 0)
         return;
     double ms = (double)(now - p->ended_ns) / 1e6;
@@ -122,10 +122,10 @@ static bool comes_back(const struct pause *p) {
     return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
 }
 
-uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant) {
-    const struct pauses *p = &t->program[(program * 0x9E3779B97F4A7C15u) >> 54];
+uint32_t retain_chance(const struct retain *t, uint64_t session, uint16_t tenant) {
+    const struct pauses *p = &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
     const struct pause *all = &p->after[RETAIN_END_ANY];
-    bool known = program != 0 && p->program == program && all->n_ended >= TURNS_MIN;
+    bool known = session != 0 && p->session == session && all->n_ended >= TURNS_MIN;
     uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
     uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
 
@@ -149,7 +149,7 @@ static void count_end(struct retain *t, uint16_t tenant) {
     t->of_tenant[tenant].n_returned /= 2;
 }
 
-/* Of a program of which little is known: as others of its tenant did. */
+/* Of a session of which little is known: as others of its tenant did. */
 static bool others_come_back(const struct retain *t, uint16_t tenant) {
     return t->of_tenant[tenant].n_ended < TENANT_TURNS / 4 ||
            t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
@@ -229,7 +229,7 @@ static bool make_room(struct sched *s, const struct request *r, int64_t now) {
     return true;
 }
 
-/* Nine of ten pauses are shorter: as far as little is known of the program's, those of all. After a call somebody comes
+/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. After a call somebody comes
  * back for certain, so there it is the longer of both. */
 static double long_pause_ms(const struct retain *t, const struct pauses *p, enum retain_end end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
@@ -247,7 +247,7 @@ static int64_t until(const struct retain *t, const struct pauses *p, enum retain
 
 bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     struct retain *t = &s->retain;
-    struct pauses *p = r->program ? pauses_of(t, r->program) : NULL;
+    struct pauses *p = r->session ? pauses_of(t, r->session) : NULL;
 
     if (p) {
         p->ended_ns = now;
@@ -269,7 +269,7 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_keep(k->seq);
-    k->program = r->program;
+    k->session = r->session;
     k->turn = r->id;
     k->end = RETAIN_END_ANY;
     k->spare = false;
@@ -281,11 +281,11 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
     return true;
 }
 
-static struct retained *kept_of(struct retain *t, uint64_t program, uint64_t turn) {
+static struct retained *kept_of(struct retain *t, uint64_t session, uint64_t turn) {
     LIST_FOREACH(node, &t->kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
 
-        if (k->program == program && k->turn == turn)
+        if (k->session == session && k->turn == turn)
             return k;
     }
     return NULL;
@@ -293,12 +293,12 @@ static struct retained *kept_of(struct retain *t, uint64_t program, uint64_t tur
 
 void retain_end(struct sched *s, const struct turn_end *m) {
     struct retain *t = &s->retain;
-    struct pauses *p = slot_of(t, m->program);
+    struct pauses *p = slot_of(t, m->session);
 
-    struct retained *k = kept_of(t, m->program, m->id);
+    struct retained *k = kept_of(t, m->session, m->id);
     enum retain_end end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
 
-    if (m->program == 0 || p->program != m->program)
+    if (m->session == 0 || p->session != m->session)
         return;
     /* Once for each turn. Only the last one's pause is measured. */
     if (p->turn == m->id && p->ended_ns != 0 && p->end == RETAIN_END_ANY) {
@@ -314,17 +314,17 @@ void retain_end(struct sched *s, const struct turn_end *m) {
         drop(t, k);
 }
 
-bool retain_expects(const struct sched *s, uint64_t program, uint64_t turn) {
+bool retain_expects(const struct sched *s, uint64_t session, uint64_t turn) {
     struct retain *t = (struct retain *)&s->retain;
-    const struct pauses *p = slot_of(t, program);
+    const struct pauses *p = slot_of(t, session);
 
     if (!t->off)
-        return kept_of(t, program, turn) != NULL;
-    return p->program == program && p->turn == turn && p->ended_ns != 0;
+        return kept_of(t, session, turn) != NULL;
+    return p->session == session && p->turn == turn && p->ended_ns != 0;
 }
 
 void retain_warm(struct sched *s, struct request *r) {
-    struct retained *k = kept_of(&s->retain, r->program, r->warm.turn);
+    struct retained *k = kept_of(&s->retain, r->session, r->warm.turn);
 
     if (!k)
         return;
@@ -350,15 +350,15 @@ static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
 void retain_take(struct sched *s, const struct request *r) {
     struct retain *t = &s->retain;
 
-    if (r->program == 0 || t->off)
+    if (r->session == 0 || t->off)
         return;
     LIST_FOREACH(node, &t->kept) {
         struct retained *k = LIST_ENTRY(node, struct retained, link);
 
-        if (k->program == r->program && is_part_of(k->seq, r->seq))
+        if (k->session == r->session && is_part_of(k->seq, r->seq))
             drop(t, k);
     }
-    const struct pauses *p = pauses_of(t, r->program);
+    const struct pauses *p = pauses_of(t, r->session);
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
     uint32_t has = MAX(r->n_computed, r->n_host);
     if (r->n_preempted == 0 && had > has)
@@ -384,7 +384,7 @@ static uint64_t growth_pages(const struct sched *s) {
     LIST_FOREACH(node, &s->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        tokens += r->program ? (double)t->of_tenant[r->turn.tenant].growth : 0;
+        tokens += r->session ? (double)t->of_tenant[r->turn.tenant].growth : 0;
     }
     uint64_t pages = (uint64_t)(tokens * GROWTH_TURNS) / s->rules.page_tokens;
     return MIN(pages, s->info->n_pages / GROWTH_MOST);
@@ -405,18 +405,18 @@ void retain_begin(struct sched *s, int64_t now) {
     }
 }
 
-/* What it had is there: its program was active a moment ago, and costs little. Of one that is new most must be there. */
+/* What it had is there: its session was active a moment ago, and costs little. Of one that is new most must be there. */
 static bool is_returning(const struct sched *s, const struct request *r) {
-    const struct pauses *p = slot_of((struct retain *)&s->retain, r->program);
+    const struct pauses *p = slot_of((struct retain *)&s->retain, r->session);
 
-    if (r->program == 0 || p->program != r->program || p->n_tokens == 0)
+    if (r->session == 0 || p->session != r->session || p->n_tokens == 0)
         return r->seen_hit >= r->n_tokens / 2;
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
     return r->seen_hit + r->n_tokens / LOST_MOST >= had;
 }
 
 static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {
-    int64_t patience = r->program && !is_returning(s, r) ? FORCE_NS : FORCE_PLAIN_NS;
+    int64_t patience = r->session && !is_returning(s, r) ? FORCE_NS : FORCE_PLAIN_NS;
 
     return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
 }
@@ -424,7 +424,7 @@ static bool has_waited(const struct sched *s, const struct request *r, int64_t n
 bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
     uint32_t hit = r->seen_hit / s->rules.page_tokens;
 
-    if (r->program == 0 || r->seen_step == 0 || is_returning(s, r) || list_empty(&s->running) ||
+    if (r->session == 0 || r->seen_step == 0 || is_returning(s, r) || list_empty(&s->running) ||
         list_empty(&s->retain.kept))
         return false;
     return plan_pages(&s->plan, r->n_tokens) - hit + s->retain.growth_pages >
@@ -435,14 +435,14 @@ bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room
 /* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */
 static uint64_t need_of(struct sched *s, const struct request *r) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
     struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, request_shareable(r));
 
     return plan_pages(&s->plan, MAX(target, r->n_tokens)) - m.n_tokens / s->rules.page_tokens +
            m.n_idle;
 }
 
-/* For the first that has waited a little, also for a program that is paused: what is spare is worth less than its turn. */
+/* For the first that has waited a little, also for a session that is paused: what is spare is worth less than its turn. */
 static void drop_spares(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now) {
     uint32_t i = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-/* retain - keeps the pages of a program's last turn until its next one comes. Private. */
+/* retain - keeps the pages of a session's last turn until its next one comes. Private. */
 
 #include "base/list.h"
 #include "kvpager/kvpager.h"
@@ -11,7 +11,7 @@ struct sched;
 struct turn_end;
 
 #define RETAIN_MAX 256u /* turns that may be kept */
-#define RETAIN_PROGRAMS                                                                            \
+#define RETAIN_SESSIONS                                                                            \
     1024u /* of which pauses are known; those that meet in a slot share what is known */
 
 /* How a turn ended, as far as the front has said so. */
@@ -20,7 +20,7 @@ enum retain_end { RETAIN_END_ANY, RETAIN_END_CALLS, RETAIN_END_ANSWER, RETAIN_EN
 struct retained {
     struct list link; /* retain.kept, the oldest first; or retain.unused */
     struct kv_seq *seq;
-    uint64_t program, turn; /* turn: id of the request */
+    uint64_t session, turn; /* turn: id of the request */
     uint16_t tenant;
     uint8_t end;               /* enum retain_end */
     bool spare;                /* it was an answer, and what comes after it is not expected soon */
@@ -28,9 +28,9 @@ struct retained {
     int64_t since_ns, until_ns;
 };
 
-/* What is known of a program's pauses between turns. */
+/* What is known of a session's pauses between turns. */
 struct pauses {
-    uint64_t program, turn; /* turn: id of its last one */
+    uint64_t session, turn; /* turn: id of its last one */
     int64_t ended_ns;       /* that; 0: one runs, or it has come back */
     uint32_t n_tokens;
     uint8_t end;   /* how it did; enum retain_end */
@@ -43,13 +43,13 @@ struct pauses {
 struct retain {
     struct retained all[RETAIN_MAX];
     struct list kept, unused;
-    struct pauses program[RETAIN_PROGRAMS];
-    struct pauses any; /* of all programs */
+    struct pauses session[RETAIN_SESSIONS];
+    struct pauses any; /* of all sessions */
     struct {
         uint32_t n_ended, n_returned; /* turns lately */
         float growth;                 /* tokens that a turn has more than the one before */
     } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones keeps nothing */
-    uint64_t growth_pages;            /* that programs which run or are kept will soon want */
+    uint64_t growth_pages;            /* that sessions which run or are kept will soon want */
     uint64_t spare_pages;             /* of those that are spare */
     bool off;
 };
@@ -57,27 +57,27 @@ struct retain {
 void retain_init(struct retain *t, bool off);
 void retain_deinit(struct retain *t); /* frees what is kept */
 
-/* A program's next turn comes. */
-void retain_note_turn(struct retain *t, uint64_t program, uint16_t tenant, int64_t now);
+/* A session's next turn comes. */
+void retain_note_turn(struct retain *t, uint64_t session, uint16_t tenant, int64_t now);
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
  * then. Whether it took it. */
 bool retain_turn(struct sched *s, struct request *r, int64_t now);
 /* What the front says of the turn that ended last: from now on it is waited for as after such ends. */
 void retain_end(struct sched *s, const struct turn_end *m);
-/* How likely somebody comes back for a turn of @program, of 1000: as after its last turns, or its tenant's. */
-uint32_t retain_chance(const struct retain *t, uint64_t program, uint16_t tenant);
+/* How likely somebody comes back for a turn of @session, of 1000: as after its last turns, or its tenant's. */
+uint32_t retain_chance(const struct retain *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
-bool retain_expects(const struct sched *s, uint64_t program, uint64_t turn);
+bool retain_expects(const struct sched *s, uint64_t session, uint64_t turn);
 /* Warm request @r has computed how the turn that is expected will begin: its sequence is kept in place of what was kept
  * for that turn, and r->seq is NULL then; or left as it is. */
 void retain_warm(struct sched *s, struct request *r);
-/* @r has just been admitted: what was kept of its program and is in its own pages now need not be kept. Counts what it
+/* @r has just been admitted: what was kept of its session and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void retain_take(struct sched *s, const struct request *r);
 /* Before a plan, when it is known who runs: drops what nobody came back for, and what is kept as far as those that run
  * lack pages for their next rows. */
 void retain_begin(struct sched *s, int64_t now);
-/* Whether waiting request @r should not be looked at yet: its program is not among those that fit. @room: pages that
+/* Whether waiting request @r should not be looked at yet: its session is not among those that fit. @room: pages that
  * it could take. */
 bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now);
 /* Drops what is kept for the first of @r[0, n) that has waited long enough, or for the very first when nobody runs.

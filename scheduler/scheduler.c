@@ -236,7 +236,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     bool kept = well && retain_turn(s, r, clock_now(s->clock));
     spill_save(&s->spill, &r->share, r->tokens, n_pages,
-               retain_chance(&s->retain, r->program, r->turn.tenant), kept);
+               retain_chance(&s->retain, r->session, r->turn.tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -247,7 +247,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     r->compiling = false;
     request_finish(r, why);
     if (well && !request_pools(r)) {
-        estimate_learn(&s->estimate, r->program, request_n_out(r));
+        estimate_learn(&s->estimate, r->session, request_n_out(r));
         spec_finish(&s->spec, r);
     }
     MUTANT(tenant_never_leaves, turns_leave(s, r), (void)0);
@@ -342,7 +342,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
     warm_note_turn(s, r);
     recorder_came(s, r);
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
-    retain_note_turn(&s->retain, r->program, r->turn.tenant, clock_now(s->clock));
+    retain_note_turn(&s->retain, r->session, r->turn.tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
         s->next_deadline_ns =
             MUTANT(deadline_of_last, MIN(s->next_deadline_ns, r->deadline_ns), r->deadline_ns);

@@ -10,9 +10,9 @@
  * behind the slowest live one. That much it keeps, because an agent that asks now and then should not stand behind
  * a flood.
  *
- * Inside a tenant: requests stand in the order of a virtual arrival. A program (an agent's session) that had
+ * Inside a tenant: requests stand in the order of a virtual arrival. A session (an agent's session) that had
  * much device time lately counts as having come later, in steps (least attained service, in levels, so that
- * programs of like use are equal); a request of which much is cached counts as having come a little earlier
+ * sessions of like use are equal); a request of which much is cached counts as having come a little earlier
  * (longest prefix first, among equals). Both are bounded offsets of a time of arrival: what comes more than MAX_LEVEL *
  * LEVEL_NS + HIT_NS after it stands behind it. And whatever the reason, a request is overtaken by others of its
  * tenant only so many times; then it is due, and first of all.
@@ -120,35 +120,35 @@ static void lift(struct share *s, struct share_tenant *t) {
     t->served_ns = fmax(t->served_ns, fmax(s->clock_ns, s->fair_ns) - BURST_NS / t->weight);
 }
 
-/* ---- programs ---- */
+/* ---- sessions ---- */
 
 static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / HALF_LIFE_NS);
 }
 
-static uint16_t program_of(struct share *s, uint64_t id) {
-    uint32_t first = (uint32_t)((id * 0x9E3779B97F4A7C15u) >> 54), idle = SHARE_PROGRAMS;
+static uint16_t session_of(struct share *s, uint64_t id) {
+    uint32_t first = (uint32_t)((id * 0x9E3779B97F4A7C15u) >> 54), idle = SHARE_SESSIONS;
 
     if (id == 0)
-        return SHARE_PROGRAMS;
+        return SHARE_SESSIONS;
     for (uint32_t k = 0; k < PROBES; k++) {
-        uint32_t i = (first + k) % SHARE_PROGRAMS;
-        const struct share_program *p = &s->program[i];
+        uint32_t i = (first + k) % SHARE_SESSIONS;
+        const struct share_session *p = &s->session[i];
 
         if (p->id == id)
             return (uint16_t)i;
         if (p->n_live == 0 &&
-            (idle == SHARE_PROGRAMS || p->at_ns < s->program[idle].at_ns || p->id == 0))
+            (idle == SHARE_SESSIONS || p->at_ns < s->session[idle].at_ns || p->id == 0))
             idle = i;
     }
-    if (idle < SHARE_PROGRAMS)
-        s->program[idle] = (struct share_program){.id = id};
+    if (idle < SHARE_SESSIONS)
+        s->session[idle] = (struct share_session){.id = id};
     return (uint16_t)idle;
 }
 
 struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,
-                             uint64_t program, int64_t now) {
-    struct share_ref ref = {(uint16_t)slot_of(s, tenant), program_of(s, program)};
+                             uint64_t session, int64_t now) {
+    struct share_ref ref = {(uint16_t)slot_of(s, tenant), session_of(s, session)};
     struct share_tenant *t = &s->tenant[ref.tenant];
 
     tick(s, now);
@@ -158,8 +158,8 @@ struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_m
         lift(s, t);
     t->n_live++;
     t->seen_ns = now;
-    if (ref.program < SHARE_PROGRAMS)
-        s->program[ref.program].n_live++;
+    if (ref.session < SHARE_SESSIONS)
+        s->session[ref.session].n_live++;
     return ref;
 }
 
@@ -172,9 +172,9 @@ void share_leave(struct share *s, struct share_ref ref, int64_t now) {
         advance(s);
     t->n_live--;
     t->seen_ns = now;
-    if (ref.program < SHARE_PROGRAMS) {
-        assert(s->program[ref.program].n_live > 0);
-        s->program[ref.program].n_live--;
+    if (ref.session < SHARE_SESSIONS) {
+        assert(s->session[ref.session].n_live > 0);
+        s->session[ref.session].n_live--;
     }
 }
 
@@ -184,17 +184,17 @@ void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now)
     t->served_ns += ns / t->weight;
     t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
     t->recent_at = now;
-    if (ref.program >= SHARE_PROGRAMS)
+    if (ref.session >= SHARE_SESSIONS)
         return;
-    struct share_program *p = &s->program[ref.program];
+    struct share_session *p = &s->session[ref.session];
     p->recent_ns = decayed(p->recent_ns, p->at_ns, now) + ns;
     p->at_ns = now;
 }
 
 int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now) {
-    if (ref.program >= SHARE_PROGRAMS)
+    if (ref.session >= SHARE_SESSIONS)
         return 0;
-    const struct share_program *p = &s->program[ref.program];
+    const struct share_session *p = &s->session[ref.session];
     double had = decayed(p->recent_ns, p->at_ns, now);
     int64_t level = 0;
 

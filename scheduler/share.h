@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * share - who of many has the next turn: between tenants by weight, between the programs of a tenant by
+ * share - who of many has the next turn: between tenants by weight, between the sessions of a tenant by
  * what they have had lately. It knows numbers, not requests; what it is told are costs and times. How it decides
  * is told in docs/fairness.md and at the top of share.c.
  */
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define SHARE_TENANTS 256u   /* of which something is known at once; more share the last one */
-#define SHARE_PROGRAMS 1024u /* likewise; programs in excess count as none */
+#define SHARE_SESSIONS 1024u /* likewise; sessions in excess count as none */
 #define SHARE_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
 #define SHARE_CLASSES 3u     /* normal, interactive, batch */
 
@@ -32,7 +32,7 @@ struct share_tenant {
     uint32_t head;
 };
 
-struct share_program {
+struct share_session {
     uint64_t id; /* 0: unused */
     double recent_ns;
     int64_t at_ns;
@@ -41,7 +41,7 @@ struct share_program {
 
 struct share {
     struct share_tenant tenant[SHARE_TENANTS];
-    struct share_program program[SHARE_PROGRAMS];
+    struct share_session session[SHARE_SESSIONS];
     uint32_t n_tenants;
     double
         fair_ns; /* what a clock would say that had had its part of all the time since the beginning, */
@@ -53,19 +53,19 @@ struct share {
 
 /* What a request keeps of it. */
 struct share_ref {
-    uint16_t tenant, program; /* program SHARE_PROGRAMS: none */
+    uint16_t tenant, session; /* session SHARE_SESSIONS: none */
 };
 
 void share_init(struct share *s);
 
 /* A request of @tenant comes, and has gone. */
 struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,
-                             uint64_t program, int64_t now);
+                             uint64_t session, int64_t now);
 void share_leave(struct share *s, struct share_ref ref, int64_t now);
 /* It has had @ns of the device. */
 void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now);
 
-/* How much later than it did a request counts as having come, for what its program has had lately. */
+/* How much later than it did a request counts as having come, for what its session has had lately. */
 int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now);
 
 /* One waiting request. */

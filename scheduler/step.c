@@ -103,7 +103,7 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
 static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
     uint32_t n_tokens = r->n_tokens + MUTANT(pending_forgotten, r->n_pending, 0);
-    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
 
     if (BUGGIFY(step_answers_grow))
         target = r->max_tokens;

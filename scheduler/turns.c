@@ -1,7 +1,7 @@
 /*
  * turns - carries figures between the requests, share.c and the plan.
  *
- * With one tenant nothing here changes anything but the order of its programs. With several, as many sequences as those
+ * With one tenant nothing here changes anything but the order of its sessions. With several, as many sequences as those
  * that have less were seen to need, and the last eighth of the pages, are kept for them, so that the first request
  * of one does not wait until a flood's requests end; and those of a tenant that holds more than its part of the pages
  * stand below all others: they give pages back first.
@@ -34,7 +34,7 @@ void turns_deinit(struct sched *s) {
 void turns_enter(struct sched *s, struct request *r, uint32_t tenant, uint32_t weight_milli,
                  uint8_t class) {
     r->turn =
-        share_enter(&s->turns.share, tenant, weight_milli, class, r->program, clock_now(s->clock));
+        share_enter(&s->turns.share, tenant, weight_milli, class, r->session, clock_now(s->clock));
     r->entered = true;
     r->since_ns = clock_now(s->clock);
 }
@@ -139,7 +139,7 @@ static bool leaves_it(struct sched *s, const struct request *r, uint32_t n_pages
 /* Pages that @r is expected to come to hold, as the plan will count them. */
 static uint32_t pages_of(const struct sched *s, const struct request *r) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->program, n_out, max_new);
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
 
     return plan_pages(&s->plan, MAX(target, r->n_tokens));
 }
@@ -158,7 +158,7 @@ bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
         uint32_t t = r->turn.tenant, pages = pages_of(s, r);
         uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
 
-        /* A program whose pages are gone waits for pages as retain.c has it. */
+        /* A session whose pages are gone waits for pages as retain.c has it. */
         if (asked[t] || (!seats && (lacks <= room || r->seen_step == 0)) ||
             (!seats && retain_pauses(s, r, 0, now)))
             continue;
@@ -185,7 +185,7 @@ bool turns_gives(const struct sched *s, const struct request *r) {
 /* What is left of it will take, roughly. */
 static double price_ns(const struct sched *s, const struct request *r) {
     uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1), max_new = r->max_tokens - r->n_prompt;
-    uint32_t n_out = estimate_output(&s->estimate, r->program, request_n_out(r), max_new);
+    uint32_t n_out = estimate_output(&s->estimate, r->session, request_n_out(r), max_new);
     struct cost_shape prompt = {0}, all = {0}, one = {0};
 
     cost_add(&prompt, hit, r->n_tokens - hit);

@@ -47,7 +47,7 @@ uint32_t turns_depth(const struct sched *s, const struct request *r);
 bool turns_claim(struct sched *s, uint64_t room, int64_t now);
 bool turns_gives(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
- * programs are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */
+ * sessions are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */
 uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out,
                        struct turns_limits *limits, uint32_t max);
 /* After the plan's admissions: counts whom they overtook. */

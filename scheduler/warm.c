@@ -11,7 +11,7 @@
  * It runs only when nobody waits and nobody runs, alone in steps of at most WARM_STEP_NS (or the few rows that any prompt
  * gets), with nothing launched behind them. So whoever comes waits for the end of one such step, and finds the house
  * empty: what was computed so far stays as cached pages, which cost nobody anything but the oldest of the pages that
- * nobody holds. It takes none that are kept for others' turns. When its program comes back, or is no longer waited for,
+ * nobody holds. It takes none that are kept for others' turns. When its session comes back, or is no longer waited for,
  * it is over.
  *
  * It leaves no trace in what is counted of requests; its device time is its tenant's. No token depends on it: pages are
@@ -37,31 +37,31 @@ void warm_deinit(struct warm *w) {
 
 /* ---- what it was good for ---- */
 
-static struct warm_done *done_of(struct warm *w, uint64_t program) {
-    return &w->done[(program * 0x9E3779B97F4A7C15u) >> 56];
+static struct warm_done *done_of(struct warm *w, uint64_t session) {
+    return &w->done[(session * 0x9E3779B97F4A7C15u) >> 56];
 }
 
 /* @r has its first pages now. */
 static void note_done(struct sched *s, const struct request *r) {
     uint32_t t = s->rules.page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
-    struct warm_done *d = done_of(&s->warm, r->program);
+    struct warm_done *d = done_of(&s->warm, r->session);
 
     n = MIN(n, r->n_hashes);
-    if (n <= r->n_cached / t || (d->program == r->program && d->hash && n <= d->to))
+    if (n <= r->n_cached / t || (d->session == r->session && d->hash && n <= d->to))
         return;
     uint64_t *hash = malloc(n * sizeof(*hash));
     if (!hash)
         return;
     memcpy(hash, r->hash, n * sizeof(*hash));
     free(d->hash);
-    *d = (struct warm_done){r->program, hash, r->n_cached / t, n};
+    *d = (struct warm_done){r->session, hash, r->n_cached / t, n};
 }
 
 void warm_found(struct sched *s, const struct request *r) {
-    struct warm_done *d = done_of(&s->warm, r->program);
+    struct warm_done *d = done_of(&s->warm, r->session);
     uint32_t hit = MIN(r->n_computed / s->rules.page_tokens, r->n_hashes), i = d->from;
 
-    if (!d->hash || d->program != r->program || r->n_preempted > 0)
+    if (!d->hash || d->session != r->session || r->n_preempted > 0)
         return;
     if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
         return; /* something else than the turn */
@@ -93,7 +93,7 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
 
         retain_warm(s, r);
         spill_save(&s->spill, &r->share, r->tokens, n_tokens,
-                   retain_chance(&s->retain, r->program, r->turn.tenant), !r->seq);
+                   retain_chance(&s->retain, r->session, r->turn.tenant), !r->seq);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
@@ -103,7 +103,7 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
 void warm_submit(struct sched *s, struct request *r) {
     struct warm *w = &s->warm;
 
-    if (!retain_expects(s, r->program, r->warm.turn)) {
+    if (!retain_expects(s, r->session, r->warm.turn)) {
         warm_finish(s, r, FINISH_CANCELLED);
         return;
     }
@@ -123,16 +123,16 @@ static bool continues(const struct request *r, const struct request *w) {
 void warm_note_turn(struct sched *s, const struct request *r) {
     struct request *now = s->warm.now;
 
-    if (r->program == 0)
+    if (r->session == 0)
         return;
     LIST_FOREACH(node, &s->warm.waiting) {
         struct request *w = LIST_ENTRY(node, struct request, queued.link);
 
-        if (w->program == r->program && continues(r, w))
+        if (w->session == r->session && continues(r, w))
             warm_finish(s, w, FINISH_CANCELLED);
     }
     /* A step that it is in ends first, and what it brings is what this turn wants. */
-    if (now && now->program == r->program && continues(r, now)) {
+    if (now && now->session == r->session && continues(r, now)) {
         now->warm.over = true;
         if (now->n_flights == 0)
             warm_finish(s, now, FINISH_CANCELLED);
@@ -164,7 +164,7 @@ static void take_back(struct sched *s, struct request *r) {
     }
     r->n_bypassed = 0;
     r->seen_step = 0;
-    if (r->warm.over || !retain_expects(s, r->program, r->warm.turn)) {
+    if (r->warm.over || !retain_expects(s, r->session, r->warm.turn)) {
         warm_finish(s, r, FINISH_CANCELLED);
         return;
     }
@@ -208,7 +208,7 @@ void warm_turn(struct sched *s) {
         return;
     LIST_FOREACH(node, &w->waiting) {
         r = LIST_ENTRY(node, struct request, queued.link);
-        if (retain_expects(s, r->program, r->warm.turn) && fits(s, r)) {
+        if (retain_expects(s, r->session, r->warm.turn) && fits(s, r)) {
             start(s, r);
             return;
         }

@@ -10,9 +10,9 @@ struct sched;
 #define WARM_MAX 64u   /* that wait; more: the oldest is forgotten */
 #define WARM_DONE 256u /* of which it is known what was computed */
 
-/* What was computed for a program's next turn: pages [from, to) of a prompt with these hashes. */
+/* What was computed for a session's next turn: pages [from, to) of a prompt with these hashes. */
 struct warm_done {
-    uint64_t program;
+    uint64_t session;
     uint64_t *hash; /* [to] or NULL */
     uint32_t from, to;
 };

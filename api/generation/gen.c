@@ -125,12 +125,12 @@ void gen_belongs(struct gen *g, struct call *const *call, const struct request *
     const struct call *c = *call;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, c->tenant);
-    struct session s = c->session.program ? c->session : session_of_body(a, c->tenant, r);
+    struct session_key s = c->session.id ? c->session : session_of_body(a, c->tenant, r);
     char name[AUTH_SHARE_NAME];
 
     g->call = call;
     g->session_from = s.from;
-    g->m.program = s.program;
+    g->m.session = s.id;
     g->m.tenant = t->number;
     g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
     g->m.class = (uint8_t)t->conf.class;
@@ -242,9 +242,9 @@ static int take_apart(struct gen *g) {
 static void tell_turn_end(const struct gen *g) {
     bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
     bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
-    struct turn_end m = {.id = g->m.id, .program = g->m.program, .calls = calls};
+    struct turn_end m = {.id = g->m.id, .session = g->m.session, .calls = calls};
 
-    if (ended && m.program && !g->vector && g->api->worker_up)
+    if (ended && m.session && !g->vector && g->api->worker_up)
         g->api->port->turn_end(g->api->port, &m);
 }
 

@@ -40,7 +40,7 @@ struct gen {
     void *owner;
     struct call *const *call;       /* the owner's; NULL there: nobody waits for it any more */
     void (*changed)(struct gen *g); /* something new; may free @g */
-    const char *session_from;       /* what told m.program, or NULL */
+    const char *session_from;       /* what told m.session, or NULL */
     struct charge charge;           /* of its tenant; gen_charge() */
     struct submit m;                /* m.tokens is `tokens` */
     int32_t *tokens;                /* prompt and output */

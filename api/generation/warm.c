@@ -55,7 +55,7 @@ bool warm_keeps(const struct answer *a) {
 
     return api->opts.warm_turn && has_form(a) && a->n_choices == 1 && w->r.messages &&
            w->r.prefill.len == 0 && !w->r.no_generation_prompt && w->body_len <= BODY_MAX &&
-           a->choices[0].gen->m.program != 0 && api->kept_bytes + w->body_len <= BODIES_MAX;
+           a->choices[0].gen->m.session != 0 && api->kept_bytes + w->body_len <= BODIES_MAX;
 }
 
 /* The pool has better things to do, or there is nobody to compute it. */
@@ -280,7 +280,7 @@ static void submit(struct warm *w) {
     struct submit m = {
         .id = a->next_gen++,
         .group = w->m.id,
-        .program = w->m.program,
+        .session = w->m.session,
         .tenant = w->m.tenant,
         .weight_milli = w->m.weight_milli,
         .class = w->m.class,

@@ -50,7 +50,7 @@ struct call {
     char *arg;                   /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
     uint32_t tenant, retries;    /* x-stainless-retry-count */
-    struct session session;      /* of the head alone */
+    struct session_key session;  /* of the head alone */
     int64_t timeout_ms;          /* x-stainless-read-timeout, or 0 */
     int status;                  /* of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */

@@ -7,7 +7,7 @@
 #include "api/http/siphash.h"
 
 /*
- * The scheduler learns per program: how long its answers are, what it has had. Nobody tells us that number,
+ * The scheduler learns per session: how long its answers are, what it has had. Nobody tells us that number,
  * but agents name their sessions, each in its own way, and the tables below say where and what counts
  * first: a header before the body, since proxies add headers for exactly this purpose; a name of one agent
  * before a name of the session that it is part of; the session before the user, who may have many.
@@ -16,10 +16,10 @@
  *
  * Where nothing is named, the conversation itself is the name. A turn repeats the turns before it, so what
  * it begins with (instructions and the user's first message) is the same in all of them. Two conversations
- * that begin alike become one program: they share an estimate, which is a guess in any case. A prompt of
- * /v1/completions has no such beginning and stays without a program.
+ * that begin alike become one session: they share an estimate, which is a guess in any case. A prompt of
+ * /v1/completions has no such beginning and stays without a session.
  *
- * The number is a keyed hash over tenant and name. So no tenant can meet another's programs, by accident or
+ * The number is a keyed hash over tenant and name. So no tenant can meet another's sessions, by accident or
  * by choice, and no client can find names that collide.
  */
 
@@ -53,13 +53,14 @@ static uint64_t add_text(const struct api *a, uint64_t h, const char *s) {
     return add(a, h, s, strlen(s));
 }
 
-static struct session named(const struct api *a, uint32_t tenant, uint64_t name, const char *from) {
+static struct session_key named(const struct api *a, uint32_t tenant, uint64_t name,
+                                const char *from) {
     uint64_t v = add(a, name, &tenant, sizeof(tenant));
 
-    return (struct session){v ? v : 1, from};
+    return (struct session_key){v ? v : 1, from};
 }
 
-struct session session_of_head(const struct api *a, uint32_t tenant, const struct http *h) {
+struct session_key session_of_head(const struct api *a, uint32_t tenant, const struct http *h) {
     for (size_t i = 0; i < ARRAY_SIZE(headers); i++) {
         const char *s = http_header(h, headers[i], NULL);
 
@@ -71,10 +72,10 @@ struct session session_of_head(const struct api *a, uint32_t tenant, const struc
             name = add_text(a, name, whole);
         return named(a, tenant, name, headers[i]);
     }
-    return (struct session){0};
+    return (struct session_key){0};
 }
 
-struct session session_of_body(const struct api *a, uint32_t tenant, const struct request *r) {
+struct session_key session_of_body(const struct api *a, uint32_t tenant, const struct request *r) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         struct str s;
 
@@ -83,7 +84,7 @@ struct session session_of_body(const struct api *a, uint32_t tenant, const struc
             return named(a, tenant, add(a, 0, s.data, s.len), fields[i].name);
     }
     return r->conversation ? named(a, tenant, r->conversation, "conversation")
-                           : (struct session){0};
+                           : (struct session_key){0};
 }
 
 /* The texts of a message, whether it is one or has parts. */

@@ -10,7 +10,7 @@
 
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of what the
- * worker and the names of programs are keyed by. A reload changes limits in place; the buckets keep their level, so
+ * worker and the names of sessions are keyed by. A reload changes limits in place; the buckets keep their level, so
  * nobody gets a fresh minute from it. How many there can be is bounded by the keys and the rows of the file.
  *
  * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the context

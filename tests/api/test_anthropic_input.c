@@ -332,12 +332,12 @@ Test(anthropic_input, parameters_reach_the_worker) {
     cr_expect_eq(r->m.sampling.min_p, 0.125f);
     cr_expect_eq(r->m.seed, 9);
     cr_expect_eq(r->m.max_new, 20);
-    uint64_t program = r->m.program;
-    cr_expect_neq(program, 0);
+    uint64_t session = r->m.session;
+    cr_expect_neq(session, 0);
     r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"u\"}", &prompt);
-    cr_expect_eq(r->m.program, program);
+    cr_expect_eq(r->m.session, session);
     r = serve(&w, SAY(USER("\"other\"")) ",\"metadata\":{\"user_id\":\"v\"}", &prompt);
-    cr_expect_neq(r->m.program, program);
+    cr_expect_neq(r->m.session, session);
     world_stop(&w);
 }
 

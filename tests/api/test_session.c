@@ -17,7 +17,7 @@ static const struct fake_request *last(const struct world *w) {
     return &w->port.r[w->port.n - 1];
 }
 
-/* The program of a request with these header lines and this body. */
+/* The session of a request with these header lines and this body. */
 static uint64_t ask_at(struct world *w, const char *path, const char *head, const char *body) {
     struct reply r;
     uint32_t before = w->port.n;
@@ -30,7 +30,7 @@ static uint64_t ask_at(struct world *w, const char *path, const char *head, cons
     reply_deinit(&r);
     world_drop(w, fd);
     cr_assert_eq(w->port.n, before + 1);
-    return last(w)->m.program;
+    return last(w)->m.session;
 }
 
 static uint64_t ask(struct world *w, const char *head, const char *body) {
@@ -187,7 +187,7 @@ Test(session, is_shown_with_its_origin) {
     world_post(&w, fd, CHAT, "{" HI ",\"user\":\"u\"}");
     world_turns(&w, 5);
     cr_assert_eq(api_requests(w.api, info, 4), 1u);
-    cr_expect_eq(info[0].program, last(&w)->m.program);
+    cr_expect_eq(info[0].session, last(&w)->m.session);
     cr_expect_str_eq(info[0].session_from, "user");
     w.port.hold = false;
     world_receive(&w, fd, &r);

@@ -270,7 +270,7 @@ Test(tools, the_worker_is_told_how_a_turn_ended) {
         cr_assert_eq(w.port.n_turns, i + 1);
         cr_expect_eq(w.port.last_turn.calls, ends[i].calls, "%u", i);
         cr_expect_eq(w.port.last_turn.id, w.port.r[i].id);
-        cr_expect(w.port.last_turn.program && w.port.last_turn.program == w.port.r[i].m.program);
+        cr_expect(w.port.last_turn.session && w.port.last_turn.session == w.port.r[i].m.session);
         world_receive(&w, fd, &r);
         reply_deinit(&r);
         world_drop(&w, fd);

@@ -76,7 +76,7 @@ static const struct fake_request *warm_of(struct world *w, uint32_t i) {
     const struct fake_request *f = &w->port.r[i + 1];
     cr_expect_eq(f->m.flags, SUBMIT_WARM);
     cr_expect_eq(f->m.group, w->port.r[i].id);
-    cr_expect_eq(f->m.program, w->port.r[i].m.program);
+    cr_expect_eq(f->m.session, w->port.r[i].m.session);
     cr_expect_arr_eq(f->m.share_key, w->port.r[i].m.share_key, 16);
     return f;
 }

@@ -284,7 +284,7 @@ static int submit(struct bench *b, struct sched *s, uint32_t stream, bool warm) 
         .tokens = q->token.id,
         .prediction = {(const char *)q->prediction.id,
                        warm ? 0 : (uint32_t)(q->prediction.n * sizeof(int32_t))},
-        .program = stream + 1,
+        .session = stream + 1,
     };
 
     params_init(&m.sampling);

@@ -21,7 +21,7 @@
  * where max_tokens cuts it.
  *
  * --log: for each generation one line {"prompt", "n_prompt", "n_cached", "max_new", "answer": number of
- * the answer from 0 on, or -1, "program": what its session became}. n_cached, which clients are told as
+ * the answer from 0 on, or -1, "session": what its session became}. n_cached, which clients are told as
  * cached tokens, is the longest prefix in common with one of the last prompts, in whole pages.
  * --tokens: of one event (3). --pause-ms: between events (1).
  */
@@ -265,7 +265,7 @@ static uint32_t look_up(struct server *s, const struct submit *m) {
 
 static void log_run(struct server *s, const struct run *r, const struct submit *m,
                     const char *prompt, int answer) {
-    char program[20];
+    char session[20];
 
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(doc);
@@ -276,8 +276,8 @@ static void log_run(struct server *s, const struct run *r, const struct submit *
     yyjson_mut_obj_add_uint(doc, root, "n_cached", r->n_cached);
     yyjson_mut_obj_add_uint(doc, root, "max_new", r->max_new);
     yyjson_mut_obj_add_int(doc, root, "answer", answer);
-    snprintf(program, sizeof(program), "%016llx", (unsigned long long)m->program);
-    yyjson_mut_obj_add_str(doc, root, "program", program);
+    snprintf(session, sizeof(session), "%016llx", (unsigned long long)m->session);
+    yyjson_mut_obj_add_str(doc, root, "session", session);
     char *line = yyjson_mut_write(doc, YYJSON_WRITE_ALLOW_INVALID_UNICODE, NULL);
     fprintf(s->log, "%s\n", line ? line : "{}");
     fflush(s->log);

@@ -96,7 +96,7 @@ def check_turns(runs):
     """Every turn goes on where the one before ended: whatever was computed is found again."""
     for before, after in zip(runs, runs[1:]):
         assert after["n_cached"] >= before["n_prompt"] // 16 * 16, (before["n_prompt"], after["n_cached"])
-    assert len({r["program"] for r in runs}) == 1 and int(runs[0]["program"], 16), "one session"
+    assert len({r["session"] for r in runs}) == 1 and int(runs[0]["session"], 16), "one session"
     for r in runs:
         assert "x-anthropic-billing-header" not in r["prompt"]
 

@@ -110,7 +110,7 @@ def work(npm):
         # Every turn goes on where the one before ended: whatever was computed is found again.
         for before, after in zip(turns, turns[1:]):
             assert after["n_cached"] >= before["n_prompt"] // 16 * 16, (before["n_prompt"], after["n_cached"])
-        assert len({r["program"] for r in turns}) == 1 and int(turns[0]["program"], 16), "one session"
+        assert len({r["session"] for r in turns}) == 1 and int(turns[0]["session"], 16), "one session"
 
 
 def test_opencode_reads_writes_runs_and_answers_by_chat_completions():

@@ -186,13 +186,13 @@ Test(messages, ready_and_open_survive) {
 }
 
 Test(messages, the_end_of_a_turn_has_one_form) {
-    struct turn_end m = {.id = 5, .program = 7, .calls = 1}, got = {0};
+    struct turn_end m = {.id = 5, .session = 7, .calls = 1}, got = {0};
     struct buf b;
 
     buf_init(&b, 4096);
     cr_assert_eq(msg_turn_end_pack(&b, &m), 0);
     cr_assert_eq(msg_turn_end_parse(b.data, (uint32_t)b.len, &got), 0);
-    cr_expect(got.id == 5 && got.program == 7 && got.calls == 1);
+    cr_expect(got.id == 5 && got.session == 7 && got.calls == 1);
     for (uint32_t len = 0; len < b.len; len++)
         cr_expect_eq(msg_turn_end_parse(b.data, len, &got), -EPROTO);
     cr_assert_eq(buf_add(&b, "", 1), 0);

@@ -40,7 +40,7 @@ Test(queue, absurd_priorities_and_times_are_bounded) {
     cr_expect_eq(b.key, QUEUE_LEVELS * QUEUE_LEVEL_NS);
 }
 
-Test(estimate, follows_the_program) {
+Test(estimate, follows_the_session) {
     struct estimate e;
 
     estimate_init(&e);

@@ -1,4 +1,4 @@
-/* Pages of a program's last turn, kept for its next one; on the simulation. */
+/* Pages of a session's last turn, kept for its next one; on the simulation. */
 
 #include <criterion/criterion.h>
 #include "proto/flight.h"
@@ -11,7 +11,7 @@ static struct sim sim;
 static struct sim_client *come_back(const struct sim_client *before, uint32_t n_more) {
     struct sim_client *c = sim_client_after(&sim, before, n_more, 8);
 
-    c->m.program = before->m.program;
+    c->m.session = before->m.session;
     c->m.arrived_ns = sim.clock.ns;
     sim_submit(&sim, c, 0);
     return c;
@@ -52,7 +52,7 @@ Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_deinit(&sim);
 }
 
-Test(retain, a_program_waits_for_pages_but_not_for_ever) {
+Test(retain, a_session_waits_for_pages_but_not_for_ever) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     sim_ask(&sim, 600, 8, 7); /* 38 of 64 pages are kept */
     sim_run(&sim, 500);
@@ -104,10 +104,10 @@ Test(retain, the_time_is_learnt_from_pauses) {
     sim_deinit(&sim);
 }
 
-Test(retain, programs_that_never_come_back_are_not_waited_for) {
+Test(retain, sessions_that_never_come_back_are_not_waited_for) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
-    for (uint64_t program = 1; program <= 20; program++) {
-        sim_ask(&sim, 100, 4, program);
+    for (uint64_t session = 1; session <= 20; session++) {
+        sim_ask(&sim, 100, 4, session);
         sim_run(&sim, 500);
     }
     sim.clock.ns += 100 * SECOND;
@@ -118,12 +118,12 @@ Test(retain, programs_that_never_come_back_are_not_waited_for) {
 }
 
 static void tell_end(const struct sim_client *c, bool calls) {
-    struct turn_end m = {.id = c->m.id, .program = c->m.program, .calls = calls};
+    struct turn_end m = {.id = c->m.id, .session = c->m.session, .calls = calls};
 
     sched_turn_end(sim.sched, &m);
 }
 
-/* A program that comes back 1 s after its calls and 40 s after its answers: is its turn still kept after 10 s? */
+/* A session that comes back 1 s after its calls and 40 s after its answers: is its turn still kept after 10 s? */
 static bool kept_after(bool told, bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
@@ -171,7 +171,7 @@ Test(retain, an_answer_gives_way_before_a_call) {
 }
 
 /* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; somebody decodes. Steps until a
- * new program that needs 30 has its first token. */
+ * new session that needs 30 has its first token. */
 static uint32_t steps_beside(bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     struct sim_client *kept = sim_ask(&sim, 200, 8, 7);
@@ -192,7 +192,7 @@ static uint32_t steps_beside(bool calls) {
     return n;
 }
 
-Test(retain, a_program_does_not_wait_for_what_is_kept_after_an_answer) {
+Test(retain, a_session_does_not_wait_for_what_is_kept_after_an_answer) {
     uint32_t answer = steps_beside(false), call = steps_beside(true);
 
     cr_expect_lt(answer, 60, "%u", answer);
@@ -204,7 +204,7 @@ Test(retain, what_is_said_of_another_turn_means_nothing) {
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     sim_run(&sim, 500);
     for (int i = 0; i < 40; i++) { /* none of these is the last turn */
-        struct turn_end m = {.id = 99, .program = i % 2 ? 7 : 1000 + (uint64_t)i};
+        struct turn_end m = {.id = 99, .session = i % 2 ? 7 : 1000 + (uint64_t)i};
         sched_turn_end(sim.sched, &m);
     }
     struct sim_client *next = come_back(c, 4);
@@ -214,7 +214,7 @@ Test(retain, what_is_said_of_another_turn_means_nothing) {
     cr_expect_gt(sim.stats.n_kept, 0);
     for (int i = 0; i < 3; i++)
         tell_end(next, true); /* once is what counts */
-    cr_expect_eq(sim.sched->retain.program[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
+    cr_expect_eq(sim.sched->retain.session[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
     sim_deinit(&sim);
 }
 
@@ -228,7 +228,7 @@ Test(retain, what_is_computed_again_is_counted) {
         come_back(c, 10);
         sim_run(&sim, 500);
         if (off)
-            cr_expect_eq(sim.stats.n_recomputed_tokens, 0, "nothing is known of programs");
+            cr_expect_eq(sim.stats.n_recomputed_tokens, 0, "nothing is known of sessions");
         else
             cr_expect_geq(sim.stats.n_recomputed_tokens, 160);
         sim_deinit(&sim);

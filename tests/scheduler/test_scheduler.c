@@ -11,7 +11,7 @@ static uint64_t rows_computed(void) {
     return sim.seen.n_rows;
 }
 
-/* Teaches the scheduler that this program answers briefly, so that it admits more than will fit. */
+/* Teaches the scheduler that this session answers briefly, so that it admits more than will fit. */
 static void promise_short_answers(void) {
     for (int i = 0; i < 6; i++)
         sim_submit(&sim, sim_client(&sim, 8, 900 + (uint32_t)i, 0, 1), 0);

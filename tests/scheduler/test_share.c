@@ -108,7 +108,7 @@ Test(share, candidates_of_equals_alternate) {
     cr_expect_eq(of_b, 2);
 }
 
-Test(share, a_program_that_had_much_stands_behind_for_a_while) {
+Test(share, a_session_that_had_much_stands_behind_for_a_while) {
     struct share_ref a = share_enter(&s, 1, 1000, 0, 11, 0), b = share_enter(&s, 1, 1000, 0, 12, 0);
     uint32_t out[2];
 
@@ -170,7 +170,7 @@ Test(share, nothing_is_overtaken_for_ever) {
         struct share_ref fresh = share_enter(&s, 1, 1000, 0, 1000 + rng_below(&rng, 1 << 30), t);
         uint32_t out[2];
 
-        cr_assert_leq(t, 14 * SECOND, "new programs overtake it for ever");
+        cr_assert_leq(t, 14 * SECOND, "new sessions overtake it for ever");
         x[1] = item(fresh, t, 1, 50e6);
         x[1].n_tokens = x[1].n_hit = 100;
         share_pick(&s, x, 2, out, 2, t);
@@ -190,14 +190,14 @@ Test(share, tables_never_overflow) {
                               rng_next(&rng), i);
     for (uint32_t i = 0; i < 2000; i++) {
         cr_assert_lt(live[i].tenant, SHARE_TENANTS);
-        cr_assert_leq(live[i].program, SHARE_PROGRAMS);
+        cr_assert_leq(live[i].session, SHARE_SESSIONS);
         share_charge(&s, live[i], 1e6, i);
         share_leave(&s, live[i], i);
     }
     for (uint32_t i = 0; i < SHARE_TENANTS; i++)
         cr_assert_eq(s.tenant[i].n_live, 0);
-    for (uint32_t i = 0; i < SHARE_PROGRAMS; i++)
-        cr_assert_eq(s.program[i].n_live, 0);
+    for (uint32_t i = 0; i < SHARE_SESSIONS; i++)
+        cr_assert_eq(s.session[i].n_live, 0);
 }
 
 Test(share, a_request_is_overtaken_only_so_often) {

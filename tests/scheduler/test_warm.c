@@ -23,7 +23,7 @@ static struct sim_client *come_back(const struct sim_client *ahead) {
     struct sim_client *c = sim_client(&sim, ahead->m.n_prompt + 20, 1, 1, 8);
 
     memcpy(c->tokens, ahead->tokens, ahead->m.n_prompt * sizeof(*c->tokens));
-    c->m.program = ahead->m.program;
+    c->m.session = ahead->m.session;
     c->m.arrived_ns = sim.clock.ns;
     sim_submit(&sim, c, 0);
     return c;
@@ -157,7 +157,7 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     sim_deinit(&sim);
 }
 
-Test(warm, another_question_of_its_program_does_not_end_it) {
+Test(warm, another_question_of_its_session_does_not_end_it) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *ahead;
     sim_run(&sim, 500);
@@ -178,8 +178,8 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 128});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7), *next;
     sim_run(&sim, 500);
-    next = sim_client_after(&sim, turn, 20, 8); /* its program has come back */
-    next->m.program = 7;
+    next = sim_client_after(&sim, turn, 20, 8); /* its session has come back */
+    next->m.session = 7;
     sim_submit(&sim, next, 0);
     sim_run(&sim, 500);
     cr_expect_eq(sim.stats.n_warm_tokens, 0);
@@ -187,7 +187,7 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     sim_run(&sim, 10);
     cr_expect_eq(late->finish, FINISH_CANCELLED);
     struct sim_client *nobody = sim_client_warm(&sim, turn, 2, 100);
-    nobody->m.program = 99;
+    nobody->m.session = 99;
     sim_submit(&sim, nobody, 0);
     sim_run(&sim, 10);
     cr_expect_eq(nobody->finish, FINISH_CANCELLED);
@@ -206,7 +206,7 @@ Test(warm, it_takes_no_page_that_is_kept_for_others) {
     cr_expect_eq(ahead->finish, FINISH_CANCELLED, "40 pages more do not fit");
     cr_expect_eq(sim.stats.n_retained_dropped, 0);
     struct sim_client *next = sim_client_after(&sim, other, 10, 8);
-    next->m.program = 9;
+    next->m.session = 9;
     sim_submit(&sim, next, 0);
     sim_run(&sim, 500);
     cr_expect_geq(next->n_cached, 496);
@@ -282,7 +282,7 @@ Test(warm, what_asks_for_more_is_refused) {
         struct sim_client *c = sim_client_warm(&sim, turn, 2, 50);
         c->invalid = true;
         c->m.flags |= k == 0 ? SUBMIT_LOGPROBS : 0;
-        c->m.program = k == 1 ? 0 : 7;
+        c->m.session = k == 1 ? 0 : 7;
         c->m.sampling.temperature = 0;
         if (k == 2)
             c->m.grammar = (struct str){"x", 1};

@@ -211,7 +211,7 @@ static int mutants(int argc, char **argv) {
     return argc % 2 == 0 && o.n_runs > 0 && o.n_processes > 0 ? mutate(&o) : wrong("mutants");
 }
 #else
-/* They are in a program of their own: the pager and the scheduler of this one are as in weftd. */
+/* They are in a session of their own: the pager and the scheduler of this one are as in weftd. */
 static int mutants(int argc, char **argv) {
     char self[4096], other[4200];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);

@@ -40,7 +40,7 @@ struct tenant {
 struct agent {
     const struct trace_group *g;
     struct agent *parent;
-    uint64_t program;
+    uint64_t session;
     uint32_t n_turns, turn, n_subs;  /* n_subs: that it waits for */
     int64_t begin_ns, due_ns;        /* due: of its next turn; INT64_MAX: none is due */
     const struct sim_client *client; /* of its last turn */
@@ -115,7 +115,7 @@ static struct agent *new_agent(struct replay *p, const struct trace_group *g, in
     struct agent *a = &p->agent[p->n_agents++];
 
     *a = (struct agent){.g = g,
-                        .program = p->n_agents,
+                        .session = p->n_agents,
                         .n_turns = draw(p, g->turns),
                         .begin_ns = begin_ns,
                         .due_ns = begin_ns};
@@ -160,7 +160,7 @@ static void submit_turn(struct replay *p, struct agent *a) {
     c->m.share_key[0] = (uint8_t)g->tenant.low;
     if (!p->fcfs) {
         c->m.tenant = g->tenant.low;
-        c->m.program = a->program;
+        c->m.session = a->session;
         c->m.weight_milli = g->weight.low;
         c->m.class = (uint8_t)g->class.low;
         c->m.priority = (int16_t)g->priority.low;
@@ -213,7 +213,7 @@ static void end_agent(struct replay *p, struct agent *a) {
 
 /* As the front does: all turns but the last called a tool. */
 static void tell_end(struct sim *s, const struct sim_client *c, const struct agent *a) {
-    struct turn_end end = {.id = c->m.id, .program = c->m.program, .calls = a->turn < a->n_turns};
+    struct turn_end end = {.id = c->m.id, .session = c->m.session, .calls = a->turn < a->n_turns};
 
     sched_turn_end(s->sched, &end);
 }
@@ -396,7 +396,7 @@ static void report(struct replay *p, const char *policy) {
 static bool apply_policy(struct replay *p, const char *name) {
     struct sched_opts *o = &p->t.sim.sched;
 
-    if (strcmp(name, "fcfs") == 0) { /* all are one tenant's, of one program */
+    if (strcmp(name, "fcfs") == 0) { /* all are one tenant's, of one session */
         p->fcfs = true;
     } else if (strcmp(name, "rows") == 0) { /* a step is bounded by rows, not by time */
         o->itl_target_ms = o->max_step_ms = 3600000;

@@ -55,7 +55,7 @@ bool swarm_allows(uint32_t field, uint32_t value) {
         {"hash_bits", 0, 64},
         {"drafts", 0, 4},
         {"tenants", 1, UINT32_MAX},
-        {"programs", 1, UINT32_MAX},
+        {"sessions", 1, UINT32_MAX},
         {"keys", 1, 256},
         {"families", 1, UINT32_MAX},
         {"every", 1, UINT32_MAX},
@@ -200,7 +200,7 @@ static struct sim_client *next_turn(struct run *u, struct rng *r) {
         return NULL;
     struct sim_client *c = sim_client_after(s, before, n_more, output_length(u, r));
     memcpy(c->m.share_key, before->m.share_key, sizeof(c->m.share_key));
-    c->m.program = before->m.program;
+    c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
     return c;
 }
@@ -218,7 +218,7 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
                                       n_family, output_length(u, r));
 
     c->m.share_key[15] = (uint8_t)rng_below(r, u->w.keys);
-    c->m.program = u->w.hungry ? 0 : rng_below(r, u->w.programs);
+    c->m.session = u->w.hungry ? 0 : rng_below(r, u->w.sessions);
     c->m.tenant = rng_below(r, u->w.tenants);
     return c;
 }
@@ -251,7 +251,7 @@ static void arrive(struct run *u, struct rng *r) {
 }
 
 /* What the front does after a turn: says how it ended, and how the next one will begin. It may be any turn, also
- * one after which its program has come back. */
+ * one after which its session has come back. */
 static void warm(struct run *u, struct rng *r) {
     struct sim *s = &u->sim;
     uint32_t n_more = 1 + rng_below(r, 40), n_late = MIN(s->n_clients, 20u);
@@ -263,17 +263,17 @@ static void warm(struct run *u, struct rng *r) {
     before = &s->client[s->n_clients - 1 - rng_below(r, n_late)];
     for (uint32_t i = 1; i <= n_late && !any; i++) {
         c = &s->client[s->n_clients - i];
-        if (retain_expects(s->sched, c->m.program, c->m.id))
+        if (retain_expects(s->sched, c->m.session, c->m.id))
             before = c;
     }
     uint32_t n_same = rng_below(r, before->n_got + 1);
-    struct turn_end end = {before->m.id, before->m.program, rng_below(r, 2), 0};
+    struct turn_end end = {before->m.id, before->m.session, rng_below(r, 2), 0};
     if (before->n_ends == 0 || before->m.n_prompt + n_same + n_more >= u->w.context)
         return;
     if (!one_in(r, 4))
         sched_turn_end(s->sched, &end);
     c = sim_client_warm(s, before, n_same, n_more);
-    c->invalid = c->m.program == 0;
+    c->invalid = c->m.session == 0;
     sim_submit(s, c, 0);
 }
 

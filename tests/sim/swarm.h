@@ -40,7 +40,7 @@
     X(force_draft, one_in(r, 2) ? 1 + rng_below(r, 32) : 0)                                        \
     X(tenants, 1 + rng_below(r, 4))                                                                \
     X(classes, one_in(r, 2)) /* tenants have classes and weights */                                \
-    X(programs, 1 + rng_below(r, 6))                                                               \
+    X(sessions, 1 + rng_below(r, 6))                                                               \
     X(keys, 1 + rng_below(r, 3))                     /* of sharing */                              \
     X(families, 1 + rng_below(r, 4))                 /* of prompts with a common beginning */      \
     X(turns, one_in(r, 2) ? 1 + rng_below(r, 3) : 0) /* of 4 requests go on with a conversation */ \

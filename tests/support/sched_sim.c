@@ -340,10 +340,10 @@ struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family,
     return c;
 }
 
-struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t program) {
+struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t session) {
     struct sim_client *c = sim_client(s, n_prompt, s->n_clients + 1, n_prompt, max_new);
 
-    c->m.program = program;
+    c->m.session = session;
     c->m.arrived_ns = s->clock.ns;
     sim_submit(s, c, 0);
     return c;
@@ -367,7 +367,7 @@ struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *befor
     memcpy(c->tokens, before->tokens, n * sizeof(*c->tokens));
     draw_tokens(s, c, n);
     c->m.flags = SUBMIT_WARM;
-    c->m.program = before->m.program;
+    c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
     c->m.class = before->m.class;
     c->m.weight_milli = before->m.weight_milli;

@@ -150,8 +150,8 @@ void sim_deinit(struct sim *s); /* also checks that all pages are back, if all h
  * longer. */
 struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
                               uint32_t max_new);
-/* A new client of @program that shares nothing, submitted now. */
-struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t program);
+/* A new client of @session that shares nothing, submitted now. */
+struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t session);
 /* The next turn of a conversation: the prompt and the outputs so far of @before, and @n_more tokens. */
 struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
                                     uint32_t max_new);
