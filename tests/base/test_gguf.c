@@ -686,7 +686,20 @@ Test(gguf, the_largest_possible_header_is_cheap) {
 
 /* --- the test data --- */
 
-static size_t open_all(const char *folder) {
+/* Whether @err says that weft does not read a tensor format, and the file's name carries that format. */
+static bool names_format(const struct err *err, const char *path) {
+    const char *open = strrchr(err->message, '('), *close = open ? strchr(open, ')') : NULL;
+    char format[16] = "";
+
+    if (!close || !strstr(close, "which weft does not read"))
+        return false;
+    snprintf(format, sizeof(format), "%.*s", (int)(close - open - 1), open + 1);
+    return format[0] && strcasestr(strrchr(path, '/'), format);
+}
+
+/* How many files of @folder open. The others must be refused because of their format, and are counted
+ * in @n_refused; NULL: none may be. */
+static size_t open_all(const char *folder, size_t *n_refused) {
     const char *data = getenv("WEFT_DATA");
     char pattern[4200];
     glob_t found;
@@ -700,9 +713,14 @@ static size_t open_all(const char *folder) {
     for (size_t i = 0; i < found.gl_pathc; i++) {
         CLEANUP(gguf_freep) struct gguf *g = NULL;
         struct err err = {0};
+        int r = gguf_open(&g, found.gl_pathv[i], &err);
 
-        cr_assert_eq(gguf_open(&g, found.gl_pathv[i], &err), 0, "%s: %s", found.gl_pathv[i],
-                     err.message);
+        if (r < 0 && n_refused && names_format(&err, found.gl_pathv[i])) {
+            printf("# left out: %s\n", err.message);
+            ++*n_refused;
+            continue;
+        }
+        cr_assert_eq(r, 0, "%s: %s", found.gl_pathv[i], err.message);
         touch(g);
         cr_expect(gguf_has(g, "general.architecture"), "%s", found.gl_pathv[i]);
         cr_expect(gguf_array(g, "tokenizer.ggml.tokens"), "%s", found.gl_pathv[i]);
@@ -713,15 +731,18 @@ static size_t open_all(const char *folder) {
 }
 
 Test(gguf, golden_models_open) {
-    cr_expect_geq(open_all("golden"), 37);
+    size_t n_refused = 0, n = open_all("golden", &n_refused);
+
+    cr_expect_geq(n, 63);
+    printf("# %zu golden files open, %zu are of formats that weft does not read\n", n, n_refused);
 }
 
 Test(gguf, real_models_open) {
-    cr_expect_geq(open_all("models"), 3);
+    cr_expect_geq(open_all("models", NULL), 3);
 }
 
 Test(gguf, vocabularies_open) {
-    cr_expect_geq(open_all("vocab"), 7);
+    cr_expect_geq(open_all("vocab", NULL), 7);
 }
 
 Test(gguf, the_split_golden_model_has_the_tensors_of_the_whole_one) {

@@ -59,14 +59,29 @@ static void read_name(yyjson_val *root, const char *key, char out[32]) {
     snprintf(out, 32, "%s", s ? s : "");
 }
 
+static struct golden_label read_label(yyjson_val *root) {
+    struct golden_label label;
+
+    read_name(root, "arch", label.arch);
+    read_name(root, "type", label.type);
+    return label;
+}
+
+struct golden_label golden_label(const char *path) {
+    yyjson_doc *doc = must(yyjson_read_file(path, 0, NULL, NULL));
+    struct golden_label label = read_label(yyjson_doc_get_root(doc));
+
+    yyjson_doc_free(doc);
+    return label;
+}
+
 struct golden *golden_load(const char *path) {
     yyjson_doc *doc = must(yyjson_read_file(path, 0, NULL, NULL));
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_val *cases = must(yyjson_obj_get(root, "cases"));
     struct golden *g = must(calloc(1, sizeof(*g)));
 
-    read_name(root, "arch", g->arch);
-    read_name(root, "type", g->type);
+    g->label = read_label(root);
     g->n_cases = (uint32_t)MIN(yyjson_arr_size(cases), (size_t)GOLDEN_CASES);
     for (uint32_t i = 0; i < g->n_cases; i++)
         read_case(yyjson_arr_get(cases, i), &g->cases[i]);

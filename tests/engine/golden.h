@@ -28,12 +28,18 @@ struct golden_case {
     struct golden_step greedy[GOLDEN_STEPS];
 };
 
-struct golden {
+struct golden_label {
     char arch[32], type[32]; /* "" in models/ */
+};
+
+struct golden {
+    struct golden_label label;
     uint32_t n_cases;
     struct golden_case cases[GOLDEN_CASES];
 };
 
+/* Architecture and format of the file's model, of any file of golden/. */
+struct golden_label golden_label(const char *path);
 /* Aborts on a file that is not as described: the data is ours. */
 struct golden *golden_load(const char *path);
 struct golden *golden_free(struct golden *g);
