@@ -321,14 +321,14 @@ static void tell_total(const struct swarm_total *t, double seconds) {
     printf(
         "%llu runs, %llu steps, %llu requests: %llu stop, %llu length, %llu cancelled, %llu late, "
         "%llu refused or given up; %llu preemptions, %llu cached tokens, %llu deaths; %llu of %llu "
-        "drafted tokens accepted; %.0f steps/s\n",
+        "drafted tokens accepted; events %016llx; %.0f steps/s\n",
         (unsigned long long)t->n_runs, (unsigned long long)t->n_steps,
         (unsigned long long)t->n_requests, (unsigned long long)t->n_end[FINISH_STOP],
         (unsigned long long)t->n_end[FINISH_LENGTH], (unsigned long long)t->n_end[FINISH_CANCELLED],
         (unsigned long long)t->n_end[FINISH_DEADLINE], (unsigned long long)t->n_end[FINISH_ERROR],
         (unsigned long long)t->n_preemptions, (unsigned long long)t->n_cached,
         (unsigned long long)t->n_deaths, (unsigned long long)t->n_accepted,
-        (unsigned long long)t->n_drafted, (double)t->n_steps / seconds);
+        (unsigned long long)t->n_drafted, (unsigned long long)t->sum, (double)t->n_steps / seconds);
 }
 
 /* The rare paths that were never taken. */

@@ -432,6 +432,7 @@ static void add_up(const struct run *u, struct swarm_total *t) {
     t->n_deaths += s->n_restarts;
     t->n_skipped += u->n_skipped;
     t->hash = s->hash;
+    t->sum += s->hash;
 }
 
 static struct run *prepare(const struct swarm_case *c) {

@@ -103,6 +103,7 @@ struct swarm_total {
     uint64_t n_taken[BUGGIFY_N]; /* rare paths, see tests/support/buggify.h */
     uint64_t n_drafted, n_accepted, n_skipped, n_end[FINISH_ERROR + 1];
     uint64_t hash; /* of the last run's events */
+    uint64_t sum;  /* of the hashes of all runs: the same events give the same number */
 };
 
 /* Runs it: with faults, then without until everybody has ended. Any violation aborts. @at, if not NULL, follows the
