@@ -402,8 +402,8 @@ static int serve(struct worker *w) {
         if (r == 0)
             w->stats_stale = true;
         send_events(w);
-        send_stats(w, r == SCHED_IDLE);
-        if (r == SCHED_IDLE && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
+        send_stats(w, r == SCHED_NO_STEP);
+        if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
         w->stats_stale |= sched_fd(w->sched) >= 0; /* the disk may have got on */
     }

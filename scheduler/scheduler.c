@@ -400,7 +400,7 @@ static int check_when_idle(struct sched *s) {
         kv_pager_check(s->pager);
         s->checked_ns = now;
     }
-    return SCHED_IDLE;
+    return SCHED_NO_STEP;
 }
 
 /* Fills the pipeline, then waits for the oldest step. While it fills it returns after each launch, so that

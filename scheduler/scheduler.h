@@ -15,8 +15,8 @@
 #include "engine/engine.h"
 #include "proto/messages.h"
 
-#define SCHED_IDLE                                                                                 \
-    1 /* sched_step: nothing to run; sleep until a message comes or sched_wake_ns() */
+/* sched_step: nothing to run; sleep until a message comes or sched_wake_ns(). */
+#define SCHED_NO_STEP 1
 
 struct sched;
 struct tokenizer;
@@ -95,7 +95,7 @@ void sched_turn_end(struct sched *s, const struct turn_end *m);
 void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);
 
-/* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_IDLE. -EIO: the engine
+/* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_NO_STEP. -EIO: the engine
  * is lost, the worker exits. */
 int sched_step(struct sched *s);
 

@@ -14,7 +14,7 @@
 static struct sim sim;
 
 static void step(void) {
-    if (sim_step(&sim) == SCHED_IDLE)
+    if (sim_step(&sim) == SCHED_NO_STEP)
         disk_sleep(sim.sched->disk, SLEEP_MS);
 }
 

@@ -270,7 +270,7 @@ static struct sim_client *ask_and_wait(uint32_t family) {
 
     sim_submit(&sim, c, 0);
     while (c->n_ends == 0)
-        if (sim_step(&sim) == SCHED_IDLE)
+        if (sim_step(&sim) == SCHED_NO_STEP)
             disk_sleep(sim.sched->disk, 1000);
     sched_flush(sim.sched, INT64_MAX);
     return c;
@@ -309,7 +309,7 @@ Test(disk, an_end_in_between_is_no_harm) {
         sim_restart(&sim);
         ask_and_wait(1);
         while (!sim_all_ended(&sim))
-            if (sim_step(&sim) == SCHED_IDLE)
+            if (sim_step(&sim) == SCHED_NO_STEP)
                 disk_sleep(sim.sched->disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);

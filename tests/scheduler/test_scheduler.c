@@ -286,7 +286,7 @@ Test(scheduler, what_can_never_fit_is_refused_in_words) {
     c->invalid = d->invalid = true;
     for (int i = 0; i < 4; i++)
         sim_submit(&sim, all[i], 0);
-    cr_expect_eq(sim_step(&sim), SCHED_IDLE);
+    cr_expect_eq(sim_step(&sim), SCHED_NO_STEP);
     for (int i = 0; i < 4; i++)
         cr_expect(all[i]->end == EVENT_REJECTED && all[i]->n_ends == 1);
     cr_expect(strstr(a->text, "maximum context length is 128 tokens"), "%s", a->text);
@@ -305,7 +305,7 @@ Test(scheduler, an_id_is_used_once_and_unknown_ones_are_ignored) {
     sched_cancel(sim.sched, 12345);
     sim_run(&sim, 50);
     sched_cancel(sim.sched, c->m.id); /* crossed its end */
-    cr_expect_eq(sim_step(&sim), SCHED_IDLE);
+    cr_expect_eq(sim_step(&sim), SCHED_NO_STEP);
     sim_deinit(&sim);
 }
 
@@ -509,7 +509,7 @@ Test(scheduler, what_was_not_delivered_comes_again) {
         sim_step(&sim);
     cr_expect(!c->accepted && c->n_got == 0);
     sim.deaf = false;
-    cr_expect_eq(sim_step(&sim), SCHED_IDLE);
+    cr_expect_eq(sim_step(&sim), SCHED_NO_STEP);
     cr_expect(c->accepted && c->n_got == 30 && c->n_ends == 1);
     sim_deinit(&sim);
 }

@@ -331,7 +331,7 @@ static void run(struct replay *p) {
         if (next <= p->sim.clock.ns || p->sim.n_live == 0)
             next = submit_due(p);
         uint32_t n_live = p->sim.n_live;
-        if (sim_step(&p->sim) == SCHED_IDLE)
+        if (sim_step(&p->sim) == SCHED_NO_STEP)
             p->sim.clock.ns = MAX(p->sim.clock.ns, MIN(next, end));
         if (p->sim.n_live < n_live)
             next = 0; /* agents whose turn has ended have a new one to come */

@@ -372,7 +372,7 @@ static void run_with_faults(struct run *u, struct swarm_total *total, volatile u
         int e = sim_step(s);
         if (e < 0)
             restart(u, total);
-        step = e == SCHED_IDLE ? pass_time(u, step) : step + 1;
+        step = e == SCHED_NO_STEP ? pass_time(u, step) : step + 1;
         if (at)
             *at = step;
     }
@@ -401,9 +401,9 @@ static void run_to_the_end(struct run *u, struct swarm_total *total) {
 
         if (e < 0) /* it was about to happen */
             restart(u, total);
-        if (e == SCHED_IDLE && sim_all_ended(s))
+        if (e == SCHED_NO_STEP && sim_all_ended(s))
             return;
-        bool idle = e == SCHED_IDLE && !sim_constraints_pending(s);
+        bool idle = e == SCHED_NO_STEP && !sim_constraints_pending(s);
         HOLD(s, &s->client[s->live[0]], ALL_END, !idle && i < steps);
     }
 }

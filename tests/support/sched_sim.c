@@ -614,9 +614,9 @@ void sim_run(struct sim *s, uint32_t max_steps) {
         int r = sim_step(s);
 
         HOLD(s, NULL, ALL_END, r >= 0);
-        if (r == SCHED_IDLE && sim_all_ended(s))
+        if (r == SCHED_NO_STEP && sim_all_ended(s))
             return;
-        if (r == SCHED_IDLE)
+        if (r == SCHED_NO_STEP)
             HOLD(s, NULL, ALL_END, s->deaf || sim_constraints_pending(s));
     }
     HOLD(s, s->n_live > 0 ? &s->client[s->live[0]] : NULL, ALL_END, sim_all_ended(s));
