@@ -153,13 +153,14 @@ struct event {
     uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
     uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
-    uint32_t n_predicted, n_came_true; /* of those drafted and accepted, from submit.prediction */
-    int64_t first_step_ns;             /* when the request was first scheduled; 0: not yet */
-    const int32_t *tokens;             /* [n_tokens] */
-    const float *logprobs;             /* [n_tokens] or NULL */
-    const struct event_top *top;       /* [n_tokens][n_top] or NULL */
-    const uint64_t *digests;           /* [n_tokens] or NULL */
-    uint32_t n_prompt_lp; /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
+    uint32_t n_predicted,
+        n_predicted_accepted;    /* of those drafted and accepted, from submit.prediction */
+    int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
+    const int32_t *tokens;       /* [n_tokens] */
+    const float *logprobs;       /* [n_tokens] or NULL */
+    const struct event_top *top; /* [n_tokens][n_top] or NULL */
+    const uint64_t *digests;     /* [n_tokens] or NULL */
+    uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
     /* prompt's tokens 1 .. n_prompt - 1, in this order */
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */

@@ -11,7 +11,7 @@ static struct event blank(const struct request *r, enum event_kind kind) {
                           .n_drafted = r->n_drafted,
                           .n_accepted = r->n_accepted,
                           .n_predicted = r->n_predicted,
-                          .n_came_true = r->n_came_true,
+                          .n_predicted_accepted = r->n_predicted_accepted,
                           .first_step_ns = r->first_step_ns};
 }
 

@@ -406,7 +406,7 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
     r->n_accepted += n_right;
     if (s->source[i] == &draft_prediction) {
         r->n_predicted += n_drafted;
-        r->n_came_true += n_right;
+        r->n_predicted_accepted += n_right;
     }
 }
 

@@ -58,7 +58,7 @@ struct answer_usage answer_usage(const struct answer *a) {
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
         u.predicted += g->n_predicted;
-        u.came_true += g->n_came_true;
+        u.predicted_accepted += g->n_predicted_accepted;
     }
     return u;
 }
@@ -74,9 +74,9 @@ static void put_output_details(struct json *j, const struct answer *a,
     if (reasons)
         json_put_int(j, "reasoning_tokens", u->reasoning);
     if (a->work.r.prediction.len) {
-        json_put_int(j, "accepted_prediction_tokens", u->came_true);
+        json_put_int(j, "accepted_prediction_tokens", u->predicted_accepted);
         json_put_int(j, "rejected_prediction_tokens",
-                     (int64_t)u->predicted - MIN(u->came_true, u->predicted));
+                     (int64_t)u->predicted - MIN(u->predicted_accepted, u->predicted));
     }
     json_close(j, '}');
 }

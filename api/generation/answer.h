@@ -70,7 +70,7 @@ struct answer_form {
 
 struct answer_usage {
     uint32_t prompt, cached, output, reasoning;
-    uint32_t predicted, came_true; /* tokens drafted from the request's prediction */
+    uint32_t predicted, predicted_accepted; /* tokens drafted from the request's prediction */
 };
 
 struct answer {

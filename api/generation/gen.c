@@ -434,7 +434,7 @@ static int take_tokens(struct gen *g, const struct event *e) {
 
 static void take_counts(struct gen *g, const struct event *e) {
     g->n_predicted = g->predicted_base + e->n_predicted;
-    g->n_came_true = g->came_true_base + e->n_came_true;
+    g->n_predicted_accepted = g->predicted_accepted_base + e->n_predicted_accepted;
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
     if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
@@ -590,7 +590,7 @@ static void submit(struct gen *g) {
     if (r == 0) {
         g->n_lives++;
         g->predicted_base = g->n_predicted;
-        g->came_true_base = g->n_came_true;
+        g->predicted_accepted_base = g->n_predicted_accepted;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
         admit_tick_later(a);

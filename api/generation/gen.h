@@ -66,9 +66,9 @@ struct gen {
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_lives;
-    uint32_t n_turns;                        /* lives that ended because its reasoning did */
-    uint32_t n_predicted, n_came_true;       /* drafted from the prediction, in all lives */
-    uint32_t predicted_base, came_true_base; /* in those before this one */
+    uint32_t n_turns;                           /* lives that ended because its reasoning did */
+    uint32_t n_predicted, n_predicted_accepted; /* drafted from the prediction, in all lives */
+    uint32_t predicted_base, predicted_accepted_base; /* in those before this one */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */

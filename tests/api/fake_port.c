@@ -98,9 +98,9 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
                           .from = f->r[i].n_sent,
                           .n_cached = f->n_cached ? f->n_cached : f->r[i].m.n_prompt / 2,
                           .n_drafted = f->n_predicted + 90, /* most from other sources */
-                          .n_accepted = f->n_came_true + 80,
+                          .n_accepted = f->n_predicted_accepted + 80,
                           .n_predicted = f->n_predicted,
-                          .n_came_true = f->n_came_true,
+                          .n_predicted_accepted = f->n_predicted_accepted,
                           .first_step_ns = clock_now(f->clock)};
 }
 

@@ -34,10 +34,10 @@ struct fake_port {
     struct turn_end last_turn;      /* told last, and how often one was */
     uint32_t n_turns;
     const char *script;
-    bool hold;                         /* the script waits */
-    uint32_t n_cached;                 /* what events say, when not 0; else half the prompt */
-    uint32_t n_predicted, n_came_true; /* what events say of drafts */
-    int refuse_with;                   /* what submit() answers, when not 0 */
+    bool hold;         /* the script waits */
+    uint32_t n_cached; /* what events say, when not 0; else half the prompt */
+    uint32_t n_predicted, n_predicted_accepted; /* what events say of drafts */
+    int refuse_with;                            /* what submit() answers, when not 0 */
 };
 
 void fake_init(struct fake_port *f, struct clock *clock);

@@ -296,7 +296,7 @@ Test(thinking, usage_counts_drafts_from_the_prediction_alone) {
     started(&w);
     w.port.script = "ok";
     w.port.n_predicted = 7;
-    w.port.n_came_true = 4;
+    w.port.n_predicted_accepted = 4;
     world_ask(&w, CHAT, "{" HI ",\"prediction\":{\"type\":\"content\",\"content\":\"ab\"}}", &r);
     expect_body(&r, "\"accepted_prediction_tokens\":4,\"rejected_prediction_tokens\":3");
     reply_deinit(&r);

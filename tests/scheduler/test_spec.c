@@ -89,7 +89,8 @@ Test(spec, predicted_tokens_are_counted_by_themselves) {
     cr_assert_eq(spec_init(&s, &(struct spec_opts){.source = both}), 0);
     spec_propose(&s, &r);
     spec_learn(&s, &r, 2, 1, false);
-    cr_expect(r.n_drafted == 2 && r.n_accepted == 1 && r.n_predicted == 0 && r.n_came_true == 0);
+    cr_expect(r.n_drafted == 2 && r.n_accepted == 1 && r.n_predicted == 0 &&
+              r.n_predicted_accepted == 0);
     r.spec = spec_request_free(r.spec);
     offers = false;
     r.prediction = expected;
@@ -97,7 +98,8 @@ Test(spec, predicted_tokens_are_counted_by_themselves) {
     spec_propose(&s, &r);
     cr_assert_eq(r.spec->n_draft, 2);
     spec_learn(&s, &r, 2, 1, false);
-    cr_expect(r.n_drafted == 4 && r.n_accepted == 2 && r.n_predicted == 2 && r.n_came_true == 1);
+    cr_expect(r.n_drafted == 4 && r.n_accepted == 2 && r.n_predicted == 2 &&
+              r.n_predicted_accepted == 1);
     spec_request_free(r.spec);
     spec_deinit(&s);
 }

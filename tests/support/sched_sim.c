@@ -529,7 +529,7 @@ static void check_usage(const struct sim *s, struct sim_client *c, const struct 
     HOLD(s, c, USAGE, c->n_given > 0 || e->n_cached % s->opts.page_tokens == 0);
     HOLD(s, c, USAGE, c->n_given > 0 || e->n_cached < c->m.n_prompt);
     HOLD(s, c, USAGE, e->n_accepted <= e->n_drafted && e->n_drafted >= c->n_drafted);
-    HOLD(s, c, USAGE, e->n_predicted <= e->n_drafted && e->n_came_true <= e->n_predicted);
+    HOLD(s, c, USAGE, e->n_predicted <= e->n_drafted && e->n_predicted_accepted <= e->n_predicted);
     HOLD(s, c, USAGE, e->n_accepted >= c->n_accepted && e->n_accepted <= n_out);
     c->n_cached = e->n_cached;
     c->n_drafted = e->n_drafted;
