@@ -34,7 +34,7 @@ struct job {
     struct mbox_link mail;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
-    uint64_t blame[SUSPECTS_COMPILING_MAX]; /* who asked, when it was given away */
+    uint64_t blame[CRASH_PAGE_COMPILING_MAX]; /* who asked, when it was given away */
     uint32_t n_blame;
     bool stop; /* the thread ends */
     struct constraint *constraint;
@@ -48,7 +48,7 @@ struct entry {
     enum entry_state state;
     uint64_t hash;
     char *text;
-    bool suspect; /* compiled alone */
+    bool quarantined; /* compiled alone */
     uint32_t tenant, n_refs, n_waiting, cap_waiting;
     uint64_t *waiting; /* ids */
     size_t bytes;
@@ -58,7 +58,7 @@ struct entry {
 struct compiler {
     struct sched_constraints source;
     struct grammar_vocab *vocab;
-    struct suspects *suspects;
+    struct crash_page *crash_page;
     struct mbox to, from;
     pthread_t thread;
     bool started;
@@ -76,11 +76,11 @@ struct compiler {
 /* ---- the thread ---- */
 
 static void blame(struct compiler *c, const struct job *j, uint32_t n) {
-    if (!c->suspects)
+    if (!c->crash_page)
         return;
     for (uint32_t i = 0; i < n; i++)
-        c->suspects->compiling[i] = j->blame[i];
-    __atomic_store_n(&c->suspects->n_compiling, n, __ATOMIC_RELEASE);
+        c->crash_page->compiling[i] = j->blame[i];
+    __atomic_store_n(&c->crash_page->n_compiling, n, __ATOMIC_RELEASE);
 }
 
 static void compile(struct compiler *c, struct job *j) {
@@ -232,7 +232,7 @@ static struct entry *next(struct compiler *c) {
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
-        if (e->suspect || c->used_by[e->tenant % TENANTS] > most / 4)
+        if (e->quarantined || c->used_by[e->tenant % TENANTS] > most / 4)
             continue;
         if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
             best = e;
@@ -244,7 +244,7 @@ static void give(struct compiler *c, struct entry *e) {
     list_remove(&e->link);
     c->served[e->tenant % TENANTS] = ++c->turn;
     e->state = ENTRY_AWAY;
-    e->job.n_blame = MIN(e->n_waiting, SUSPECTS_COMPILING_MAX);
+    e->job.n_blame = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
     memcpy(e->job.blame, e->waiting, e->job.n_blame * sizeof(*e->waiting));
     c->n_queued--;
     c->n_away++;
@@ -258,11 +258,11 @@ static void give_away(struct compiler *c) {
         give(c, e);
 }
 
-static struct entry *first_suspect(const struct compiler *c) {
+static struct entry *first_quarantined(const struct compiler *c) {
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
-        if (e->suspect)
+        if (e->quarantined)
             return e;
     }
     return NULL;
@@ -290,7 +290,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
         *out = e->job.constraint;
         return 0;
     }
-    e->suspect |= m->n_faults > 0;
+    e->quarantined |= m->n_faults > 0;
     if (add_waiting(e, m->id) < 0)
         return -ENOMEM;
     give_away(c);
@@ -402,14 +402,14 @@ void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     give_away(c);
 }
 
-bool compiler_has_suspect(const struct compiler *c) {
-    return first_suspect(c) != NULL;
+bool compiler_has_quarantined(const struct compiler *c) {
+    return first_quarantined(c) != NULL;
 }
 
-void compiler_run_suspect(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     while (c->n_away > 0)
         arrive(c, mbox_wait(&c->from), ready, ctx);
-    struct entry *e = first_suspect(c);
+    struct entry *e = first_quarantined(c);
 
     if (e) {
         give(c, e);
@@ -422,13 +422,13 @@ void compiler_run_suspect(struct compiler *c, compiler_ready_fn ready, void *ctx
 /* ---- life ---- */
 
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
-                 struct suspects *suspects) {
+                 struct crash_page *crash_page) {
     struct compiler *c = calloc(1, sizeof(*c));
 
     if (!c)
         return -ENOMEM;
     c->source = (struct sched_constraints){c, ask, forget, release};
-    c->suspects = suspects;
+    c->crash_page = crash_page;
     c->max_bytes = max_bytes;
     list_init(&c->queued);
     list_init(&c->ready);

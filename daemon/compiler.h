@@ -10,7 +10,7 @@
  *
  * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred large
  * schemas delays nobody else's small one. What a request brings that was present when a worker died is compiled while
- * nothing else runs: if it kills again, nobody else is suspected. Memory: what nobody uses is kept up to max_bytes; what is in use may take
+ * nothing else runs: if it kills again, no other request is blamed. Memory: what nobody uses is kept up to max_bytes; what is in use may take
  * COMPILER_USED_FACTOR times as much, a tenant a quarter of that, and a request that would add to it waits.
  */
 
@@ -29,9 +29,9 @@ struct compiler_stats {
 #define COMPILER_USED_FACTOR 4
 
 /* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is kept for
- * later. @suspects may be NULL. 0 or -errno. */
+ * later. @crash_page may be NULL. 0 or -errno. */
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
-                 struct suspects *suspects);
+                 struct crash_page *crash_page);
 /* Everything that was handed out has been released. Waits for the compilation under way. */
 struct compiler *compiler_free(struct compiler *c);
 DEFINE_FREEP(struct compiler, compiler)
@@ -45,7 +45,7 @@ typedef void (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constrain
 /* Tells the results that have arrived: exactly one call for each request that waited. */
 void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
 /* Something is queued that must be compiled while nothing else runs. */
-bool compiler_has_suspect(const struct compiler *c);
+bool compiler_has_quarantined(const struct compiler *c);
 /* Compiles one such, with no step under way; waits for it and tells as compiler_deliver() does. */
-void compiler_run_suspect(struct compiler *c, compiler_ready_fn ready, void *ctx);
+void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx);
 void compiler_stats(const struct compiler *c, struct compiler_stats *out);

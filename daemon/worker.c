@@ -32,7 +32,7 @@
 
 struct worker {
     struct chan chan;
-    struct suspects *suspects;
+    struct crash_page *crash_page;
     struct flight *flight;
     struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
     struct engine *engine, *draft;
@@ -229,7 +229,7 @@ static int open_wake(struct worker *w) {
 }
 
 static int new_sched(struct worker *w, const struct msg_open *m) {
-    int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->suspects);
+    int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page);
 
     if (r < 0)
         return r;
@@ -245,7 +245,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
         .no_sources = m->no_sources,
         .no_retention = m->no_retention,
         .tokenizer = w->tokenizer,
-        .suspects = w->suspects,
+        .crash_page = w->crash_page,
         .flight = w->flight,
         .tape = flight_tape_of(w->flight),
         .tape_bytes = FLIGHT_TAPE_BYTES,
@@ -391,10 +391,10 @@ static int serve(struct worker *w) {
         if (r < 0)
             return r;
         compiler_deliver(w->compiler, on_compiled, w);
-        while (r == 0 && compiler_has_suspect(w->compiler)) {
+        while (r == 0 && compiler_has_quarantined(w->compiler)) {
             r = sched_settle(w->sched);
             if (r == 0)
-                compiler_run_suspect(w->compiler, on_compiled, w);
+                compiler_run_quarantined(w->compiler, on_compiled, w);
         }
         r = r < 0 ? r : sched_step(w->sched);
         if (r < 0)
@@ -432,14 +432,14 @@ static int run(struct worker *w, int n_shards) {
     w->n_shards = n_shards;
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
-    w->suspects->loading = 1;
+    w->crash_page->loading = 1;
     if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
     step_behind_the_front(w);
     if (new_sched(w, &open) < 0 || warm_up(w) < 0)
         return refuse(w, "the model cannot run a step");
-    w->suspects->loading = 0;
+    w->crash_page->loading = 0;
     if (send_ready(w) < 0)
         return WORKER_CHANNEL;
     int r = serve(w);
@@ -464,11 +464,11 @@ int worker_main(int argc, char **argv) {
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
     chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, QUEUE_MAX);
     buf_init(&w.out, EVENTS_MAX);
-    w.suspects =
-        mmap(NULL, sizeof(*w.suspects), PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS, 0);
-    w.flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_SUSPECTS,
+    w.crash_page = mmap(NULL, sizeof(*w.crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
+                        WORKER_FD_CRASH_PAGE, 0);
+    w.flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, WORKER_FD_CRASH_PAGE,
                     FLIGHT_OFFSET);
-    if (w.suspects == MAP_FAILED || w.flight == MAP_FAILED)
+    if (w.crash_page == MAP_FAILED || w.flight == MAP_FAILED)
         return WORKER_CHANNEL;
 
     int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
@@ -482,7 +482,7 @@ int worker_main(int argc, char **argv) {
     gguf_free(w.file);
     buf_deinit(&w.out);
     chan_deinit(&w.chan);
-    munmap(w.suspects, sizeof(*w.suspects));
+    munmap(w.crash_page, sizeof(*w.crash_page));
     munmap(w.flight, FLIGHT_BYTES);
     return r;
 }

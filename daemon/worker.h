@@ -12,7 +12,7 @@
 
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
-    WORKER_FD_SUSPECTS = 4, /* memory shared with the front: struct suspects */
+    WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
     /* The first shard; the others follow, then those of the draft model, then the file of the disk tier if there is
      * one, which alone is open for writing. */
     WORKER_FD_MODEL = 5,

@@ -25,7 +25,7 @@
 #define FAULT_FILES 8  /* of the last deaths */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
-static_assert(sizeof(struct suspects) <= FLIGHT_OFFSET, "they do not overlap");
+static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
 
 enum workers_state { WORKERS_DOWN, WORKERS_LOADING, WORKERS_SERVING, WORKERS_STOPPED };
 
@@ -48,8 +48,8 @@ struct workers {
     bool process_open, poll_open, killed_for_hang;
     struct chan chan;
     struct buf out;
-    int exe_fd, suspects_fd;
-    struct suspects *suspects;
+    int exe_fd, crash_page_fd;
+    struct crash_page *crash_page;
     struct flight *flight;           /* of this worker and those before it */
     int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
     int64_t watched_ns;              /* when this was last looked at */
@@ -145,11 +145,11 @@ static void blame_id(struct workers *w, uint64_t id) {
 
 /* Nobody is in both lists: a request runs when its grammar has been compiled. */
 static void blame(struct workers *w) {
-    const struct suspects *s = w->suspects;
+    const struct crash_page *s = w->crash_page;
 
-    for (uint32_t i = 0; i < MIN(s->n, SUSPECTS_MAX); i++)
+    for (uint32_t i = 0; i < MIN(s->n, CRASH_PAGE_MAX); i++)
         blame_id(w, s->ids[i]);
-    for (uint32_t i = 0; i < MIN(s->n_compiling, SUSPECTS_COMPILING_MAX); i++)
+    for (uint32_t i = 0; i < MIN(s->n_compiling, CRASH_PAGE_COMPILING_MAX); i++)
         blame_id(w, s->compiling[i]);
 }
 
@@ -387,8 +387,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
             dump_fault(w, path, sizeof(path));
         /* The reason why no worker ever served is the front's last line: main.c says it. */
         log_event(!w->served && *w->refusal ? WLOG_DEBUG : WLOG_ERROR, "worker_died",
-                  "pid=%d status=%lld signal=%d hang=%d suspects=%u%s%s%s%s%s%s", p->pid,
-                  (long long)status, signal, w->killed_for_hang, w->suspects->n,
+                  "pid=%d status=%lld signal=%d hang=%d in_flight=%u%s%s%s%s%s%s", p->pid,
+                  (long long)status, signal, w->killed_for_hang, w->crash_page->n,
                   *path ? " flight=\"" : "", path, *path ? "\"" : "",
                   *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");
         if (served)
@@ -455,8 +455,8 @@ static int spawn(struct workers *w) {
         stdio[i] =
             (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};
     stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
-    stdio[WORKER_FD_SUSPECTS] =
-        (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->suspects_fd};
+    stdio[WORKER_FD_CRASH_PAGE] =
+        (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->crash_page_fd};
     o.stdio_count = (int)n_stdio;
 
     int r = uv_spawn(w->opts.loop, &w->process, &o);
@@ -475,7 +475,7 @@ static int spawn(struct workers *w) {
 }
 
 int workers_start(struct workers *w) {
-    memset(w->suspects, 0, sizeof(*w->suspects));
+    memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
     w->killed_for_hang = false;
     w->progress_step = 0;
@@ -529,8 +529,8 @@ static void on_watch(uv_timer_t *t) {
         w->progress_ns += late_ns;
     }
     api_stats(w->api, &s); /* not api_busy(): a slow client is not the worker's fault */
-    if (w->suspects->step != w->progress_step || s.n_running == 0) {
-        w->progress_step = w->suspects->step;
+    if (w->crash_page->step != w->progress_step || s.n_running == 0) {
+        w->progress_step = w->crash_page->step;
         w->progress_ns = now;
     }
     bool hangs = w->state == WORKERS_LOADING
@@ -554,15 +554,15 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     w->port = (struct api_port){port_submit, port_cancel, port_turn_end};
     buf_init(&w->out, MSG_MAX_FRAME);
     w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    w->suspects_fd = memfd_create("weft-suspects", MFD_CLOEXEC);
-    if (w->exe_fd < 0 || w->suspects_fd < 0 ||
-        ftruncate(w->suspects_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
+    w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
+    if (w->exe_fd < 0 || w->crash_page_fd < 0 ||
+        ftruncate(w->crash_page_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
-    w->suspects =
-        mmap(NULL, sizeof(struct suspects), PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, 0);
-    w->flight =
-        mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->suspects_fd, FLIGHT_OFFSET);
-    if (w->suspects == MAP_FAILED || w->flight == MAP_FAILED)
+    w->crash_page = mmap(NULL, sizeof(struct crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
+                         w->crash_page_fd, 0);
+    w->flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->crash_page_fd,
+                     FLIGHT_OFFSET);
+    if (w->crash_page == MAP_FAILED || w->flight == MAP_FAILED)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     uv_timer_init(o->loop, &w->watch);
     uv_timer_init(o->loop, &w->restart);
@@ -607,10 +607,10 @@ void workers_stop(struct workers *w) {
 struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
-    munmap(w->suspects, sizeof(struct suspects));
+    munmap(w->crash_page, sizeof(struct crash_page));
     munmap(w->flight, FLIGHT_BYTES);
     close(w->exe_fd);
-    close(w->suspects_fd);
+    close(w->crash_page_fd);
     buf_deinit(&w->out);
     free(w);
     return NULL;

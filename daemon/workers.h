@@ -12,7 +12,7 @@
  *
  * A worker that dies takes no stream with it: the front submits every live request again with the
  * tokens it has, and promise 1 makes the stream go on as if nothing had happened. Which requests a
- * death is blamed on stands in the page shared with the worker (struct suspects).
+ * death is blamed on stands in the page shared with the worker (struct crash_page).
  */
 
 #include "api/api.h"

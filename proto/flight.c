@@ -16,7 +16,7 @@ static const struct {
     [WHY_PAGES] = {"pages", "waited for pages of the KV cache"},
     [WHY_SEQS] = {"seqs", "as many requests ran as may (max-seqs)"},
     [WHY_TURN] = {"turn", "waited for one that had been overtaken often enough"},
-    [WHY_ALONE] = {"alone", "waited for a suspect request that ran alone"},
+    [WHY_ALONE] = {"alone", "waited for a quarantined request"},
     [WHY_SHARE] = {"share", "its tenant had its part, the rest is kept for others"},
     [WHY_ADMITTED] = {"admitted", "was admitted"},
     [WHY_PREEMPTED] = {"preempted", "gave its pages back to others"},

@@ -13,7 +13,7 @@
 
 #define FLIGHT_RECORDS 8192u
 #define FLIGHT_STEPS 512u
-#define FLIGHT_OFFSET 65536 /* in the memory shared, behind struct suspects */
+#define FLIGHT_OFFSET 65536 /* in the memory shared, behind struct crash_page */
 
 /* Reason codes; docs/fairness.md. Names and sentences are in flight.c. */
 enum why {
@@ -27,7 +27,7 @@ enum why {
     WHY_PAGES,     /* no pages */
     WHY_SEQS,      /* as many run as may */
     WHY_TURN,      /* one before it was overtaken as often as it may be */
-    WHY_ALONE,     /* a suspect runs alone */
+    WHY_ALONE,     /* a quarantined request runs */
     WHY_SHARE,     /* the rest is kept for tenants that have less than their part */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
     WHY_PREEMPTED, /* gave back its pages, `detail` of them */

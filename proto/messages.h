@@ -230,13 +230,13 @@ int msg_events_next(struct event_cursor *c, struct event *out); /* 0, 1 at the e
  * each launch (and each grammar compilation) the worker writes the ids concerned; the front reads them
  * when the worker is gone. Ids present in two deaths run alone; a third death fails that request.
  */
-#define SUSPECTS_MAX 1000
-#define SUSPECTS_COMPILING_MAX 16
-struct suspects {
+#define CRASH_PAGE_MAX 1000
+#define CRASH_PAGE_COMPILING_MAX 16
+struct crash_page {
     uint64_t step;       /* incremented at each launch: progress for the watchdog */
     int64_t started_ns;  /* of the launch; 0: no step is running */
     uint32_t n, loading; /* n ids; loading: 1 while the model is being loaded */
-    uint64_t ids[SUSPECTS_MAX];
+    uint64_t ids[CRASH_PAGE_MAX];
     uint32_t n_compiling; /* written by the compile thread: who asked for the grammar at hand */
-    uint64_t compiling[SUSPECTS_COMPILING_MAX];
+    uint64_t compiling[CRASH_PAGE_COMPILING_MAX];
 };

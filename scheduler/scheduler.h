@@ -71,7 +71,7 @@ struct sched_opts {
     struct flight *flight;             /* NULL, or what is decided is written there, */
     struct flight_tape *tape;          /* and whole plans there, */
     uint32_t tape_bytes;               /* in so many bytes */
-    struct suspects *suspects;         /* NULL, or the shared page */
+    struct crash_page *crash_page;     /* NULL, or the shared page */
     struct sched_disk disk;
     const struct sched_constraints *constraints; /* NULL: requests with a grammar are refused */
 };

@@ -374,21 +374,21 @@ static int build(struct sched *s, struct batch *t) {
     return 0;
 }
 
-/* ---- the page of suspects ---- */
+/* ---- the crash page ---- */
 
-/* Whom to suspect if the process dies now: all that are in a step under way. */
-static void write_suspects(struct sched *s, int64_t now) {
-    struct suspects *page = s->opts.suspects;
+/* The ids in flight, for the front to read if this process dies. */
+static void write_crash_page(struct sched *s, int64_t now) {
+    struct crash_page *page = s->opts.crash_page;
     uint32_t n = 0;
 
     if (!page)
         return;
     __atomic_store_n(&page->n, 0, __ATOMIC_RELEASE);
-    for (uint64_t step = MUTANT(suspects_of_last_step, s->n_waited + 1, s->n_launched);
+    for (uint64_t step = MUTANT(crash_page_of_last_step, s->n_waited + 1, s->n_launched);
          step <= s->n_launched; step++) {
         const struct batch *t = &s->batch[step % SCHED_DEPTH_MAX];
 
-        for (uint32_t i = 0; i < t->b.n_seqs && n < SUSPECTS_MAX; i++)
+        for (uint32_t i = 0; i < t->b.n_seqs && n < CRASH_PAGE_MAX; i++)
             page->ids[n++] = t->item[i].request->id;
     }
     page->started_ns = n > 0 ? now : 0;
@@ -397,8 +397,8 @@ static void write_suspects(struct sched *s, int64_t now) {
 }
 
 /* Likewise while the draft model runs. */
-static void suspect_drafts(struct sched *s, int64_t now) {
-    struct suspects *page = s->opts.suspects;
+static void write_crash_page_drafts(struct sched *s, int64_t now) {
+    struct crash_page *page = s->opts.crash_page;
     uint32_t n = 0;
 
     if (!page)
@@ -406,7 +406,7 @@ static void suspect_drafts(struct sched *s, int64_t now) {
     LIST_FOREACH(node, &s->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        if (r->drafter && r->drafter->n_asked > 0 && n < SUSPECTS_MAX)
+        if (r->drafter && r->drafter->n_asked > 0 && n < CRASH_PAGE_MAX)
             page->ids[n++] = r->id;
     }
     page->started_ns = now;
@@ -425,7 +425,7 @@ static int draft(struct sched *s, struct batch *t) {
         return 0;
     if (sched_n_flights(s) > 0)
         return 1;
-    suspect_drafts(s, clock_now(s->clock));
+    write_crash_page_drafts(s, clock_now(s->clock));
     int64_t ns = drafter_run(s->drafter, &s->running);
     if (ns < 0)
         return (int)ns;
@@ -492,7 +492,7 @@ static int seal(struct sched *s, struct batch *t) {
 static int launch(struct sched *s, struct batch *t, int64_t now) {
     t->launched_ns = now;
     s->n_launched++;
-    write_suspects(s, now);
+    write_crash_page(s, now);
     int e = engine_launch(s->engine, &t->b);
 
     t->unsealed = e == 0 && constrain_must_wait(t);
@@ -627,7 +627,7 @@ int step_wait(struct sched *s) {
     int64_t now = clock_now(s->clock);
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
-    write_suspects(s, now);
+    write_crash_page(s, now);
     turns_charge(s, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);

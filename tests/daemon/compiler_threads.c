@@ -11,7 +11,7 @@
 
 enum { ROUNDS = 6, ASKS = 60 };
 
-static struct suspects suspects;
+static struct crash_page crash_page;
 static const struct constraint *held[ASKS];
 static uint32_t n_held, n_told;
 
@@ -56,7 +56,7 @@ static void run(struct tokenizer *t, uint64_t seed, bool finish) {
     uint32_t n_asked = 0;
 
     n_held = n_told = 0;
-    int e = compiler_new(&c, t, 4096, &suspects);
+    int e = compiler_new(&c, t, 4096, &crash_page);
     assert(e == 0);
     (void)e;
     const struct sched_constraints *s = compiler_source(c);
@@ -70,8 +70,8 @@ static void run(struct tokenizer *t, uint64_t seed, bool finish) {
         }
         if (rng_below(&r, 4) == 0)
             compiler_deliver(c, on_ready, NULL);
-        if (compiler_has_suspect(c))
-            compiler_run_suspect(c, on_ready, NULL);
+        if (compiler_has_quarantined(c))
+            compiler_run_quarantined(c, on_ready, NULL);
         while (n_held > 0 && rng_below(&r, 2))
             s->release(s->ctx, held[--n_held]);
     }
@@ -81,8 +81,8 @@ static void run(struct tokenizer *t, uint64_t seed, bool finish) {
         release_all(s); /* some wait for memory */
         poll(&p, 1, 10000);
         compiler_deliver(c, on_ready, NULL);
-        if (compiler_has_suspect(c))
-            compiler_run_suspect(c, on_ready, NULL);
+        if (compiler_has_quarantined(c))
+            compiler_run_quarantined(c, on_ready, NULL);
     }
     release_all(s);
     compiler_free(c);

@@ -15,7 +15,7 @@
 
 static struct tokenizer *tokenizer;
 static struct compiler *compiler;
-static struct suspects suspects;
+static struct crash_page crash_page;
 
 static struct told {
     uint64_t id;
@@ -27,7 +27,7 @@ static uint32_t n_told;
 static void begin(size_t max_bytes) {
     tokenizer = json_vocab_new();
     n_told = 0;
-    cr_assert_eq(compiler_new(&compiler, tokenizer, max_bytes, &suspects), 0);
+    cr_assert_eq(compiler_new(&compiler, tokenizer, max_bytes, &crash_page), 0);
 }
 
 static void end(void) {
@@ -99,7 +99,7 @@ Test(compiler, equal_texts_are_compiled_once) {
     release(told[5].constraint);
     cr_assert_eq(stats().n_compiled, 2);
     cr_assert_eq(stats().n_entries, 2);
-    cr_assert_eq(suspects.n_compiling, 0);
+    cr_assert_eq(crash_page.n_compiling, 0);
     end();
 }
 
@@ -217,11 +217,11 @@ Test(compiler, memory_in_use_has_a_limit) {
 static uint32_t n_blamed[4];
 
 static void look(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
-    n_blamed[id] = suspects.n_compiling;
+    n_blamed[id] = crash_page.n_compiling;
     on_ready(ctx, id, c, why);
 }
 
-Test(compiler, a_suspect_is_compiled_when_nothing_else_runs) {
+Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
     const struct sched_constraints *s;
     const struct constraint *c;
     struct submit m = {.id = 2, .n_faults = 1, .grammar = {"{\"regex\":\"b\"}", 13}};
@@ -232,7 +232,7 @@ Test(compiler, a_suspect_is_compiled_when_nothing_else_runs) {
     cr_assert_eq(ask_for(1, 0, "{\"regex\":\"[a-z]{1,90}\"}", "", &c), 1);
     cr_assert_eq(s->ask(s->ctx, &m, &c, &err), 1);
     cr_assert_eq(ask_for(3, 0, "{\"regex\":\"c\"}", "", &c), 1);
-    cr_assert(compiler_has_suspect(compiler));
+    cr_assert(compiler_has_quarantined(compiler));
     while (stats().n_away > 0) { /* the others do not wait for it */
         struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
 
@@ -240,9 +240,9 @@ Test(compiler, a_suspect_is_compiled_when_nothing_else_runs) {
         compiler_deliver(compiler, look, NULL);
     }
     cr_assert_eq(n_told, 2);
-    cr_assert(compiler_has_suspect(compiler));
-    compiler_run_suspect(compiler, look, NULL);
-    cr_assert_not(compiler_has_suspect(compiler));
+    cr_assert(compiler_has_quarantined(compiler));
+    compiler_run_quarantined(compiler, look, NULL);
+    cr_assert_not(compiler_has_quarantined(compiler));
     cr_assert_eq(n_told, 3);
     cr_assert_eq(told[2].id, 2);
     cr_assert_eq(n_blamed[2], 0, "the thread is done when it is told");

@@ -475,7 +475,7 @@ Test(plan, pages_that_a_leader_will_bring_are_not_counted_twice) {
     cr_expect_eq(f.p.n_seqs, 1);
 }
 
-Test(plan, a_suspect_has_its_step_for_itself) {
+Test(plan, a_quarantined_request_has_its_step_for_itself) {
     static struct fixture f;
     uint32_t n_alone = 0;
 

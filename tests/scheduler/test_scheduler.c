@@ -459,7 +459,7 @@ Test(scheduler, a_stop_string_is_found_across_a_resumption) {
     sim_deinit(&sim);
 }
 
-Test(scheduler, a_suspect_runs_alone_and_others_go_on) {
+Test(scheduler, a_quarantined_request_runs_alone_and_others_go_on) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         sim_init(&sim, &(struct sim_opts){.sched.depth = depth});
         struct sim_client *bad = sim_client(&sim, 100, 1, 0, 30);
@@ -467,7 +467,7 @@ Test(scheduler, a_suspect_runs_alone_and_others_go_on) {
         sim_submit(&sim, bad, 0);
         for (uint32_t i = 0; i < 4; i++)
             sim_submit(&sim, sim_client(&sim, 50, 2 + i, 0, 40), 0);
-        sim_run(&sim, 400); /* the simulation looks at the page of suspects whenever it can */
+        sim_run(&sim, 400); /* the simulation looks at the crash page whenever it can */
         cr_expect_eq(bad->finish, FINISH_LENGTH);
         for (uint32_t i = 1; i < 5; i++)
             cr_expect_lt(sim.client[i].first_ns, bad->end_ns);
@@ -475,7 +475,7 @@ Test(scheduler, a_suspect_runs_alone_and_others_go_on) {
     }
 }
 
-Test(scheduler, a_lost_engine_is_passed_up_and_names_the_suspects) {
+Test(scheduler, a_lost_engine_is_passed_up_and_names_the_ids_in_flight) {
     for (int at_wait = 0; at_wait < 2; at_wait++) {
         struct sim_opts o = {.sched.depth = 2};
         *(at_wait ? &o.fail_wait : &o.fail_launch) = 5;
@@ -487,8 +487,8 @@ Test(scheduler, a_lost_engine_is_passed_up_and_names_the_suspects) {
             r = sim_step(&sim);
         cr_expect_eq(r, -EIO);
         cr_expect_eq(sched_step(sim.sched), -EIO);
-        cr_expect_geq(sim.suspects.n, 3);
-        cr_expect_neq(sim.suspects.started_ns, 0);
+        cr_expect_geq(sim.crash_page.n, 3);
+        cr_expect_neq(sim.crash_page.started_ns, 0);
         sim_restart(&sim);
         sim_run(&sim, 200);
         for (uint32_t i = 0; i < 3; i++)

@@ -68,7 +68,7 @@
     X(preempted_still_computed, "a preempted request counts as computed")                          \
     X(preempted_token_lost, "a preempted request loses its last token")                            \
     X(preempted_to_the_back, "a preempted request loses its standing")                             \
-    X(suspects_of_last_step, "only the last of two steps is suspect")                              \
+    X(crash_page_of_last_step, "only the last of two steps in flight is on the crash page")        \
     X(alone_overlapped, "a step is launched beside one that must be alone")                        \
     X(drafts_overlapped, "a step is launched while drafts are checked")                            \
     X(finished_twice, "a request that has ended takes its sample all the same")                    \

@@ -91,14 +91,14 @@ static bool is_found(struct sim *s, const struct sim_client *c, const struct req
 }
 
 static void check_flight(struct sim *s, const struct batch *t) {
-    const struct suspects *page = &s->suspects;
+    const struct crash_page *page = &s->crash_page;
 
     HOLD(s, NULL, LIMITS, t->b.n_rows <= s->opts.sched.max_rows);
     HOLD(s, NULL, LIMITS, t->b.n_seqs <= s->opts.sched.max_seqs);
     for (uint32_t i = 0; i < t->b.n_seqs; i++) {
         const struct request *r = t->item[i].request;
         struct sim_client *c = client_of(s, r);
-        bool suspect = false;
+        bool on_page = false;
 
         c->n_flights++;
         c->n_drafts_out += t->item[i].n_draft;
@@ -108,9 +108,9 @@ static void check_flight(struct sim *s, const struct batch *t) {
                         t->item[i].n_draft,
                         t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);
         HOLD(s, c, FLIGHTS, r->n_flights > 0 && is_found(s, c, r));
-        for (uint32_t k = 0; k < page->n && !suspect; k++)
-            suspect = page->ids[k] == r->id;
-        HOLD(s, c, SUSPECTS, suspect);
+        for (uint32_t k = 0; k < page->n && !on_page; k++)
+            on_page = page->ids[k] == r->id;
+        HOLD(s, c, CRASH_PAGE, on_page);
     }
 }
 
@@ -123,7 +123,7 @@ static void check_flights(struct sim *s) {
         check_flight(s, &d->batch[step % SCHED_DEPTH_MAX]);
         n += d->batch[step % SCHED_DEPTH_MAX].b.n_seqs;
     }
-    HOLD(s, NULL, SUSPECTS, s->suspects.n == n && (s->suspects.started_ns != 0) == (n > 0));
+    HOLD(s, NULL, CRASH_PAGE, s->crash_page.n == n && (s->crash_page.started_ns != 0) == (n > 0));
 }
 
 /* ---- requests ---- */

@@ -24,7 +24,7 @@ struct sim_client;
     X(ACCEPTED, "accepted once and first; refused, with a text, is only what can never run")       \
     X(USAGE, "cached, drafted and accepted tokens are possible numbers that never fall")           \
     X(NO_ECHO, "once everything is delivered there is no news")                                    \
-    X(SUSPECTS, "the page of suspects holds those under way, all of them and nobody else")         \
+    X(CRASH_PAGE, "the crash page holds those under way, all of them and nobody else")             \
     X(ALONE, "who must be alone is under way with nobody else")                                    \
     /* The scheduler from inside: after each step. */                                              \
     X(ONE_PLACE, "a request is in one state, in the list of that state, and found by its id")      \
@@ -48,7 +48,7 @@ struct sim_client;
     X(CONTENT, "a page that is shared holds the tokens of everybody who has it")                   \
     X(PROGRESS, "while anybody can run, somebody gets on")                                         \
     X(ALL_END, "without new faults everybody comes to an end in bounded time")                     \
-    X(ALL_BACK, "when all have ended every page is back and nobody is suspect")                    \
+    X(ALL_BACK, "when all have ended every page is back and the crash page is empty")              \
     X(REPEATS, "the same seed gives the same events again")                                        \
     X(GUESS, "what the draft model guesses is what it says of these tokens alone")                 \
     X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \

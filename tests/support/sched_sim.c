@@ -71,12 +71,12 @@ static const struct tokenizer *shared_tokenizer(void) {
 
 /* Who must be alone is under way with nobody else. Every step is launched with the page written. */
 static void check_alone(const struct sim *s) {
-    for (uint32_t i = 0; i < s->suspects.n; i++) {
-        const struct sim_client *c = &s->client[s->suspects.ids[i] - 1];
+    for (uint32_t i = 0; i < s->crash_page.n; i++) {
+        const struct sim_client *c = &s->client[s->crash_page.ids[i] - 1];
 
         if (c->m.n_faults >= 2 || sim_is_warm(c))
-            for (uint32_t k = 0; k < s->suspects.n; k++)
-                HOLD(s, c, ALONE, s->suspects.ids[k] == c->m.id);
+            for (uint32_t k = 0; k < s->crash_page.n; k++)
+                HOLD(s, c, ALONE, s->crash_page.ids[k] == c->m.id);
     }
 }
 
@@ -148,7 +148,7 @@ static void new_worker(struct sim *s) {
     if (r == 0)
         r = engine_new(&s->engine, &e, &err);
     s->opts.sched.draft_engine = s->draft_engine;
-    memset(&s->suspects, 0, sizeof(s->suspects)); /* the front does it before it starts one */
+    memset(&s->crash_page, 0, sizeof(s->crash_page)); /* the front does it before it starts one */
     if (r == 0)
         r = sched_new(&s->sched, &o->sched, s->engine, &s->watch);
     if (r < 0)
@@ -234,7 +234,7 @@ void sim_init(struct sim *s, const struct sim_opts *opts) {
     s->tokenizer = shared_tokenizer();
     o->sched.drafts = sim_draft_table(o);
     o->sched.tokenizer = s->tokenizer;
-    o->sched.suspects = &s->suspects;
+    o->sched.crash_page = &s->crash_page;
     o->sched.constraints = &s->constraints;
     sim_constraints_init(s);
     clock_virtual_init(&s->clock, 1000000000);
@@ -264,7 +264,7 @@ void sim_deinit(struct sim *s) {
         HOLD(s, NULL, ALL_BACK, s->stats.n_used == 0);
         HOLD(s, NULL, ALL_BACK, s->stats.n_free + s->stats.n_cached == s->stats.n_pages);
         HOLD(s, NULL, ALL_BACK, s->stats.n_running + s->stats.n_waiting == 0);
-        HOLD(s, NULL, ALL_BACK, s->suspects.n == 0 && s->suspects.started_ns == 0);
+        HOLD(s, NULL, ALL_BACK, s->crash_page.n == 0 && s->crash_page.started_ns == 0);
         rules_at_end(s);
     }
     sched_free(s->sched);
@@ -622,8 +622,8 @@ void sim_run(struct sim *s, uint32_t max_steps) {
     HOLD(s, s->n_live > 0 ? &s->client[s->live[0]] : NULL, ALL_END, sim_all_ended(s));
 }
 
-/* The front gives up whoever was suspect too often. */
-static void count_death(struct sim *s, struct sim_client *c, const struct suspects *page) {
+/* The front fails a request that was present at too many deaths. */
+static void count_death(struct sim *s, struct sim_client *c, const struct crash_page *page) {
     for (uint32_t k = 0; k < page->n; k++)
         c->m.n_faults += page->ids[k] == c->m.id;
     if (c->m.n_faults < SIM_DEATHS)
@@ -638,16 +638,16 @@ static void count_death(struct sim *s, struct sim_client *c, const struct suspec
 
 /* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model guessed,
  * those for whom it did. */
-static void check_blame(const struct sim *s, const struct suspects *page) {
+static void check_blame(const struct sim *s, const struct crash_page *page) {
     bool guessing = s->draft_engine && telltale_is_lost(s->draft_engine);
 
-    HOLD(s, NULL, SUSPECTS, page->n == 0 || page->started_ns > 0);
+    HOLD(s, NULL, CRASH_PAGE, page->n == 0 || page->started_ns > 0);
     for (uint32_t i = 0; i < page->n; i++) {
-        HOLD(s, NULL, SUSPECTS, page->ids[i] >= 1 && page->ids[i] <= s->n_clients);
+        HOLD(s, NULL, CRASH_PAGE, page->ids[i] >= 1 && page->ids[i] <= s->n_clients);
         const struct sim_client *c = &s->client[page->ids[i] - 1];
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
-        HOLD(s, c, SUSPECTS,
+        HOLD(s, c, CRASH_PAGE,
              r && (guessing ? r->state == REQUEST_RUNNING && r->drafter : r->n_flights > 0));
     }
     for (uint32_t i = 0; i < s->n_live; i++) {
@@ -659,12 +659,12 @@ static void check_blame(const struct sim *s, const struct suspects *page) {
 
         for (uint32_t k = 0; k < page->n; k++)
             blamed |= page->ids[k] == c->m.id;
-        HOLD(s, c, SUSPECTS, blamed || !(guessing ? asked : under_way));
+        HOLD(s, c, CRASH_PAGE, blamed || !(guessing ? asked : under_way));
     }
 }
 
 void sim_restart(struct sim *s) {
-    struct suspects page = s->suspects;
+    struct crash_page page = s->crash_page;
 
     if (s->opts.recorder) {
         sim_flight_at_death(s);

@@ -24,7 +24,7 @@
 #define SIM_VOCAB 64
 #define SIM_EMBD 8   /* of a vector */
 #define SIM_END 2    /* the end token; tokens 3 to 63 are the letters of sim_piece() */
-#define SIM_DEATHS 3 /* the front gives a request up that was suspect so often */
+#define SIM_DEATHS 3 /* the front fails a request present at so many deaths */
 
 /* What the drafts of the simulation are like; they come from what the clients must get. */
 enum sim_drafts {
@@ -99,14 +99,14 @@ struct sim_watch {
 struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
-    struct clock watch; /* what the scheduler asks; looks at the suspects each time */
+    struct clock watch; /* what the scheduler asks; looks at the crash page each time */
     struct engine *engine, *draft_engine;
     struct sched *sched;
     uint32_t n_notes; /* of the disk tier */
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
     uint32_t n_constraints; /* handed out */
-    struct suspects suspects;
+    struct crash_page crash_page;
     struct flight *flight;     /* of this worker; and plans, which a small ring is to hold */
     struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */
     uint32_t n_clients;
@@ -168,7 +168,7 @@ int sim_step(struct sim *s);
 /* Steps until nothing is left to do; breaks a rule after @max_steps. */
 void sim_run(struct sim *s, uint32_t max_steps);
 /* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; whoever
- * was suspect SIM_DEATHS times is given up. */
+ * was present at SIM_DEATHS deaths fails. */
 void sim_restart(struct sim *s);
 
 /* Of the tape behind sim.flight. */
