@@ -1,6 +1,6 @@
 #include <stdio.h>
 #include <string.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/private.h"
 
@@ -44,14 +44,14 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
 
     for (const struct list *l = a->gens.next; l != &a->gens && n < max; l = l->next) {
         const struct gen *g = LIST_ENTRY(l, struct gen, link);
-        const struct call *c = g->call ? *g->call : NULL;
+        const struct exchange *x = g->exchange ? *g->exchange : NULL;
 
-        if (g->state == GEN_DONE || !c)
+        if (g->state == GEN_DONE || !x)
             continue;
         struct api_request_info *i = &out[n++];
         *i = (struct api_request_info){
             .id = g->m.id,
-            .endpoint = c->route->path,
+            .endpoint = x->route->path,
             .state = state_of(g),
             .session = g->m.session,
             .session_from = g->session_from,
@@ -61,7 +61,7 @@ uint32_t api_requests(const struct api *a, struct api_request_info *out, uint32_
             .max_new = g->m.max_new,
             .age_ms = (now - g->m.arrived_ns) / 1000000,
         };
-        snprintf(i->request_id, sizeof(i->request_id), "%s", c->id);
+        snprintf(i->request_id, sizeof(i->request_id), "%s", x->id);
     }
     return n;
 }

@@ -47,7 +47,7 @@ struct api {
     struct list conns;                    /* conn.link */
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
-    uint32_t n_calls;                     /* requests whose answer is not complete */
+    uint32_t n_exchanges;                 /* requests whose answer is not complete */
     struct list huge;                     /* work.link: large bodies that wait for a thread */
     uint32_t n_huge;                      /* of them at work */
     size_t body_bytes;                    /* of all requests being read */
@@ -73,10 +73,10 @@ struct api {
     char read_buf[API_READ_SIZE];
 };
 
-struct call;
+struct exchange;
 /* port.c: so that the operator can ask about it by the name that the client knows. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
 /* server.c: the one line that every request ends with. */
-void server_log_call(const struct call *c);
+void server_log_exchange(const struct exchange *x);
 /* What a client is told about the service's state now: STARTING, SERVING, REPLACING, DRAINING. */
 enum api_health server_health(const struct api *a);

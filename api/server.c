@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -252,7 +252,7 @@ bool api_busy(const struct api *a) {
 
     for (const struct list *l = a->conns.next; l != &a->conns && !flushing; l = l->next)
         flushing = LIST_ENTRY(l, struct conn, link)->state == CONN_FLUSH;
-    return flushing || a->n_calls > 0;
+    return flushing || a->n_exchanges > 0;
 }
 
 void api_set_health(struct api *a, enum api_health h) {
@@ -264,19 +264,19 @@ enum api_health server_health(const struct api *a) {
     return a->health == API_SERVING && !a->worker_up ? API_REPLACING : a->health;
 }
 
-void server_log_call(const struct call *c) {
-    int64_t now = clock_now(c->api->clock);
-    bool probe = c->route && c->route->open; /* balancers ask many times a second */
+void server_log_exchange(const struct exchange *x) {
+    int64_t now = clock_now(x->api->clock);
+    bool probe = x->route && x->route->open; /* balancers ask many times a second */
 
     log_event(probe              ? WLOG_DEBUG
-              : c->status >= 500 ? WLOG_WARN
+              : x->status >= 500 ? WLOG_WARN
                                  : WLOG_INFO,
               "request",
               "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
               "queue_ms=%lld ttft_ms=%lld total_ms=%lld resumed=%u retries=%u error=%s",
-              c->id, c->method, c->route ? c->route->path : "-", c->status, c->stream, c->n_prompt,
-              c->n_cached, c->n_output, c->finish ? c->finish : "-",
-              (long long)c->queue_ns / 1000000, (long long)c->ttft_ns / 1000000,
-              (long long)(now - c->started_ns) / 1000000, c->n_resumed, c->retries,
-              *c->code ? c->code : "-");
+              x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
+              x->n_cached, x->n_output, x->finish ? x->finish : "-",
+              (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
+              (long long)(now - x->started_ns) / 1000000, x->n_resumed, x->retries,
+              *x->code ? x->code : "-");
 }

@@ -218,9 +218,9 @@ static struct json *begin(struct sse *e, const char *type) {
 static void emit(struct answer *a, struct sse *e) {
     json_close(&e->j, '}');
     if (e->j.error < 0)
-        conn_break(a->call->conn);
+        conn_break(a->exchange->conn);
     else
-        respond_named_event(a->call, e->type, e->b.data, e->b.len);
+        respond_named_event(a->exchange, e->type, e->b.data, e->b.len);
     buf_deinit(&e->b);
 }
 
@@ -360,7 +360,7 @@ static const struct answer_form form = {
     .events = &events,
 };
 
-void anthropic_serve(struct call *c, struct http *h) {
+void anthropic_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &form);
+    answer_serve(x, &form);
 }

@@ -18,7 +18,7 @@
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
  *
  * It ends in exactly one of four ways, each of which takes the answer from its call with detach() and
- * frees it before the call is told, because call_end() may start the connection's next request:
+ * frees it before the call is told, because exchange_end() may start the connection's next request:
  * end_stream, send_whole, fail (an error before or after the head) and on_gone (the client left). The one exception is work that still runs on the pool: then the answer
  * stays without a call until on_prepared() finds it so.
  *
@@ -97,33 +97,33 @@ static void put_usage(struct json *j, const struct answer *a) {
 }
 
 /* Takes the answer from its call, with everything that the log line says of it. */
-static struct call *detach(struct answer *a) {
-    struct call *c = a->call;
+static struct exchange *detach(struct answer *a) {
+    struct exchange *x = a->exchange;
     struct answer_usage u = answer_usage(a);
 
-    c->n_prompt = u.prompt;
-    c->n_cached = u.cached;
-    c->n_output = u.output;
+    x->n_prompt = u.prompt;
+    x->n_cached = u.cached;
+    x->n_output = u.output;
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct gen *g = a->choices[i].gen;
 
-        c->n_resumed += g->n_lives > 1 + g->n_turns ? g->n_lives - 1 - g->n_turns : 0;
-        c->finish = gen_finish_name(g);
+        x->n_resumed += g->n_lives > 1 + g->n_turns ? g->n_lives - 1 - g->n_turns : 0;
+        x->finish = gen_finish_name(g);
         if (g->state != GEN_DONE || g->finish == FINISH_ERROR)
-            c->finish = "-";
-        if (g->first_step_ns && !c->queue_ns)
-            c->queue_ns = g->first_step_ns - c->started_ns;
-        if (g->first_token_ns && !c->ttft_ns)
-            c->ttft_ns = g->first_token_ns - c->started_ns;
+            x->finish = "-";
+        if (g->first_step_ns && !x->queue_ns)
+            x->queue_ns = g->first_step_ns - x->started_ns;
+        if (g->first_token_ns && !x->ttft_ns)
+            x->ttft_ns = g->first_token_ns - x->started_ns;
         if (g->state != GEN_WAITING)
-            metrics_gen_done(&c->api->metrics, g, c, a->work.r.n);
+            metrics_gen_done(&x->api->metrics, g, x, a->work.r.n);
         if (g->done_ns && g->first_step_ns)
-            admit_took(c->api, g->done_ns - g->first_step_ns);
+            admit_took(x->api, g->done_ns - g->first_step_ns);
     }
-    a->call = NULL;
-    c->ops = NULL;
-    admit_cancel(c->api, &a->waiter);
-    return c;
+    a->exchange = NULL;
+    x->ops = NULL;
+    admit_cancel(x->api, &a->waiter);
+    return x;
 }
 
 /* ---- writing ---- */
@@ -211,9 +211,9 @@ static void send_chunk(struct answer *a, struct json *j, bool usage) {
     }
     json_close(j, '}');
     if (j->error < 0)
-        conn_break(a->call->conn);
+        conn_break(a->exchange->conn);
     else
-        respond_event(a->call, j->out->data, j->out->len);
+        respond_event(a->exchange, j->out->data, j->out->len);
 }
 
 static void send_piece(struct answer *a, const struct piece *p) {
@@ -282,7 +282,7 @@ static void send_parts(struct answer *a, uint32_t i) {
     struct choice *c = &a->choices[i];
     struct split_piece part;
 
-    while (!conn_is_full(a->call->conn) && split_next(c->gen->split, &c->at, &part)) {
+    while (!conn_is_full(a->exchange->conn) && split_next(c->gen->split, &c->at, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
@@ -305,7 +305,7 @@ static void send_choice(struct answer *a, uint32_t i) {
         send_parts(a, i);
     else if (g->ready > c->text_sent)
         send_text(a, i);
-    if (g->state == GEN_DONE && !c->finish_sent && !(g->split && conn_is_full(a->call->conn))) {
+    if (g->state == GEN_DONE && !c->finish_sent && !(g->split && conn_is_full(a->exchange->conn))) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
@@ -321,7 +321,7 @@ static void send_choice(struct answer *a, uint32_t i) {
 }
 
 static void send_head(struct answer *a) {
-    respond_stream(a->call);
+    respond_stream(a->exchange);
     a->head_sent = true;
     if (a->form->events)
         a->form->events->begin(a);
@@ -342,15 +342,15 @@ static void end_stream(struct answer *a) {
         begin(&j, &b, a, a->form->chunk_object);
         send_chunk(a, &j, true);
     }
-    struct call *c = detach(a);
+    struct exchange *x = detach(a);
     struct warm *w = warm_take(a);
     free_answer(a);
-    respond_stream_end(c);
+    respond_stream_end(x);
     warm_start(w);
 }
 
 static void stream(struct answer *a) {
-    struct conn *conn = a->call->conn;
+    struct conn *conn = a->exchange->conn;
     bool all = true;
 
     if (!a->head_sent)
@@ -411,10 +411,10 @@ static void send_whole(struct answer *a) {
         a->form->events->whole(&j, a);
     else
         put_whole(&j, &b, a);
-    struct call *c = detach(a);
+    struct exchange *x = detach(a);
     struct warm *w = warm_take(a);
     free_answer(a);
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
     warm_start(w);
 }
 
@@ -425,33 +425,33 @@ static void fail(struct answer *a, const struct err *err) {
     bool head_sent = a->head_sent;
     struct err e = *err;
     bool told = events && events->fail && events->fail(a, &e);
-    struct call *c = detach(a);
+    struct exchange *x = detach(a);
 
     if (!work_abandon(&a->work))
         free_answer(a);
     if (told)
-        respond_stream_failed(c, &e);
+        respond_stream_failed(x, &e);
     else if (head_sent)
-        respond_stream_error(c, &e);
+        respond_stream_error(x, &e);
     else
-        respond_error(c, &e);
+        respond_error(x, &e);
 }
 
-static void on_fail(struct call *c, const struct err *err) {
-    fail(c->state, err);
+static void on_fail(struct exchange *x, const struct err *err) {
+    fail(x->state, err);
 }
 
 /* One generation has something new: what of the answer can be sent now? */
 static void proceed(struct answer *a) {
     bool all_accepted = true, all_done = true;
 
-    if (!a->call)
+    if (!a->exchange)
         return;
     for (uint32_t i = 0; i < a->n_choices; i++) {
         const struct gen *g = a->choices[i].gen;
 
         if (g->state == GEN_DONE && g->finish == FINISH_ERROR) {
-            a->call->retry_ms = g->retry_ms;
+            a->exchange->retry_ms = g->retry_ms;
             fail(a, &g->err);
             return;
         }
@@ -466,24 +466,24 @@ static void on_changed(struct gen *g) {
     proceed(g->owner);
 }
 
-static void on_drained(struct call *c) {
-    struct answer *a = c->state;
+static void on_drained(struct exchange *x) {
+    struct answer *a = x->state;
 
     if (a->head_sent)
         proceed(a);
 }
 
-static void on_gone(struct call *c) {
-    struct answer *a = c->state;
+static void on_gone(struct exchange *x) {
+    struct answer *a = x->state;
 
     detach(a);
     if (!work_abandon(&a->work))
         free_answer(a);
-    call_end(c);
+    exchange_end(x);
 }
 
-static bool on_alive(struct call *c) {
-    struct answer *a = c->state;
+static bool on_alive(struct exchange *x) {
+    struct answer *a = x->state;
 
     if (!a->form->events || !a->form->events->alive)
         return false;
@@ -491,7 +491,7 @@ static bool on_alive(struct call *c) {
     return true;
 }
 
-static const struct call_ops ops = {on_gone, on_drained, on_fail, on_alive};
+static const struct exchange_ops ops = {on_gone, on_drained, on_fail, on_alive};
 
 /* ---- beginning ---- */
 
@@ -505,7 +505,7 @@ static void on_admitted(struct waiter *w) {
 static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
     struct answer *a = CONTAINER_OF(w, struct answer, waiter);
 
-    a->call->retry_ms = retry_ms;
+    a->exchange->retry_ms = retry_ms;
     fail(a, err);
 }
 
@@ -520,7 +520,7 @@ static void on_expired(struct waiter *w) {
 static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct err *err) {
     const struct request *r = &a->work.r;
     const struct api *api = a->work.api;
-    uint32_t own = tenants_get(&api->tenants, a->call->tenant)->conf.max_context;
+    uint32_t own = tenants_get(&api->tenants, a->exchange->tenant)->conf.max_context;
     uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
     uint32_t given = r->max_new                ? r->max_new
                      : a->form->default_tokens ? a->form->default_tokens
@@ -529,7 +529,7 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
-    if (n >= context && a->call->dialect == DIALECT_ANTHROPIC)
+    if (n >= context && a->exchange->dialect == DIALECT_ANTHROPIC)
         return err_set_code(err, 400, "context_length_exceeded", field, "%zu tokens > %u maximum",
                             n, context - 1);
     if (n >= context)
@@ -546,7 +546,7 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
 /* Who pays, and how much each generation may come to. 429 when the tenant's minute is used up. */
 static int charge(struct answer *a, struct err *err) {
     struct api *api = a->work.api;
-    struct tenant *t = tenants_get(&api->tenants, a->call->tenant);
+    struct tenant *t = tenants_get(&api->tenants, a->exchange->tenant);
     const struct request *r = &a->work.r;
     uint64_t n_tokens = 0;
 
@@ -558,7 +558,7 @@ static int charge(struct answer *a, struct err *err) {
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
         a->waiter.n_context += g->n_prompt + n_out;
     }
-    int e = tenant_request(t, n_tokens, clock_now(api->clock), &a->call->retry_ms, err);
+    int e = tenant_request(t, n_tokens, clock_now(api->clock), &a->exchange->retry_ms, err);
     for (uint32_t i = 0; i < a->n_choices && e == 0; i++) {
         struct gen *g = a->choices[i].gen;
 
@@ -572,7 +572,7 @@ static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_
     g->changed = on_changed;
     g->m.group = group;
     g->m.seed = seed;
-    gen_belongs(g, &a->call, &a->work.r);
+    gen_belongs(g, &a->exchange, &a->work.r);
 }
 
 static int set_split(struct answer *a, struct gen *g) {
@@ -640,19 +640,19 @@ static int create_gens(struct answer *a, struct err *err) {
 }
 
 /* The earliest moment after which nobody waits for the answer any more. */
-static int64_t deadline_of(const struct call *c) {
-    int64_t ms = c->api->opts.request_timeout_ms;
+static int64_t deadline_of(const struct exchange *x) {
+    int64_t ms = x->api->opts.request_timeout_ms;
 
-    if (c->timeout_ms && (!ms || c->timeout_ms < ms))
-        ms = c->timeout_ms;
-    return ms ? c->started_ns + ms * 1000000 : 0;
+    if (x->timeout_ms && (!ms || x->timeout_ms < ms))
+        ms = x->timeout_ms;
+    return ms ? x->started_ns + ms * 1000000 : 0;
 }
 
 static void on_prepared(struct work *w) {
     struct answer *a = of_work(w);
     struct err err = {0};
 
-    if (!a->call) { /* the client left meanwhile */
+    if (!a->exchange) { /* the client left meanwhile */
         free_answer(a);
         return;
     }
@@ -665,13 +665,13 @@ static void on_prepared(struct work *w) {
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {
         work_trim(w, warm_keeps(a));
-        port_note_request(w->api, a->call->id, a->choices[0].gen->m.id);
+        port_note_request(w->api, a->exchange->id, a->choices[0].gen->m.id);
         a->waiter.n = a->n_choices;
-        a->waiter.deadline_ns = deadline_of(a->call);
+        a->waiter.deadline_ns = deadline_of(a->exchange);
         r = charge(a, &err);
     }
     if (r == 0) {
-        r = admit_enter(a->work.api, &a->waiter, &a->call->retry_ms, &err);
+        r = admit_enter(a->work.api, &a->waiter, &a->exchange->retry_ms, &err);
     }
     if (r == 0)
         return;
@@ -681,35 +681,35 @@ static void on_prepared(struct work *w) {
     fail(a, &err);
 }
 
-void answer_serve(struct call *c, const struct answer_form *form) {
+void answer_serve(struct exchange *x, const struct answer_form *form) {
     struct err err = {0};
 
-    if (admit_glance(c->api, tenants_get(&c->api->tenants, c->tenant), &c->retry_ms, &err) < 0) {
-        respond_error(c, &err);
+    if (admit_glance(x->api, tenants_get(&x->api->tenants, x->tenant), &x->retry_ms, &err) < 0) {
+        respond_error(x, &err);
         return;
     }
     struct answer *a = calloc(1, sizeof(*a));
     if (!a) {
-        respond_errno(c, -ENOMEM);
+        respond_errno(x, -ENOMEM);
         return;
     }
     a->form = form;
-    a->call = c;
+    a->exchange = x;
     a->created = time(NULL);
     list_init(&a->waiter.link);
     a->waiter.admitted = on_admitted;
     a->waiter.expired = on_expired;
     a->waiter.refused = on_refused;
     snprintf(a->id, sizeof(a->id), "%s%016llx%08llx", form->id_prefix,
-             (unsigned long long)rng_next(&c->api->rng),
-             (unsigned long long)rng_next(&c->api->rng) >> 32);
-    c->ops = &ops;
-    c->state = a;
+             (unsigned long long)rng_next(&x->api->rng),
+             (unsigned long long)rng_next(&x->api->rng) >> 32);
+    x->ops = &ops;
+    x->state = a;
     if (form->events && form->events->prepare && form->events->prepare(a) < 0) {
-        c->ops = NULL;
+        x->ops = NULL;
         free_answer(a);
-        respond_errno(c, -ENOMEM);
+        respond_errno(x, -ENOMEM);
         return;
     }
-    work_start(&a->work, c, form->kind, on_prepared);
+    work_start(&a->work, x, form->kind, on_prepared);
 }

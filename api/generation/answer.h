@@ -11,7 +11,7 @@
  */
 
 #include "api/limits/admit.h"
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/generation/custom.h"
 #include "api/generation/echo.h"
 #include "api/generation/gen.h"
@@ -75,7 +75,7 @@ struct answer_usage {
 
 struct answer {
     const struct answer_form *form;
-    struct call *call; /* NULL: the client is gone, or was answered */
+    struct exchange *exchange; /* NULL: the client is gone, or was answered */
     struct work work;
     struct waiter waiter;
     struct choice *choices;
@@ -92,7 +92,7 @@ struct answer {
     } block;
 };
 
-void answer_serve(struct call *c, const struct answer_form *form);
+void answer_serve(struct exchange *x, const struct answer_form *form);
 
 /* For the forms: tokens so far. A prompt counts once, however many choices it has. */
 struct answer_usage answer_usage(const struct answer *a);

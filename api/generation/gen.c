@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/private.h"
 #include "api/generation/request.h"
 
@@ -121,22 +121,22 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     return 0;
 }
 
-void gen_belongs(struct gen *g, struct call *const *call, const struct request *r) {
-    const struct call *c = *call;
+void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct request *r) {
+    const struct exchange *x = *exchange;
     const struct api *a = g->api;
-    const struct tenant *t = tenants_get(&a->tenants, c->tenant);
-    struct session_key s = c->session.id ? c->session : session_of_body(a, c->tenant, r);
+    const struct tenant *t = tenants_get(&a->tenants, x->tenant);
+    struct session_key s = x->session.id ? x->session : session_of_body(a, x->tenant, r);
     char name[AUTH_SHARE_NAME];
 
-    g->call = call;
+    g->exchange = exchange;
     g->session_from = s.from;
     g->m.session = s.id;
     g->m.tenant = t->number;
     g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
     g->m.class = (uint8_t)t->conf.class;
-    g->m.arrived_ns = c->started_ns;
+    g->m.arrived_ns = x->started_ns;
     if (a->opts.request_timeout_ms)
-        g->m.deadline_ns = c->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
+        g->m.deadline_ns = x->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
     tenant_share_name(t, name);
     auth_share_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
 }

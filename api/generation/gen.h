@@ -26,7 +26,7 @@
 struct api;
 struct api_port;
 struct request;
-struct call;
+struct exchange;
 
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 
@@ -38,14 +38,14 @@ struct gen {
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool doomed;
     void *owner;
-    struct call *const *call;       /* the owner's; NULL there: nobody waits for it any more */
-    void (*changed)(struct gen *g); /* something new; may free @g */
-    const char *session_from;       /* what told m.session, or NULL */
-    struct charge charge;           /* of its tenant; gen_charge() */
-    struct submit m;                /* m.tokens is `tokens` */
-    int32_t *tokens;                /* prompt and output */
-    float *logprobs;                /* the next three: per output token, or NULL */
-    struct event_top *top;          /* [m.n_top] each */
+    struct exchange *const *exchange; /* the owner's; NULL there: nobody waits for it any more */
+    void (*changed)(struct gen *g);   /* something new; may free @g */
+    const char *session_from;         /* what told m.session, or NULL */
+    struct charge charge;             /* of its tenant; gen_charge() */
+    struct submit m;                  /* m.tokens is `tokens` */
+    int32_t *tokens;                  /* prompt and output */
+    float *logprobs;                  /* the next three: per output token, or NULL */
+    struct event_top *top;            /* [m.n_top] each */
     uint64_t *digests;
     /* Of prompt tokens 1 .. n_prompt - 1, when asked for and told: [m.n_prompt_top] tops each. */
     float *prompt_lp;
@@ -82,8 +82,8 @@ struct gen {
  * outlive it. */
 int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
-/* It is made for *@call, which outlives it or is set to NULL: whose it is, since when and for how long. */
-void gen_belongs(struct gen *g, struct call *const *call, const struct request *r);
+/* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for how long. */
+void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct request *r);
 /* Its text is taken apart. Before it is started. */
 int gen_split(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */

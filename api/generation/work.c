@@ -6,7 +6,7 @@
 #include <time.h>
 #include "api/anthropic/input.h"
 #include "api/generation/bend.h"
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
@@ -449,17 +449,17 @@ bool work_abandon(struct work *w) {
     return w->running;
 }
 
-void work_start(struct work *w, struct call *c, enum request_kind kind,
+void work_start(struct work *w, struct exchange *x, enum request_kind kind,
                 void (*done)(struct work *w)) {
-    w->api = c->api;
+    w->api = x->api;
     w->kind = kind;
     w->done = done;
     w->running = true;
-    w->n_charged = conn_take_body(c->conn, &w->body);
+    w->n_charged = conn_take_body(x->conn, &w->body);
     w->body_len = w->body.len;
     w->huge = w->body.len >= HUGE_MIN;
     /* What is far more than fits is not tokenised to its end. */
-    w->max_tokens = MIN(c->api->model->max_context, 1u << 28) * 2 + 65536;
+    w->max_tokens = MIN(x->api->model->max_context, 1u << 28) * 2 + 65536;
     if (w->huge) {
         enqueue(w);
         begin_next(w->api);

@@ -13,7 +13,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
-struct call;
+struct exchange;
 struct responses;
 
 struct prompt {
@@ -49,9 +49,9 @@ struct work {
     void (*done)(struct work *w);
 };
 
-/* Takes the body of @c's request and calls @done on the loop's thread, at once or later. @w is zeroed;
+/* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @w is zeroed;
  * it may be freed in @done. */
-void work_start(struct work *w, struct call *c, enum request_kind kind,
+void work_start(struct work *w, struct exchange *x, enum request_kind kind,
                 void (*done)(struct work *w));
 /* Nobody wants the result any more. True: it still runs, and `done` will be called. */
 bool work_abandon(struct work *w);

@@ -4,14 +4,14 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
 /*
  * Rules that keep this file small: the parser stops after the head and after the message and never calls
  * into a route (http.h); one call at a time, so answers cannot overtake each other; conn_close() ends the
- * call, and is never called inside the call's own functions: those use conn_break(), which closes from
+ * x, and is never called inside the call's own functions: those use conn_break(), which closes from
  * the timer. One timer serves all states, since each state waits for one thing.
  *
  * Writing: bytes collect in `out`; conn_flush() hands all of it to one uv_write() and collects anew. With
@@ -24,10 +24,10 @@
 
 static void set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
-        [CONN_IDLE] = 1 << CONN_HEAD | 1 << CONN_CALL | 1 << CONN_FLUSH,
-        [CONN_HEAD] = 1 << CONN_BODY | 1 << CONN_CALL,
-        [CONN_BODY] = 1 << CONN_CALL,
-        [CONN_CALL] = 1 << CONN_IDLE | 1 << CONN_FLUSH,
+        [CONN_IDLE] = 1 << CONN_HEAD | 1 << CONN_EXCHANGE | 1 << CONN_FLUSH,
+        [CONN_HEAD] = 1 << CONN_BODY | 1 << CONN_EXCHANGE,
+        [CONN_BODY] = 1 << CONN_EXCHANGE,
+        [CONN_EXCHANGE] = 1 << CONN_IDLE | 1 << CONN_FLUSH,
         [CONN_FLUSH] = 1 << CONN_IDLE | 1 << CONN_LINGER,
         [CONN_LINGER] = 0,
         [CONN_CLOSED] = 0,
@@ -87,10 +87,10 @@ void conn_close(struct conn *c) {
     if (c->state == CONN_CLOSED)
         return;
     set_state(c, CONN_CLOSED);
-    struct call *call = c->call;
-    c->call = NULL;
-    if (call)
-        call_gone(call);
+    struct exchange *x = c->exchange;
+    c->exchange = NULL;
+    if (x)
+        exchange_gone(x);
     reset_http(c);
     uv_close((uv_handle_t *)&c->h.stream, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
@@ -182,9 +182,9 @@ static void on_written(uv_write_t *w, int status) {
     }
     if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
         after_flush(c);
-    else if (c->state == CONN_CALL && c->call && c->call->ops && c->call->ops->drained &&
-             conn_unsent(c) < c->api->opts.stream_buffer_bytes)
-        c->call->ops->drained(c->call);
+    else if (c->state == CONN_EXCHANGE && c->exchange && c->exchange->ops &&
+             c->exchange->ops->drained && conn_unsent(c) < c->api->opts.stream_buffer_bytes)
+        c->exchange->ops->drained(c->exchange);
 }
 
 bool conn_is_full(struct conn *c) {
@@ -194,21 +194,21 @@ bool conn_is_full(struct conn *c) {
     }
     if (!c->blocked_ns) {
         c->blocked_ns = clock_now(c->api->clock);
-        if (c->state == CONN_CALL)
+        if (c->state == CONN_EXCHANGE)
             arm(c, c->api->opts.stall_timeout_ms);
     }
     return true;
 }
 
 void conn_start_keepalive(struct conn *c) {
-    if (c->state == CONN_CALL && !c->blocked_ns)
+    if (c->state == CONN_EXCHANGE && !c->blocked_ns)
         arm(c, c->api->opts.keepalive_ms);
 }
 
 /* ---- calls ---- */
 
-void conn_call_done(struct conn *c) {
-    c->call = NULL;
+void conn_exchange_done(struct conn *c) {
+    c->exchange = NULL;
     if (c->state == CONN_CLOSED)
         return;
     if (!c->broken)
@@ -228,8 +228,8 @@ void conn_call_done(struct conn *c) {
 }
 
 static int start_call(struct conn *c) {
-    c->call = call_new(c->api, c);
-    if (c->call)
+    c->exchange = exchange_new(c->api, c);
+    if (c->exchange)
         return 0;
     conn_close(c);
     return -ENOMEM;
@@ -237,11 +237,11 @@ static int start_call(struct conn *c) {
 
 /* Answers before the request is complete: what follows on the connection cannot be told apart. */
 static void answer_early(struct conn *c, const struct err *err) {
-    if (!c->call && start_call(c) < 0)
+    if (!c->exchange && start_call(c) < 0)
         return;
     c->close_after = c->discard = true;
-    set_state(c, CONN_CALL);
-    respond_error(c->call, err);
+    set_state(c, CONN_EXCHANGE);
+    respond_error(c->exchange, err);
 }
 
 static void on_head(struct conn *c) {
@@ -251,31 +251,31 @@ static void on_head(struct conn *c) {
         return;
     set_state(c, CONN_BODY);
     arm(c, c->api->opts.body_timeout_ms);
-    struct call *call = c->call;
+    struct exchange *x = c->exchange;
     const char *expect = http_header(h, "expect", NULL);
     c->close_after |= !llhttp_should_keep_alive(&h->parser) || c->api->leaving;
-    if (routes_check(call, h, &call->refusal) < 0) {
+    if (routes_check(x, h, &x->refusal) < 0) {
         h->discard = true;
-        if (!call->refusal.status)
-            err_set(&call->refusal, 500, NULL, "The request could not be served.");
-        if (http_has_body(h) && (expect || http_is_chunked(h) || call->refusal.status == 413 ||
+        if (!x->refusal.status)
+            err_set(&x->refusal, 500, NULL, "The request could not be served.");
+        if (http_has_body(h) && (expect || http_is_chunked(h) || x->refusal.status == 413 ||
                                  h->parser.content_length > EARLY_DISCARD))
-            answer_early(c, &call->refusal);
-    } else if (expect && http_has_body(h) && !call->http10) {
+            answer_early(c, &x->refusal);
+    } else if (expect && http_has_body(h) && !x->http10) {
         conn_send(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
         conn_flush(c);
     }
 }
 
 static void on_message(struct conn *c) {
-    struct call *call = c->call;
+    struct exchange *x = c->exchange;
 
     uv_timer_stop(&c->timer);
-    set_state(c, CONN_CALL);
-    if (call->refusal.status)
-        respond_error(call, &call->refusal);
+    set_state(c, CONN_EXCHANGE);
+    if (x->refusal.status)
+        respond_error(x, &x->refusal);
     else
-        call->route->serve(call, &c->http);
+        x->route->serve(x, &c->http);
 }
 
 /* Bodies in memory are bounded in all, not only each. */
@@ -322,7 +322,7 @@ static void parse(struct conn *c, const char *data, size_t len) {
     while (at < len && is_reading(c))
         at += parse_some(c, data + at, len - at);
     c->parsing = false;
-    if (at < len && (c->state == CONN_CALL || c->state == CONN_FLUSH))
+    if (at < len && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH))
         keep(c, data + at, len - at);
 }
 
@@ -402,9 +402,9 @@ static void on_call_timer(struct conn *c) {
             conn_close(c);
         else
             arm(c, (uint64_t)left / 1000000 + 1);
-    } else if (c->call && c->call->stream) {
-        respond_keepalive(c->call);
-        if (c->state == CONN_CALL)
+    } else if (c->exchange && c->exchange->stream) {
+        respond_keepalive(c->exchange);
+        if (c->state == CONN_EXCHANGE)
             conn_start_keepalive(c);
     }
 }
@@ -433,7 +433,7 @@ static void on_timer(uv_timer_t *t) {
     case CONN_BODY:
         on_late(c);
         break;
-    case CONN_CALL:
+    case CONN_EXCHANGE:
         on_call_timer(c);
         break;
     case CONN_FLUSH:
@@ -451,10 +451,10 @@ static void on_timer(uv_timer_t *t) {
 /* ---- beginning ---- */
 
 void conn_abort(struct conn *c, const struct err *err) {
-    if (c->state == CONN_CALL && c->call) {
+    if (c->state == CONN_EXCHANGE && c->exchange) {
         c->close_after = true;
-        call_fail(c->call, err);
-    } else if (c->call) {
+        exchange_fail(c->exchange, err);
+    } else if (c->exchange) {
         answer_early(c, err);
     } else {
         close_when_sent(c);

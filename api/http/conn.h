@@ -20,13 +20,13 @@
 #include "base/list.h"
 
 struct api;
-struct call;
+struct exchange;
 
 enum conn_state {
     CONN_IDLE,
     CONN_HEAD,
     CONN_BODY,
-    CONN_CALL,
+    CONN_EXCHANGE,
     CONN_FLUSH,
     CONN_LINGER,
     CONN_CLOSED
@@ -46,7 +46,7 @@ struct conn {
     enum conn_state state;
     struct http_limits limits;
     struct http http;
-    struct call *call;
+    struct exchange *exchange;
     struct buf out, flying; /* to be sent; being sent by `write` */
     struct buf ahead;
     size_t n_flying_left, n_body_charged;
@@ -68,7 +68,7 @@ void conn_break(struct conn *c); /* it cannot go on: closed soon, not inside thi
  * the call's drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
-void conn_call_done(struct conn *c); /* c->call has ended */
+void conn_exchange_done(struct conn *c); /* c->call has ended */
 /* Moves the request's body to @out, with its part of api.body_bytes, which is returned. */
 size_t conn_take_body(struct conn *c, struct buf *out);
 /* The stream's silence is counted from here; a comment is sent after keepalive_ms of it. */

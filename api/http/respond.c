@@ -77,8 +77,8 @@ static void put(char *head, size_t *n, const char *fmt, ...) {
 }
 
 /* Seconds are what most clients read; the SDKs prefer milliseconds. */
-static void put_retry(struct call *c, int status, char *head, size_t *n) {
-    uint32_t ms = c->retry_ms ? c->retry_ms : 1000;
+static void put_retry(struct exchange *x, int status, char *head, size_t *n) {
+    uint32_t ms = x->retry_ms ? x->retry_ms : 1000;
 
     if (status != 429 && status != 503 && status != 529)
         return;
@@ -86,64 +86,65 @@ static void put_retry(struct call *c, int status, char *head, size_t *n) {
 }
 
 /* @len: of the body, or -1 for a stream. */
-static void send_head(struct call *c, int status, const char *type, ssize_t len, const char *more) {
+static void send_head(struct exchange *x, int status, const char *type, ssize_t len,
+                      const char *more) {
     char head[HEAD_MAX];
     size_t n = 0;
-    int64_t now = clock_now(c->api->clock);
+    int64_t now = clock_now(x->api->clock);
 
-    c->head_ns = now;
-    if (c->status != 499)
-        c->status = status;
-    if (!c->conn)
+    x->head_ns = now;
+    if (x->status != 499)
+        x->status = status;
+    if (!x->conn)
         return;
-    c->chunked = len < 0 && !c->http10;
-    c->conn->close_after |= c->api->leaving || (len < 0 && c->http10);
+    x->chunked = len < 0 && !x->http10;
+    x->conn->close_after |= x->api->leaving || (len < 0 && x->http10);
     put(head, &n, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, statuses[find(status)].reason,
-        date_of(c->api));
+        date_of(x->api));
     if (type)
         put(head, &n, "Content-Type: %s\r\n", type);
     if (len >= 0)
         put(head, &n, "Content-Length: %zd\r\n", len);
     else
         put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
-            c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
-    if (c->dialect == DIALECT_ANTHROPIC)
-        put(head, &n, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", c->id, c->id);
+            x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    if (x->dialect == DIALECT_ANTHROPIC)
+        put(head, &n, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", x->id, x->id);
     else
         put(head, &n,
             "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n",
-            c->id, (long long)(now - c->started_ns) / 1000000);
-    put_retry(c, status, head, &n);
-    if (c->route && !c->route->open && status != 401)
-        n += tenant_put_headers(tenants_get(&c->api->tenants, c->tenant),
-                                c->dialect == DIALECT_ANTHROPIC ? c->dialect : DIALECT_OPENAI, now,
+            x->id, (long long)(now - x->started_ns) / 1000000);
+    put_retry(x, status, head, &n);
+    if (x->route && !x->route->open && status != 401)
+        n += tenant_put_headers(tenants_get(&x->api->tenants, x->tenant),
+                                x->dialect == DIALECT_ANTHROPIC ? x->dialect : DIALECT_OPENAI, now,
                                 head + n, HEAD_MAX - n);
     put(head, &n, "%s", more);
-    if (c->conn->close_after)
+    if (x->conn->close_after)
         put(head, &n, "Connection: close\r\n");
-    else if (c->http10)
+    else if (x->http10)
         put(head, &n, "Connection: keep-alive\r\n");
     put(head, &n, "\r\n");
-    conn_send(c->conn, head, n);
+    conn_send(x->conn, head, n);
 }
 
-static void finish(struct call *c, int status, const char *type, const void *data, size_t len,
+static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
                    const char *more) {
-    send_head(c, status, type, (ssize_t)len, more);
-    if (c->conn && !c->head_only && conn_send(c->conn, data, len) < 0)
-        conn_break(c->conn);
-    call_end(c);
+    send_head(x, status, type, (ssize_t)len, more);
+    if (x->conn && !x->head_only && conn_send(x->conn, data, len) < 0)
+        conn_break(x->conn);
+    exchange_end(x);
 }
 
-void respond(struct call *c, int status, const char *type, const void *data, size_t len) {
-    finish(c, status, type, data, len, "");
+void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
+    finish(x, status, type, data, len, "");
 }
 
-void respond_buf(struct call *c, int status, const struct buf *b, int error) {
+void respond_buf(struct exchange *x, int status, const struct buf *b, int error) {
     if (error < 0)
-        respond_errno(c, error);
+        respond_errno(x, error);
     else
-        respond(c, status, RESPOND_JSON, b->data, b->len);
+        respond(x, status, RESPOND_JSON, b->data, b->len);
 }
 
 static const char *code_of(const struct err *err) {
@@ -183,7 +184,7 @@ static void put_thread_details(struct json *j, const struct err *err) {
 }
 
 /* Claude Code shortens the conversation when it reads "prompt is too long". */
-static void put_anthropic_error(struct json *j, const struct err *err, const struct call *c) {
+static void put_anthropic_error(struct json *j, const struct err *err, const struct exchange *x) {
     bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
     char text[sizeof(err->message) + 32];
 
@@ -197,7 +198,7 @@ static void put_anthropic_error(struct json *j, const struct err *err, const str
     if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
         put_thread_details(j, err);
     json_close(j, '}');
-    json_put_string(j, "request_id", c->id);
+    json_put_string(j, "request_id", x->id);
     json_close(j, '}');
 }
 
@@ -207,15 +208,15 @@ static void put_ollama_error(struct json *j, const struct err *err) {
     json_close(j, '}');
 }
 
-/* Appends the error object as @c's client knows it. */
-static int put_error(struct call *c, struct buf *out, const struct err *err) {
+/* Appends the error object as @x's client knows it. */
+static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
     struct json j;
 
-    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
+    snprintf(x->code, sizeof(x->code), "%s", code_of(err) ? code_of(err) : "");
     json_begin(&j, out);
-    if (c->dialect == DIALECT_ANTHROPIC)
-        put_anthropic_error(&j, err, c);
-    else if (c->dialect == DIALECT_OLLAMA)
+    if (x->dialect == DIALECT_ANTHROPIC)
+        put_anthropic_error(&j, err, x);
+    else if (x->dialect == DIALECT_OLLAMA)
         put_ollama_error(&j, err);
     else
         put_openai_error(&j, err);
@@ -223,119 +224,119 @@ static int put_error(struct call *c, struct buf *out, const struct err *err) {
 }
 
 /* Anthropic's clients know no 503. */
-static int status_of(const struct call *c, const struct err *err) {
+static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 
-    return c->dialect == DIALECT_ANTHROPIC && status == 503 ? 529 : status;
+    return x->dialect == DIALECT_ANTHROPIC && status == 503 ? 529 : status;
 }
 
-void respond_error(struct call *c, const struct err *err) {
+void respond_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
     char more[160] = "";
-    int status = status_of(c, err);
+    int status = status_of(x, err);
 
     if (status == 401)
         snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
     else if (status == 405)
-        snprintf(more, sizeof(more), "Allow: %s\r\n", c->arg ? c->arg : "GET, HEAD, POST");
+        snprintf(more, sizeof(more), "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
     else if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
         snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
-    if (put_error(c, &b, err) < 0)
+    if (put_error(x, &b, err) < 0)
         buf_clear(&b);
-    finish(c, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
+    finish(x, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
 }
 
-void respond_errno(struct call *c, int error) {
+void respond_errno(struct exchange *x, int error) {
     struct err err;
 
     if (error == -ENOMEM)
         err_set_code(&err, 503, "out_of_memory", NULL, "Out of memory, try again later.");
     else
         err_set_code(&err, 500, "internal_error", NULL, "The request could not be served.");
-    respond_error(c, &err);
+    respond_error(x, &err);
 }
 
 /* ---- streams ---- */
 
-void respond_stream(struct call *c) {
-    c->stream = true;
-    send_head(c, 200,
-              c->dialect == DIALECT_OLLAMA ? RESPOND_LINES : "text/event-stream; charset=utf-8", -1,
+void respond_stream(struct exchange *x) {
+    x->stream = true;
+    send_head(x, 200,
+              x->dialect == DIALECT_OLLAMA ? RESPOND_LINES : "text/event-stream; charset=utf-8", -1,
               "");
 }
 
 /* One piece of the body; the chunk's size and data go into the same write. */
-static int send_piece(struct call *c, const char *before, const void *data, size_t len,
+static int send_piece(struct exchange *x, const char *before, const void *data, size_t len,
                       const char *after) {
     size_t n_before = strlen(before), n_after = strlen(after);
     char size[24];
 
-    if (!c->conn)
+    if (!x->conn)
         return 0;
     snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
-    int r = c->chunked ? conn_send(c->conn, size, strlen(size)) : 0;
+    int r = x->chunked ? conn_send(x->conn, size, strlen(size)) : 0;
     if (r == 0)
-        r = conn_send(c->conn, before, n_before);
+        r = conn_send(x->conn, before, n_before);
     if (r == 0)
-        r = conn_send(c->conn, data, len);
+        r = conn_send(x->conn, data, len);
     if (r == 0)
-        r = conn_send(c->conn, after, n_after);
-    if (r == 0 && c->chunked)
-        r = conn_send(c->conn, "\r\n", 2);
+        r = conn_send(x->conn, after, n_after);
+    if (r == 0 && x->chunked)
+        r = conn_send(x->conn, "\r\n", 2);
     return r;
 }
 
-void respond_event(struct call *c, const char *json, size_t len) {
-    bool line = c->dialect == DIALECT_OLLAMA;
+void respond_event(struct exchange *x, const char *json, size_t len) {
+    bool line = x->dialect == DIALECT_OLLAMA;
 
-    if (send_piece(c, line ? "" : "data: ", json, len, line ? "\n" : "\n\n") < 0 && c->conn)
-        conn_break(c->conn);
+    if (send_piece(x, line ? "" : "data: ", json, len, line ? "\n" : "\n\n") < 0 && x->conn)
+        conn_break(x->conn);
 }
 
-void respond_named_event(struct call *c, const char *name, const char *json, size_t len) {
+void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len) {
     char before[96];
 
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
-    if (send_piece(c, before, json, len, "\n\n") < 0 && c->conn)
-        conn_break(c->conn);
+    if (send_piece(x, before, json, len, "\n\n") < 0 && x->conn)
+        conn_break(x->conn);
 }
 
-void respond_keepalive(struct call *c) {
-    if (c->ops && c->ops->alive && c->ops->alive(c))
+void respond_keepalive(struct exchange *x) {
+    if (x->ops && x->ops->alive && x->ops->alive(x))
         return;
-    if (c->dialect == DIALECT_ANTHROPIC)
-        respond_named_event(c, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
+    if (x->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(x, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
     else
-        send_piece(c, ": keep-alive\n\n", "", 0, "");
-    if (c->conn)
-        conn_flush(c->conn);
+        send_piece(x, ": keep-alive\n\n", "", 0, "");
+    if (x->conn)
+        conn_flush(x->conn);
 }
 
-static void end_stream(struct call *c) {
-    if (c->conn && c->chunked)
-        conn_send(c->conn, "0\r\n\r\n", 5);
-    call_end(c);
+static void end_stream(struct exchange *x) {
+    if (x->conn && x->chunked)
+        conn_send(x->conn, "0\r\n\r\n", 5);
+    exchange_end(x);
 }
 
-void respond_stream_error(struct call *c, const struct err *err) {
+void respond_stream_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (put_error(c, &b, err) == 0 && c->dialect == DIALECT_ANTHROPIC)
-        respond_named_event(c, "error", b.data, b.len);
+    if (put_error(x, &b, err) == 0 && x->dialect == DIALECT_ANTHROPIC)
+        respond_named_event(x, "error", b.data, b.len);
     else if (b.len)
-        respond_event(c, b.data, b.len);
-    respond_stream_failed(c, err);
+        respond_event(x, b.data, b.len);
+    respond_stream_failed(x, err);
 }
 
-void respond_stream_failed(struct call *c, const struct err *err) {
-    snprintf(c->code, sizeof(c->code), "%s", code_of(err) ? code_of(err) : "");
-    if (c->status == 200)
-        c->status = status_of(c, err); /* for the log: the head said 200 */
-    end_stream(c);
+void respond_stream_failed(struct exchange *x, const struct err *err) {
+    snprintf(x->code, sizeof(x->code), "%s", code_of(err) ? code_of(err) : "");
+    if (x->status == 200)
+        x->status = status_of(x, err); /* for the log: the head said 200 */
+    end_stream(x);
 }
 
-void respond_stream_end(struct call *c) {
-    if (c->dialect == DIALECT_OPENAI)
-        send_piece(c, "data: [DONE]\n\n", "", 0, "");
-    end_stream(c);
+void respond_stream_end(struct exchange *x) {
+    if (x->dialect == DIALECT_OPENAI)
+        send_piece(x, "data: [DONE]\n\n", "", 0, "");
+    end_stream(x);
 }

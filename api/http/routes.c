@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/private.h"
 
@@ -93,8 +93,8 @@ static bool decode(char *s) {
     return true;
 }
 
-/* 405 keeps the allowed methods in @c->arg, for the Allow header. */
-static int find(struct call *c, const char *path, uint8_t method, struct err *err) {
+/* 405 keeps the allowed methods in @x->arg, for the Allow header. */
+static int find(struct exchange *x, const char *path, uint8_t method, struct err *err) {
     const char *arg;
     char allow[40] = "";
     size_t len = 0;
@@ -104,8 +104,8 @@ static int find(struct call *c, const char *path, uint8_t method, struct err *er
             continue;
         bool get = routes[i].method == HTTP_GET;
         if (routes[i].method == method || (get && method == HTTP_HEAD)) {
-            c->route = &routes[i];
-            return arg && !(c->arg = strndup(arg, len)) ? -ENOMEM : 0;
+            x->route = &routes[i];
+            return arg && !(x->arg = strndup(arg, len)) ? -ENOMEM : 0;
         }
         size_t n = strlen(allow);
         snprintf(allow + n, sizeof(allow) - n, "%s%s", n ? ", " : "",
@@ -115,13 +115,13 @@ static int find(struct call *c, const char *path, uint8_t method, struct err *er
     }
     if (!*allow)
         return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
-    if (!(c->arg = strdup(allow)))
+    if (!(x->arg = strdup(allow)))
         return -ENOMEM;
     return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
 }
 
 /* Only plain JSON: anything else a browser could send without asking first, or we would have to unpack. */
-static int check_body(struct call *c, const struct http *h, struct err *err) {
+static int check_body(struct exchange *x, const struct http *h, struct err *err) {
     const char *type = http_header(h, "content-type", NULL);
     const char *encoding = http_header(h, "content-encoding", NULL);
     const char *expect = http_header(h, "expect", NULL);
@@ -131,17 +131,17 @@ static int check_body(struct call *c, const struct http *h, struct err *err) {
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
                             "The request body must not be compressed.");
-    if (!http_is_chunked(h) && h->parser.content_length > c->api->opts.max_body_bytes)
+    if (!http_is_chunked(h) && h->parser.content_length > x->api->opts.max_body_bytes)
         return err_set_code(err, 413, "body_too_large", NULL,
                             "The request body is larger than %u bytes.",
-                            c->api->opts.max_body_bytes);
-    if (c->route->method != HTTP_POST)
+                            x->api->opts.max_body_bytes);
+    if (x->route->method != HTTP_POST)
         return 0;
     size_t n = type ? strcspn(type, "; \t") : 0;
     bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
                 (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
     /* curl -d says so where nobody tells it otherwise; a browser would name its origin. */
-    bool curl = c->dialect == DIALECT_OLLAMA && n == 33 && !http_header(h, "origin", NULL) &&
+    bool curl = x->dialect == DIALECT_OLLAMA && n == 33 && !http_header(h, "origin", NULL) &&
                 strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
     if (type && !json && !curl)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
@@ -150,12 +150,12 @@ static int check_body(struct call *c, const struct http *h, struct err *err) {
 }
 
 /* New work while there is no model, or none any more. A worker being replaced is waited for. */
-static int check_service(struct call *c, struct err *err) {
-    enum api_health s = server_health(c->api);
+static int check_service(struct exchange *x, struct err *err) {
+    enum api_health s = server_health(x->api);
 
-    if (!c->route->generates || s == API_SERVING || s == API_REPLACING)
+    if (!x->route->generates || s == API_SERVING || s == API_REPLACING)
         return 0;
-    c->retry_ms = API_RETRY_MS;
+    x->retry_ms = API_RETRY_MS;
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
                             "The model is being loaded, try again.");
@@ -178,13 +178,13 @@ static enum dialect dialect_of(const char *path, const struct http *h) {
     return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
 }
 
-int routes_check(struct call *c, struct http *h, struct err *err) {
+int routes_check(struct exchange *x, struct http *h, struct err *err) {
     CLEANUP(freep) char *path = strdup(http_target(h));
-    int r = auth_check_host(&c->api->opts, h, c->conn->local, err);
+    int r = auth_check_host(&x->api->opts, h, x->conn->local, err);
 
     if (!path)
         return -ENOMEM;
-    c->dialect = dialect_of(path, h);
+    x->dialect = dialect_of(path, h);
     if (r < 0)
         return r;
     if (h->parser.http_major != 1)
@@ -195,12 +195,12 @@ int routes_check(struct call *c, struct http *h, struct err *err) {
     path[strcspn(path, "?#")] = 0;
     if (!decode(path))
         return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
-    if ((r = find(c, path, h->parser.method, err)) < 0)
+    if ((r = find(x, path, h->parser.method, err)) < 0)
         return r;
-    if (!c->route->open && (r = tenant_identify(c, h, err)) < 0)
+    if (!x->route->open && (r = tenant_identify(x, h, err)) < 0)
         return r;
-    c->session = session_of_head(c->api, c->tenant, h);
-    if ((r = check_body(c, h, err)) < 0)
+    x->session = session_of_head(x->api, x->tenant, h);
+    if ((r = check_body(x, h, err)) < 0)
         return r;
-    return check_service(c, err);
+    return check_service(x, err);
 }

@@ -134,13 +134,13 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
 /* ---- who asks ---- */
 
 /* The user at the other end of a UNIX socket, or NULL: none that is listed. */
-static struct tenant *of_peer(const struct call *c) {
-    const struct tenants *ts = &c->api->tenants;
+static struct tenant *of_peer(const struct exchange *x) {
+    const struct tenants *ts = &x->api->tenants;
     struct ucred peer;
     socklen_t len = sizeof(peer);
     uv_os_fd_t fd;
 
-    if (!c->conn->local || uv_fileno((uv_handle_t *)&c->conn->h.stream, &fd) < 0 ||
+    if (!x->conn->local || uv_fileno((uv_handle_t *)&x->conn->h.stream, &fd) < 0 ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
         return NULL;
     for (uint32_t i = 0; i < ts->n; i++)
@@ -159,23 +159,23 @@ static bool gives_key(const struct http *h) {
 }
 
 /* A key says more than the user does; who is listed by his user needs none. */
-int tenant_identify(struct call *c, const struct http *h, struct err *err) {
-    const struct auth *a = &c->api->auth;
+int tenant_identify(struct exchange *x, const struct http *h, struct err *err) {
+    const struct auth *a = &x->api->auth;
     struct tenant *t = NULL;
     uint32_t key = 0;
 
-    c->tenant = 0;
+    x->tenant = 0;
     if (!a->file || !gives_key(h))
-        t = of_peer(c);
+        t = of_peer(x);
     if (!t && a->file) {
         int r = auth_check(a, h, &key, err);
 
         if (r < 0)
             return r;
-        if (!(t = tenants_of_key(&c->api->tenants, a->names[key])))
+        if (!(t = tenants_of_key(&x->api->tenants, a->names[key])))
             return -ENOMEM;
     }
-    c->tenant = t ? t->number : 0;
+    x->tenant = t ? t->number : 0;
     return 0;
 }
 

@@ -13,7 +13,7 @@
 
 #include "api/api.h"
 #include "api/limits/auth.h"
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "base/list.h"
 
 struct http;
@@ -61,7 +61,7 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name);
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
 /* Who asks: 0 with c->tenant set, or -EINVAL with @err: 401. */
-int tenant_identify(struct call *c, const struct http *h, struct err *err);
+int tenant_identify(struct exchange *x, const struct http *h, struct err *err);
 /* Under which name his prefixes are kept: that of the group, or his own. */
 void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]);
 double tenant_weight(const struct tenant *t); /* with that of his class */

@@ -151,9 +151,9 @@ static void send_text(struct answer *a, const char *text, size_t len, bool last)
     json_begin(&j, &b);
     put_text(&j, a, text, len, last);
     if (j.error < 0)
-        conn_break(a->call->conn);
+        conn_break(a->exchange->conn);
     else
-        respond_event(a->call, b.data, b.len);
+        respond_event(a->exchange, b.data, b.len);
 }
 
 static void send_begin(struct answer *a) {
@@ -176,14 +176,14 @@ static const struct answer_form completion = {
 static const struct answer_form infill = {
     .kind = REQUEST_INFILL, .id_prefix = "", .events = &events};
 
-void llamacpp_completion_serve(struct call *c, struct http *h) {
+void llamacpp_completion_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &completion);
+    answer_serve(x, &completion);
 }
 
-void llamacpp_infill_serve(struct call *c, struct http *h) {
+void llamacpp_infill_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &infill);
+    answer_serve(x, &infill);
 }
 
 /* ---- what clients read of the server ---- */
@@ -197,9 +197,9 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
     json_string(j, s.data, s.len);
 }
 
-void llamacpp_props_serve(struct call *c, struct http *h) {
+void llamacpp_props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = c->api->model;
+    const struct api_model *m = x->api->model;
     struct json j;
 
     (void)h;
@@ -209,7 +209,7 @@ void llamacpp_props_serve(struct call *c, struct http *h) {
     json_open(&j, '{');
     json_put_int(&j, "n_ctx", m->max_context);
     json_close(&j, '}');
-    json_put_int(&j, "total_slots", c->api->opts.max_running);
+    json_put_int(&j, "total_slots", x->api->opts.max_running);
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->id);
     json_key(&j, "modalities");
@@ -225,5 +225,5 @@ void llamacpp_props_serve(struct call *c, struct http *h) {
     put_special(&j, "eos_token", m->tokenizer, tokenizer_eos(m->tokenizer));
     json_put_string(&j, "build_info", "weft");
     json_close(&j, '}');
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/ollama/ollama.h"
 #include "api/private.h"
@@ -71,7 +71,7 @@ static void put_model(struct json *j, const struct api *a, bool running) {
     json_close(j, '}');
 }
 
-static void list(struct call *c, bool running) {
+static void list(struct exchange *x, bool running) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct json j;
 
@@ -79,38 +79,38 @@ static void list(struct call *c, bool running) {
     json_open(&j, '{');
     json_key(&j, "models");
     json_open(&j, '[');
-    if (!running || c->api->worker_up)
-        put_model(&j, c->api, running);
+    if (!running || x->api->worker_up)
+        put_model(&j, x->api, running);
     json_close(&j, ']');
     json_close(&j, '}');
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }
 
-void ollama_tags_serve(struct call *c, struct http *h) {
+void ollama_tags_serve(struct exchange *x, struct http *h) {
     (void)h;
-    list(c, false);
+    list(x, false);
 }
 
-void ollama_ps_serve(struct call *c, struct http *h) {
+void ollama_ps_serve(struct exchange *x, struct http *h) {
     (void)h;
-    list(c, true);
+    list(x, true);
 }
 
-void ollama_version_serve(struct call *c, struct http *h) {
+void ollama_version_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"version\":\"" API_VERSION "\"}";
 
     (void)h;
-    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+    respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
 /* The body names the served model: 0, or an error. */
-static int check_name(struct call *c, struct err *err) {
+static int check_name(struct exchange *x, struct err *err) {
     CLEANUP(buf_deinit) struct buf body = {0};
     yyjson_doc *doc = NULL;
-    size_t charged = conn_take_body(c->conn, &body);
+    size_t charged = conn_take_body(x->conn, &body);
     int r = json_read(&doc, body.data ? body.data : "", body.len, err);
 
-    c->api->body_bytes -= charged;
+    x->api->body_bytes -= charged;
     if (r < 0)
         return r;
     yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");
@@ -119,7 +119,7 @@ static int check_name(struct call *c, struct err *err) {
         name = yyjson_obj_get(root, "name"); /* as it was called once */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
-    else if (!ollama_is_served(c->api, yyjson_get_str(name)))
+    else if (!ollama_is_served(x->api, yyjson_get_str(name)))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
                          yyjson_get_str(name));
     yyjson_doc_free(doc);
@@ -163,19 +163,19 @@ static void put_capabilities(struct json *j, const struct api *a) {
     json_close(j, ']');
 }
 
-void ollama_show_serve(struct call *c, struct http *h) {
+void ollama_show_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = c->api->model;
+    const struct api_model *m = x->api->model;
     struct err err = {0};
     struct json j;
-    int r = check_name(c, &err);
+    int r = check_name(x, &err);
 
     (void)h;
     if (r < 0) {
         if (err.status)
-            respond_error(c, &err);
+            respond_error(x, &err);
         else
-            respond_errno(c, r);
+            respond_errno(x, r);
         return;
     }
     json_begin(&j, &b);
@@ -187,23 +187,23 @@ void ollama_show_serve(struct call *c, struct http *h) {
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_details(&j, m);
     put_info(&j, m);
-    put_capabilities(&j, c->api);
+    put_capabilities(&j, x->api);
     put_time(&j, "modified_at", m->created_unix);
     json_close(&j, '}');
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }
 
 /* The served model is here already; there is no other. */
-void ollama_pull_serve(struct call *c, struct http *h) {
+void ollama_pull_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"status\":\"success\"}\n";
     struct err err = {0};
-    int r = check_name(c, &err);
+    int r = check_name(x, &err);
 
     (void)h;
     if (r == 0)
-        respond(c, 200, RESPOND_LINES, text, sizeof(text) - 1);
+        respond(x, 200, RESPOND_LINES, text, sizeof(text) - 1);
     else if (err.status)
-        respond_error(c, &err);
+        respond_error(x, &err);
     else
-        respond_errno(c, r);
+        respond_errno(x, r);
 }

@@ -71,12 +71,12 @@ static int64_t between(int64_t from, int64_t to) {
 static void put_figures(struct json *j, const struct answer *a) {
     const struct gen *g = a->choices[0].gen;
     struct answer_usage u = answer_usage(a);
-    int64_t from = a->call->started_ns;
+    int64_t from = a->exchange->started_ns;
 
     json_key(j, "done");
     json_bool(j, true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(a->call->api->clock)));
+    json_put_int(j, "total_duration", between(from, clock_now(a->exchange->api->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
     json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));
@@ -114,7 +114,7 @@ static void put_whole(struct json *j, const struct answer *a) {
     const struct split *s = a->n_choices ? a->choices[0].gen->split : NULL;
 
     json_open(j, '{');
-    ollama_put_head(j, a->call->api);
+    ollama_put_head(j, a->exchange->api);
     if (!s) {
         put_loaded(j, a);
         json_close(j, '}');
@@ -142,16 +142,16 @@ static struct json *begin(struct line *l, const struct answer *a) {
     buf_init(&l->b, API_SEND_MAX);
     json_begin(&l->j, &l->b);
     json_open(&l->j, '{');
-    ollama_put_head(&l->j, a->call->api);
+    ollama_put_head(&l->j, a->exchange->api);
     return &l->j;
 }
 
 static void emit(struct answer *a, struct line *l) {
     json_close(&l->j, '}');
     if (l->j.error < 0)
-        conn_break(a->call->conn);
+        conn_break(a->exchange->conn);
     else
-        respond_event(a->call, l->b.data, l->b.len);
+        respond_event(a->exchange, l->b.data, l->b.len);
     buf_deinit(&l->b);
 }
 
@@ -240,12 +240,12 @@ static const struct answer_form chat_form = {
 static const struct answer_form generate_form = {
     .kind = REQUEST_OLLAMA_GENERATE, .id_prefix = "", .events = &events};
 
-void ollama_chat_serve(struct call *c, struct http *h) {
+void ollama_chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &chat_form);
+    answer_serve(x, &chat_form);
 }
 
-void ollama_generate_serve(struct call *c, struct http *h) {
+void ollama_generate_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &generate_form);
+    answer_serve(x, &generate_form);
 }

@@ -214,7 +214,7 @@ static const struct answer_form form = {
     .logprobs = put_logprobs,
 };
 
-void chat_serve(struct call *c, struct http *h) {
+void chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &form);
+    answer_serve(x, &form);
 }

@@ -143,7 +143,7 @@ static const struct answer_form form = {
     .logprobs = put_logprobs,
 };
 
-void completions_serve(struct call *c, struct http *h) {
+void completions_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &form);
+    answer_serve(x, &form);
 }

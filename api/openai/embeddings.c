@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "api/limits/admit.h"
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/http/json.h"
 #include "api/private.h"
@@ -32,7 +32,7 @@ struct lane {
 };
 
 struct embedding {
-    struct call *call; /* NULL: the client is gone, or was answered */
+    struct exchange *exchange; /* NULL: the client is gone, or was answered */
     struct work work;
     struct tenant *tenant;
     struct lane lane[LANES];
@@ -52,18 +52,18 @@ static void free_embedding(struct embedding *e) {
 }
 
 /* Takes it from its call; work that still runs keeps it until on_prepared(). */
-static struct call *detach(struct embedding *e) {
-    struct call *c = e->call;
+static struct exchange *detach(struct embedding *e) {
+    struct exchange *x = e->exchange;
 
-    e->call = NULL;
-    c->ops = NULL;
-    c->n_prompt = (uint32_t)e->n_tokens;
+    e->exchange = NULL;
+    x->ops = NULL;
+    x->n_prompt = (uint32_t)e->n_tokens;
     for (uint32_t i = 0; i < LANES; i++)
         if (e->lane[i].of)
-            admit_cancel(c->api, &e->lane[i].waiter);
+            admit_cancel(x->api, &e->lane[i].waiter);
     if (!work_abandon(&e->work))
         free_embedding(e);
-    return c;
+    return x;
 }
 
 static void fail(struct embedding *e, const struct err *err) {
@@ -79,15 +79,15 @@ static void fail_errno(struct embedding *e, int r, struct err *err) {
     fail(e, err);
 }
 
-static void on_fail(struct call *c, const struct err *err) {
-    fail(c->state, err);
+static void on_fail(struct exchange *x, const struct err *err) {
+    fail(x->state, err);
 }
 
-static void on_gone(struct call *c) {
-    call_end(detach(c->state));
+static void on_gone(struct exchange *x) {
+    exchange_end(detach(x->state));
 }
 
-static const struct call_ops ops = {.gone = on_gone, .fail = on_fail};
+static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
 
 /* ---- vectors ---- */
 
@@ -171,7 +171,7 @@ static void answer(struct embedding *e) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     int r = write_answer(e, &b);
 
-    e->call->finish = "stop";
+    e->exchange->finish = "stop";
     respond_buf(detach(e), 200, &b, r);
 }
 
@@ -193,7 +193,7 @@ static void on_expired(struct waiter *w) {
 static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
     struct embedding *e = CONTAINER_OF(w, struct lane, waiter)->of;
 
-    e->call->retry_ms = retry_ms;
+    e->exchange->retry_ms = retry_ms;
     fail(e, err);
 }
 
@@ -208,7 +208,7 @@ static int load(struct embedding *e, struct lane *l) {
     l->input = e->n_next++;
     l->gen->owner = l;
     l->gen->changed = on_changed;
-    gen_belongs(l->gen, &e->call, &e->work.r);
+    gen_belongs(l->gen, &e->exchange, &e->work.r);
     gen_charge(l->gen, e->tenant, 0);
     /* What comes late stands behind what others have asked meanwhile. */
     l->gen->m.arrived_ns = clock_now(e->work.api->clock);
@@ -229,15 +229,15 @@ static int load(struct embedding *e, struct lane *l) {
 /* The lane's vector has come. */
 static int unload(struct embedding *e, struct lane *l) {
     struct gen *g = l->gen;
-    struct call *c = e->call;
+    struct exchange *x = e->exchange;
     int r = normalise(g->vector, g->n_vector, e->work.r.no_normalize);
 
-    metrics_gen_done(&c->api->metrics, g, c, 1);
-    admit_took(c->api, g->done_ns - g->first_step_ns);
-    if (!c->queue_ns)
-        c->queue_ns = g->first_step_ns - c->started_ns;
-    c->n_cached += g->n_cached;
-    c->n_resumed += g->n_lives > 1 ? g->n_lives - 1 : 0;
+    metrics_gen_done(&x->api->metrics, g, x, 1);
+    admit_took(x->api, g->done_ns - g->first_step_ns);
+    if (!x->queue_ns)
+        x->queue_ns = g->first_step_ns - x->started_ns;
+    x->n_cached += g->n_cached;
+    x->n_resumed += g->n_lives > 1 ? g->n_lives - 1 : 0;
     r = r < 0 ? r : write_vector(e, l->input, g);
     l->gen = gen_free(g);
     e->n_done++;
@@ -249,12 +249,12 @@ static void on_changed(struct gen *g) {
     struct embedding *e = l->of;
     struct err err = {0};
 
-    if (g->state != GEN_DONE || !e->call)
+    if (g->state != GEN_DONE || !e->exchange)
         return;
     if (g->finish == FINISH_ERROR || !g->vector) {
         if (!g->err.status)
             err_set_code(&g->err, 500, "engine_error", NULL, "The engine gave no vector.");
-        e->call->retry_ms = g->retry_ms;
+        e->exchange->retry_ms = g->retry_ms;
         fail(e, &g->err);
         return;
     }
@@ -294,11 +294,11 @@ static int measure(struct embedding *e, struct err *err) {
 }
 
 static int begin(struct embedding *e, struct err *err) {
-    e->tenant = tenants_get(&e->work.api->tenants, e->call->tenant);
+    e->tenant = tenants_get(&e->work.api->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)
         r = tenant_request(e->tenant, e->n_tokens, clock_now(e->work.api->clock),
-                           &e->call->retry_ms, err);
+                           &e->exchange->retry_ms, err);
     if (r < 0)
         return r;
     e->vector = calloc(e->work.n_prompts, sizeof(*e->vector));
@@ -317,7 +317,7 @@ static int begin(struct embedding *e, struct err *err) {
             break;
         }
         if (r == 0)
-            r = admit_enter(e->work.api, &l->waiter, &e->call->retry_ms, err);
+            r = admit_enter(e->work.api, &l->waiter, &e->exchange->retry_ms, err);
     }
     return r;
 }
@@ -327,7 +327,7 @@ static void on_prepared(struct work *w) {
     struct err err = w->err;
     int r = w->result;
 
-    if (!e->call) { /* the client left meanwhile */
+    if (!e->exchange) { /* the client left meanwhile */
         free_embedding(e);
         return;
     }
@@ -337,21 +337,21 @@ static void on_prepared(struct work *w) {
         fail_errno(e, r, &err);
 }
 
-void embeddings_serve(struct call *c, struct http *h) {
+void embeddings_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     (void)h;
-    if (admit_glance(c->api, tenants_get(&c->api->tenants, c->tenant), &c->retry_ms, &err) < 0) {
-        respond_error(c, &err);
+    if (admit_glance(x->api, tenants_get(&x->api->tenants, x->tenant), &x->retry_ms, &err) < 0) {
+        respond_error(x, &err);
         return;
     }
     struct embedding *e = calloc(1, sizeof(*e));
     if (!e) {
-        respond_errno(c, -ENOMEM);
+        respond_errno(x, -ENOMEM);
         return;
     }
-    e->call = c;
-    c->ops = &ops;
-    c->state = e;
-    work_start(&e->work, c, REQUEST_EMBEDDING, on_prepared);
+    e->exchange = x;
+    x->ops = &ops;
+    x->state = e;
+    work_start(&e->work, x, REQUEST_EMBEDDING, on_prepared);
 }

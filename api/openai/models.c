@@ -1,6 +1,6 @@
 #include <string.h>
 #include <time.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/openai/models.h"
 #include "api/private.h"
@@ -61,51 +61,51 @@ static void put_anthropic(struct json *j, const struct api *a) {
     json_close(j, '}');
 }
 
-static void put_list(struct json *j, const struct call *c) {
-    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
+static void put_list(struct json *j, const struct exchange *x) {
+    bool anthropic = x->dialect == DIALECT_ANTHROPIC;
 
     json_open(j, '{');
     if (!anthropic)
         json_put_string(j, "object", "list");
     json_key(j, "data");
     json_open(j, '[');
-    (anthropic ? put_anthropic : put_model)(j, c->api);
+    (anthropic ? put_anthropic : put_model)(j, x->api);
     json_close(j, ']');
     if (anthropic) {
         json_key(j, "has_more");
         json_bool(j, false);
-        json_put_string(j, "first_id", c->api->model->id);
-        json_put_string(j, "last_id", c->api->model->id);
+        json_put_string(j, "first_id", x->api->model->id);
+        json_put_string(j, "last_id", x->api->model->id);
     }
     json_close(j, '}');
 }
 
-void models_list_serve(struct call *c, struct http *h) {
+void models_list_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct json j;
 
     (void)h;
     json_begin(&j, &b);
-    put_list(&j, c);
-    respond_buf(c, 200, &b, j.error);
+    put_list(&j, x);
+    respond_buf(x, 200, &b, j.error);
 }
 
-void models_one_serve(struct call *c, struct http *h) {
+void models_one_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct json j;
     struct err err;
 
     (void)h;
-    bool anthropic = c->dialect == DIALECT_ANTHROPIC;
-    if (anthropic ? !models_is_answered(c->api, c->arg)
-                  : !models_is_served(c->api, c->arg, strlen(c->arg))) {
-        models_unknown(c->arg, strlen(c->arg), &err);
-        respond_error(c, &err);
+    bool anthropic = x->dialect == DIALECT_ANTHROPIC;
+    if (anthropic ? !models_is_answered(x->api, x->arg)
+                  : !models_is_served(x->api, x->arg, strlen(x->arg))) {
+        models_unknown(x->arg, strlen(x->arg), &err);
+        respond_error(x, &err);
         return;
     }
     json_begin(&j, &b);
-    (anthropic ? put_anthropic : put_model)(&j, c->api);
-    respond_buf(c, 200, &b, j.error);
+    (anthropic ? put_anthropic : put_model)(&j, x->api);
+    respond_buf(x, 200, &b, j.error);
 }
 
 int models_unknown(const char *name, size_t len, struct err *err) {

@@ -1,6 +1,6 @@
 #include <errno.h>
 #include <string.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -14,7 +14,7 @@
 
 struct lookup {
     struct work work;
-    struct call *call; /* NULL: the client is gone */
+    struct exchange *exchange; /* NULL: the client is gone */
     void (*write)(struct json *j, const struct lookup *l);
 };
 
@@ -115,70 +115,70 @@ static void write_prompt(struct json *j, const struct lookup *l) {
 static void on_prepared(struct work *w) {
     struct lookup *l = CONTAINER_OF(w, struct lookup, work);
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct call *c = l->call;
+    struct exchange *x = l->exchange;
     struct err err = w->err;
     struct json j;
     int r = w->result;
 
-    if (!c) {
+    if (!x) {
         free_lookup(l);
         return;
     }
     json_begin(&j, &b);
     if (r == 0)
         l->write(&j, l);
-    c->ops = NULL;
+    x->ops = NULL;
     free_lookup(l);
     if (r < 0 && err.status)
-        respond_error(c, &err);
+        respond_error(x, &err);
     else
-        respond_buf(c, 200, &b, r < 0 ? r : j.error);
+        respond_buf(x, 200, &b, r < 0 ? r : j.error);
 }
 
-static void on_gone(struct call *c) {
-    struct lookup *l = c->state;
+static void on_gone(struct exchange *x) {
+    struct lookup *l = x->state;
 
-    l->call = NULL; /* on_prepared() frees it */
+    l->exchange = NULL; /* on_prepared() frees it */
     work_abandon(&l->work);
-    call_end(c);
+    exchange_end(x);
 }
 
-static void on_fail(struct call *c, const struct err *err) {
-    struct lookup *l = c->state;
+static void on_fail(struct exchange *x, const struct err *err) {
+    struct lookup *l = x->state;
 
-    l->call = NULL;
+    l->exchange = NULL;
     work_abandon(&l->work);
-    respond_error(c, err);
+    respond_error(x, err);
 }
 
-static void serve(struct call *c, enum request_kind kind,
+static void serve(struct exchange *x, enum request_kind kind,
                   void (*write)(struct json *j, const struct lookup *l)) {
-    static const struct call_ops ops = {on_gone, NULL, on_fail, NULL};
+    static const struct exchange_ops ops = {on_gone, NULL, on_fail, NULL};
     struct lookup *l = calloc(1, sizeof(*l));
 
-    if (l && kind == REQUEST_RESPONSES && !(l->work.responses = responses_new(c))) {
+    if (l && kind == REQUEST_RESPONSES && !(l->work.responses = responses_new(x))) {
         free(l);
         l = NULL;
     }
     if (!l) {
-        respond_errno(c, -ENOMEM);
+        respond_errno(x, -ENOMEM);
         return;
     }
-    l->call = c;
+    l->exchange = x;
     l->write = write;
-    c->ops = &ops;
-    c->state = l;
-    work_start(&l->work, c, kind, on_prepared);
+    x->ops = &ops;
+    x->state = l;
+    work_start(&l->work, x, kind, on_prepared);
 }
 
-void tokenize_serve(struct call *c, struct http *h) {
+void tokenize_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_TOKENIZE, write_tokens);
+    serve(x, REQUEST_TOKENIZE, write_tokens);
 }
 
-void anthropic_count_serve(struct call *c, struct http *h) {
+void anthropic_count_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_ANTHROPIC_COUNT, write_count);
+    serve(x, REQUEST_ANTHROPIC_COUNT, write_count);
 }
 
 /* OpenAI's answer of /v1/responses/input_tokens. */
@@ -189,27 +189,27 @@ static void write_input_tokens(struct json *j, const struct lookup *l) {
     json_close(j, '}');
 }
 
-void responses_count_serve(struct call *c, struct http *h) {
+void responses_count_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_RESPONSES, write_input_tokens);
+    serve(x, REQUEST_RESPONSES, write_input_tokens);
 }
 
-void chat_render_serve(struct call *c, struct http *h) {
+void chat_render_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_CHAT, write_prompts);
+    serve(x, REQUEST_CHAT, write_prompts);
 }
 
-void template_serve(struct call *c, struct http *h) {
+void template_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_CHAT, write_prompt);
+    serve(x, REQUEST_CHAT, write_prompt);
 }
 
-void completions_render_serve(struct call *c, struct http *h) {
+void completions_render_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_COMPLETION, write_prompts);
+    serve(x, REQUEST_COMPLETION, write_prompts);
 }
 
-void detokenize_serve(struct call *c, struct http *h) {
+void detokenize_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(c, REQUEST_DETOKENIZE, write_text);
+    serve(x, REQUEST_DETOKENIZE, write_text);
 }

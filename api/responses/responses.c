@@ -30,15 +30,15 @@ static bool is_codex(const struct http *h) {
     return who && strncmp(who, "codex", 5) == 0;
 }
 
-struct responses *responses_new(struct call *c) {
+struct responses *responses_new(struct exchange *x) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
     if (!rs)
         return NULL;
     list_init(&rs->link);
-    rs->api = c->api;
-    rs->tenant = c->tenant;
-    rs->streams_errors = is_codex(&c->conn->http);
+    rs->api = x->api;
+    rs->tenant = x->tenant;
+    rs->streams_errors = is_codex(&x->conn->http);
     arena_init(&rs->arena, ARENA_MAX);
     buf_init(&rs->echo, UINT32_MAX);
     buf_init(&rs->input, UINT32_MAX);
@@ -47,7 +47,7 @@ struct responses *responses_new(struct call *c) {
 }
 
 static int prepare(struct answer *a) {
-    struct responses *rs = responses_new(a->call);
+    struct responses *rs = responses_new(a->exchange);
 
     if (!rs)
         return -ENOMEM;
@@ -403,7 +403,7 @@ static const struct answer_form form = {
     .events = &events,
 };
 
-void responses_serve(struct call *c, struct http *h) {
+void responses_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(c, &form);
+    answer_serve(x, &form);
 }

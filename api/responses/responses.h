@@ -51,7 +51,7 @@ struct responses {
 };
 
 /* For the request of @c; NULL: out of memory. */
-struct responses *responses_new(struct call *c);
+struct responses *responses_new(struct exchange *x);
 struct responses *responses_free(struct responses *rs); /* accepts NULL */
 /* One under way; NULL: there is none. */
 struct responses *responses_find(struct api *a, uint32_t tenant, const char *id);

@@ -13,12 +13,12 @@
 #define LIST_DEFAULT 20u
 #define LIST_MAX 100u
 
-static void not_found(struct call *c) {
+static void not_found(struct exchange *x) {
     struct err err;
 
     err_set_code(&err, 404, "not_found", "response_id", "Response with id '%.100s' not found.",
-                 c->arg);
-    respond_error(c, &err);
+                 x->arg);
+    respond_error(x, &err);
 }
 
 /* The value of @name in the query, into @out; false: it is not there. */
@@ -40,62 +40,62 @@ static bool query(const struct http *h, const char *name, char *out, size_t size
 }
 
 /* One under way that the client may come back to. */
-static struct responses *find_live(struct call *c) {
-    struct responses *rs = responses_find(c->api, c->tenant, c->arg);
+static struct responses *find_live(struct exchange *x) {
+    struct responses *rs = responses_find(x->api, x->tenant, x->arg);
 
     return rs && !rs->answer->work.running && rs->store ? rs : NULL;
 }
 
-static void respond_live(struct call *c, struct responses *rs, enum responses_status status) {
+static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;
 
     json_begin(&j, &b);
     responses_put(&j, rs->answer, status, NULL);
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }
 
-void responses_get_serve(struct call *c, struct http *h) {
-    struct stored *s = store_get(&c->api->store, c->tenant, c->arg, strlen(c->arg));
-    struct responses *rs = s ? NULL : find_live(c);
+void responses_get_serve(struct exchange *x, struct http *h) {
+    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
+    struct responses *rs = s ? NULL : find_live(x);
     struct err err;
     char value[8];
 
     if (query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
         err_set_code(&err, 400, "unsupported_parameter", "stream",
                      "stream: a stream cannot be taken up again here.");
-        respond_error(c, &err);
+        respond_error(x, &err);
     } else if (s) {
-        respond(c, 200, RESPOND_JSON, s->response, s->response_len);
+        respond(x, 200, RESPOND_JSON, s->response, s->response_len);
     } else if (rs) {
-        respond_live(c, rs, RESPONSES_IN_PROGRESS);
+        respond_live(x, rs, RESPONSES_IN_PROGRESS);
     } else {
-        not_found(c);
+        not_found(x);
     }
     stored_unref(s);
 }
 
-void responses_delete_serve(struct call *c, struct http *h) {
+void responses_delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     struct json j;
 
     (void)h;
-    if (!store_remove(&c->api->store, c->tenant, c->arg, strlen(c->arg))) {
-        not_found(c);
+    if (!store_remove(&x->api->store, x->tenant, x->arg, strlen(x->arg))) {
+        not_found(x);
         return;
     }
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_put_string(&j, "id", c->arg);
+    json_put_string(&j, "id", x->arg);
     json_put_string(&j, "object", "response");
     json_key(&j, "deleted");
     json_bool(&j, true);
     json_close(&j, '}');
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }
 
 /* Ends a response under way: its own client is told, and so is this one. */
-static void cancel(struct call *c, struct responses *rs) {
+static void cancel(struct exchange *x, struct responses *rs) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;
     struct err err;
@@ -104,26 +104,26 @@ static void cancel(struct call *c, struct responses *rs) {
     json_begin(&j, &b);
     responses_put(&j, rs->answer, RESPONSES_FAILED, NULL);
     err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
-    call_fail(rs->answer->call, &err);
-    respond_buf(c, 200, &b, j.error);
+    exchange_fail(rs->answer->exchange, &err);
+    respond_buf(x, 200, &b, j.error);
 }
 
-void responses_cancel_serve(struct call *c, struct http *h) {
-    struct responses *rs = find_live(c);
+void responses_cancel_serve(struct exchange *x, struct http *h) {
+    struct responses *rs = find_live(x);
     struct err err;
 
     (void)h;
     if (rs) {
-        cancel(c, rs);
+        cancel(x, rs);
         return;
     }
-    struct stored *s = store_get(&c->api->store, c->tenant, c->arg, strlen(c->arg));
+    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
     if (s) {
         err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has ended already.",
-                     c->arg);
-        respond_error(c, &err);
+                     x->arg);
+        respond_error(x, &err);
     } else {
-        not_found(c);
+        not_found(x);
     }
     stored_unref(s);
 }
@@ -225,8 +225,8 @@ static int write_list(yyjson_mut_doc *doc, yyjson_mut_val *data, bool more, char
     return *out ? 0 : -ENOMEM;
 }
 
-void responses_items_serve(struct call *c, struct http *h) {
-    struct stored *s = store_get(&c->api->store, c->tenant, c->arg, strlen(c->arg));
+void responses_items_serve(struct exchange *x, struct http *h) {
+    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
     yyjson_mut_doc *doc = s ? yyjson_mut_doc_new(NULL) : NULL;
     yyjson_mut_val *list = yyjson_mut_arr(doc);
     char limit[16], order[16], after[100] = "";
@@ -235,7 +235,7 @@ void responses_items_serve(struct call *c, struct http *h) {
     size_t len = 0;
 
     if (!s) {
-        not_found(c);
+        not_found(x);
         return;
     }
     size_t max = query(h, "limit", limit, sizeof(limit)) ? strtoul(limit, NULL, 10) : LIST_DEFAULT;
@@ -249,7 +249,7 @@ void responses_items_serve(struct call *c, struct http *h) {
     yyjson_mut_doc_free(doc);
     stored_unref(s);
     if (r < 0)
-        respond_errno(c, r);
+        respond_errno(x, r);
     else
-        respond(c, 200, RESPOND_JSON, text, len);
+        respond(x, 200, RESPOND_JSON, text, len);
 }

@@ -42,9 +42,9 @@ static void begin_event(struct said *e, struct answer *a, const char *type) {
 static void end_event(struct said *e) {
     json_close(&e->j, '}');
     if (e->j.error < 0)
-        conn_break(e->a->call->conn);
+        conn_break(e->a->exchange->conn);
     else
-        respond_named_event(e->a->call, e->type, e->b.data, e->b.len);
+        respond_named_event(e->a->exchange, e->type, e->b.data, e->b.len);
     buf_deinit(&e->b);
 }
 
@@ -76,7 +76,7 @@ void responses_stream_begin(struct answer *a) {
 
 void responses_stream_alive(struct answer *a) {
     send_response(a, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
-    conn_flush(a->call->conn);
+    conn_flush(a->exchange->conn);
 }
 
 /* ---- what the parts of items are called ---- */
@@ -240,7 +240,7 @@ static void finish_text(struct answer *a, const struct item *it) {
     }
     if (it->run && responses_is_custom(a, it->run)) {
         if (custom_whole(text, len, &custom) < 0)
-            conn_break(a->call->conn);
+            conn_break(a->exchange->conn);
         text = custom.data ? custom.data : "";
         len = custom.len;
         send_custom(a, it, text, len);
@@ -274,7 +274,7 @@ static void send_more(struct answer *a, const struct item *it, const struct piec
     }
     size_t known = (size_t)(p->text - (s->text[SPLIT_CALL].data + it->run->begin)) + p->len;
     if (p->len && custom_read(t, s->text[SPLIT_CALL].data + it->run->begin, known) < 0)
-        conn_break(a->call->conn);
+        conn_break(a->exchange->conn);
     send_custom(a, it, t->text.data, t->text.len);
 }
 
@@ -318,7 +318,7 @@ bool responses_stream_fail(struct answer *a, struct err *err) {
     if (!a->head_sent && !belongs_into_stream(a, err))
         return false;
     if (!a->head_sent) {
-        respond_stream(a->call);
+        respond_stream(a->exchange);
         a->head_sent = true;
         responses_stream_begin(a);
     }

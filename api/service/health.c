@@ -1,6 +1,6 @@
 #include <stdio.h>
 #include <time.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -10,62 +10,62 @@
 #endif
 
 /* 200 only while new requests are served: a balancer turns away before it is turned away. */
-void health_serve(struct call *c, struct http *h) {
+void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    enum api_health s = server_health(c->api);
+    enum api_health s = server_health(x->api);
     struct json j;
 
     (void)h;
-    c->retry_ms = API_RETRY_MS;
+    x->retry_ms = API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
     json_put_string(&j, "state", names[s]);
     json_close(&j, '}');
-    respond_buf(c, s == API_SERVING ? 200 : 503, &b, j.error);
+    respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }
 
-void version_serve(struct call *c, struct http *h) {
+void version_serve(struct exchange *x, struct http *h) {
     (void)h;
     static const char text[] = "{\"version\":\"" WEFT_VERSION "\",\"server\":\"weft\"}";
 
-    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+    respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
 /* Somebody looks whether there is anybody: a browser, or Ollama's client before each command. */
-void root_serve(struct call *c, struct http *h) {
+void root_serve(struct exchange *x, struct http *h) {
     static const char text[] =
         "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
 
     (void)h;
-    respond(c, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
+    respond(x, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
 }
 
 /* ---- how busy it is, as routers ask ---- */
 
 /* vLLM's. */
-void load_serve(struct call *c, struct http *h) {
+void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[48];
 
     (void)h;
-    api_stats(c->api, &s);
+    api_stats(x->api, &s);
     int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
-    respond(c, 200, RESPOND_JSON, text, (size_t)n);
+    respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
 
 /* SGLang's. */
-void loads_serve(struct call *c, struct http *h) {
+void loads_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    const struct msg_stats *w = &c->api->metrics.worker;
-    const struct api_model *m = c->api->model;
+    const struct msg_stats *w = &x->api->metrics.worker;
+    const struct api_model *m = x->api->model;
     uint64_t page = m->page_tokens;
     struct api_stats s;
     struct json j;
 
     (void)h;
-    api_stats(c->api, &s);
+    api_stats(x->api, &s);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_int(&j, "timestamp", (int64_t)time(NULL));
@@ -81,17 +81,17 @@ void loads_serve(struct call *c, struct http *h) {
     json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
     json_key(&j, "token_usage");
     json_double(&j, w->n_pages ? (double)w->n_used / w->n_pages : 0);
-    json_put_int(&j, "max_running_requests", c->api->opts.max_running);
+    json_put_int(&j, "max_running_requests", x->api->opts.max_running);
     json_close(&j, '}');
     json_close(&j, ']');
     json_close(&j, '}');
-    respond_buf(c, 200, &b, j.error);
+    respond_buf(x, 200, &b, j.error);
 }
 
 /* It does not. */
-void sleeping_serve(struct call *c, struct http *h) {
+void sleeping_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"is_sleeping\":false}";
 
     (void)h;
-    respond(c, 200, RESPOND_JSON, text, sizeof(text) - 1);
+    respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }

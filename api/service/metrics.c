@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/call.h"
+#include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -67,7 +67,8 @@ void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
     observe(&m->between, (double)ns / 1e9 / n, n);
 }
 
-void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call *c, uint32_t n) {
+void metrics_gen_done(struct metrics *m, const struct gen *g, const struct exchange *x,
+                      uint32_t n) {
     bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
 
     m->success[!ok ? 2 : g->finish == FINISH_LENGTH ? 1 : *gen_finish_name(g) == 't' ? 3 : 0]++;
@@ -75,7 +76,7 @@ void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call 
         return;
     observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
     observe_span(&m->inference, g->first_step_ns, g->done_ns);
-    observe_span(&m->e2e, c->started_ns, g->done_ns);
+    observe_span(&m->e2e, x->started_ns, g->done_ns);
     if (g->n_out > 1)
         observe(&m->per_token,
                 (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_out - 1), 1);
@@ -345,18 +346,18 @@ static void put_own(struct page *p, const struct api *a) {
           a->metrics.has_worker ? (double)(clock_now(a->clock) - w->at_ns) / 1e9 : -1);
 }
 
-void metrics_serve(struct call *c, struct http *h) {
+void metrics_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = TEXT_MAX};
     struct page p = {.out = &b};
 
     (void)h;
-    set_labels(&p, c->api->model->id);
-    put_load(&p, c->api);
-    put_requests(&p, c->api);
-    put_own(&p, c->api);
-    put_tenants(&p, &c->api->tenants);
+    set_labels(&p, x->api->model->id);
+    put_load(&p, x->api);
+    put_requests(&p, x->api);
+    put_own(&p, x->api);
+    put_tenants(&p, &x->api->tenants);
     if (p.error < 0)
-        respond_errno(c, p.error);
+        respond_errno(x, p.error);
     else
-        respond(c, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+        respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
 }

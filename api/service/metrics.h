@@ -31,11 +31,11 @@ struct metrics {
 };
 
 struct gen;
-struct call;
+struct exchange;
 
 void metrics_init(struct metrics *m);
 /* A generation's first token has come. */
 void metrics_first_token(struct metrics *m, const struct gen *g);
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n);
 /* A generation has ended, in whatever way, @n of its request. */
-void metrics_gen_done(struct metrics *m, const struct gen *g, const struct call *c, uint32_t n);
+void metrics_gen_done(struct metrics *m, const struct gen *g, const struct exchange *x, uint32_t n);
