@@ -2,7 +2,7 @@
 
 /*
  * mutant - deliberate bugs, to measure whether the tests would find them. In programs for that purpose, compiled
- * with -DWEFT_MUTANTS, each can be switched on at run time (tests/support/mutants.h has the list and what each is
+ * with -DWEFT_MUTANTS, each can be switched on at run time (tests/mutants/mutants.h has the list and what each is
  * about); everywhere else MUTANT() is the correct expression and nothing more.
  */
 

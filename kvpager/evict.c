@@ -1,7 +1,6 @@
 #include "kvpager/evict.h"
 
 #include <assert.h>
-#include "base/mutant.h"
 
 void evict_init(struct evict *e) {
     list_init(&e->idle);
@@ -9,7 +8,7 @@ void evict_init(struct evict *e) {
 
 void evict_add(struct evict *e, struct page *page) {
     assert(list_empty(&page->link));
-    MUTANT(kv_lru_backwards, list_push_back, list_push_front)(&e->idle, &page->link);
+    list_push_back(&e->idle, &page->link);
 }
 
 void evict_remove(struct evict *e, struct page *page) {

@@ -43,7 +43,6 @@
  */
 
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "kvpager/kvpager.h"
 
 #include <assert.h>
@@ -132,7 +131,7 @@ static bool evict_one(struct kv_pager *p) {
 
     if (!page)
         return false;
-    MUTANT(kv_evicted_still_found, prefix_remove(&p->prefix, page), (void)0);
+    prefix_remove(&p->prefix, page);
     pool_put(&p->pool, page);
     p->stats.n_evicted++;
     return true;
@@ -147,7 +146,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
 /* Adds a holder to a published page. */
 static void hold(struct kv_pager *p, struct page *page) {
     p->stats.n_kept -= page->refs > 0 && page->refs == page->kept;
-    if (MUTANT(kv_hit_not_held, page->refs++, page->refs) == 0) {
+    if (page->refs++ == 0) {
         evict_remove(&p->evict, page);
         pool_set_state(&p->pool, page, PAGE_SHARED);
     }
@@ -161,7 +160,7 @@ static void release(struct kv_pager *p, struct page *page) {
         pool_put(&p->pool, page);
     } else if (page->refs > 0 && page->refs == page->kept) {
         p->stats.n_kept++;
-    } else if (MUTANT(kv_evict_held, page->refs == 0, page->refs <= 1)) {
+    } else if (page->refs == 0) {
         pool_set_state(&p->pool, page, PAGE_CACHED);
         evict_add(&p->evict, page);
     }
@@ -206,7 +205,7 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *
         if (!page)
             break;
         m.n_tokens += t;
-        m.n_idle += MUTANT(kv_idle_not_counted, page->state == PAGE_CACHED, 0);
+        m.n_idle += page->state == PAGE_CACHED;
     }
     return m;
 }
@@ -248,8 +247,7 @@ static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
 
     p->n_changes += s->n_pages > n_pages;
     for (uint32_t i = s->n_pages; i > n_pages; i--)
-        release(p,
-                &p->pool.page[s->page[MUTANT(kv_parent_first, i - 1, n_pages + s->n_pages - i)]]);
+        release(p, &p->pool.page[s->page[i - 1]]);
     s->n_pages = MIN(s->n_pages, n_pages);
 }
 
@@ -283,8 +281,7 @@ static void unkeep(struct kv_seq *s) {
 struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
-    MUTANT(kv_kept_forever, unkeep(s), (void)0);
-    s->n_pages -= MUTANT(kv_leak_on_free, 0, s->n_pages > 0);
+    unkeep(s);
     drop_pages(s, 0);
     list_remove(&s->link);
     list_push_front(&s->pager->unused_seqs, &s->link);
@@ -322,7 +319,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     if (n_tokens < before)
         return before;
     assert(tokens_agree(s, tokens));
-    while (MUTANT(kv_sees_too_far, n_tokens, n_tokens + 1) - s->n_committed >= t) {
+    while (n_tokens - s->n_committed >= t) {
         struct page *page = walk_down(p, &w, tokens + s->n_committed);
 
         if (!page)
@@ -356,7 +353,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
 
     p->n_changes += need > 0;
     assert(n_tokens <= p->opts.max_seq_tokens);
-    if (MUTANT(kv_full_halfway, need > kv_pager_available(p), false))
+    if (need > kv_pager_available(p))
         return KV_FULL;
     for (; need > 0; need--) {
         if (BUGGIFY(kv_evicts_early))
@@ -378,11 +375,10 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
 
     assert(page->state == PAGE_OWNED);
     equal = walk_down(p, &w, tokens);
-    if (MUTANT(kv_no_deduplication, equal != NULL, false)) {
+    if (equal) {
         hold(p, equal);
         s->page[i] = w.page;
         release(p, page);
-        MUTANT(kv_double_free, (void)0, list_push_back(&p->pool.free, &page->link));
         p->stats.n_deduplicated++;
     } else {
         prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->share,
@@ -394,8 +390,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
 }
 
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
-    uint32_t t = s->pager->opts.page_tokens,
-             full = MUTANT(kv_publish_partial, n_tokens, n_tokens + (t > 1)) / t;
+    uint32_t t = s->pager->opts.page_tokens, full = n_tokens / t;
 
     assert(n_tokens >= s->n_committed);
     assert(n_tokens <= (uint64_t)s->n_pages * t);
@@ -410,9 +405,9 @@ void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens) {
     uint32_t t = s->pager->opts.page_tokens;
 
     assert(n_tokens % t == 0 || n_tokens / t >= s->n_published);
-    drop_pages(s, MUTANT(kv_cut_keeps_page, pages_for(s->pager, n_tokens), n_tokens / t + 1));
-    s->n_published = MUTANT(kv_published_stays, MIN(s->n_published, s->n_pages), s->n_published);
-    s->n_committed = MUTANT(kv_length_stays, MIN(s->n_committed, n_tokens), s->n_committed);
+    drop_pages(s, pages_for(s->pager, n_tokens));
+    s->n_published = MIN(s->n_published, s->n_pages);
+    s->n_committed = MIN(s->n_committed, n_tokens);
 }
 
 uint32_t kv_seq_committed(const struct kv_seq *s) {
@@ -423,7 +418,7 @@ uint32_t kv_seq_sole(const struct kv_seq *s) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_pages; i++)
-        n += MUTANT(kv_sole_counts_shared, s->pager->pool.page[s->page[i]].refs == 1, 1);
+        n += s->pager->pool.page[s->page[i]].refs == 1;
     return n;
 }
 

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/mutant.h"
 
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits) {
     uint32_t n = 1;
@@ -36,10 +35,7 @@ static XXH128_hash_t hash(const struct prefix *x, const void *data, size_t size)
 }
 
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root) {
-    struct prefix_root r = *root;
-
-    r.share = MUTANT(kv_no_share_key, r.share, (struct kv_share){{0}});
-    return hash(x, &r, sizeof(r));
+    return hash(x, root, sizeof(*root));
 }
 
 XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int32_t *tokens) {
@@ -49,8 +45,8 @@ XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int
     } in;
     size_t size = x->pool->page_tokens * sizeof(*tokens);
 
-    in.parent[0] = MUTANT(kv_no_parent, parent.low64, 0);
-    in.parent[1] = MUTANT(kv_no_parent, parent.high64, 0);
+    in.parent[0] = parent.low64;
+    in.parent[1] = parent.high64;
     memcpy(in.tokens, tokens, size);
     return hash(x, &in, sizeof(in.parent) + size);
 }
@@ -61,11 +57,11 @@ static kv_page *bucket_of(const struct prefix *x, XXH128_hash_t key) {
 
 static bool same(const struct prefix *x, const struct page *page, kv_page parent,
                  const struct kv_share *share, const int32_t *tokens) {
-    if (MUTANT(kv_no_parent, page->parent != parent, false))
+    if (page->parent != parent)
         return false;
-    if (MUTANT(kv_no_share_key, memcmp(&page->share, share, sizeof(*share)) != 0, false))
+    if (memcmp(&page->share, share, sizeof(*share)) != 0)
         return false;
-    size_t size = MUTANT(kv_no_compare, x->pool->page_tokens, 0) * sizeof(*tokens);
+    size_t size = x->pool->page_tokens * sizeof(*tokens);
     return memcmp(pool_tokens(x->pool, page), tokens, size) == 0;
 }
 
@@ -105,7 +101,7 @@ void prefix_remove(struct prefix *x, struct page *page) {
         at = &x->pool->page[*at].next;
     }
     *at = page->next;
-    if (MUTANT(kv_child_forgotten, page->parent != NO_PAGE, false)) {
+    if (page->parent != NO_PAGE) {
         assert(x->pool->page[page->parent].n_children > 0);
         x->pool->page[page->parent].n_children--;
     }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the pager's tests with each of its deliberate bugs (base/mutant.h) switched on. A bug that they let pass
-is a hole in the tests. TAP.
+"""Runs the pager's tests with each of its seeded bugs (tests/mutants) switched on. A bug that they let pass is a hole
+in the tests. TAP.
 
-usage: check_mutants.py mutants.h NAME=TEST...
+usage: check_mutants.py FILE.edits NAME=TEST...
 """
 import os
 import re
@@ -13,9 +13,9 @@ import time
 LIMIT_S = 60
 
 
-def names(header):
-    with open(header) as file:
-        return re.findall(r'^\s+X\((kv_\w+),\s+"(.*?)"\)', file.read(), re.M)
+def names(edits):
+    with open(edits) as file:
+        return re.findall(r"^mutant (\w+): (.*)", file.read(), re.M)
 
 
 def words(output):

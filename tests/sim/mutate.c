@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "tests/sim/run.h"
-#include "tests/support/mutants.h"
+#include "tests/mutants/mutants.h"
 
 #define RUNS_MAX 1000u
 #define SEEDS 1000000u /* of a run: more than it can use */
@@ -100,7 +100,8 @@ int mutate(const struct mutate_opts *o) {
 
     puts("| bug | what is wrong | found | steps, median | most | by |\n|---|---|---|---|---|---|");
     for (uint32_t i = 0; i < n_mutants; i++) {
-        bool here = !o->only || strcmp(o->only, mutants[i].name) == 0;
+        bool here =
+            mutants[i].kind == MUTANT_mutant && (!o->only || strcmp(o->only, mutants[i].name) == 0);
 
         for (uint32_t k = 0; k < ARRAY_SIZE(not_here); k++)
             here &= strcmp(not_here[k], mutants[i].name) != 0;

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * mutate - how many deliberate bugs of the pager and the scheduler (tests/support/mutants.h) random scenarios find, how
+ * mutate - how many deliberate bugs of the pager and the scheduler (tests/mutants) random scenarios find, how
  * fast, and by which invariant. Part of weft-sim-mutants only.
  */
 

@@ -1,24 +1,27 @@
-#include "tests/support/mutants.h"
+#include "tests/mutants/mutants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/util.h"
 
-#define X(name, text)                                                                              \
+#define X(kind, name, text)                                                                        \
     extern int mutant_##name;                                                                      \
     int mutant_##name;
-MUTANTS(X)
+#define Y(name, text) X(mutant, name, text)
+#include "mutants_table.inc"
+MUTANTS(Y)
 #undef X
 
 const struct mutant mutants[] = {
-#define X(name, text) {#name, text, &mutant_##name},
-    MUTANTS(X)
+#define X(kind, name, text) {MUTANT_##kind, #name, text, &mutant_##name},
+#include "mutants_table.inc"
+    MUTANTS(Y)
 #undef X
 };
 const uint32_t n_mutants = ARRAY_SIZE(mutants);
 
-/* For programs that do not know of mutants. */
+/* For programs that know nothing of mutants. */
 __attribute__((constructor)) static void switch_on(void) {
     const char *name = getenv("WEFT_MUTANT");
     uint32_t i = 0;
