@@ -39,6 +39,8 @@ struct api {
     const struct api_model *model; /* read through the pointer: the worker fills it in later */
     struct family family;          /* of the model */
     struct fim fim;                /* likewise */
+    const struct dialect *const *dialects; /* ends with NULL; the first is the default */
+    const struct route *service_routes;    /* health, metrics, ...; ends with one without path */
     struct api_port *port;
     struct clock *clock;
     enum api_health health;

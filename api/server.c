@@ -7,8 +7,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "api/http/exchange.h"
+#include "api/dialects.h"
 #include "api/http/conn.h"
+#include "api/http/exchange.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "base/log.h"
@@ -23,6 +24,9 @@
  */
 
 #define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
+
+#define DIALECT_POINTER(name) &name##_dialect,
+static const struct dialect *const dialects[] = {DIALECTS(DIALECT_POINTER) NULL};
 
 struct listener {
     struct list link; /* api.listeners */
@@ -176,6 +180,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     a->model = model;
     family_init(&a->family, model);
     fim_init(&a->fim, model->tokenizer);
+    a->dialects = dialects;
+    a->service_routes = service_routes;
     a->port = port;
     a->clock = clock;
     list_init(&a->listeners);

@@ -346,7 +346,13 @@ static bool on_fail(struct answer *a, struct err *err) {
     return false;
 }
 
+static int too_long(const char *field, size_t n, uint32_t context, struct err *err) {
+    return err_set_code(err, 400, "context_length_exceeded", field, "%zu tokens > %u maximum", n,
+                        context - 1);
+}
+
 static const struct answer_events events = {
+    .too_long = too_long,
     .begin = send_start,
     .fail = on_fail,
     .piece = send_piece,

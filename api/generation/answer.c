@@ -529,9 +529,8 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
-    if (n >= context && a->exchange->dialect == DIALECT_ANTHROPIC)
-        return err_set_code(err, 400, "context_length_exceeded", field, "%zu tokens > %u maximum",
-                            n, context - 1);
+    if (n >= context && a->form->events && a->form->events->too_long)
+        return a->form->events->too_long(field, n, context, err);
     if (n >= context)
         return err_set_code(err, 400, "context_length_exceeded", field,
                             "This model's maximum context length is %u tokens. However, your %s "

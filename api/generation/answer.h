@@ -49,7 +49,9 @@ struct answer_events {
     void (*piece)(struct answer *a, const struct piece *p);
     void (*end)(struct answer *a); /* everything is sent */
     void (*whole)(struct json *j, const struct answer *a);
-    /* The next three may be NULL. Before the body is worked on: 0 or -ENOMEM. */
+    /* The next four may be NULL. A 400 about a prompt of @n tokens, which fills all of @context. */
+    int (*too_long)(const char *field, size_t n, uint32_t context, struct err *err);
+    /* Before the body is worked on: 0 or -ENOMEM. */
     int (*prepare)(struct answer *a);
     /* The answer fails: @err may be put into other words. In a stream that has begun it may be told
      * here, which is answered with true. */

@@ -30,6 +30,7 @@ struct exchange *exchange_new(struct api *a, struct conn *conn) {
         return NULL;
     x->api = a;
     x->conn = conn;
+    x->dialect = a->dialects[0];
     x->started_ns = clock_now(a->clock);
     x->head_only = h->head_done && h->parser.method == HTTP_HEAD;
     x->http10 = h->head_done && h->parser.http_minor == 0;

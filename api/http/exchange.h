@@ -18,16 +18,8 @@
 
 struct api;
 struct conn;
+struct dialect;
 struct exchange;
-
-/* Whose errors and keep-alives a client expects, and whether a stream ends with [DONE]. */
-enum dialect {
-    DIALECT_OPENAI,
-    DIALECT_RESPONSES,
-    DIALECT_ANTHROPIC,
-    DIALECT_OLLAMA,
-    DIALECT_LLAMACPP
-};
 
 /* What a route whose answer takes time is told. All may be NULL. */
 struct exchange_ops {
@@ -43,10 +35,10 @@ struct exchange {
     struct conn *conn; /* NULL: the client is gone */
     const struct route *route;
     const struct exchange_ops *ops;
-    void *state;        /* of the route */
-    struct err refusal; /* status != 0: the answer, once the body is read */
-    enum dialect dialect;
-    char id[64]; /* x-request-id */
+    void *state;                   /* of the route */
+    struct err refusal;            /* status != 0: the answer, once the body is read */
+    const struct dialect *dialect; /* never NULL */
+    char id[64];                   /* x-request-id */
     char method[12];
     char *arg;                   /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
@@ -80,6 +72,8 @@ struct route {
     bool generates;   /* refused while starting or draining */
     void (*serve)(struct exchange *c, struct http *h);
 };
+/* service/health.c: routes that belong to no dialect; ends with one without path. */
+extern const struct route service_routes[];
 /* Host, origin, route, method, key, encodings, size: @x->route, or -EINVAL with @err. */
 int routes_check(struct exchange *x, struct http *h, struct err *err);
 
@@ -96,6 +90,8 @@ void responses_get_serve(struct exchange *x, struct http *h);
 void responses_delete_serve(struct exchange *x, struct http *h);
 void responses_cancel_serve(struct exchange *x, struct http *h);
 void responses_items_serve(struct exchange *x, struct http *h);
+void anthropic_models_list_serve(struct exchange *x, struct http *h);
+void anthropic_models_one_serve(struct exchange *x, struct http *h);
 void models_list_serve(struct exchange *x, struct http *h);
 void models_one_serve(struct exchange *x, struct http *h);
 void health_serve(struct exchange *x, struct http *h);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/anthropic/input.h"
+#include "api/dialect.h"
 #include "api/http/conn.h"
 #include "api/http/json.h"
 #include "api/private.h"
@@ -108,17 +108,11 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
     else
         put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
             x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
-    if (x->dialect == DIALECT_ANTHROPIC)
-        put(head, &n, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", x->id, x->id);
-    else
-        put(head, &n,
-            "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\nOpenAI-Processing-Ms: %lld\r\n",
-            x->id, (long long)(now - x->started_ns) / 1000000);
+    n += x->dialect->put_ids(x, (now - x->started_ns) / 1000000, head + n, HEAD_MAX - n);
     put_retry(x, status, head, &n);
     if (x->route && !x->route->open && status != 401)
-        n += tenant_put_headers(tenants_get(&x->api->tenants, x->tenant),
-                                x->dialect == DIALECT_ANTHROPIC ? x->dialect : DIALECT_OPENAI, now,
-                                head + n, HEAD_MAX - n);
+        n += tenant_put_headers(tenants_get(&x->api->tenants, x->tenant), x->dialect, now, head + n,
+                                HEAD_MAX - n);
     put(head, &n, "%s", more);
     if (x->conn->close_after)
         put(head, &n, "Connection: close\r\n");
@@ -147,87 +141,34 @@ void respond_buf(struct exchange *x, int status, const struct buf *b, int error)
         respond(x, status, RESPOND_JSON, b->data, b->len);
 }
 
-static const char *code_of(const struct err *err) {
+const char *respond_error_type(const struct err *err) {
+    return statuses[find(err->status)].type;
+}
+
+const char *respond_error_code(const struct err *err) {
     return *err->code ? err->code : statuses[find(err->status)].code;
 }
 
-/* {"error":{...}}, all four members always. */
-static void put_openai_error(struct json *j, const struct err *err) {
-    json_open(j, '{');
-    json_key(j, "error");
-    json_open(j, '{');
-    json_put_string(j, "message", err->message);
-    json_put_string(j, "type", statuses[find(err->status)].type);
-    json_put_string(j, "param", *err->param ? err->param : NULL);
-    json_put_string(j, "code", code_of(err));
-    json_close(j, '}');
-    json_close(j, '}');
-}
+static void note_code(struct exchange *x, const struct err *err) {
+    const char *code = respond_error_code(err);
 
-static const char *anthropic_type(int status) {
-    return status == 404   ? "not_found_error"
-           : status == 413 ? "request_too_large"
-           : status == 500 ? "api_error"
-                           : statuses[find(status)].type;
-}
-
-/* From this the SDK knows that it must not rely on the server's memory. */
-static void put_thread_details(struct json *j, const struct err *err) {
-    json_key(j, "details");
-    json_open(j, '{');
-    json_put_string(j, "error_code", err->code);
-    json_key(j, "unsupported");
-    json_open(j, '[');
-    json_cstring(j, "thread");
-    json_close(j, ']');
-    json_close(j, '}');
-}
-
-/* Claude Code shortens the conversation when it reads "prompt is too long". */
-static void put_anthropic_error(struct json *j, const struct err *err, const struct exchange *x) {
-    bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
-    char text[sizeof(err->message) + 32];
-
-    snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
-    json_open(j, '{');
-    json_put_string(j, "type", "error");
-    json_key(j, "error");
-    json_open(j, '{');
-    json_put_string(j, "type", anthropic_type(err->status));
-    json_put_string(j, "message", text);
-    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
-        put_thread_details(j, err);
-    json_close(j, '}');
-    json_put_string(j, "request_id", x->id);
-    json_close(j, '}');
-}
-
-static void put_ollama_error(struct json *j, const struct err *err) {
-    json_open(j, '{');
-    json_put_string(j, "error", err->message);
-    json_close(j, '}');
+    snprintf(x->code, sizeof(x->code), "%s", code ? code : "");
 }
 
 /* Appends the error object as @x's client knows it. */
 static int put_error(struct exchange *x, struct buf *out, const struct err *err) {
     struct json j;
 
-    snprintf(x->code, sizeof(x->code), "%s", code_of(err) ? code_of(err) : "");
+    note_code(x, err);
     json_begin(&j, out);
-    if (x->dialect == DIALECT_ANTHROPIC)
-        put_anthropic_error(&j, err, x);
-    else if (x->dialect == DIALECT_OLLAMA)
-        put_ollama_error(&j, err);
-    else
-        put_openai_error(&j, err);
+    x->dialect->put_error(&j, x, err);
     return j.error;
 }
 
-/* Anthropic's clients know no 503. */
 static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 
-    return x->dialect == DIALECT_ANTHROPIC && status == 503 ? 529 : status;
+    return x->dialect->status_of ? x->dialect->status_of(status) : status;
 }
 
 void respond_error(struct exchange *x, const struct err *err) {
@@ -260,9 +201,7 @@ void respond_errno(struct exchange *x, int error) {
 
 void respond_stream(struct exchange *x) {
     x->stream = true;
-    send_head(x, 200,
-              x->dialect == DIALECT_OLLAMA ? RESPOND_LINES : "text/event-stream; charset=utf-8", -1,
-              "");
+    send_head(x, 200, x->dialect->stream_type, -1, "");
 }
 
 /* One piece of the body; the chunk's size and data go into the same write. */
@@ -287,9 +226,9 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
 }
 
 void respond_event(struct exchange *x, const char *json, size_t len) {
-    bool line = x->dialect == DIALECT_OLLAMA;
+    const struct dialect *d = x->dialect;
 
-    if (send_piece(x, line ? "" : "data: ", json, len, line ? "\n" : "\n\n") < 0 && x->conn)
+    if (send_piece(x, d->event_begin, json, len, d->event_end) < 0 && x->conn)
         conn_break(x->conn);
 }
 
@@ -304,10 +243,9 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
 void respond_keepalive(struct exchange *x) {
     if (x->ops && x->ops->alive && x->ops->alive(x))
         return;
-    if (x->dialect == DIALECT_ANTHROPIC)
-        respond_named_event(x, "ping", "{\"type\":\"ping\"}", strlen("{\"type\":\"ping\"}"));
-    else
-        send_piece(x, ": keep-alive\n\n", "", 0, "");
+    if (!x->dialect->keepalive)
+        return;
+    send_piece(x, x->dialect->keepalive, "", 0, "");
     if (x->conn)
         conn_flush(x->conn);
 }
@@ -321,22 +259,22 @@ static void end_stream(struct exchange *x) {
 void respond_stream_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
 
-    if (put_error(x, &b, err) == 0 && x->dialect == DIALECT_ANTHROPIC)
-        respond_named_event(x, "error", b.data, b.len);
+    if (put_error(x, &b, err) == 0 && x->dialect->error_event)
+        respond_named_event(x, x->dialect->error_event, b.data, b.len);
     else if (b.len)
         respond_event(x, b.data, b.len);
     respond_stream_failed(x, err);
 }
 
 void respond_stream_failed(struct exchange *x, const struct err *err) {
-    snprintf(x->code, sizeof(x->code), "%s", code_of(err) ? code_of(err) : "");
+    note_code(x, err);
     if (x->status == 200)
         x->status = status_of(x, err); /* for the log: the head said 200 */
     end_stream(x);
 }
 
 void respond_stream_end(struct exchange *x) {
-    if (x->dialect == DIALECT_OPENAI)
-        send_piece(x, "data: [DONE]\n\n", "", 0, "");
+    if (x->dialect->stream_end)
+        send_piece(x, x->dialect->stream_end, "", 0, "");
     end_stream(x);
 }

@@ -17,16 +17,21 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 void respond_buf(struct exchange *x, int status, const struct buf *b, int error);
 /* The error object, with Retry-After for 429 and 503. Ends the call. */
 void respond_error(struct exchange *x, const struct err *err);
+/* Names of the kind and of the error itself as OpenAI has them, after its status where it has no
+ * code of its own; the code may be NULL. For the dialects' put_error(). */
+const char *respond_error_type(const struct err *err);
+const char *respond_error_code(const struct err *err);
 /* For an -errno without text: 500 or 503. */
 void respond_errno(struct exchange *x, int error);
 
-/* A stream of events: begin, then events and comments, then end (which ends the call). Ollama's clients
- * get lines instead. */
+/* A stream of events: begin, then events, then end (which ends the exchange). How they are framed
+ * is the dialect's affair. */
 void respond_stream(struct exchange *x);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* With an "event:" line. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
-void respond_keepalive(struct exchange *x); /* a comment, or a ping */
+/* After silence: what the route says (exchange_ops.alive), else what the dialect has for it. */
+void respond_keepalive(struct exchange *x);
 void respond_stream_error(struct exchange *x,
                           const struct err *err); /* the error event; ends the call */
 /* The same when the client has been told. */

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "api/http/exchange.h"
+#include "api/dialect.h"
 #include "api/http/conn.h"
+#include "api/http/exchange.h"
 #include "api/private.h"
 
 /*
@@ -13,46 +14,6 @@
  * body one that we would read, is there a model to answer. Matching is exact on the decoded path; `.` and
  * `..` mean nothing, so there is no second spelling of a route with other rules.
  */
-
-static const struct route routes[] = {
-    {"/health", HTTP_GET, true, false, health_serve},
-    {"/ping", HTTP_GET, true, false, health_serve},
-    {"/", HTTP_GET, true, false, root_serve},
-    {"/version", HTTP_GET, true, false, version_serve},
-    {"/metrics", HTTP_GET, true, false, metrics_serve},
-    {"/v1/models", HTTP_GET, false, false, models_list_serve},
-    {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
-    {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
-    {"/v1/completions", HTTP_POST, false, true, completions_serve},
-    {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
-    {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
-    {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
-    {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
-    {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
-    {"/v1/responses", HTTP_POST, false, true, responses_serve},
-    {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
-    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
-    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
-    {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
-    {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
-    {"/completion", HTTP_POST, false, true, llamacpp_completion_serve},
-    {"/infill", HTTP_POST, false, true, llamacpp_infill_serve},
-    {"/props", HTTP_GET, false, false, llamacpp_props_serve},
-    {"/apply-template", HTTP_POST, false, false, template_serve},
-    {"/v1/health", HTTP_GET, true, false, health_serve},
-    {"/load", HTTP_GET, true, false, load_serve},
-    {"/v1/loads", HTTP_GET, true, false, loads_serve},
-    {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
-    {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
-    {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
-    {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
-    {"/api/ps", HTTP_GET, false, false, ollama_ps_serve},
-    {"/api/show", HTTP_POST, false, false, ollama_show_serve},
-    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
-    {"/api/version", HTTP_GET, true, false, ollama_version_serve},
-    {"/tokenize", HTTP_POST, false, false, tokenize_serve},
-    {"/detokenize", HTTP_POST, false, false, detokenize_serve},
-};
 
 /* Whether @path is @r's; [*arg, *arg + *len) is what stands for the star, *arg NULL: there is none. */
 static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
@@ -93,26 +54,47 @@ static bool decode(char *s) {
     return true;
 }
 
-/* 405 keeps the allowed methods in @x->arg, for the Allow header. */
-static int find(struct exchange *x, const char *path, uint8_t method, struct err *err) {
+/* Adds the method of @r to the list of those that its path is for. */
+static void add_allowed(const struct route *r, char *allow, size_t size) {
+    size_t n = strlen(allow);
+
+    snprintf(allow + n, size - n, "%s%s", n ? ", " : "",
+             r->method == HTTP_GET      ? "GET, HEAD"
+             : r->method == HTTP_DELETE ? "DELETE"
+                                        : "POST");
+}
+
+/* Looks for @path in @table, which ends with a route without path: 1 with @x->route and @x->arg
+ * set, 0, or -ENOMEM. Methods of routes with another one are added to @allow. */
+static int find_in(struct exchange *x, const struct route *table, const char *path, uint8_t method,
+                   char *allow, size_t size) {
     const char *arg;
-    char allow[40] = "";
     size_t len = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
-        if (!matches(&routes[i], path, &arg, &len))
+    for (const struct route *r = table; r->path; r++) {
+        if (!matches(r, path, &arg, &len))
             continue;
-        bool get = routes[i].method == HTTP_GET;
-        if (routes[i].method == method || (get && method == HTTP_HEAD)) {
-            x->route = &routes[i];
-            return arg && !(x->arg = strndup(arg, len)) ? -ENOMEM : 0;
+        if (r->method == method || (r->method == HTTP_GET && method == HTTP_HEAD)) {
+            x->route = r;
+            return arg && !(x->arg = strndup(arg, len)) ? -ENOMEM : 1;
         }
-        size_t n = strlen(allow);
-        snprintf(allow + n, sizeof(allow) - n, "%s%s", n ? ", " : "",
-                 get                               ? "GET, HEAD"
-                 : routes[i].method == HTTP_DELETE ? "DELETE"
-                                                   : "POST");
+        add_allowed(r, allow, size);
     }
+    return 0;
+}
+
+/* The route of @path: of those of @x's dialect, those of the service, and those of the other
+ * dialects. 405 keeps the allowed methods in @x->arg, for the Allow header. */
+static int find(struct exchange *x, const char *path, uint8_t method, struct err *err) {
+    char allow[40] = "";
+    int r = find_in(x, x->dialect->routes, path, method, allow, sizeof(allow));
+
+    if (r == 0 && !*allow)
+        r = find_in(x, x->api->service_routes, path, method, allow, sizeof(allow));
+    for (const struct dialect *const *d = x->api->dialects; *d && r == 0 && !*allow; d++)
+        r = find_in(x, (*d)->routes, path, method, allow, sizeof(allow));
+    if (r != 0)
+        return MIN(r, 0);
     if (!*allow)
         return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
     if (!(x->arg = strdup(allow)))
@@ -141,7 +123,7 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
     bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
                 (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
     /* curl -d says so where nobody tells it otherwise; a browser would name its origin. */
-    bool curl = x->dialect == DIALECT_OLLAMA && n == 33 && !http_header(h, "origin", NULL) &&
+    bool curl = x->dialect->takes_forms && n == 33 && !http_header(h, "origin", NULL) &&
                 strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
     if (type && !json && !curl)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
@@ -163,19 +145,26 @@ static int check_service(struct exchange *x, struct err *err) {
                         "The service is stopping, try again elsewhere.");
 }
 
-/* Anthropic's own paths, and what both services have when the client says that it is theirs. */
-static enum dialect dialect_of(const char *path, const struct http *h) {
+static bool has_prefix(const struct dialect *d, const char *path) {
+    for (const char *const *p = d->prefixes; *p; p++)
+        if (strncmp(path, *p, strlen(*p)) == 0)
+            return true;
+    return false;
+}
+
+/* The dialect whose path it is; on paths that several have, the one that the client's headers name;
+ * else the first. */
+static const struct dialect *dialect_of(const struct api *a, const char *path,
+                                        const struct http *h) {
     bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
 
-    if (strncmp(path, "/v1/messages", 12) == 0)
-        return DIALECT_ANTHROPIC;
-    if (strncmp(path, "/v1/responses", 13) == 0)
-        return DIALECT_RESPONSES;
-    if (strncmp(path, "/api/", 5) == 0)
-        return DIALECT_OLLAMA;
-    if (strcmp(path, "/completion") == 0 || strcmp(path, "/infill") == 0)
-        return DIALECT_LLAMACPP;
-    return shared && http_header(h, "anthropic-version", NULL) ? DIALECT_ANTHROPIC : DIALECT_OPENAI;
+    for (const struct dialect *const *d = a->dialects; *d; d++)
+        if (has_prefix(*d, path))
+            return *d;
+    for (const struct dialect *const *d = a->dialects; *d; d++)
+        if (shared && (*d)->header && http_header(h, (*d)->header, NULL))
+            return *d;
+    return a->dialects[0];
 }
 
 int routes_check(struct exchange *x, struct http *h, struct err *err) {
@@ -184,7 +173,7 @@ int routes_check(struct exchange *x, struct http *h, struct err *err) {
 
     if (!path)
         return -ENOMEM;
-    x->dialect = dialect_of(path, h);
+    x->dialect = dialect_of(x->api, path, h);
     if (r < 0)
         return r;
     if (h->parser.http_major != 1)

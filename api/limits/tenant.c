@@ -1,5 +1,7 @@
 #include "api/limits/tenant.h"
 
+#include "api/dialect.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -302,50 +304,21 @@ void charge_deinit(struct charge *c, int64_t now) {
 
 /* ---- headers ---- */
 
-/* As OpenAI writes times: 120ms, 7.66s, 6m0s. */
-static void put_duration(char *out, size_t size, double ms) {
-    uint64_t n = (uint64_t)(ms + 0.5);
-
-    if (n < 1000)
-        snprintf(out, size, "%llums", (unsigned long long)n);
-    else if (n < 59950)
-        snprintf(out, size, "%.3gs", (double)n / 1000);
-    else
-        snprintf(out, size, "%llum%llus", (unsigned long long)(n + 50) / 60000,
-                 (unsigned long long)(n + 50) / 1000 % 60);
-}
-
-static size_t put(enum dialect form, const char *what, const struct bucket *b, double limit,
-                  char *out, size_t size) {
-    const char *prefix = form == DIALECT_OPENAI ? "x-ratelimit" : "anthropic-ratelimit";
-    double ms = wait_ms(b, limit, limit);
-    char reset[40];
-    int n;
-
-    if (limit <= 0)
-        return 0;
-    if (form == DIALECT_OPENAI) {
-        put_duration(reset, sizeof(reset), ms);
-        n = snprintf(out, size, "%s-limit-%s: %.0f\r\n%s-remaining-%s: %.0f\r\n%s-reset-%s: %s\r\n",
-                     prefix, what, limit, prefix, what, MAX(b->level - 0.5, 0), prefix, what,
-                     reset);
-    } else {
-        time_t at = time(NULL) + (time_t)(ms / 1000 + 1);
-        struct tm tm;
-
-        strftime(reset, sizeof(reset), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
-        n = snprintf(out, size, "%s-%s-limit: %.0f\r\n%s-%s-remaining: %.0f\r\n%s-%s-reset: %s\r\n",
-                     prefix, what, limit, prefix, what, MAX(b->level - 0.5, 0), prefix, what,
-                     reset);
-    }
-    return n > 0 && (size_t)n < size ? (size_t)n : 0;
-}
-
-size_t tenant_put_headers(struct tenant *t, enum dialect form, int64_t now, char *out,
+size_t tenant_put_headers(struct tenant *t, const struct dialect *dialect, int64_t now, char *out,
                           size_t size) {
-    refill_both(t, now);
-    size_t n = put(form, "requests", &t->requests, t->conf.requests_per_minute, out, size);
+    double requests = t->conf.requests_per_minute, tokens = (double)t->conf.tokens_per_minute;
+    size_t n = 0;
 
-    return n +
-           put(form, "tokens", &t->tokens, (double)t->conf.tokens_per_minute, out + n, size - n);
+    refill_both(t, now);
+    if (requests > 0) {
+        struct limit_left l = {"requests", requests, MAX(t->requests.level - 0.5, 0),
+                               wait_ms(&t->requests, requests, requests)};
+        n = dialect->put_limit(&l, out, size);
+    }
+    if (tokens > 0) {
+        struct limit_left l = {"tokens", tokens, MAX(t->tokens.level - 0.5, 0),
+                               wait_ms(&t->tokens, tokens, tokens)};
+        n += dialect->put_limit(&l, out + n, size - n);
+    }
+    return n;
 }

@@ -83,5 +83,5 @@ void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint3
 void charge_deinit(struct charge *c, int64_t now); /* gives back all that is still held */
 
 /* The headers of an answer: what is left of the buckets. Bytes written, none without limits. */
-size_t tenant_put_headers(struct tenant *t, enum dialect dialect, int64_t now, char *out,
+size_t tenant_put_headers(struct tenant *t, const struct dialect *dialect, int64_t now, char *out,
                           size_t size);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/answer.h"
 #include "api/http/conn.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
@@ -227,3 +228,26 @@ void llamacpp_props_serve(struct exchange *x, struct http *h) {
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
+
+static const struct route routes[] = {
+    {"/completion", HTTP_POST, false, true, llamacpp_completion_serve},
+    {"/infill", HTTP_POST, false, true, llamacpp_infill_serve},
+    {"/props", HTTP_GET, false, false, llamacpp_props_serve},
+    {"/apply-template", HTTP_POST, false, false, template_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/completion", "/infill", NULL};
+
+const struct dialect llamacpp_dialect = {
+    .name = "llamacpp",
+    .prefixes = prefixes,
+    .routes = routes,
+    .put_ids = openai_put_ids,
+    .put_limit = openai_put_limit,
+    .put_error = openai_put_error,
+    .stream_type = SSE_TYPE,
+    .event_begin = SSE_BEGIN,
+    .event_end = SSE_END,
+    .keepalive = SSE_COMMENT,
+};

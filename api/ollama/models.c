@@ -5,6 +5,7 @@
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/ollama/ollama.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
@@ -207,3 +208,36 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     else
         respond_errno(x, r);
 }
+
+static const struct route routes[] = {
+    {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
+    {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
+    {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
+    {"/api/ps", HTTP_GET, false, false, ollama_ps_serve},
+    {"/api/show", HTTP_POST, false, false, ollama_show_serve},
+    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
+    {"/api/version", HTTP_GET, true, false, ollama_version_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/api/", NULL};
+
+static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    (void)x;
+    json_open(j, '{');
+    json_put_string(j, "error", err->message);
+    json_close(j, '}');
+}
+
+const struct dialect ollama_dialect = {
+    .name = "ollama",
+    .prefixes = prefixes,
+    .routes = routes,
+    .takes_forms = true,
+    .put_ids = openai_put_ids,
+    .put_limit = openai_put_limit,
+    .put_error = put_error,
+    .stream_type = RESPOND_LINES,
+    .event_begin = "",
+    .event_end = "\n",
+};

@@ -223,16 +223,11 @@ static void send_end(struct answer *a) {
     emit(a, &l);
 }
 
-static void say_nothing(struct answer *a) {
-    (void)a;
-}
-
 static const struct answer_events events = {
     .begin = send_begin,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,
-    .alive = say_nothing,
 };
 
 static const struct answer_form chat_form = {

@@ -1,5 +1,4 @@
 #include <string.h>
-#include <time.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/openai/models.h"
@@ -39,73 +38,40 @@ bool models_is_answered(const struct api *a, const char *name) {
     return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
 }
 
-/* As Anthropic's clients know models. */
-static void put_anthropic(struct json *j, const struct api *a) {
-    const struct api_model *m = a->model;
-    char created[32] = "";
-    time_t t = m->created_unix;
-    struct tm tm;
+static void respond_json(struct exchange *x, void (*put)(struct json *j, const struct api *a)) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    struct json j;
 
-    strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
-    json_open(j, '{');
-    json_put_string(j, "type", "model");
-    json_put_string(j, "id", m->id);
-    json_put_string(j, "display_name", m->id);
-    json_put_string(j, "created_at", created);
-    json_put_string(j, "lifecycle", "active");
-    json_key(j, "max_input_tokens");
-    if (m->max_context)
-        json_uint(j, m->max_context);
-    else
-        json_null(j);
-    json_close(j, '}');
+    json_begin(&j, &b);
+    put(&j, x->api);
+    respond_buf(x, 200, &b, j.error);
 }
 
-static void put_list(struct json *j, const struct exchange *x) {
-    bool anthropic = x->dialect == DIALECT_ANTHROPIC;
-
+static void put_list(struct json *j, const struct api *a) {
     json_open(j, '{');
-    if (!anthropic)
-        json_put_string(j, "object", "list");
+    json_put_string(j, "object", "list");
     json_key(j, "data");
     json_open(j, '[');
-    (anthropic ? put_anthropic : put_model)(j, x->api);
+    put_model(j, a);
     json_close(j, ']');
-    if (anthropic) {
-        json_key(j, "has_more");
-        json_bool(j, false);
-        json_put_string(j, "first_id", x->api->model->id);
-        json_put_string(j, "last_id", x->api->model->id);
-    }
     json_close(j, '}');
 }
 
 void models_list_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    struct json j;
-
     (void)h;
-    json_begin(&j, &b);
-    put_list(&j, x);
-    respond_buf(x, 200, &b, j.error);
+    respond_json(x, put_list);
 }
 
 void models_one_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    struct json j;
     struct err err;
 
     (void)h;
-    bool anthropic = x->dialect == DIALECT_ANTHROPIC;
-    if (anthropic ? !models_is_answered(x->api, x->arg)
-                  : !models_is_served(x->api, x->arg, strlen(x->arg))) {
-        models_unknown(x->arg, strlen(x->arg), &err);
-        respond_error(x, &err);
+    if (models_is_served(x->api, x->arg, strlen(x->arg))) {
+        respond_json(x, put_model);
         return;
     }
-    json_begin(&j, &b);
-    (anthropic ? put_anthropic : put_model)(&j, x->api);
-    respond_buf(x, 200, &b, j.error);
+    models_unknown(x->arg, strlen(x->arg), &err);
+    respond_error(x, &err);
 }
 
 int models_unknown(const char *name, size_t len, struct err *err) {

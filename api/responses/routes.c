@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
@@ -253,3 +254,28 @@ void responses_items_serve(struct exchange *x, struct http *h) {
     else
         respond(x, 200, RESPOND_JSON, text, len);
 }
+
+static const struct route routes[] = {
+    {"/v1/responses", HTTP_POST, false, true, responses_serve},
+    {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
+    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
+    {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
+    {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/v1/responses", NULL};
+
+const struct dialect responses_dialect = {
+    .name = "responses",
+    .prefixes = prefixes,
+    .routes = routes,
+    .put_ids = openai_put_ids,
+    .put_limit = openai_put_limit,
+    .put_error = openai_put_error,
+    .stream_type = SSE_TYPE,
+    .event_begin = SSE_BEGIN,
+    .event_end = SSE_END,
+    .keepalive = SSE_COMMENT,
+};

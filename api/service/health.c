@@ -95,3 +95,16 @@ void sleeping_serve(struct exchange *x, struct http *h) {
     (void)h;
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
+
+const struct route service_routes[] = {
+    {"/health", HTTP_GET, true, false, health_serve},
+    {"/ping", HTTP_GET, true, false, health_serve},
+    {"/v1/health", HTTP_GET, true, false, health_serve},
+    {"/", HTTP_GET, true, false, root_serve},
+    {"/version", HTTP_GET, true, false, version_serve},
+    {"/metrics", HTTP_GET, true, false, metrics_serve},
+    {"/load", HTTP_GET, true, false, load_serve},
+    {"/v1/loads", HTTP_GET, true, false, loads_serve},
+    {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
+    {0},
+};

@@ -1,0 +1,103 @@
+#include "api/dialect.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/anthropic/input.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+
+/* Anthropic's Messages API: paths, heads, errors and the frame of streams. */
+
+static size_t put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size) {
+    int n = snprintf(out, size, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", x->id, x->id);
+
+    (void)processing_ms;
+    assert(n > 0 && (size_t)n < size);
+    return (size_t)n;
+}
+
+static size_t put_limit(const struct limit_left *l, char *out, size_t size) {
+    time_t at = time(NULL) + (time_t)(l->reset_ms / 1000 + 1);
+    char reset[40];
+    struct tm tm;
+
+    strftime(reset, sizeof(reset), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &tm));
+    int n = snprintf(out, size,
+                     "anthropic-ratelimit-%s-limit: %.0f\r\n"
+                     "anthropic-ratelimit-%s-remaining: %.0f\r\n"
+                     "anthropic-ratelimit-%s-reset: %s\r\n",
+                     l->what, l->limit, l->what, l->left, l->what, reset);
+    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+}
+
+/* Its clients know no 503. */
+static int status_of(int status) {
+    return status == 503 ? 529 : status;
+}
+
+static const char *type_of(const struct err *err) {
+    return err->status == 404   ? "not_found_error"
+           : err->status == 413 ? "request_too_large"
+           : err->status == 500 ? "api_error"
+                                : respond_error_type(err);
+}
+
+/* From this the SDK knows that it must not rely on the server's memory. */
+static void put_thread_details(struct json *j, const struct err *err) {
+    json_key(j, "details");
+    json_open(j, '{');
+    json_put_string(j, "error_code", err->code);
+    json_key(j, "unsupported");
+    json_open(j, '[');
+    json_cstring(j, "thread");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+/* Claude Code shortens the conversation when it reads "prompt is too long". */
+static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    bool too_long = strcmp(err->code, "context_length_exceeded") == 0;
+    char text[sizeof(err->message) + 32];
+
+    snprintf(text, sizeof(text), "%s%s", too_long ? "prompt is too long: " : "", err->message);
+    json_open(j, '{');
+    json_put_string(j, "type", "error");
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "type", type_of(err));
+    json_put_string(j, "message", text);
+    if (strcmp(err->code, ANTHROPIC_NO_THREADS) == 0)
+        put_thread_details(j, err);
+    json_close(j, '}');
+    json_put_string(j, "request_id", x->id);
+    json_close(j, '}');
+}
+
+static const struct route routes[] = {
+    {"/v1/messages", HTTP_POST, false, true, anthropic_serve},
+    {"/v1/messages/count_tokens", HTTP_POST, false, false, anthropic_count_serve},
+    {"/v1/models", HTTP_GET, false, false, anthropic_models_list_serve},
+    {"/v1/models/*", HTTP_GET, false, false, anthropic_models_one_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/v1/messages", NULL};
+
+const struct dialect anthropic_dialect = {
+    .name = "anthropic",
+    .prefixes = prefixes,
+    .header = "anthropic-version",
+    .routes = routes,
+    .put_ids = put_ids,
+    .put_limit = put_limit,
+    .status_of = status_of,
+    .put_error = put_error,
+    .stream_type = SSE_TYPE,
+    .event_begin = SSE_BEGIN,
+    .event_end = SSE_END,
+    .error_event = "error",
+    .keepalive = "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+};

@@ -1,0 +1,62 @@
+#pragma once
+
+/*
+ * dialect - an API that clients speak, as a table: which paths are its own, how its errors, the
+ * heads of its answers and its streams look. What handles connections and what generates knows
+ * dialects by this table alone and never asks which one it has before it.
+ *
+ * Each dialect has a folder, in which its one `struct dialect` stands; api/dialects.h lists them.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct exchange;
+struct json;
+struct route;
+
+/* What is left of a limit per minute, for the headers of an answer. */
+struct limit_left {
+    const char *what; /* "requests", "tokens" */
+    double limit, left;
+    double reset_ms; /* until all of it is there again */
+};
+
+struct dialect {
+    const char *name;
+
+    /* ---- which exchanges are in it ---- */
+
+    const char *const *prefixes; /* of its paths; ends with NULL */
+    const char *header; /* a client that sends it speaks this dialect on shared paths; or NULL */
+    const struct route *routes; /* ends with one without path */
+    bool takes_forms; /* a JSON body may be declared as a form, as curl -d does by itself */
+
+    /* ---- the head of an answer ---- */
+
+    /* Both write whole header lines into [@out, @out + @size) and return their length, which is
+     * below @size. @processing_ms: since the request was received. */
+    size_t (*put_ids)(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
+    size_t (*put_limit)(const struct limit_left *l, char *out, size_t size);
+
+    /* ---- errors ---- */
+
+    int (*status_of)(int status); /* the HTTP status for an error's; NULL: the same */
+    /* The error object, which is the whole body. */
+    void (*put_error)(struct json *j, const struct exchange *x, const struct err *err);
+
+    /* ---- streams ---- */
+
+    const char *stream_type;             /* Content-Type */
+    const char *event_begin, *event_end; /* around the JSON of an event without name */
+    const char *error_event;             /* name of the event that is an error; NULL: none */
+    const char *keepalive;               /* sent after silence; NULL: nothing can be said */
+    const char *stream_end;              /* the last bytes of a stream that did not fail */
+};
+
+#define SSE_TYPE "text/event-stream; charset=utf-8"
+#define SSE_BEGIN "data: "
+#define SSE_END "\n\n"
+#define SSE_COMMENT ": keep-alive\n\n"

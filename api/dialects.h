@@ -1,0 +1,16 @@
+#pragma once
+
+/* dialects - the list of dialects. The first is spoken on every path that belongs to no other. */
+
+#include "api/dialect.h"
+
+#define DIALECTS(ROW)                                                                              \
+    ROW(openai)                                                                                    \
+    ROW(responses)                                                                                 \
+    ROW(anthropic)                                                                                 \
+    ROW(ollama)                                                                                    \
+    ROW(llamacpp)
+
+#define DECLARE_DIALECT(name) extern const struct dialect name##_dialect;
+DIALECTS(DECLARE_DIALECT)
+#undef DECLARE_DIALECT

@@ -1,0 +1,84 @@
+#include "api/openai/openai.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+
+/* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
+
+void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    (void)x;
+    json_open(j, '{');
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "message", err->message);
+    json_put_string(j, "type", respond_error_type(err));
+    json_put_string(j, "param", *err->param ? err->param : NULL);
+    json_put_string(j, "code", respond_error_code(err));
+    json_close(j, '}');
+    json_close(j, '}');
+}
+
+size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size) {
+    int n = snprintf(out, size,
+                     "X-Request-Id: %s\r\nOpenAI-Version: 2020-10-01\r\n"
+                     "OpenAI-Processing-Ms: %lld\r\n",
+                     x->id, (long long)processing_ms);
+
+    assert(n > 0 && (size_t)n < size);
+    return (size_t)n;
+}
+
+static void put_duration(char *out, size_t size, double ms) {
+    uint64_t n = (uint64_t)(ms + 0.5);
+
+    if (n < 1000)
+        snprintf(out, size, "%llums", (unsigned long long)n);
+    else if (n < 59950)
+        snprintf(out, size, "%.3gs", (double)n / 1000);
+    else
+        snprintf(out, size, "%llum%llus", (unsigned long long)(n + 50) / 60000,
+                 (unsigned long long)(n + 50) / 1000 % 60);
+}
+
+size_t openai_put_limit(const struct limit_left *l, char *out, size_t size) {
+    char reset[40];
+
+    put_duration(reset, sizeof(reset), l->reset_ms);
+    int n = snprintf(out, size,
+                     "x-ratelimit-limit-%s: %.0f\r\nx-ratelimit-remaining-%s: %.0f\r\n"
+                     "x-ratelimit-reset-%s: %s\r\n",
+                     l->what, l->limit, l->what, l->left, l->what, reset);
+    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+}
+
+static const struct route routes[] = {
+    {"/v1/models", HTTP_GET, false, false, models_list_serve},
+    {"/v1/models/*", HTTP_GET, false, false, models_one_serve},
+    {"/v1/chat/completions", HTTP_POST, false, true, chat_serve},
+    {"/v1/completions", HTTP_POST, false, true, completions_serve},
+    {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
+    {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
+    {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
+    {"/tokenize", HTTP_POST, false, false, tokenize_serve},
+    {"/detokenize", HTTP_POST, false, false, detokenize_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/v1/chat/", "/v1/completions", "/v1/embeddings", NULL};
+
+const struct dialect openai_dialect = {
+    .name = "openai",
+    .prefixes = prefixes,
+    .routes = routes,
+    .put_ids = openai_put_ids,
+    .put_limit = openai_put_limit,
+    .put_error = openai_put_error,
+    .stream_type = SSE_TYPE,
+    .event_begin = SSE_BEGIN,
+    .event_end = SSE_END,
+    .keepalive = SSE_COMMENT,
+    .stream_end = "data: [DONE]\n\n",
+};

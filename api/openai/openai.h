@@ -1,0 +1,12 @@
+#pragma once
+
+/* openai - the parts of OpenAI's dialect that others share with it. */
+
+#include "api/dialect.h"
+
+/* {"error": {...}} with all four members. */
+void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
+/* X-Request-Id and what OpenAI's clients log besides. */
+size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
+/* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */
+size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
