@@ -1,61 +1,62 @@
 #pragma once
 
 /*
- * config - every option of weftd: one row each in config.c's table gives its key in the file, its
- * flag (`--key VALUE`), type, default, range and sentence. A flag wins over the file, the file over
- * the default. conf/weft.conf is this table printed by config_print(); a test holds them together.
+ * config - the options of weftd. One row each in config_table.c gives an option its key in the file, its
+ * flag (`--key VALUE`), type, default, range, sentence, and the field that it sets. Fields lie in the
+ * options of the module that uses them, which struct config embeds: nothing is copied in between. A flag
+ * wins over the file, the file over the default.
+ *
+ * The worker process gets the options of section [engine] as config_pack() writes them and reads them
+ * into a struct config of its own, by the same table.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include "api/api.h"
+#include "base/buf.h"
 #include "base/err.h"
+#include "engine/engine.h"
+#include "scheduler/scheduler.h"
 
 #define CONFIG_LIST_MAX 16
 #define EXIT_CONFIG 78 /* EX_CONFIG: systemd does not restart on it */
 #define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
 
+/* Strings are never NULL; lists end with NULL. Of the embedded structs the fields that have no row are zero: who
+ * opens the module sets them. */
 struct config {
-    /* model */
-    char *model, *model_name, *chat_template, *draft_model;
-    /* listen */
+    char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
-    char *admin_socket, *api_keys, *tenants;
+    char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     bool anonymous;
-    /* limits */
-    uint64_t max_connections, max_running, max_queued, max_n, max_body, max_header,
-        max_header_count;
-    uint64_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
-    uint64_t stream_buffer, request_timeout_ms, drain_timeout_ms, default_max_tokens;
-    uint64_t stored_responses, stored_memory, stored_ttl_s;
-    /* engine */
-    char *kv_disk;
-    char *backend, *isa, *kv_type, *speculation, *draft_sources[CONFIG_LIST_MAX + 1], *retention,
-        *warm_turn, *determinism;
-    uint64_t threads, kv_pages, kv_memory, draft_kv_memory, host_kv_memory, kv_disk_size,
-        kv_disk_daily, page_tokens, max_context, max_rows, max_seqs, depth, max_draft;
-    uint64_t itl_target_ms, max_step_ms, hang_timeout_ms, load_timeout_ms;
-    bool digests;
-    /* log */
-    char *log_level, *fault_dir;
+    uint32_t drain_timeout_ms, hang_timeout_ms, load_timeout_ms;
+    char *kv_disk;           /* path; "": none */
+    uint64_t draft_kv_bytes; /* 0: decided by the worker */
+    char *draft_sources[CONFIG_LIST_MAX + 1];
+    uint32_t log_level; /* its place among the row's choices */
+    char *fault_dir;
+    struct api_opts api;
+    struct engine_opts engine; /* of the model; kv_bytes 0: not given */
+    struct sched_opts sched;
 };
 
 enum option_type {
-    OPTION_STRING,
-    OPTION_LIST,
-    OPTION_UINT,
-    OPTION_SIZE,
-    OPTION_BOOL,
-    OPTION_CHOICE
+    OPTION_STRING, /* char *, owned; with choices one of them */
+    OPTION_LIST,   /* char *[CONFIG_LIST_MAX + 1], owned; separated by commas in the file */
+    OPTION_UINT,   /* uint32_t or uint64_t */
+    OPTION_SIZE,   /* likewise, in bytes; takes K, M and G */
+    OPTION_BOOL,   /* bool */
+    OPTION_CHOICE, /* bool, enum or uint32_t: the place among choices, from 0 */
 };
 
 struct option {
     const char *section, *key;
     enum option_type type;
-    size_t offset;
+    size_t offset, size; /* of the field in struct config */
     const char *initial; /* as written in the file */
-    uint64_t min, max;   /* UINT, SIZE */
-    const char *choices; /* CHOICE: "a|b|c" */
+    uint64_t min, max;   /* UINT, SIZE: of what is accepted */
+    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; else NULL */
     bool reloads;        /* SIGHUP applies it */
     const char *help;    /* one sentence */
 };
@@ -63,24 +64,35 @@ struct option {
 extern const struct option config_table[];
 extern const uint32_t config_table_n;
 
-int config_init(struct config *c); /* every option at its default */
+int config_init(struct config *c); /* every option at its default; 0 or -ENOMEM */
 void config_deinit(struct config *c);
 
-/* Reads an INI file. A refusal is one line: "FILE:LINE: key: what is allowed". */
+/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is allowed". */
 int config_read_file(struct config *c, const char *path, struct err *err);
-/* Reads `--key VALUE` and `--key=VALUE`, `--config FILE` first. argv[0] is skipped. A first argument that is
- * none of the options is reported. */
+/* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0 or -errno with
+ * @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
-/* The number of a draft source in msg_draft_source[], -1: there is none of that name. */
-int config_draft_source(const char *name);
-/* Rules between options, once all were read. */
+/* Rules between options, once all were read. 0 or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
-/* The key that a name which is none probably stands for: a misspelt one, or what other servers call it; NULL: unknown. */
+/* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
+int config_copy(struct config *to, const struct config *from, const struct option *o);
+/* The options of @section, appended to @out: KEY NUL VALUE NUL, one after the other. 0 or -errno. */
+int config_pack(const struct config *c, const char *section, struct buf *out);
+/* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
+int config_unpack(struct config *c, const char *data, size_t len);
+
+/* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has accepted: bit i
+ * stands for msg_draft_source[i]. */
+uint32_t config_no_sources(const struct config *c);
+
+/* The key that an unknown @name probably stands for: a slip, or the name that other servers use; NULL: no idea. */
 const char *config_meant(const char *name);
 
 void config_print(FILE *out); /* the default configuration file */
 void config_help(FILE *out);  /* the flags */
 
-/* The current value of @o as it would be written in a file, into @out. */
-void config_value(const struct config *c, const struct option *o, char *out, size_t size);
+/* Room for a value as it is written in a file; longer ones are cut. */
+#define CONFIG_VALUE_MAX 4096
+/* The value of @o in @c as it would be written in a file, into @out. Returns its length before it was cut. */
+size_t config_value(const struct config *c, const struct option *o, char *out, size_t size);

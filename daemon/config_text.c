@@ -1,35 +1,67 @@
 #include "daemon/config.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Longest line of config_help(). */
 #define HELP_COLUMNS 78
 
-void config_value(const struct config *c, const struct option *o, char *out, size_t size) {
+/* What the field of @o holds, which has the type of a number, a bool or an enum. */
+static uint64_t load(const struct option *o, const char *at) {
+    uint64_t v = 0;
+    uint32_t v32 = 0;
+
+    if (o->size == sizeof(v))
+        memcpy(&v, at, sizeof(v));
+    else if (o->size == sizeof(v32))
+        memcpy(&v32, at, sizeof(v32));
+    else
+        return *(const uint8_t *)at;
+    return v | v32;
+}
+
+/* Word @i of "a|b|c". */
+static const char *word_of(const char *choices, uint64_t i, int *len) {
+    for (; i; i--) {
+        choices += strcspn(choices, "|");
+        assert(*choices);
+        choices++;
+    }
+    *len = (int)strcspn(choices, "|");
+    return choices;
+}
+
+size_t config_value(const struct config *c, const struct option *o, char *out, size_t size) {
     const char *at = (const char *)c + o->offset;
     char *const *list = (char *const *)(const void *)at;
-    uint64_t v;
     size_t n = 0;
+    int len;
 
     switch (o->type) {
     case OPTION_STRING:
-    case OPTION_CHOICE:
-        snprintf(out, size, "%s", *list);
+        n = (size_t)snprintf(out, size, "%s", *list);
         break;
     case OPTION_LIST:
         out[0] = 0;
-        for (; *list && n < size; list++)
-            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", *list);
+        for (; *list; list++)
+            n += (size_t)snprintf(n < size ? out + n : NULL, n < size ? size - n : 0, "%s%s",
+                                  n ? "," : "", *list);
         break;
     case OPTION_UINT:
     case OPTION_SIZE:
-        memcpy(&v, at, sizeof(v));
-        snprintf(out, size, "%llu", (unsigned long long)v);
+        n = (size_t)snprintf(out, size, "%llu", (unsigned long long)load(o, at));
         break;
     case OPTION_BOOL:
-        snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
+        n = (size_t)snprintf(out, size, "%s", *(const bool *)at ? "yes" : "no");
+        break;
+    case OPTION_CHOICE: {
+        const char *word = word_of(o->choices, load(o, at), &len);
+
+        n = (size_t)snprintf(out, size, "%.*s", len, word);
         break;
     }
+    }
+    return n;
 }
 
 void config_print(FILE *out) {

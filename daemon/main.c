@@ -7,6 +7,7 @@
  * can be reloaded and says what cannot.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -139,8 +140,7 @@ static void start_drain(struct front *f) {
     int64_t now = clock_now(clock_monotonic());
     f->leave_ends_ns = now + LEAVE_NS;
     f->drain_ends_ns = now + (int64_t)f->config.drain_timeout_ms * 1000000;
-    log_event(WLOG_INFO, "draining", "limit_ms=%llu",
-              (unsigned long long)f->config.drain_timeout_ms);
+    log_event(WLOG_INFO, "draining", "limit_ms=%u", f->config.drain_timeout_ms);
     service_stopping();
     service_status("draining");
     api_leave(f->api);
@@ -181,34 +181,29 @@ static void drain_from_admin(void *front) {
 /* ---- reloading ---- */
 
 static enum log_level level_of(const struct config *c) {
-    return !strcmp(c->log_level, "debug")   ? WLOG_DEBUG
-           : !strcmp(c->log_level, "warn")  ? WLOG_WARN
-           : !strcmp(c->log_level, "error") ? WLOG_ERROR
-                                            : WLOG_INFO;
+    static const enum log_level levels[] = {WLOG_ERROR, WLOG_WARN, WLOG_INFO, WLOG_DEBUG};
+
+    assert(c->log_level < ARRAY_SIZE(levels));
+    return levels[c->log_level];
 }
 
-/* Takes the reloadable options of @next over, and names every other one that differs. */
-static void apply_reload(struct front *f, struct config *next) {
-    for (uint32_t i = 0; i < config_table_n; i++) {
+/* Takes the reloadable options of @next over, and names every other one that differs. 0 or -errno. */
+static int apply_reload(struct front *f, const struct config *next) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
         const struct option *o = &config_table[i];
-        char was[1024], is[1024];
+        char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
 
         config_value(&f->config, o, was, sizeof(was));
         config_value(next, o, is, sizeof(is));
         if (strcmp(was, is) == 0)
             continue;
-        if (!o->reloads) {
-            log_event(WLOG_WARN, "reload_needs_restart", "key=%s", o->key);
-            continue;
-        }
-        log_event(WLOG_INFO, "reloaded", "key=%s", o->key);
-        /* Reloadable options are strings: swap, so that config_deinit() frees the old one. */
-        char **a = (char **)(void *)((char *)&f->config + o->offset);
-        char **b = (char **)(void *)((char *)next + o->offset);
-        char *t = *a;
-        *a = *b;
-        *b = t;
+        log_event(o->reloads ? WLOG_INFO : WLOG_WARN,
+                  o->reloads ? "reloaded" : "reload_needs_restart", "key=%s", o->key);
+        r = o->reloads ? config_copy(&f->config, next, o) : 0;
     }
+    return r;
 }
 
 /* Reads keys and tenants again. What is wrong changes nothing of its file. */
@@ -233,8 +228,9 @@ static int reload(struct front *f, struct err *err) {
         r = config_read_args(&next, f->argc, f->argv, err);
     if (r == 0)
         r = config_check(&next, err);
+    if (r == 0)
+        r = apply_reload(f, &next);
     if (r == 0) {
-        apply_reload(f, &next);
         log_set_level(level_of(&f->config));
         r = read_identities(f, err);
     }
@@ -268,7 +264,7 @@ static void warn_of_short_context(const struct front *f) {
     uint32_t context = 0;
     char key[96];
 
-    if (f->config.max_context || gguf_string(f->file, "general.architecture", &arch) < 0)
+    if (f->config.engine.max_context || gguf_string(f->file, "general.architecture", &arch) < 0)
         return;
     snprintf(key, sizeof(key), "%.*s.context_length", (int)MIN(arch.len, 64), arch.data);
     if (gguf_u32(f->file, key, &context) == 0 && context > f->model.max_context)
@@ -444,10 +440,10 @@ static int open_model(struct front *f, struct err *err) {
 /* As many as there can be descriptors for: one that is refused can be told so, but a worker that dies when there are none left
  * could not be replaced. */
 static void limit_connections(struct front *f) {
-    rlim_t wanted = (rlim_t)f->config.max_connections + FILES_KEPT;
+    rlim_t wanted = (rlim_t)f->config.api.max_connections + FILES_KEPT;
     struct rlimit files;
 
-    f->max_connections = (uint32_t)f->config.max_connections;
+    f->max_connections = f->config.api.max_connections;
     if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur >= wanted)
         return;
     rlim_t had = files.rlim_cur;
@@ -464,33 +460,14 @@ static void limit_connections(struct front *f) {
 
 static int open_api(struct front *f) {
     const struct config *c = &f->config;
-    struct api_opts o = {
-        .max_connections = f->max_connections,
-        .max_running = (uint32_t)c->max_running,
-        .max_queued = (uint32_t)c->max_queued,
-        .max_n = (uint32_t)c->max_n,
-        .max_body_bytes = (uint32_t)c->max_body,
-        .max_header_bytes = (uint32_t)c->max_header,
-        .max_header_count = (uint32_t)c->max_header_count,
-        .header_timeout_ms = (uint32_t)c->header_timeout_ms,
-        .body_timeout_ms = (uint32_t)c->body_timeout_ms,
-        .idle_timeout_ms = (uint32_t)c->idle_timeout_ms,
-        .keepalive_ms = (uint32_t)c->keepalive_ms,
-        .stall_timeout_ms = (uint32_t)c->stall_timeout_ms,
-        .stream_buffer_bytes = (uint32_t)c->stream_buffer,
-        .default_max_tokens = (uint32_t)c->default_max_tokens,
-        .max_stored = (uint32_t)c->stored_responses,
-        .warm_turn = strcmp(c->warm_turn, "on") == 0,
-        .stored_bytes = c->stored_memory,
-        .stored_ttl_s = (uint32_t)c->stored_ttl_s,
-        .request_timeout_ms = (uint32_t)c->request_timeout_ms,
-        .api_keys_file = *c->api_keys ? c->api_keys : NULL,
-        .hosts = (const char *const *)c->hosts,
-        .owned_by = "weft",
-        .digests = c->digests,
-        .share_secret = f->disk_fd >= 0 ? f->share_secret : NULL,
-    };
+    struct api_opts o = c->api;
 
+    o.max_connections = f->max_connections;
+    o.api_keys_file = *c->api_keys ? c->api_keys : NULL;
+    o.hosts = (const char *const *)c->hosts;
+    o.owned_by = "weft";
+    o.digests = c->engine.digest;
+    o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
     return api_new(&f->api, &f->loop, &o, &f->model, workers_port(f->workers), clock_monotonic());
 }
 
@@ -573,7 +550,7 @@ static int open_front(struct front *f, struct err *err) {
     o.file = f->file;
     o.draft = f->draft;
     o.disk_fd = f->disk_fd;
-    o.kv_memory = f->config.kv_memory ? f->config.kv_memory : memory_available() / 4;
+    o.kv_bytes = memory_available() / 4;
     limit_connections(f);
     if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
         return r;

@@ -14,6 +14,7 @@
 #include "base/chan.h"
 #include "base/log.h"
 #include "daemon/compiler.h"
+#include "daemon/config.h"
 #include "daemon/sandbox.h"
 #include "engine/engine.h"
 #include "proto/flight_tape.h"
@@ -28,10 +29,14 @@
 #define WARM_UP_TOKENS 8u
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
+#define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
+/* Host memory for the disk tier when none was configured: what goes to the disk passes through it. */
+#define STAGING_BYTES (UINT64_C(1) << 30)
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 struct worker {
     struct chan chan;
+    struct config config; /* section [engine]: engine and scheduler keep pointers into it */
     struct crash_page *crash_page;
     struct flight *flight;
     struct gguf *file, *draft_file; /* draft: NULL, or those of the draft model */
@@ -88,10 +93,6 @@ static int handshake(struct worker *w, struct chan_frame *f) {
     return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
 }
 
-static void copy_name(char *out, size_t size, struct str s) {
-    snprintf(out, size, "%.*s", (int)s.len, s.data);
-}
-
 /* Both models must mean the same by a token. Numbers beyond the smaller vocabulary are filling. */
 static int check_tokens(const struct worker *w, struct err *err) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
@@ -112,54 +113,44 @@ static int check_tokens(const struct worker *w, struct err *err) {
     return 0;
 }
 
-/* @o: the model's options. */
-static int open_draft(struct worker *w, const struct msg_open *m, struct engine_opts o,
-                      struct err *err) {
-    if (!w->draft_file || m->no_speculation)
+/* 0, also when there is nothing to open, or -errno with @err. */
+static int open_draft(struct worker *w, struct err *err) {
+    uint64_t kv_bytes = w->config.draft_kv_bytes;
+    struct engine_opts o = w->config.engine;
+
+    if (!w->draft_file || w->config.sched.no_speculation)
         return 0;
     o.file = w->draft_file;
     o.n_pages = o.max_context = 0;
     o.host_kv_bytes = 0;
-    o.kv_bytes = m->draft_kv_bytes;
-    o.device_share = m->draft_kv_guessed ? DRAFT_SHARE : 0;
+    o.kv_bytes = kv_bytes ? kv_bytes : o.kv_bytes / 4;
+    o.device_share = kv_bytes ? 0 : DRAFT_SHARE;
     o.digest = o.fast = false;
     int r = check_tokens(w, err);
     return r < 0 ? r : engine_new(&w->draft, &o, err);
 }
 
-/* The draft model comes first where the model takes all that a device has left. */
+/* Opens the model and its draft model, which comes first where the model takes all that a device has left. 0 or
+ * -errno with @err. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
-    char backend[32], isa[32];
-    struct engine_opts o = {
-        .file = w->file,
-        .backend = backend,
-        .isa = isa,
-        .n_threads = m->n_threads,
-        .n_pages = m->n_pages,
-        .page_tokens = m->page_tokens,
-        .kv_bytes = m->kv_bytes,
-        .host_kv_bytes = m->host_kv_bytes,
-        .device_share = m->kv_guessed,
-        .max_context = m->max_context,
-        .max_rows = m->max_rows,
-        .max_seqs = m->max_seqs,
-        .max_wants = m->max_rows,
-        .kv_type = m->kv_type,
-        .digest = m->digest,
-        .fast = m->fast,
-        .progress = on_progress,
-        .progress_ctx = w,
-    };
+    struct engine_opts *o = &w->config.engine;
+    bool kv_given = o->kv_bytes != 0;
+    bool draft_first = o->fast || (!kv_given && o->n_pages == 0);
 
-    copy_name(backend, sizeof(backend), m->backend);
-    copy_name(isa, sizeof(isa), m->isa);
-    bool draft_first = m->fast || (m->kv_guessed && m->n_pages == 0);
+    o->file = w->file;
+    o->max_wants = o->max_rows;
+    o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
+    o->device_share = !kv_given;
+    if (m->has_disk && o->host_kv_bytes == 0)
+        o->host_kv_bytes = STAGING_BYTES;
+    o->progress = on_progress;
+    o->progress_ctx = w;
     int r = tokenizer_new(&w->tokenizer, w->file, err);
     if (r == 0 && draft_first)
-        r = open_draft(w, m, o, err);
+        r = open_draft(w, err);
     if (r == 0)
-        r = engine_new(&w->engine, &o, err);
-    return r < 0 || draft_first ? r : open_draft(w, m, o, err);
+        r = engine_new(&w->engine, o, err);
+    return r < 0 || draft_first ? r : open_draft(w, err);
 }
 
 /*
@@ -192,25 +183,25 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* The file behind the shards. What is in it is of these very files of the model, and of this version. */
-static struct sched_disk disk_of(const struct worker *w, const struct msg_open *m) {
-    struct sched_disk d = {.fd = WORKER_FD_MODEL + w->n_shards,
-                           .n_bytes = m->disk_bytes,
-                           .daily_bytes = m->disk_daily,
-                           .note = on_disk_note};
+/* Completes @d for the file behind the shards. What is in it is of these very files of the model, and of this
+ * version. */
+static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
     uint32_t n = (uint32_t)w->n_shards - m->n_draft_shards;
     uint64_t h = n;
     struct stat st;
 
+    d->fd = WORKER_FD_MODEL + w->n_shards;
+    d->note = on_disk_note;
+    if (!m->has_disk)
+        d->n_bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         if (fstat(WORKER_FD_MODEL + (int)i, &st) == 0) {
             h = mix(h, (uint64_t)st.st_size);
             h = mix(h, (uint64_t)st.st_mtim.tv_sec);
             h = mix(h, (uint64_t)st.st_mtim.tv_nsec);
         }
-    memcpy(d.identity, &h, sizeof(h));
-    snprintf((char *)d.identity + sizeof(h), sizeof(d.identity) - sizeof(h), "%s", WEFT_VERSION);
-    return d;
+    memcpy(d->identity, &h, sizeof(h));
+    snprintf((char *)d->identity + sizeof(h), sizeof(d->identity) - sizeof(h), "%s", WEFT_VERSION);
 }
 
 /* One descriptor for all who have something to tell. */
@@ -233,29 +224,23 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
 
     if (r < 0)
         return r;
-    struct sched_opts o = {
-        .max_seqs = m->max_seqs,
-        .max_rows = m->max_rows,
-        .itl_target_ms = m->itl_target_ms,
-        .max_step_ms = m->max_step_ms,
-        .depth = MIN(m->depth, engine_info(w->engine)->depth),
-        .max_bypass = 8,
-        .no_speculation = m->no_speculation,
-        .max_draft = m->max_draft,
-        .no_sources = m->no_sources,
-        .no_retention = m->no_retention,
-        .tokenizer = w->tokenizer,
-        .crash_page = w->crash_page,
-        .flight = w->flight,
-        .tape = flight_tape_of(w->flight),
-        .tape_bytes = FLIGHT_TAPE_BYTES,
-        .draft_engine = w->draft,
-        .constraints = compiler_source(w->compiler),
-        .disk = disk_of(w, m),
-    };
+    struct sched_opts *o = &w->config.sched;
 
-    memcpy(&o.hash_seed, engine_info(w->engine)->fingerprint, sizeof(o.hash_seed));
-    r = sched_new(&w->sched, &o, w->engine, clock_monotonic());
+    o->max_seqs = w->config.engine.max_seqs;
+    o->max_rows = w->config.engine.max_rows;
+    o->depth = MIN(o->depth, engine_info(w->engine)->depth);
+    o->max_bypass = MAX_BYPASS;
+    o->no_sources = config_no_sources(&w->config);
+    o->tokenizer = w->tokenizer;
+    o->crash_page = w->crash_page;
+    o->flight = w->flight;
+    o->tape = flight_tape_of(w->flight);
+    o->tape_bytes = FLIGHT_TAPE_BYTES;
+    o->draft_engine = w->draft;
+    o->constraints = compiler_source(w->compiler);
+    open_disk(w, m, &o->disk);
+    memcpy(&o->hash_seed, engine_info(w->engine)->fingerprint, sizeof(o->hash_seed));
+    r = sched_new(&w->sched, o, w->engine, clock_monotonic());
     return r < 0 ? r : open_wake(w);
 }
 
@@ -409,6 +394,13 @@ static int serve(struct worker *w) {
     }
 }
 
+/* The options of the front: what it accepted this accepts. 0 or -errno. */
+static int read_options(struct worker *w, struct str packed) {
+    int r = config_init(&w->config);
+
+    return r < 0 ? r : config_unpack(&w->config, packed.data, packed.len);
+}
+
 static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_draft,
                       struct err *err) {
     if (n_draft >= n)
@@ -427,7 +419,8 @@ static int run(struct worker *w, int n_shards) {
 
     if (n_shards < 1 || n_shards > (int)ARRAY_SIZE(fds))
         return WORKER_CHANNEL;
-    if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0)
+    if (handshake(w, &f) < 0 || msg_open_parse(f.data, f.len, &open) < 0 ||
+        read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
     for (int i = 0; i < n_shards; i++)
@@ -480,6 +473,7 @@ int worker_main(int argc, char **argv) {
     tokenizer_free(w.tokenizer);
     gguf_free(w.draft_file);
     gguf_free(w.file);
+    config_deinit(&w.config);
     buf_deinit(&w.out);
     chan_deinit(&w.chan);
     munmap(w.crash_page, sizeof(*w.crash_page));

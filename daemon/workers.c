@@ -17,8 +17,6 @@
 #define QUEUE_MAX (64u << 20)
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
-#define STAGING_BYTES                                                                              \
-    (UINT64_C(1) << 30) /* host memory for the disk tier when none was asked for */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 5000
 #define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
@@ -160,55 +158,25 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
-static uint32_t sources_left_out(const struct config *c) {
-    uint32_t out = (1u << MSG_DRAFT_SOURCES) - 1;
-
-    for (char *const *name = c->draft_sources; *name; name++)
-        out &= ~(1u << config_draft_source(*name));
-    return out;
-}
-
-/* What goes to the disk and comes back from it passes through host memory. */
-static uint64_t host_kv_bytes(const struct workers *w) {
-    uint64_t asked = w->opts.config->host_kv_memory;
-
-    return asked == 0 && w->opts.disk_fd >= 0 ? STAGING_BYTES : asked;
-}
-
 static void send_open(struct workers *w) {
-    const struct config *c = w->opts.config;
+    CLEANUP(buf_deinit) struct buf options;
+
+    buf_init(&options, MSG_MAX_FRAME);
+    int r = config_pack(w->opts.config, "engine", &options);
     struct msg_open m = {
-        .backend = {c->backend, (uint32_t)strlen(c->backend)},
-        .isa = {c->isa, (uint32_t)strlen(c->isa)},
-        .n_threads = (uint32_t)c->threads,
-        .n_pages = (uint32_t)c->kv_pages,
-        .page_tokens = (uint32_t)c->page_tokens,
-        .max_context = (uint32_t)c->max_context,
-        .max_rows = (uint32_t)c->max_rows,
-        .max_seqs = (uint32_t)c->max_seqs,
-        .depth = (uint32_t)c->depth,
-        .kv_type = strcmp(c->kv_type, "q8_0") == 0, /* enum engine_kv_type */
-        .kv_bytes = w->opts.kv_memory,
-        .itl_target_ms = (uint32_t)c->itl_target_ms,
-        .max_step_ms = (uint32_t)c->max_step_ms,
-        .digest = c->digests,
-        .no_speculation = strcmp(c->speculation, "off") == 0,
-        .max_draft = (uint32_t)c->max_draft,
-        .no_sources = sources_left_out(c),
+        .options = {options.data, (uint32_t)options.len},
+        .kv_bytes = w->opts.kv_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
-        .host_kv_bytes = host_kv_bytes(w),
-        .disk_bytes = w->opts.disk_fd >= 0 ? c->kv_disk_size : 0,
-        .disk_daily = c->kv_disk_daily,
-        .draft_kv_bytes = c->draft_kv_memory ? c->draft_kv_memory : w->opts.kv_memory / 4,
-        .kv_guessed = c->kv_memory == 0,
-        .draft_kv_guessed = c->draft_kv_memory == 0,
-        .no_retention = strcmp(c->retention, "off") == 0,
-        .fast = strcmp(c->determinism, "fast") == 0,
+        .has_disk = w->opts.disk_fd >= 0,
     };
 
     buf_clear(&w->out);
-    if (msg_open_pack(&w->out, &m) == 0)
-        send_frame(w, MSG_OPEN);
+    if (r == 0)
+        r = msg_open_pack(&w->out, &m);
+    if (r == 0)
+        r = send_frame(w, MSG_OPEN);
+    if (r < 0)
+        kill_worker(w, "its options cannot be sent");
 }
 
 static void on_hello(struct workers *w, const struct chan_frame *f) {
@@ -235,7 +203,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
               w->process.pid, (int)m->arch.len, m->arch.data, (int)m->backend.len, m->backend.data,
               (int)m->isa.len, m->isa.data, m->n_threads, m->n_pages, m->page_tokens,
               m->max_context, (long long)(w->progress_ns - w->started_ns) / 1000000);
-    if (strcmp(w->opts.config->determinism, "fast") == 0)
+    if (w->opts.config->engine.fast)
         log_event(m->recipe.len && *m->recipe.data == 'f' ? WLOG_INFO : WLOG_WARN, "determinism",
                   "recipe=\"%.*s\"", (int)m->recipe.len, m->recipe.data);
     if (!w->served)

@@ -26,8 +26,8 @@ struct workers_opts {
     const struct config *config;
     /* Their descriptors are given to every worker. draft: NULL without a draft model. */
     const struct gguf *file, *draft;
-    uint64_t kv_memory;
-    int disk_fd; /* likewise given to every worker; -1: none */
+    uint64_t kv_bytes; /* host memory for pages, unless kv-memory is given */
+    int disk_fd;       /* likewise given to every worker; -1: none */
     struct clock *clock;
     void *ctx;
     /* The first time: the model is served from now on. */

@@ -96,24 +96,22 @@ const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction",
 
 struct wire_open {
     struct msg_open m;
-    struct span backend, isa;
+    struct span options;
 };
 
 int msg_open_pack(struct buf *out, const struct msg_open *m) {
     struct wire_open f = {.m = *m};
     struct writer w = begin(out, &f, sizeof(f));
 
-    f.m.backend = f.m.isa = (struct str){0};
-    f.backend = put_str(&w, m->backend);
-    f.isa = put_str(&w, m->isa);
+    f.m.options = (struct str){0};
+    f.options = put_str(&w, m->options);
     return end(&w, &f, sizeof(f));
 }
 
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m) {
     struct wire_open f;
 
-    if (fixed_part(data, len, &f, sizeof(f)) < 0 ||
-        get_str(data, len, f.backend, &f.m.backend) < 0 || get_str(data, len, f.isa, &f.m.isa) < 0)
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.options, &f.m.options) < 0)
         return -EPROTO;
     *m = f.m;
     return 0;

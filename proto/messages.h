@@ -6,7 +6,7 @@
  * is a span inside the frame, and the parser checks each span, count and enum before it sets a pointer.
  * Parsed pointers lie inside the frame and live as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, TURN_END, TUNE. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
+ * Down: OPEN once, then SUBMIT, CANCEL, TURN_END. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
  * then one EVENTS frame per step, and STATS now and then. Events are cumulative: an event carries the
  * tokens [from, from + n) where `from` is what the worker knows to be delivered; when the channel is
  * full the worker skips and the next step's event carries more. FINISH comes exactly once per id that was
@@ -33,7 +33,6 @@ enum msg_type {
     MSG_FAILED, /* text: why the worker cannot serve; it exits */
     MSG_SUBMIT,
     MSG_CANCEL,
-    MSG_TUNE,
     MSG_EVENTS,
     MSG_STATS,
     MSG_TURN_END,
@@ -49,25 +48,12 @@ struct msg_hello {
     uint8_t build_id[20];
 };
 
-/* The worker's options. Model shards are descriptors inherited from the front. */
+/* What the worker opens, and how. The files are descriptors inherited from the front. */
 struct msg_open {
-    struct str backend, isa;
-    uint32_t n_threads, n_pages, page_tokens, max_context, max_rows, max_seqs, depth;
-    uint32_t kv_type; /* enum engine_kv_type */
-    uint64_t kv_bytes;
-    uint32_t itl_target_ms, max_step_ms;
-    uint32_t digest;         /* 0 or 1 */
-    uint32_t no_speculation; /* 0 or 1 */
-    uint32_t max_draft,
-        no_sources;          /* bit i of no_sources: nothing comes from msg_draft_source[i] */
-    uint32_t n_draft_shards; /* of the descriptors the last ones are those of the draft model */
-    uint64_t draft_kv_bytes, host_kv_bytes;
-    uint32_t kv_guessed,
-        draft_kv_guessed;  /* 0 or 1: nobody said how much, the bytes are for hosts */
-    uint64_t disk_bytes;   /* of the file behind the shards; 0: there is none */
-    uint64_t disk_daily;   /* bytes that may be written to it in a day; 0: no limit */
-    uint32_t no_retention; /* likewise */
-    uint32_t fast;         /* determinism = fast: 0 or 1 */
+    struct str options;      /* as daemon/config.h packs them */
+    uint64_t kv_bytes;       /* host memory for pages, where the options give no size */
+    uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
+    uint32_t has_disk;       /* 0 or 1: behind the shards there is the file of the disk tier */
 };
 
 struct msg_progress {

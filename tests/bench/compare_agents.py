@@ -7,7 +7,7 @@ usage: compare_agents.py [--llama DIR] [--model FILE.gguf] [--build DIR] [--thre
 
   weft       the trace's tenants with keys and weights, sessions named, defaults otherwise
   weft-host  the same with host memory for all that the agents would like to keep; row tools only
-  fcfs       the same daemon with one tenant: no keys, no sessions, retention off
+  fcfs       the same daemon with one tenant: no keys, no sessions, pinning off
   llama      llama-server from DIR: slots that share as much KV memory, no prompt cache beside it, defaults otherwise. As many
              slots as there are agents, at most 16, and not more than fit: with too many it fails requests
 
@@ -77,7 +77,7 @@ def weft_command(a, row, folder, name):
                "--max-connections", 8192, "--speculation", "off"]
     if name == "weft-host":
         command += ["--host-kv-memory", row["host_kv"]]
-    return command + (["--retention", "off"] if name == "fcfs" else tenant_files(folder, TRACES / row["trace"]))
+    return command + (["--pin", "off"] if name == "fcfs" else tenant_files(folder, TRACES / row["trace"]))
 
 
 def llama_command(a, row):

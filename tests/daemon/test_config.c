@@ -103,8 +103,8 @@ Test(config, flag_wins_over_file) {
     char *argv[] = {"weftd", "--threads", "5", "--config", path, NULL};
 
     cr_assert_eq(config_read_args(&config, 5, argv, &err), 0, "%s", err.message);
-    cr_expect_eq(config.threads, 5);
-    cr_expect_eq(config.depth, 1);
+    cr_expect_eq(config.engine.n_threads, 5);
+    cr_expect_eq(config.sched.depth, 1);
 }
 
 Test(config, repeated_list_flag_adds) {
@@ -187,8 +187,35 @@ Test(config, wrong_types_and_ranges_say_what_is_allowed) {
 
 Test(config, sizes_take_units) {
     cr_assert_eq(read_text("[limits]\nmax-body = 2M\nstream-buffer = 64k\n"), 0, "%s", err.message);
-    cr_expect_eq(config.max_body, 2u << 20);
-    cr_expect_eq(config.stream_buffer, 64u << 10);
+    cr_expect_eq(config.api.max_body_bytes, 2u << 20);
+    cr_expect_eq(config.api.stream_buffer_bytes, 64u << 10);
+}
+
+Test(config, packed_section_is_read_back_whole) {
+    struct config other;
+    struct buf b;
+
+    buf_init(&b, 1 << 16);
+    cr_assert_eq(read_text("[engine]\nisa = avx2\nkv-type = q8_0\ndeterminism = fast\n"
+                           "kv-memory = 5G\nlogits-digest = no\ndraft-sources = suffix,model\n"
+                           "[limits]\nmax-n = 3\n"),
+                 0, "%s", err.message);
+    cr_assert_eq(config_pack(&config, "engine", &b), 0);
+    cr_assert_eq(config_init(&other), 0);
+    cr_assert_eq(config_unpack(&other, b.data, b.len), 0);
+    cr_expect_str_eq(other.engine.isa, "avx2");
+    cr_expect_eq(other.engine.kv_type, ENGINE_KV_Q8_0);
+    cr_expect(other.engine.fast);
+    cr_expect_not(other.engine.digest);
+    cr_expect_eq(other.engine.kv_bytes, 5ull << 30);
+    cr_expect_eq(config_no_sources(&other), 0xBu, "suffix and model are 2 and 4 of five");
+    cr_expect_eq(other.api.max_n, 8, "of another section");
+    for (size_t cut = 1; cut < 17; cut++) /* within the last pair */
+        cr_expect_eq(config_unpack(&other, b.data, b.len - cut), -EPROTO);
+    cr_expect_eq(config_unpack(&other, "threads\0many", 13), -EPROTO);
+    cr_expect_eq(config_unpack(&other, "draft-sources\0oracle", 21), -EPROTO);
+    config_deinit(&other);
+    buf_deinit(&b);
 }
 
 Test(config, garbage_and_unreadable_files_are_one_line) {

@@ -85,7 +85,7 @@ def test_a_session_finds_its_pages_after_others():
     turn = random_tokens(2, 400)
     flags = ("--kv-pages", "40", "--page-tokens", "32", "--max-context", "1024")
     for retention in ("auto", "off"):
-        with Weftd(*flags, "--retention", retention) as d:
+        with Weftd(*flags, "--pin", retention) as d:
             def send(prompt, session):
                 headers = {"x-session-id": session} if session else {}
                 status, _, value = d.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4}, headers)

@@ -46,7 +46,7 @@ def test_a_turn_finds_what_was_computed_ahead():
         raise Skip("no templates")
     got = {}
     for setting in ("on", "off"):
-        with Weftd("--warm-turn", setting, "--chat-template", TEMPLATE, "--page-tokens", "16") as d:
+        with Weftd("--prewarm", setting, "--chat-template", TEMPLATE, "--page-tokens", "16") as d:
             got[setting] = two_turns(d, setting == "on")
             found = wait_for(d, "weft_warm_found_tokens_total", 1) if setting == "on" else 0
             computed = metric(d, "weft_warm_tokens_total")
