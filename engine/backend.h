@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * backend - the op table between a model's forward pass (engine/arch) and the code that computes it
- * (engine/reference, engine/cpu, engine/cuda). The ops are fused the way a fast GPU wants them: five
- * per dense layer. Private to engine/.
+ * backend - the ops that a model is made of (engine/arch) and the table of the code that computes them
+ * (engine/reference, engine/cpu, engine/cuda). They are fused the way a fast GPU wants them: five per dense
+ * layer. Private to engine/.
  *
- * All activations are rows of f32 as far as the caller is concerned; a backend may keep what it likes in
- * `struct act` (it allocates them at open). `in` and `out` never alias, except the residual of proj.
+ * Activations are rows of f32 as far as the model is concerned; a backend keeps them in what form it likes.
  */
 
-#include "engine/engine.h"
+#include "base/err.h"
+#include "engine/types.h"
 
-#define BACKEND_ABI 2u
+#define BACKEND_ABI 3u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 
@@ -24,53 +24,72 @@ enum act_role {
     ACT_X, /* residual stream, n_embd */
     ACT_Q, /* queries, n_head * head_dim */
     ACT_O, /* attention output, n_head * head_dim */
-    ACT_H, /* FFN hidden, n_ff; the backend's own affair where there are experts */
+    ACT_H, /* FFN hidden, n_ff; with experts a backend uses it as it likes */
     ACT_ROLES
 };
 
 enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
 
-/* What the forward pass and the ops must know of the model. Validated by engine/model.c. */
+/* What the forward pass and the ops must know of the model. Validated by engine/arch. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, max_context;
     float rms_eps, attn_scale;
     enum rope_type rope;
+    /* Layers that have pages, by class: a page holds keys and values of so many. */
+    uint32_t n_kv_layer[KV_CLASSES];
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used;
     float expert_scale; /* of what the experts add */
     uint32_t n_rot;
     /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale. Scaling
-     * (linear, yarn, factors tensor) is folded in by engine/model.c, in double by mathx. */
+     * (linear, yarn, factors tensor) is folded in by engine/rope.c, in double by mathx. */
     const double *rope_freq; /* [n_rot / 2] */
     float rope_mscale;
 };
 
-enum op_kind { OP_EMBED, OP_QKV, OP_PROJ, OP_GATE_UP, OP_ROUTE, OP_EXPERTS, OP_LOGITS };
+/* What an op does. x is the residual stream (ACT_X); a backend has one function for each kind. */
+enum op_kind {
+    OP_EMBED, /* x = rows of w[0] */
+    /* q = rope(q_norm(w[0] y + b)), y = norm x; k and v likewise, to the pages of @kv at the rows' positions */
+    OP_QKV,
+    OP_ATTEND,  /* o = attention of q to the pages of @kv, as @attn says */
+    OP_PROJ,    /* x += w[0] in + b */
+    OP_GATE_UP, /* h = silu(w[0] y + b) * (w[1] y + b), y = norm x */
+    /* Picks experts for every row: y = norm x, p = softmax of w[0] y over all experts, the largest p (ties: the
+     * lowest number), divided by their sum. */
+    OP_ROUTE,
+    /* Follows ROUTE: x += expert_scale * sum of p e(y) in the order of the picks, e(y) = down (silu(gate y) * up y) */
+    OP_EXPERTS,
+    OP_LOGITS, /* of the wanted rows: w[0] norm x + b; for WANT_HIDDEN it stops after the norm */
+    OP_KINDS
+};
 
-/* The tensors of one op, as load() gets them. NULL: the model has none. */
-struct op_tensors {
+struct kv_layer {   /* the pages of one layer; allocated by the backend at open */
+    uint32_t layer; /* among the layers that have pages of this class */
+    uint8_t cls;
+};
+
+struct attn { /* how attention weighs the keys */
+    float scale;
+    uint32_t window; /* the last so many keys; 0: all */
+};
+
+/*
+ * One op of a pass: its kind and operands. Only what the kind reads is set; NULL: the model has none. A layer
+ * is any number of them, one behind the other (engine/arch).
+ */
+struct model_op {
     enum op_kind kind;
-    uint32_t layer;
+    uint32_t layer;            /* of the file, for messages */
+    enum act_role in;          /* PROJ: ACT_O or ACT_H */
+    struct kv_layer kv;        /* QKV, ATTEND */
+    struct attn attn;          /* ATTEND */
     const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, ROUTE, LOGITS */
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; else the one */
     const struct tensor *w[3];
     const struct tensor *bias[3];
-    const struct tensor *q_norm, *k_norm; /* rms per head, before RoPE: qwen3 */
-};
-
-struct kv_layer { /* the pages of one layer; allocated by the backend at open */
-    uint32_t layer;
-    uint8_t cls;
-};
-
-struct attn {             /* how attend() weighs the keys */
-    float scale, softcap; /* softcap 0: none */
-    uint32_t window;      /* 0: all */
-    const float *sinks;   /* NULL */
-};
-
-struct act {
-    enum act_role role;
+    const struct tensor *q_norm, *k_norm; /* QKV: rms per head, before RoPE */
+    struct weights *weights;              /* what load() made of the tensors; NULL before */
 };
 
 /* What the pointers lead to stays until close(). */
@@ -96,32 +115,14 @@ struct be_ops {
     /* After all is loaded: "strict", or what else computes steps, and why, in one line. NULL: strict. */
     const char *(*recipe)(struct be *b);
 
-    /* Takes the tensors of an op in (repacks, uploads). @rank: which GPU, 0. Freed by close(). */
-    int (*load)(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-                struct err *err);
+    /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they are. */
+    int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 
     /* The step. begin() .. end() are called in this order for one batch; a host backend computes inside
      * the ops, a device backend enqueues. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
-    int (*embed)(struct step *s, struct act x, const struct weights *w);
-    /* q = rope(qnorm(wq norm(x) + bq)); k, v likewise written to the pages of @kv at the rows' positions. */
-    int (*qkv)(struct step *s, struct act q, struct act x, const struct weights *w,
-               const struct kv_layer *kv);
-    int (*attend)(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-                  const struct attn *a);
-    int (*proj)(struct step *s, struct act x, struct act in,
-                const struct weights *w); /* x += w in + b */
-    int (*gate_up)(struct step *s, struct act h, struct act x,
-                   const struct weights *w); /* silu(g) * u */
-    /* Mixtures of experts; NULL: the backend has none. route() picks for every row: y = norm x, p = softmax of
-     * w y over all experts, the largest p (ties: the lowest number), divided by their sum. experts() follows
-     * it: x += expert_scale sum of p e(y) in the order of the picks, e(y) = down (silu(gate y) * up y). */
-    int (*route)(struct step *s, struct act x, const struct weights *w);
-    int (*experts)(struct step *s, struct act x, const struct weights *w);
-    int (*recur)(struct step *s, struct act y, struct act x, const struct weights *w, void *state);
-    int (*reduce)(struct step *s, struct act x);
-    /* Of the wanted rows only; for WANT_HIDDEN it stops after the norm. */
-    int (*logits)(struct step *s, struct act x, const struct weights *w);
+    /* By kind; NULL: the backend has none, and models that need it are refused. */
+    int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
     int (*end)(struct step *s, struct engine_result *out); /* waits */
@@ -165,6 +166,8 @@ extern const struct be_ops backend_cpu;
 /* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or this
  * machine cannot run it (never replaced silently). */
 const struct be_ops *backend_find(const char *name, struct err *err);
+
+struct engine;
 
 /* Tests: the logits of want @want of the step last waited for, or NULL. */
 const float *engine_peek(const struct engine *e, uint32_t want);

@@ -4,28 +4,25 @@
  * bind - finds the tensors of a model and checks their shapes against the hyperparameters. Used by
  * engine/arch. The first failure sticks: later calls return NULL.
  *
- * A tensor that nobody asked for is a failure too (bind_rest): a scale or a bias that is left out would
+ * A tensor that was not asked for is a failure too (bind_rest): a scale or a bias that is left out would
  * give a model that almost works.
  */
 
-#include "engine/model.h"
+#include "base/err.h"
+#include "base/gguf.h"
 
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
 struct binder {
     const struct gguf *file;
-    struct model *model;
-    bool *used; /* [gguf_n_tensors] */
+    const char *arch; /* for messages */
+    bool *used;       /* [gguf_n_tensors] */
     struct err *err;
-    int r;
+    int r;                           /* 0, or the first error */
+    uint64_t weight_bytes, n_params; /* of the tensors that were found */
 };
 
-/* What a dense transformer layer may have beside its seven matrices and two norms. */
-struct bind_dense {
-    enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm;
-};
-
-int bind_init(struct binder *b, const struct gguf *file, struct model *m, struct err *err);
+int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err);
 void bind_deinit(struct binder *b);
 
 /* W of y = W x: rows of @n_in values, @n_out of them. Any format. */
@@ -41,9 +38,5 @@ const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t
 /* A tensor that the caller checks, or NULL. */
 const struct tensor *bind_any(struct binder *b, const char *name);
 
-/* token_embd; output_norm, and output or the embedding again when the file has none. */
-void bind_ends(struct binder *b);
-/* The four ops of every layer, by the names that llama files gave them; with experts if the model has any. */
-void bind_dense_layers(struct binder *b, const struct bind_dense *d);
 /* Every tensor of the file has been asked for. */
 void bind_rest(struct binder *b);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "engine/model.h"
+#include "engine/arch/arch.h"
 
 #define MAX_IN_FLIGHT 2u
 #define PAGES_OF_DEVICE (1u << 20) /* what there is room for may be more than anybody can use */
@@ -75,7 +75,8 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
 /* Bytes of a page over all layers. */
 static int size_page(struct engine *e, uint64_t *out, struct err *err) {
     const struct model_shape *s = &e->model.shape;
-    uint64_t values = (uint64_t)s->n_layer * e->opts.page_tokens * 2 * s->n_head_kv * s->head_dim;
+    uint64_t values =
+        (uint64_t)s->n_kv_layer[KV_GLOBAL] * e->opts.page_tokens * 2 * s->n_head_kv * s->head_dim;
 
     switch (e->opts.kv_type) {
     case ENGINE_KV_F16:
@@ -185,7 +186,7 @@ static void fill_info(struct engine *e) {
 
     if (gguf_string(e->opts.file, "general.name", &name) == 0)
         snprintf(e->name, sizeof(e->name), "%.*s", (int)MIN(name.len, sizeof(e->name)), name.data);
-    i->arch = e->model.arch->name;
+    i->arch = e->model.arch;
     i->backend = e->ops->name;
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
@@ -223,7 +224,7 @@ static int open_backend(struct engine *e, struct err *err) {
 
 int engine_check(const struct gguf *file, struct err *err) {
     struct model m;
-    int r = model_init(&m, file, err);
+    int r = arch_read(&m, file, err);
 
     if (r == 0)
         model_deinit(&m);
@@ -245,7 +246,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     e->ops = backend_find(opts->backend, err);
     if (!e->ops)
         return -EINVAL;
-    r = model_init(&e->model, opts->file, err);
+    r = arch_read(&e->model, opts->file, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
     r = r < 0 ? r : alloc_flights(e);
@@ -312,7 +313,7 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / e->opts.page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
-    assert(!s->state_slot && !s->n_replay && !s->adapter && !s->cascade); /* later */
+    assert(!s->state_slot && !s->n_replay); /* no model with recurrent layers as yet */
     if (s->feed >= 0) {
         first = 1;
         assert(e->launched + 1 == b->step && (uint32_t)s->feed < e->n_wants_launched);
@@ -325,7 +326,7 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
 static void check_batch(const struct engine *e, const struct engine_batch *b) {
     uint32_t n_rows = 0;
 
-    assert(b->step == e->launched + 1 && b->model == 0 && !b->mpos);
+    assert(b->step == e->launched + 1 && b->model == 0);
     assert(b->n_rows <= e->opts.max_rows && b->n_seqs <= e->opts.max_seqs);
     assert(b->n_wants <= e->opts.max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -372,7 +373,7 @@ static int start_step(struct engine *e, struct flight *f) {
 
     r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
     if (r == 0 && b->n_rows > 0)
-        r = e->model.arch->forward(&e->model, e->ops, f->step);
+        r = model_forward(&e->model, e->ops, f->step);
     return r;
 }
 

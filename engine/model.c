@@ -1,158 +1,30 @@
 #include "engine/model.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include "engine/bind.h"
-#include "engine/rope.h"
 
-extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen3moe;
+void model_add(struct model *m, const struct model_op *op) {
+    assert((unsigned)op->kind < OP_KINDS && !op->weights);
+    if (m->r < 0)
+        return;
+    if (m->n_ops == m->capacity) {
+        uint32_t n = m->capacity ? 2 * m->capacity : 64;
+        struct model_op *more = realloc(m->op, n * sizeof(*more));
 
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen3moe};
-
-static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
-    struct gguf_str name;
-    char known[160] = "";
-
-    if (gguf_string(file, "general.architecture", &name) < 0)
-        return err_set(err, 0, NULL, "the model file has no 'general.architecture'");
-    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
-        size_t n = strlen(known);
-
-        if (name.len == strlen(archs[i]->name) && !memcmp(name.data, archs[i]->name, name.len)) {
-            *out = archs[i];
-            return 0;
+        if (!more) {
+            m->r = -ENOMEM;
+            return;
         }
-        snprintf(known + n, sizeof(known) - n, "%s%s", i ? ", " : "", archs[i]->name);
+        m->op = more;
+        m->capacity = n;
     }
-    for (size_t i = 0; i < name.len; i++)
-        if (name.data[i] < 0x20 || name.data[i] > 0x7E)
-            return err_set(err, 0, NULL, "'general.architecture' is not a name (known: %s)", known);
-    return err_set(err, 0, NULL, "architecture '%.*s' is not supported (known: %s)",
-                   (int)MIN(name.len, 64u), name.data, known);
+    m->op[m->n_ops++] = *op;
 }
 
-/* A key that must say @allowed, or nothing, or 0: what it would ask for is not computed here. */
-static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
-    uint32_t v = 0;
-
-    meta_u32_opt(m, key, 0, UINT32_MAX, &v);
-    if (m->r == 0 && v != 0 && v != allowed)
-        m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
-}
-
-/* Experts: how many, and that they are picked as backend.h says. */
-static void read_experts(struct meta *m, const struct arch *arch, struct model_shape *s) {
-    double scale = 0;
-
-    s->expert_scale = 1;
-    meta_u32_opt(m, "expert_count", 0, MODEL_EXPERTS_MAX, &s->n_expert);
-    if (m->r < 0 || (s->n_expert == 0 && arch->experts != EXPERTS_MUST))
-        return;
-    if (arch->experts == EXPERTS_NEVER) {
-        m->r = err_set(m->err, 0, NULL, "%s models with experts (%u here) are not supported",
-                       m->arch, s->n_expert);
-        return;
-    }
-    meta_u32(m, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
-    meta_u32(m, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
-    meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff);
-    meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
-    refuse_other(m, "expert_gating_func", 1);
-    refuse_other(m, "expert_shared_count", 0);
-    refuse_other(m, "expert_group_count", 1);
-    refuse_other(m, "leading_dense_block_count", 0);
-    if (scale > 0)
-        s->expert_scale = (float)scale;
-}
-
-static void read_shape(struct meta *m, struct model_shape *s) {
-    double eps = -1, scale = 0;
-    uint32_t value_length;
-
-    meta_u32(m, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
-    meta_u32(m, "embedding_length", 1, 1u << 18, &s->n_embd);
-    meta_u32(m, "attention.head_count", 1, 1u << 12, &s->n_head);
-    meta_u32(m, "feed_forward_length", 1, 1u << 20, &s->n_ff);
-    meta_u32(m, "context_length", 1, 1u << 26, &s->max_context);
-    s->n_head_kv = s->n_head;
-    s->head_dim = s->n_head ? s->n_embd / s->n_head : 0;
-    meta_u32_opt(m, "attention.head_count_kv", 1, s->n_head, &s->n_head_kv);
-    meta_u32_opt(m, "attention.key_length", 1, 1024, &s->head_dim);
-    value_length = s->head_dim;
-    meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
-    meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
-    meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
-    if (m->r < 0)
-        return;
-    if (eps < 0)
-        m->r = err_set(m->err, 0, NULL, "the model file has no '%s.%s'", m->arch,
-                       "attention.layer_norm_rms_epsilon");
-    else if (s->n_head % s->n_head_kv)
-        m->r = err_set(m->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
-                       s->n_head_kv);
-    else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
-        m->r = err_set(m->err, 0, NULL,
-                       "heads of %u values: an even number from 2 to 1024 is needed", s->head_dim);
-    else if (value_length != s->head_dim)
-        m->r = err_set(m->err, 0, NULL, "keys of %u and values of %u numbers are not supported",
-                       s->head_dim, value_length);
-    s->rms_eps = (float)eps;
-    s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
-}
-
-/* The vocabulary is as large as the embedding says; the tokenizer must not know more tokens. */
-static void read_vocab(struct meta *m, struct model_shape *s) {
-    const struct tensor *t = gguf_find(m->file, "token_embd.weight");
-    const struct gguf_array *tokens = gguf_array(m->file, "tokenizer.ggml.tokens");
-
-    if (m->r < 0)
-        return;
-    if (!t)
-        m->r = err_set(m->err, 0, NULL, "the model file has no tensor 'token_embd.weight'");
-    else if (t->ne[1] > 1u << 24)
-        m->r = err_set(m->err, 0, NULL, "a vocabulary of %llu tokens is not supported",
-                       (unsigned long long)t->ne[1]);
-    else if (tokens && gguf_array_n(tokens) > t->ne[1])
-        m->r = err_set(m->err, 0, NULL, "the tokenizer has %llu tokens, the model %llu",
-                       (unsigned long long)gguf_array_n(tokens), (unsigned long long)t->ne[1]);
-    else
-        s->n_vocab = (uint32_t)t->ne[1];
-}
-
-static int bind_all(struct model *m, const struct gguf *file, struct err *err) {
-    struct meta meta = {.file = file, .arch = m->arch->name, .err = err};
-    struct binder b;
-
-    read_shape(&meta, &m->shape);
-    read_experts(&meta, m->arch, &m->shape);
-    read_vocab(&meta, &m->shape);
-    if (meta.r < 0)
-        return meta.r;
-    m->n_ops = 2 + L_OPS * m->shape.n_layer;
-    m->op = calloc(m->n_ops, sizeof(*m->op));
-    if (!m->op || bind_init(&b, file, m, err) < 0)
-        return -ENOMEM;
-    m->arch->bind(&b);
-    meta.r = b.r;
-    rope_read(&meta, bind_any(&b, "rope_freqs.weight"), &m->shape);
-    b.r = meta.r;
-    bind_rest(&b);
-    bind_deinit(&b);
-    return b.r;
-}
-
-int model_init(struct model *m, const struct gguf *file, struct err *err) {
-    *m = (struct model){0};
-    int r = find_arch(file, &m->arch, err);
-    if (r < 0)
-        return r;
-    m->shape.rope = m->arch->rope;
-    r = bind_all(m, file, err);
-    if (r < 0)
-        model_deinit(m);
-    return r;
+struct kv_layer model_add_kv(struct model *m, uint8_t cls) {
+    assert(cls < KV_CLASSES);
+    return (struct kv_layer){.layer = m->shape.n_kv_layer[cls]++, .cls = cls};
 }
 
 void model_deinit(struct model *m) {
@@ -161,32 +33,50 @@ void model_deinit(struct model *m) {
     *m = (struct model){0};
 }
 
-static uint64_t bytes_of(const struct op_tensors *t) {
+static uint64_t bytes_of(const struct model_op *op) {
     uint64_t n = 0;
 
     for (int i = 0; i < 3; i++)
-        n += t->w[i] ? t->w[i]->n_bytes : 0;
+        n += op->w[i] ? op->w[i]->n_bytes : 0;
     return n;
+}
+
+static int check_kinds(const struct model *m, const struct be_ops *ops, struct err *err) {
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        if (!ops->run[m->op[i].kind]) {
+            assert(m->op[i].kind == OP_ROUTE || m->op[i].kind == OP_EXPERTS);
+            return err_set(
+                err, 0, NULL,
+                "the %s backend does not compute mixtures of experts: the cpu backend does",
+                ops->name);
+        }
+    return 0;
 }
 
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
     uint64_t total = 0, done = 0;
+    int r = check_kinds(m, ops, err);
 
-    if (m->shape.n_expert && !ops->experts)
-        return err_set(err, 0, NULL,
-                       "the %s backend does not compute mixtures of experts: the cpu backend does",
-                       ops->name);
     for (uint32_t i = 0; i < m->n_ops; i++)
-        total += bytes_of(&m->op[i].tensors);
-    for (uint32_t i = 0; i < m->n_ops; i++) {
-        int r = ops->load(be, &m->op[i].tensors, 0, &m->op[i].weights, err);
+        total += bytes_of(&m->op[i]);
+    for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
+        struct model_op *op = &m->op[i];
 
-        if (r < 0)
-            return r;
-        done += bytes_of(&m->op[i].tensors);
-        if (opts->progress)
+        if (!op->w[0])
+            continue;
+        r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
+        done += bytes_of(op);
+        if (r == 0 && opts->progress)
             opts->progress(opts->progress_ctx, "loading weights", (double)done / (double)total);
     }
-    return 0;
+    return r;
+}
+
+int model_forward(const struct model *m, const struct be_ops *ops, struct step *s) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < m->n_ops && r == 0; i++)
+        r = ops->run[m->op[i].kind](s, &m->op[i]);
+    return r;
 }

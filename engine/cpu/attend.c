@@ -212,7 +212,7 @@ static void merge_items(void *ctx, uint32_t thread) {
     }
 }
 
-void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a) {
+void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_items = s->n_blocks * b->shape.n_head_kv, last = 0;
     struct run r = {
@@ -220,9 +220,9 @@ void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a)
         .q = b->act[ACT_Q],
         .o = b->act[ACT_O],
         .stride = b->act_width[ACT_Q],
-        .layer = kv->layer,
+        .layer = op->kv.layer,
         .group = b->shape.n_head / b->shape.n_head_kv,
-        .scale = a->scale,
+        .scale = op->attn.scale,
     };
 
     for (uint32_t i = 0; i < s->n_blocks; i++)

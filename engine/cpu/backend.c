@@ -126,34 +126,34 @@ static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     return b->acts[kind] ? 0 : -ENOMEM;
 }
 
-static int load_mat(struct be *b, struct weights *w, const struct op_tensors *t, uint32_t i,
+static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
     struct mat *m = &w->m[i];
-    int r = panel_plan(m, t->w[i], err);
+    int r = panel_plan(m, op->w[i], err);
 
     if (r)
         return r;
     m->data = take(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
-    r = take_vector(b, t->bias[i], m->n_out, &w->bias[i]);
+    r = take_vector(b, op->bias[i], m->n_out, &w->bias[i]);
     if (r)
         return r;
     m->bias = w->bias[i];
-    struct pack_run run = {.m = m, .t = t->w[i]};
+    struct pack_run run = {.m = m, .t = op->w[i]};
     pool_run(b->pool, pack_panels, &run);
-    forget(t->w[i]);
+    forget(op->w[i]);
     w->n_mats = i + 1;
     w->acts |= 1u << panel_infos[m->format].acts;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
 /* The experts' matrices of one of the three tensors, each as a matrix of its own. */
-static int load_expert_mats(struct be *b, struct weights *w, const struct op_tensors *t,
+static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
     uint32_t n = b->shape.n_expert;
     struct mat plan;
-    int r = panel_plan(&plan, t->w[which], err);
+    int r = panel_plan(&plan, op->w[which], err);
 
     if (r)
         return r;
@@ -164,46 +164,40 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct op_ten
         if (!w->expert[e][which].data)
             return -ENOMEM;
     }
-    struct pack_experts run = {w->expert, t->w[which], which, n * plan.n_panels, 0};
+    struct pack_experts run = {w->expert, op->w[which], which, n * plan.n_panels, 0};
     pool_run(b->pool, pack_expert_panels, &run);
-    forget(t->w[which]);
+    forget(op->w[which]);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
-static int load_experts(struct be *b, struct weights *w, const struct op_tensors *t,
+static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
     int r = w->expert ? 0 : -ENOMEM;
 
     for (uint32_t i = 0; i < 3 && !r; i++)
-        r = load_expert_mats(b, w, t, i, err);
+        r = load_expert_mats(b, w, op, i, err);
     return r;
 }
 
-static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-                struct err *err) {
+static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+    if (op->kind == OP_EMBED) /* read where it lies in the file */
+        return 0;
     struct weights *w = calloc(1, sizeof(*w));
-
     if (!w)
         return -ENOMEM;
     w->next = b->weights; /* close() frees it, whatever happens now */
     b->weights = w;
-    w->layer = t->layer;
-    if (t->kind == OP_EMBED) {
-        w->embed = t->w[0];
-        *out = w;
-        return 0;
-    }
-    int r = take_vector(b, t->norm, 0, &w->norm);
-    r = r ? r : take_vector(b, t->q_norm, 0, &w->q_norm);
-    r = r ? r : take_vector(b, t->k_norm, 0, &w->k_norm);
-    if (t->kind == OP_EXPERTS)
-        r = r ? r : load_experts(b, w, t, err);
+    int r = take_vector(b, op->norm, 0, &w->norm);
+    r = r ? r : take_vector(b, op->q_norm, 0, &w->q_norm);
+    r = r ? r : take_vector(b, op->k_norm, 0, &w->k_norm);
+    if (op->kind == OP_EXPERTS)
+        r = r ? r : load_experts(b, w, op, err);
     else
-        for (uint32_t i = 0; i < 3 && t->w[i] && !r; i++)
-            r = load_mat(b, w, t, i, err);
+        for (uint32_t i = 0; i < 3 && op->w[i] && !r; i++)
+            r = load_mat(b, w, op, i, err);
     if (r == -ENOMEM)
-        err_set(err, 0, NULL, "not enough memory for the weights of layer %u", t->layer);
+        err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
     if (r)
         return r;
     *out = w;
@@ -226,7 +220,7 @@ static int plan_pages(struct be *b, const struct engine_opts *e, struct err *err
     b->view.k_group = LANES * key;
     b->view.k_head = b->view.v_head = pt * key;
     b->layer_bytes = 2 * b->shape.n_head_kv * pt * key;
-    b->page_bytes = b->layer_bytes * b->shape.n_layer;
+    b->page_bytes = b->layer_bytes * b->shape.n_kv_layer[KV_GLOBAL];
     return 0;
 }
 
@@ -376,14 +370,17 @@ const struct be_ops backend_cpu = {
     .n_threads = n_threads,
     .load = load,
     .begin = ops_begin,
-    .embed = ops_embed,
-    .qkv = ops_qkv,
-    .attend = ops_attend,
-    .proj = ops_proj,
-    .gate_up = ops_gate_up,
-    .route = ops_route,
-    .experts = ops_experts,
-    .logits = ops_logits,
+    .run =
+        {
+            [OP_EMBED] = ops_embed,
+            [OP_QKV] = ops_qkv,
+            [OP_ATTEND] = ops_attend,
+            [OP_PROJ] = ops_proj,
+            [OP_GATE_UP] = ops_gate_up,
+            [OP_ROUTE] = ops_route,
+            [OP_EXPERTS] = ops_experts,
+            [OP_LOGITS] = ops_logits,
+        },
     .mask = ops_mask,
     .sample = ops_sample,
     .end = ops_end,

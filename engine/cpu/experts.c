@@ -90,7 +90,8 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
                  m->expert_scale, e->pick + (size_t)row * m->n_expert_used);
 }
 
-int ops_route(struct step *s, struct act x, const struct weights *w) {
+int ops_route(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     struct work k = {.step = s, .w = w, .kind = panel_infos[w->m[0].format].acts};
     struct matmul mm = {
@@ -220,7 +221,8 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
         x[i] += acc[i];
 }
 
-int ops_experts(struct step *s, struct act x, const struct weights *w) {
+int ops_experts(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     struct experts *e = b->experts;
     struct work k = {.step = s, .w = w};

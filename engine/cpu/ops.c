@@ -16,7 +16,7 @@
 struct rows {
     struct step *step;
     const struct weights *w;
-    const struct kv_layer *kv;
+    const struct model_op *op;
     const float *in;
     size_t in_stride;
     uint32_t n, n_in;
@@ -84,19 +84,13 @@ static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
-    int32_t token = batch->token[row];
-    uint32_t n = r->step->be->shape.n_embd;
 
-    if (token >= 0)
-        quant_decode_row(r->w->embed, (uint32_t)token, x);
-    else
-        memcpy(x, batch->embeds + (size_t)~token * n, n * sizeof(float));
+    quant_decode_row(r->op->w[0], (uint32_t)batch->token[row], x);
 }
 
-int ops_embed(struct step *s, struct act x, const struct weights *w) {
-    struct rows r = {.step = s, .w = w, .n = s->n_rows};
+int ops_embed(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .op = op, .n = s->n_rows};
 
-    assert(x.role == ACT_X);
     each_row(&r, embed_row);
     return 0;
 }
@@ -168,7 +162,7 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
     size_t kv_width = (size_t)m->n_head_kv * m->head_dim;
     float *k = b->k + row * kv_width, *v = b->v + row * kv_width;
     uint32_t pos = r->step->host.row_pos[row], page = host_page(&r->step->host, row, pos);
-    uint8_t *layer = b->kv + page * b->page_bytes + r->kv->layer * b->layer_bytes;
+    uint8_t *layer = b->kv + page * b->page_bytes + r->op->kv.layer * b->layer_bytes;
     uint8_t *values = layer + m->n_head_kv * view->k_head;
 
     assert(page < b->n_pages);
@@ -179,14 +173,13 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
                              pos % view->page_tokens, k + h * m->head_dim, v + h * m->head_dim);
 }
 
-int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-            const struct kv_layer *kv) {
+int ops_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
-    struct matmul mm = prepare(s, x.role, w, false);
-    struct rows r = {.step = s, .w = w, .kv = kv, .n = s->n_rows};
+    struct matmul mm = prepare(s, ACT_X, op->weights, false);
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    assert(q.role == ACT_Q && kv->cls == KV_GLOBAL);
+    assert(op->kv.cls == KV_GLOBAL);
     mm.mode = MATMUL_STORE;
     mm.out[0] = b->act[ACT_Q];
     mm.out[1] = b->k;
@@ -198,30 +191,28 @@ int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
     return 0;
 }
 
-int ops_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-               const struct attn *a) {
-    assert(o.role == ACT_O && q.role == ACT_Q);
-    assert(a->softcap == 0 && a->window == 0 && !a->sinks);
-    attend_run(s, kv, a);
+int ops_attend(struct step *s, const struct model_op *op) {
+    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
+    attend_run(s, op);
     return 0;
 }
 
-int ops_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
-    struct matmul mm = prepare(s, in.role, w, false);
+int ops_proj(struct step *s, const struct model_op *op) {
+    struct matmul mm = prepare(s, op->in, op->weights, false);
 
     mm.mode = MATMUL_ADD;
-    mm.out[0] = s->be->act[x.role];
-    mm.out_stride[0] = s->be->act_width[x.role];
+    mm.out[0] = s->be->act[ACT_X];
+    mm.out_stride[0] = s->be->act_width[ACT_X];
     matmul_run(s->be->pool, &mm, 1);
     return 0;
 }
 
-int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
-    struct matmul mm = prepare(s, x.role, w, false);
+int ops_gate_up(struct step *s, const struct model_op *op) {
+    struct matmul mm = prepare(s, ACT_X, op->weights, false);
 
     mm.mode = MATMUL_SILU;
-    mm.out[0] = s->be->act[h.role];
-    mm.out_stride[0] = s->be->act_width[h.role];
+    mm.out[0] = s->be->act[ACT_H];
+    mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
     return 0;
 }
@@ -236,15 +227,16 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
                          host_step_vector(&r->step->host, want), b->shape.n_embd, b->shape.rms_eps);
 }
 
-int ops_logits(struct step *s, struct act x, const struct weights *w) {
+int ops_logits(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
 
-    assert(x.role == ACT_X && w->norm);
+    assert(w->norm);
     if (s->host.n_scored < hidden.n)
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)
         return 0;
-    struct matmul mm = prepare(s, x.role, w, true);
+    struct matmul mm = prepare(s, ACT_X, w, true);
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = s->be->logits;

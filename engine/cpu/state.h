@@ -14,11 +14,10 @@ struct block {
 
 struct weights {
     struct weights *next;
-    uint32_t layer, n_mats;
+    uint32_t n_mats;
     struct mat m[3];
     float *norm, *q_norm, *k_norm, *bias[3]; /* NULL: none */
     uint32_t acts;                           /* bit per enum acts_kind that m[] wants */
-    const struct tensor *embed;              /* read where it lies in the file */
     struct mat (*expert)[3];                 /* [n_expert]: gate, up, down */
 };
 
@@ -86,7 +85,7 @@ int attend_open(struct be *b, uint32_t max_context);
 void attend_close(struct be *b);
 /* Cuts the rows of the batch. */
 void attend_begin(struct step *s);
-void attend_run(struct step *s, const struct kv_layer *kv, const struct attn *a);
+void attend_run(struct step *s, const struct model_op *op);
 
 /* Rows of a step, done one by one by whichever thread is free. */
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
@@ -97,16 +96,14 @@ void *be_map(size_t size);
 void be_unmap(void *p, size_t size);
 
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
-int ops_embed(struct step *s, struct act x, const struct weights *w);
-int ops_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-            const struct kv_layer *kv);
-int ops_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-               const struct attn *a);
-int ops_proj(struct step *s, struct act x, struct act in, const struct weights *w);
-int ops_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
-int ops_route(struct step *s, struct act x, const struct weights *w);
-int ops_experts(struct step *s, struct act x, const struct weights *w);
-int ops_logits(struct step *s, struct act x, const struct weights *w);
+int ops_embed(struct step *s, const struct model_op *op);
+int ops_qkv(struct step *s, const struct model_op *op);
+int ops_attend(struct step *s, const struct model_op *op);
+int ops_proj(struct step *s, const struct model_op *op);
+int ops_gate_up(struct step *s, const struct model_op *op);
+int ops_route(struct step *s, const struct model_op *op);
+int ops_experts(struct step *s, const struct model_op *op);
+int ops_logits(struct step *s, const struct model_op *op);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);
 int ops_end(struct step *s, struct engine_result *out);

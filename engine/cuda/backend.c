@@ -58,7 +58,7 @@ static struct page_shape page_shape_of(const struct model_shape *s, const struct
 static uint64_t page_bytes(const struct model_shape *s, const struct engine_opts *o) {
     struct page_shape p = page_shape_of(s, o);
 
-    return page_layer_bytes(&p) * s->n_layer;
+    return page_layer_bytes(&p) * s->n_kv_layer[KV_GLOBAL];
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the end of the process. */
@@ -169,7 +169,8 @@ static uint32_t n_threads(const struct be *b) {
 }
 
 static void *host_page(struct be *b, uint32_t page) {
-    return b->host_pages + (size_t)page * page_layer_bytes(&b->page) * b->shape->n_layer;
+    return b->host_pages +
+           (size_t)page * page_layer_bytes(&b->page) * b->shape->n_kv_layer[KV_GLOBAL];
 }
 
 static const float *peek(const struct be *b, uint32_t want) {
@@ -203,12 +204,15 @@ const struct be_ops weft_backend_cuda = {
     .recipe = recipe,
     .load = cuda_load,
     .begin = step_begin,
-    .embed = step_embed,
-    .qkv = step_qkv,
-    .attend = step_attend,
-    .proj = step_proj,
-    .gate_up = step_gate_up,
-    .logits = step_logits,
+    .run =
+        {
+            [OP_EMBED] = step_embed,
+            [OP_QKV] = step_qkv,
+            [OP_ATTEND] = step_attend,
+            [OP_PROJ] = step_proj,
+            [OP_GATE_UP] = step_gate_up,
+            [OP_LOGITS] = step_logits,
+        },
     .mask = step_mask,
     .sample = step_sample,
     .end = step_end,

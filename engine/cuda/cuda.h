@@ -162,8 +162,7 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
 /* Bytes that the weights of the file will take. */
 uint64_t cuda_weight_bytes(const struct gguf *file);
 
-int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-              struct err *err);
+int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 void cuda_unload(struct be *b);
 
 /* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
@@ -230,14 +229,12 @@ void graph_note(struct be *b, const struct launch *l, const void *args, size_t n
 void graph_end(struct step *s);
 
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
-int step_embed(struct step *s, struct act x, const struct weights *w);
-int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-             const struct kv_layer *kv);
-int step_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-                const struct attn *a);
-int step_proj(struct step *s, struct act x, struct act in, const struct weights *w);
-int step_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
-int step_logits(struct step *s, struct act x, const struct weights *w);
+int step_embed(struct step *s, const struct model_op *op);
+int step_qkv(struct step *s, const struct model_op *op);
+int step_attend(struct step *s, const struct model_op *op);
+int step_proj(struct step *s, const struct model_op *op);
+int step_gate_up(struct step *s, const struct model_op *op);
+int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
 int step_end(struct step *s, struct engine_result *out);

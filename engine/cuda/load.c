@@ -191,32 +191,30 @@ static float *target_of(const struct be *b, enum op_kind kind, int i) {
                                 : b->logits;
 }
 
-static int load_tensors(struct be *b, struct weights *w, const struct op_tensors *t,
+static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
-    int r = load_vector(b, t->norm, &w->norm, err);
+    int r = load_vector(b, op->norm, &w->norm, err);
 
-    r = r < 0 ? r : load_vector(b, t->q_norm, &w->q_norm, err);
-    r = r < 0 ? r : load_vector(b, t->k_norm, &w->k_norm, err);
-    if (r == 0 && t->kind == OP_EMBED)
-        return load_embedding(b, w, t->w[0], err);
+    r = r < 0 ? r : load_vector(b, op->q_norm, &w->q_norm, err);
+    r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
+    if (r == 0 && op->kind == OP_EMBED)
+        return load_embedding(b, w, op->w[0], err);
     for (int i = 0; i < 3 && r == 0; i++)
-        if (t->w[i])
-            r = load_matrix(b, w, t->w[i], t->bias[i], target_of(b, t->kind, i), err);
-    if (r == 0 && t->kind == OP_LOGITS)
-        lend_tiles(b, w, t->w[0]);
-    return r < 0 ? r : fast_load(b, w, t->kind);
+        if (op->w[i])
+            r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op->kind, i), err);
+    if (r == 0 && op->kind == OP_LOGITS)
+        lend_tiles(b, w, op->w[0]);
+    return r < 0 ? r : fast_load(b, w, op->kind);
 }
 
-int cuda_load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-              struct err *err) {
+int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = calloc(1, sizeof(*w));
 
-    assert(rank == 0);
     if (!w)
         return -ENOMEM;
     w->next = b->weights;
     b->weights = w;
-    int r = load_tensors(b, w, t, err);
+    int r = load_tensors(b, w, op, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);
     *out = w;

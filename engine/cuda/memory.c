@@ -124,9 +124,9 @@ static void add_rest(struct be *b) {
     b->weights_size = cuda_weight_bytes(b->opts->file);
     add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
     b->layer_bytes = (size_t)b->n_pages * page_layer_bytes(&b->page);
-    add(b, &b->pages, b->layer_bytes * b->shape->n_layer, 1, "KV pages", false);
-    add(b, &b->host_pages, b->opts->n_host_pages * page_layer_bytes(&b->page), b->shape->n_layer,
-        "KV pages of the host", true);
+    add(b, &b->pages, b->layer_bytes * b->shape->n_kv_layer[KV_GLOBAL], 1, "KV pages", false);
+    add(b, &b->host_pages, b->opts->n_host_pages * page_layer_bytes(&b->page),
+        b->shape->n_kv_layer[KV_GLOBAL], "KV pages of the host", true);
 }
 
 uint64_t cuda_weight_bytes(const struct gguf *file) {
@@ -268,10 +268,12 @@ int cuda_memory_open(struct be *b, struct err *err) {
                     b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
                     "cudaMemset");
     /* A page holds finite numbers even before it is written (attention.cu). */
-    r = r < 0 ? r
-              : cuda_check(b,
-                           b->api->fill(b->pages, 0, b->layer_bytes * b->shape->n_layer, b->stream),
-                           "cudaMemset");
+    r = r < 0
+            ? r
+            : cuda_check(b,
+                         b->api->fill(b->pages, 0, b->layer_bytes * b->shape->n_kv_layer[KV_GLOBAL],
+                                      b->stream),
+                         "cudaMemset");
     return r;
 }
 
@@ -359,6 +361,6 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);
     rest -= b->opts->fast ? MIN(fast_wants(b), rest / 2) : 0;
-    *bytes = MAX(rest - rest / 20, b->shape->n_layer * page_layer_bytes(&b->page));
+    *bytes = MAX(rest - rest / 20, b->shape->n_kv_layer[KV_GLOBAL] * page_layer_bytes(&b->page));
     return 0;
 }

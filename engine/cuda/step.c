@@ -200,8 +200,9 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     return launch_rows(b, kernel_turn, s->grid.rows, &a, sizeof(a), "turn");
 }
 
-int step_embed(struct step *s, struct act x, const struct weights *w) {
+int step_embed(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
+    const struct weights *w = op->weights;
     struct embed_args a = {
         .batch = b->head,
         .table = w->raw,
@@ -212,7 +213,6 @@ int step_embed(struct step *s, struct act x, const struct weights *w) {
         .x = b->x,
     };
 
-    assert(x.role == ACT_X);
     return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
 }
 
@@ -233,9 +233,9 @@ static struct pack_args pack_args_of(const struct be *b, enum pack_kind kind, co
     };
 }
 
-static struct store_args store_args_of(const struct be *b, const struct weights *w,
-                                       const struct kv_layer *kv) {
+static struct store_args store_args_of(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
+    const struct weights *w = op->weights;
 
     return (struct store_args){
         .batch = b->head,
@@ -245,7 +245,7 @@ static struct store_args store_args_of(const struct be *b, const struct weights 
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
         .turn = b->turn,
-        .pages = b->pages + kv->layer * b->layer_bytes,
+        .pages = b->pages + op->kv.layer * b->layer_bytes,
         .shape = b->page,
         .n_head = m->n_head,
         .n_rot = m->n_rot,
@@ -312,13 +312,13 @@ static int release(struct step *s, const float *norm) {
     return cuda_matvec(b, &a);
 }
 
-int step_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-             const struct kv_layer *kv) {
+int step_qkv(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    struct store_args store = store_args_of(b, w, kv);
+    struct store_args store = store_args_of(b, op);
 
-    assert(q.role == ACT_Q && x.role == ACT_X && kv->cls == KV_GLOBAL);
+    assert(op->kv.cls == KV_GLOBAL);
     int r = release(s, w->norm);
     r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, m->n_embd);
     if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
@@ -349,8 +349,7 @@ static struct launch attend_launch(const struct step *s) {
     return l;
 }
 
-int step_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-                const struct attn *at) {
+int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct attend_args a = {
@@ -358,12 +357,12 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
         .q = b->q,
         .o = b->o,
         .partial = b->partial,
-        .pages = b->pages + kv->layer * b->layer_bytes,
+        .pages = b->pages + op->kv.layer * b->layer_bytes,
         .shape = b->page,
         .n_head = m->n_head,
         .group = m->n_head / m->n_head_kv,
         .partial_stride = b->partial_stride,
-        .scale = at->scale,
+        .scale = op->attn.scale,
     };
     struct merge_args c = {
         .batch = b->head,
@@ -376,8 +375,7 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
         .partial_stride = b->partial_stride,
     };
 
-    assert(at->window == 0 && at->softcap == 0 && !at->sinks && kv->cls == KV_GLOBAL);
-    assert(o.role == ACT_O && q.role == ACT_Q);
+    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
     struct launch attend = attend_launch(s);
     struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
     if (fuses(s)) {
@@ -391,11 +389,12 @@ int step_attend(struct step *s, struct act o, struct act q, const struct kv_laye
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
-int step_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+int step_proj(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
-    bool hidden = in.role == ACT_H;
+    bool hidden = op->in == ACT_H;
 
-    assert(x.role == ACT_X && (hidden || in.role == ACT_O) && !s->held);
+    assert((hidden || op->in == ACT_O) && !s->held);
     int r = pack(s, hidden && !fuses(s) ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, NULL,
                  w->n_in);
     if (r == 0 && fuses(s))
@@ -404,11 +403,11 @@ int step_proj(struct step *s, struct act x, struct act in, const struct weights 
 }
 
 /* h is left as gate and up, for proj() to multiply them when it takes them, or where gate was. */
-int step_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+int step_gate_up(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     uint32_t n_ff = b->shape->n_ff;
 
-    assert(h.role == ACT_H && x.role == ACT_X);
     int r = release(s, w->norm);
     r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, b->shape->n_embd);
     if (r < 0 || !fuses(s))
@@ -433,7 +432,8 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     return cuda_matmul(b, s->head, &x, false);
 }
 
-int step_logits(struct step *s, struct act x, const struct weights *w) {
+int step_logits(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct pack_args a = {
@@ -451,7 +451,6 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
         .eps = m->rms_eps,
     };
 
-    assert(x.role == ACT_X);
     s->head = w;
     int r = release(s, NULL);
     r = r < 0 ? r : launch_pack(b, s->grid.wants, &a);
@@ -463,7 +462,7 @@ int step_logits(struct step *s, struct act x, const struct weights *w) {
 
 /* A host page has its layers one after the other; pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
-    size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_layer;
+    size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_kv_layer[KV_GLOBAL];
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
     struct copy_args a = {
         .from = from_host ? b->host_pages + c->src * whole : b->pages + c->src * page,
@@ -475,7 +474,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     uint32_t parts =
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
 
-    struct launch l = {kernel_copy_page, parts, b->shape->n_layer, CUDA_THREADS, "copy_page", 0};
+    struct launch l = {kernel_copy_page, parts,       b->shape->n_kv_layer[KV_GLOBAL],
+                       CUDA_THREADS,     "copy_page", 0};
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 

@@ -270,8 +270,7 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
                            .n_head = m->n_head};
     struct launch l = {kernel_store, n,       (m->n_head + m->n_head_kv + 7) / 8,
                        CUDA_THREADS, "store", 0};
-    struct kv_layer kv = {.cls = KV_GLOBAL};
-    struct attn at = {.scale = (float)(1 / sqrt(m->head_dim))};
+    struct model_op op = {.kind = OP_ATTEND, .attn.scale = (float)(1 / sqrt(m->head_dim))};
     struct step *s;
 
     for (uint32_t i = 0; i < n_pages; i++)
@@ -279,7 +278,7 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
     int r = step_begin(b, &batch, &s);
     if (r == 0 && store)
         r = cuda_launch(b, &l, &a, sizeof(a));
-    r = r < 0 ? r : step_attend(s, (struct act){ACT_O}, (struct act){ACT_Q}, &kv, &at);
+    r = r < 0 ? r : step_attend(s, &op);
     r = r < 0 ? r : fetch(b, o, b->o, (size_t)n * m->n_head * m->head_dim * sizeof(float));
     b->step[0].batch = NULL;
     b->step[0].packed = false;

@@ -61,12 +61,12 @@ static void linear(struct be *b, const struct tensor *w, const struct tensor *bi
     }
 }
 
-int ref_embed(struct step *s, struct act x, const struct weights *w) {
+int ref_embed(struct step *s, const struct model_op *op) {
     const struct engine_batch *batch = s->host.batch;
     uint32_t n = s->be->shape->n_embd;
 
     for (uint32_t r = 0; r < batch->n_rows; r++)
-        quant_decode_row(w->t.w[0], (uint64_t)batch->token[r], s->be->act[x.role] + (size_t)r * n);
+        quant_decode_row(op->w[0], (uint64_t)batch->token[r], s->be->act[ACT_X] + (size_t)r * n);
     return 0;
 }
 
@@ -170,24 +170,23 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
     }
 }
 
-int ref_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-            const struct kv_layer *kv) {
+int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
-    float *to[3] = {b->act[q.role], b->kv[0], b->kv[1]};
+    float *to[3] = {b->act[ACT_Q], b->kv[0], b->kv[1]};
 
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
                  b->normed + (size_t)r * m->n_embd);
     for (int i = 0; i < 3; i++)
-        linear(b, w->t.w[i], w->t.bias[i], b->normed, n_rows, false, to[i]);
+        linear(b, op->w[i], op->bias[i], b->normed, n_rows, false, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
         set_turn(b, s->host.row_pos[r]);
-        finish_heads(b, to[0] + (size_t)r * m->n_head * m->head_dim, m->n_head, w->t.q_norm);
-        finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, w->t.k_norm);
+        finish_heads(b, to[0] + (size_t)r * m->n_head * m->head_dim, m->n_head, op->q_norm);
+        finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, op->k_norm);
     }
-    store_rows(s, kv);
+    store_rows(s, &op->kv);
     return 0;
 }
 
@@ -233,57 +232,56 @@ static void attend_group(struct step *s, uint32_t row, uint32_t kvh, uint32_t la
     }
 }
 
-int ref_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-               const struct attn *a) {
+int ref_attend(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     const struct model_shape *m = b->shape;
     size_t width = (size_t)m->n_head * m->head_dim;
     size_t group_width = width / m->n_head_kv;
 
-    assert(a->window == 0 && a->softcap == 0 && !a->sinks && kv->cls == KV_GLOBAL);
+    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
         for (uint32_t h = 0; h < m->n_head_kv; h++)
-            attend_group(s, r, h, kv->layer, a->scale, b->act[q.role] + r * width + h * group_width,
-                         b->act[o.role] + r * width + h * group_width);
+            attend_group(s, r, h, op->kv.layer, op->attn.scale,
+                         b->act[ACT_Q] + r * width + h * group_width,
+                         b->act[ACT_O] + r * width + h * group_width);
     return 0;
 }
 
 /* -- the rest ------------------------------------------------------------------------------------ */
 
-int ref_proj(struct step *s, struct act x, struct act in, const struct weights *w) {
+int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
 
-    linear(b, w->t.w[0], w->t.bias[0], b->act[in.role], s->host.batch->n_rows, true,
-           b->act[x.role]);
+    linear(b, op->w[0], op->bias[0], b->act[op->in], s->host.batch->n_rows, true, b->act[ACT_X]);
     return 0;
 }
 
-int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
+int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
-    float *gate = b->act[h.role];
+    float *gate = b->act[ACT_H];
 
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
                  b->normed + (size_t)r * m->n_embd);
-    linear(b, w->t.w[0], w->t.bias[0], b->normed, n_rows, false, gate);
-    linear(b, w->t.w[1], w->t.bias[1], b->normed, n_rows, false, b->up);
+    linear(b, op->w[0], op->bias[0], b->normed, n_rows, false, gate);
+    linear(b, op->w[1], op->bias[1], b->normed, n_rows, false, b->up);
     for (size_t i = 0; i < (size_t)n_rows * m->n_ff; i++)
         gate[i] = mx_silu(gate[i]) * b->up[i];
     return 0;
 }
 
 /* Rows are normed once; experts() finds them in b->normed. */
-int ref_route(struct step *s, struct act x, const struct weights *w) {
+int ref_route(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
 
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[x.role] + (size_t)r * m->n_embd, w->t.norm, m->rms_eps, m->n_embd,
+        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
                  b->normed + (size_t)r * m->n_embd);
-    linear(b, w->t.w[0], NULL, b->normed, n_rows, false, b->router);
+    linear(b, op->w[0], NULL, b->normed, n_rows, false, b->router);
     for (uint32_t r = 0; r < n_rows; r++)
         experts_pick(b->router + (size_t)r * m->n_expert, m->n_expert, m->n_expert_used,
                      m->expert_scale, b->pick + (size_t)r * m->n_expert_used);
@@ -299,23 +297,23 @@ static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, co
     }
 }
 
-int ref_experts(struct step *s, struct act x, const struct weights *w) {
+int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     float *gate = b->gate, *out = b->gate + m->n_ff;
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
-        float *to = b->act[x.role] + (size_t)r * m->n_embd;
+        float *to = b->act[ACT_X] + (size_t)r * m->n_embd;
 
         for (uint32_t k = 0; k < m->n_expert_used; k++) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
-            multiply_expert(b, w->t.w[0], p->expert, y, gate);
-            multiply_expert(b, w->t.w[1], p->expert, y, b->up);
+            multiply_expert(b, op->w[0], p->expert, y, gate);
+            multiply_expert(b, op->w[1], p->expert, y, b->up);
             for (uint32_t i = 0; i < m->n_ff; i++)
                 gate[i] = mx_silu(gate[i]) * b->up[i];
-            multiply_expert(b, w->t.w[2], p->expert, gate, out);
+            multiply_expert(b, op->w[2], p->expert, gate, out);
             for (uint32_t i = 0; i < m->n_embd; i++)
                 to[i] += p->weight * out[i];
         }
@@ -323,7 +321,7 @@ int ref_experts(struct step *s, struct act x, const struct weights *w) {
     return 0;
 }
 
-int ref_logits(struct step *s, struct act x, const struct weights *w) {
+int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
     uint32_t n = b->shape->n_embd;
@@ -333,9 +331,9 @@ int ref_logits(struct step *s, struct act x, const struct weights *w) {
         float *to =
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
-        rms_norm(b->act[x.role] + (size_t)batch->want[i].row * n, w->t.norm, b->shape->rms_eps, n,
+        rms_norm(b->act[ACT_X] + (size_t)batch->want[i].row * n, op->norm, b->shape->rms_eps, n,
                  to);
     }
-    linear(b, w->t.w[0], w->t.bias[0], b->normed, s->host.n_scored, false, b->logits);
+    linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, false, b->logits);
     return 0;
 }

@@ -8,10 +8,6 @@
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
-    for (struct weights *w = b->weights, *next; w; w = next) {
-        next = w->next;
-        free(w);
-    }
     for (int i = 0; i < ACT_ROLES; i++)
         free(b->act[i]);
     free(b->normed);
@@ -82,7 +78,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->head_bytes = o->shape->head_dim / format[type].block * format[type].bytes;
     b->token_bytes = o->shape->n_head_kv * b->head_bytes;
     b->layer_bytes = (size_t)o->n_pages * b->page_tokens * 2 * b->token_bytes;
-    assert(b->layer_bytes * o->shape->n_layer == o->page_bytes * o->n_pages);
+    assert(b->layer_bytes * o->shape->n_kv_layer[KV_GLOBAL] == o->page_bytes * o->n_pages);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
         close_be(b);
@@ -100,19 +96,6 @@ static const char *isa(const struct be *b) {
 
 static uint32_t n_threads(const struct be *b) {
     return 1;
-}
-
-static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-                struct err *err) {
-    struct weights *w = malloc(sizeof(*w));
-
-    assert(rank == 0);
-    if (!w)
-        return -ENOMEM;
-    *w = (struct weights){.next = b->weights, .t = *t};
-    b->weights = w;
-    *out = w;
-    return 0;
 }
 
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
@@ -141,7 +124,7 @@ static int end(struct step *s, struct engine_result *out) {
 static int copy(struct be *b, const struct engine_copy *c) {
     size_t bytes = b->layer_bytes / b->n_pages;
 
-    for (uint32_t l = 0; l < b->shape->n_layer; l++) {
+    for (uint32_t l = 0; l < b->shape->n_kv_layer[KV_GLOBAL]; l++) {
         uint8_t *layer = b->pages + l * b->layer_bytes;
 
         memmove(layer + c->dst * bytes, layer + c->src * bytes, bytes);
@@ -162,16 +145,18 @@ const struct be_ops backend_reference = {
     .close = close_be,
     .isa = isa,
     .n_threads = n_threads,
-    .load = load,
     .begin = begin,
-    .embed = ref_embed,
-    .qkv = ref_qkv,
-    .attend = ref_attend,
-    .proj = ref_proj,
-    .gate_up = ref_gate_up,
-    .route = ref_route,
-    .experts = ref_experts,
-    .logits = ref_logits,
+    .run =
+        {
+            [OP_EMBED] = ref_embed,
+            [OP_QKV] = ref_qkv,
+            [OP_ATTEND] = ref_attend,
+            [OP_PROJ] = ref_proj,
+            [OP_GATE_UP] = ref_gate_up,
+            [OP_ROUTE] = ref_route,
+            [OP_EXPERTS] = ref_experts,
+            [OP_LOGITS] = ref_logits,
+        },
     .mask = mask,
     .sample = sample,
     .end = end,

@@ -14,18 +14,12 @@ struct step {
     struct be *be;
 };
 
-struct weights { /* the file's tensors serve as they are */
-    struct weights *next;
-    struct op_tensors t;
-};
-
 struct be {
     const struct model_shape *shape;
     enum engine_kv_type kv_type;
     uint32_t page_tokens, n_pages;
     struct step step;
     struct sampler sampler;
-    struct weights *weights; /* all, to be freed */
     float *act[ACT_ROLES];
     float *normed;            /* [max(max_rows, max_wants)][n_embd] */
     float *kv[2];             /* [max_rows][n_head_kv * head_dim], of this step's rows */
@@ -42,13 +36,12 @@ struct be {
     size_t head_bytes, token_bytes, layer_bytes;
 };
 
-int ref_embed(struct step *s, struct act x, const struct weights *w);
-int ref_qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-            const struct kv_layer *kv);
-int ref_attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-               const struct attn *a);
-int ref_proj(struct step *s, struct act x, struct act in, const struct weights *w);
-int ref_gate_up(struct step *s, struct act h, struct act x, const struct weights *w);
-int ref_route(struct step *s, struct act x, const struct weights *w);
-int ref_experts(struct step *s, struct act x, const struct weights *w);
-int ref_logits(struct step *s, struct act x, const struct weights *w);
+/* The ops of the table, as backend.h describes them. */
+int ref_embed(struct step *s, const struct model_op *op);
+int ref_qkv(struct step *s, const struct model_op *op);
+int ref_attend(struct step *s, const struct model_op *op);
+int ref_proj(struct step *s, const struct model_op *op);
+int ref_gate_up(struct step *s, const struct model_op *op);
+int ref_route(struct step *s, const struct model_op *op);
+int ref_experts(struct step *s, const struct model_op *op);
+int ref_logits(struct step *s, const struct model_op *op);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/backend.h"
+#include "engine/engine.h"
 #include "engine/quant.h"
 #include "tests/support/tiny_model.h"
 

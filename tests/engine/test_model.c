@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/experts.h"
-#include "engine/model.h"
+#include "engine/backend.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
 

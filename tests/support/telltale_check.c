@@ -24,7 +24,7 @@ static _Noreturn void bad(const struct engine_batch *b, const char *what, const 
 static void check_head(const struct batch_rules *r, const struct engine_batch *b) {
     const struct engine_opts *o = r->opts;
 
-    NEED(b->model == 0 && !b->embeds && !b->mpos, "model", b->model);
+    NEED(b->model == 0, "model", b->model);
     NEED(b->n_rows + b->n_before + b->n_after > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
     NEED(b->n_seqs >= (b->n_rows > 0) && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
     NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
@@ -62,7 +62,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->pos0 < r->opts->max_context, "sequence", i);
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->n_draft <= s->n_rows, "sequence", i);
-        NEED(s->n_replay == 0 && s->adapter == 0, "sequence", i);
+        NEED(s->n_replay == 0, "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);
         if (s->feed >= 0)

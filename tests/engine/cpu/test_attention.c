@@ -95,8 +95,7 @@ static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
     struct be *b = &r->be;
     uint32_t hd = s->head_dim;
     size_t width = b->act_width[ACT_Q], kv_width = (size_t)KV_HEADS * hd;
-    const struct attn attn = {.scale = 1 / sqrtf((float)hd)};
-    const struct kv_layer layer = {0};
+    const struct model_op op = {.kind = OP_ATTEND, .attn.scale = 1 / sqrtf((float)hd)};
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = pos + i, pt = b->view.page_tokens;
@@ -113,7 +112,7 @@ static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
     r->seq.pos0 = pos;
     b->step.n_rows = n;
     attend_begin(&b->step);
-    attend_run(&b->step, &layer, &attn);
+    attend_run(&b->step, &op);
     memcpy(out + pos * width, b->act[ACT_O], n * width * sizeof(float));
 }
 

@@ -80,11 +80,6 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-static int load(struct be *b, const struct op_tensors *t, int rank, struct weights **out,
-                struct err *err) {
-    return backend_reference.load(b->real, t, rank, out, err);
-}
-
 static int begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct step *s = b->step[batch->step % 2];
 
@@ -126,30 +121,28 @@ static int end(struct step *s, struct engine_result *out) {
     return 0;
 }
 
-static int embed(struct step *s, struct act x, const struct weights *w) {
-    return backend_reference.embed(s->real, x, w);
+static int embed(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_EMBED](s->real, op);
 }
 
-static int qkv(struct step *s, struct act q, struct act x, const struct weights *w,
-               const struct kv_layer *kv) {
-    return backend_reference.qkv(s->real, q, x, w, kv);
+static int qkv(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_QKV](s->real, op);
 }
 
-static int attend(struct step *s, struct act o, struct act q, const struct kv_layer *kv,
-                  const struct attn *a) {
-    return backend_reference.attend(s->real, o, q, kv, a);
+static int attend(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_ATTEND](s->real, op);
 }
 
-static int proj(struct step *s, struct act x, struct act in, const struct weights *w) {
-    return backend_reference.proj(s->real, x, in, w);
+static int proj(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_PROJ](s->real, op);
 }
 
-static int gate_up(struct step *s, struct act h, struct act x, const struct weights *w) {
-    return backend_reference.gate_up(s->real, h, x, w);
+static int gate_up(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_GATE_UP](s->real, op);
 }
 
-static int logits(struct step *s, struct act x, const struct weights *w) {
-    return backend_reference.logits(s->real, x, w);
+static int logits(struct step *s, const struct model_op *op) {
+    return backend_reference.run[OP_LOGITS](s->real, op);
 }
 
 static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
@@ -169,14 +162,16 @@ struct be_ops weft_backend_cuda = {
     .close = close_be,
     .isa = isa,
     .n_threads = n_threads,
-    .load = load,
     .begin = begin,
-    .embed = embed,
-    .qkv = qkv,
-    .attend = attend,
-    .proj = proj,
-    .gate_up = gate_up,
-    .logits = logits,
+    .run =
+        {
+            [OP_EMBED] = embed,
+            [OP_QKV] = qkv,
+            [OP_ATTEND] = attend,
+            [OP_PROJ] = proj,
+            [OP_GATE_UP] = gate_up,
+            [OP_LOGITS] = logits,
+        },
     .mask = mask,
     .sample = sample,
     .end = end,

@@ -1,0 +1,109 @@
+#include "engine/arch/decoder.h"
+
+#include "engine/bind.h"
+
+void decoder_ends(struct binder *b, struct model *m, struct model_op *logits) {
+    const struct model_shape *s = &m->shape;
+    const struct tensor *embed =
+        bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight");
+    const struct tensor *output = bind_matrix(b, BIND_MAY, s->n_embd, s->n_vocab, "output.weight");
+
+    model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}});
+    *logits = (struct model_op){
+        .kind = OP_LOGITS,
+        .norm = bind_vector(b, BIND_MUST, s->n_embd, "output_norm.weight"),
+        .w = {output ? output : embed},
+    };
+}
+
+void decoder_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_kv = (uint64_t)s->n_head_kv * s->head_dim;
+    const struct kv_layer kv = model_add_kv(m, KV_GLOBAL);
+
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_QKV,
+                  .layer = l,
+                  .kv = kv,
+                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n_q, "blk.%u.attn_q.weight", l),
+                        bind_matrix(b, BIND_MUST, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
+                        bind_matrix(b, BIND_MUST, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
+                  .bias = {bind_vector(b, d->qkv_bias, n_q, "blk.%u.attn_q.bias", l),
+                           bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_k.bias", l),
+                           bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_v.bias", l)},
+                  .q_norm = bind_vector(b, d->qk_norm, s->head_dim, "blk.%u.attn_q_norm.weight", l),
+                  .k_norm = bind_vector(b, d->qk_norm, s->head_dim, "blk.%u.attn_k_norm.weight", l),
+              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_ATTEND, .layer = l, .kv = kv, .attn = {.scale = s->attn_scale}});
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_PROJ,
+                  .layer = l,
+                  .in = ACT_O,
+                  .w = {bind_matrix(b, BIND_MUST, n_q, s->n_embd, "blk.%u.attn_output.weight", l)},
+                  .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
+              });
+}
+
+void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_GATE_UP,
+                  .layer = l,
+                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.ffn_norm.weight", l),
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_ff, "blk.%u.ffn_gate.weight", l),
+                        bind_matrix(b, BIND_MUST, s->n_embd, s->n_ff, "blk.%u.ffn_up.weight", l)},
+                  .bias = {bind_vector(b, d->ffn_bias, s->n_ff, "blk.%u.ffn_gate.bias", l),
+                           bind_vector(b, d->ffn_bias, s->n_ff, "blk.%u.ffn_up.bias", l)},
+              });
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_PROJ,
+                  .layer = l,
+                  .in = ACT_H,
+                  .w = {bind_matrix(b, BIND_MUST, s->n_ff, s->n_embd, "blk.%u.ffn_down.weight", l)},
+                  .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
+              });
+}
+
+void decoder_experts(struct binder *b, struct model *m, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint64_t n = s->n_expert;
+
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_ROUTE,
+                  .layer = l,
+                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.ffn_norm.weight", l),
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
+              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_EXPERTS,
+                     .layer = l,
+                     .w = {bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n,
+                                         "blk.%u.ffn_gate_exps.weight", l),
+                           bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n,
+                                         "blk.%u.ffn_up_exps.weight", l),
+                           bind_matrices(b, BIND_MUST, s->n_ff, s->n_embd, n,
+                                         "blk.%u.ffn_down_exps.weight", l)},
+                 });
+}
+
+void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct model_op logits;
+
+    decoder_ends(b, m, &logits);
+    for (uint32_t l = 0; l < m->shape.n_layer && b->r == 0; l++) {
+        decoder_attention(b, m, d, l);
+        if (m->shape.n_expert)
+            decoder_experts(b, m, l);
+        else
+            decoder_ffn(b, m, d, l);
+    }
+    model_add(m, &logits);
+}

@@ -1,0 +1,126 @@
+#pragma once
+
+/*
+ * types - what a step is given and what it answers, and the options of an engine: the data of engine.h
+ * that the backends see too.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/gguf.h"
+
+enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
+enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
+enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
+enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: reference only */
+
+#define ENGINE_TOP_MAX 20 /* top_logprobs */
+
+/* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory, whose number is
+ * below n_host_pages. */
+struct engine_copy {
+    uint32_t src, dst;
+    uint16_t n_tokens;
+    uint8_t cls, dir; /* enum engine_copy_dir */
+};
+
+/* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
+ * The last n_draft of them may be taken back: a later step begins again at a draft that was wrong. */
+struct engine_seq {
+    uint32_t row0, n_rows, pos0, n_prompt;
+    uint32_t state_slot; /* of recurrent layers: 0 until a model has some */
+    uint16_t n_draft,
+        n_replay; /* n_replay: accepted drafts that recurrent layers replay; 0 as yet */
+    int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
+};
+
+/* What is asked of a row. The order of wants is the order of results. */
+struct engine_want {
+    uint32_t row, param; /* row of the batch; index into engine_batch.param */
+    uint32_t out_pos;    /* index of the sampled token among the output tokens: keys the noise */
+    uint8_t what, n_top; /* enum engine_what; how many top logprobs, 0: none */
+    bool logprob;        /* the log probability of the sampled token */
+    bool no_digest;      /* opts.digest, but not needed for this want */
+};
+
+struct engine_bias {
+    int32_t token;
+    float bias;
+};
+
+/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, bans, penalties,
+ * temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and penalties. */
+struct engine_param {
+    float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
+    float repetition, presence, frequency; /* 1, 0, 0: off */
+    uint32_t top_k;                        /* 0: off */
+    uint64_t seed;
+    uint32_t choice;
+    uint32_t n_bias, n_bans; /* bans: ids that cannot be sampled (stop tokens before min_tokens) */
+    const struct engine_bias *bias;
+    const int32_t *bans;
+    /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output. With
+     * feed >= 0 the sample fed on the device is not among them; the engine adds it. The wants of rows
+     * with drafts have parameters of their own: the drafts up to the row are output. */
+    const int32_t *tokens;
+    uint32_t n_prompt, n_tokens;
+};
+
+/* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
+struct engine_batch {
+    uint64_t step;  /* 1, 2, 3, ... */
+    uint16_t model; /* which pass: 0, the model itself; its MTP block as yet not */
+    uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
+    const int32_t *token; /* [n_rows] */
+    const struct engine_seq *seq;
+    /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding positions
+     * [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. */
+    struct {
+        const uint32_t *start, *page;
+    } table[KV_CLASSES];
+    const struct engine_want *want;
+    const struct engine_param *param;
+    const struct engine_copy *before, *after;
+};
+
+struct engine_top {
+    int32_t token;
+    float logprob;
+};
+
+struct engine_out {
+    int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
+    float logprob;   /* of token, under the softmax of the logits before all processors */
+    uint64_t digest; /* of the row's logits (before processors), 0 unless opts.digest */
+    uint32_t n_top;
+    const struct engine_top *top; /* best first; ties by lowest id */
+    const float *vector; /* WANT_HIDDEN: n_embd floats until the next launch, and nothing else */
+};
+
+struct engine_result {
+    uint64_t step;
+    uint32_t n_outs;              /* = n_wants */
+    const struct engine_out *out; /* valid until the engine_wait() after next */
+};
+
+struct engine_opts {
+    const struct gguf *file; /* kept open by the caller while the engine lives */
+    const char *backend;     /* "reference", "cpu", "cuda", "auto" */
+    const char *isa;         /* cpu: "auto", "generic", "avx2", "avx512" */
+    uint32_t n_threads;      /* cpu; 0: all cores */
+    uint32_t n_pages;        /* 0: sized from kv_bytes */
+    uint32_t page_tokens;    /* 16, 32 or 64 */
+    uint64_t kv_bytes;       /* used when n_pages is 0 */
+    uint32_t
+        device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
+    uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
+    uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
+    uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
+    uint32_t max_rows, max_seqs, max_wants; /* of a batch */
+    enum engine_kv_type kv_type;
+    bool digest;
+    bool fast; /* row independence may be given up where that is faster (cuda) */
+    void (*progress)(void *ctx, const char *what,
+                     double fraction); /* NULL, or called while loading */
+    void *progress_ctx;
+};
