@@ -59,7 +59,7 @@ Test(config, shipped_file_is_the_table_printed) {
     config_print(printed);
     CLEANUP(freep) char *is = slurp(fopen(getenv("WEFT_CONF"), "re"));
     CLEANUP(freep) char *should = slurp(printed);
-    cr_expect_str_eq(is, should, "run: build/weftd --print-config > conf/weft.conf");
+    cr_expect_str_eq(is, should, "conf/weft.conf of the build");
 }
 
 /* With every line's comment sign taken away the file says what the defaults are. */
