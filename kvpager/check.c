@@ -88,8 +88,8 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
             broken(3, "a committed full page is not shared", number);
         if (page->parent != (i > 0 ? s->page[i - 1] : NO_PAGE))
             broken(7, "a page's parent is not the page before it", number);
-        if (memcmp(&page->share, &s->share, sizeof(s->share)) != 0)
-            broken(5, "a page of another share key", number);
+        if (memcmp(&page->isolation, &s->isolation, sizeof(s->isolation)) != 0)
+            broken(5, "a page of another isolation key", number);
     }
 }
 
@@ -105,7 +105,7 @@ static void check_seqs(const struct kv_pager *p) {
 /* 5: keys are right, and a lookup finds exactly this page. */
 static void check_key(const struct kv_pager *p, const struct page *page) {
     const int32_t *tokens = pool_tokens(&p->pool, page);
-    struct prefix_root root = {.share = page->share};
+    struct prefix_root root = {.isolation = page->isolation};
     XXH128_hash_t key;
 
     if (page->parent == NO_PAGE) {
@@ -116,14 +116,14 @@ static void check_key(const struct kv_pager *p, const struct page *page) {
 
         if (!published(parent))
             broken(7, "a published page without its parent", pool_number(&p->pool, page));
-        if (memcmp(&parent->share, &page->share, sizeof(page->share)) != 0)
-            broken(5, "a parent of another share key", pool_number(&p->pool, page));
+        if (memcmp(&parent->isolation, &page->isolation, sizeof(page->isolation)) != 0)
+            broken(5, "a parent of another isolation key", pool_number(&p->pool, page));
         key = parent->key;
     }
     key = prefix_key(&p->prefix, key, tokens);
     if (key.low64 != page->key.low64 || key.high64 != page->key.high64)
         broken(5, "a key is not the hash of parent and tokens", pool_number(&p->pool, page));
-    if (prefix_find(&p->prefix, key, page->parent, &page->share, tokens) != page)
+    if (prefix_find(&p->prefix, key, page->parent, &page->isolation, tokens) != page)
         broken(5, "a published page is not found", pool_number(&p->pool, page));
 }
 

@@ -3,7 +3,7 @@
 /*
  * kvpager - decides which KV-cache page holds which tokens.
  *
- * A page holds page_tokens consecutive tokens of a sequence. Sequences whose tokens (and share key)
+ * A page holds page_tokens consecutive tokens of a sequence. Sequences whose tokens (and isolation key)
  * are the same up to the end of a page share that page, also while both run. Pages that nobody holds
  * stay cached until their room is needed; eviction takes leaves before parents, least recently used
  * first. The pager moves page numbers around and never touches the bytes, so it is tested without a
@@ -24,7 +24,7 @@ typedef uint32_t kv_page;
 struct kv_pager;
 struct kv_seq;
 
-struct kv_share {
+struct kv_isolation {
     uint8_t key[16]; /* only sequences of equal key share pages */
 };
 
@@ -70,23 +70,23 @@ void kv_pager_drop_cached(struct kv_pager *p);
 /* Page @page, which is free, holds @tokens after page @parent (KV_NO_PAGE: it is a first one) from before the pager
  * was made: it is cached now. Parents come first; of unrelated ones the one that was used last. -EEXIST: there is an equal
  * one; -EINVAL: @page or @parent is not what it must be. */
-int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent, const struct kv_share *share,
-                     const int32_t *tokens);
+int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent,
+                     const struct kv_isolation *isolation, const int32_t *tokens);
 /* Forgets @page and all that follow it. -EBUSY: somebody holds one of them. */
 int kv_pager_forget(struct kv_pager *p, kv_page page);
 
 /* The longest cached or shared prefix of @tokens, limited to whole pages inside @n_tokens. Changes
  * nothing. A caller that must compute at least one token passes n_prompt - 1. */
-struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *share,
+struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens);
 
 /* The published pages [from, from + max) of that prefix, as far as there are any: their number. */
-uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_share *share,
+uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
 
 /* A sequence without pages. -ENOMEM: more than max_seqs. */
-int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share);
+int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation);
 /* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
@@ -124,7 +124,7 @@ uint32_t kv_seq_committed(const struct kv_seq *s);
 /* Pages that truncating to 0 would make available: nobody else holds them. */
 uint32_t kv_seq_sole(const struct kv_seq *s);
 /* What its published pages hold, to read: whoever keeps a sequence need not keep its tokens too. */
-const struct kv_share *kv_seq_share(const struct kv_seq *s);
+const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 uint32_t kv_seq_published(const struct kv_seq *s);             /* tokens */
 void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out); /* of them */
 /* The page table; valid until the next call that changes the sequence. */

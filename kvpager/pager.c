@@ -8,9 +8,9 @@
  *  3. Only a full page whose tokens are all committed is ever shared or cached. Never a page that
  *     holds draft tokens.
  *  4. A shared page is never written. (Only full pages are shared, so nothing is copied on write.)
- *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, share key, model
- *     fingerprint). The hash nominates; a hit compares parent page, share key and tokens. So no two
- *     published pages have the same parent, share key and tokens.
+ *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key, model
+ *     fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens. So no two
+ *     published pages have the same parent, isolation key and tokens.
  *  6. A recurrent state snapshot exists only at a committed, page-aligned position. (There are none
  *     yet.)
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
@@ -168,23 +168,23 @@ static void release(struct kv_pager *p, struct page *page) {
 
 /* One step down the chain of published pages. */
 struct walk {
-    const struct kv_share *share;
+    const struct kv_isolation *isolation;
     XXH128_hash_t key; /* of the page that was reached */
     kv_page page;      /* the page that was reached, NO_PAGE at the root */
 };
 
-static struct walk walk_start(const struct kv_pager *p, const struct kv_share *share) {
+static struct walk walk_start(const struct kv_pager *p, const struct kv_isolation *isolation) {
     struct prefix_root root;
 
     memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
-    root.share = *share;
-    return (struct walk){share, prefix_root_key(&p->prefix, &root), NO_PAGE};
+    root.isolation = *isolation;
+    return (struct walk){isolation, prefix_root_key(&p->prefix, &root), NO_PAGE};
 }
 
 /* The published page of @tokens after @w, to which @w moves; or NULL. */
 static struct page *walk_down(const struct kv_pager *p, struct walk *w, const int32_t *tokens) {
     XXH128_hash_t key = prefix_key(&p->prefix, w->key, tokens);
-    struct page *page = prefix_find(&p->prefix, key, w->page, w->share, tokens);
+    struct page *page = prefix_find(&p->prefix, key, w->page, w->isolation, tokens);
 
     if (page) {
         w->key = key;
@@ -193,10 +193,10 @@ static struct page *walk_down(const struct kv_pager *p, struct walk *w, const in
     return page;
 }
 
-struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *share,
+struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens) {
     uint32_t t = p->opts.page_tokens;
-    struct walk w = walk_start(p, share);
+    struct walk w = walk_start(p, isolation);
     struct kv_match m = {0};
 
     while (n_tokens - m.n_tokens >= t) {
@@ -210,11 +210,11 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_share *
     return m;
 }
 
-uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_share *share,
+uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max) {
     uint32_t t = p->opts.page_tokens, end = MIN(n_tokens / t, from + max), i = 0;
-    struct walk w = walk_start(p, share);
+    struct walk w = walk_start(p, isolation);
 
     while (i < end && walk_down(p, &w, tokens + (size_t)i * t)) {
         if (i >= from)
@@ -224,14 +224,14 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_share *share,
     return i > from ? i - from : 0;
 }
 
-int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_share *share) {
+int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation) {
     struct list *node = list_pop_front(&p->unused_seqs);
 
     if (!node)
         return -ENOMEM;
     struct kv_seq *s = LIST_ENTRY(node, struct kv_seq, link);
-    s->share = *share;
-    s->root = walk_start(p, share).key;
+    s->isolation = *isolation;
+    s->root = walk_start(p, isolation).key;
     s->n_pages = s->n_published = s->n_committed = 0;
     s->kept = false;
     list_push_back(&p->seqs, &s->link);
@@ -293,9 +293,9 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
 /* Where the sequence's published pages end. */
 static struct walk walk_of(const struct kv_seq *s) {
     if (s->n_published == 0)
-        return (struct walk){&s->share, s->root, NO_PAGE};
+        return (struct walk){&s->isolation, s->root, NO_PAGE};
     kv_page last = s->page[s->n_published - 1];
-    return (struct walk){&s->share, s->pager->pool.page[last].key, last};
+    return (struct walk){&s->isolation, s->pager->pool.page[last].key, last};
 }
 
 /* That a caller's array is the sequence's tokens from 0 on is checked where it is cheap: at the last
@@ -381,7 +381,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
         release(p, page);
         p->stats.n_deduplicated++;
     } else {
-        prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->share,
+        prefix_add(&p->prefix, page, prefix_key(&p->prefix, w.key, tokens), parent, &s->isolation,
                    tokens);
         pool_set_state(&p->pool, page, PAGE_SHARED);
         p->stats.n_published++;
@@ -422,8 +422,8 @@ uint32_t kv_seq_sole(const struct kv_seq *s) {
     return n;
 }
 
-const struct kv_share *kv_seq_share(const struct kv_seq *s) {
-    return &s->share;
+const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s) {
+    return &s->isolation;
 }
 
 uint32_t kv_seq_published(const struct kv_seq *s) {

@@ -22,7 +22,7 @@ struct page {
     uint32_t n_children; /* published pages whose parent this is */
     kv_page parent;      /* the page before it, NO_PAGE at position 0 */
     kv_page next;        /* in its bucket */
-    struct kv_share share;
+    struct kv_isolation isolation;
     XXH128_hash_t key;
 };
 

@@ -56,34 +56,34 @@ static kv_page *bucket_of(const struct prefix *x, XXH128_hash_t key) {
 }
 
 static bool same(const struct prefix *x, const struct page *page, kv_page parent,
-                 const struct kv_share *share, const int32_t *tokens) {
+                 const struct kv_isolation *isolation, const int32_t *tokens) {
     if (page->parent != parent)
         return false;
-    if (memcmp(&page->share, share, sizeof(*share)) != 0)
+    if (memcmp(&page->isolation, isolation, sizeof(*isolation)) != 0)
         return false;
     size_t size = x->pool->page_tokens * sizeof(*tokens);
     return memcmp(pool_tokens(x->pool, page), tokens, size) == 0;
 }
 
 struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page parent,
-                         const struct kv_share *share, const int32_t *tokens) {
+                         const struct kv_isolation *isolation, const int32_t *tokens) {
     for (kv_page i = *bucket_of(x, key); i != NO_PAGE; i = x->pool->page[i].next) {
         struct page *page = &x->pool->page[i];
 
         if (page->key.low64 == key.low64 && page->key.high64 == key.high64 &&
-            same(x, page, parent, share, tokens))
+            same(x, page, parent, isolation, tokens))
             return page;
     }
     return NULL;
 }
 
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
-                const struct kv_share *share, const int32_t *tokens) {
+                const struct kv_isolation *isolation, const int32_t *tokens) {
     kv_page *head = bucket_of(x, key);
 
     page->key = key;
     page->parent = parent;
-    page->share = *share;
+    page->isolation = *isolation;
     page->n_children = 0;
     memcpy(pool_tokens(x->pool, page), tokens, x->pool->page_tokens * sizeof(*tokens));
     page->next = *head;

@@ -19,7 +19,7 @@
 /* All that two sequences must have in common besides tokens. Adapters and media join it here. */
 struct prefix_root {
     uint8_t fingerprint[16];
-    struct kv_share share;
+    struct kv_isolation isolation;
 };
 
 struct prefix {
@@ -37,11 +37,11 @@ XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *
 /* The key of a page with @tokens after a page (or root) with @parent. */
 XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int32_t *tokens);
 
-/* The published page of exactly this parent, share key and tokens; NULL: none. */
+/* The published page of exactly this parent, isolation key and tokens; NULL: none. */
 struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page parent,
-                         const struct kv_share *share, const int32_t *tokens);
+                         const struct kv_isolation *isolation, const int32_t *tokens);
 /* Enters a page and notes its identity in it; there must be no equal one. */
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
-                const struct kv_share *share, const int32_t *tokens);
+                const struct kv_isolation *isolation, const int32_t *tokens);
 /* Forgets a page, which must have no children. */
 void prefix_remove(struct prefix *x, struct page *page);

@@ -10,7 +10,7 @@
 struct kv_seq {
     struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
     struct kv_pager *pager;
-    struct kv_share share;
+    struct kv_isolation isolation;
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;

@@ -9,32 +9,33 @@ static bool is_published(const struct page *page) {
     return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
 }
 
-static XXH128_hash_t root_key(const struct kv_pager *p, const struct kv_share *share) {
+static XXH128_hash_t root_key(const struct kv_pager *p, const struct kv_isolation *isolation) {
     struct prefix_root root;
 
     memcpy(root.fingerprint, p->opts.fingerprint, sizeof(root.fingerprint));
-    root.share = *share;
+    root.isolation = *isolation;
     return prefix_root_key(&p->prefix, &root);
 }
 
 int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
-                     const struct kv_share *share, const int32_t *tokens) {
+                     const struct kv_isolation *isolation, const int32_t *tokens) {
     struct pool *pool = &p->pool;
 
     if (number >= pool->n_pages || pool->page[number].state != PAGE_FREE)
         return -EINVAL;
-    if (parent != NO_PAGE && (parent >= pool->n_pages || !is_published(&pool->page[parent]) ||
-                              memcmp(&pool->page[parent].share, share, sizeof(*share)) != 0))
+    if (parent != NO_PAGE &&
+        (parent >= pool->n_pages || !is_published(&pool->page[parent]) ||
+         memcmp(&pool->page[parent].isolation, isolation, sizeof(*isolation)) != 0))
         return -EINVAL;
     struct page *page = &pool->page[number];
-    XXH128_hash_t above = parent == NO_PAGE ? root_key(p, share) : pool->page[parent].key;
+    XXH128_hash_t above = parent == NO_PAGE ? root_key(p, isolation) : pool->page[parent].key;
     XXH128_hash_t key = prefix_key(&p->prefix, above, tokens);
 
-    if (prefix_find(&p->prefix, key, parent, share, tokens))
+    if (prefix_find(&p->prefix, key, parent, isolation, tokens))
         return -EEXIST;
     list_remove(&page->link);
     pool_set_state(pool, page, PAGE_OWNED);
-    prefix_add(&p->prefix, page, key, parent, share, tokens);
+    prefix_add(&p->prefix, page, key, parent, isolation, tokens);
     pool_set_state(pool, page, PAGE_SHARED);
     pool_set_state(pool, page, PAGE_CACHED);
     list_push_front(&p->evict.idle, &page->link); /* before its parent: see evict.h */

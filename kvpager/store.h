@@ -25,7 +25,7 @@ struct store_id {
 
 struct store_head {
     struct store_id id, parent; /* parent: of the page before it; none at position 0 */
-    struct kv_share share;
+    struct kv_isolation isolation;
     uint32_t depth; /* pages before it */
     uint64_t stamp; /* the greater, the later it was written */
 };

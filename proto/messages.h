@@ -97,7 +97,7 @@ struct submit {
     int16_t priority;      /* among those of one tenant */
     uint32_t weight_milli; /* of the tenant; 0 counts as 1000 */
     uint8_t class;         /* of the tenant: 0 normal, 1 interactive, 2 batch */
-    uint8_t share_key[16], n_top;
+    uint8_t isolation_key[16], n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;

@@ -4,7 +4,7 @@
  *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
  *
  * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the host's pages do: same
- * identity, same comparison of tokens and share key, same eviction. Page number i is slot i. When a worker begins it reads the heads of
+ * identity, same comparison of tokens and isolation key, same eviction. Page number i is slot i. When a worker begins it reads the heads of
  * all slots and enters what hangs together, parents first: a page names the one before it by an id that was drawn
  * for one writing and is never used again, so a chain is what it was when it was written, or it ends. The bytes are looked at
  * when they are needed: a page that is damaged is forgotten with all that follow it, and computed.
@@ -56,7 +56,7 @@ struct job {
     uint64_t after;   /* a step */
     bool active, under_way, cancelled;
     struct kv_seq *host, *slots;
-    struct kv_share share;
+    struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
     struct io io;
@@ -183,7 +183,7 @@ static uint32_t parent_of(const struct index *x, const struct found *f) {
     const struct found *p = bsearch(&key, x->all, x->n, sizeof(key), by_id);
 
     return p && p->head.depth + 1 == f->head.depth &&
-                   memcmp(&p->head.share, &f->head.share, sizeof(f->head.share)) == 0
+                   memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) == 0
                ? (uint32_t)(p - x->all)
                : x->n;
 }
@@ -230,7 +230,7 @@ static void restore(struct disk *d, struct index *x) {
         if (f->head.depth > 0 && (!p || !p->restored))
             continue; /* what was before it is gone */
         f->restored = kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
-                                       &f->head.share, x->tokens + (size_t)f->slot * t) == 0;
+                                       &f->head.isolation, x->tokens + (size_t)f->slot * t) == 0;
         if (!f->restored)
             continue;
         d->id[f->slot] = f->head.id;
@@ -388,7 +388,7 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
     }
     j->after = after;
     j->host = host;
-    j->share = *kv_seq_share(host);
+    j->share = *kv_seq_isolation(host);
     j->tokens = tokens;
     j->n_tokens = MIN(n_tokens, kv_seq_committed(host));
     j->io.what = IO_WRITE;
@@ -419,8 +419,8 @@ static bool write_more(struct disk *d, struct job *j) {
         d->id[slot[k]] = d->next;
         j->io.slot[i] = slot[k];
         j->io.page[i] = engine_host_page(d->opts.engine, page[k]);
-        j->io.head[i] =
-            (struct store_head){.id = d->next, .share = j->share, .depth = k, .stamp = ++d->stamp};
+        j->io.head[i] = (struct store_head){
+            .id = d->next, .isolation = j->share, .depth = k, .stamp = ++d->stamp};
         if (k > 0)
             j->io.head[i].parent = d->id[slot[k - 1]];
     }
@@ -457,7 +457,7 @@ static bool take_written(struct disk *d, struct job *j) {
 
 /* ---- from the file ---- */
 
-uint32_t disk_has(const struct disk *d, const struct kv_share *share, const int32_t *tokens,
+uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens) {
     return kv_pager_match(d->slots, share, tokens, n_tokens).n_tokens;
 }
@@ -470,7 +470,7 @@ double disk_read_ns(const struct disk *d, uint32_t n_pages) {
     return d->read_ns * n_pages;
 }
 
-int disk_load(struct disk *d, uint64_t id, const struct kv_share *share, const int32_t *tokens,
+int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens) {
     struct job *j = calloc(1, sizeof(*j));
 

@@ -50,12 +50,12 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
                uint64_t after);
 
 /* Tokens of @tokens[0, n_tokens) that the file has; whole pages. */
-uint32_t disk_has(const struct disk *d, const struct kv_share *share, const int32_t *tokens,
+uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens);
 /* What reading @n_pages is expected to take, behind what is being read already. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
 /* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by opts.loaded. 0 or -ENOMEM. */
-int disk_load(struct disk *d, uint64_t id, const struct kv_share *share, const int32_t *tokens,
+int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens);
 /* Nobody waits for them any more. */
 void disk_cancel(struct disk *d, uint64_t id);

@@ -75,7 +75,7 @@ void disk_room_written(struct disk_room *r, uint32_t slot) {
 /* Takes all free slots away. A sequence that has grown holds them; one takes as many as the longest may have. */
 static void withhold(struct disk_room *r) {
     uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
-    const struct kv_share nobody = {{0}};
+    const struct kv_isolation nobody = {{0}};
     struct kv_stats kv;
 
     for (kv_pager_stats(r->opts.slots, &kv); kv.n_free > 0 && r->n_held < r->n_max;

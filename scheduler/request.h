@@ -72,7 +72,7 @@ struct request {
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;
-    struct kv_share share;
+    struct kv_isolation share;
     struct engine_param param; /* without tokens and the number of bans */
     int32_t *bans;             /* end tokens unless ignored, and stop ids */
     struct engine_bias *bias;

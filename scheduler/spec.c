@@ -228,7 +228,7 @@ static struct draft_text text_of(const struct request *r) {
                                .guess = r->drafter ? &r->drafter->guess : NULL,
                                .place = r->place,
                                .tokenizer = r->tokenizer,
-                               .share_key = r->share.key};
+                               .isolation_key = r->share.key};
 }
 
 /* How many tokens of the draft the constraint allows. */

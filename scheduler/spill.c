@@ -158,7 +158,7 @@ static bool save_pages(struct spill *p, struct kv_seq *saved, const int32_t *tok
 }
 
 /* A sequence of the host that has what is there of @tokens. */
-static struct kv_seq *open_saved(struct spill *p, const struct kv_share *share,
+static struct kv_seq *open_saved(struct spill *p, const struct kv_isolation *share,
                                  const int32_t *tokens, uint32_t n_tokens) {
     struct kv_seq *s = NULL;
 
@@ -182,7 +182,7 @@ static uint32_t rank_of(uint32_t chance, bool kept) {
     return chance < UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
 }
 
-void spill_save(struct spill *p, const struct kv_share *share, const int32_t *tokens,
+void spill_save(struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
                 uint32_t n_tokens, uint32_t chance, bool kept) {
     uint32_t rank = rank_of(MIN(chance, 1000u), kept);
 
@@ -202,7 +202,7 @@ void spill_save(struct spill *p, const struct kv_share *share, const int32_t *to
 }
 
 /* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
-static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
+static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
     uint32_t room = SPILL_SWAP_PAGES - MIN(SPILL_SWAP_PAGES, p->n_copies), t = p->page_tokens;
     struct kv_seq *saved = open_saved(p, share, tokens, n * t);
@@ -216,7 +216,7 @@ static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_
     return pays || n == from;
 }
 
-void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
+void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_isolation *share,
                 const int32_t *tokens) {
     uint32_t n = kv_seq_committed(seq) / p->page_tokens;
 
@@ -237,7 +237,7 @@ void spill_demote(struct spill *p, const struct kv_seq *seq) {
     if (!tokens)
         return;
     kv_seq_read_tokens(seq, tokens);
-    save_now(p, seq, kv_seq_share(seq), tokens, n_tokens / p->page_tokens);
+    save_now(p, seq, kv_seq_isolation(seq), tokens, n_tokens / p->page_tokens);
 }
 
 /* The next pages of @j. false: it is over. */
@@ -292,13 +292,13 @@ void spill_work(struct spill *p, const struct kv_pager *device, bool idle, uint6
 
 /* ---- back to the device ---- */
 
-uint32_t spill_has(const struct spill *p, const struct kv_share *share, const int32_t *tokens,
+uint32_t spill_has(const struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
                    uint32_t n_tokens) {
     return p->host ? kv_pager_match(p->host, share, tokens, n_tokens).n_tokens : 0;
 }
 
 uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *seq,
-                     const struct kv_share *share, const int32_t *tokens, uint32_t n_tokens,
+                     const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                      uint32_t max_pages, uint32_t reserve) {
     uint32_t t = p->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
     struct kv_seq *saved = p->host ? open_saved(p, share, tokens, n_tokens) : NULL;

@@ -17,7 +17,7 @@
     256u /* copied in a step, beyond which a request that yields is not saved */
 
 struct spill_job {
-    struct kv_share share;
+    struct kv_isolation share;
     struct kv_seq *saved; /* in the host's pager */
     int32_t *tokens;
     uint32_t n_tokens, rank;
@@ -54,10 +54,10 @@ void spill_learn(struct spill *p, uint32_t n, int64_t ns);
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for them with a
  * probability of @chance in 1000; @kept: retention holds them, so there is no hurry. No memory, nothing saved. */
-void spill_save(struct spill *p, const struct kv_share *share, const int32_t *tokens,
+void spill_save(struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
                 uint32_t n_tokens, uint32_t chance, bool kept);
 /* Saves those of @seq, which is going to lose them, if bringing them back is faster than computing them. */
-void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_share *share,
+void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_isolation *share,
                 const int32_t *tokens);
 /* Likewise those of @seq, which retention gives up. */
 void spill_demote(struct spill *p, const struct kv_seq *seq);
@@ -70,7 +70,7 @@ static inline bool spill_has_work(const struct spill *p) {
 }
 
 /* Tokens of @tokens[0, n_tokens) that the host has; whole pages. */
-uint32_t spill_has(const struct spill *p, const struct kv_share *share, const int32_t *tokens,
+uint32_t spill_has(const struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
                    uint32_t n_tokens);
 /* Whether bringing tokens [from, to) back is faster than computing them. */
 bool spill_pays(const struct spill *p, uint32_t from, uint32_t to);
@@ -79,7 +79,7 @@ bool spill_pays_with(const struct spill *p, uint32_t from, uint32_t to, double n
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has. Takes pages of the
  * device that are free or nobody holds, and leaves @reserve of them. Returns the length committed now. */
 uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *seq,
-                     const struct kv_share *share, const int32_t *tokens, uint32_t n_tokens,
+                     const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                      uint32_t max_pages, uint32_t reserve);
 /* Pages that may still be brought back in this step, where others wait for it. */
 uint32_t spill_fetch_room(const struct spill *p);

@@ -138,7 +138,8 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct r
     if (a->opts.request_timeout_ms)
         g->m.deadline_ns = x->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
     tenant_share_name(t, name);
-    auth_share_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len, g->m.share_key);
+    auth_isolation_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len,
+                       g->m.isolation_key);
 }
 
 int gen_split(struct gen *g, const struct toolcall_opts *opts) {

@@ -292,7 +292,7 @@ static void submit(struct warm *w) {
         .tokens = w->tokens.id,
     };
     m.n_tokens = m.n_prompt;
-    memcpy(m.share_key, w->m.share_key, sizeof(m.share_key));
+    memcpy(m.isolation_key, w->m.isolation_key, sizeof(m.isolation_key));
     params_init(&m.sampling);
     a->port->submit(a->port, &m); /* what the worker cannot take now, it need not have */
 }

@@ -233,10 +233,10 @@ int auth_check_host(const struct api_opts *o, const struct http *h, bool local, 
     return 0;
 }
 
-/* ---- share keys ---- */
+/* ---- isolation keys ---- */
 
-void auth_share_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME], const char *salt,
-                    size_t len, uint8_t out[16]) {
+void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME],
+                        const char *salt, size_t len, uint8_t out[16]) {
     uint8_t text[AUTH_SHARE_NAME + 1024];
     size_t n = MIN(len, sizeof(text) - AUTH_SHARE_NAME);
 

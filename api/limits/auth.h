@@ -41,7 +41,7 @@ int auth_reload(struct auth *a, struct err *err);
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
 /* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with zeros) and
  * salt, unknown outside. */
-void auth_share_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME], const char *salt,
-                    size_t len, uint8_t out[16]);
+void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME],
+                        const char *salt, size_t len, uint8_t out[16]);
 /* @local: a UNIX socket, which no browser reaches. */
 int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err);

@@ -1,6 +1,6 @@
 /*
  * recent - agents ask for nearly the same again and again: the outputs that ended lately are kept, in a ring
- * for each share key, and are a draft for the next one. Keys that were not used for longest make room.
+ * for each isolation key, and are a draft for the next one. Keys that were not used for longest make room.
  * A ring is only ever read by sequences of its own key: how long an answer takes tells nobody what
  * others were answered.
  */
@@ -75,7 +75,7 @@ static struct ring *find(struct recent *all, const uint8_t *key) {
 static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
                         uint32_t *strength) {
     struct reader *r = state;
-    struct ring *g = find(r->all, t->share_key);
+    struct ring *g = find(r->all, t->isolation_key);
     uint32_t n = 0;
 
     if (!g) {
@@ -150,7 +150,7 @@ static void finish(void *common, const struct draft_text *t) {
     const int32_t *from = t->tokens + t->n_tokens - n;
     struct ring *g;
 
-    if (n_out < OUTPUT_MIN || !(g = claim(common, t->share_key)))
+    if (n_out < OUTPUT_MIN || !(g = claim(common, t->isolation_key)))
         return;
     if (g->n_tokens + n + 1 > RING)
         make_room(g);

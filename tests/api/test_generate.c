@@ -419,8 +419,8 @@ Test(tenants, prefixes_are_shared_by_tenant_and_salt) {
     unlink(path);
     cr_expect_eq(w.port.r[0].m.tenant, w.port.r[1].m.tenant);
     cr_expect_neq(w.port.r[0].m.tenant, w.port.r[2].m.tenant);
-    cr_expect_eq(memcmp(w.port.r[0].m.share_key, w.port.r[1].m.share_key, 16), 0);
-    cr_expect_neq(memcmp(w.port.r[0].m.share_key, w.port.r[2].m.share_key, 16), 0);
-    cr_expect_neq(memcmp(w.port.r[2].m.share_key, w.port.r[3].m.share_key, 16), 0);
+    cr_expect_eq(memcmp(w.port.r[0].m.isolation_key, w.port.r[1].m.isolation_key, 16), 0);
+    cr_expect_neq(memcmp(w.port.r[0].m.isolation_key, w.port.r[2].m.isolation_key, 16), 0);
+    cr_expect_neq(memcmp(w.port.r[2].m.isolation_key, w.port.r[3].m.isolation_key, 16), 0);
     world_stop(&w);
 }

@@ -292,8 +292,8 @@ Test(tenants, weights_and_classes_reach_the_worker) {
     cr_expect_eq(w.port.r[0].m.weight_milli, 2500);
     cr_expect_eq(w.port.r[0].m.class, 2);
     cr_expect_eq(info_of("team").n_requests, 1);
-    cr_expect_eq(memcmp(w.port.r[1].m.share_key, w.port.r[2].m.share_key, 16), 0);
-    cr_expect_neq(memcmp(w.port.r[0].m.share_key, w.port.r[1].m.share_key, 16), 0);
+    cr_expect_eq(memcmp(w.port.r[1].m.isolation_key, w.port.r[2].m.isolation_key, 16), 0);
+    cr_expect_neq(memcmp(w.port.r[0].m.isolation_key, w.port.r[1].m.isolation_key, 16), 0);
     cr_expect_neq(w.port.r[1].m.tenant, w.port.r[2].m.tenant);
     stop();
 }

@@ -77,7 +77,7 @@ static const struct fake_request *warm_of(struct world *w, uint32_t i) {
     cr_expect_eq(f->m.flags, SUBMIT_WARM);
     cr_expect_eq(f->m.group, w->port.r[i].id);
     cr_expect_eq(f->m.session, w->port.r[i].m.session);
-    cr_expect_arr_eq(f->m.share_key, w->port.r[i].m.share_key, 16);
+    cr_expect_arr_eq(f->m.isolation_key, w->port.r[i].m.isolation_key, 16);
     return f;
 }
 

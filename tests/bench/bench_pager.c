@@ -28,7 +28,7 @@ struct bench {
     int64_t budget_ns;
 };
 
-static const struct kv_share share = {{1}};
+static const struct kv_isolation share = {{1}};
 
 static void must(int r) {
     if (r != 0)

@@ -12,7 +12,7 @@
  * step takes the time that the option says, so a run is the same each time, and a loss of a thousandth is seen.
  *
  * The engine's functions are wrapped (-Wl,--wrap): the scheduler under test is the one that serves. Each stream has
- * its own share key, and every round new ones, so that nobody drafts from an output of the same text in another
+ * its own isolation key, and every round new ones, so that nobody drafts from an output of the same text in another
  * stream or an earlier round. Prompts are computed before the clock starts (a request of one token leaves its pages
  * cached); the measured time is that of decoding.
  */
@@ -289,8 +289,8 @@ static int submit(struct bench *b, struct sched *s, uint32_t stream, bool warm) 
 
     params_init(&m.sampling);
     m.sampling.temperature = 0;
-    memcpy(m.share_key, &b->n_rounds, sizeof(b->n_rounds));
-    m.share_key[8] = (uint8_t)(stream + 1);
+    memcpy(m.isolation_key, &b->n_rounds, sizeof(b->n_rounds));
+    m.isolation_key[8] = (uint8_t)(stream + 1);
     return sched_submit(s, &m);
 }
 

@@ -13,8 +13,8 @@
         }                                                                                          \
     } while (0)
 
-static struct kv_share share_of(uint8_t n) {
-    struct kv_share s = {{0}};
+static struct kv_isolation share_of(uint8_t n) {
+    struct kv_isolation s = {{0}};
 
     s.key[15] = n;
     return s;
@@ -142,7 +142,7 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
 
 bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *token) {
     struct model_seq *s = &m->seq[seq];
-    struct kv_share key = share_of(share);
+    struct kv_isolation key = share_of(share);
     int r = kv_seq_new(&s->real, m->pager, &key);
 
     if (m->count.n_seqs == m->opts.max_seqs) {
@@ -257,7 +257,7 @@ void model_drop_cached(struct model *m) {
 }
 
 void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens) {
-    struct kv_share key = share_of(share);
+    struct kv_isolation key = share_of(share);
     struct kv_match got = kv_pager_match(m->pager, &key, token, n_tokens), want = {0};
     const struct model_entry *e;
 

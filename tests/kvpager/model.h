@@ -5,7 +5,7 @@
  * can be seen is compared; a difference prints a line and aborts.
  *
  * The model knows no pages, hashes or lists: what is published is an array of token lists (a prefix
- * that ends at a page's end, and its share key), a sequence is its tokens and two lengths. A shadow of
+ * that ends at a page's end, and its isolation key), a sequence is its tokens and two lengths. A shadow of
  * the pages' contents is written as an engine would write it, drafts included, and read back through
  * the real page tables after each operation.
  *

@@ -194,7 +194,7 @@ static uint64_t key_of_page(const struct kv_pager *p, const struct names *x, kv_
     if (page->state == PAGE_OWNED)
         return h;
     h = mix(mix(h, page->n_children), page->parent == NO_PAGE ? 0 : x->of[page->parent]);
-    return mix_tokens(mix(h, page->share.key[15]), pool_tokens(&p->pool, page),
+    return mix_tokens(mix(h, page->isolation.key[15]), pool_tokens(&p->pool, page),
                       p->opts.page_tokens);
 }
 

@@ -48,7 +48,7 @@ TestSuite(kv_store, .init = setup, .fini = teardown);
 
 static struct store_head head_of(uint64_t n) {
     return (struct store_head){
-        .id = {9, n}, .parent = {9, n - 1}, .share.key = {7}, .depth = 3, .stamp = n};
+        .id = {9, n}, .parent = {9, n - 1}, .isolation.key = {7}, .depth = 3, .stamp = n};
 }
 
 static int put(uint32_t slot, uint64_t n) {
@@ -194,7 +194,7 @@ Test(kv_store, the_size_is_a_cap_and_may_change) {
 
 /* ---- the pages of a pager that was before ---- */
 
-static const struct kv_share mine = {{1}}, yours = {{2}};
+static const struct kv_isolation mine = {{1}}, yours = {{2}};
 static struct kv_pager *pager;
 
 static void new_pager(void) {
@@ -219,17 +219,17 @@ static const int32_t *tokens_of(int32_t c, uint32_t i) {
     return tokens + (size_t)i * T;
 }
 
-static uint32_t found(const struct kv_share *share, int32_t c) {
+static uint32_t found(const struct kv_isolation *share, int32_t c) {
     return kv_pager_match(pager, share, tokens_of(c, 0), 8 * T).n_tokens / T;
 }
 
-static void restore(kv_page p, kv_page parent, const struct kv_share *share, int32_t c,
+static void restore(kv_page p, kv_page parent, const struct kv_isolation *share, int32_t c,
                     uint32_t i) {
     cr_assert_eq(kv_pager_restore(pager, p, parent, share, tokens_of(c, i)), 0);
     kv_pager_check(pager);
 }
 
-Test(kv_restore, a_chain_is_found_under_its_share_key_only) {
+Test(kv_restore, a_chain_is_found_under_its_isolation_key_only) {
     restore(5, KV_NO_PAGE, &mine, 1, 0);
     restore(2, 5, &mine, 1, 1);
     restore(7, 2, &mine, 1, 2);

@@ -17,7 +17,7 @@ struct request {
     struct engine_param param;
     int32_t token[TOKENS]; /* prompt, then output */
     uint32_t n_prompt, n_tokens, n_out;
-    struct kv_share share;
+    struct kv_isolation share;
     /* Of the step. */
     uint32_t row0, n_rows, n_draft, want0;
 };

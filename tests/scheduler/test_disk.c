@@ -22,7 +22,7 @@ static void begin(uint64_t disk_bytes) {
 static struct sim_client *ask(uint32_t family, uint8_t share) {
     struct sim_client *c = sim_client(&sim, 200, family, 192, 20);
 
-    c->m.share_key[0] = share;
+    c->m.isolation_key[0] = share;
     sim_submit(&sim, c, 0);
     sim_run(&sim, 500);
     return c;

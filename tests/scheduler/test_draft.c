@@ -15,7 +15,7 @@ static const uint8_t key_a[16] = {1}, key_b[16] = {2};
 
 static struct draft_text begin_text(uint32_t n_prompt) {
     return (struct draft_text){
-        .tokens = text, .n_prompt = n_prompt, .n_tokens = n_prompt, .share_key = key_a};
+        .tokens = text, .n_prompt = n_prompt, .n_tokens = n_prompt, .isolation_key = key_a};
 }
 
 /* @n tokens that are in no order, from @from on. */
@@ -167,7 +167,7 @@ static void finish(void *common, const uint8_t *key, uint32_t n_prompt, uint32_t
     struct draft_text t = begin_text(n_prompt);
 
     t.n_tokens = n_tokens;
-    t.share_key = key;
+    t.isolation_key = key;
     draft_recent.finish(common, &t);
 }
 
@@ -177,7 +177,7 @@ static uint32_t ask_recent(void *common, const uint8_t *key, uint32_t n_prompt, 
     void *state = NULL;
     uint32_t got;
 
-    t.share_key = key;
+    t.isolation_key = key;
     cr_assert_eq(draft_recent.begin(&state, common, &t), 0);
     propose(&draft_recent, state, &t, 8);
     t.n_tokens = n;

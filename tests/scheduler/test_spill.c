@@ -7,7 +7,7 @@
 #define T 4u /* tokens of a page */
 #define PAGES 64u
 
-static const struct kv_share share;
+static const struct kv_isolation share;
 static struct kv_pager *device;
 static struct spill spill;
 static struct cost cost;

@@ -157,7 +157,7 @@ static void submit_turn(struct replay *p, struct agent *a) {
     struct tenant *t = tenant_of(p, g);
 
     c->m.flags = 0;
-    c->m.share_key[0] = (uint8_t)g->tenant.low;
+    c->m.isolation_key[0] = (uint8_t)g->tenant.low;
     if (!p->fcfs) {
         c->m.tenant = g->tenant.low;
         c->m.session = a->session;

@@ -199,7 +199,7 @@ static struct sim_client *next_turn(struct run *u, struct rng *r) {
     if (before->m.n_prompt + before->n_got + n_more >= u->w.context)
         return NULL;
     struct sim_client *c = sim_client_after(s, before, n_more, output_length(u, r));
-    memcpy(c->m.share_key, before->m.share_key, sizeof(c->m.share_key));
+    memcpy(c->m.isolation_key, before->m.isolation_key, sizeof(c->m.isolation_key));
     c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
     return c;
@@ -217,7 +217,7 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
     struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.hungry ? 1 : u->w.families),
                                       n_family, output_length(u, r));
 
-    c->m.share_key[15] = (uint8_t)rng_below(r, u->w.keys);
+    c->m.isolation_key[15] = (uint8_t)rng_below(r, u->w.keys);
     c->m.session = u->w.hungry ? 0 : rng_below(r, u->w.sessions);
     c->m.tenant = rng_below(r, u->w.tenants);
     return c;

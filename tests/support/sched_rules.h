@@ -60,7 +60,7 @@ struct sim_client;
     X(REFERENCES, "a page is held as often as tables have it")                                     \
     X(PUBLISHED, "shared or cached are only full pages of committed tokens")                       \
     X(WRITABLE, "a page that will be written is held once and not shared")                         \
-    X(KEYS, "a key is the hash of parent, tokens and share key; a lookup finds its page")          \
+    X(KEYS, "a key is the hash of parent, tokens and isolation key; a lookup finds its page")      \
     X(TABLES, "tables are closed: page i before page i + 1, parents before children")              \
     X(EVICTION, "lists have no page twice; children are evicted before parents")                   \
     /* The tell-tale engine: at each launch and each wait. */                                      \

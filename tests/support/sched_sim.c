@@ -372,7 +372,7 @@ struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *befor
     c->m.class = before->m.class;
     c->m.weight_milli = before->m.weight_milli;
     c->m.group = before->m.id;
-    memcpy(c->m.share_key, before->m.share_key, sizeof(c->m.share_key));
+    memcpy(c->m.isolation_key, before->m.isolation_key, sizeof(c->m.isolation_key));
     return c;
 }
 
