@@ -53,8 +53,8 @@ struct api_opts {
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
     const char *owned_by;
-    bool digests;   /* "logits_digest": true is allowed */
-    bool warm_turn; /* the beginning of a chat's next turn is computed ahead */
+    bool digests; /* "logits_digest": true is allowed */
+    bool prewarm; /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
 };

@@ -53,8 +53,8 @@ struct api {
     struct list huge;                     /* work.link: large bodies that wait for a thread */
     uint32_t n_huge;                      /* of them at work */
     size_t body_bytes;                    /* of all requests being read */
-    size_t kept_bytes;                    /* of those whose turns have not ended; for warm.c */
-    uint32_t n_warm;                      /* turns for which it is at work */
+    size_t kept_bytes;                    /* of those whose turns have not ended; for prewarm.c */
+    uint32_t n_prewarm;                   /* turns for which it is at work */
     uint64_t next_gen;
     struct api_stats stats;
     struct auth auth;

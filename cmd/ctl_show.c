@@ -128,9 +128,9 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
     if (any_of(w, "pages_kept", "kept_dropped"))
         ADD("  kept     %s pages for sessions' next turns; %s turns dropped\n",
             ctl_number(w, "pages_kept").s, ctl_number(w, "kept_dropped").s);
-    if (any_of(w, "warm_tokens", "warm_found_tokens"))
+    if (any_of(w, "prewarm_tokens", "prewarm_hit_tokens"))
         ADD("  ahead    %s tokens computed for turns to come, %s of them found\n",
-            ctl_number(w, "warm_tokens").s, ctl_number(w, "warm_found_tokens").s);
+            ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
 static void show_worker(struct buf *out, yyjson_val *w) {

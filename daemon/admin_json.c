@@ -94,8 +94,8 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "pages_kept", s->n_kept);
     yyjson_mut_obj_add_uint(d, o, "recomputed_tokens", s->n_recomputed_tokens);
     yyjson_mut_obj_add_uint(d, o, "kept_dropped", s->n_retained_dropped);
-    yyjson_mut_obj_add_uint(d, o, "warm_tokens", s->n_warm_tokens);
-    yyjson_mut_obj_add_uint(d, o, "warm_found_tokens", s->n_warm_found_tokens);
+    yyjson_mut_obj_add_uint(d, o, "prewarm_tokens", s->n_prewarm_tokens);
+    yyjson_mut_obj_add_uint(d, o, "prewarm_hit_tokens", s->n_prewarm_hit_tokens);
     yyjson_mut_obj_add_uint(d, o, "tenants", s->n_tenants);
     yyjson_mut_obj_add_real(d, o, "jain", s->jain_milli / 1000.0);
     yyjson_mut_obj_add_uint(d, o, "last_rows", s->last_rows);

@@ -164,7 +164,7 @@ const struct option config_table[] = {
     CHOICE("engine", "pin", sched.no_retention, "auto", "auto|off", false,
            "Pin the pages of a session's last turn for its next one, as long as no other request "
            "needs them."),
-    BOOL("engine", "prewarm", api.warm_turn, "yes",
+    BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
     LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model",
          "Where drafts may come from (docs/speculation.md)."),

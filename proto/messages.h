@@ -80,7 +80,7 @@ enum submit_flags {
     SUBMIT_POOL_MEAN = 32,
     /* Nobody waits for it: the prompt is computed when there is nothing else to do, so that the turn after @group finds
      * its pages. One EVENT_FINISH without tokens, and no other event. */
-    SUBMIT_WARM = 64,
+    SUBMIT_PREWARM = 64,
 };
 
 struct submit_bias {
@@ -177,9 +177,9 @@ struct msg_stats {
     uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
     uint64_t n_recomputed_tokens; /* that a session's earlier turn had computed */
     uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */
-    uint64_t n_warm_tokens;       /* computed ahead for turns that had not come; not in the above */
-    uint64_t n_warm_found_tokens; /* of them, those that the turn then found */
-    uint32_t n_kept;              /* pages, of n_cached */
+    uint64_t n_prewarm_tokens;    /* computed ahead for turns that had not come; not in the above */
+    uint64_t n_prewarm_hit_tokens; /* of them, those that the turn then found */
+    uint32_t n_kept;               /* pages, of n_cached */
     /* Grammars: found compiled, compiled, refused; masks made for them. */
     uint64_t n_grammar_hits, n_grammars, n_grammars_refused, n_masks, compile_ns_total,
         mask_ns_total;

@@ -109,8 +109,8 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
     if (pool &&
         (m->n_tokens != m->n_prompt || !(pool & SUBMIT_POOL_LAST) == !(pool & SUBMIT_POOL_MEAN)))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
-    if (m->flags & SUBMIT_WARM && (m->flags != SUBMIT_WARM || m->n_tokens != m->n_prompt ||
-                                   m->grammar.len || m->session == 0))
+    if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
+                                      m->grammar.len || m->session == 0))
         return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
     if (m->adapter || m->media.len)
         return err_set(err, 400, NULL, "This server cannot use adapters or media yet.");
@@ -464,7 +464,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->n_prompt = r->n_tokens = m->n_prompt;
     r->flags = m->flags | (m->n_top ? SUBMIT_LOGPROBS : 0);
     r->n_top = m->n_top;
-    r->alone = m->n_faults >= 2 || m->flags & SUBMIT_WARM;
+    r->alone = m->n_faults >= 2 || m->flags & SUBMIT_PREWARM;
     r->ignore_eos = m->sampling.ignore_eos;
     r->tokenizer = rules->tokenizer;
     r->constraints = rules->constraints;

@@ -51,7 +51,7 @@ struct request {
     struct list news;        /* in sched.news: the front has something to learn */
     struct request *next_id; /* in the table of ids */
     struct share_ref turn;   /* scheduler/turns.h, while entered */
-    struct {                 /* SUBMIT_WARM: whose it is, and after which turn it comes */
+    struct {                 /* SUBMIT_PREWARM: whose it is, and after which turn it comes */
         uint64_t turn;
         uint32_t tenant, weight_milli;
         bool over; /* the one after it has come */
@@ -154,7 +154,7 @@ static inline bool request_pools(const struct request *r) {
 
 /* scheduler/warm.h */
 static inline bool request_is_warm(const struct request *r) {
-    return (r->flags & SUBMIT_WARM) != 0;
+    return (r->flags & SUBMIT_PREWARM) != 0;
 }
 
 /* Nothing is left to launch: its last token is under way. */

@@ -583,7 +583,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);
         if (request_is_warm(r))
-            s->stats.n_warm_tokens += t->item[i].n_rows;
+            s->stats.n_prewarm_tokens += t->item[i].n_rows;
         else
             s->stats.n_output_tokens += r->n_tokens - before;
         if (r->n_tokens > before)

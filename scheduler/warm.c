@@ -1,7 +1,7 @@
 /*
  * warm - when a turn has ended, the front knows how the next one will begin: the conversation as the chat template
  * writes it once the answer is part of it. Often that is not what the model wrote (reasoning is left out, calls are put in
- * other words), so the pages of the turn do not help from there on. A warm request (SUBMIT_WARM) is that text, and
+ * other words), so the pages of the turn do not help from there on. A warm request (SUBMIT_PREWARM) is that text, and
  * asks for nothing but its pages.
  *
  *      submitted ──> warm.waiting ──nobody is there──> sched.waiting, sched.running ──> kept for the turn
@@ -67,7 +67,7 @@ void warm_found(struct sched *s, const struct request *r) {
         return; /* something else than the turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
         i++;
-    s->stats.n_warm_found_tokens += (uint64_t)(i - d->from) * s->rules.page_tokens;
+    s->stats.n_prewarm_hit_tokens += (uint64_t)(i - d->from) * s->rules.page_tokens;
     free(d->hash);
     *d = (struct warm_done){0};
 }

@@ -7,7 +7,7 @@
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
-#include "api/generation/warm.h"
+#include "api/generation/prewarm.h"
 
 /*
  * The life of an answer:
@@ -343,10 +343,10 @@ static void end_stream(struct answer *a) {
         send_chunk(a, &j, true);
     }
     struct exchange *x = detach(a);
-    struct warm *w = warm_take(a);
+    struct prewarm_job *w = prewarm_take(a);
     free_answer(a);
     respond_stream_end(x);
-    warm_start(w);
+    prewarm_start(w);
 }
 
 static void stream(struct answer *a) {
@@ -412,10 +412,10 @@ static void send_whole(struct answer *a) {
     else
         put_whole(&j, &b, a);
     struct exchange *x = detach(a);
-    struct warm *w = warm_take(a);
+    struct prewarm_job *w = prewarm_take(a);
     free_answer(a);
     respond_buf(x, 200, &b, j.error);
-    warm_start(w);
+    prewarm_start(w);
 }
 
 /* ---- progress ---- */
@@ -663,7 +663,7 @@ static void on_prepared(struct work *w) {
     if (r < 0)
         err = w->err;
     else if ((r = create_gens(a, &err)) == 0) {
-        work_trim(w, warm_keeps(a));
+        work_trim(w, prewarm_keeps(a));
         port_note_request(w->api, a->exchange->id, a->choices[0].gen->m.id);
         a->waiter.n = a->n_choices;
         a->waiter.deadline_ns = deadline_of(a->exchange);

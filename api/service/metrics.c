@@ -331,11 +331,11 @@ static void put_own(struct page *p, const struct api *a) {
             w->n_recomputed_tokens);
     counter(p, "weft_kept_turns_dropped_total", "Turns kept whose pages were needed by others.",
             w->n_retained_dropped);
-    counter(p, "weft_warm_tokens_total",
+    counter(p, "weft_prewarm_tokens_total",
             "Tokens computed ahead for the next turns of chats; in no other counter.",
-            w->n_warm_tokens);
-    counter(p, "weft_warm_found_tokens_total", "Of them, those that the turn then found.",
-            w->n_warm_found_tokens);
+            w->n_prewarm_tokens);
+    counter(p, "weft_prewarm_hit_tokens_total", "Of them, those that the turn then found.",
+            w->n_prewarm_hit_tokens);
     gauge(p, "weft_tenants_active", "Tenants that have requests at the worker.", w->n_tenants);
     gauge(p, "weft_fairness_jain",
           "Jain's index of device time by weight of the last minute, 1 is equal.",

@@ -112,7 +112,7 @@ def test_stats_show_every_figure():
 
 def test_stats_show_what_is_configured_or_has_happened():
     more = copy.deepcopy(STATS)
-    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_saved_tokens": 64, "pages_kept": 3, "warm_tokens": 96})
+    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_saved_tokens": 64, "pages_kept": 3, "prewarm_tokens": 96})
     with Server({("GET", "/stats"): http(more)}):
         out = run("stats")[0]
     for text in ("50 of 200 tokens were right (25 %)", "7 of 900 pages", "64 tokens saved", "3 pages for sessions", "96 tokens computed"):

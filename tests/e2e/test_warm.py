@@ -35,7 +35,7 @@ def two_turns(d, ahead):
     assert choice["finish_reason"] == "stop" and choice["message"]["content"] == ANSWER, choice
     assert usage["completion_tokens_details"]["reasoning_tokens"] == 40, usage
     if ahead:
-        wait_for(d, "weft_warm_tokens_total", 500)
+        wait_for(d, "weft_prewarm_tokens_total", 500)
     messages += [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "And now?"}]
     second, usage = chat(d, messages, max_tokens=24, return_token_ids=True)
     return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], second["token_ids"]
@@ -48,8 +48,8 @@ def test_a_turn_finds_what_was_computed_ahead():
     for setting in ("on", "off"):
         with Weftd("--prewarm", setting, "--chat-template", TEMPLATE, "--page-tokens", "16") as d:
             got[setting] = two_turns(d, setting == "on")
-            found = wait_for(d, "weft_warm_found_tokens_total", 1) if setting == "on" else 0
-            computed = metric(d, "weft_warm_tokens_total")
+            found = wait_for(d, "weft_prewarm_hit_tokens_total", 1) if setting == "on" else 0
+            computed = metric(d, "weft_prewarm_tokens_total")
             assert 500 < found <= computed if setting == "on" else computed == 0, (setting, found, computed)
     prompt, cached, text = got["on"]
     assert cached >= prompt - 64, got["on"][:2]

@@ -11,7 +11,7 @@ static struct sim sim;
 
 /* Of @before's turn the first 2 outputs come back; 100 tokens are new. */
 static struct sim_client *warm(const struct sim_client *before, uint32_t n_more) {
-    struct sim_client *c = sim_client_warm(&sim, before, 2, n_more);
+    struct sim_client *c = sim_client_prewarm(&sim, before, 2, n_more);
 
     c->m.arrived_ns = sim.clock.ns;
     sim_submit(&sim, c, 0);
@@ -43,11 +43,11 @@ Test(warm, the_next_turn_finds_what_was_computed_ahead) {
             sim_run(&sim, 500);
             cr_expect_eq(ahead->finish, FINISH_LENGTH);
             cr_expect_eq(ahead->n_got, 0);
-            cr_expect_eq(sim.stats.n_warm_tokens, ahead->m.n_prompt - 320);
+            cr_expect_eq(sim.stats.n_prewarm_tokens, ahead->m.n_prompt - 320);
             struct sim_client *next = come_back(ahead);
             sim_run(&sim, 500);
             cr_expect_eq(next->n_cached, whole(ahead->m.n_prompt));
-            cr_expect_eq(sim.stats.n_warm_found_tokens, whole(ahead->m.n_prompt - 1) - 320);
+            cr_expect_eq(sim.stats.n_prewarm_hit_tokens, whole(ahead->m.n_prompt - 1) - 320);
             sim_deinit(&sim);
         }
 }
@@ -73,7 +73,7 @@ Test(warm, it_leaves_no_trace_in_what_is_counted) {
     cr_expect_eq(with.n_lookup_tokens, without.n_lookup_tokens);
     cr_expect_eq(with.n_hit_tokens, without.n_hit_tokens);
     cr_expect_eq(with.n_recomputed_tokens, without.n_recomputed_tokens);
-    cr_expect_gt(with.n_warm_tokens, 0);
+    cr_expect_gt(with.n_prewarm_tokens, 0);
     cr_expect_gt(with.n_steps, without.n_steps);
 }
 
@@ -94,7 +94,7 @@ Test(warm, it_waits_while_anybody_is_there) {
     sim_run(&sim, 500);
     struct sim_client *other = sim_ask(&sim, 40, 60, 8), *ahead = warm(turn, 200);
     while (other->n_ends == 0) {
-        cr_expect_eq(sim.stats.n_warm_tokens, 0);
+        cr_expect_eq(sim.stats.n_prewarm_tokens, 0);
         cr_expect_eq(ahead->n_ends, 0);
         sim_step(&sim);
     }
@@ -121,15 +121,15 @@ Test(warm, who_comes_waits_for_the_end_of_a_short_step_only) {
         beside_ns = sim.clock.ns - begin;
         if (k == 0)
             alone_ns = beside_ns;
-        uint64_t done = sim.stats.n_warm_tokens;
+        uint64_t done = sim.stats.n_prewarm_tokens;
         sim_run(&sim, 1000);
         if (ahead) { /* it goes on where it was */
             cr_expect_eq(ahead->finish, FINISH_LENGTH);
             cr_expect_gt(done, 0);
-            cr_expect_leq(sim.stats.n_warm_tokens, ahead->m.n_prompt - 320 + 16);
+            cr_expect_leq(sim.stats.n_prewarm_tokens, ahead->m.n_prompt - 320 + 16);
             cr_expect_eq(come_back(ahead)->n_got, 0);
             sim_run(&sim, 500);
-            cr_expect_geq(sim.stats.n_warm_found_tokens, 960);
+            cr_expect_geq(sim.stats.n_prewarm_hit_tokens, 960);
         }
         sim_deinit(&sim);
     }
@@ -141,7 +141,7 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     struct sim_client *ahead = warm(turn, 800);
-    while (sim.stats.n_warm_tokens < 200)
+    while (sim.stats.n_prewarm_tokens < 200)
         sim_step(&sim);
     int64_t begin = sim.clock.ns;
     struct sim_client *next = come_back(ahead);
@@ -153,7 +153,7 @@ Test(warm, its_own_turn_ends_it_and_finds_what_there_is) {
     int64_t least = (next->m.n_prompt - next->n_cached) * INT64_C(500000);
     cr_expect_leq(next->first_ns - begin, least + least / 4 + 50000000, "%ld of %ld",
                   next->first_ns - begin, least);
-    cr_expect_eq(sim.stats.n_warm_found_tokens, next->n_cached - 320);
+    cr_expect_eq(sim.stats.n_prewarm_hit_tokens, next->n_cached - 320);
     sim_deinit(&sim);
 }
 
@@ -170,7 +170,7 @@ Test(warm, another_question_of_its_session_does_not_end_it) {
     sim_run(&sim, 500);
     cr_expect_eq(come_back(ahead)->n_ends, 0);
     sim_run(&sim, 500);
-    cr_expect_geq(sim.stats.n_warm_found_tokens, 80);
+    cr_expect_geq(sim.stats.n_prewarm_hit_tokens, 80);
     sim_deinit(&sim);
 }
 
@@ -182,16 +182,16 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     next->m.session = 7;
     sim_submit(&sim, next, 0);
     sim_run(&sim, 500);
-    cr_expect_eq(sim.stats.n_warm_tokens, 0);
+    cr_expect_eq(sim.stats.n_prewarm_tokens, 0);
     struct sim_client *late = warm(turn, 100);
     sim_run(&sim, 10);
     cr_expect_eq(late->finish, FINISH_CANCELLED);
-    struct sim_client *nobody = sim_client_warm(&sim, turn, 2, 100);
+    struct sim_client *nobody = sim_client_prewarm(&sim, turn, 2, 100);
     nobody->m.session = 99;
     sim_submit(&sim, nobody, 0);
     sim_run(&sim, 10);
     cr_expect_eq(nobody->finish, FINISH_CANCELLED);
-    cr_expect_eq(sim.stats.n_warm_tokens, 0);
+    cr_expect_eq(sim.stats.n_prewarm_tokens, 0);
     sim_deinit(&sim);
 }
 
@@ -279,7 +279,7 @@ Test(warm, what_asks_for_more_is_refused) {
     struct sim_client *turn = sim_ask(&sim, 100, 8, 7);
     sim_run(&sim, 500);
     for (int k = 0; k < 3; k++) {
-        struct sim_client *c = sim_client_warm(&sim, turn, 2, 50);
+        struct sim_client *c = sim_client_prewarm(&sim, turn, 2, 50);
         c->invalid = true;
         c->m.flags |= k == 0 ? SUBMIT_LOGPROBS : 0;
         c->m.session = k == 1 ? 0 : 7;

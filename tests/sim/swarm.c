@@ -272,7 +272,7 @@ static void warm(struct run *u, struct rng *r) {
         return;
     if (!one_in(r, 4))
         sched_turn_end(s->sched, &end);
-    c = sim_client_warm(s, before, n_same, n_more);
+    c = sim_client_prewarm(s, before, n_same, n_more);
     c->invalid = c->m.session == 0;
     sim_submit(s, c, 0);
 }

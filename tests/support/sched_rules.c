@@ -132,7 +132,7 @@ static void check_news(const struct sim *s, const struct sim_client *c, const st
     bool end = r->state == REQUEST_DONE && !r->told.end;
     bool news = (!r->told.accepted && !r->compiling) || r->told.n_out < request_n_out(r) || end;
 
-    HOLD(s, c, NEWS, !(sim_is_warm(c) ? end : news) || !list_empty(&r->news));
+    HOLD(s, c, NEWS, !(sim_is_prewarm(c) ? end : news) || !list_empty(&r->news));
 }
 
 /* Most pages of the simulation are short. */
@@ -245,7 +245,7 @@ static void check_requests(struct sim *s) {
 
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
-        if (sim_is_warm(c)) { /* in none of the lists before its turn comes, and in no counter */
+        if (sim_is_prewarm(c)) { /* in none of the lists before its turn comes, and in no counter */
             n_in[r->state] += r == s->sched->warm.now;
             continue;
         }
@@ -353,7 +353,7 @@ static void check_yields(struct sim *s, bool ends) {
         struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = c->request;
 
-        if (r->n_preempted > c->n_preempted && !sim_is_warm(c))
+        if (r->n_preempted > c->n_preempted && !sim_is_prewarm(c))
             HOLD(s, c, YIELD,
                  ends || somebody_goes_on(s, &s->sched->running, r) ||
                      somebody_goes_on(s, &s->sched->waiting, r));

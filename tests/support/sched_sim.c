@@ -74,7 +74,7 @@ static void check_alone(const struct sim *s) {
     for (uint32_t i = 0; i < s->crash_page.n; i++) {
         const struct sim_client *c = &s->client[s->crash_page.ids[i] - 1];
 
-        if (c->m.n_faults >= 2 || sim_is_warm(c))
+        if (c->m.n_faults >= 2 || sim_is_prewarm(c))
             for (uint32_t k = 0; k < s->crash_page.n; k++)
                 HOLD(s, c, ALONE, s->crash_page.ids[k] == c->m.id);
     }
@@ -359,14 +359,14 @@ struct sim_client *sim_client_after(struct sim *s, const struct sim_client *befo
     return c;
 }
 
-struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *before, uint32_t n_same,
-                                   uint32_t n_more) {
+struct sim_client *sim_client_prewarm(struct sim *s, const struct sim_client *before,
+                                      uint32_t n_same, uint32_t n_more) {
     uint32_t n = before->m.n_prompt + n_same;
     struct sim_client *c = new_client(s, n + n_more, 1);
 
     memcpy(c->tokens, before->tokens, n * sizeof(*c->tokens));
     draw_tokens(s, c, n);
-    c->m.flags = SUBMIT_WARM;
+    c->m.flags = SUBMIT_PREWARM;
     c->m.session = before->m.session;
     c->m.tenant = before->m.tenant;
     c->m.class = before->m.class;
@@ -418,7 +418,7 @@ static void note_end(struct sim *s, struct sim_client *c) {
     s->live[c->at_live] = last;
     s->client[last].at_live = c->at_live;
     s->was.n_outputs += c->n_got - c->n_given;
-    s->was.n_finished += c->end == EVENT_FINISH && !sim_is_warm(c);
+    s->was.n_finished += c->end == EVENT_FINISH && !sim_is_prewarm(c);
     if (s->ended)
         s->ended(s, c);
 }
@@ -504,12 +504,12 @@ static void check_end(struct sim *s, struct sim_client *c, const struct event *e
     case FINISH_STOP:
     case FINISH_LENGTH:
         HOLD(s, c, RIGHT_END, c->finish == c->expect);
-        HOLD(s, c, RIGHT_END, c->n_got == (sim_is_warm(c) ? 0 : c->n_expect));
+        HOLD(s, c, RIGHT_END, c->n_got == (sim_is_prewarm(c) ? 0 : c->n_expect));
         HOLD(s, c, RIGHT_END,
              c->got_prompt_lp || !(c->m.flags & SUBMIT_PROMPT_LOGPROBS) || c->m.n_prompt < 2);
         break;
     case FINISH_CANCELLED:
-        HOLD(s, c, RIGHT_END, c->cancelled || sim_is_warm(c));
+        HOLD(s, c, RIGHT_END, c->cancelled || sim_is_prewarm(c));
         break;
     case FINISH_DEADLINE:
         HOLD(s, c, RIGHT_END, c->m.deadline_ns > 0 && c->m.deadline_ns <= s->clock.ns);
@@ -546,8 +546,8 @@ static void hear(struct sim *s, const struct event *e) {
         c->accepted = true;
         return;
     }
-    HOLD(s, c, ACCEPTED, c->accepted == (e->kind != EVENT_REJECTED && !sim_is_warm(c)));
-    HOLD(s, c, ACCEPTED, e->kind != EVENT_TOKENS || !sim_is_warm(c));
+    HOLD(s, c, ACCEPTED, c->accepted == (e->kind != EVENT_REJECTED && !sim_is_prewarm(c)));
+    HOLD(s, c, ACCEPTED, e->kind != EVENT_TOKENS || !sim_is_prewarm(c));
     if (e->kind != EVENT_REJECTED) {
         check_tokens(s, c, e);
         check_usage(s, c, e);

@@ -138,8 +138,8 @@ struct sim {
 };
 
 /* Nobody waits for it: it must get one end, and nothing else. */
-static inline bool sim_is_warm(const struct sim_client *c) {
-    return (c->m.flags & SUBMIT_WARM) != 0;
+static inline bool sim_is_prewarm(const struct sim_client *c) {
+    return (c->m.flags & SUBMIT_PREWARM) != 0;
 }
 
 void sim_init(struct sim *s, const struct sim_opts *opts);
@@ -157,8 +157,8 @@ struct sim_client *sim_client_after(struct sim *s, const struct sim_client *befo
                                     uint32_t max_new);
 /* What the front would have computed ahead of the turn after @before, which has ended: its prompt and its first
  * @n_same outputs, and @n_more other tokens. */
-struct sim_client *sim_client_warm(struct sim *s, const struct sim_client *before, uint32_t n_same,
-                                   uint32_t n_more);
+struct sim_client *sim_client_prewarm(struct sim *s, const struct sim_client *before,
+                                      uint32_t n_same, uint32_t n_more);
 /* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
 void sim_cancel(struct sim *s, struct sim_client *c);

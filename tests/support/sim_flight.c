@@ -54,7 +54,7 @@ static void check_verdicts(const struct sim *s) {
         const struct sim_client *c = &s->client[r->id - 1];
         const struct flight_record *last = &s->flight->record[(r->record - 1) % FLIGHT_RECORDS];
 
-        if (sim_is_warm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
+        if (sim_is_prewarm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
             q->verdict == PLAN_YIELD || r->record + FLIGHT_RECORDS <= s->flight->n_records)
             continue;
         enum why due = q->verdict != PLAN_RUN            ? (enum why)why[q->verdict]
@@ -109,7 +109,7 @@ void sim_flight_after(struct sim *s) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_client *c = &s->client[s->live[i]];
 
-        if (!sim_is_warm(c))
+        if (!sim_is_prewarm(c))
             check_last(s, c, c->request);
     }
     check_step(s);
@@ -127,7 +127,7 @@ void sim_flight_at_death(struct sim *s) {
         const struct request *q = *sched_slot(s->sched, c->m.id);
         uint32_t n = flight_story(s->flight, c->m.id, r, STORY);
 
-        if (!q || sim_is_warm(c) || q->refused ||
+        if (!q || sim_is_prewarm(c) || q->refused ||
             q->record + FLIGHT_RECORDS <= s->flight->n_records)
             continue;
         HOLD(s, c, RECORDED, n > 0 && may_be_last(q, &r[n - 1]));

@@ -1,4 +1,4 @@
-#include "api/generation/warm.h"
+#include "api/generation/prewarm.h"
 
 #include <errno.h>
 #include <string.h>
@@ -16,7 +16,7 @@
  *
  * That is done on the pool, after the answer's last byte was sent, and only where there is nothing better to do. If the tokens
  * reach at least a page farther than what the cache has, the worker is given them as a request that has no client
- * (SUBMIT_WARM): whether and when it runs is the worker's affair, and nothing here waits for it or depends on it.
+ * (SUBMIT_PREWARM): whether and when it runs is the worker's affair, and nothing here waits for it or depends on it.
  *
  * Clients of chat completions and Responses send the text of a call's arguments back, those of Messages an object.
  * Whether they send reasoning back is seen in what they have sent; before that, those of Messages and Responses do,
@@ -28,7 +28,7 @@
 #define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
 #define AT_ONCE 2u                    /* of the pool's threads */
 
-struct warm {
+struct prewarm_job {
     uv_work_t uv;
     struct work work; /* of the answer: what the conversation is rendered from */
     struct submit m;  /* of the turn, without its tokens */
@@ -49,18 +49,18 @@ static bool has_form(const struct answer *a) {
            a->form->kind == REQUEST_ANTHROPIC || a->form->kind == REQUEST_RESPONSES;
 }
 
-bool warm_keeps(const struct answer *a) {
+bool prewarm_keeps(const struct answer *a) {
     const struct work *w = &a->work;
     const struct api *api = w->api;
 
-    return api->opts.warm_turn && has_form(a) && a->n_choices == 1 && w->r.messages &&
+    return api->opts.prewarm && has_form(a) && a->n_choices == 1 && w->r.messages &&
            w->r.prefill.len == 0 && !w->r.no_generation_prompt && w->body_len <= BODY_MAX &&
            a->choices[0].gen->m.session != 0 && api->kept_bytes + w->body_len <= BODIES_MAX;
 }
 
 /* The pool has better things to do, or there is nobody to compute it. */
 static bool is_busy(const struct api *a) {
-    return a->n_warm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 ||
+    return a->n_prewarm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 ||
            a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
            a->model->page_tokens == 0;
 }
@@ -90,10 +90,10 @@ static bool all_complete(const struct split *s) {
     return true;
 }
 
-struct warm *warm_take(struct answer *a) {
+struct prewarm_job *prewarm_take(struct answer *a) {
     struct gen *g = a->n_choices == 1 ? a->choices[0].gen : NULL;
     struct work *from = &a->work;
-    struct warm *w;
+    struct prewarm_job *w;
 
     if (from->n_kept == 0 || !g || g->finish != FINISH_STOP || is_busy(from->api) ||
         !all_complete(g->split) || !(w = calloc(1, sizeof(*w))))
@@ -116,7 +116,7 @@ struct warm *warm_take(struct answer *a) {
     return w;
 }
 
-static void warm_free(struct warm *w) {
+static void prewarm_free(struct prewarm_job *w) {
     work_deinit(&w->work);
     split_free(w->split);
     buf_deinit(&w->text);
@@ -127,7 +127,7 @@ static void warm_free(struct warm *w) {
 
 /* ---- the answer as a message, on the pool ---- */
 
-static void put_calls(struct json *j, const struct warm *w) {
+static void put_calls(struct json *j, const struct prewarm_job *w) {
     const struct split *s = w->split;
     const char *args = s->text[SPLIT_CALL].data;
 
@@ -171,7 +171,7 @@ static void put_buf(struct json *j, const struct buf *b, size_t len) {
     json_string(j, b->data ? b->data : "", len);
 }
 
-static void put_answer(struct json *j, const struct warm *w) {
+static void put_answer(struct json *j, const struct prewarm_job *w) {
     const struct split *s = w->split;
 
     json_open(j, '{');
@@ -195,7 +195,7 @@ static void put_answer(struct json *j, const struct warm *w) {
 }
 
 /* A message that may come next: the result of the first call, or a question. */
-static void put_next(struct json *j, const struct warm *w, const char *text) {
+static void put_next(struct json *j, const struct prewarm_job *w, const char *text) {
     const struct split_call *c = w->split && w->split->n_calls ? w->split->calls : NULL;
 
     json_open(j, '{');
@@ -209,7 +209,7 @@ static void put_next(struct json *j, const struct warm *w, const char *text) {
 }
 
 /* The conversation, the answer, and a message that says @text. */
-static int conversation(const struct warm *w, const char *text, yyjson_doc **out) {
+static int conversation(const struct prewarm_job *w, const char *text, yyjson_doc **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, w->work.r.messages) : NULL;
@@ -236,7 +236,7 @@ static int conversation(const struct warm *w, const char *text, yyjson_doc **out
     return *out ? 0 : -ENOMEM;
 }
 
-static int render(struct warm *w, const char *text, struct tokens *out) {
+static int render(struct prewarm_job *w, const char *text, struct tokens *out) {
     yyjson_doc *doc = NULL;
     int r = conversation(w, text, &doc);
 
@@ -255,7 +255,7 @@ static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
 }
 
 static void on_work(uv_work_t *uv) {
-    struct warm *w = CONTAINER_OF(uv, struct warm, uv);
+    struct prewarm_job *w = CONTAINER_OF(uv, struct prewarm_job, uv);
     struct tokens other = {0};
     size_t n = 0;
 
@@ -270,7 +270,7 @@ static void on_work(uv_work_t *uv) {
 
 /* ---- back on the loop ---- */
 
-static void submit(struct warm *w) {
+static void submit(struct prewarm_job *w) {
     struct api *a = w->work.api;
     uint32_t page = a->model->page_tokens, n = (uint32_t)w->tokens.n;
     uint32_t held = (uint32_t)common(w->tokens.id, n, w->held, w->n_held);
@@ -288,7 +288,7 @@ static void submit(struct warm *w) {
         .n_prompt =
             MIN(n, n / page * page + 1), /* whole pages; and one token must be computed anew */
         .max_new = 1,
-        .flags = SUBMIT_WARM,
+        .flags = SUBMIT_PREWARM,
         .tokens = w->tokens.id,
     };
     m.n_tokens = m.n_prompt;
@@ -298,21 +298,21 @@ static void submit(struct warm *w) {
 }
 
 static void on_done(uv_work_t *uv, int status) {
-    struct warm *w = CONTAINER_OF(uv, struct warm, uv);
+    struct prewarm_job *w = CONTAINER_OF(uv, struct prewarm_job, uv);
     struct api *a = w->work.api;
 
-    a->n_warm--;
+    a->n_prewarm--;
     if (status == 0 && w->tokens.n > 0 && !is_busy(a))
         submit(w);
-    warm_free(w);
+    prewarm_free(w);
 }
 
-void warm_start(struct warm *w) {
+void prewarm_start(struct prewarm_job *w) {
     if (!w)
         return;
-    w->work.api->n_warm++;
+    w->work.api->n_prewarm++;
     if (uv_queue_work(w->work.api->loop, &w->uv, on_work, on_done) < 0) {
-        w->work.api->n_warm--;
-        warm_free(w);
+        w->work.api->n_prewarm--;
+        prewarm_free(w);
     }
 }

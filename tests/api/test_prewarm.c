@@ -28,7 +28,7 @@ static void start(struct world *w, const char *source, size_t len) {
         world_use_template(w, source, len);
     w->model.n_vocab = TINY_ALL;
     w->model.max_context = 16384;
-    w->opts.warm_turn = true;
+    w->opts.prewarm = true;
     w->opts.max_stored = 10;
     w->opts.stored_bytes = 1 << 20;
     w->opts.stored_ttl_s = 1000;
@@ -36,7 +36,7 @@ static void start(struct world *w, const char *source, size_t len) {
 }
 
 static void until_idle(struct world *w) {
-    while (w->api->n_warm > 0)
+    while (w->api->n_prewarm > 0)
         world_turn(w);
 }
 
@@ -68,13 +68,13 @@ static uint32_t turn(struct world *w, const char *path, const char *body, const 
     return i;
 }
 
-static const struct fake_request *warm_of(struct world *w, uint32_t i) {
+static const struct fake_request *prewarm_of(struct world *w, uint32_t i) {
     until_idle(w);
     if (w->port.n == i + 1)
         return NULL;
     cr_assert_eq(w->port.n, i + 2);
     const struct fake_request *f = &w->port.r[i + 1];
-    cr_expect_eq(f->m.flags, SUBMIT_WARM);
+    cr_expect_eq(f->m.flags, SUBMIT_PREWARM);
     cr_expect_eq(f->m.group, w->port.r[i].id);
     cr_expect_eq(f->m.session, w->port.r[i].m.session);
     cr_expect_arr_eq(f->m.isolation_key, w->port.r[i].m.isolation_key, 16);
@@ -129,7 +129,7 @@ static uint32_t gain(struct world *w, const char *before, const char *output, bo
 
     snprintf(body, sizeof(body), "{\"messages\":[%s" ASKED "]," FIND "}", before);
     uint32_t i = turn(w, CHAT, body, output, &r);
-    const struct fake_request *f = warm_of(w, i);
+    const struct fake_request *f = prewarm_of(w, i);
     uint32_t at = i + 1 + (f != NULL), best = 0, n_held = w->port.r[i].m.n_prompt;
     CLEANUP(freep) int32_t *ids = malloc((n_held + n_written) * sizeof(*ids));
     memcpy(ids, w->port.r[i].tokens, n_held * sizeof(*ids));
@@ -139,9 +139,9 @@ static uint32_t gain(struct world *w, const char *before, const char *output, bo
         struct reply other;
         CLEANUP(freep) char *more = next_body(before, &r, thoughts, next, texts[k]);
 
-        w->api->opts.warm_turn = false;
+        w->api->opts.prewarm = false;
         uint32_t j = turn(w, CHAT, more, "x", &other);
-        w->api->opts.warm_turn = true;
+        w->api->opts.prewarm = true;
         cr_assert_eq(j, at + k);
         reply_deinit(&other);
         const struct fake_request *n = &w->port.r[j];
@@ -197,7 +197,7 @@ static const struct {
      QUESTION, true},
 };
 
-Test(warm, what_is_computed_ahead_begins_the_next_prompt) {
+Test(prewarm, what_is_computed_ahead_begins_the_next_prompt) {
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
         struct world w;
         size_t len;
@@ -213,7 +213,7 @@ Test(warm, what_is_computed_ahead_begins_the_next_prompt) {
 }
 
 /* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question takes it all out. */
-Test(warm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
+Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
     static const char call[] =
         "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", "
         "\"arguments\": {\"pattern\": \"three\"}}\n</tool_call>";
@@ -240,19 +240,19 @@ Test(warm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
 
 /* @next, the body of the turn after request @i, begins with what was computed ahead of it. */
 static void expect_ahead(struct world *w, uint32_t i, const char *path, const char *next) {
-    const struct fake_request *f = warm_of(w, i);
+    const struct fake_request *f = prewarm_of(w, i);
     struct reply r;
 
     cr_assert(f, "%s", next);
-    w->api->opts.warm_turn = false;
+    w->api->opts.prewarm = false;
     const struct fake_request *n = &w->port.r[turn(w, path, next, "x", &r)];
-    w->api->opts.warm_turn = true;
+    w->api->opts.prewarm = true;
     cr_expect_eq(common(n->tokens, n->m.n_prompt, f->tokens, f->m.n_prompt), f->m.n_prompt, "%s",
                  next);
     reply_deinit(&r);
 }
 
-Test(warm, messages_with_blocks_come_back_as_they_were_sent) {
+Test(prewarm, messages_with_blocks_come_back_as_they_were_sent) {
     static const char *const outputs[] = {THINKS("There are three of them."), THINKS(CALLS)};
     static const char head[] =
         "{\"max_tokens\":500,\"model\":\"tiny\",\"tools\":[{\"name\":\"find\","
@@ -288,7 +288,7 @@ Test(warm, messages_with_blocks_come_back_as_they_were_sent) {
     }
 }
 
-Test(warm, responses_are_continued_with_what_was_kept) {
+Test(prewarm, responses_are_continued_with_what_was_kept) {
     static const char *const outputs[] = {THINKS("There are three of them."), THINKS(CALLS)};
     static const char tools[] =
         "\"tools\":[{\"type\":\"function\",\"name\":\"find\",\"parameters\":{"
@@ -329,7 +329,7 @@ static const char strips[] = "{%- for m in messages -%}{{ '<|im_start|>' + m.rol
                              "m.content }}<|im_end|>\n{%- endfor -%}{%- if add_generation_prompt "
                              "-%}<|im_start|>assistant\n{%- endif -%}{# <think> </think> #}";
 
-Test(warm, a_turn_without_a_next_one_computes_nothing_ahead) {
+Test(prewarm, a_turn_without_a_next_one_computes_nothing_ahead) {
     static const struct {
         const char *body;
         enum finish_reason why;
@@ -351,7 +351,7 @@ Test(warm, a_turn_without_a_next_one_computes_nothing_ahead) {
 
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
         start(&w, strips, sizeof(strips) - 1);
-        w.api->opts.warm_turn = !cases[k].off;
+        w.api->opts.prewarm = !cases[k].off;
         int fd = world_connect(&w);
         world_post(&w, fd, CHAT, cases[k].body);
         while (w.port.n == 0)
@@ -384,7 +384,7 @@ Test(warm, a_turn_without_a_next_one_computes_nothing_ahead) {
     }
 }
 
-Test(warm, nothing_waits_for_what_is_computed_ahead) {
+Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
     struct world w;
     struct reply r;
 
@@ -419,7 +419,7 @@ Test(warm, nothing_waits_for_what_is_computed_ahead) {
     world_stop(&w);
 }
 
-Test(warm, the_service_can_stop_while_it_works) {
+Test(prewarm, the_service_can_stop_while_it_works) {
     struct world w;
     struct reply r;
 
