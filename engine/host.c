@@ -47,7 +47,7 @@ void host_step_deinit(struct host_step *h) {
 
 void host_step_begin(struct host_step *h, const struct engine_batch *b) {
     h->batch = b;
-    h->turn ^= 1;
+    h->current ^= 1;
     memset(h->mask, 0, h->max_wants * sizeof(*h->mask));
     for (uint32_t s = 0; s < b->n_seqs; s++)
         for (uint32_t i = 0; i < b->seq[s].n_rows; i++) {
@@ -86,14 +86,14 @@ void host_step_sample(struct host_step *h, uint32_t want, const float *logits, s
         assert(h->row_pos[w->row] + 1 < p->n_tokens);
         job.target = p->tokens[h->row_pos[w->row] + 1];
     }
-    sampler_run(s, &job, &h->result[h->turn].out[want],
-                h->result[h->turn].top + (size_t)want * ENGINE_TOP_MAX);
+    sampler_run(s, &job, &h->result[h->current].out[want],
+                h->result[h->current].top + (size_t)want * ENGINE_TOP_MAX);
 }
 
 float *host_step_vector(struct host_step *h, uint32_t want) {
-    float *v = h->result[h->turn].vector + (size_t)want * h->n_embd;
+    float *v = h->result[h->current].vector + (size_t)want * h->n_embd;
 
-    h->result[h->turn].out[want] = (struct engine_out){.token = -1, .vector = v};
+    h->result[h->current].out[want] = (struct engine_out){.token = -1, .vector = v};
     return v;
 }
 
@@ -101,7 +101,7 @@ void host_step_end(struct host_step *h, struct engine_result *out) {
     *out = (struct engine_result){
         .step = h->batch->step,
         .n_outs = h->batch->n_wants,
-        .out = h->result[h->turn].out,
+        .out = h->result[h->current].out,
     };
     h->batch = NULL;
 }

@@ -24,7 +24,7 @@ struct host_step {
         struct engine_out *out; /* [max_wants] */
         struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
     } result[2];
-    unsigned turn;
+    unsigned current; /* result[current]: of the step that runs */
 };
 
 int host_step_init(struct host_step *h, const struct be_opts *o);

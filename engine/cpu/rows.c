@@ -23,7 +23,7 @@ void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, f
 }
 
 /* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */
-INLINE void turn(float *a, float *b, float c, float s) {
+INLINE void rotate(float *a, float *b, float c, float s) {
     float x = *a, y = *b;
 
     *a = fmaf(x, c, -(y * s));
@@ -36,10 +36,10 @@ void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n
 
     if (type == ROPE_NORM)
         for (uint32_t i = 0; i < half; i++)
-            turn(&x[2 * i], &x[2 * i + 1], cs[i], cs[half + i]);
+            rotate(&x[2 * i], &x[2 * i + 1], cs[i], cs[half + i]);
     else
         for (uint32_t i = 0; i < half; i++)
-            turn(&x[i], &x[half + i], cs[i], cs[half + i]);
+            rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
 }
 
 INLINE vf silu_mul(vf g, vf u) {

@@ -144,7 +144,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : upload_tables(b);
-        r = r < 0 ? r : cuda_trial(b, err);
+        r = r < 0 ? r : cuda_selftest(b, err);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->error);
     }

@@ -6,7 +6,7 @@
  * (struct step, one for even and one for odd steps).
  *
  *     open   memory.c counts and allocates everything but the weights; refuses with the sum
- *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers in turn
+ *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers alternately
  *     begin  step.c   rows and page tables in one upload; op by op, kernels are enqueued,
  *            graph.c  or all at once
  *     seal   seal.c   masks and parameters in a second upload; sampling; results on their way back
@@ -17,7 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/fast.h"
+#include "engine/cuda/fast_api.h"
 #include "engine/cuda/kernels.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
@@ -28,6 +28,10 @@
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
+
+#define FAST_ROWS 128u /* steps of more rows; as many as the largest step that is a graph */
+#define FAST_SHAPES 16u
+#define FAST_SIZES 24u
 
 struct region { /* an allocation */
     void **where;
@@ -96,6 +100,26 @@ struct graphs {
     uint32_t n_notes, capacity;
 };
 
+/* What determinism = fast keeps besides the tiles (fast.c). */
+struct fast {
+    bool on;
+    const struct fast_api *api;
+    void *library;
+    uint32_t above; /* this many rows */
+    uint8_t *memory, *copies;
+    size_t x_bytes, bytes, used, wanted; /* bytes: of copies */
+    uint32_t n_matrices, n_copied;
+    uint16_t *x;
+    float *scalars; /* device: alpha, 0, 1 */
+    void *workspace;
+    uint32_t n_shapes, n_sizes, size[FAST_SIZES]; /* ascending */
+    struct {
+        struct fast_shape shape;
+        void *plan[FAST_SIZES]; /* for up to size[i] rows; NULL: strict */
+    } plans[FAST_SHAPES];
+    char why[160], recipe[320];
+};
+
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape;
@@ -116,14 +140,14 @@ struct be {
     struct weights *weights;
     struct graphs graphs;
     struct fast fast;
-    enum { BROAD_NEVER, BROAD_IF_BETTER, BROAD_ALWAYS } broad;
+    enum { M128_NEVER, M128_IF_BETTER, M128_ALWAYS } m128;
 
     /* On the device. */
     struct batch_head *head;  /* where the rows upload goes */
     struct attn_item *item;   /* [max_items] of the step: plan.cu */
     struct attn_merge *merge; /* [max_merges] */
     int32_t *sampled;         /* [2][max_wants]: of even and of odd steps */
-    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *turn, *partial;
+    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *rope, *partial;
     struct sample_state *sampling; /* [LOGIT_ROWS] */
     float *hidden;                 /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
@@ -189,11 +213,11 @@ int cuda_matvec(struct be *b, const struct matmul_args *a);
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* cuda_matmul_strict() by another kernel, with the same bits. */
-int broad_open(struct be *b);
-bool broad_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
-int broad_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* Whether the kernels compute what they should, at the end of open (trial.c): 0, or refused with the reason. */
-int cuda_trial(struct be *b, struct err *err);
+int m128_open(struct be *b);
+bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
+int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* Whether the kernels compute what they should, at the end of open (selftest.c): 0, or refused with the reason. */
+int cuda_selftest(struct be *b, struct err *err);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
 

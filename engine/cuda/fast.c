@@ -285,7 +285,7 @@ static int multiply(struct be *b, const struct weights *w, uint32_t i, const str
 
 static int multiply_strictly(struct be *b, const struct weights *w, const struct operand *x,
                              bool add) {
-    return (broad_is_better(b, w, x->n_rows) ? broad_matmul : cuda_matmul_strict)(b, w, x, add);
+    return (m128_is_better(b, w, x->n_rows) ? m128_matmul : cuda_matmul_strict)(b, w, x, add);
 }
 
 /* Matrices that the library does not take are left to the kernels. */

@@ -96,10 +96,10 @@ struct hidden_args {
 };
 
 /* cos and sin (times mscale) of every pair at every row's position; grid: rows. */
-struct turn_args {
+struct rope_args {
     const struct batch_head *batch;
     const double *freq;
-    float *turn; /* [rows][n_pairs][2] */
+    float *rope; /* [rows][n_pairs][2] */
     uint32_t n_pairs;
     float mscale;
 };
@@ -132,7 +132,7 @@ MX_FN uint32_t pack_place(uint32_t k) {
 struct store_args {
     const struct batch_head *batch;
     float *q;
-    const float *k, *v, *q_norm, *k_norm, *turn;
+    const float *k, *v, *q_norm, *k_norm, *rope;
     uint8_t *pages; /* of the layer */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
@@ -201,20 +201,20 @@ MX_FN uint32_t wide_shared(uint32_t format) {
            CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
 }
 
-/* As matmul_wide, with a grid of x: rows / 128; broad_shared(). */
-#define BROAD_ROWS 128u
-#define BROAD_SLICE_BYTES (BROAD_ROWS * 64u * 2u + BROAD_ROWS * 2u * 4u)
+/* As matmul_wide, with a grid of x: rows / 128; m128_shared(). */
+#define M128_ROWS 128u
+#define M128_SLICE_BYTES (M128_ROWS * 64u * 2u + M128_ROWS * 2u * 4u)
 
-#define BROAD_SUM_BYTES (BROAD_ROWS * 128u * 4u)
+#define M128_SUM_BYTES (M128_ROWS * 128u * 4u)
 
 /* Stages of weights: enough for two slices of 64 columns ahead at least. */
-MX_FN uint32_t broad_slots(uint32_t format) {
+MX_FN uint32_t m128_slots(uint32_t format) {
     return format == TILE_F16 || format == TILE_Q8_0 ? 3 : 2;
 }
 
-MX_FN uint32_t broad_shared(uint32_t format) {
-    return 2 * BROAD_SLICE_BYTES + BROAD_SUM_BYTES +
-           CUDA_THREADS / 32 * broad_slots(format) * tile_stage_bytes(format);
+MX_FN uint32_t m128_shared(uint32_t format) {
+    return 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
+           CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
 }
 
 /* -- what a library multiplies (fast.c) ------------------------------------------------------------- */
@@ -375,13 +375,13 @@ extern const void *const kernel_repack;
 extern const void *const kernel_embed;
 extern const void *const kernel_hidden;
 extern const void *const kernel_plan;
-extern const void *const kernel_turn;
+extern const void *const kernel_rope;
 extern const void *const kernel_pack;
 extern const void *const kernel_store;
 extern const void *const kernel_copy_page;
 extern const void *const kernel_matvec;
 extern const void *const kernel_matmul_wide;
-extern const void *const kernel_matmul_broad;
+extern const void *const kernel_matmul_m128;
 extern const void *const kernel_fast_copy;
 extern const void *const kernel_fast_rows;
 extern const void *const kernel_attend_64; /* heads of up to 64 */

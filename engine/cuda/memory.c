@@ -35,7 +35,7 @@ static void add_activations(struct be *b) {
     add(b, &b->packed, padded * widest, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, padded, sizeof(float), "activations", false);
     add(b, &b->sums, padded * widest / 32, sizeof(float), "activations", false);
-    add(b, &b->turn, rows * s->n_rot, sizeof(float), "activations", false);
+    add(b, &b->rope, rows * s->n_rot, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
@@ -254,7 +254,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
         r = alloc_region(b, &b->region[i]);
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : cuda_matmul_allow(b);
-    r = r < 0 ? r : broad_open(b);
+    r = r < 0 ? r : m128_open(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r : fast_start(b);
     r = r < 0 ? r

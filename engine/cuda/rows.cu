@@ -22,7 +22,7 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
                                          : tile_value_at(&a.table, t, i);
 }
 
-KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
+KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     wait_for_previous();
     uint32_t r = blockIdx.x;
 
@@ -30,7 +30,7 @@ KERNEL(turn, struct turn_args, CUDA_THREADS, 2) {
         return;
     uint32_t pos = a.batch->pos[r];
     for (uint32_t i = threadIdx.x; i < a.n_pairs; i += CUDA_THREADS) {
-        float *to = a.turn + ((size_t)r * a.n_pairs + i) * 2;
+        float *to = a.rope + ((size_t)r * a.n_pairs + i) * 2;
         double s, c;
 
         mx_sincos(pos * a.freq[i], &s, &c);

@@ -169,8 +169,8 @@ DEVICE float finite_half(float x) {
 }
 
 /* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
-DEVICE void turn_head(const struct store_args &a, const float *x, const float *norm,
-                      const float *turn, float *head) {
+DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
+                        const float *rope, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
     float inverse = 1;
 
@@ -188,7 +188,7 @@ DEVICE void turn_head(const struct store_args &a, const float *x, const float *n
     sync_warp();
     for (uint32_t i = lane; i < a.n_rot / 2; i += 32) {
         uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
-        float c = turn[2 * i], s = turn[2 * i + 1], p0 = head[i0], p1 = head[i1];
+        float c = rope[2 * i], s = rope[2 * i + 1], p0 = head[i0], p1 = head[i1];
 
         head[i0] = p0 * c - p1 * s;
         head[i1] = p0 * s + p1 * c;
@@ -235,12 +235,12 @@ enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer sta
 DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
                        float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
-    const float *turn = a.turn + (size_t)r * a.n_rot;
+    const float *rope = a.rope + (size_t)r * a.n_rot;
 
     if (part == STORE_Q) {
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
 
-        turn_head(a, q, a.q_norm, turn, head);
+        rotate_head(a, q, a.q_norm, rope, head);
         for (uint32_t i = lane; i < dim; i += 32)
             q[i] = head[i];
         sync_warp(); /* head may be used anew */
@@ -254,7 +254,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         store_head(a, h, PAGE_V, page, slot, a.v + at);
         return;
     }
-    turn_head(a, a.k + at, a.k_norm, turn, head);
+    rotate_head(a, a.k + at, a.k_norm, rope, head);
     store_head(a, h, PAGE_K, page, slot, head);
     sync_warp();
 }

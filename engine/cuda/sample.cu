@@ -7,7 +7,7 @@
  *     weigh   sums for log probabilities. For top_k or top_p a histogram of the values, by which the last block finds
  *             the bin in which the cut lies.
  *     draw    without top_k and top_p: the best of l + T g of each stretch. Else all tokens down to that bin are put
- *             on a list, as a rule a few hundred, and the last block cuts and draws among them (pick.cuh).
+ *             on a list, as a rule a few hundred, and the last block cuts and draws among them (sample_select.cuh).
  *
  * A row goes through the L2 cache two or three times. If the list is too small (a flat distribution), the last block
  * goes over the row alone, which takes as long as it takes. The last block is known by a counter; what it sees of
@@ -17,7 +17,7 @@
  * Logits are cleaned where they are read, so rows that nothing is added to are not copied.
  */
 
-#include "engine/cuda/pick.cuh"
+#include "engine/cuda/sample_select.cuh"
 
 #define NEAR 12.0f /* temperatures below the best: what is further down has no bin of its own */
 

@@ -190,14 +190,14 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     r = plan(s);
     if (r < 0)
         return r;
-    struct turn_args a = {
+    struct rope_args a = {
         .batch = b->head,
         .freq = b->freq,
-        .turn = b->turn,
+        .rope = b->rope,
         .n_pairs = b->shape->n_rot / 2,
         .mscale = b->shape->rope_mscale,
     };
-    return launch_rows(b, kernel_turn, s->grid.rows, &a, sizeof(a), "turn");
+    return launch_rows(b, kernel_rope, s->grid.rows, &a, sizeof(a), "rope");
 }
 
 int step_embed(struct step *s, const struct model_op *op) {
@@ -244,7 +244,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
         .v = b->v,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
-        .turn = b->turn,
+        .rope = b->rope,
         .pages = b->pages + op->kv.layer * b->layer_bytes,
         .shape = b->page,
         .n_head = m->n_head,
@@ -259,7 +259,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
 /*
  * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the work of its last blocks:
  *
- *     q k v       heads turned, keys and values in their pages
+ *     q k v       heads rotated, keys and values in their pages
  *     attention   chunks merged, rows packed
  *     output      x; its norm, packed
  *     gate, up    silu(gate) up, packed

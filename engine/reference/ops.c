@@ -137,19 +137,19 @@ static void store_rows(struct step *s, const struct kv_layer *kv) {
 
 /* -- q, k and v ---------------------------------------------------------------------------------- */
 
-static void set_turn(struct be *b, uint32_t pos) {
+static void set_rope(struct be *b, uint32_t pos) {
     for (uint32_t i = 0; i < b->shape->n_rot / 2; i++)
-        mx_sincos(pos * b->shape->rope_freq[i], &b->turn[2 * i + 1], &b->turn[2 * i]);
+        mx_sincos(pos * b->shape->rope_freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
 }
 
-/* Turns the pairs of one head by the angles in b->turn. */
-static void turn_head(const struct be *b, float *x) {
+/* Rotates the pairs of one head by the angles of b->rope. */
+static void rotate_head(const struct be *b, float *x) {
     const struct model_shape *s = b->shape;
     bool norm = s->rope == ROPE_NORM;
 
     for (uint32_t i = 0; i < s->n_rot / 2; i++) {
-        float c = (float)b->turn[2 * i] * s->rope_mscale;
-        float d = (float)b->turn[2 * i + 1] * s->rope_mscale;
+        float c = (float)b->rope[2 * i] * s->rope_mscale;
+        float d = (float)b->rope[2 * i + 1] * s->rope_mscale;
         float *p0 = norm ? x + 2 * i : x + i, *p1 = norm ? p0 + 1 : p0 + s->n_rot / 2;
         float a = *p0, e = *p1;
 
@@ -166,7 +166,7 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
     for (uint32_t h = 0; h < n_heads; h++) {
         if (norm)
             rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
-        turn_head(b, x + h * dim);
+        rotate_head(b, x + h * dim);
     }
 }
 
@@ -182,7 +182,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     for (int i = 0; i < 3; i++)
         linear(b, op->w[i], op->bias[i], b->normed, n_rows, false, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
-        set_turn(b, s->host.row_pos[r]);
+        set_rope(b, s->host.row_pos[r]);
         finish_heads(b, to[0] + (size_t)r * m->n_head * m->head_dim, m->n_head, op->q_norm);
         finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, op->k_norm);
     }

@@ -20,7 +20,7 @@ static struct be *close_be(struct be *b) {
     free(b->pick);
     free(b->scores);
     free(b->logits);
-    free(b->turn);
+    free(b->rope);
     free(b->pages);
     sampler_deinit(&b->sampler);
     host_step_deinit(&b->step.host);
@@ -52,13 +52,13 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
     b->scores = floats(s->n_head / s->n_head_kv, e->max_context);
     b->logits = floats(e->max_wants, s->n_vocab);
-    b->turn = calloc(s->n_rot, sizeof(double));
+    b->rope = calloc(s->n_rot, sizeof(double));
     b->pages = calloc(o->n_pages, o->page_bytes);
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i])
             return false;
     return b->gate && b->router && b->pick && b->normed && b->kv[0] && b->kv[1] && b->up &&
-           b->row && b->scores && b->logits && b->turn && b->pages;
+           b->row && b->scores && b->logits && b->rope && b->pages;
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {

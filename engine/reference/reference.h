@@ -30,7 +30,7 @@ struct be {
     struct expert_pick *pick; /* [max_rows][n_expert_used] */
     float *scores;            /* [heads of a key head][max_context] */
     float *logits;            /* [max_wants][n_vocab] */
-    double *turn;             /* [n_rot / 2][cos, sin] of one position */
+    double *rope;             /* [n_rot / 2][cos, sin] of one position */
     /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of @head_bytes. */
     uint8_t *pages;
     size_t head_bytes, token_bytes, layer_bytes;

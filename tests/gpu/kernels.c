@@ -153,7 +153,7 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, BROAD };
+enum kernel { VEC, WIDE, M128 };
 
 /* false: the device has no such kernel. */
 static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
@@ -169,8 +169,8 @@ static bool multiply(const struct weights_on *w, const struct inputs *in, uint32
     bool done = true;
 
     a.m[0].y = device_new(bytes);
-    if (kernel == BROAD)
-        done = launch_broad(&a);
+    if (kernel == M128)
+        done = launch_m128(&a);
     else
         launch_matmul(&a, kernel == WIDE);
     fetch(out, a.m[0].y, bytes);
@@ -216,8 +216,8 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 2e-3), 2e-3);
-    if (multiply(&w, &in, n_rows, BROAD, narrow)) {
-        snprintf(name, sizeof(name), "broad = wide %s", at);
+    if (multiply(&w, &in, n_rows, M128, narrow)) {
+        snprintf(name, sizeof(name), "m128 = wide %s", at);
         report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
     }
     if (n_rows <= MATVEC_ROWS) {
@@ -348,14 +348,14 @@ static void store_keys(struct attention *t) {
         .q = device_new((size_t)n * n_kv * t->group * dim * 4),
         .k = device_of(t->k, bytes),
         .v = device_of(t->v, bytes),
-        .turn = device_of(one, 8),
+        .rope = device_of(one, 8),
         .pages = t->pages,
         .shape = t->shape,
         .n_head = n_kv * t->group,
     };
     launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");
-    const void *done[] = {a.q, a.k, a.v, a.turn, a.batch, batch.row_page, batch.row_slot};
+    const void *done[] = {a.q, a.k, a.v, a.rope, a.batch, batch.row_page, batch.row_slot};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release((void *)done[i]);
     free(page);
@@ -663,8 +663,8 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         a.m[0].y = y;
         a.m[0].n_out = n_out;
         a.m[0].n_row_tiles = n_out / TILE_ROWS;
-        if (kernel == BROAD)
-            launch_broad(&a);
+        if (kernel == M128)
+            launch_m128(&a);
         else
             launch_matmul(&a, kernel == WIDE);
     }
@@ -679,7 +679,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     api->graph_free(graph);
     qsort(took, 9, sizeof(*took), compare_doubles);
     snprintf(name, sizeof(name), "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out,
-             n_in, n_rows, kernel == BROAD ? ", broad" : "");
+             n_in, n_rows, kernel == M128 ? ", m128" : "");
     report_time(name, took[4], (double)bytes, bandwidth);
     api->release(all);
     api->release(y);
@@ -704,8 +704,8 @@ static void time_all(const void *arg) {
     time_matrix(TENSOR_Q6_K, 151936, 4096, 1, VEC, bandwidth);
     for (uint32_t n = 16; n <= 512; n *= 2)
         time_matrix(TENSOR_Q4_K, 24576, 4096, n, n > MATVEC_ROWS ? WIDE : VEC, bandwidth);
-    for (uint32_t n = 128; n <= 512 && device.shared_bytes > broad_shared(TENSOR_Q4_K); n *= 2)
-        time_matrix(TENSOR_Q4_K, 24576, 4096, n, BROAD, bandwidth);
+    for (uint32_t n = 128; n <= 512 && device.shared_bytes > m128_shared(TENSOR_Q4_K); n *= 2)
+        time_matrix(TENSOR_Q4_K, 24576, 4096, n, M128, bandwidth);
     time_samplings(bandwidth);
 }
 

@@ -151,19 +151,19 @@ static void check_packing(enum tensor_type type, uint32_t n_in, uint32_t n_out, 
     free(weight);
 }
 
-/* q k v with heads turned and stored. */
+/* q k v with heads rotated and stored. */
 static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
     struct page_shape shape = {2, 64, 16, q8};
     uint32_t n_head = 6, wide[3] = {n_head * 64, 2 * 64, 2 * 64}, pos[16], page[16], slot[16];
     struct weights_on w[3];
     struct inputs in = make_inputs(n_rows, n_in, 9);
-    float *y[2][3], turn[16 * 64], norm[64];
+    float *y[2][3], rope[16 * 64], norm[64];
     size_t bytes = 4 * page_layer_bytes(&shape);
     uint32_t zeros[10] = {0}, *arrived = device_of(zeros, sizeof(zeros)), wrong = 0;
     uint8_t *pages[2] = {device_new(bytes), device_new(bytes)};
     char name[100];
 
-    fill_floats(turn, 16 * 64);
+    fill_floats(rope, 16 * 64);
     fill_floats(norm, 64);
     for (uint32_t r = 0; r < n_rows; r++) {
         pos[r] = r + 7;
@@ -180,7 +180,7 @@ static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
                                .row_slot = device_of(slot, n_rows * 4)};
     struct store_args s = {.batch = device_of(&batch, sizeof(batch)),
                            .q_norm = device_of(norm, sizeof(norm)),
-                           .turn = device_of(turn, sizeof(turn)),
+                           .rope = device_of(rope, sizeof(rope)),
                            .shape = shape,
                            .n_head = n_head,
                            .n_rot = 64,
@@ -208,7 +208,7 @@ static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
     }
     snprintf(name, sizeof(name), "last blocks store heads: %u rows%s", n_rows, q8 ? ", q8_0" : "");
     report_check(name, wrong, 0);
-    const void *done[] = {s.batch,        s.q_norm, s.turn,   batch.row_page,
+    const void *done[] = {s.batch,        s.q_norm, s.rope,   batch.row_page,
                           batch.row_slot, pages[0], pages[1], arrived};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release((void *)done[i]);

@@ -73,15 +73,15 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
 }
 
 /* Likewise, by 128 rows a block; false: not on this device. */
-static bool launch_broad(struct matmul_args *a) {
-    uint32_t tiles = a->m[0].n_row_tiles, bytes = broad_shared(a->m[0].format);
+static bool launch_m128(struct matmul_args *a) {
+    uint32_t tiles = a->m[0].n_row_tiles, bytes = m128_shared(a->m[0].format);
 
-    for (uint32_t f = 0; f < TILE_FORMATS; f++) /* as broad.c */
-        if (device.shared_bytes <= broad_shared(f))
+    for (uint32_t f = 0; f < TILE_FORMATS; f++) /* as matmul_m128.c */
+        if (device.shared_bytes <= m128_shared(f))
             return false;
-    must(api->launch(kernel_matmul_broad, (a->n_rows + 127) / 128, (tiles + 7) / 8, CUDA_THREADS,
+    must(api->launch(kernel_matmul_m128, (a->n_rows + 127) / 128, (tiles + 7) / 8, CUDA_THREADS,
                      bytes, a, false, stream),
-         "matmul_broad");
+         "matmul_m128");
     return true;
 }
 
@@ -101,9 +101,9 @@ static void allow_shared(void) {
     uint32_t most = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++)
-        most = MAX(most, broad_shared(f));
+        most = MAX(most, m128_shared(f));
     if (device.shared_bytes > most)
-        must(api->allow_shared(kernel_matmul_broad, most), "shared memory of matmul_broad");
+        must(api->allow_shared(kernel_matmul_m128, most), "shared memory of matmul_m128");
     must(api->allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)), "shared memory");
     must(api->allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)), "shared memory");
     for (uint32_t f = 0, narrow = 0, wide = 0; f < TILE_FORMATS; f++) {

@@ -12,7 +12,7 @@ import sys
 LIMITS = {
     "matvec": 128,
     "matmul_wide": 255,
-    "matmul_broad": 255,
+    "matmul_m128": 255,
     "attend_64": 128,
     "attend_128": 128,
     "attend_256": 255,
@@ -26,7 +26,7 @@ LIMITS = {
     "hidden": 64,
     "pack": 64,
     "embed": 64,
-    "turn": 64,
+    "rope": 64,
     "plan": 128,
     "copy_page": 64,
     "repack": 128,

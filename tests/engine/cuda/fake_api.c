@@ -153,7 +153,7 @@ static void drain(struct event *until) {
 }
 
 /* What the kernels compute is checked elsewhere: not at each of the hundreds of times that tests open the device. */
-__attribute__((constructor)) static void without_trial(void) {
+__attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
 }
 
@@ -363,7 +363,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     uint32_t i = 0;
     while (i < n_allowances && allowance[i].kernel != kernel)
         i++;
-    if (bytes > (kernel == kernel_matmul_broad ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) ||
+    if (bytes > (kernel == kernel_matmul_m128 ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) ||
         i == ARRAY_SIZE(allowance))
         return 1;
     n_allowances += i == n_allowances;

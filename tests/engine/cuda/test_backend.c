@@ -299,7 +299,7 @@ struct way {
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
     bool overlap, graphs;
     uint64_t order;
-    const char *fuse, *broad, *wide; /* WEFT_CUDA_FUSE, _BROAD, _WIDE */
+    const char *fuse, *m128, *wide; /* WEFT_CUDA_FUSE, _M128, _WIDE */
 };
 
 enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
@@ -354,7 +354,7 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     fake_find()->n_graph_launches = 0;
     setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
     setenv("WEFT_CUDA_FUSE", w->fuse, 1);
-    setenv("WEFT_CUDA_BROAD", w->broad, 1);
+    setenv("WEFT_CUDA_M128", w->m128, 1);
     setenv("WEFT_CUDA_WIDE", w->wide, 1);
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, PROMPT, d.info->n_vocab, 8);

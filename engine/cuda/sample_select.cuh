@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * pick - which of many tokens is drawn: the cuts of top_k, top_p and min_p, and the best of l + T g among what they
+ * sample_select - which of many tokens is drawn: the cuts of top_k, top_p and min_p, and the best of l + T g among what they
  * keep. One thread block, over tokens from anywhere: a stretch of a row (struct Stretch) or a list (struct Listed). All
  * that decides is a maximum or a sum of integers (engine/shared/sampling.h), so neither the order of threads nor that of
  * a list can matter; floats are only used to leave out tokens that cannot win, with a margin.

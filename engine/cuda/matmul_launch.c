@@ -1,4 +1,4 @@
-/* multiply - grids and shared memory of the two kernels of matmul.cu. */
+/* matmul_launch - grids and shared memory of the two kernels of matmul.cu. */
 
 #include "engine/cuda/cuda.h"
 
@@ -27,7 +27,7 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_attend_256, 0},
                    {kernel_merge, 0},
                    {kernel_plan, 0},
-                   {kernel_turn, 0},
+                   {kernel_rope, 0},
                    {kernel_embed, 0},
                    {kernel_pack, 0},
                    {kernel_store, 0},

@@ -1,8 +1,8 @@
 /*
- * trial - the kernels' first work on a device: a few rows of the model's own matrices, one of each type, times made-up
+ * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of each type, times made-up
  * activations, and attention over made-up keys, beside the same in double on the host. A device, driver or compiler that
  * gives something else is refused with one line before anything is served, not noticed by what is generated. Only
- * matmul_broad, which nothing needs, is left out where its bits are not those of the others.
+ * matmul_m128, which nothing needs, is left out where its bits are not those of the others.
  *
  * It takes some 20 launches for each type of tensor in the file. WEFT_CUDA_CHECK=0 does without.
  */
@@ -131,9 +131,9 @@ static int prepare(struct be *b, struct product *p) {
     return r < 0 ? r : fetch(b, b->bad_host, b->bad, sizeof(*b->bad));
 }
 
-enum way { ALONE, NARROW, WIDE, BROAD, WAYS };
+enum way { ALONE, NARROW, WIDE, M128, WAYS };
 
-static const char *const way_name[] = {"matvec", "matvec", "matmul_wide", "matmul_broad"};
+static const char *const way_name[] = {"matvec", "matvec", "matmul_wide", "matmul_m128"};
 
 static uint32_t rows_of(enum way way) {
     return way == ALONE ? 1 : way == NARROW ? MATVEC_ROWS : ROWS;
@@ -143,7 +143,7 @@ static uint32_t rows_of(enum way way) {
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
     struct operand x = {p->packed.device, p->scale.device, p->sums.device, NULL, rows_of(way)};
     int r =
-        way == BROAD ? broad_matmul(b, &p->w, &x, false) : cuda_matmul_strict(b, &p->w, &x, false);
+        way == M128 ? m128_matmul(b, &p->w, &x, false) : cuda_matmul_strict(b, &p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
 
     r = r < 0 ? r : fetch(b, p->y.host, p->y.device, bytes);
@@ -196,7 +196,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     if (r < 0 || *b->bad_host) /* load.c refuses it by its name */
         return r;
     for (enum way way = ALONE; way < WAYS; way++) {
-        if (way == BROAD && b->broad == BROAD_NEVER)
+        if (way == M128 && b->m128 == M128_NEVER)
             continue;
         r = multiply(b, &p, way, y[way]);
         if (r < 0)
@@ -209,13 +209,13 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     for (enum way way = ALONE; way < WAYS; way++) {
         size_t n = (size_t)rows_of(way) * p.n_out * sizeof(float);
 
-        if (way == WIDE || (way == BROAD && b->broad == BROAD_NEVER) ||
+        if (way == WIDE || (way == M128 && b->m128 == M128_NEVER) ||
             memcmp(y[way], y[WIDE], n) == 0)
             continue;
-        if (way == BROAD) {
-            b->broad = BROAD_NEVER;
+        if (way == M128) {
+            b->m128 = M128_NEVER;
             if (getenv("WEFT_CUDA_SAY"))
-                fprintf(stderr, "weft-cuda: without matmul_broad: other bits for %s\n",
+                fprintf(stderr, "weft-cuda: without matmul_m128: other bits for %s\n",
                         tensor->format->name);
             continue;
         }
@@ -264,7 +264,7 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
                            .q = b->q,
                            .k = b->k,
                            .v = b->v,
-                           .turn = b->turn,
+                           .rope = b->rope,
                            .pages = b->pages,
                            .shape = b->page,
                            .n_head = m->n_head};
@@ -335,7 +335,7 @@ static int try_attention(struct be *b, struct err *err) {
     return 0;
 }
 
-int cuda_trial(struct be *b, struct err *err) {
+int cuda_selftest(struct be *b, struct err *err) {
     const char *said = getenv("WEFT_CUDA_CHECK");
     bool tried[TYPES] = {false};
 

@@ -1,5 +1,5 @@
 /*
- * broad - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same bits, for 128 rows of the
+ * matmul_m128 - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same bits, for 128 rows of the
  * activations a block. A block has 128 x 128 of y, a warp 16 x 128: what it costs to make operands of a tile of weights is
  * shared by sixteen groups of 8 rows, and all but the products is bound by the number of instructions: 9 to 10 for each mma of
  * Q4_K instead of 14 (counted in the machine code, sm_90), 6 of them the recipe's own.
@@ -11,9 +11,9 @@
 
 #include "engine/cuda/weights.cuh"
 
-#define GROUPS (BROAD_ROWS / PACK_ROWS)
-#define SLICE_PAIRS 2u                                       /* of 32 columns */
-#define VECTORS (BROAD_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
+#define GROUPS (M128_ROWS / PACK_ROWS)
+#define SLICE_PAIRS 2u                                      /* of 32 columns */
+#define VECTORS (M128_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
 
 /* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
 template <int AT> DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
@@ -41,7 +41,7 @@ struct Source {
 
     /* Starts on slice @i. Groups of rows that do not exist are copies of the last: nobody asks what comes of it. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
-        uint8_t *to = dynamic_shared() + (i % 2 * BROAD_SLICE_BYTES + threadIdx.x * 16);
+        uint8_t *to = dynamic_shared() + (i % 2 * M128_SLICE_BYTES + threadIdx.x * 16);
 
         if (i < n_units * Steps<F>::slices) {
 #pragma unroll
@@ -52,7 +52,7 @@ struct Source {
                 copy_async(to + k * CUDA_THREADS * 16, x + (size_t)group * group_bytes);
             }
             if (threadIdx.x < GROUPS * SLICE_PAIRS * 2)
-                copy_async(to + BROAD_ROWS * 64 * 2, sums);
+                copy_async(to + M128_ROWS * 64 * 2, sums);
             x += SLICE_PAIRS * 512;
             sums += SLICE_PAIRS * PACK_ROWS * 4;
         }
@@ -64,7 +64,7 @@ struct Source {
         uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units, n = n_units - first;
 
         if (tiles && first < n_units)
-            fetch_bytes<0>(dynamic_shared() + (ring + s % broad_slots(F) * bytes + lane),
+            fetch_bytes<0>(dynamic_shared() + (ring + s % m128_slots(F) * bytes + lane),
                            tiles + (s * bytes + lane),
                            n < Steps<F>::units ? n * tile_bytes(F) : bytes);
     }
@@ -74,9 +74,9 @@ struct Source {
         sync_block();
         fetch_slice<F>(i + 1);
         if (i % Steps<F>::of_stage == 0)
-            fetch_stage<F>(i / Steps<F>::of_stage + broad_slots(F) - 1);
+            fetch_stage<F>(i / Steps<F>::of_stage + m128_slots(F) - 1);
         copy_commit();
-        return dynamic_shared() + i % 2 * BROAD_SLICE_BYTES;
+        return dynamic_shared() + i % 2 * M128_SLICE_BYTES;
     }
 };
 
@@ -85,7 +85,7 @@ template <int F>
 DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
                       float c[GROUPS][4]) {
     const uint8_t *x = slice + threadIdx.x % 32 * 16;
-    const uint8_t *sums = slice + BROAD_ROWS * 64 * 2 + threadIdx.x % 4 * 8;
+    const uint8_t *sums = slice + M128_ROWS * 64 * 2 + threadIdx.x % 4 * 8;
 
 #pragma unroll
     for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
@@ -107,7 +107,7 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 
 /* The sum over the segments of one of the thread's elements. Registers have no room for them. */
 DEVICE float *total(uint32_t n, uint32_t j) {
-    return (float *)(dynamic_shared() + 2 * BROAD_SLICE_BYTES) + (n * 4 + j) * CUDA_THREADS +
+    return (float *)(dynamic_shared() + 2 * M128_SLICE_BYTES) + (n * 4 + j) * CUDA_THREADS +
            threadIdx.x;
 }
 
@@ -127,7 +127,7 @@ template <int F> DEVICE void walk(struct Source &from) {
     uint32_t segment = 0, end = tile_segment(from.n_units, 1);
     float c[GROUPS][4];
 
-    for (uint32_t s = 0; s + 1 < broad_slots(F); s++)
+    for (uint32_t s = 0; s + 1 < m128_slots(F); s++)
         from.fetch_stage<F>(s);
     from.fetch_slice<F>(0);
     copy_commit(); /* as in take() */
@@ -135,9 +135,8 @@ template <int F> DEVICE void walk(struct Source &from) {
     for (uint32_t n = 0; n < GROUPS; n++)
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
     for (uint32_t u = 0; u < from.n_units; u++) {
-        const uint8_t *stage =
-            dynamic_shared() +
-            (from.ring + u / Steps<F>::units % broad_slots(F) * tile_stage_bytes(F));
+        const uint8_t *stage = dynamic_shared() + (from.ring + u / Steps<F>::units % m128_slots(F) *
+                                                                   tile_stage_bytes(F));
 
 #pragma unroll
         for (uint32_t i = 0; i < Steps<F>::slices; i++) {
@@ -192,8 +191,8 @@ DEVICE struct Source source_of(const struct matmul_args &a, const struct matrix 
         (const uint8_t *)a.x + ((size_t)(row0 / PACK_ROWS + group) * n_pairs * 512 + tid % 64 * 16);
     s.sums = (const uint8_t *)a.sums +
              ((size_t)(row0 / PACK_ROWS + sum_group) * n_pairs * 32 + tid % (SLICE_PAIRS * 2) * 16);
-    s.ring = 2 * BROAD_SLICE_BYTES + BROAD_SUM_BYTES +
-             tid / 32 * broad_slots(m.format) * tile_stage_bytes(m.format);
+    s.ring = 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
+             tid / 32 * m128_slots(m.format) * tile_stage_bytes(m.format);
     s.n_units = m.n_units;
     s.tiles =
         tile < m.n_row_tiles ? m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format) : NULL;
@@ -221,7 +220,7 @@ DEVICE void put_all(const struct matmul_args &a, const struct matrix &m, uint32_
         }
 }
 
-/* Devices without the shared memory are never asked (broad.c): they need no code. */
+/* Devices without the shared memory are never asked (matmul_m128.c): they need no code. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870 ||                     \
                                __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
 #define HAS_ROOM false
@@ -229,11 +228,11 @@ DEVICE void put_all(const struct matmul_args &a, const struct matrix &m, uint32_
 #define HAS_ROOM true
 #endif
 
-KERNEL(matmul_broad, struct matmul_args, CUDA_THREADS, 1) {
+KERNEL(matmul_m128, struct matmul_args, CUDA_THREADS, 1) {
     if (!HAS_ROOM)
         return;
     wait_for_previous();
-    uint32_t block = blockIdx.y, row0 = blockIdx.x * BROAD_ROWS, i = 0;
+    uint32_t block = blockIdx.y, row0 = blockIdx.x * M128_ROWS, i = 0;
     uint32_t n_rows = a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 
     if (row0 >= n_rows)

@@ -1,0 +1,55 @@
+/* matmul_m128 - when 128 rows a block are better than 64 (matmul_m128.cu, matmul.cu); the bits are the same. */
+
+#include "engine/cuda/cuda.h"
+
+#include <stdlib.h>
+
+/* Instructions of a block for as many columns: 9 for each of 256 products, 14.5 for each of 128. */
+#define M128_COST 23u
+#define WIDE_COST 18u
+
+/* WEFT_CUDA_M128: 0 never, 1 wherever it can be. Devices with less shared memory do without. */
+int m128_open(struct be *b) {
+    const char *said = getenv("WEFT_CUDA_M128");
+    uint32_t most = 0;
+
+    for (uint32_t f = 0; f < TILE_FORMATS; f++)
+        most = MAX(most, m128_shared(f));
+    b->m128 = b->device.shared_bytes <= most ? M128_NEVER
+              : !said                        ? M128_IF_BETTER
+              : *said == '0'                 ? M128_NEVER
+                                             : M128_ALWAYS;
+    if (b->m128 == M128_NEVER)
+        return 0;
+    return cuda_check(b, b->api->allow_shared(kernel_matmul_m128, most), "cudaFuncSetAttribute");
+}
+
+/* A multiprocessor has one block of either at a time. */
+bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows) {
+    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors;
+
+    if (b->m128 != M128_IF_BETTER || n_rows <= MATVEC_ROWS)
+        return b->m128 == M128_ALWAYS && n_rows > MATVEC_ROWS;
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        groups += (w->m[i].n_row_tiles + 7) / 8;
+    uint32_t m128 = (n_rows + M128_ROWS - 1) / M128_ROWS * groups;
+    uint32_t wide = (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * groups;
+    return (m128 + n - 1) / n * M128_COST <= (wide + n - 1) / n * WIDE_COST;
+}
+
+int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+    struct matmul_args a = cuda_matmul_args(w, x, add);
+    uint32_t groups = 0, shared = 0;
+
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        shared = MAX(shared, m128_shared(w->m[i].format));
+        groups += (w->m[i].n_row_tiles + 7) / 8;
+    }
+    struct launch l = {kernel_matmul_m128,
+                       (x->n_rows + M128_ROWS - 1) / M128_ROWS,
+                       groups,
+                       CUDA_THREADS,
+                       "matmul_m128",
+                       shared};
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
