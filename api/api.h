@@ -78,18 +78,11 @@ struct api_tenant {
 /* What /health, /metrics and the admin socket show. */
 enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_DRAINING };
 
-struct api_stats {
-    uint32_t n_connections, n_running, n_queued;
-    uint64_t n_requests, n_ok, n_client_errors, n_server_errors, n_rejected, n_cancelled;
-    uint64_t n_prompt_tokens, n_output_tokens, n_resumed;
-};
-
 struct api_tenant_info { /* for the admin socket */
     char name[64];
     double weight;
-    uint32_t class, n_running, n_queued;
-    uint64_t n_context, n_reserved; /* tokens */
-    uint64_t n_requests, n_limited, n_prompt_tokens, n_cached_tokens, n_output_tokens;
+    uint32_t class;
+    struct tenant_stats stats;
 };
 
 struct api_request_info { /* one live generation, for the admin socket */

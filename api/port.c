@@ -18,7 +18,7 @@ void api_on_stats(struct api *a, const struct msg_stats *s) {
 void api_worker_down(struct api *a) {
     a->worker_up = false;
     a->metrics.has_worker = false;
-    a->metrics.n_workers_lost++;
+    a->stats.n_workers_lost++;
     memset(&a->metrics.worker, 0, sizeof(a->metrics.worker));
     gen_worker_down(a);
 }
@@ -94,15 +94,7 @@ uint32_t api_tenants(const struct api *a, struct api_tenant_info *out, uint32_t 
         out[i] = (struct api_tenant_info){
             .weight = t->conf.weight,
             .class = t->conf.class,
-            .n_running = t->n_running,
-            .n_queued = t->n_queued,
-            .n_context = t->n_context,
-            .n_reserved = t->n_reserved,
-            .n_requests = t->n_requests,
-            .n_limited = t->n_limited,
-            .n_prompt_tokens = t->n_prompt_tokens,
-            .n_cached_tokens = t->n_cached_tokens,
-            .n_output_tokens = t->n_output_tokens,
+            .stats = t->stats,
         };
         snprintf(out[i].name, sizeof(out[i].name), "%s", t->conf.name);
     }

@@ -37,40 +37,37 @@ static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
         yyjson_mut_obj_add_strcpy(d, o, "determinism", m->recipe);
 }
 
+static void add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n, const void *stats) {
+    for (; n > 0; n--, row++) {
+        if (row->is_real)
+            yyjson_mut_obj_add_real(d, o, row->key, stat_value(row, stats));
+        else
+            yyjson_mut_obj_add_uint(d, o, row->key, stat_whole(row, stats));
+    }
+}
+
 static void add_front(doc_t *d, val_t *root, const struct api *api) {
-    val_t *o = yyjson_mut_obj_add_obj(d, root, "front");
     struct api_stats s;
 
     api_stats(api, &s);
-    yyjson_mut_obj_add_uint(d, o, "connections", s.n_connections);
-    yyjson_mut_obj_add_uint(d, o, "running", s.n_running);
-    yyjson_mut_obj_add_uint(d, o, "queued", s.n_queued);
-    yyjson_mut_obj_add_uint(d, o, "requests", s.n_requests);
-    yyjson_mut_obj_add_uint(d, o, "ok", s.n_ok);
-    yyjson_mut_obj_add_uint(d, o, "client_errors", s.n_client_errors);
-    yyjson_mut_obj_add_uint(d, o, "server_errors", s.n_server_errors);
-    yyjson_mut_obj_add_uint(d, o, "rejected", s.n_rejected);
-    yyjson_mut_obj_add_uint(d, o, "cancelled", s.n_cancelled);
-    yyjson_mut_obj_add_uint(d, o, "prompt_tokens", s.n_prompt_tokens);
-    yyjson_mut_obj_add_uint(d, o, "output_tokens", s.n_output_tokens);
-    yyjson_mut_obj_add_uint(d, o, "resumed", s.n_resumed);
+    add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
 }
 
 static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "drafts");
 
-    for (int i = 0; i < MSG_DRAFT_SOURCES; i++) {
+    for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++) {
         val_t *source = yyjson_mut_obj_add_obj(d, o, msg_draft_source[i]);
 
-        yyjson_mut_obj_add_uint(d, source, "drafted", s->drafted_by[i]);
-        yyjson_mut_obj_add_uint(d, source, "accepted", s->accepted_by[i]);
+        for (size_t k = 0; k < n_source_rows; k++)
+            yyjson_mut_obj_add_uint(d, source, source_rows[k].key,
+                                    stat_by_source(&source_rows[k], s)[i]);
     }
 }
 
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
     struct workers_stats w;
-    const struct msg_stats *s = &w.last;
 
     workers_stats(workers, &w);
     yyjson_mut_obj_add_str(d, o, "state", w.state);
@@ -79,43 +76,8 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_uint(d, o, "deaths", w.n_deaths);
     yyjson_mut_obj_add_uint(d, o, "hangs", w.n_hangs);
     yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);
-    yyjson_mut_obj_add_uint(d, o, "steps", s->n_steps);
-    yyjson_mut_obj_add_uint(d, o, "prompt_tokens", s->n_prompt_tokens);
-    yyjson_mut_obj_add_uint(d, o, "cached_tokens", s->n_cached_tokens);
-    yyjson_mut_obj_add_uint(d, o, "output_tokens", s->n_output_tokens);
-    yyjson_mut_obj_add_uint(d, o, "preemptions", s->n_preemptions);
-    yyjson_mut_obj_add_uint(d, o, "evicted", s->n_evicted);
-    yyjson_mut_obj_add_uint(d, o, "running", s->n_running);
-    yyjson_mut_obj_add_uint(d, o, "waiting", s->n_waiting);
-    yyjson_mut_obj_add_uint(d, o, "pages", s->n_pages);
-    yyjson_mut_obj_add_uint(d, o, "pages_free", s->n_free);
-    yyjson_mut_obj_add_uint(d, o, "pages_cached", s->n_cached);
-    yyjson_mut_obj_add_uint(d, o, "pages_used", s->n_used);
-    yyjson_mut_obj_add_uint(d, o, "pages_kept", s->n_kept);
-    yyjson_mut_obj_add_uint(d, o, "recomputed_tokens", s->n_recomputed_tokens);
-    yyjson_mut_obj_add_uint(d, o, "kept_dropped", s->n_retained_dropped);
-    yyjson_mut_obj_add_uint(d, o, "prewarm_tokens", s->n_prewarm_tokens);
-    yyjson_mut_obj_add_uint(d, o, "prewarm_hit_tokens", s->n_prewarm_hit_tokens);
-    yyjson_mut_obj_add_uint(d, o, "tenants", s->n_tenants);
-    yyjson_mut_obj_add_real(d, o, "jain", s->jain_milli / 1000.0);
-    yyjson_mut_obj_add_uint(d, o, "last_rows", s->last_rows);
-    yyjson_mut_obj_add_uint(d, o, "last_seqs", s->last_seqs);
-    yyjson_mut_obj_add_uint(d, o, "last_step_us", s->last_step_us);
-    yyjson_mut_obj_add_uint(d, o, "last_plan_us", s->last_plan_us);
-    yyjson_mut_obj_add_uint(d, o, "host_saved_tokens", s->n_saved_tokens);
-    yyjson_mut_obj_add_uint(d, o, "host_fetched_tokens", s->n_fetched_tokens);
-    yyjson_mut_obj_add_uint(d, o, "host_left_tokens", s->n_left_tokens);
-    yyjson_mut_obj_add_uint(d, o, "disk_saved_tokens", s->n_disk_saved_tokens);
-    yyjson_mut_obj_add_uint(d, o, "disk_loaded_tokens", s->n_disk_loaded_tokens);
-    yyjson_mut_obj_add_uint(d, o, "disk_left_tokens", s->n_disk_left_tokens);
-    yyjson_mut_obj_add_uint(d, o, "disk_bad_pages", s->n_disk_bad);
-    yyjson_mut_obj_add_uint(d, o, "disk_pages", s->n_disk_pages);
-    yyjson_mut_obj_add_uint(d, o, "disk_pages_used", s->n_disk_used);
-    yyjson_mut_obj_add_uint(d, o, "swapped", s->n_swapped);
-    yyjson_mut_obj_add_uint(d, o, "not_swapped", s->n_not_swapped);
-    yyjson_mut_obj_add_uint(d, o, "drafted", s->n_drafted);
-    yyjson_mut_obj_add_uint(d, o, "accepted", s->n_accepted);
-    add_drafts(d, o, s);
+    add_rows(d, o, worker_rows, n_worker_rows, &w.last);
+    add_drafts(d, o, &w.last);
 }
 
 char *admin_json_stats(const struct admin_opts *o) {
@@ -219,15 +181,7 @@ char *admin_json_tenants(const struct admin_opts *o) {
         yyjson_mut_obj_add_strcpy(d, v, "tenant", t[i].name);
         yyjson_mut_obj_add_real(d, v, "weight", t[i].weight);
         yyjson_mut_obj_add_str(d, v, "class", classes[MIN(t[i].class, 2u)]);
-        yyjson_mut_obj_add_uint(d, v, "running", t[i].n_running);
-        yyjson_mut_obj_add_uint(d, v, "queued", t[i].n_queued);
-        yyjson_mut_obj_add_uint(d, v, "context_tokens", t[i].n_context);
-        yyjson_mut_obj_add_uint(d, v, "reserved_tokens", t[i].n_reserved);
-        yyjson_mut_obj_add_uint(d, v, "requests", t[i].n_requests);
-        yyjson_mut_obj_add_uint(d, v, "limited", t[i].n_limited);
-        yyjson_mut_obj_add_uint(d, v, "prompt_tokens", t[i].n_prompt_tokens);
-        yyjson_mut_obj_add_uint(d, v, "cached_tokens", t[i].n_cached_tokens);
-        yyjson_mut_obj_add_uint(d, v, "output_tokens", t[i].n_output_tokens);
+        add_rows(d, v, tenant_rows, n_tenant_rows, &t[i].stats);
     }
     return finish(d);
 }

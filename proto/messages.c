@@ -91,9 +91,6 @@ static int get_str(const void *data, uint32_t len, struct span s, struct str *ou
 
 /* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END ---- */
 
-const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix", "recent",
-                                                         "model"};
-
 struct wire_open {
     struct msg_open m;
     struct span options;

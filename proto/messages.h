@@ -7,7 +7,8 @@
  * Parsed pointers lie inside the frame and live as long as it.
  *
  * Down: OPEN once, then SUBMIT, CANCEL, TURN_END. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
- * then one EVENTS frame per step, and STATS now and then. Events are cumulative: an event carries the
+ * then one EVENTS frame per step, and STATS (proto/stats.h) at most every 100 ms and when
+ * idle begins. Events are cumulative: an event carries the
  * tokens [from, from + n) where `from` is what the worker knows to be delivered; when the channel is
  * full the worker skips and the next step's event carries more. FINISH comes exactly once per id that was
  * submitted, whatever happens.
@@ -18,6 +19,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "proto/params.h"
+#include "proto/stats.h"
 
 #define MSG_MAGIC 0x54464557u /* "WEFT" */
 #define MSG_VERSION 1u
@@ -153,40 +155,6 @@ struct event {
     struct str text;                    /* why, for REJECTED and FINISH_ERROR */
     uint32_t n_vector;                  /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
     const float *vector;
-};
-
-/* What drafts come from, in the order of the table in scheduler/spec.c. */
-#define MSG_DRAFT_SOURCES 5
-extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
-
-/* Counters since the worker started and gauges of now; sent at most every 100 ms and when idle begins. */
-struct msg_stats {
-    int64_t at_ns;
-    uint64_t n_steps, n_prompt_tokens, n_cached_tokens, n_output_tokens, n_preemptions, n_evicted;
-    uint64_t n_lookup_tokens, n_hit_tokens, n_finished, n_cancelled, n_rejected;
-    uint64_t step_ns_total, plan_ns_total, wait_ns_total;
-    uint32_t n_running, n_waiting, n_pages, n_free, n_cached, n_used;
-    uint32_t last_rows, last_seqs, last_step_us, last_plan_us;
-    uint64_t n_drafts, n_drafted, n_accepted;  /* sequences' steps with drafts; draft tokens */
-    uint64_t n_saved_tokens, n_fetched_tokens; /* to host memory, and back */
-    uint64_t n_left_tokens; /* that were there and computed all the same, which was faster */
-    /* The disk tier: tokens written, read, and there but computed; damaged pages; slots and those that hold a page. */
-    uint64_t n_disk_saved_tokens, n_disk_loaded_tokens, n_disk_left_tokens, n_disk_bad;
-    uint32_t n_disk_pages, n_disk_used;
-    uint64_t n_swapped, n_not_swapped; /* who yielded and was saved there, and was not */
-    uint64_t drafted_by[MSG_DRAFT_SOURCES], accepted_by[MSG_DRAFT_SOURCES]; /* the same by source */
-    uint64_t n_recomputed_tokens; /* that a session's earlier turn had computed */
-    uint64_t n_retained_dropped;  /* turns whose pages were kept and then needed by others */
-    uint64_t n_prewarm_tokens;    /* computed ahead for turns that had not come; not in the above */
-    uint64_t n_prewarm_hit_tokens; /* of them, those that the turn then found */
-    uint32_t n_kept;               /* pages, of n_cached */
-    /* Grammars: found compiled, compiled, refused; masks made for them. */
-    uint64_t n_grammar_hits, n_grammars, n_grammars_refused, n_masks, compile_ns_total,
-        mask_ns_total;
-    uint64_t grammar_bytes;
-    uint32_t n_compiling; /* grammars that somebody waits for */
-    uint32_t n_tenants,
-        jain_milli; /* that have requests; how equal their device time by weight is lately, of 1000 */
 };
 
 /* Packing appends one frame's payload to @out; parsing returns 0 or -EPROTO. */

@@ -523,6 +523,5 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */
     out->n_used = kv.n_owned + kv.n_shared - kv.n_kept;
     out->n_kept = kv.n_kept;
-    out->jain_milli =
-        (uint32_t)(1000 * share_jain(&s->turns.share, out->at_ns, &out->n_tenants) + 0.5);
+    out->jain = share_jain(&s->turns.share, out->at_ns, &out->n_tenants);
 }

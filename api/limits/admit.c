@@ -42,7 +42,7 @@ bool admit_is_waiting(const struct waiter *w) {
 /* ---- shares ---- */
 
 static void note_busy(struct api *a, struct tenant *t) {
-    bool is = t->n_running + t->n_queued > 0;
+    bool is = t->stats.n_running + t->stats.n_queued > 0;
 
     if (is && list_empty(&t->link))
         list_push_back(&a->admit.busy, &t->link);
@@ -56,7 +56,7 @@ static bool in_share(const struct api *a, const struct tenant *t, uint32_t n, ui
 
     for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next)
         sum += tenant_weight(LIST_ENTRY(l, const struct tenant, link));
-    return (t->n_running + n) * sum <= total * tenant_weight(t);
+    return (t->stats.n_running + n) * sum <= total * tenant_weight(t);
 }
 
 /* A request larger than a limit runs alone rather than never. */
@@ -65,9 +65,10 @@ static bool fits(const struct api *a, const struct waiter *w) {
     const struct api_tenant *c = &t->conf;
     uint32_t total = a->opts.max_running, n = a->admit.n_running + w->n;
 
-    if (t->n_running > 0 && c->max_running > 0 && t->n_running + w->n > c->max_running)
+    if (t->stats.n_running > 0 && c->max_running > 0 && t->stats.n_running + w->n > c->max_running)
         return false;
-    if (t->n_running > 0 && c->kv_tokens > 0 && t->n_context + w->n_context > c->kv_tokens)
+    if (t->stats.n_running > 0 && c->kv_tokens > 0 &&
+        t->stats.n_context + w->n_context > c->kv_tokens)
         return false;
     if (a->admit.n_running == 0 || n <= total)
         return true;
@@ -90,7 +91,7 @@ static struct waiter *next_waiter(const struct api *a) {
     for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next) {
         const struct tenant *t = LIST_ENTRY(l, const struct tenant, link);
         struct waiter *w = first_of(t);
-        double has = t->n_running / tenant_weight(t);
+        double has = t->stats.n_running / tenant_weight(t);
 
         if (w && fits(a, w) && (!best || has < least)) {
             best = w;
@@ -102,7 +103,7 @@ static struct waiter *next_waiter(const struct api *a) {
 
 static void unqueue(struct api *a, struct waiter *w) {
     list_remove(&w->link);
-    w->tenant->n_queued -= w->n;
+    w->tenant->stats.n_queued -= w->n;
     a->admit.n_queued -= w->n;
 }
 
@@ -131,7 +132,7 @@ static double place_ms(const struct api *a, const struct tenant *t) {
     double each_ms =
         a->admit.each_ms > 0 ? a->admit.each_ms : a->admit.mean_ms / MAX(a->opts.max_running, 1u);
 
-    return each_ms * MAX(a->admit.n_running, 1u) / MAX(t->n_running, 1u);
+    return each_ms * MAX(a->admit.n_running, 1u) / MAX(t->stats.n_running, 1u);
 }
 
 /* When it is the turn of one more of @t, behind those in the queue and those that were sent away before: else a crowd
@@ -140,7 +141,7 @@ static uint32_t retry_ms(struct api *a, struct tenant *t) {
     double each_ms = place_ms(a, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(a->clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
 
-    t->away_ns = MAX(t->away_ns + each_ns, now + (t->n_queued + 1) * each_ns);
+    t->away_ns = MAX(t->away_ns + each_ns, now + (t->stats.n_queued + 1) * each_ns);
     t->away_ns = MIN(t->away_ns, now + (int64_t)(most_ms * 1e6));
     double ms = MAX((double)(t->away_ns - now) / 1e6, RETRY_MIN_MS);
     return (uint32_t)(ms * (1 + 0.25 * rng_unit(&a->rng)));
@@ -154,12 +155,12 @@ static int refuse(struct api *a, struct tenant *t, uint32_t *retry, struct err *
 
 /* The tenant that has most in the queue for his weight, if it is more than @t will have with @n more. */
 static struct tenant *greediest(const struct api *a, const struct tenant *t, uint32_t n) {
-    double most = (t->n_queued + n) / tenant_weight(t);
+    double most = (t->stats.n_queued + n) / tenant_weight(t);
     struct tenant *found = NULL;
 
     for (const struct list *l = a->admit.busy.next; l != &a->admit.busy; l = l->next) {
         struct tenant *o = LIST_ENTRY(l, struct tenant, link);
-        double has = o->n_queued / tenant_weight(o);
+        double has = o->stats.n_queued / tenant_weight(o);
 
         if (o != t && last_of(o) && last_of(o)->refused && has > most) {
             most = has;
@@ -200,7 +201,7 @@ void admit_again(struct api *a, struct waiter *w) {
         return;
     }
     list_push_back(&t->waiting, &w->link);
-    t->n_queued += w->n;
+    t->stats.n_queued += w->n;
     a->admit.n_queued += w->n;
     note_busy(a, t);
     if (w->deadline_ns)
@@ -208,7 +209,7 @@ void admit_again(struct api *a, struct waiter *w) {
 }
 
 static bool has_queued_enough(const struct tenant *t, uint32_t n) {
-    return t->conf.max_queued > 0 && t->n_queued + n > t->conf.max_queued;
+    return t->conf.max_queued > 0 && t->stats.n_queued + n > t->conf.max_queued;
 }
 
 int admit_glance(struct api *a, struct tenant *t, uint32_t *retry, struct err *err) {
@@ -218,7 +219,7 @@ int admit_glance(struct api *a, struct tenant *t, uint32_t *retry, struct err *e
 
     if (admit_is_free(a, &w) || (room && !has_queued_enough(t, 1)))
         return 0;
-    t->n_limited++;
+    t->stats.n_limited++;
     return refuse(a, t, retry, err);
 }
 
@@ -231,7 +232,7 @@ int admit_enter(struct api *a, struct waiter *w, uint32_t *retry, struct err *er
         return 0;
     }
     if (has_queued_enough(t, w->n) || !push_out(a, w)) {
-        t->n_limited++;
+        t->stats.n_limited++;
         return refuse(a, t, retry, err);
     }
     admit_again(a, w);
@@ -310,7 +311,7 @@ static void tell_dropped(struct api *a) {
         struct err err;
         uint32_t ms;
 
-        w->tenant->n_limited++;
+        w->tenant->stats.n_limited++;
         refuse(a, w->tenant, &ms, &err);
         w->refused(w, &err, ms);
     }

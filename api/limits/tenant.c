@@ -219,7 +219,7 @@ static double wait_ms(const struct bucket *b, double level, double per_minute) {
 
 static int refuse(struct tenant *t, const char *what, double limit, double ms, uint32_t *retry_ms,
                   struct err *err) {
-    t->n_limited++;
+    t->stats.n_limited++;
     *retry_ms = (uint32_t)MIN(MAX(ms, RETRY_MIN_MS), RETRY_MAX_MS);
     return err_set_code(err, 429, "rate_limit_exceeded", NULL,
                         "Rate limit reached for %s per minute: the limit is %.0f. Please try again "
@@ -238,7 +238,7 @@ int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *r
     if (tpm > 0 && t->tokens.level < need)
         return refuse(t, "tokens", tpm, wait_ms(&t->tokens, need, tpm), retry_ms, err);
     t->requests.level -= 1;
-    t->n_requests++;
+    t->stats.n_requests++;
     return 0;
 }
 
@@ -251,23 +251,23 @@ void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t
     refill_both(t, now);
     *c = (struct charge){.tenant = t, .reserved = n_tokens, .context = n_context};
     t->tokens.level -= (double)n_tokens;
-    t->n_reserved += n_tokens;
+    t->stats.n_reserved += n_tokens;
 }
 
 void charge_run(struct charge *c) {
     if (!c->tenant || c->runs)
         return;
     c->runs = true;
-    c->tenant->n_running++;
-    c->tenant->n_context += c->context;
+    c->tenant->stats.n_running++;
+    c->tenant->stats.n_context += c->context;
 }
 
 static void stop(struct charge *c) {
     if (!c->runs)
         return;
     c->runs = false;
-    c->tenant->n_running--;
-    c->tenant->n_context -= c->context;
+    c->tenant->stats.n_running--;
+    c->tenant->stats.n_context -= c->context;
 }
 
 /* Gives the whole charge back, less @n_used tokens. */
@@ -280,7 +280,7 @@ static void give_back(struct charge *c, uint64_t n_used, int64_t now) {
     refill_both(t, now);
     t->tokens.level += (double)c->reserved - (double)n_used;
     t->tokens.level = MIN(t->tokens.level, (double)t->conf.tokens_per_minute);
-    t->n_reserved -= c->reserved;
+    t->stats.n_reserved -= c->reserved;
     *c = (struct charge){0};
 }
 
@@ -290,9 +290,9 @@ void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint3
 
     if (!t)
         return;
-    t->n_prompt_tokens += n_prompt;
-    t->n_cached_tokens += n_cached;
-    t->n_output_tokens += n_output;
+    t->stats.n_prompt_tokens += n_prompt;
+    t->stats.n_cached_tokens += n_cached;
+    t->stats.n_output_tokens += n_output;
     if (n_output > 0)
         t->mean_output = t->mean_output * MEAN_MEMORY + n_output * (1 - MEAN_MEMORY);
     give_back(c, (uint64_t)n_prompt + n_output, now);

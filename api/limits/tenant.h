@@ -31,12 +31,9 @@ struct tenant {
     uint32_t number;
     struct bucket requests, tokens;
     struct list waiting; /* waiter.link: first come, first served */
-    uint32_t n_running, n_queued;
     int64_t away_ns;     /* when the last one that was sent away is expected back */
-    uint64_t n_context;  /* tokens that its running generations may come to hold */
-    uint64_t n_reserved; /* tokens of the bucket that live generations hold */
     double mean_output;
-    uint64_t n_requests, n_limited, n_prompt_tokens, n_cached_tokens, n_output_tokens;
+    struct tenant_stats stats;
 };
 
 struct tenants {

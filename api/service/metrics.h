@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * metrics - counters and histograms of the front, in vLLM's families and buckets, so that routers and
- * dashboards need no configuration and histograms of several daemons add up. What only the worker
- * knows comes from its last report; a scrape never waits for it.
+ * metrics - /metrics: the rows of proto/stats.h and the front's histograms, in vLLM's families and buckets,
+ * so that routers and dashboards need no configuration and histograms of several daemons add up. What only
+ * the worker knows comes from its last report; a scrape never waits for it.
  *
  * Time to first token runs from the receipt of the request's head, so tokenising and queueing are in
  * it. An event that brings k tokens after a pause of t counts as k intervals of t / k.
@@ -21,13 +21,31 @@ struct histogram {
     double sum;
 };
 
+/* A histogram is a row, as in proto/stats.h: ROW(FIELD, BOUNDS, FAMILY, HELP), and its observe(). */
+#define METRICS_HISTOGRAMS(ROW)                                                                    \
+    ROW(ttft, ttft_bounds, "vllm:time_to_first_token_seconds", "Receipt to first token.")          \
+    ROW(between, between_bounds, "vllm:inter_token_latency_seconds", "Between tokens.")            \
+    ROW(per_token, between_bounds, "vllm:request_time_per_output_token_seconds",                   \
+        "Mean of a generation.")                                                                   \
+    ROW(e2e, e2e_bounds, "vllm:e2e_request_latency_seconds", "Receipt to last token.")             \
+    ROW(queue, e2e_bounds, "vllm:request_queue_time_seconds", "Receipt to first step.")            \
+    ROW(prefill, e2e_bounds, "vllm:request_prefill_time_seconds", "First step to first token.")    \
+    ROW(decode, e2e_bounds, "vllm:request_decode_time_seconds", "First to last token.")            \
+    ROW(inference, e2e_bounds, "vllm:request_inference_time_seconds", "First step to last token.") \
+    ROW(prompt_tokens, token_bounds, "vllm:request_prompt_tokens",                                 \
+        "Prompt tokens of a generation.")                                                          \
+    ROW(output_tokens, token_bounds, "vllm:request_generation_tokens",                             \
+        "Output tokens of a generation.")                                                          \
+    ROW(max_tokens, token_bounds, "vllm:request_params_max_tokens", "max_tokens after clamping.")  \
+    ROW(n, n_bounds, "vllm:request_params_n", "n of a request.")
+
+#define METRICS_HISTOGRAM_FIELD(field, bounds, family, help) struct histogram field;
+
 struct metrics {
-    struct histogram ttft, between, per_token, e2e, queue, prefill, decode, inference;
-    struct histogram prompt_tokens, output_tokens, max_tokens, n;
+    METRICS_HISTOGRAMS(METRICS_HISTOGRAM_FIELD)
     uint64_t success[4]; /* stop, length, abort, tool_calls */
     struct msg_stats worker;
     bool has_worker;
-    uint64_t n_workers_lost;
 };
 
 struct gen;

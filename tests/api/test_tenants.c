@@ -38,9 +38,9 @@ static void stop(void) {
     world_turns(&w, 4);
     uint32_t n = api_tenants(w.api, t, 64);
     for (uint32_t i = 0; i < n; i++) {
-        cr_expect_eq(t[i].n_running + t[i].n_queued, 0, "%s", t[i].name);
-        cr_expect_eq(t[i].n_context, 0, "%s", t[i].name);
-        cr_expect_eq(t[i].n_reserved, 0, "%s", t[i].name);
+        cr_expect_eq(t[i].stats.n_running + t[i].stats.n_queued, 0, "%s", t[i].name);
+        cr_expect_eq(t[i].stats.n_context, 0, "%s", t[i].name);
+        cr_expect_eq(t[i].stats.n_reserved, 0, "%s", t[i].name);
     }
     world_stop(&w);
 }
@@ -93,7 +93,7 @@ Test(tenants, requests_per_minute_are_told_and_held) {
     cr_expect(strcmp(text, "1m0s") == 0 || strstr(text, "59."), "%s", text);
     cr_expect_eq(answer(ask("kb", ""), &r), 200, "others have their own minute");
     cr_expect_eq(header(&r, "x-ratelimit-limit-requests"), -1);
-    cr_expect_eq(info_of("alice").n_limited, 1);
+    cr_expect_eq(info_of("alice").stats.n_limited, 1);
     stop();
 }
 
@@ -103,14 +103,14 @@ Test(tenants, tokens_are_reserved_and_what_was_not_used_comes_back) {
 
     start(rows, 1);
     int first = ask("ka", ",\"max_tokens\":150"); /* and 5 of the prompt */
-    cr_expect_eq(info_of("alice").n_reserved, 155);
+    cr_expect_eq(info_of("alice").stats.n_reserved, 155);
     cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 429);
     cr_expect_lt(header(&r, "x-ratelimit-remaining-tokens"), 60);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
     fake_finish(&w.port, 0, FINISH_STOP);
     cr_expect_eq(answer(first, &r), 200);
-    cr_expect_eq(info_of("alice").n_reserved, 0);
+    cr_expect_eq(info_of("alice").stats.n_reserved, 0);
     w.port.script = "x";
     cr_expect_eq(answer(ask("ka", ",\"max_tokens\":100"), &r), 200);
     cr_expect(strstr(r.head, "x-ratelimit-reset-tokens: "), "%s", r.head);
@@ -134,7 +134,7 @@ Test(tenants, one_that_waits_does_not_hold_up_others) {
     start(rows, 1);
     int a = ask("ka", ""), b = ask("ka", ""), c = ask("kb", "");
     cr_expect_eq(w.port.n, 2, "one of each is at the worker");
-    cr_expect_eq(info_of("alice").n_queued, 1);
+    cr_expect_eq(info_of("alice").stats.n_queued, 1);
     cr_expect_eq(answer(ask("ka", ""), &r), 429, "its queue is full");
     w.port.script = "x";
     cr_expect_eq(answer(c, &r), 200);
@@ -164,8 +164,8 @@ Test(tenants, embeddings_are_paid_for_by_their_tokens) {
     start(rows, 1);
     w.port.script = "";
     cr_expect_eq(answer(embed("[\"hello\",\"world\",\"vwxyz\"]"), &r), 200);
-    cr_expect_eq(info_of("alice").n_prompt_tokens, 15);
-    cr_expect_eq(info_of("alice").n_reserved, 0);
+    cr_expect_eq(info_of("alice").stats.n_prompt_tokens, 15);
+    cr_expect_eq(info_of("alice").stats.n_reserved, 0);
     cr_expect_eq(answer(embed("[\"hello\",\"hello world\"]"), &r), 400);
     cr_expect_eq(answer(embed("[[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9],"
                               "[1,2,3,4,5,6,7,8,9],[1,2,3,4,5,6,7,8,9]]"),
@@ -182,7 +182,7 @@ Test(tenants, context_at_the_worker_is_limited) {
     start(rows, 1);
     int a = ask("ka", ",\"max_tokens\":60"), b = ask("ka", ",\"max_tokens\":60");
     cr_expect_eq(w.port.n, 1);
-    cr_expect_eq(info_of("alice").n_context, 65);
+    cr_expect_eq(info_of("alice").stats.n_context, 65);
     w.port.script = "x";
     cr_expect_eq(answer(a, &r), 200);
     cr_expect_eq(answer(b, &r), 200);
@@ -203,8 +203,8 @@ Test(tenants, places_go_to_who_has_the_fewest) {
     for (int i = 0; i < 4; i++)
         late[i] = ask(i < 2 ? "ka" : "kb", "");
     cr_expect_eq(w.port.n, 10, "%u: bob has less than his part and finds a place", w.port.n);
-    cr_expect_eq(info_of("bob").n_running, 2);
-    cr_expect_eq(info_of("alice").n_queued, 2);
+    cr_expect_eq(info_of("bob").stats.n_running, 2);
+    cr_expect_eq(info_of("alice").stats.n_queued, 2);
     w.port.script = "x";
     for (int i = 0; i < 8; i++)
         cr_expect_eq(answer(fd[i], &r), 200);
@@ -223,9 +223,9 @@ Test(tenants, a_full_queue_drops_the_flood) {
     cr_expect_eq(answer(ask("ka", ""), &r), 429);
     for (int i = 0; i < 4; i++) /* two overflow places, then two in the queue */
         fd[12 + i] = ask("kb", "");
-    cr_expect_eq(info_of("bob").n_running, 2);
-    cr_expect_eq(info_of("bob").n_queued, 2);
-    cr_expect_eq(info_of("alice").n_queued, 2);
+    cr_expect_eq(info_of("bob").stats.n_running, 2);
+    cr_expect_eq(info_of("bob").stats.n_queued, 2);
+    cr_expect_eq(info_of("alice").stats.n_queued, 2);
     cr_expect_eq(answer(fd[11], &r), 429, "the flood's last one went");
     cr_expect_gt(header(&r, "retry-after-ms"), 0);
     cr_expect_eq(answer(fd[10], &r), 429);
@@ -246,10 +246,10 @@ Test(tenants, what_cannot_be_taken_is_refused_unread) {
         fd[i] = ask("ka", "");
     cr_expect_eq(answer(ask("ka", ",\"temperature\":\"warm\""), &r), 429);
     cr_expect_gt(header(&r, "retry-after-ms"), 0);
-    cr_expect_eq(info_of("alice").n_limited, 1);
-    cr_expect_eq(info_of("alice").n_requests, 12);
+    cr_expect_eq(info_of("alice").stats.n_limited, 1);
+    cr_expect_eq(info_of("alice").stats.n_requests, 12);
     cr_expect_eq(answer(ask("kb", ",\"temperature\":\"warm\""), &r), 400, "bob's would be taken");
-    cr_expect_eq(info_of("bob").n_limited, 0);
+    cr_expect_eq(info_of("bob").stats.n_limited, 0);
     w.port.script = "x";
     for (int i = 0; i < 12; i++)
         cr_expect_eq(answer(fd[i], &r), 200, "%d", i);
@@ -291,7 +291,7 @@ Test(tenants, weights_and_classes_reach_the_worker) {
     cr_expect_eq(answer(ask("kc", ""), &r), 200);
     cr_expect_eq(w.port.r[0].m.weight_milli, 2500);
     cr_expect_eq(w.port.r[0].m.class, 2);
-    cr_expect_eq(info_of("team").n_requests, 1);
+    cr_expect_eq(info_of("team").stats.n_requests, 1);
     cr_expect_eq(memcmp(w.port.r[1].m.isolation_key, w.port.r[2].m.isolation_key, 16), 0);
     cr_expect_neq(memcmp(w.port.r[0].m.isolation_key, w.port.r[1].m.isolation_key, 16), 0);
     cr_expect_neq(w.port.r[1].m.tenant, w.port.r[2].m.tenant);
@@ -308,7 +308,7 @@ Test(tenants, a_listed_user_of_a_socket_needs_no_key) {
     int fd = world_connect_unix(&w);
     world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
     cr_expect_eq(answer(fd, &r), 200);
-    cr_expect_eq(info_of("local").n_requests, 1);
+    cr_expect_eq(info_of("local").stats.n_requests, 1);
     fd = world_connect(&w);
     world_post(&w, fd, TEXT, "{\"prompt\":\"hello\"}");
     cr_expect_eq(answer(fd, &r), 401);

@@ -117,7 +117,7 @@ Test(turns, weights_divide_what_is_done) {
     cr_expect_gt(had[1], 50);
     cr_expect(had[2] > 2.5 * (double)had[1] && had[2] < 3.5 * (double)had[1], "%lu and %lu", had[1],
               had[2]);
-    cr_expect_gt(sim.stats.jain_milli, 900);
+    cr_expect_gt(sim.stats.jain, 0.9);
     cr_expect_eq(sim.stats.n_tenants, 2);
     for (uint32_t i = 0; i < sim.n_clients; i++)
         if (sim.client[i].n_ends == 0)

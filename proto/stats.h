@@ -1,0 +1,205 @@
+#pragma once
+
+/*
+ * stats - what front and worker count, one row each:
+ *
+ *     ROW(TYPE, FIELD, KIND, PER, METRIC, KEY, HELP)
+ *
+ * A row makes the field of its struct, which the owner increments or sets; the family METRIC of /metrics, as
+ * value / PER (so that times are in seconds), "" if it is not there; and KEY of the admin socket, where the
+ * value stands as it is. TYPE is uint32_t, uint64_t or double. Names that begin with vllm: are vLLM's, since
+ * routers and dashboards look for them.
+ *
+ * The structs are sent and copied as they are: both processes are the same executable.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What drafts come from, in the order of the table in scheduler/spec.c. */
+#define MSG_DRAFT_SOURCES 5
+extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
+
+/* Of the worker since it started; gauges of now. Tokens of prewarming are in its own two counters only. */
+#define WORKER_STATS(ROW)                                                                          \
+    ROW(uint64_t, n_steps, COUNTER, 1, "weft_steps_total", "steps", "Steps of the worker.")        \
+    ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "", "prompt_tokens", "Prompt tokens computed.")     \
+    ROW(uint64_t, n_cached_tokens, COUNTER, 1, "", "cached_tokens",                                \
+        "Prompt tokens taken from the prefix cache.")                                              \
+    ROW(uint64_t, n_output_tokens, COUNTER, 1, "", "output_tokens", "Output tokens.")              \
+    ROW(uint32_t, n_running, GAUGE, 1, "", "running", "Requests that hold a batch slot.")          \
+    ROW(uint32_t, n_waiting, GAUGE, 1, "", "waiting", "Requests that wait for one.")               \
+    ROW(uint64_t, n_finished, COUNTER, 1, "", "finished", "Requests that ended.")                  \
+    ROW(uint64_t, n_cancelled, COUNTER, 1, "", "cancelled", "Of them, cancelled ones.")            \
+    ROW(uint64_t, n_rejected, COUNTER, 1, "", "rejected", "Requests that can never run.")          \
+    ROW(uint64_t, n_preemptions, COUNTER, 1, "vllm:num_preemptions_total", "preemptions",          \
+        "Generations preempted.")                                                                  \
+    ROW(uint64_t, n_lookup_tokens, COUNTER, 1, "vllm:prefix_cache_queries_total", "lookup_tokens", \
+        "Prompt tokens looked up.")                                                                \
+    ROW(uint64_t, n_hit_tokens, COUNTER, 1, "vllm:prefix_cache_hits_total", "hit_tokens",          \
+        "Prompt tokens found.")                                                                    \
+    ROW(uint64_t, n_drafts, COUNTER, 1, "vllm:spec_decode_num_drafts_total", "drafts_checked",     \
+        "Drafts checked.")                                                                         \
+    ROW(uint64_t, n_drafted, COUNTER, 1, "vllm:spec_decode_num_draft_tokens_total", "drafted",     \
+        "Drafted tokens.")                                                                         \
+    ROW(uint64_t, n_accepted, COUNTER, 1, "vllm:spec_decode_num_accepted_tokens_total",            \
+        "accepted", "Drafted tokens that were accepted.")                                          \
+    ROW(uint64_t, n_grammar_hits, COUNTER, 1, "weft_grammar_cache_hits_total", "grammar_hits",     \
+        "Requests whose grammar was compiled already.")                                            \
+    ROW(uint64_t, n_grammars, COUNTER, 1, "weft_grammars_compiled_total", "grammars",              \
+        "Grammars compiled.")                                                                      \
+    ROW(uint64_t, n_grammars_refused, COUNTER, 1, "weft_grammars_refused_total",                   \
+        "grammars_refused", "Grammars that the worker refused.")                                   \
+    ROW(uint64_t, compile_ns_total, COUNTER, 1e9, "weft_grammar_compile_seconds_total",            \
+        "compile_ns", "Time that compiling took.")                                                 \
+    ROW(uint32_t, n_compiling, GAUGE, 1, "weft_grammars_compiling", "grammars_compiling",          \
+        "Grammars that requests wait for.")                                                        \
+    ROW(uint64_t, grammar_bytes, GAUGE, 1, "weft_grammar_bytes", "grammar_bytes",                  \
+        "Memory of compiled grammars.")                                                            \
+    ROW(uint64_t, n_masks, COUNTER, 1, "weft_masks_total", "masks",                                \
+        "Masks of constrained tokens.")                                                            \
+    ROW(uint64_t, mask_ns_total, COUNTER, 1e9, "weft_mask_seconds_total", "mask_ns",               \
+        "Time that masks took of the step loop.")                                                  \
+    ROW(uint64_t, n_saved_tokens, COUNTER, 1, "weft_host_saved_tokens_total", "host_saved_tokens", \
+        "Tokens whose pages were copied to host memory.")                                          \
+    ROW(uint64_t, n_fetched_tokens, COUNTER, 1, "weft_host_fetched_tokens_total",                  \
+        "host_fetched_tokens", "Tokens whose pages came back from there.")                         \
+    ROW(uint64_t, n_left_tokens, COUNTER, 1, "weft_host_left_tokens_total", "host_left_tokens",    \
+        "Tokens that were there and computed all the same, which was faster.")                     \
+    ROW(uint64_t, n_disk_saved_tokens, COUNTER, 1, "weft_disk_saved_tokens_total",                 \
+        "disk_saved_tokens", "Tokens whose pages were written to the disk.")                       \
+    ROW(uint64_t, n_disk_loaded_tokens, COUNTER, 1, "weft_disk_loaded_tokens_total",               \
+        "disk_loaded_tokens", "Tokens whose pages were read from there.")                          \
+    ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_left_tokens_total",                   \
+        "disk_left_tokens", "Tokens that were there and computed all the same, which was faster.") \
+    ROW(uint64_t, n_disk_bad, COUNTER, 1, "weft_disk_bad_pages_total", "disk_bad_pages",           \
+        "Pages there that were damaged.")                                                          \
+    ROW(uint32_t, n_disk_pages, GAUGE, 1, "weft_disk_pages", "disk_pages",                         \
+        "Pages that fit there.")                                                                   \
+    ROW(uint32_t, n_disk_used, GAUGE, 1, "weft_disk_pages_used", "disk_pages_used",                \
+        "Pages that are there.")                                                                   \
+    ROW(uint64_t, n_swapped, COUNTER, 1, "weft_swaps_total", "swapped",                            \
+        "Preemptions whose pages were saved to host memory.")                                      \
+    ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_recomputes_total", "not_swapped",               \
+        "Preemptions after which everything is computed again.")                                   \
+    ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
+        "Cached pages evicted.")                                                                   \
+    ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \
+    ROW(uint32_t, n_used, GAUGE, 1, "", "pages_used", "Pages that requests hold.")                 \
+    ROW(uint32_t, n_cached, GAUGE, 1, "weft_pages_cached", "pages_cached",                         \
+        "Pages that hold idle prefixes.")                                                          \
+    ROW(uint32_t, n_free, GAUGE, 1, "weft_pages_free", "pages_free", "Free pages.")                \
+    ROW(uint32_t, n_kept, GAUGE, 1, "weft_pages_kept", "pages_kept",                               \
+        "Of the cached ones, those kept for a session's next turn.")                               \
+    ROW(uint64_t, n_recomputed_tokens, COUNTER, 1, "weft_recomputed_tokens_total",                 \
+        "recomputed_tokens",                                                                       \
+        "Prompt tokens computed again that an earlier turn of the session had computed.")          \
+    ROW(uint64_t, n_retained_dropped, COUNTER, 1, "weft_kept_turns_dropped_total", "kept_dropped", \
+        "Turns kept whose pages were needed by others.")                                           \
+    ROW(uint64_t, n_prewarm_tokens, COUNTER, 1, "weft_prewarm_tokens_total", "prewarm_tokens",     \
+        "Tokens computed ahead for the next turns of chats; in no other counter.")                 \
+    ROW(uint64_t, n_prewarm_hit_tokens, COUNTER, 1, "weft_prewarm_hit_tokens_total",               \
+        "prewarm_hit_tokens", "Of them, those that the turn then found.")                          \
+    ROW(uint32_t, n_tenants, GAUGE, 1, "weft_tenants_active", "tenants",                           \
+        "Tenants that have requests at the worker.")                                               \
+    ROW(double, jain, GAUGE, 1, "weft_fairness_jain", "jain",                                      \
+        "Jain's index of device time by weight of the last minute, 1 is equal.")                   \
+    ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
+        "Time of the last step.")                                                                  \
+    ROW(uint32_t, last_plan_us, GAUGE, 1e6, "", "last_plan_us", "Time to plan the last step.")     \
+    ROW(uint32_t, last_rows, GAUGE, 1, "weft_last_step_rows", "last_rows",                         \
+        "Tokens computed in the last step.")                                                       \
+    ROW(uint32_t, last_seqs, GAUGE, 1, "", "last_seqs", "Sequences of the last step.")             \
+    ROW(uint64_t, step_ns_total, COUNTER, 1e9, "", "step_ns", "Time of all steps.")                \
+    ROW(uint64_t, plan_ns_total, COUNTER, 1e9, "", "plan_ns", "Time to plan them.")                \
+    ROW(uint64_t, wait_ns_total, COUNTER, 1e9, "", "wait_ns", "Time that the host waited in them.")
+
+/* Likewise, an array of uint64_t by draft source each. */
+#define WORKER_STATS_BY_SOURCE(ROW)                                                                \
+    ROW(drafted_by, "weft_draft_tokens_total", "drafted", "Drafted tokens by source.")             \
+    ROW(accepted_by, "weft_draft_accepted_tokens_total", "accepted",                               \
+        "Of them, those that were accepted.")
+
+/* Of the front since it started. */
+#define FRONT_STATS(ROW)                                                                           \
+    ROW(uint32_t, n_connections, GAUGE, 1, "weft_connections", "connections",                      \
+        "Open client connections.")                                                                \
+    ROW(uint32_t, n_running, GAUGE, 1, "", "running", "Generations at the worker.")                \
+    ROW(uint32_t, n_queued, GAUGE, 1, "", "queued", "Generations that wait in the front.")         \
+    ROW(uint64_t, n_requests, COUNTER, 1, "weft_http_requests_total", "requests",                  \
+        "Requests answered.")                                                                      \
+    ROW(uint64_t, n_ok, COUNTER, 1, "", "ok", "Answers 2xx.")                                      \
+    ROW(uint64_t, n_client_errors, COUNTER, 1, "weft_http_client_errors_total", "client_errors",   \
+        "Answers 4xx.")                                                                            \
+    ROW(uint64_t, n_server_errors, COUNTER, 1, "weft_http_server_errors_total", "server_errors",   \
+        "Answers 5xx.")                                                                            \
+    ROW(uint64_t, n_rejected, COUNTER, 1, "weft_http_rejected_total", "rejected",                  \
+        "Answers 429 and 503.")                                                                    \
+    ROW(uint64_t, n_cancelled, COUNTER, 1, "weft_http_cancelled_total", "cancelled",               \
+        "Requests whose client left.")                                                             \
+    ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "vllm:prompt_tokens_total", "prompt_tokens",        \
+        "Prompt tokens.")                                                                          \
+    ROW(uint64_t, n_output_tokens, COUNTER, 1, "vllm:generation_tokens_total", "output_tokens",    \
+        "Output tokens.")                                                                          \
+    ROW(uint64_t, n_resumed, COUNTER, 1, "weft_resumed_total", "resumed",                          \
+        "Generations resumed by a new worker.")                                                    \
+    ROW(uint64_t, n_workers_lost, COUNTER, 1, "weft_workers_lost_total", "workers_lost",           \
+        "Workers that died.")
+
+/* Of one tenant; in /metrics with the label "tenant". */
+#define TENANT_STATS(ROW)                                                                          \
+    ROW(uint32_t, n_running, GAUGE, 1, "weft_tenant_requests_running", "running",                  \
+        "Generations at the worker.")                                                              \
+    ROW(uint32_t, n_queued, GAUGE, 1, "weft_tenant_requests_waiting", "queued",                    \
+        "Generations waiting for it.")                                                             \
+    ROW(uint64_t, n_context, GAUGE, 1, "", "context_tokens",                                       \
+        "Tokens that its running generations may come to hold.")                                   \
+    ROW(uint64_t, n_reserved, GAUGE, 1, "", "reserved_tokens",                                     \
+        "Tokens of its limit that live generations have reserved.")                                \
+    ROW(uint64_t, n_requests, COUNTER, 1, "weft_tenant_requests_total", "requests",                \
+        "Requests admitted or queued.")                                                            \
+    ROW(uint64_t, n_limited, COUNTER, 1, "weft_tenant_limited_total", "limited",                   \
+        "Requests refused with 429.")                                                              \
+    ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "weft_tenant_prompt_tokens_total", "prompt_tokens", \
+        "Prompt tokens.")                                                                          \
+    ROW(uint64_t, n_cached_tokens, COUNTER, 1, "weft_tenant_cached_tokens_total", "cached_tokens", \
+        "Prompt tokens found in the cache.")                                                       \
+    ROW(uint64_t, n_output_tokens, COUNTER, 1, "weft_tenant_output_tokens_total", "output_tokens", \
+        "Output tokens.")
+
+#define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
+#define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];
+
+struct msg_stats {
+    int64_t at_ns; /* clock_monotonic, when this was written */
+    WORKER_STATS(STAT_FIELD)
+    WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
+};
+
+struct api_stats {
+    FRONT_STATS(STAT_FIELD)
+};
+
+struct tenant_stats {
+    TENANT_STATS(STAT_FIELD)
+};
+
+enum stat_kind { STAT_COUNTER, STAT_GAUGE };
+
+struct stat_row {
+    const char *metric, *key, *help;
+    size_t offset, size; /* of the field in its struct */
+    enum stat_kind kind;
+    bool is_real; /* double */
+    double per;
+};
+
+extern const struct stat_row worker_rows[], source_rows[], front_rows[], tenant_rows[];
+extern const size_t n_worker_rows, n_source_rows, n_front_rows, n_tenant_rows;
+
+/* The field of row @s in @stats, which is a struct of the row's table. */
+uint64_t stat_whole(const struct stat_row *s, const void *stats); /* of a row that is not real */
+double stat_value(const struct stat_row *s, const void *stats); /* of any row; not divided by per */
+/* [MSG_DRAFT_SOURCES] of a row of source_rows. */
+const uint64_t *stat_by_source(const struct stat_row *s, const struct msg_stats *stats);
