@@ -33,30 +33,6 @@ struct cut {
     uint32_t id;
 };
 
-/* Floats as integers of the same order. */
-static inline uint32_t ordered(float f) {
-    uint32_t u = mx_bits_of(f);
-
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-static inline float unordered(uint32_t o) {
-    return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
-}
-
-/* Value and id in one number: greater is better, ties go to the lowest id. */
-static inline uint64_t rank_of(float f, uint32_t id) {
-    return (uint64_t)ordered(f) << 32 | (uint32_t)~id;
-}
-
-static inline float rank_value(uint64_t r) {
-    return unordered((uint32_t)(r >> 32));
-}
-
-static inline uint32_t rank_id(uint64_t r) {
-    return ~(uint32_t)r;
-}
-
 /* [v] The largest of the clean logits. */
 static float max_clean(const float *l, uint32_t n) {
     float lane[16], max = -INFINITY;
@@ -144,16 +120,16 @@ static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) 
             if (!(x > least))
                 continue;
             if (n_list < k) {
-                list[n_list++] = rank_of(x, i);
+                list[n_list++] = samp_rank(x, i);
                 if (n_list < k)
                     continue;
                 for (uint32_t j = k / 2; j-- > 0;)
                     sift_down(list, k, j);
             } else {
-                list[0] = rank_of(x, i);
+                list[0] = samp_rank(x, i);
                 sift_down(list, k, 0);
             }
-            least = rank_value(list[0]);
+            least = samp_rank_value(list[0]);
         }
     }
     if (n_list < k)
@@ -283,7 +259,7 @@ static uint32_t last_resort(const struct sampler *s, const struct sample_job *jo
 static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_t,
                        struct cut *out) {
     static const struct { unsigned shift, bits; } level[] = {{20, 12}, {8, 12}, {0, 8}};
-    const uint32_t floor = ordered(-FLT_MAX); /* below: -inf */
+    const uint32_t floor = samp_ordered(-FLT_MAX); /* below: -inf */
     uint32_t prefix = 0;
     uint64_t above = 0; /* amount of everything above the chosen bin */
 
@@ -292,7 +268,7 @@ static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_
 
         memset(s->bins, 0, n_bins * sizeof(*s->bins));
         for (uint32_t i = 0; i < s->n_vocab; i++) {
-            uint32_t o = ordered(s->z[i]);
+            uint32_t o = samp_ordered(s->z[i]);
 
             if (o < floor || (v > 0 && o >> level[v - 1].shift != prefix))
                 continue;
@@ -305,7 +281,7 @@ static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_
             return false; /* only at the first level */
         prefix = prefix << level[v].bits | (chosen - 1);
     }
-    *out = (struct cut){.value = unordered(prefix)};
+    *out = (struct cut){.value = samp_unordered(prefix)};
     for (uint32_t i = 0; i < s->n_vocab && above < target; i++)
         if (s->z[i] == out->value) {
             above += inv_t > 0 ? samp_weight(s->z[i], max, inv_t) : 1;
@@ -326,7 +302,7 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
 
     if (is_all)
         for (uint32_t i = 0; i < n_list; i++)
-            total += samp_weight(rank_value(s->list[i]), max, inv_t);
+            total += samp_weight(samp_rank_value(s->list[i]), max, inv_t);
     else if (c.value == -INFINITY)
         total = sum_weights(s->z, s->n_vocab, max, inv_t);
     else
@@ -338,9 +314,9 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
     target += (double)target < part;
     target = MIN(MAX(target, 1), total);
     for (uint32_t i = 0; i < n_list; i++) {
-        sum += samp_weight(rank_value(s->list[i]), max, inv_t);
+        sum += samp_weight(samp_rank_value(s->list[i]), max, inv_t);
         if (sum >= target)
-            return (struct cut){rank_value(s->list[i]), rank_id(s->list[i])};
+            return (struct cut){samp_rank_value(s->list[i]), samp_rank_id(s->list[i])};
     }
     bool found = select_cut(s, target, max, inv_t, &c);
     assert(found);
@@ -357,7 +333,7 @@ static struct cut truncate_tail(struct sampler *s, const struct engine_param *p,
     if (small_k || with_p)
         n_list = best_of(s->z, s->n_vocab, small_k ? p->top_k : SAMPLER_LIST_MAX, s->list);
     if (small_k)
-        c = (struct cut){rank_value(s->list[n_list - 1]), rank_id(s->list[n_list - 1])};
+        c = (struct cut){samp_rank_value(s->list[n_list - 1]), samp_rank_id(s->list[n_list - 1])};
     else if (p->top_k > 0 && p->top_k < s->n_vocab)
         select_cut(s, p->top_k, max, 0, &c);
     if (with_p)
@@ -480,7 +456,7 @@ void SAMPLER_RUN(struct sampler *s, const struct sample_job *job, struct engine_
     out->n_top = best_of(l, s->n_vocab, w->n_top, s->list);
     for (uint32_t i = 0; i < out->n_top; i++)
         top[i] = (struct engine_top){
-            .token = (int32_t)rank_id(s->list[i]),
-            .logprob = samp_logprob(rank_value(s->list[i]), max, sum),
+            .token = (int32_t)samp_rank_id(s->list[i]),
+            .logprob = samp_logprob(samp_rank_value(s->list[i]), max, sum),
         };
 }

@@ -192,7 +192,7 @@ static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel
 
 extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512;
 
-/* Called by the caller (@thread 0) and by those threads that come in time: whoever is called takes items
+/* Called by the caller (@thread 0) and by those threads that come in time: each takes items
  * until none is left. */
 typedef void (*pool_fn)(void *ctx, uint32_t thread);
 
@@ -214,7 +214,7 @@ enum matmul_mode {
 enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */
 
 struct matmul_scratch {                                  /* one a thread */
-    _Atomic uint64_t share __attribute__((aligned(64))); /* items: first, behind the last << 32 */
+    _Atomic uint64_t range __attribute__((aligned(64))); /* items: first, behind the last << 32 */
     float acc[2][MATMUL_ROWS * LANES] __attribute__((aligned(64)));
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };

@@ -8,15 +8,15 @@
  * Products are cut into items: a stretch of panels times a chunk of rows. Which thread takes what, and the
  * cuts, do not touch the order in which a result is summed (gemm_*.c).
  *
- * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread begins with a
- * share of the items that lie one behind the other, so that it reads its weights as one stream which the
- * prefetch never leaves: stretches dealt out one by one gave two threads hardly more of the memory's
- * bandwidth than one. Who is through takes the back half of what another one has left; so the share of a
- * thread that does not come, or is slow, is nobody's pause.
+ * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread owns
+ * a range of consecutive items, so that it reads its weights as one stream which the prefetch never leaves:
+ * handing out stretches one by one gave two threads hardly more of the memory's bandwidth than one. A thread
+ * without items steals the back half of the largest range left (work stealing), so that a slow thread, or one
+ * that joins late, delays the others by one item at most.
  *
  * Many rows: a panel a time, its quants unpacked a piece at a time into the first-level cache, against the
- * tiles of a chunk whose activations stay in the second. Items are dealt out one by one, so that the threads are
- * at the same chunk, and near each other in the weights.
+ * tiles of a chunk whose activations stay in the second. Items are handed out one by one, so that the threads
+ * work on the same chunk, and near each other in the weights.
  */
 
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
@@ -24,8 +24,8 @@ enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 struct run {
     const struct matmul *mm;
     uint32_t n, n_threads, n_items;
-    bool shares;
-    _Atomic uint32_t next; /* without shares */
+    bool steals;
+    _Atomic uint32_t next; /* without stealing */
 };
 
 /* acc[row][lane] of panel @panel of @m for rows [row0, row0 + n_rows). */
@@ -98,28 +98,28 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
-static uint64_t share_of(uint32_t from, uint32_t to) {
+static uint64_t range_of(uint32_t from, uint32_t to) {
     return (uint64_t)to << 32 | from;
 }
 
-/* The first item of a share; false when it has none left. */
-static bool take_item(_Atomic uint64_t *share, uint32_t *item) {
-    uint64_t s = atomic_load_explicit(share, memory_order_relaxed);
+/* Takes the first item of a range; false when it is empty. */
+static bool take_item(_Atomic uint64_t *range, uint32_t *item) {
+    uint64_t s = atomic_load_explicit(range, memory_order_relaxed);
 
     for (;;) {
         uint32_t from = (uint32_t)s, to = (uint32_t)(s >> 32);
 
         if (from >= to)
             return false;
-        if (atomic_compare_exchange_weak(share, &s, share_of(from + 1, to))) {
+        if (atomic_compare_exchange_weak(range, &s, range_of(from + 1, to))) {
             *item = from;
             return true;
         }
     }
 }
 
-/* The back half of the largest share becomes that of @thread, which has none left. */
-static bool take_share(const struct run *r, uint32_t thread) {
+/* The back half of the largest range becomes that of @thread, whose own is empty; false when all are. */
+static bool steal(const struct run *r, uint32_t thread) {
     struct matmul_scratch *scratch = r->mm[0].scratch;
 
     for (;;) {
@@ -127,7 +127,7 @@ static bool take_share(const struct run *r, uint32_t thread) {
         uint64_t s = 0;
 
         for (uint32_t i = 0; i < r->n_threads; i++) {
-            uint64_t x = atomic_load_explicit(&scratch[i].share, memory_order_relaxed);
+            uint64_t x = atomic_load_explicit(&scratch[i].range, memory_order_relaxed);
             uint32_t from = (uint32_t)x, to = (uint32_t)(x >> 32);
 
             if (from < to && to - from > most) {
@@ -139,8 +139,8 @@ static bool take_share(const struct run *r, uint32_t thread) {
         if (most == 0)
             return false;
         uint32_t from = (uint32_t)s, to = (uint32_t)(s >> 32), cut = from + most / 2;
-        if (atomic_compare_exchange_weak(&scratch[victim].share, &s, share_of(from, cut))) {
-            atomic_store(&scratch[thread].share, share_of(cut, to));
+        if (atomic_compare_exchange_weak(&scratch[victim].range, &s, range_of(from, cut))) {
+            atomic_store(&scratch[thread].range, range_of(cut, to));
             return true;
         }
     }
@@ -171,21 +171,21 @@ static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     uint32_t item;
 
-    if (!r->shares) {
+    if (!r->steals) {
         while ((item = atomic_fetch_add(&r->next, 1)) < r->n_items)
             do_item(r, item, thread);
         return;
     }
     do {
-        while (take_item(&r->mm[0].scratch[thread].share, &item))
+        while (take_item(&r->mm[0].scratch[thread].range, &item))
             do_item(r, item, thread);
-    } while (take_share(r, thread));
+    } while (steal(r, thread));
 }
 
 static void deal(const struct run *r) {
     for (uint64_t i = 0; i < r->n_threads; i++)
-        atomic_store_explicit(&r->mm[0].scratch[i].share,
-                              share_of((uint32_t)(r->n_items * i / r->n_threads),
+        atomic_store_explicit(&r->mm[0].scratch[i].range,
+                              range_of((uint32_t)(r->n_items * i / r->n_threads),
                                        (uint32_t)(r->n_items * (i + 1) / r->n_threads)),
                               memory_order_relaxed);
 }
@@ -213,14 +213,14 @@ static uint32_t cut(struct matmul *mm) {
 }
 
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n) {
-    struct run r = {.mm = mm, .n = n, .n_threads = pool_n_threads(p), .shares = true};
+    struct run r = {.mm = mm, .n = n, .n_threads = pool_n_threads(p), .steals = true};
 
     for (uint32_t i = 0; i < n; i++) {
         mm[i].first_item = r.n_items;
         r.n_items += cut(&mm[i]);
-        r.shares = r.shares && mm[i].n_rows <= 2 * TILE;
+        r.steals = r.steals && mm[i].n_rows <= 2 * TILE;
     }
-    if (r.shares)
+    if (r.steals)
         deal(&r);
     pool_run(p, do_items, &r);
 }

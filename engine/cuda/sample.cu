@@ -184,7 +184,7 @@ DEVICE void rank_tops(struct Bench &b, const struct Row &r, uint64_t best) {
             put_global(&r.state->tops[blockIdx.x][k], best);
         if (k + 1u < r.w.n_top)
             r.raw.each([&](uint32_t i, float x) {
-                uint64_t rank = rank_of(x, i);
+                uint64_t rank = samp_rank(x, i);
 
                 next = rank < best && rank > next ? rank : next;
             });
@@ -201,16 +201,16 @@ DEVICE void end_scan(const struct sample_args &a, struct Bench &b, const struct 
     }
     sync_block();
     uint64_t best = b.part[0];
-    bool any = rank_value(best) > -INFINITY,
+    bool any = samp_rank_value(best) > -INFINITY,
          settled = r.w.target >= 0 || !any || !(r.needs & SAMPLE_DRAW);
     uint32_t token = r.w.target >= 0 ? (uint32_t)r.w.target
-                     : any           ? rank_id(best)
+                     : any           ? samp_rank_id(best)
                                      : last_resort(a, b, r);
     if (settled)
         settle(a, r, token);
     if (threadIdx.x == 0) {
-        r.state->max = rank_value(best);
-        r.state->max_raw = rank_value(b.part[1]);
+        r.state->max = samp_rank_value(best);
+        r.state->max_raw = samp_rank_value(b.part[1]);
         r.state->settled = settled;
         r.out->digest = a.digest ? samp_digest_end(b.part[2], r.n) : 0;
         r.out->logprob = 0;
@@ -230,7 +230,7 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         x = samp_clean(x);
         if (r.processed)
             r.z[i] = x;
-        uint64_t rank = rank_of(x, i);
+        uint64_t rank = samp_rank(x, i);
         raw = rank > raw ? rank : raw;
     });
     best = raw;
@@ -238,7 +238,7 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         best = 0;
         process(a, b, r);
         r.l.each([&](uint32_t i, float x) {
-            uint64_t rank = rank_of(x, i);
+            uint64_t rank = samp_rank(x, i);
 
             best = rank > best ? rank : best;
         });
@@ -273,11 +273,11 @@ DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token)
             next = rank < below && rank > next ? rank : next;
         }
         below = combine<true>(b, next);
-        if (!(below && rank_value(below) > -INFINITY))
+        if (!(below && samp_rank_value(below) > -INFINITY))
             break;
         if (threadIdx.x == 0) {
-            r.out->top[n_top].token = (int32_t)rank_id(below);
-            r.out->top[n_top].logprob = samp_logprob(rank_value(below), max, sum);
+            r.out->top[n_top].token = (int32_t)samp_rank_id(below);
+            r.out->top[n_top].logprob = samp_logprob(samp_rank_value(below), max, sum);
         }
     }
     if (threadIdx.x == 0) {
@@ -303,7 +303,7 @@ DEVICE void fill_bins(struct Bench &b, const struct Row &r, float max) {
         total += add;
         finite++;
         if (add && x >= least)
-            add_shared(&b.bins[ordered(x) >> CUT_SHIFT], add);
+            add_shared(&b.bins[samp_ordered(x) >> CUT_SHIFT], add);
     });
     total = combine<false>(b, total);
     finite = combine<false>(b, finite);
@@ -377,14 +377,15 @@ DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const stru
                         uint32_t bin) {
     uint64_t n = 0;
 
-    r.l.each([&](uint32_t i, float x) { n += x >= -FLT_MAX && ordered(x) >> CUT_SHIFT >= bin; });
+    r.l.each(
+        [&](uint32_t i, float x) { n += x >= -FLT_MAX && samp_ordered(x) >> CUT_SHIFT >= bin; });
     n = combine<false>(b, n);
     if (threadIdx.x == 0)
         b.base = n ? add_global(&r.state->n_listed, (uint32_t)n) : 0;
     sync_block();
     if (n)
         r.l.each([&](uint32_t i, float x) {
-            if (!(x >= -FLT_MAX && ordered(x) >> CUT_SHIFT >= bin))
+            if (!(x >= -FLT_MAX && samp_ordered(x) >> CUT_SHIFT >= bin))
                 return;
             uint32_t at = add_shared(&b.base, 1u);
 

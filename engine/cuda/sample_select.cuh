@@ -34,29 +34,6 @@ struct Drawn {
     uint32_t id;  /* NONE: of no token */
 };
 
-DEVICE uint32_t ordered(float f) {
-    uint32_t u = mx_bits_of(f);
-
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-DEVICE float unordered(uint32_t o) {
-    return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
-}
-
-/* Greater is better, ties go to the lowest id. */
-DEVICE uint64_t rank_of(float f, uint32_t id) {
-    return (uint64_t)ordered(f) << 32 | (uint32_t)~id;
-}
-
-DEVICE float rank_value(uint64_t r) {
-    return unordered((uint32_t)(r >> 32));
-}
-
-DEVICE uint32_t rank_id(uint64_t r) {
-    return ~(uint32_t)r;
-}
-
 /* The sum (or maximum) of a value over the block, in every thread. */
 template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     for (int m = 1; m < 32; m *= 2) {
@@ -231,7 +208,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
             b.bins[i] = 0;
         sync_block();
         tokens.each([&](uint32_t i, float x) {
-            uint32_t o = ordered(x);
+            uint32_t o = samp_ordered(x);
 
             if (!(x >= -FLT_MAX) || (v && o >> above_shift != prefix))
                 return;
@@ -246,7 +223,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
         prefix = prefix << bits | b.chosen;
     }
     /* All of this value have the same amount: as many as are needed, by id. */
-    out->value = unordered(prefix);
+    out->value = samp_unordered(prefix);
     uint64_t one = amount(out->value, max, inv_t), missing = target - b.above;
     uint64_t need = (missing + one - 1) / one, there = b.bins[prefix & 255] / one;
     uint32_t high = n_vocab - 1,
@@ -289,7 +266,7 @@ DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) 
     float f = (float)least;
 
     if ((double)f < least)
-        f = unordered(ordered(f) + 1);
+        f = samp_unordered(samp_ordered(f) + 1);
     if (f > c.value)
         c = {f, NONE};
     return c;
@@ -358,7 +335,7 @@ DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &
         if (is_kept(c, x, i))
             best = fmaxf(best, rough_key(x, w.temperature, word));
     });
-    best = rank_value(combine<true>(b, rank_of(best, 0)));
+    best = samp_rank_value(combine<true>(b, samp_rank(best, 0)));
     float bar = best - 4e-3f * w.temperature - 4e-5f * (fabsf(best) + fabsf(max));
     least = fmaxf(least, bar - 23.0f * w.temperature);
     tokens.each_near(w, least, [&](uint32_t i, float x, uint32_t word) {

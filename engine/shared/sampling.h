@@ -23,6 +23,30 @@ MX_FN float samp_clean(float x) {
     return x + 0.0f;
 }
 
+/* Floats as integers of the same order. */
+MX_FN uint32_t samp_ordered(float f) {
+    uint32_t u = mx_bits_of(f);
+
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+MX_FN float samp_unordered(uint32_t o) {
+    return mx_float_of(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
+}
+
+/* Value and id in one number: greater is better, ties go to the lowest id. */
+MX_FN uint64_t samp_rank(float f, uint32_t id) {
+    return (uint64_t)samp_ordered(f) << 32 | (uint32_t)~id;
+}
+
+MX_FN float samp_rank_value(uint64_t r) {
+    return samp_unordered((uint32_t)(r >> 32));
+}
+
+MX_FN uint32_t samp_rank_id(uint64_t r) {
+    return ~(uint32_t)r;
+}
+
 /* mx_expf() without branches (it vectorises), with the same bits. */
 MX_FN float samp_expf(float x) {
     float c = x > -87.0f ? x : -87.0f;
