@@ -197,6 +197,10 @@ DEVICE void rotate_head(const struct store_args &a, const float *x, const float 
 }
 
 /* Writes a head of keys (PAGE_K) or values (PAGE_V) at token @slot of the page. */
+/* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 * 516
+ * rounds to infinity. */
+#define Q8_SCALE_MAX 515.5f
+
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
                        uint32_t slot, const float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;
@@ -225,7 +229,7 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
         page[at + (keys ? slot * dim + i : i * tokens + slot)] = (uint8_t)(int8_t)q;
         if (lane == 0)
             scales[keys ? slot * (dim / 32) + group : group * tokens + slot] =
-                (uint16_t)pack_half(max / 127.0f);
+                (uint16_t)pack_half(fminf(max / 127.0f, Q8_SCALE_MAX));
     }
 }
 

@@ -585,7 +585,41 @@ static void check_attention_case(const void *arg) {
     check_attention(c->shape, c->group, c->n_keys, c->n_rows);
 }
 
+/* Values at and beyond what half precision holds stay finite in pages of 8 bits, too. */
+static void check_large_values(const void *arg) {
+    struct attention t = {.shape = {1, 64, 16, true}, .group = 2, .n_keys = 40, .n_rows = 2};
+    size_t n_kv = (size_t)t.n_keys * 64, n_q = (size_t)t.n_rows * t.group * 64;
+    float *o = host_new(n_q * 4);
+    double worst = 0;
+
+    open_device();
+    t.q = host_new(n_q * 4);
+    t.k = host_new(n_kv * 4);
+    t.v = host_new(n_kv * 4);
+    fill_floats(t.q, n_q);
+    fill_floats(t.k, n_kv);
+    for (size_t i = 0; i < n_kv; i++)
+        t.v[i] = i % 64 < 32 ? 65504.0f : -1e9f;
+    store_keys(&t);
+    t.q_on = device_of(t.q, n_q * 4);
+    t.table_on = device_of(t.table, (t.n_keys + 15) / 16 * 4);
+    run_attention(&t, AT_ONCE, o);
+    for (size_t i = 0; i < n_q; i++) {
+        double d = fabs((double)o[i] / (i % 64 < 32 ? 65504.0 : -65504.0) - 1);
+
+        worst = d <= worst ? worst : d; /* NaN too */
+    }
+    report_check("q8_0 pages keep the largest values finite", worst, 1e-3);
+    void *const done[] = {t.q_on, t.table_on, t.pages};
+    for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+        api->release(done[i]);
+    void *const held[] = {t.q, t.k, t.v, t.table, o};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
 static void check_attentions(bool tiny) {
+    report_alone("large values, q8_0", 60, check_large_values, NULL);
     for (int q8 = 0; q8 < 2; q8++) {
         const struct attention_case cases[] = {
             {{2, 64, 16, q8}, 2, 300, 3},
