@@ -1,11 +1,12 @@
 #pragma once
 
 /*
- * backend - the ops that a model is made of (engine/arch) and the table of the code that computes them
- * (engine/reference, engine/cpu, engine/cuda). They are fused the way a fast GPU wants them: five per dense
- * layer. Private to engine/.
+ * backend - the ops that a model is made of (engine/arch) and the table of the code that computes
+ * them (engine/reference, engine/cpu, engine/cuda). They are fused the way a fast GPU wants them:
+ * five per dense layer. Private to engine/.
  *
- * Activations are rows of f32 as far as the model is concerned; a backend keeps them in what form it likes.
+ * Activations are rows of f32 as far as the model is concerned; a backend keeps them in what form
+ * it likes.
  */
 
 #include "base/err.h"
@@ -41,8 +42,8 @@ struct model_shape {
     uint32_t n_expert, n_expert_used;
     float expert_scale; /* of what the experts add */
     uint32_t n_rot;
-    /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale. Scaling
-     * (linear, yarn, factors tensor) is folded in by engine/rope.c, in double by mathx. */
+    /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale.
+     * Scaling (linear, yarn, factors tensor) is folded in by engine/rope.c, in double by mathx. */
     const double *rope_freq; /* [n_rot / 2] */
     float rope_mscale;
 };
@@ -50,15 +51,17 @@ struct model_shape {
 /* What an op does. x is the residual stream (ACT_X); a backend has one function for each kind. */
 enum op_kind {
     OP_EMBED, /* x = rows of w[0] */
-    /* q = rope(q_norm(w[0] y + b)), y = norm x; k and v likewise, to the pages of @kv at the rows' positions */
+    /* q = rope(q_norm(w[0] y + b)), y = norm x; k and v likewise, to the pages of @kv at the rows'
+     * positions */
     OP_QKV,
     OP_ATTEND,  /* o = attention of q to the pages of @kv, as @attn says */
     OP_PROJ,    /* x += w[0] in + b */
     OP_GATE_UP, /* h = silu(w[0] y + b) * (w[1] y + b), y = norm x */
-    /* Picks experts for every row: y = norm x, p = softmax of w[0] y over all experts, the largest p (ties: the
-     * lowest number), divided by their sum. */
+    /* Picks experts for every row: y = norm x, p = softmax of w[0] y over all experts, the largest
+     * p (ties: the lowest number), divided by their sum. */
     OP_ROUTE,
-    /* Follows ROUTE: x += expert_scale * sum of p e(y) in the order of the picks, e(y) = down (silu(gate y) * up y) */
+    /* Follows ROUTE: x += expert_scale * sum of p e(y) in the order of the picks, e(y) = down
+     * (silu(gate y) * up y) */
     OP_EXPERTS,
     OP_LOGITS, /* of the wanted rows: w[0] norm x + b; for WANT_HIDDEN it stops after the norm */
     OP_KINDS
@@ -75,8 +78,8 @@ struct attn { /* how attention weighs the keys */
 };
 
 /*
- * One op of a pass: its kind and operands. Only what the kind reads is set; NULL: the model has none. A layer
- * is any number of them, one behind the other (engine/arch).
+ * One op of a pass: its kind and operands. Only what the kind reads is set; NULL: the model has
+ * none. A layer is any number of them, one behind the other (engine/arch).
  */
 struct model_op {
     enum op_kind kind;
@@ -85,7 +88,8 @@ struct model_op {
     struct kv_layer kv;        /* QKV, ATTEND */
     struct attn attn;          /* ATTEND */
     const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, ROUTE, LOGITS */
-    /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; else the one */
+    /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; else the
+     * one */
     const struct tensor *w[3];
     const struct tensor *bias[3];
     const struct tensor *q_norm, *k_norm; /* QKV: rms per head, before RoPE */
@@ -112,14 +116,16 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
-    /* After all is loaded: "strict", or what else computes steps, and why, in one line. NULL: strict. */
+    /* After all is loaded: "strict", or what else computes steps, and why, in one line. NULL:
+     * strict. */
     const char *(*recipe)(struct be *b);
 
-    /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they are. */
+    /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
+     * are. */
     int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 
-    /* The step. begin() .. end() are called in this order for one batch; a host backend computes inside
-     * the ops, a device backend enqueues. */
+    /* The step. begin() .. end() are called in this order for one batch; a host backend computes
+     * inside the ops, a device backend enqueues. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
     /* By kind; NULL: the backend has none, and models that need it are refused. */
     int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
@@ -127,24 +133,27 @@ struct be_ops {
     int (*sample)(struct step *s);
     int (*end)(struct step *s, struct engine_result *out); /* waits */
 
-    /* false: the ops compute in the caller's thread, and the engine calls them inside engine_wait(), with
-     * the tokens of `feed` filled in. true: they enqueue, are called inside engine_launch() and
-     * engine_seal(), and resolve `feed` on the device. */
+    /* false: the ops compute in the caller's thread, and the engine calls them inside
+     * engine_wait(), with the tokens of `feed` filled in. true: they enqueue, are called inside
+     * engine_launch() and engine_seal(), and resolve `feed` on the device. */
     bool device;
     bool hidden;   /* answers WANT_HIDDEN */
     bool unproven; /* never checked on hardware: used only when asked for by name */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
-    /* Bytes that pages may take beside weights and all else, of what this device has free. NULL: not a device. */
+    /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
+     * not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
                 struct err *err);
-    /* Copies page src to page dst (the whole page or its first n_tokens, as is easier). Called between steps.
-     * Host backends see only COPY_D2D: their host pages are pages behind the others. NULL: batches with copies are
-     * refused by assert. */
+    /* Copies page src to page dst (the whole page or its first n_tokens, as is easier). Called
+     * between steps. Host backends see only COPY_D2D: their host pages are pages behind the others.
+     * NULL: batches with copies are refused by assert. */
     int (*copy)(struct be *b, const struct engine_copy *c);
-    /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL: nowhere. */
+    /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL:
+     * nowhere. */
     void *(*host_page)(struct be *b, uint32_t page);
-    /* The logits of a want of the last step that ended, before processors; tests only. May be NULL. */
+    /* The logits of a want of the last step that ended, before processors; tests only. May be
+     * NULL. */
     const float *(*peek)(const struct be *b, uint32_t want);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
     int (*probe)(struct err *err);
@@ -153,18 +162,19 @@ struct be_ops {
 /* weft-cuda.so exports its table under this name. */
 #define BACKEND_CUDA_SYMBOL "weft_backend_cuda"
 
-/* What be_ops.build_id of a table from a library must be: a digest of this header and those that come
- * with it (engine/build_id.py). */
+/* What be_ops.build_id of a table from a library must be: a digest of this header and those that
+ * come with it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
 
-/* What all bits that @ops computes follow from besides the model: a digest of the sources, here and there. */
+/* What all bits that @ops computes follow from besides the model: a digest of the sources, here and
+ * there. */
 void backend_sources(const struct be_ops *ops, uint8_t out[20]);
 
 extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;
 
-/* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or this
- * machine cannot run it (never replaced silently). */
+/* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or
+ * this machine cannot run it (never replaced silently). */
 const struct be_ops *backend_find(const char *name, struct err *err);
 
 struct engine;

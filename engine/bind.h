@@ -4,8 +4,8 @@
  * bind - finds the tensors of a model and checks their shapes against the hyperparameters. Used by
  * engine/arch. The first failure sticks: later calls return NULL.
  *
- * A tensor that was not asked for is a failure too (bind_rest): a scale or a bias that is left out would
- * give a model that almost works.
+ * A tensor that was not asked for is a failure too (bind_rest): a scale or a bias that is left out
+ * would give a model that almost works.
  */
 
 #include "base/err.h"

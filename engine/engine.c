@@ -1,11 +1,12 @@
 /*
  * engine - puts a model, a backend and its memory together, and runs steps through them.
  *
- * A step in flight is a slot: launched, masked, sealed, waited for. A device backend is called as soon as
- * possible: begin to logits in engine_launch(), sample in engine_seal(). A host backend computes the
- * whole step inside engine_wait(), where the samples of the step before are known, so that `feed`
- * needs nothing from it; two steps may be in flight all the same, which is what the tests do to see that the
- * overlap changes nothing. After -EIO the device is lost: every later call answers -EIO.
+ * A step in flight is a slot: launched, masked, sealed, waited for. A device backend is called as
+ * soon as possible: begin to logits in engine_launch(), sample in engine_seal(). A host backend
+ * computes the whole step inside engine_wait(), where the samples of the step before are known, so
+ * that `feed` needs nothing from it; two steps may be in flight all the same, which is what the
+ * tests do to see that the overlap changes nothing. After -EIO the device is lost: every later call
+ * answers -EIO.
  */
 
 #include "engine/engine.h"
@@ -18,7 +19,7 @@
 #include "engine/arch/arch.h"
 
 #define MAX_IN_FLIGHT 2u
-#define PAGES_OF_DEVICE (1u << 20) /* what there is room for may be more than anybody can use */
+#define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
 #define CONTEXT_LIMIT (1u << 26)   /* mathx: positions below 2^27 */
 
 struct flight {
@@ -43,7 +44,8 @@ struct engine {
     bool lost;
 };
 
-/* -- opening ------------------------------------------------------------------------------------- */
+/* -- opening
+ * ------------------------------------------------------------------------------------- */
 
 struct size_text {
     char s[24];
@@ -100,7 +102,7 @@ static int size_page(struct engine *e, uint64_t *out, struct err *err) {
     return 0;
 }
 
-/* What a device has left, where nobody said how much. */
+/* KV memory from what a device has left, where neither pages nor bytes are configured. */
 static int take_room(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
     uint64_t bytes;
@@ -150,7 +152,8 @@ static int size_pages(struct engine *e, struct err *err) {
     return 0;
 }
 
-/* Host backends: what is certain to be touched must fit the machine. Devices do their own arithmetic. */
+/* Host backends: what is certain to be touched must fit the machine. Devices do their own
+ * arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
     uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes;
     uint64_t weights = e->model.weight_bytes;
@@ -290,7 +293,8 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
     return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
 }
 
-/* -- steps --------------------------------------------------------------------------------------- */
+/* -- steps
+ * --------------------------------------------------------------------------------------- */
 
 static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {

@@ -4,12 +4,12 @@
  * engine - tokens in, tokens out.
  *
  * Runs one flat batch of rows from many sequences per step over a model file, and samples. It knows
- * nothing of requests, tenants, text or HTTP; pages are numbers that the caller hands out. Owned by one
- * thread. Everything is allocated at engine_new(): a step does not allocate.
+ * nothing of requests, tenants, text or HTTP; pages are numbers that the caller hands out. Owned by
+ * one thread. Everything is allocated at engine_new(): a step does not allocate.
  *
- * Row independence (docs/architecture.md 6): what is computed for a row depends only on the model file, the
- * tokens of its sequence up to it, and its parameters, never on the rest of the batch, on the number
- * of threads or on the instruction set.
+ * Row independence (docs/architecture.md 6): what is computed for a row depends only on the model
+ * file, the tokens of its sequence up to it, and its parameters, never on the rest of the batch, on
+ * the number of threads or on the instruction set.
  */
 
 #include "base/err.h"
@@ -31,7 +31,8 @@ struct engine_info {
 
 struct engine;
 
-/* Whether a model's architecture and tensors are those of one that can be opened, as far as its file tells. 0 or -errno. */
+/* Whether a model's architecture and tensors are those of one that can be opened, as far as its
+ * file tells. 0 or -errno. */
 int engine_check(const struct gguf *file, struct err *err);
 /* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
@@ -39,16 +40,17 @@ struct engine *engine_free(struct engine *e);
 DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
 
-/* Where page @page of host memory lies: page_bytes, to be read and written by others while no step under way copies it.
- * NULL: the backend does not have it in one piece. */
+/* Where page @page of host memory lies: page_bytes, to be read and written by others while no step
+ * under way copies it. NULL: the backend does not have it in one piece. */
 void *engine_host_page(struct engine *e, uint32_t page);
 
-/* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps may be
- * launched and not waited for. Bad batches are our own mistakes: assert. Returns 0 or -EIO. */
+/* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps
+ * may be launched and not waited for. Bad batches are our own mistakes: assert. Returns 0 or
+ * -EIO. */
 int engine_launch(struct engine *e, const struct engine_batch *b);
 
-/* The allowed-token bitmask (bit t of word t / 32) of want @want of step @step; between launch and seal.
- * @bits stays valid until engine_wait(). */
+/* The allowed-token bitmask (bit t of word t / 32) of want @want of step @step; between launch and
+ * seal. @bits stays valid until engine_wait(). */
 int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits);
 int engine_seal(struct engine *e, uint64_t step); /* all masks are in: sample */
 

@@ -14,8 +14,8 @@ struct host_step {
     bool digest;
     uint32_t *row_seq, *row_pos; /* [max_rows] */
     const uint32_t **mask;       /* [max_wants] */
-    /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of logits,
-     * logits_of[want] that row. They outlive the step. */
+    /* Logits are computed for some of the wants only: scored[k] is the want of the k-th row of
+     * logits, logits_of[want] that row. They outlive the step. */
     uint32_t n_scored, *scored, *logits_of; /* [max_wants] */
     uint32_t n_embd;
     /* Results of this step and of the one before. */
@@ -31,7 +31,8 @@ int host_step_init(struct host_step *h, const struct be_opts *o);
 void host_step_deinit(struct host_step *h);
 void host_step_begin(struct host_step *h, const struct engine_batch *b);
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
-/* Samples want @want from @logits. Threads may do different wants at once, each with its sampler. */
+/* Samples want @want from @logits. Threads may do different wants at once, each with its
+ * sampler. */
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
 /* Answers WANT_HIDDEN: room for the vector of want @want. */
 float *host_step_vector(struct host_step *h, uint32_t want);

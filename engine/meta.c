@@ -15,7 +15,8 @@ static struct full_key full(const struct meta *m, const char *key) {
     return k;
 }
 
-/* An array that says the same for every layer. 0, -ENOENT, -EINVAL: they differ or are no integers. */
+/* An array that says the same for every layer. 0, -ENOENT, -EINVAL: they differ or are no
+ * integers. */
 static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) {
     const struct gguf_array *a = gguf_array(file, key);
     enum gguf_type type = a ? gguf_array_type(a) : GGUF_ARRAY;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * meta - the hyperparameters of a model file: `<architecture>.<key>`, each with the range that it must
- * lie in. The first failure sticks in @r and later calls do nothing, so that a reader asks for
+ * meta - the hyperparameters of a model file: `<architecture>.<key>`, each with the range that it
+ * must lie in. The first failure sticks in @r and later calls do nothing, so that a reader asks for
  * everything and looks once.
  */
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * model - a model as the engine runs it: its shape and one list of ops, from the embedding to the logits, that
- * engine/arch made from the file. A layer is any number of ops of any kind.
+ * model - a model as the engine runs it: its shape and one list of ops, from the embedding to the
+ * logits, that engine/arch made from the file. A layer is any number of ops of any kind.
  */
 
 #include "engine/backend.h"
@@ -21,7 +21,8 @@ void model_add(struct model *m, const struct model_op *op);
 /* The next layer that has pages of class @cls. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls);
 void model_deinit(struct model *m);
-/* Hands every op to the backend. 0 or -errno with @err: also where the backend does not know a kind of op. */
+/* Hands every op to the backend. 0 or -errno with @err: also where the backend does not know a kind
+ * of op. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
 /* Runs all ops for a step that has begun. 0 or -errno. */

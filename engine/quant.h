@@ -1,17 +1,18 @@
 #pragma once
 
 /*
- * quant - what the bytes of a weight mean: the exact decode of every tensor format to f32. Plain and
- * slow on purpose: it is the oracle of the fast kernels and what the reference backend computes with.
- * Layouts: research llamacpp-facts b.3, data/formats. Every product is rounded to f32 in the order
- * written there, so that other implementations agree bit for bit.
+ * quant - what the bytes of a weight mean: the exact decode of every tensor format to f32. Plain
+ * and slow on purpose: it is the oracle of the fast kernels and what the reference backend computes
+ * with. Layouts: those of ggml's block formats, written out in quant.c. Every product is rounded to
+ * f32 in the order written there, so that other implementations agree bit for bit.
  */
 
 #include <stddef.h>
 #include <stdint.h>
 #include "base/gguf.h"
 
-/* Decodes @n values (a multiple of the format's block) starting at @src, which need not be aligned. */
+/* Decodes @n values (a multiple of the format's block) starting at @src, which need not be
+ * aligned. */
 void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n);
 
 /* Row @r of a matrix: t->ne[0] values. */
@@ -20,8 +21,8 @@ void quant_decode_row(const struct tensor *t, uint64_t r, float *dst);
 extern const int8_t quant_iq4_values[16];      /* of IQ4_NL and IQ4_XS */
 extern const uint64_t quant_iq2_xxs_grid[256]; /* eight magnitudes, value i in byte i */
 
-/* The scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block; @s: its 12
- * packed bytes. */
+/* The scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block; @s: its
+ * 12 packed bytes. */
 static inline void quant_k4_scale(const uint8_t *s, unsigned j, uint8_t *scale, uint8_t *min) {
     if (j < 4) {
         *scale = s[j] & 63;

@@ -1,6 +1,6 @@
 #include "engine/quant.h"
 
-/* Found by decoding crafted blocks (data/formats); magnitudes are 8, 25 and 43. */
+/* Found by decoding crafted blocks with another implementation; magnitudes are 8, 25 and 43. */
 const uint64_t quant_iq2_xxs_grid[256] = {
     0x0808080808080808, 0x080808080808082b, 0x0808080808081919, 0x0808080808082b08,
     0x0808080808082b2b, 0x0808080808190819, 0x0808080808191908, 0x08080808082b0808,

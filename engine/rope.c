@@ -37,8 +37,8 @@ static void read_scaling(struct meta *m, const struct model_shape *s, struct sca
                        "RoPE scaling '%s' is not supported (known: none, linear, yarn)", out->type);
 }
 
-/* YaRN (Peng et al. 2023): pairs that turn often in the original context keep their frequency, pairs
- * that turn rarely are interpolated, between them a ramp over the pair's index. */
+/* YaRN (Peng et al. 2023): pairs that turn often in the original context keep their frequency,
+ * pairs that turn rarely are interpolated, between them a ramp over the pair's index. */
 static void scale_yarn(const struct scaling *y, struct model_shape *s, double *freq) {
     double turns[2] = {y->beta_fast, y->beta_slow}, pair[2];
 

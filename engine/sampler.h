@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * sampler - from a row of logits to a token, its log probabilities and the row's digest; shared by the
- * backends that compute on the host. A pure function of the job: no state survives a call. One struct
- * per thread; nothing is allocated after sampler_init().
+ * sampler - from a row of logits to a token, its log probabilities and the row's digest; shared by
+ * the backends that compute on the host. A pure function of the job: no state survives a call. One
+ * struct per thread; nothing is allocated after sampler_init().
  *
  * NaN counts as -inf and +inf as the largest float. When every token is masked, banned or -inf, the
  * answer is the lowest id that mask and bans allow, else the lowest id that is not banned, else 0.

@@ -1,15 +1,17 @@
 /*
- * The chain of docs/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and for AVX2 with FMA
- * (sampler_run_wide), where the loops marked [v] become vector code. Both give the same bits: sums are of
- * integers and every float operation is rounded on its own.
+ * The chain of docs/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and for
+ * AVX2 with FMA (sampler_run_wide), where the loops marked [v] become vector code. Both give the
+ * same bits: sums are of integers and every float operation is rounded on its own.
  *
- * Cost. A greedy row without processors is one pass over the logits. A sampled row must not compute a
- * double logarithm per token: the noise is bounded, so a token far below the best candidate cannot win
- * whatever its random word is (blocks of 64 are skipped by their maximum), and of the others a
- * float comparison of the word with exp((l - best) / T), generous by 0.1 %, leaves a few dozen for the exact formula.
+ * Cost. A greedy row without processors is one pass over the logits. A sampled row must not compute
+ * a double logarithm per token: the noise is bounded, so a token far below the best candidate
+ * cannot win whatever its random word is (blocks of 64 are skipped by their maximum), and of the
+ * others a float comparison of the word with exp((l - best) / T), generous by 0.1 %, leaves a few
+ * dozen for the exact formula.
  *
- * top_k and top_p become a cut: a pair (value, id), everything at or above it is kept. Up to 256 tokens the
- * cut is found with a heap; beyond, by histograms over the bits of the values (select_cut).
+ * top_k and top_p become a cut: a pair (value, id), everything at or above it is kept. Up to 256
+ * tokens the cut is found with a heap; beyond, by histograms over the bits of the values
+ * (select_cut).
  */
 
 #include "engine/sampler.h"
@@ -145,7 +147,8 @@ static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) 
     return n_list;
 }
 
-/* -- processors ---------------------------------------------------------------------------------- */
+/* -- processors
+ * ---------------------------------------------------------------------------------- */
 
 static void count_outputs(struct sampler *s, const struct sample_job *job, int by) {
     const struct engine_param *p = job->param;
@@ -172,8 +175,9 @@ static void penalise_once(struct sampler *s, int32_t t, const struct engine_para
     s->count[t] &= SEEN;
 }
 
-/* Repetition divides positive logits and multiplies negative ones, once for every token of prompt and
- * output (Keskar et al. 2019); then frequency * count and presence are subtracted for output tokens. */
+/* Repetition divides positive logits and multiplies negative ones, once for every token of prompt
+ * and output (Keskar et al. 2019); then frequency * count and presence are subtracted for output
+ * tokens. */
 static void penalise(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;
 
@@ -251,11 +255,12 @@ static uint32_t last_resort(const struct sampler *s, const struct sample_job *jo
     return 0;
 }
 
-/* -- truncation ---------------------------------------------------------------------------------- */
+/* -- truncation
+ * ---------------------------------------------------------------------------------- */
 
-/* The cut at which the amounts, summed from the best token down, reach @target; the amount of a token is
- * its weight (@inv_t > 0) or 1 (@inv_t 0). false: all together do not reach it. Three histograms, over 12,
- * 12 and 8 bits of the value, then the ties by id. */
+/* The cut at which the amounts, summed from the best token down, reach @target; the amount of a
+ * token is its weight (@inv_t > 0) or 1 (@inv_t 0). false: all together do not reach it. Three
+ * histograms, over 12, 12 and 8 bits of the value, then the ties by id. */
 static bool select_cut(struct sampler *s, uint64_t target, float max, float inv_t,
                        struct cut *out) {
     static const struct { unsigned shift, bits; } level[] = {{20, 12}, {8, 12}, {0, 8}};
@@ -294,8 +299,8 @@ static bool is_kept(const struct cut *c, float l, uint32_t id) {
     return l > c->value || (l == c->value && id <= c->id);
 }
 
-/* top_p: the cut of the smallest set of best tokens that holds top_p of the weight of those above @c.
- * @n_list: the best tokens in s->list, all that @c keeps if @is_all. */
+/* top_p: the cut of the smallest set of best tokens that holds top_p of the weight of those above
+ * @c. @n_list: the best tokens in s->list, all that @c keeps if @is_all. */
 static struct cut nucleus(struct sampler *s, const struct engine_param *p, float max, float inv_t,
                           struct cut c, uint32_t n_list, bool is_all) {
     uint64_t total = 0, sum = 0;
@@ -350,7 +355,8 @@ static struct cut truncate_tail(struct sampler *s, const struct engine_param *p,
     return c;
 }
 
-/* -- noise --------------------------------------------------------------------------------------- */
+/* -- noise
+ * --------------------------------------------------------------------------------------- */
 
 /* The random words of 64 tokens. [v]: sixteen blocks of Philox side by side. */
 static void words_of(const struct sample_job *job, uint32_t first, uint32_t words[BLOCK]) {
@@ -414,7 +420,8 @@ static uint32_t draw(const struct sampler *s, const struct sample_job *job, stru
     return best_id;
 }
 
-/* -- the whole ----------------------------------------------------------------------------------- */
+/* -- the whole
+ * ----------------------------------------------------------------------------------- */
 
 static uint32_t sample(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;

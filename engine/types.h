@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * types - what a step is given and what it answers, and the options of an engine: the data of engine.h
- * that the backends see too.
+ * types - what a step is given and what it answers, and the options of an engine: the data of
+ * engine.h that the backends see too.
  */
 
 #include <stdbool.h>
@@ -16,8 +16,8 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: re
 
 #define ENGINE_TOP_MAX 20 /* top_logprobs */
 
-/* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory, whose number is
- * below n_host_pages. */
+/* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
+ * whose number is below n_host_pages. */
 struct engine_copy {
     uint32_t src, dst;
     uint16_t n_tokens;
@@ -25,7 +25,8 @@ struct engine_copy {
 };
 
 /* A sequence's share of the batch: rows [row0, row0 + n_rows) are its positions pos0, pos0 + 1, ...
- * The last n_draft of them may be taken back: a later step begins again at a draft that was wrong. */
+ * The last n_draft of them may be taken back: a later step begins again at a draft that was
+ * wrong. */
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt;
     uint32_t state_slot; /* of recurrent layers: 0 until a model has some */
@@ -48,8 +49,9 @@ struct engine_bias {
     float bias;
 };
 
-/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, bans, penalties,
- * temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and penalties. */
+/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, bans,
+ * penalties, temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and
+ * penalties. */
 struct engine_param {
     float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
     float repetition, presence, frequency; /* 1, 0, 0: off */
@@ -59,9 +61,9 @@ struct engine_param {
     uint32_t n_bias, n_bans; /* bans: ids that cannot be sampled (stop tokens before min_tokens) */
     const struct engine_bias *bias;
     const int32_t *bans;
-    /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output. With
-     * feed >= 0 the sample fed on the device is not among them; the engine adds it. The wants of rows
-     * with drafts have parameters of their own: the drafts up to the row are output. */
+    /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output.
+     * With feed >= 0 the sample fed on the device is not among them; the engine adds it. The wants
+     * of rows with drafts have parameters of their own: the drafts up to the row are output. */
     const int32_t *tokens;
     uint32_t n_prompt, n_tokens;
 };
@@ -73,8 +75,8 @@ struct engine_batch {
     uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;
-    /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding positions
-     * [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. */
+    /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding
+     * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. */
     struct {
         const uint32_t *start, *page;
     } table[KV_CLASSES];

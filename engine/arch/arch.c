@@ -18,8 +18,9 @@ struct arch {
 };
 
 static const struct arch archs[] = {
-    /* Llama 1 to 3, Mistral, TinyLlama, SmolLM; Mixtral with experts. The files hold q and k with their
-     * rows permuted, so that RoPE rotates neighbours. Biases occur in a few derived models. */
+    /* Llama 1 to 3, Mistral, TinyLlama, SmolLM; Mixtral with experts. The files hold q and k with
+     * their rows permuted, so that RoPE rotates neighbours. Biases occur in a few derived
+     * models. */
     {
         .name = "llama",
         .rope = ROPE_NORM,

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * decoder - the layers of a decoder-only transformer with rotary positions, RMS norms and SwiGLU, dense or
- * with experts, by the names that llama files gave their tensors. An architecture that only differs in which
- * biases and norms there are is a row in arch.c; one with layers of other kinds composes its own bind function
- * from the parts here. Errors stay in the binder.
+ * decoder - the layers of a decoder-only transformer with rotary positions, RMS norms and SwiGLU,
+ * dense or with experts, by the names that llama files gave their tensors. An architecture that
+ * only differs in which biases and norms there are is a row in arch.c; one with layers of other
+ * kinds composes its own bind function from the parts here. Errors stay in the binder.
  */
 
 #include "engine/bind.h"
@@ -15,8 +15,8 @@ struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm;
 };
 
-/* A model's beginning and end: token_embd; output_norm, and output or the embedding again when the file has none.
- * The embedding is added, *logits is for decoder_bind() to add behind the layers. */
+/* A model's beginning and end: token_embd; output_norm, and output or the embedding again when the
+ * file has none. The embedding is added, *logits is for decoder_bind() to add behind the layers. */
 void decoder_ends(struct binder *b, struct model *m, struct model_op *logits);
 /* x += Wo attention(qkv(norm x)), with pages of class KV_GLOBAL. */
 void decoder_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
@@ -24,5 +24,6 @@ void decoder_attention(struct binder *b, struct model *m, const struct decoder *
 void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
 /* x += the picked experts' sum */
 void decoder_experts(struct binder *b, struct model *m, uint32_t layer);
-/* All of a model whose every layer is attention and then an FFN, or experts where the model has any. */
+/* All of a model whose every layer is attention and then an FFN, or experts where the model has
+ * any. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

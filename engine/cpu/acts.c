@@ -4,8 +4,8 @@
 
 /*
  * Activations: rounded to int8 block by block, scale = the largest magnitude / 127, and stored
- * interleaved with the other columns of the tile (cpu.h). The sums that formats with an offset or with
- * minimums need are made here, once, in the form in which the kernels take them.
+ * interleaved with the other columns of the tile (cpu.h). The sums that formats with an offset or
+ * with minimums need are made here, once, in the form in which the kernels take them.
  */
 
 /* Rounds @n (a multiple of 16) values to @q and returns the scale. */

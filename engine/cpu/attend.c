@@ -7,11 +7,12 @@
 #include <string.h>
 
 /*
- * Attention over pages. The reduction tree of a query is fixed: tiles of 32 keys inside chunks of 256 on
- * absolute positions, the chunks merged left to right (attention.c has what happens inside a tile). Work is cut by
- * (rows of a sequence, kv head); when that gives too few items for the threads, every chunk becomes an
- * item, and a second round merges what the chunks left behind, in the same order. The heads that
- * share a kv head, and neighbouring rows of a prompt, go through the pages together.
+ * Attention over pages. The reduction tree of a query is fixed: tiles of 32 keys inside chunks of
+ * 256 on absolute positions, the chunks merged left to right (attention.c has what happens inside a
+ * tile). Work is cut by (rows of a sequence, kv head); when that gives too few items for the
+ * threads, every chunk becomes an item, and a second round merges what the chunks left behind, in
+ * the same order. The heads that share a kv head, and neighbouring rows of a prompt, go through the
+ * pages together.
  */
 
 enum { SPLIT_BELOW = 4, TILE_KEYS = 32 };

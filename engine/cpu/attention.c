@@ -3,18 +3,20 @@
 #include <float.h>
 
 /*
- * Attention of up to four queries to a tile of 32 keys. Keys lie transposed in their page (16 keys a
- * group: dimension 0 of all 16, dimension 1, ...), so a lane is a key and a score needs no folding; values lie
- * as they are, so a lane is a dimension. For every query, with m, l[16] and o so far:
+ * Attention of up to four queries to a tile of 32 keys. Keys lie transposed in their page (16 keys
+ * a group: dimension 0 of all 16, dimension 1, ...), so a lane is a key and a score needs no
+ * folding; values lie as they are, so a lane is a dimension. For every query, with m, l[16] and o
+ * so far:
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
  *             q8: that a block of 32 d, added up by fma with the block's scale
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
- *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the scale)
+ *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the
+ *   scale)
  *
- * Keys from t->n on are not visible: their score is -inf whatever the page holds there, and their values
- * are not touched. So one query has the same bits whoever it is computed with.
+ * Keys from t->n on are not visible: their score is -inf whatever the page holds there, and their
+ * values are not touched. So a query has the same bits whatever others are computed with it.
  */
 
 #define MAX_QUERIES 4

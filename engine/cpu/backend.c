@@ -102,8 +102,8 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
     }
 }
 
-/* What was packed need not stay in memory twice: the pages go back to the file, which the system keeps cached as
- * long as there is room. Whoever reads them again (a tied embedding) gets them from there. */
+/* What was packed need not stay in memory twice: the pages go back to the file, which the system
+ * keeps cached as long as there is room. A tied embedding reads them again from there. */
 static void forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);

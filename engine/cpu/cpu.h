@@ -10,8 +10,9 @@
  *   matmul.c    panels x activations, cut into work items
  *   attend.c    attention over pages, cut into work items
  *
- * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c. docs/cpu-kernels.md has
- * the layouts and the order of operations that defines the bits of a result.
+ * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c.
+ * docs/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
+ * result.
  */
 
 #include "engine/backend.h"
@@ -68,8 +69,8 @@ static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_Q8M] = {ACTS_B, 32, 512, 64, 2, 1152},
 };
 
-/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel is read from front to
- * back, once. */
+/* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel is read from
+ * front to back, once. */
 struct mat {
     enum panel_format format;
     uint32_t n_out, n_in, n_blocks, n_panels;
@@ -88,8 +89,8 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
 
-/* Activations of a tile of n columns (rows of the batch; n is 1, 2, 4 or 8), interleaved so that a kernel
- * reads them with one pointer. Offsets in units of n x 4 bytes, inside a block: */
+/* Activations of a tile of n columns (rows of the batch; n is 1, 2, 4 or 8), interleaved so that a
+ * kernel reads them with one pointer. Offsets in units of n x 4 bytes, inside a block: */
 enum {
     /* ACTS_K, ACTS_KT */
     AK_Q = 0,             /* 64 x four int8 */
@@ -142,13 +143,14 @@ struct attn_tile {
     uint32_t n;                /* keys that are visible, 1..32 */
 };
 
-/* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the blocks
- * [b0, b1); for ACTS_F over everything, and acc is overwritten. */
+/* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the
+ * blocks [b0, b1); for ACTS_F over everything, and acc is overwritten. */
 struct gemm {
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                 uint32_t b0, uint32_t b1, float *acc);
-    /* The quants of a stretch of blocks as bytes (16 x block a block), and the product with them for
-     * full tiles: worth while when many tiles meet the same panel. NULL: the format is not unpacked. */
+    /* The quants of a stretch of blocks as bytes (16 x block a block), and the product with them
+     * for full tiles: worth while when many tiles meet the same panel. NULL: the format is not
+     * unpacked. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
     void (*run_unpacked)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
@@ -171,12 +173,13 @@ struct cpu_kernels {
     void (*silu_mul)(const float *g, const float *u, float *h, uint32_t n);
     /* acc = fma(w, x, acc) */
     void (*add_scaled)(float *acc, const float *x, float w, uint32_t n);
-    /* Writes the key and value of a position into its page: @slot is the position inside the page. */
+    /* Writes the key and value of a position into its page: @slot is the position inside the
+     * page. */
     void (*kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val);
 
-    /* Takes the keys of a tile in, for @n (1..4) queries that see the same of them. @q, times the scale of
-     * the scores: dimension d of query c at d * stride + c. */
+    /* Takes the keys of a tile in, for @n (1..4) queries that see the same of them. @q, times the
+     * scale of the scores: dimension d of query c at d * stride + c. */
     void (*attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
     /* Adds the later part @b of the keys to @a. */
@@ -200,8 +203,8 @@ struct pool;
 int pool_new(struct pool **out, uint32_t n_threads); /* 0: as many as this process may use */
 struct pool *pool_free(struct pool *p);
 uint32_t pool_n_threads(const struct pool *p);
-/* Runs @fn in the caller and the threads that come in before it returns there; returns when all have. What was
- * written before is seen by all, what they wrote is seen after. */
+/* Runs @fn in the caller and the threads that come in before it returns there; returns when all
+ * have. What was written before is seen by all, what they wrote is seen after. */
 void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* One or more products of the same activations, cut into items that the threads take. */

@@ -6,15 +6,16 @@
 #include "engine/experts.h"
 
 /*
- * Mixtures of experts. route() norms the rows, multiplies them with the router and picks. experts() sorts the pairs
- * (row, pick) by expert, so that the rows of an expert lie one behind the other: a group, with tiles of its
- * own. Then all groups' gates and ups are one round of products, their downs another, and every row adds up
- * what its pairs have, in the order of its picks:
+ * Mixtures of experts. route() norms the rows, multiplies them with the router and picks. experts()
+ * sorts the pairs (row, pick) by expert, so that the rows of an expert lie one behind the other: a
+ * group, with tiles of its own. Then all groups' gates and ups are one round of products, their
+ * downs another, and every row adds up what its pairs have, in the order of its picks:
  *
  *   x = x + acc,  acc = fma(weight, output, acc) from the best pick on
  *
- * A row's output of an expert has the same bits whatever rows are in the group (gemm_*.c), so nothing depends on
- * the others. One row alone needs its activations in tiles once, not once an expert.
+ * A row's output of an expert has the same bits whatever rows are in the group (gemm_*.c), so
+ * nothing depends on the others. One row alone needs its activations in tiles once, not once an
+ * expert.
  */
 
 struct group {
@@ -67,7 +68,8 @@ struct work {
     enum acts_kind kind;
 };
 
-/* -- which expert -------------------------------------------------------------------------------- */
+/* -- which expert
+ * -------------------------------------------------------------------------------- */
 
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
@@ -112,7 +114,8 @@ int ops_route(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- what they say ------------------------------------------------------------------------------- */
+/* -- what they say
+ * ------------------------------------------------------------------------------- */
 
 /* Pairs by expert; inside an expert by row. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
@@ -236,7 +239,8 @@ int ops_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- memory -------------------------------------------------------------------------------------- */
+/* -- memory
+ * -------------------------------------------------------------------------------------- */
 
 /* Tiles of 8 of which the last of every group may be nearly empty. */
 static uint32_t max_tiles(const struct be *b) {

@@ -1,8 +1,8 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * Panels x tiles for the formats with blocks of 32: int8 activations, weights with a scale (and a minimum)
- * each. In every lane, for a block:
+ * Panels x tiles for the formats with blocks of 32: int8 activations, weights with a scale (and a
+ * minimum) each. In every lane, for a block:
  *
  *   dot = sum of weight x activation                                         exact, int32
  *   acc = fma(activation scale, fma(m, (float)sum, d * (float)dot), acc)

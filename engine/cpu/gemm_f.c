@@ -1,9 +1,9 @@
 #include "engine/cpu/kernels.h"
 
 /*
- * Panels x tiles with float activations and 16- or 32-bit weights. Every lane keeps two sums, of the
- * values with even and with odd index, each by fma in order; the result is even + odd. Two, because with
- * one the latency of an fma would bound a single column, not the memory.
+ * Panels x tiles with float activations and 16- or 32-bit weights. Every lane keeps two sums, of
+ * the values with even and with odd index, each by fma in order; the result is even + odd. Two,
+ * because with one the latency of an fma would bound a single column, not the memory.
  */
 
 INLINE vf weights(int format, const uint8_t *w, uint32_t k) {

@@ -3,16 +3,16 @@
 #include "engine/quant.h"
 
 /*
- * Panels x tiles for the formats with blocks of 256: int8 activations with one scale a block, weights
- * with an integer scale a sub-block of 32 or 16. In every lane, for a block:
+ * Panels x tiles for the formats with blocks of 256: int8 activations with one scale a block,
+ * weights with an integer scale a sub-block of 32 or 16. In every lane, for a block:
  *
  *   isum = sum over sub-blocks of scale x (sum of weight x activation)       exact, int32
  *   msum = sum over sub-blocks of minimum x (sum of activations)             exact, int32
  *   acc  = fma(activation scale, fma(-dmin, (float)msum, d * (float)isum), acc)
  *
- * (without the inner fma where there are no minimums). The largest isum is 16 x 128 x 16 x 63 x 127 < 2^31.
- * The float side is 4 or 5 operations per 256 values; what bounds the kernel is reading the weights with
- * few columns, the byte multiply-adds with many.
+ * (without the inner fma where there are no minimums). The largest isum is 16 x 128 x 16 x 63 x 127
+ * < 2^31. The float side is 4 or 5 operations per 256 values; what bounds the kernel is reading the
+ * weights with few columns, the byte multiply-adds with many.
  */
 
 enum { UNPACKED = 1 << 8 }; /* flag beside the format: the quants are bytes */
@@ -230,8 +230,8 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
 
-            /* The same blocks of the next panel, for the second-level cache: they are wanted when all tiles
-             * have met this one. */
+            /* The same blocks of the next panel, for the second-level cache: they are wanted when
+             * all tiles have met this one. */
             UNROLL
             for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
                 __builtin_prefetch(

@@ -1,6 +1,7 @@
 #pragma once
 
-/* What the files that are compiled once an instruction set define, to be put together in kernels.c. */
+/* What the files that are compiled once an instruction set define, to be put together in
+ * kernels.c. */
 
 #include "engine/cpu/vec.h"
 

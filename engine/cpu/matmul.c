@@ -5,18 +5,18 @@
 #include <string.h>
 
 /*
- * Products are cut into items: a stretch of panels times a chunk of rows. Which thread takes what, and the
- * cuts, do not touch the order in which a result is summed (gemm_*.c).
+ * Products are cut into items: a stretch of panels times a chunk of rows. Which thread takes what,
+ * and the cuts, do not touch the order in which a result is summed (gemm_*.c).
  *
- * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread owns
- * a range of consecutive items, so that it reads its weights as one stream which the prefetch never leaves:
- * handing out stretches one by one gave two threads hardly more of the memory's bandwidth than one. A thread
- * without items steals the back half of the largest range left (work stealing), so that a slow thread, or one
- * that joins late, delays the others by one item at most.
+ * Few rows: a stretch is about STRETCH bytes of weights, all rows sharing the pass. Every thread
+ * owns a range of consecutive items, so that it reads its weights as one stream which the prefetch
+ * never leaves: handing out stretches one by one gave two threads hardly more of the memory's
+ * bandwidth than one. A thread without items steals the back half of the largest range left (work
+ * stealing), so that a slow thread, or one that joins late, delays the others by one item at most.
  *
- * Many rows: a panel a time, its quants unpacked a piece at a time into the first-level cache, against the
- * tiles of a chunk whose activations stay in the second. Items are handed out one by one, so that the threads
- * work on the same chunk, and near each other in the weights.
+ * Many rows: a panel a time, its quants unpacked a piece at a time into the first-level cache,
+ * against the tiles of a chunk whose activations stay in the second. Items are handed out one by
+ * one, so that the threads work on the same chunk, and near each other in the weights.
  */
 
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
@@ -118,7 +118,8 @@ static bool take_item(_Atomic uint64_t *range, uint32_t *item) {
     }
 }
 
-/* The back half of the largest range becomes that of @thread, whose own is empty; false when all are. */
+/* The back half of the largest range becomes that of @thread, whose own is empty; false when all
+ * are. */
 static bool steal(const struct run *r, uint32_t thread) {
     struct matmul_scratch *scratch = r->mm[0].scratch;
 

@@ -8,8 +8,8 @@
 #include "engine/quant.h"
 
 /*
- * The ops of a step, each a few forks of the pool: the input rows normed and rounded (prepare), the product
- * (matmul.c), what follows row by row.
+ * The ops of a step, each a few forks of the pool: the input rows normed and rounded (prepare), the
+ * product (matmul.c), what follows row by row.
  */
 
 /* What is done row by row. */

@@ -7,10 +7,10 @@
 #include "engine/quant.h"
 
 /*
- * A panel is what 16 consecutive rows become. The unit of its quants is the group: 4 consecutive values
- * of each of the 16 rows, 64 bytes as one number a byte, row r in bytes 4r .. 4r+3: one multiply-add
- * of bytes gives every lane the next 4 products of its own row. Narrower numbers share bytes between
- * groups of the same block, so that shift and mask give whole groups:
+ * A panel is what 16 consecutive rows become. The unit of its quants is the group: 4 consecutive
+ * values of each of the 16 rows, 64 bytes as one number a byte, row r in bytes 4r .. 4r+3: one
+ * multiply-add of bytes gives every lane the next 4 products of its own row. Narrower numbers share
+ * bytes between groups of the same block, so that shift and mask give whole groups:
  *
  *   4 bits   byte i of vector v:  group 2v | group 2v+1 << 4
  *   2 bits   byte i of vector v:  group 4v | 4v+1 << 2 | 4v+2 << 4 | 4v+3 << 6
@@ -23,16 +23,17 @@
  *   Q6K      4 bits, 2 bits, of value + 32; int8 scale[16], half d
  *   Q2K      2 bits; int8 scale[16], uint8 minimum pair[8], half d, half dmin
  *   IQ4XS    4 bits; int8 scale[8], half d
- *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half d / 8
- *   Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
+ *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half d /
+ *   8 Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
  *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
  *   F32, F16, BF16  value k of the 16 rows; nothing
  *
- * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales), so that vectors
- * do not straddle cache lines, and units are filled up to 64 bytes for the same reason.
+ * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales),
+ * so that vectors do not straddle cache lines, and units are filled up to 64 bytes for the same
+ * reason.
  *
- * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is kept apart
- * as a factor of the kernel.
+ * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is
+ * kept apart as a factor of the kernel.
  */
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
@@ -43,8 +44,8 @@ static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
 }
 
-/* Eight bytes at a time, for a model of many gigabytes is packed at every start: of eight values, the first in
- * the lowest byte. */
+/* Eight bytes at a time, for a model of many gigabytes is packed at every start: of eight values,
+ * the first in the lowest byte. */
 static uint64_t get_u64(const uint8_t *p) {
     uint64_t v;
 
@@ -62,7 +63,8 @@ static void or_u32(uint8_t *p, uint32_t v) {
         p[i] |= (uint8_t)(v >> (8 * i));
 }
 
-/* The ways to store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a zeroed panel. */
+/* The ways to store values @k .. @k + 7 (inside the block, k a multiple of 8) of row @lane in a
+ * zeroed panel. */
 static void put8(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
     or_u32(q + k / 4 * 64 + lane * 4, (uint32_t)v);
     or_u32(q + k / 4 * 64 + lane * 4 + 64, (uint32_t)(v >> 32));

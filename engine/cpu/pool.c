@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 /*
- * Fork-join threads. A step has some hundred rounds, microseconds apart, so that a sleeping thread would
- * come too late; but a server is idle most of the day, so that a spinning one would burn a core. Both sides
- * therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
+ * Fork-join threads. A step has some hundred rounds, microseconds apart, so that a sleeping thread
+ * would come too late; but a server is idle most of the day, so that a spinning one would burn a
+ * core. Both sides therefore spin for a bounded time (about 0.1 ms), then sleep on a futex.
  *
- * Work is handed out item by item inside a round, so a round needs nobody but the caller: it opens a gate,
- * works, closes the gate when no item is left, and waits only for those who came in. A thread that
- * sleeps, or whose core was taken away, costs its share of the work and never a pause of the others.
+ * Work is handed out item by item inside a round, so a round completes with the caller alone: it
+ * opens a gate, works, closes the gate when no item is left, and waits only for the threads that
+ * came in. A thread that sleeps, or has lost its core, does not delay the others: they do its part
+ * of the work.
  *
  *   gate: | round number (32) | closed (1) | threads that came in (31) |
  *   caller: fn; left = 0; gate = next round, open ------> workers: see it, gate++ unless closed,
@@ -82,7 +83,8 @@ static uint32_t await_bell(struct pool *p, uint32_t seen) {
     return bell;
 }
 
-/* Into the round that is open now; false when none is, or it is @last, the one that this thread was in last. */
+/* Into the round that is open now; false when none is, or it is @last, the one that this thread was
+ * in last. */
 static bool come_in(struct pool *p, uint32_t *last) {
     uint64_t gate = atomic_load(&p->gate);
 

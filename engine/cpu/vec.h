@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * vec - the vectors that the kernels are written in: 16 lanes, a lane for each row of a panel (or key,
- * or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2 or neither being defined; every function
- * here is either an exact integer operation or the same IEEE operation in each lane, so the copies agree
- * bit for bit.
+ * vec - the vectors that the kernels are written in: 16 lanes, a lane for each row of a panel (or
+ * key, or dimension). The kernels are compiled once an instruction set, CPU_AVX512, CPU_AVX2 or
+ * neither being defined; every function here is either an exact integer operation or the same IEEE
+ * operation in each lane, so the copies agree bit for bit.
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
@@ -35,9 +35,9 @@
 #define CPU_ISA "generic"
 #endif
 
-/* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width of a tile:
- * FOR_WIDTH calls the one for (columns, width of the tile, first column). Not so in plain C, where it would
- * only cost compile time. */
+/* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width
+ * of a tile: FOR_WIDTH calls the one for (columns, width of the tile, first column). Not so in
+ * plain C, where it would only cost compile time. */
 #ifdef VEC_PLAIN
 #define UNROLL
 #define FOR_WIDTH(n, call) call((int)(n), (int)(n), 0)
@@ -67,9 +67,10 @@
     } while (0)
 #endif
 
-/* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a single core
- * got a third of the bandwidth it can have (docs/cpu-kernels.md). The panels of a matrix lie one behind the
- * other, so it reaches into the next one; past the end of the last nothing happens. */
+/* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a
+ * single core got a third of the bandwidth it can have (docs/cpu-kernels.md). The panels of a
+ * matrix lie one behind the other, so it reaches into the next one; past the end of the last
+ * nothing happens. */
 enum { VEC_AHEAD = 12 * 1024 };
 
 #ifndef CPU_AVX512

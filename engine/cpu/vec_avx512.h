@@ -86,7 +86,8 @@ I vb vb_lookup(vb table, vb index) { return _mm512_shuffle_epi8(table, index); }
 /* clang-format on */
 #undef I
 
-/* One 256-byte table per value of a run: two of its halves' lookups and a choice by the index's bit 7. */
+/* One 256-byte table per value of a run: two of its halves' lookups and a choice by the index's bit
+ * 7. */
 INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
     vb x = vb_load(index), s = vb_load(sign);
     __mmask64 high = _mm512_movepi8_mask(x);

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * The vectors of vec.h in plain C with the compiler's portable vectors: what the other two must equal. What
- * is not an operator goes lane by lane through functions that are not inlined, to keep the code small.
+ * The vectors of vec.h in plain C with the compiler's portable vectors: what the other two must
+ * equal. What is not an operator goes lane by lane through functions that are not inlined, to keep
+ * the code small.
  */
 
 #define VEC_TILE 4

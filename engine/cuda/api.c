@@ -4,8 +4,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-/* The runtime asks for the driver's library by its name alone. Containers often have it in a folder that only an
- * environment variable names; what has been opened from anywhere under that name is found by it. It stays open. */
+/* The runtime asks for the driver's library by its name alone. Containers often have it in a folder
+ * that only an environment variable names; what has been opened from anywhere under that name is
+ * found by it. It stays open. */
 static void find_driver(void) {
     static const char *const names[] = {"libcuda.so.1",
                                         "/usr/local/nvidia/lib64/libcuda.so.1",
@@ -105,7 +106,8 @@ static int fill(void *d, int byte, size_t n, void *stream) {
     return (int)cudaMemsetAsync(d, byte, n, stream);
 }
 
-/* And as much of the multiprocessor's memory as can be is shared memory, not cache: two blocks of matvec need it. */
+/* And as much of the multiprocessor's memory as can be is shared memory, not cache: two blocks of
+ * matvec need it. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
     cudaError_t r =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

@@ -1,16 +1,19 @@
 /*
- * attention - softmax(q k' scale) v over pages, for prompts and decoding alike. A thread block has 16 queries
- * (rows of one sequence x heads that share a key head) and goes over chunks of 256 keys; in a chunk each of its
- * 8 warps does one tile of 32 keys, then all threads merge the tiles. The tree of engine/shared/pages.h: a
- * query's result depends on its position and the keys alone, not on the other queries, on how many rows
- * the step has, or on whether the chunks were done by one block or by many (merge).
+ * attention - softmax(q k' scale) v over pages, for prompts and decoding alike. A thread block has
+ * 16 queries (rows of one sequence x heads that share a key head) and goes over chunks of 256 keys;
+ * in a chunk each of its 8 warps does one tile of 32 keys, then all threads merge the tiles. The
+ * tree of engine/shared/pages.h: a query's result depends on its position and the keys alone, not
+ * on the other queries, on how many rows the step has, or on whether the chunks were done by one
+ * block or by many (merge).
  *
- * In a tile: s = q k' by mma, q as two halves (its upper and lower bits: keys are exact, so scores are
- * nearly f32), p = e^(scale s - m) rounded to half, o = p v by mma, l = sum of p before rounding. A row of mma does
- * not see the others. Keys behind the query have p = 0: pages hold no infinities, so 0 v = 0.
+ * In a tile: s = q k' by mma, q as two halves (its upper and lower bits: keys are exact, so scores
+ * are nearly f32), p = e^(scale s - m) rounded to half, o = p v by mma, l = sum of p before
+ * rounding. A row of mma does not see the others. Keys behind the query have p = 0: pages hold no
+ * infinities, so 0 v = 0.
  *
- * Lanes load keys and values from the page 16 bytes at a time in the order mma wants them (engine/shared/pages.h);
- * q8_0 codes become halves rounded once, d q. Bound by the bytes of keys and values when decoding.
+ * Lanes load keys and values from the page 16 bytes at a time in the order mma wants them
+ * (engine/shared/pages.h); q8_0 codes become halves rounded once, d q. Bound by the bytes of keys
+ * and values when decoding.
  */
 
 #include "engine/cuda/rows.cuh"
@@ -35,7 +38,7 @@ struct Place { /* where the keys of the block's head lie */
     const uint8_t *pages;
     const uint32_t *table; /* of the sequence */
     struct page_shape shape;
-    uint32_t head, last;  /* last: position of the last key that anybody wants */
+    uint32_t head, last;  /* last: position of the last key of the block's queries */
     uint32_t shift, mask; /* key >> shift: its page, key & mask: its place there */
 };
 
@@ -482,7 +485,8 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
     attend<8>(a, s);
 }
 
-/* -- many queries --------------------------------------------------------------------------------- */
+/* -- many queries
+ * --------------------------------------------------------------------------------- */
 
 #define WIDE_GROUPS (ATTN_WIDE / ATTN_QUERIES)
 #define WIDE_PART 16u /* values of a head whose tiles are computed and merged at a time */

@@ -61,7 +61,8 @@ static uint64_t page_bytes(const struct model_shape *s, const struct engine_opts
     return page_layer_bytes(&p) * s->n_kv_layer[KV_GLOBAL];
 }
 
-/* On a device that does not answer every call would wait for ever: all that it has is left to the end of the process. */
+/* On a device that does not answer every call would wait for ever: all that it has is left to the
+ * end of the process. */
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
@@ -92,9 +93,10 @@ static int check_shape(const struct model_shape *s, struct err *err) {
     return 0;
 }
 
-/* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended; off until it has
- * been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
- * itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE: be.wide_rows. */
+/* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended;
+ * off until it has been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on
+ * the same pages read them each for itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE:
+ * be.wide_rows. */
 static void read_environment(struct be *b) {
     const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
     const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");

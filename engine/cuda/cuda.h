@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * cuda - the backend's state, private to engine/cuda. One stream: everything a step enqueues runs in order, so
- * two steps may be in flight over the same buffers; only what the host writes or reads is there twice
- * (struct step, one for even and one for odd steps).
+ * cuda - the backend's state, private to engine/cuda. One stream: everything a step enqueues runs
+ * in order, so two steps may be in flight over the same buffers; only what the host writes or reads
+ * is there twice (struct step, one for even and one for odd steps).
  *
  *     open   memory.c counts and allocates everything but the weights; refuses with the sum
  *     load   load.c   file -> pinned buffer -> device -> tiles, two buffers alternately
@@ -60,7 +60,8 @@ struct step {
     struct step_grid grid;
     uint32_t graph;        /* which, GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
-    /* The wants that have logits, and where each of the batch's is among those of its kind (hidden.c). */
+    /* The wants that have logits, and where each of the batch's is among those of its kind
+     * (hidden.c). */
     uint32_t n_scored, n_hidden, *scored, *place; /* [max_wants] */
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
@@ -128,8 +129,8 @@ struct be {
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */
-    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more than so many rows:
-     * ATTN_WIDE queries a block. */
+    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more
+     * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
@@ -189,7 +190,8 @@ uint64_t cuda_weight_bytes(const struct gguf *file);
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 void cuda_unload(struct be *b);
 
-/* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is full. */
+/* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is
+ * full. */
 void *staging_take(struct staging *s, size_t n, const void **device);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
@@ -216,14 +218,17 @@ int cuda_matmul_strict(struct be *b, const struct weights *w, const struct opera
 int m128_open(struct be *b);
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* Whether the kernels compute what they should, at the end of open (selftest.c): 0, or refused with the reason. */
+/* Whether the kernels compute what they should, at the end of open (selftest.c): 0, or refused with
+ * the reason. */
 int cuda_selftest(struct be *b, struct err *err);
 /* Once, at open. */
 int cuda_matmul_allow(struct be *b);
 
-/* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not in fast_recipe(). */
+/* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not
+ * in fast_recipe(). */
 void fast_open(struct be *b);
-/* How much of the weights is copied. @n_free: what all the rest leaves; @widest: columns of activations. */
+/* How much of the weights is copied. @n_free: what all the rest leaves; @widest: columns of
+ * activations. */
 void fast_fit(struct be *b, uint64_t n_free, size_t widest);
 /* Bytes that it could make use of. */
 uint64_t fast_wants(const struct be *b);
@@ -242,9 +247,11 @@ int hidden_launch(struct step *s);
 
 int graph_open(struct be *b);
 void graph_close(struct be *b);
-/* Blocks of attention that keep the device busy, and those of @n_blocks of queries if nothing is split. */
+/* Blocks of attention that keep the device busy, and those of @n_blocks of queries if nothing is
+ * split. */
 uint32_t graph_attention(const struct be *b, uint32_t n_blocks);
-/* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch() does. */
+/* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
+ * does. */
 bool graph_begin(struct step *s);
 int graph_launch(struct step *s);
 /* A launch that was done, while b->graphs.noting. */

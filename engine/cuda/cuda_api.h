@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * cuda_api - the calls of the CUDA runtime that the backend makes, as a table: tests put another one in its
- * place, which runs kernels on the CPU and fails where it is told to (tests/engine/cuda/fake_api.c).
+ * cuda_api - the calls of the CUDA runtime that the backend makes, as a table: tests put another
+ * one in its place, which runs kernels on the CPU and fails where it is told to
+ * (tests/engine/cuda/fake_api.c).
  *
  * Every function returns 0 or the runtime's error number. Pointers named d are the device's.
  */
@@ -42,12 +43,13 @@ struct cuda_api {
     int (*fill)(void *d, int byte, size_t n, void *stream);
     /* From now on the kernel may be launched with up to @bytes of shared memory. */
     int (*allow_shared)(const void *kernel, uint32_t bytes);
-    /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may come up while the kernel before still runs; it waits
-     * for it itself (device.cuh). */
+    /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may
+     * come up while the kernel before still runs; it waits for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream);
-    /* Launches between the two are not done but kept, to be done again and again as one; nothing else may be called in
-     * between. capture_end() must follow a begin that succeeded; *graph is NULL when it fails. */
+    /* Launches between the two are not done but kept, to be done again and again as one; nothing
+     * else may be called in between. capture_end() must follow a begin that succeeded; *graph is
+     * NULL when it fails. */
     int (*capture_begin)(void *stream);
     int (*capture_end)(void *stream, void **graph);
     int (*graph_launch)(void *graph, void *stream);

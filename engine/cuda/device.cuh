@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * device - the few machine instructions that the kernels use, by name. The tests compile the kernels for the
- * CPU: tests/engine/cuda/simt.h, included before everything else, defines WEFT_SIMT and these names anew.
+ * device - the few machine instructions that the kernels use, by name. The tests compile the
+ * kernels for the CPU: tests/engine/cuda/simt.h, included before everything else, defines WEFT_SIMT
+ * and these names anew.
  */
 
 #ifndef WEFT_SIMT
@@ -15,8 +16,8 @@
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_APART static __device__ __noinline__ /* takes no registers from what calls it */
 
-/* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least @blocks of them on a
- * multiprocessor. */
+/* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least
+ * @blocks of them on a multiprocessor. */
 #define KERNEL(NAME, ARGS, threads, blocks)                                                        \
     static __global__ void __launch_bounds__(threads, blocks)                                      \
         NAME(const __grid_constant__ ARGS a);                                                      \
@@ -96,9 +97,9 @@ DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
     return u;
 }
 
-/* c += A B: 16 x 16 times 16 x 8, f32 sums. Lane 4 g + t: a0 (row g, columns 2t, 2t + 1), a1 (row g + 8), a2 (row
- * g, columns 2t + 8, 2t + 9), a3 (row g + 8); b0 (rows 2t, 2t + 1, column g), b1 (rows 2t + 8, 2t + 9); c[0],
- * c[1] (row g, columns 2t, 2t + 1), c[2], c[3] (row g + 8). */
+/* c += A B: 16 x 16 times 16 x 8, f32 sums. Lane 4 g + t: a0 (row g, columns 2t, 2t + 1), a1 (row g
+ * + 8), a2 (row g, columns 2t + 8, 2t + 9), a3 (row g + 8); b0 (rows 2t, 2t + 1, column g), b1
+ * (rows 2t + 8, 2t + 9); c[0], c[1] (row g, columns 2t, 2t + 1), c[2], c[3] (row g + 8). */
 DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                 uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -128,8 +129,8 @@ DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
-/* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits here; nothing
- * that a kernel writes may be touched above it. Everywhere else this does nothing. */
+/* Launched early (cuda_api.launch), a kernel runs beside the end of the one before until it waits
+ * here; nothing that a kernel writes may be touched above it. Everywhere else this does nothing. */
 DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
@@ -158,8 +159,8 @@ DEVICE uint32_t add_shared(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
-/* Between the blocks of a launch: sums, maxima, and values that others read. What a block has put is there for the one
- * that sees a sum which it added to after fence_device(). */
+/* Between the blocks of a launch: sums, maxima, and values that others read. What a block has put
+ * is there for the one that sees a sum which it added to after fence_device(). */
 DEVICE uint32_t add_global(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
@@ -189,8 +190,8 @@ DEVICE void put_alike(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
-/* 16 bytes to shared memory without registers; group by group. copy_wait<N>(): all but the last N groups of this
- * thread are there, for this thread. */
+/* 16 bytes to shared memory without registers; group by group. copy_wait<N>(): all but the last N
+ * groups of this thread are there, for this thread. */
 DEVICE void copy_async(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
@@ -214,8 +215,9 @@ template <int N> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* Adds @k to a count that ends at @n: whether that made it @n; then it is 0 again. What the block wrote before the
- * barrier in front of it is seen, behind the next barrier, by the block that is told true. */
+/* Adds @k to a count that ends at @n: whether that made it @n; then it is 0 again. What the block
+ * wrote before the barrier in front of it is seen, behind the next barrier, by the block that is
+ * told true. */
 DEVICE bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
     __threadfence();
     bool last = atomicAdd(count, k) + k == n;
@@ -247,7 +249,8 @@ DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
 
-/* The sum of a value over the 32 W threads of a block, in a fixed order, in every thread; shared: [W]. */
+/* The sum of a value over the 32 W threads of a block, in a fixed order, in every thread; shared:
+ * [W]. */
 template <int W> DEVICE float block_sum(float v, float *shared) {
     for (int m = 1; m < 32; m *= 2)
         v += lane_xor(v, m);

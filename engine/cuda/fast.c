@@ -1,15 +1,17 @@
 /*
- * fast - determinism = fast: layers' matrices times more than FAST_ROWS rows are left to cuBLASLt, which reaches more of
- * the tensor cores than mma does. For that it needs the weights a second time, in half precision: as many matrices
- * as fit into what is free after all else, in the order in which they are loaded. Decoding stays as it is.
+ * fast - determinism = fast: layers' matrices times more than FAST_ROWS rows are left to cuBLASLt,
+ * which reaches more of the tensor cores than mma does. For that it needs the weights a second
+ * time, in half precision: as many matrices as fit into what is free after all else, in the order
+ * in which they are loaded. Decoding stays as it is.
  *
- * Weights are rounded once to half precision, as the strict recipe does with those that have no scale; activations are the
- * packed ones of the strict kernels, laid out row by row at a common power of two (fast.cu). So the same request may get
- * other last bits, and another token, with other company or another chunk; within 2e-3 as all the rest.
+ * Weights are rounded once to half precision, as the strict recipe does with those that have no
+ * scale; activations are the packed ones of the strict kernels, laid out row by row at a common
+ * power of two (fast.cu). So the same request may get other last bits, and another token, with
+ * other company or another chunk; within 2e-3 as all the rest.
  *
- * What the library has nothing for is done by the strict kernels, matrix by matrix: its refusal comes before it has done
- * anything. Algorithms are chosen when a matrix is loaded, for sizes of steps half an octave apart. Steps of so many rows are
- * no graphs.
+ * What the library has nothing for is done by the strict kernels, matrix by matrix: its refusal
+ * comes before it has done anything. Algorithms are chosen when a matrix is loaded, for sizes of
+ * steps half an octave apart. Steps of so many rows are no graphs.
  */
 
 #include "engine/cuda/cuda.h"
@@ -156,10 +158,11 @@ void fast_close(struct be *b) {
     f->library = NULL;
 }
 
-/* -- weights --------------------------------------------------------------------------------------- */
+/* -- weights
+ * --------------------------------------------------------------------------------------- */
 
-/* Which plans are of this shape; made when it comes for the first time. FAST_SHAPES: no room, or none of its sizes has an
- * algorithm. */
+/* Which plans are of this shape; made when it comes for the first time. FAST_SHAPES: no room, or
+ * none of its sizes has an algorithm. */
 static uint32_t plans_of(struct fast *f, const struct fast_shape *s) {
     uint32_t i = 0, n_found = 0;
 
@@ -229,7 +232,8 @@ const char *fast_recipe(struct be *b) {
     return f->recipe;
 }
 
-/* -- products -------------------------------------------------------------------------------------- */
+/* -- products
+ * -------------------------------------------------------------------------------------- */
 
 static void *plan_for(const struct fast *f, const struct weights *w, uint32_t i, uint32_t n_rows) {
     uint32_t k = 0;

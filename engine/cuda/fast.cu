@@ -1,7 +1,8 @@
 /*
- * fast - operands for products that a library computes: a row of the matrix, or of the activations, is n_padded halves
- * one after the other. Both have their columns in the order of pack_place() inside each 32, which a product does not
- * notice, so activations are moved 16 bytes at a time. Bound by memory.
+ * fast - operands for products that a library computes: a row of the matrix, or of the activations,
+ * is n_padded halves one after the other. Both have their columns in the order of pack_place()
+ * inside each 32, which a product does not notice, so activations are moved 16 bytes at a time.
+ * Bound by memory.
  */
 
 #include "engine/cuda/device.cuh"

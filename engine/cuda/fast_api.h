@@ -1,10 +1,12 @@
 #pragma once
 
 /*
- * fast_api - products of matrices by cuBLASLt, as a table like cuda_api.h: fast_api.c looks for the library when it is
- * asked to, tests put another table in its place (tests/engine/cuda/fake_fast.c).
+ * fast_api - products of matrices by cuBLASLt, as a table like cuda_api.h: fast_api.c looks for the
+ * library when it is asked to, tests put another table in its place
+ * (tests/engine/cuda/fake_fast.c).
  *
- * Functions return 0, FAST_REFUSED, or another error number; pointers in struct fast_product are the device's.
+ * Functions return 0, FAST_REFUSED, or another error number; pointers in struct fast_product are
+ * the device's.
  */
 
 #include <stdbool.h>
@@ -19,7 +21,8 @@ struct fast_shape {
     bool bias;
 };
 
-/* y = alpha W x + beta y + bias: [n_rows][n_out] from half precision [n_out][n_in] and [n_rows][n_in]. */
+/* y = alpha W x + beta y + bias: [n_rows][n_out] from half precision [n_out][n_in] and
+ * [n_rows][n_in]. */
 struct fast_product {
     struct fast_shape shape;
     uint32_t n_rows;

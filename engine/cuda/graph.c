@@ -1,11 +1,12 @@
 /*
- * graph - the launches of a small step as one. From begin to logits a step is nothing but launches whose arguments
- * never change (struct batch_head); only their grids depend on the batch. Grids are therefore made for the next
- * larger of a few numbers of rows, and the first step of such a size does its launches one by one and notes them;
- * then they are captured, and later steps of that size are one call. A kernel's blocks beyond the batch end at once.
+ * graph - the launches of a small step as one. From begin to logits a step is nothing but launches
+ * whose arguments never change (struct batch_head); only their grids depend on the batch. Grids are
+ * therefore made for the next larger of a few numbers of rows, and the first step of such a size
+ * does its launches one by one and notes them; then they are captured, and later steps of that size
+ * are one call. A kernel's blocks beyond the batch end at once.
  *
- * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison. When the runtime
- * refuses to capture, steps go on launch by launch.
+ * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison.
+ * When the runtime refuses to capture, steps go on launch by launch.
  */
 
 #include "engine/cuda/cuda.h"

@@ -1,6 +1,7 @@
 /*
- * hidden - what of a step is wanted as it is before the logits. Its wants are not among those that the head's matrix is
- * multiplied for: a prompt whose mean is wanted has one for each row. They are no part of a step's graph either.
+ * hidden - what of a step is wanted as it is before the logits. Its wants are not among those that
+ * the head's matrix is multiplied for: a prompt whose mean is wanted has one for each row. They are
+ * no part of a step's graph either.
  */
 
 #include "engine/cuda/cuda.h"

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * kernels - what the host and the kernels have in common: the argument of each kernel (one struct), its grid and
- * its address. The contract of a kernel stands with its arguments; the formulas with its code.
+ * kernels - what the host and the kernels have in common: the argument of each kernel (one struct),
+ * its grid and its address. The contract of a kernel stands with its arguments; the formulas with
+ * its code.
  */
 
 #include <stddef.h>
@@ -25,7 +26,8 @@ extern "C" {
 #define WIDE_SLICES 4u
 #define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u + MATMUL_COLUMNS * 2u * 4u)
 
-/* -- loading -------------------------------------------------------------------------------------- */
+/* -- loading
+ * -------------------------------------------------------------------------------------- */
 
 /* One thread block packs one tile; grid: x units, y rows of tiles. */
 struct repack_args {
@@ -35,10 +37,11 @@ struct repack_args {
     uint32_t *bad; /* set to 1 when a weight does not fit half precision */
 };
 
-/* -- the batch ------------------------------------------------------------------------------------ */
+/* -- the batch
+ * ------------------------------------------------------------------------------------ */
 
-/* The chunks of queries that were split: chunk c of query i is in partial + c - n_shared at place i, or, of the first
- * n_shared, in shared + c at place shared_q + i. */
+/* The chunks of queries that were split: chunk c of query i is in partial + c - n_shared at place
+ * i, or, of the first n_shared, in shared + c at place shared_q + i. */
 struct attn_merge {
     uint32_t row0, q0, n_q, partial, n_chunks, shared, n_shared, shared_q;
     uint32_t item, seq; /* the first of its own items; its sequence */
@@ -49,9 +52,9 @@ struct plan_seq {
     uint32_t page0;              /* of its page table */
 };
 
-/* What a step is about, in device memory. All that changes from step to step is here and in what it points to, so
- * that the same launches, with the same arguments, do for every batch of up to so many rows: a grid may be larger
- * than there are rows, wants or items. */
+/* What a step is about, in device memory. All that changes from step to step is here and in what it
+ * points to, so that the same launches, with the same arguments, do for every batch of up to so
+ * many rows: a grid may be larger than there are rows, wants or items. */
 struct batch_head {
     uint32_t n_rows, n_wants, n_seqs;
     uint32_t n_items, n_merges;  /* written by plan */
@@ -74,7 +77,8 @@ struct plan_args {
     uint32_t wide; /* queries of a block of a sequence that has many: ATTN_QUERIES or ATTN_WIDE */
 };
 
-/* -- rows ----------------------------------------------------------------------------------------- */
+/* -- rows
+ * ----------------------------------------------------------------------------------------- */
 
 /* x[row] = embedding of the row's token; grid: rows. */
 struct embed_args {
@@ -106,11 +110,11 @@ struct rope_args {
 
 enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
 
-/* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight, SILU
- * silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to [2^13, 2^14);
- * scale[row] undoes it. packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of
- * what 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows;
- * PACK_THREADS threads. */
+/* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
+ * SILU silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to
+ * [2^13, 2^14); scale[row] undoes it. packed: [rows / 8][n_padded / 32][8][32], 32 columns in the
+ * order of pack_place(); sums of what 32 columns were rounded to: [rows / 8][n_padded / 32][8].
+ * n_padded: a multiple of 64. Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
@@ -121,14 +125,14 @@ struct pack_args {
     float eps;
 };
 
-/* Where column @k (0..31) of a row stands among the 32: lane t of a row's four finds what it needs of both blocks of
- * 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
+/* Where column @k (0..31) of a row stands among the 32: lane t of a row's four finds what it needs
+ * of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
 MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
-/* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_head_kv) / 8. q is changed in
- * place. */
+/* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_head_kv) / 8. q is
+ * changed in place. */
 struct store_args {
     const struct batch_head *batch;
     float *q;
@@ -139,7 +143,8 @@ struct store_args {
     float eps;
 };
 
-/* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y layers. */
+/* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y
+ * layers. */
 struct copy_args {
     const uint8_t *from;
     uint8_t *to;
@@ -147,7 +152,8 @@ struct copy_args {
         page_bytes; /* from a layer to the next; of a page of a layer: multiples of 16 */
 };
 
-/* -- matrices ------------------------------------------------------------------------------------- */
+/* -- matrices
+ * ------------------------------------------------------------------------------------- */
 
 struct matrix {
     const uint8_t *tiles;
@@ -156,18 +162,20 @@ struct matrix {
     uint32_t format, n_out, n_units, n_row_tiles;
 };
 
-/* What the last block of a matvec does when all of them are done, in place of a kernel behind it. */
+/* What the last block of a matvec does when all of them are done, in place of a kernel behind
+ * it. */
 enum finish {
     FINISH_NONE,
     FINISH_PACK, /* packs the rows: arrived[0] */
-    /* Stores the heads of q, k and v, each by the last block that had a tile of it: arrived[n_head + 2 n_head_kv]. Heads
-     * are a multiple of TILE_ROWS. */
+    /* Stores the heads of q, k and v, each by the last block that had a tile of it: arrived[n_head
+     * + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. */
     FINISH_STORE,
 };
 
-/* y (+)= W x + bias for up to three matrices that share x. matvec: up to 16 rows; grid x: row tiles of all matrices,
- * or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y: row tiles / 8 (each matrix rounded
- * up). The same bits. Shared memory: matvec_shared(), wide_shared() of the largest format. */
+/* y (+)= W x + bias for up to three matrices that share x. matvec: up to 16 rows; grid x: row tiles
+ * of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y:
+ * row tiles / 8 (each matrix rounded up). The same bits. Shared memory: matvec_shared(),
+ * wide_shared() of the largest format. */
 struct matmul_args {
     struct matrix m[3];
     const uint16_t *x; /* packed */
@@ -176,7 +184,8 @@ struct matmul_args {
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
     uint32_t add;
-    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes silu(y of m[0]) * (y of m[1]). */
+    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes silu(y of m[0]) * (y
+     * of m[1]). */
     uint32_t gated, finish;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     union {
@@ -217,18 +226,19 @@ MX_FN uint32_t m128_shared(uint32_t format) {
            CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
 }
 
-/* -- what a library multiplies (fast.c) ------------------------------------------------------------- */
+/* -- what a library multiplies (fast.c)
+ * ------------------------------------------------------------- */
 
-/* Tiles to rows of half precision: [n_out][n_padded], 32 columns in the order of pack_place(). Grid: x units, y rows of
- * tiles. */
+/* Tiles to rows of half precision: [n_out][n_padded], 32 columns in the order of pack_place().
+ * Grid: x units, y rows of tiles. */
 struct fast_copy_args {
     const uint8_t *tiles;
     uint16_t *copy;
     uint32_t format, n_units, n_out, n_padded;
 };
 
-/* Packed rows to rows one after the other, in the same order, all at the scale of the greatest: *alpha undoes it. Grid:
- * x rows / 8, y parts of the columns. */
+/* Packed rows to rows one after the other, in the same order, all at the scale of the greatest:
+ * *alpha undoes it. Grid: x rows / 8, y parts of the columns. */
 struct fast_rows_args {
     const uint16_t *packed;
     const float *scale;
@@ -237,11 +247,13 @@ struct fast_rows_args {
     uint32_t n_rows, n_padded;
 };
 
-/* -- attention ------------------------------------------------------------------------------------ */
+/* -- attention
+ * ------------------------------------------------------------------------------------ */
 
-/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is [n_head_kv][16
- * queries] rows of partial_stride floats: o, then m and l. merged: the block that is last with a merge's chunks does the
- * merge, the one that is last with a row's heads packs the row. */
+/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
+ * [n_head_kv][16 queries] rows of partial_stride floats: o, then m and l. merged: the block that is
+ * last with a merge's chunks does the merge, the one that is last with a row's heads packs the
+ * row. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;
@@ -254,8 +266,8 @@ struct attend_args {
     struct pack_args pack;
 };
 
-/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last blocks. Shared memory of
- * attend_wide_64 and attend_wide_128: */
+/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last
+ * blocks. Shared memory of attend_wide_64 and attend_wide_128: */
 #define ATTEND_WIDE_SHARED(head)                                                                   \
     (2 * ATTN_WIDE * ((head) + 8) * 2 + ATTN_TILES * ATTN_WIDE * (20 + 4) * 4 + ATTN_WIDE * 7 * 4)
 
@@ -267,7 +279,8 @@ struct merge_args {
     uint32_t n_head, n_head_kv, group, head_dim, partial_stride;
 };
 
-/* -- sampling ------------------------------------------------------------------------------------- */
+/* -- sampling
+ * ------------------------------------------------------------------------------------- */
 
 struct penal { /* a token of prompt or output, once */
     int32_t token;
@@ -329,8 +342,9 @@ struct sample_state {
     uint64_t list[SAMPLE_LIST];
 };
 
-/* Grid: x blocks that share a row, up to SAMPLE_BLOCKS, y wants; SAMPLE_THREADS threads. sample_scan, then sample_weigh
- * and sample_draw where any want needs them (sample_needs()), all with the same grid. */
+/* Grid: x blocks that share a row, up to SAMPLE_BLOCKS, y wants; SAMPLE_THREADS threads.
+ * sample_scan, then sample_weigh and sample_draw where any want needs them (sample_needs()), all
+ * with the same grid. */
 struct sample_args {
     const struct sample_want *want;
     struct sample_state *state;
@@ -369,7 +383,8 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
     return needs;
 }
 
-/* -- addresses: what cuda_api.launch() takes -------------------------------------------------------- */
+/* -- addresses: what cuda_api.launch() takes
+ * -------------------------------------------------------- */
 
 extern const void *const kernel_repack;
 extern const void *const kernel_embed;

@@ -1,6 +1,6 @@
 /*
- * load - weights from the file to the device. A piece of the file (whole rows of tiles) is copied to one of two
- * pinned buffers, sent, and repacked on the device while the next piece is read.
+ * load - weights from the file to the device. A piece of the file (whole rows of tiles) is copied
+ * to one of two pinned buffers, sent, and repacked on the device while the next piece is read.
  */
 
 #include "engine/cuda/cuda.h"
@@ -155,7 +155,8 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     return r;
 }
 
-/* The output matrix of a model without one is the embedding: tiles are made when it comes, and serve both. */
+/* The output matrix of a model without one is the embedding: tiles are made when it comes, and
+ * serve both. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
     return !gguf_find(b->opts->file, "output.weight") &&
            tile_is_lossless((uint32_t)t->format->type);

@@ -1,6 +1,7 @@
 /*
- * load - from the file's blocks to tiles (engine/shared/tiles.h), on the device: a thread computes whole words of
- * a tile from whatever blocks hold its weights. Slow per weight, but the weights come over PCIe anyway.
+ * load - from the file's blocks to tiles (engine/shared/tiles.h), on the device: a thread computes
+ * whole words of a tile from whatever blocks hold its weights. Slow per weight, but the weights
+ * come over PCIe anyway.
  */
 
 #include "engine/cuda/device.cuh"

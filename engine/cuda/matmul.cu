@@ -1,16 +1,18 @@
 /*
- * matmul - y (+)= W x + bias. The strict recipe (docs/cuda-kernels.md): products of exact codes and activations in
- * half precision by mma, group by group of columns from left to right inside a segment (weights.cuh), the segments'
- * sums added from left to right, times the row's power of two, plus bias, plus what was there. A column of mma does
- * not see the others, so a row's result does not depend on which rows come with it, nor on which of the two kernels
- * computes it.
+ * matmul - y (+)= W x + bias. The strict recipe (docs/cuda-kernels.md): products of exact codes and
+ * activations in half precision by mma, group by group of columns from left to right inside a
+ * segment (weights.cuh), the segments' sums added from left to right, times the row's power of two,
+ * plus bias, plus what was there. A column of mma does not see the others, so a row's result does
+ * not depend on which rows come with it, nor on which of the two kernels computes it.
  *
- * matvec       up to 16 rows. Warp s of a block sums segment s of a row tile; a block goes over many tiles. Weights
- *              come through a ring in shared memory of each warp's own, filled by asynchronous copies that run
- *              ahead over the ends of tiles and matrices: two stages of 2 to 3 KiB are on their way while one is
- *              used, 16 warps on a multiprocessor, so 60 to 90 KiB of it. They begin before the kernel before
- *              has ended. Bound by the weights' bytes.
- * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all columns; slices of the
+ * matvec       up to 16 rows. Warp s of a block sums segment s of a row tile; a block goes over
+ * many tiles. Weights
+ *              come through a ring in shared memory of each warp's own, filled by asynchronous
+ *              copies that run ahead over the ends of tiles and matrices: two stages of 2 to 3 KiB
+ *              are on their way while one is used, 16 warps on a multiprocessor, so 60 to 90 KiB of
+ *              it. They begin before the kernel before has ended. Bound by the weights' bytes.
+ * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all
+ * columns; slices of the
  *              activations and weights come ahead by the same copies. Bound by the tensor cores.
  */
 
@@ -60,9 +62,11 @@ DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
         copy_async_at<3072>(to, from);
 }
 
-/* -- matvec --------------------------------------------------------------------------------------- */
+/* -- matvec
+ * --------------------------------------------------------------------------------------- */
 
-/* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it. n_tiles: the end. */
+/* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it.
+ * n_tiles: the end. */
 DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
     if (tile < a.gated)
         return tile + a.gated;
@@ -80,14 +84,16 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
-/* What a warp fetches: its segments of the block's tiles, stage by stage. Registers are scarce here. */
+/* What a warp fetches: its segments of the block's tiles, stage by stage. Registers are scarce
+ * here. */
 struct Feed {
     uint32_t ring, slot; /* offsets: of the warp's ring, in it of the slot that is fetched next */
     uint32_t segment, tile;     /* the tile that is being fetched, of all matrices */
     uint32_t n_left, n_at_once; /* bytes of its segment, of a stage */
     const uint8_t *from;
 
-    /* Stands at the beginning of @tile's segment, or of the next one that has anything for this warp. */
+    /* Stands at the beginning of @tile's segment, or of the next one that has anything for this
+     * warp. */
     __device__ __forceinline__ void seek(const struct matmul_args &a) {
         for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
             uint32_t local, i = matrix_of(a, tile, &local);
@@ -130,8 +136,9 @@ struct Feed {
     }
 };
 
-/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1. Where there is no
- * row g the lane takes the first of the group, which costs nothing; what comes of it is not stored. */
+/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1.
+ * Where there is no row g the lane takes the first of the group, which costs nothing; what comes of
+ * it is not stored. */
 template <int G> struct Rows {
     uint32_t x[G], sums[G]; /* offsets in bytes */
 
@@ -270,7 +277,8 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
     }
 }
 
-/* -- what comes behind it, by the blocks that are last -------------------------------------------- */
+/* -- what comes behind it, by the blocks that are last
+ * -------------------------------------------- */
 
 DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
                               float (*sums)[8][TILE_LANES]) {
@@ -334,14 +342,16 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
         finish_heads(a, count_rows(a));
 }
 
-/* -- matmul_wide ---------------------------------------------------------------------------------- */
+/* -- matmul_wide
+ * ---------------------------------------------------------------------------------- */
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 #define SLICE_PAIRS 2u /* of 32 columns in a slice */
 
 /*
- * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a ring of all
- * warps, and in rings of their own the warps' weights for as far. A group of copies is what one slice brings.
+ * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a
+ * ring of all warps, and in rings of their own the warps' weights for as far. A group of copies is
+ * what one slice brings.
  */
 struct Supply {
     uint8_t *slices, *ring;   /* [WIDE_SLICES][slice], of the warp [n_slots][stage_bytes] */
@@ -362,7 +372,7 @@ struct Supply {
                 uint32_t group = i / (SLICE_PAIRS * 32), v = i % (SLICE_PAIRS * 32);
 
                 if (group >= n_groups)
-                    group = 0; /* nobody asks what comes of it */
+                    group = 0; /* its result is not read */
                 copy_async(to + i * 16,
                            x + ((size_t)group * n_pairs + next * SLICE_PAIRS) * 512 + v * 16);
             }
@@ -382,7 +392,8 @@ struct Supply {
         next++;
         copy_commit();
     }
-    /* Slice @i, when it is there with its weights; the next one is started in the place of the one before. */
+    /* Slice @i, when it is there with its weights; the next one is started in the place of the one
+     * before. */
     __device__ __forceinline__ const uint8_t *take(uint32_t i) {
         copy_wait<WIDE_SLICES - 2>();
         sync_block();

@@ -6,8 +6,9 @@
 
 #define MATVEC_STATIC 10240u /* what matvec has of its own, and the driver's part of each block */
 
-/* The largest of all formats. Kernels that ask for none are named too: the division of a multiprocessor's memory into cache
- * and shared memory is then the same for all (api.c), and changing it would wait until no block runs there. */
+/* The largest of all formats. Kernels that ask for none are named too: the division of a
+ * multiprocessor's memory into cache and shared memory is then the same for all (api.c), and
+ * changing it would wait until no block runs there. */
 int cuda_matmul_allow(struct be *b) {
     uint32_t narrow = 0, wide = 0;
 

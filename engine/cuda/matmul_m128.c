@@ -1,4 +1,5 @@
-/* matmul_m128 - when 128 rows a block are better than 64 (matmul_m128.cu, matmul.cu); the bits are the same. */
+/* matmul_m128 - when 128 rows a block are better than 64 (matmul_m128.cu, matmul.cu); the bits are
+ * the same. */
 
 #include "engine/cuda/cuda.h"
 

@@ -1,12 +1,14 @@
 /*
- * matmul_m128 - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same bits, for 128 rows of the
- * activations a block. A block has 128 x 128 of y, a warp 16 x 128: what it costs to make operands of a tile of weights is
- * shared by sixteen groups of 8 rows, and all but the products is bound by the number of instructions: 9 to 10 for each mma of
- * Q4_K instead of 14 (counted in the machine code, sm_90), 6 of them the recipe's own.
+ * matmul_m128 - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same
+ * bits, for 128 rows of the activations a block. A block has 128 x 128 of y, a warp 16 x 128: what
+ * it costs to make operands of a tile of weights is shared by sixteen groups of 8 rows, and all but
+ * the products is bound by the number of instructions: 9 to 10 for each mma of Q4_K instead of 14
+ * (counted in the machine code, sm_90), 6 of them the recipe's own.
  *
- * Slices of 64 columns of the activations come by asynchronous copies while the one before is used, weights in a ring of
- * each warp's own two slices earlier at least. A slice and the weights are groups of copies of their own, so that
- * a slice can be waited for while weights are still under way.
+ * Slices of 64 columns of the activations come by asynchronous copies while the one before is used,
+ * weights in a ring of each warp's own two slices earlier at least. A slice and the weights are
+ * groups of copies of their own, so that a slice can be waited for while weights are still under
+ * way.
  */
 
 #include "engine/cuda/weights.cuh"
@@ -39,7 +41,8 @@ struct Source {
     uint32_t n_units;
     uint32_t n_behind, group_bytes; /* groups of rows behind the thread's; of a group */
 
-    /* Starts on slice @i. Groups of rows that do not exist are copies of the last: nobody asks what comes of it. */
+    /* Starts on slice @i. Groups of rows that do not exist are copies of the last: their results
+     * are not read. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
         uint8_t *to = dynamic_shared() + (i % 2 * M128_SLICE_BYTES + threadIdx.x * 16);
 
@@ -122,7 +125,8 @@ DEVICE void add_up(float c[GROUPS][4], bool first) {
         }
 }
 
-/* All columns of one row of tiles. All warps take part in the slices, also those that have no tiles. */
+/* All columns of one row of tiles. All warps take part in the slices, also those that have no
+ * tiles. */
 template <int F> DEVICE void walk(struct Source &from) {
     uint32_t segment = 0, end = tile_segment(from.n_units, 1);
     float c[GROUPS][4];

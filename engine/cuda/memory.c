@@ -1,6 +1,6 @@
 /*
- * memory - everything but the weights is allocated when the backend opens, after its sum and that of the
- * weights have been compared with what the device has free.
+ * memory - everything but the weights is allocated when the backend opens, after its sum and that
+ * of the weights have been compared with what the device has free.
  */
 
 #include "engine/cuda/cuda.h"
@@ -162,8 +162,8 @@ static uint64_t sum_of(const struct be *b, const char *what) {
     return sum;
 }
 
-/* A process that has just died gives its memory back a little after its end is known: the one that takes its place waits
- * for it, where it would fit then. */
+/* A process that has just died gives its memory back a little after its end is known: the one that
+ * takes its place waits for it, where it would fit then. */
 static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *n_total) {
     for (uint32_t waited = 0;; waited += 100) {
         if (cuda_check(b, b->api->memory(n_free, n_total), "cudaMemGetInfo") < 0)
@@ -348,8 +348,9 @@ static int settled_memory(struct be *b, size_t *n_free) {
     return 0;
 }
 
-/* Of what is free beside weights, buffers and what fast would like, all but a twentieth. A model that does not fit even
- * so is refused when it is opened, with the sum: there is always room for a page. */
+/* Of what is free beside weights, buffers and what fast would like, all but a twentieth. A model
+ * that does not fit even so is refused when it is opened, with the sum: there is always room for a
+ * page. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     size_t n_free;
 

@@ -1,13 +1,16 @@
 /*
- * plan - who does what in attention. Queries (rows x heads of a group) of a sequence are cut into blocks of 16. A
- * block goes over all its chunks of 256 keys, or, when there are too few blocks to fill the device, every chunk
- * becomes an item of its own and a merge follows. Sequences of one row each that stand side by side and begin with the
- * same pages share the items of their common chunks: a block of 16 has queries of several of them, and the keys are
- * read once for all. In a step of many rows a block that goes over all its chunks has 64 queries. The result is the same (engine/shared/pages.h), so this is free to look at the batch.
+ * plan - who does what in attention. Queries (rows x heads of a group) of a sequence are cut into
+ * blocks of 16. A block goes over all its chunks of 256 keys, or, when there are too few blocks to
+ * fill the device, every chunk becomes an item of its own and a merge follows. Sequences of one row
+ * each that stand side by side and begin with the same pages share the items of their common
+ * chunks: a block of 16 has queries of several of them, and the keys are read once for all. In a
+ * step of many rows a block that goes over all its chunks has 64 queries. The result is the same
+ * (engine/shared/pages.h), so this is free to look at the batch.
  *
- * One block, once a step: warps compare page tables, one thread gives out items, merges and room for partial results
- * in the order of the sequences, and all threads write the items. What one thread does is a few operations a
- * sequence, or a block of queries where those are few; bound by the latency of memory.
+ * One block, once a step: warps compare page tables, one thread gives out items, merges and room
+ * for partial results in the order of the sequences, and all threads write the items. What one
+ * thread does is a few operations a sequence, or a block of queries where those are few; bound by
+ * the latency of memory.
  */
 
 #include "engine/cuda/device.cuh"
@@ -93,8 +96,8 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
     return (uint32_t)other / per_chunk;
 }
 
-/* How many sequences from @i on share their beginning, and how many chunks of it; 1: none. A sequence that would more
- * than halve what is shared begins a group of its own. */
+/* How many sequences from @i on share their beginning, and how many chunks of it; 1: none. A
+ * sequence that would more than halve what is shared begins a group of its own. */
 DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
                          uint32_t n_known, uint32_t *n_shared) {
     uint32_t n = 1;
@@ -128,7 +131,8 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
     }
 }
 
-/* A group of @n sequences: the items that they share, then each one's own. false: there is no room for it. */
+/* A group of @n sequences: the items that they share, then each one's own. false: there is no room
+ * for it. */
 DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
                        uint32_t n_shared, uint32_t seq, struct Given &g) {
     uint64_t partials = n_shared;

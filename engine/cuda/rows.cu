@@ -1,8 +1,8 @@
 /*
- * rows - the kernels that work on rows of activations: embedding, normalisation, RoPE, pages. One thread block
- * a row, or several; a sum over a row goes over fixed elements of each thread and then over the threads in a fixed
- * order, so it depends on the row's length alone. With few rows what they take is the latency of memory, so
- * a row is read once and wide.
+ * rows - the kernels that work on rows of activations: embedding, normalisation, RoPE, pages. One
+ * thread block a row, or several; a sum over a row goes over fixed elements of each thread and then
+ * over the threads in a fixed order, so it depends on the row's length alone. With few rows what
+ * they take is the latency of memory, so a row is read once and wide.
  */
 
 #include "engine/cuda/rows.cuh"

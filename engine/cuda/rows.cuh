@@ -1,13 +1,15 @@
 #pragma once
 
 /*
- * rows - what is done to rows of activations, by kernels of its own (rows.cu) or by the last block of the kernel that
- * made the rows (matmul.cu, attention.cu): the same code, so the same bits. Formulas: engine/reference/ops.c.
+ * rows - what is done to rows of activations, by kernels of its own (rows.cu) or by the last block
+ * of the kernel that made the rows (matmul.cu, attention.cu): the same code, so the same bits.
+ * Formulas: engine/reference/ops.c.
  */
 
 #include "engine/cuda/device.cuh"
 
-/* -- operands of matmul --------------------------------------------------------------------------- */
+/* -- operands of matmul
+ * --------------------------------------------------------------------------- */
 
 #define PACK_QUADS                                                                                 \
     4 /* fours of columns that a thread keeps in registers: rows of up to 8192 are read once */
@@ -54,7 +56,8 @@ DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
-/* Columns i .. i + 3, of eight lanes 32; all lanes of a warp meet, whether they have columns or not. */
+/* Columns i .. i + 3, of eight lanes 32; all lanes of a warp meet, whether they have columns or
+ * not. */
 DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       const float v[4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
@@ -76,8 +79,8 @@ DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float s
         a.sums[at] = sum;
 }
 
-/* The sum over the block of E values of each thread: as if each were that of a thread of its own, value e of thread
- * t that of thread t + e THREADS. shared: [E THREADS / 32]. */
+/* The sum over the block of E values of each thread: as if each were that of a thread of its own,
+ * value e of thread t that of thread t + e THREADS. shared: [E THREADS / 32]. */
 template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *shared) {
     constexpr int warps = THREADS / 32;
 
@@ -98,9 +101,9 @@ template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *s
     return sum;
 }
 
-/* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A thread stands for one
- * of PACK_THREADS, or for several, so that the sum is the same. It has the quads tid, tid + THREADS, ...; the first few
- * stay in registers, the others are read again. */
+/* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A
+ * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has the
+ * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again. */
 template <int THREADS>
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
@@ -159,7 +162,8 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
         a.scale[r] = power_of_two(e);
 }
 
-/* -- keys and values ------------------------------------------------------------------------------ */
+/* -- keys and values
+ * ------------------------------------------------------------------------------ */
 
 #define HEAD_MAX 256u
 
@@ -197,8 +201,8 @@ DEVICE void rotate_head(const struct store_args &a, const float *x, const float 
 }
 
 /* Writes a head of keys (PAGE_K) or values (PAGE_V) at token @slot of the page. */
-/* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 * 516
- * rounds to infinity. */
+/* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 *
+ * 516 rounds to infinity. */
 #define Q8_SCALE_MAX 515.5f
 
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
@@ -235,7 +239,8 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
 
 enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
 
-/* Head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of its own. */
+/* Head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of its
+ * own. */
 DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
                        float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;

@@ -1,18 +1,23 @@
 /*
- * sample - from rows of logits to tokens: the chain of engine/sampler_core.c with the same result for the same
- * logits. Several blocks share a row, each with a stretch of it; what they find is put together by sums of integers
- * and maxima, so their number cannot matter. Up to three launches, as sample_needs() says of the wants:
+ * sample - from rows of logits to tokens: the chain of engine/sampler_core.c with the same result
+ * for the same logits. Several blocks share a row, each with a stretch of it; what they find is put
+ * together by sums of integers and maxima, so their number cannot matter. Up to three launches, as
+ * sample_needs() says of the wants:
  *
- *     scan    processors; the best token, digest, each block's best tokens for log probabilities. Greedy rows are done.
- *     weigh   sums for log probabilities. For top_k or top_p a histogram of the values, by which the last block finds
+ *     scan    processors; the best token, digest, each block's best tokens for log probabilities.
+ *     Greedy rows are done. weigh   sums for log probabilities. For top_k or top_p a histogram of
+ *     the values, by which the last block finds
  *             the bin in which the cut lies.
- *     draw    without top_k and top_p: the best of l + T g of each stretch. Else all tokens down to that bin are put
- *             on a list, as a rule a few hundred, and the last block cuts and draws among them (sample_select.cuh).
+ *     draw    without top_k and top_p: the best of l + T g of each stretch. Else all tokens down to
+ *     that bin are put
+ *             on a list, as a rule a few hundred, and the last block cuts and draws among them
+ *             (sample_select.cuh).
  *
- * A row goes through the L2 cache two or three times. If the list is too small (a flat distribution), the last block
- * goes over the row alone, which takes as long as it takes. The last block is known by a counter; what it sees of
- * the others was written and is read past the first-level cache (put_global(), get_global(), add_global(), ...). Every
- * launch leaves the sums of struct sample_state at zero.
+ * A row goes through the L2 cache two or three times. If the list is too small (a flat
+ * distribution), the last block goes over the row alone, which takes as long as it takes. The last
+ * block is known by a counter; what it sees of the others was written and is read past the
+ * first-level cache (put_global(), get_global(), add_global(), ...). Every launch leaves the sums
+ * of struct sample_state at zero.
  *
  * Logits are cleaned where they are read, so rows that nothing is added to are not copied.
  */
@@ -79,7 +84,8 @@ template <typename T> DEVICE T take_global(T *p) {
     return v;
 }
 
-/* -- processors: each block does its stretch -------------------------------------------------------- */
+/* -- processors: each block does its stretch
+ * -------------------------------------------------------- */
 
 /* The first entry of a token adds all of them, in order. */
 DEVICE void add_bias(const struct bias_entry *bias, const struct Row &r) {
@@ -146,7 +152,8 @@ DEVICE void process(const struct sample_args &a, struct Bench &b, const struct R
     sync_block();
 }
 
-/* No token has a finite logit: the lowest id that mask and bans allow, else that the bans allow, else 0. */
+/* No token has a finite logit: the lowest id that mask and bans allow, else that the bans allow,
+ * else 0. */
 DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     for (int use_mask = r.mask != NULL; use_mask >= 0; use_mask--) {
         uint64_t best = 0;
@@ -166,7 +173,8 @@ DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const 
     return 0;
 }
 
-/* -- scan ------------------------------------------------------------------------------------------ */
+/* -- scan
+ * ------------------------------------------------------------------------------------------ */
 
 DEVICE void settle(const struct sample_args &a, const struct Row &r, uint32_t token) {
     if (threadIdx.x == 0) {
@@ -256,7 +264,8 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         end_scan(a, b, r);
 }
 
-/* -- weigh ----------------------------------------------------------------------------------------- */
+/* -- weigh
+ * ----------------------------------------------------------------------------------------- */
 
 /* Log probabilities under the logits before all processors. */
 DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token) {
@@ -286,7 +295,8 @@ DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token)
     }
 }
 
-/* The amounts of the stretch by the upper bits of the values; by top_p what is far from the best only counts. */
+/* The amounts of the stretch by the upper bits of the values; by top_p what is far from the best
+ * only counts. */
 DEVICE void fill_bins(struct Bench &b, const struct Row &r, float max) {
     float inv_t = sample_has_top_k(&r.w, r.n) ? 0 : 1.0f / r.w.temperature;
     float least = inv_t > 0 ? max - NEAR * r.w.temperature : -INFINITY;
@@ -370,7 +380,8 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
         write_logprobs(b, r, (uint32_t)r.out->token);
 }
 
-/* -- draw ------------------------------------------------------------------------------------------ */
+/* -- draw
+ * ------------------------------------------------------------------------------------------ */
 
 /* Puts the stretch's tokens from bin @bin up on the list, as far as there is room. */
 DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const struct Row &r,

@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * sample_select - which of many tokens is drawn: the cuts of top_k, top_p and min_p, and the best of l + T g among what they
- * keep. One thread block, over tokens from anywhere: a stretch of a row (struct Stretch) or a list (struct Listed). All
- * that decides is a maximum or a sum of integers (engine/shared/sampling.h), so neither the order of threads nor that of
- * a list can matter; floats are only used to leave out tokens that cannot win, with a margin.
+ * sample_select - which of many tokens is drawn: the cuts of top_k, top_p and min_p, and the best
+ * of l + T g among what they keep. One thread block, over tokens from anywhere: a stretch of a row
+ * (struct Stretch) or a list (struct Listed). All that decides is a maximum or a sum of integers
+ * (engine/shared/sampling.h), so neither the order of threads nor that of a list can matter; floats
+ * are only used to leave out tokens that cannot win, with a margin.
  *
- * Cuts are found without sorting: a histogram over the upper 12 bits of the values, then inside the bin that decides
- * over the next 12 and the last 8, then among equal values by id.
+ * Cuts are found without sorting: a histogram over the upper 12 bits of the values, then inside the
+ * bin that decides over the next 12 and the last 8, then among equal values by id.
  */
 
 #include "engine/cuda/device.cuh"
@@ -51,7 +52,8 @@ template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     return v;
 }
 
-/* -- tokens ---------------------------------------------------------------------------------------- */
+/* -- tokens
+ * ---------------------------------------------------------------------------------------- */
 
 /* Four neighbours, those that share a block of noise; -inf beyond the end. */
 struct Quad {
@@ -62,7 +64,8 @@ struct Quad {
     }
 };
 
-/* Tokens [from, to) of a row; from: a multiple of 4. A thread has four neighbours at a time, if the row is aligned. */
+/* Tokens [from, to) of a row; from: a multiple of 4. A thread has four neighbours at a time, if the
+ * row is aligned. */
 struct Stretch {
     const float *z;
     uint32_t from, to;
@@ -145,14 +148,16 @@ DEVICE uint64_t listed(uint32_t id, float x) {
     return (uint64_t)mx_bits_of(x) << 32 | id;
 }
 
-/* -- truncation ----------------------------------------------------------------------------------- */
+/* -- truncation
+ * ----------------------------------------------------------------------------------- */
 
 /* The amount of a token: its weight at @inv_t, or 1 when that is 0. */
 DEVICE uint64_t amount(float x, float max, float inv_t) {
     return inv_t > 0 ? samp_weight(x, max, inv_t) : 1;
 }
 
-/* The first, from the top, of @n sums at which, added to what is above, they reach @target; @n: none. */
+/* The first, from the top, of @n sums at which, added to what is above, they reach @target; @n:
+ * none. */
 DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uint64_t *above) {
     for (uint32_t i = n; i-- > 0; *above += sums[i])
         if (*above + sums[i] >= target)
@@ -160,8 +165,9 @@ DEVICE uint32_t walk_down(const uint64_t *sums, uint32_t n, uint64_t target, uin
     return n;
 }
 
-/* The bin, from the top, at which the sums reach @target: b.chosen, n_bins when none does. A thread sums its bins, 16
- * threads those of 32 threads, one walks down over sixteen sums, 32 and then a thread's bins. */
+/* The bin, from the top, at which the sums reach @target: b.chosen, n_bins when none does. A thread
+ * sums its bins, 16 threads those of 32 threads, one walks down over sixteen sums, 32 and then a
+ * thread's bins. */
 DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
     uint32_t tid = threadIdx.x, per = n_bins / SAMPLE_THREADS ? n_bins / SAMPLE_THREADS : 1;
     uint64_t sum = 0;
@@ -192,7 +198,8 @@ DEVICE void choose_bin(struct Bench &b, uint32_t n_bins, uint64_t target) {
     sync_block();
 }
 
-/* The cut at which the amounts, summed from the best token down, reach @target. false: they do not. */
+/* The cut at which the amounts, summed from the best token down, reach @target. false: they do
+ * not. */
 template <typename S>
 DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint64_t target,
                        float max, float inv_t, struct Cut *out) {
@@ -272,8 +279,8 @@ DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) 
     return c;
 }
 
-/* What top_k, top_p and min_p keep. @tokens: at least those that top_k, or else top_p, keeps. @total: the weights of
- * all tokens of the row, if there is no top_k. */
+/* What top_k, top_p and min_p keep. @tokens: at least those that top_k, or else top_p, keeps.
+ * @total: the weights of all tokens of the row, if there is no top_k. */
 template <typename S>
 DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, const S &tokens,
                                 uint32_t n_vocab, float max, uint64_t total) {
@@ -296,7 +303,8 @@ DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, co
     return cut_low(w, max, c);
 }
 
-/* -- noise ---------------------------------------------------------------------------------------- */
+/* -- noise
+ * ---------------------------------------------------------------------------------------- */
 
 /* About l + T g, within a thousandth of T and a hundred-thousandth of itself. */
 DEVICE float rough_key(float l, float temperature, uint32_t word) {
@@ -321,8 +329,8 @@ DEVICE struct Drawn best_of(struct Bench &b, struct Drawn mine) {
     return {top, ~(uint32_t)combine<true>(b, is_top ? (uint32_t)~mine.id : 0)};
 }
 
-/* argmax of l + T g over those of @tokens that @c keeps. First roughly; then exactly for those that are near the best.
- * @max: of the row. */
+/* argmax of l + T g over those of @tokens that @c keeps. First roughly; then exactly for those that
+ * are near the best. @max: of the row. */
 template <typename S>
 DEVICE struct Drawn draw(struct Bench &b, const struct sample_want &w, const S &tokens, float max,
                          struct Cut c) {

@@ -1,7 +1,8 @@
 /*
- * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks. One upload, as a
- * rule; more wants than logit rows, or lists beyond the staging area, are done in rounds: logits, sampling, logits, ...
- * A row whose logits are computed again in a later round gets the same bits.
+ * seal - what sampling needs from the host: parameters, penalties as one entry per token, masks.
+ * One upload, as a rule; more wants than logit rows, or lists beyond the staging area, are done in
+ * rounds: logits, sampling, logits, ... A row whose logits are computed again in a later round gets
+ * the same bits.
  */
 
 #include "engine/cuda/cuda.h"
@@ -34,7 +35,8 @@ static const struct engine_want *want_at(const struct step *s, uint32_t k) {
     return &s->batch->want[s->scored[k]];
 }
 
-/* Counts of the lists of wants [first, first + n), each parameter set once: wants of a row stand together. */
+/* Counts of the lists of wants [first, first + n), each parameter set once: wants of a row stand
+ * together. */
 static struct pools count_lists(const struct step *s, uint32_t first, uint32_t n) {
     const struct engine_batch *b = s->batch;
     uint32_t before = UINT32_MAX;
@@ -92,7 +94,8 @@ static struct lists put_lists(struct be *b, const struct engine_param *p, uint32
     return l;
 }
 
-/* The sequence that row @row belongs to. Wants come in the order of rows, mostly: @hint is where to look first. */
+/* The sequence that row @row belongs to. Wants come in the order of rows, mostly: @hint is where to
+ * look first. */
 static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t row, uint32_t *hint) {
     for (uint32_t k = 0; k < b->n_seqs; k++) {
         const struct engine_seq *s = &b->seq[(*hint + k) % b->n_seqs];
@@ -141,7 +144,8 @@ static struct sample_want want_of(const struct step *s, const struct engine_want
     return out;
 }
 
-/* The parameters of wants [first, first + n); *needs: what all of them need. false: there is no room. */
+/* The parameters of wants [first, first + n); *needs: what all of them need. false: there is no
+ * room. */
 static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
                       uint32_t *needs) {
     const struct engine_batch *b = s->batch;
@@ -202,8 +206,8 @@ int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return s->be->lost ? -EIO : 0;
 }
 
-/* Uploads what wants [first, first + n) need. Returns how many of them found room, 1 at least. When the staging area
- * is full of earlier rounds, they are waited for. */
+/* Uploads what wants [first, first + n) need. Returns how many of them found room, 1 at least. When
+ * the staging area is full of earlier rounds, they are waited for. */
 static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sample_args *a,
                         uint32_t *needs) {
     struct be *b = s->be;
@@ -250,8 +254,8 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     return 0;
 }
 
-/* Samples wants from @first on, as many as fit; their number. The logits of the first round are there. Packed rows
- * lie in groups, so later rounds compute from the beginning of a group. */
+/* Samples wants from @first on, as many as fit; their number. The logits of the first round are
+ * there. Packed rows lie in groups, so later rounds compute from the beginning of a group. */
 static int sample_round(struct step *s, uint32_t first) {
     struct be *b = s->be;
     uint32_t skip = first % PACK_ROWS;

@@ -1,8 +1,9 @@
 /*
- * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of each type, times made-up
- * activations, and attention over made-up keys, beside the same in double on the host. A device, driver or compiler that
- * gives something else is refused with one line before anything is served, not noticed by what is generated. Only
- * matmul_m128, which nothing needs, is left out where its bits are not those of the others.
+ * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
+ * each type, times made-up activations, and attention over made-up keys, beside the same in double
+ * on the host. A device, driver or compiler that gives something else is refused with one line
+ * before anything is served, not noticed by what is generated. Only matmul_m128, which nothing
+ * needs, is left out where its bits are not those of the others.
  *
  * It takes some 20 launches for each type of tensor in the file. WEFT_CUDA_CHECK=0 does without.
  */
@@ -62,7 +63,8 @@ static void fill(float *x, size_t n, uint64_t seed) {
         x[i] = (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 1.5);
 }
 
-/* -- matrices ------------------------------------------------------------------------------------- */
+/* -- matrices
+ * ------------------------------------------------------------------------------------- */
 
 struct product {
     const struct tensor *tensor;
@@ -228,7 +230,8 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     return 0;
 }
 
-/* -- attention ------------------------------------------------------------------------------------ */
+/* -- attention
+ * ------------------------------------------------------------------------------------ */
 
 /* Of one query and head, over the keys up to @pos; to out [dim]. */
 static void attend_on_host(const struct be *b, const float *q, const float *k, const float *v,

@@ -46,7 +46,8 @@ static int multiply(struct step *s, const struct weights *w, bool add) {
     return cuda_matmul(b, w, &x, add);
 }
 
-/* -- the upload ----------------------------------------------------------------------------------- */
+/* -- the upload
+ * ----------------------------------------------------------------------------------- */
 
 static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page,
                       uint32_t *slot) {
@@ -70,8 +71,8 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
     }
 }
 
-/* Page tables and what attention is planned from. Returns how many blocks of queries there are; 0: the tables are too
- * long. */
+/* Page tables and what attention is planned from. Returns how many blocks of queries there are; 0:
+ * the tables are too long. */
 static uint32_t fill_attention(struct step *s, struct batch_head *h) {
     const struct engine_batch *batch = s->batch;
     const uint32_t *start = batch->table[KV_GLOBAL].start;
@@ -136,7 +137,8 @@ static int upload_rows(struct step *s) {
     return staging_send(s->be, &s->rows, 0);
 }
 
-/* -- ops ------------------------------------------------------------------------------------------ */
+/* -- ops
+ * ------------------------------------------------------------------------------------------ */
 
 static int record(struct step *s) {
     int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
@@ -254,10 +256,12 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
     };
 }
 
-/* -- what is fused --------------------------------------------------------------------------------- */
+/* -- what is fused
+ * --------------------------------------------------------------------------------- */
 
 /*
- * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the work of its last blocks:
+ * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the
+ * work of its last blocks:
  *
  *     q k v       heads rotated, keys and values in their pages
  *     attention   chunks merged, rows packed
@@ -265,8 +269,9 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
  *     gate, up    silu(gate) up, packed
  *     down        x; its norm, packed
  *
- * A projection can do the norm only when it is known which: it is held until the op behind it comes. What one block would
- * take too long to pack is packed by a kernel of its own, with a block a row.
+ * A projection can do the norm only when it is known which: it is held until the op behind it
+ * comes. What one block would take too long to pack is packed by a kernel of its own, with a block
+ * a row.
  */
 static bool fuses(const struct step *s) {
     return s->be->fuse > 0 && s->grid.rows <= MATVEC_ROWS && !is_wide(s);
@@ -295,7 +300,8 @@ static int pack(struct step *s, enum pack_kind kind, const float *x, const float
     return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the projection that waits, if any; @norm: of the op that takes x next, NULL: nobody does. */
+/* Launches the projection that waits, if any; @norm: of the op that takes x next, NULL: none
+ * does. */
 static int release(struct step *s, const float *norm) {
     struct be *b = s->be;
     uint32_t n = b->shape->n_embd;
@@ -460,7 +466,8 @@ int step_logits(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* A host page has its layers one after the other; pinned memory has the same address on the device. */
+/* A host page has its layers one after the other; pinned memory has the same address on the
+ * device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_kv_layer[KV_GLOBAL];
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
@@ -479,7 +486,8 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* -- the end -------------------------------------------------------------------------------------- */
+/* -- the end
+ * -------------------------------------------------------------------------------------- */
 
 static int64_t now_ns(void) {
     struct timespec t;

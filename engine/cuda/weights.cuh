@@ -1,22 +1,24 @@
 #pragma once
 
 /*
- * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe, for each group of
- * columns that share a scale (32; Q6_K 16):
+ * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe,
+ * for each group of columns that share a scale (32; Q6_K 16):
  *
  *     sum += scale * (codes x activations) - minimum * (sum of the activations)
  *
- * The codes are integers and exact in half precision, their product with the activations is one or two mma from
- * zero, scale and minimum are f32 (d * scale, dmin * min: exact, or rounded once). F16 has no scale and adds up in
- * the mma.
+ * The codes are integers and exact in half precision, their product with the activations is one or
+ * two mma from zero, scale and minimum are f32 (d * scale, dmin * min: exact, or rounded once). F16
+ * has no scale and adds up in the mma.
  *
- * A code becomes a half by placing it into the low mantissa bits of 1024 and subtracting that: a mask takes the codes
- * of two columns out of a word at a time. Codes of rows g + 8 stand four bits higher and count 16 fold, which
- * their scale takes back (exactly). What bounds a matrix-vector product on Hopper is this code: it has about 3
- * instructions per weight of Q4_K, with the copies 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
+ * A code becomes a half by placing it into the low mantissa bits of 1024 and subtracting that: a
+ * mask takes the codes of two columns out of a word at a time. Codes of rows g + 8 stand four bits
+ * higher and count 16 fold, which their scale takes back (exactly). What bounds a matrix-vector
+ * product on Hopper is this code: it has about 3 instructions per weight of Q4_K, with the copies
+ * 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
  *
- * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block kb of 16 columns,
- * scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after unrolling.
+ * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block
+ * kb of 16 columns, scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after
+ * unrolling.
  */
 
 #include "engine/cuda/device.cuh"
@@ -42,8 +44,8 @@ DEVICE float high_half(uint32_t w) {
     return half_to_float((uint16_t)(w >> 16));
 }
 
-/* Codes of four bits: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them; @zero: what is taken
- * off, 1024 + z in both halves, and 1024 + 16 z for rows g + 8. */
+/* Codes of four bits: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them;
+ * @zero: what is taken off, 1024 + z in both halves, and 1024 + 16 z for rows g + 8. */
 DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero, uint32_t zero16,
                     uint32_t a[4]) {
     uint32_t v = w >> 8, up = high << 4, down = high >> 4;

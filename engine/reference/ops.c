@@ -1,5 +1,5 @@
 /*
- * The ops of the reference backend, written from the formulas (research llamacpp-facts c.1, c.2). A dot
+ * The ops of the reference backend, written from the formulas of backend.h. A dot
  * product is summed in sixteen lanes, element i in lane i % 16, and the lanes pairwise; everything
  * else in index order. Nothing depends on the other rows of the batch.
  */
@@ -70,7 +70,8 @@ int ref_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- keys and values ----------------------------------------------------------------------------- */
+/* -- keys and values
+ * ----------------------------------------------------------------------------- */
 
 /* Q8_0: d = max|x| / 127 in half precision, each value rounded to the nearest multiple of it. */
 static void store_q8(const float *x, size_t n, uint8_t *dst) {
@@ -135,7 +136,8 @@ static void store_rows(struct step *s, const struct kv_layer *kv) {
         }
 }
 
-/* -- q, k and v ---------------------------------------------------------------------------------- */
+/* -- q, k and v
+ * ---------------------------------------------------------------------------------- */
 
 static void set_rope(struct be *b, uint32_t pos) {
     for (uint32_t i = 0; i < b->shape->n_rot / 2; i++)
@@ -190,7 +192,8 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- attention ----------------------------------------------------------------------------------- */
+/* -- attention
+ * ----------------------------------------------------------------------------------- */
 
 static void softmax(float *x, uint32_t n) {
     float max = x[0], sum = 0;
@@ -247,7 +250,8 @@ int ref_attend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- the rest ------------------------------------------------------------------------------------ */
+/* -- the rest
+ * ------------------------------------------------------------------------------------ */
 
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;

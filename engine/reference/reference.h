@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * reference - the backend that judges the others: plain C, f32 activations, one thread, every sum in one
- * fixed order. Weights are decoded row by row when they are needed (engine/quant). Keys and values
- * are rounded to the page's format and read back from it, as everywhere.
+ * reference - the backend that judges the others: plain C, f32 activations, one thread, every sum
+ * in one fixed order. Weights are decoded row by row when they are needed (engine/quant). Keys and
+ * values are rounded to the page's format and read back from it, as everywhere.
  */
 
 #include "engine/experts.h"
@@ -31,7 +31,8 @@ struct be {
     float *scores;            /* [heads of a key head][max_context] */
     float *logits;            /* [max_wants][n_vocab] */
     double *rope;             /* [n_rot / 2][cos, sin] of one position */
-    /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of @head_bytes. */
+    /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of
+     * @head_bytes. */
     uint8_t *pages;
     size_t head_bytes, token_bytes, layer_bytes;
 };

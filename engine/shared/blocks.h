@@ -3,7 +3,8 @@
 /*
  * blocks - the value of one weight in a block of a GGUF tensor, for host and device: what
  * engine/quant decodes block by block, with the same roundings, so that the two agree by their bits
- * (tests/engine/cuda/test_layout.c). Slow: it serves the repacking at load and single rows of the embedding.
+ * (tests/engine/cuda/test_layout.c). Slow: it serves the repacking at load and single rows of the
+ * embedding.
  */
 
 #include "base/gguf.h"

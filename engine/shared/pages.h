@@ -1,16 +1,18 @@
 #pragma once
 
 /*
- * pages - where the CUDA backend keeps keys and values, and how attention walks over them; for host and
- * device.
+ * pages - where the CUDA backend keeps keys and values, and how attention walks over them; for host
+ * and device.
  *
- * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed, [dim][token]:
- * both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0: the codes in the same
- * order as bytes, then the scales of the keys [token][dim / 32] and of the values [dim / 32][token].
+ * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed,
+ * [dim][token]: both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0:
+ * the codes in the same order as bytes, then the scales of the keys [token][dim / 32] and of the
+ * values [dim / 32][token].
  *
- * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's result (m, l, o)
- * (maximum, sum of exponentials, weighted values) is computed on its own; a chunk merges its tiles and the whole
- * merges the chunks, each from left to right. That tree depends on nothing but the position.
+ * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's
+ * result (m, l, o) (maximum, sum of exponentials, weighted values) is computed on its own; a chunk
+ * merges its tiles and the whole merges the chunks, each from left to right. That tree depends on
+ * nothing but the position.
  */
 
 #include <stdbool.h>
@@ -52,16 +54,17 @@ MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part 
                                          : 2 * n + n / 16);
 }
 
-/* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block j (0..3) the
- * key at place attn_key_of_column(j, g); of the product it then holds columns 2 t and 2 t + 1 of each
- * block, which are keys 8 t .. 8 t + 7: those it needs for the values. */
+/* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block
+ * j (0..3) the key at place attn_key_of_column(j, g); of the product it then holds columns 2 t and
+ * 2 t + 1 of each block, which are keys 8 t .. 8 t + 7: those it needs for the values. */
 MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
     return 8 * (column / 2) + 2 * block + column % 2;
 }
 
-/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over one. A query is a
- * row and a head of the group that shares the key head: number row * group + head. Sequences of one row that stand
- * side by side and begin with the same pages may share the items of those chunks: then the rows are theirs. */
+/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over one. A
+ * query is a row and a head of the group that shares the key head: number row * group + head.
+ * Sequences of one row that stand side by side and begin with the same pages may share the items of
+ * those chunks: then the rows are theirs. */
 struct attn_item {
     uint32_t row0, pos0; /* of the sequence's rows in the batch */
     uint32_t q0, n_q;
@@ -72,8 +75,8 @@ struct attn_item {
     uint32_t merge, n_merges; /* those that its result goes to, where it has a chunk */
 };
 
-/* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M - M') and
- * b = e^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
+/* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M -
+ * M') and b = e^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
 struct attn_weights {
     float max, a, b;
 };

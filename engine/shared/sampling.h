@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * sampling - the arithmetic of sampling that host and device must share, so that the same logits give the
- * same token everywhere. All sums are of integers (2^-40 fixed point, or modulo 2^64): they do not depend
- * on the order, so any number of threads or lanes agrees.
+ * sampling - the arithmetic of sampling that host and device must share, so that the same logits
+ * give the same token everywhere. All sums are of integers (2^-40 fixed point, or modulo 2^64):
+ * they do not depend on the order, so any number of threads or lanes agrees.
  */
 
 #include <float.h>
@@ -87,8 +87,8 @@ MX_FN float samp_logprob(float l, float max, uint64_t sum) {
     return lp > (double)SAMP_LOGPROB_MIN ? (float)lp : SAMP_LOGPROB_MIN;
 }
 
-/* The digest of a row is samp_digest_end() of the sum modulo 2^64 over its logits of this: the bits of
- * logit @i, mixed with @i, a different function for every i. */
+/* The digest of a row is samp_digest_end() of the sum modulo 2^64 over its logits of this: the bits
+ * of logit @i, mixed with @i, a different function for every i. */
 MX_FN uint64_t samp_digest_term(uint32_t bits, uint32_t i) {
     uint32_t m = (bits ^ (i * 0x9E3779B1u)) * 0x85EBCA6Bu;
 

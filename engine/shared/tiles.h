@@ -3,20 +3,22 @@
 /*
  * tiles - the order in which the CUDA backend keeps weights, for host and device.
  *
- * A matrix is cut into tiles of 16 rows x tile_k() columns. A tile holds exactly the registers that the 32
- * lanes of a warp need for mma.m16n8k16, so that a lane takes its weights with 16-byte loads and no
- * exchange. Lane 4 g + t of a block of 16 columns has, of rows g and g + 8, the four columns 4 t .. 4 t + 3:
+ * A matrix is cut into tiles of 16 rows x tile_k() columns. A tile holds exactly the registers that
+ * the 32 lanes of a warp need for mma.m16n8k16, so that a lane takes its weights with 16-byte loads
+ * and no exchange. Lane 4 g + t of a block of 16 columns has, of rows g and g + 8, the four columns
+ * 4 t .. 4 t + 3:
  *
  *     register   a0               a1               a2               a3
  *     row        g                g + 8            g                g + 8
  *     columns    4t, 4t + 2       4t, 4t + 2       4t + 1, 4t + 3   4t + 1, 4t + 3
  *
- * The instruction calls these columns 2t, 2t + 1, 2t + 8 and 2t + 9. The activations are taken in the same
- * order, so nothing but the order of a sum of sixteen products is changed. Even and odd columns go apart because a
- * mask then takes two codes out of a word, each at the bottom of a half-word.
+ * The instruction calls these columns 2t, 2t + 1, 2t + 8 and 2t + 9. The activations are taken in
+ * the same order, so nothing but the order of a sum of sixteen products is changed. Even and odd
+ * columns go apart because a mask then takes two codes out of a word, each at the bottom of a
+ * half-word.
  *
- *     format     columns  codes per lane                       after the codes            bits per weight
- *     F16        64       4 x 16 B: a0 .. a3 of a block        -                          16
+ *     format     columns  codes per lane                       after the codes            bits per
+ *     weight F16        64       4 x 16 B: a0 .. a3 of a block        -                          16
  *     Q8_0       64       2 x 16 B: {g, g+8} of 2 blocks       [16 rows][2] d             8.5
  *     Q4_0       64       16 B, nibbles: see below             [16][2] d                  4.5
  *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
@@ -26,13 +28,14 @@
  *     Q6_K       256      + 2 x 16 B: two bytes per block      [16][16 scales], [16] d    6.5625
  *     IQ4_XS     256      as Q4_K                              [16][8 scales], [16] d     4.3125
  *
- * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in the low nibble
- * and row g + 8 in the high one. The fifth bits of Q5_K and the fifth and sixth of Q6_K lie where an unshifted mask,
- * or one after a shift by four, finds them above the nibbles: tile_high_slot(). Word w of Q5_K's vector has a bit for
- * each of the blocks 4 w .. 4 w + 3, word w of Q6_K's vectors two bits for each of two blocks.
+ * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in
+ * the low nibble and row g + 8 in the high one. The fifth bits of Q5_K and the fifth and sixth of
+ * Q6_K lie where an unshifted mask, or one after a shift by four, finds them above the nibbles:
+ * tile_high_slot(). Word w of Q5_K's vector has a bit for each of the blocks 4 w .. 4 w + 3, word w
+ * of Q6_K's vectors two bits for each of two blocks.
  *
- * Other formats are kept as F16: rounding to half precision is what the recipe does with every weight anyway.
- * Rows and columns beyond the matrix are zero.
+ * Other formats are kept as F16: rounding to half precision is what the recipe does with every
+ * weight anyway. Rows and columns beyond the matrix are zero.
  */
 
 #include <stdbool.h>
@@ -131,8 +134,9 @@ MX_FN uint32_t tile_units(uint32_t f, uint32_t n_in) {
     return (n_in + tile_k(f) - 1) / tile_k(f);
 }
 
-/* The columns are summed in up to eight segments, from left to right inside each; their sums are added from
- * left to right. Segment @s begins with this tile; fixed by the shape, whatever the number of rows. */
+/* The columns are summed in up to eight segments, from left to right inside each; their sums are
+ * added from left to right. Segment @s begins with this tile; fixed by the shape, whatever the
+ * number of rows. */
 MX_FN uint32_t tile_segment(uint32_t n_units, uint32_t s) {
     if (n_units < TILE_SEGMENTS)
         return s < n_units ? s : n_units;
@@ -143,9 +147,11 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
     return (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS) * tile_units(f, n_in) * tile_bytes(f);
 }
 
-/* -- repacking: what the bytes of a tile are, from the file's rows -------------------------------------- */
+/* -- repacking: what the bytes of a tile are, from the file's rows
+ * -------------------------------------- */
 
-/* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is nothing. */
+/* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is
+ * nothing. */
 struct tile_source {
     const uint8_t *data;
     const uint64_t *grid; /* quant_iq2_xxs_grid */
@@ -194,7 +200,8 @@ MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t 
            (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
 }
 
-/* Which four bits of a word hold the upper bits of column @e (0..3) of row g (@high 0) or g + 8 (1): */
+/* Which four bits of a word hold the upper bits of column @e (0..3) of row g (@high 0) or g + 8
+ * (1): */
 MX_FN uint32_t tile_high_slot(uint32_t e, uint32_t high) {
     return (0x74653021u >> (8 * e + 4 * high)) & 15;
 }
@@ -265,7 +272,8 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     }
 }
 
-/* -- reading: a weight of a tile with the bits that the file's block gives; lossless formats only ------------- */
+/* -- reading: a weight of a tile with the bits that the file's block gives; lossless formats only
+ * ------------- */
 
 /* Whether tiles of this type of tensor say exactly what its blocks say. */
 MX_FN bool tile_is_lossless(uint32_t type) {

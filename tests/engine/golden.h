@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * golden - expected values of ../shared/data (golden/NAME.json and models/NAME.golden.json): logits and
- * greedy continuations of another implementation with exact arithmetic.
+ * golden - expected values of ../shared/data (golden/NAME.json and models/NAME.golden.json): logits
+ * and greedy continuations of another implementation with exact arithmetic.
  */
 
 #include "base/util.h"

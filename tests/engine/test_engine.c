@@ -1,4 +1,5 @@
-/* The contract of engine.h that is not about logits: sizes, refusals, feeding, masks, copies, memory. */
+/* The contract of engine.h that is not about logits: sizes, refusals, feeding, masks, copies,
+ * memory. */
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -13,7 +14,8 @@
 
 static const char *const backends[] = {"reference", "cpu"};
 
-/* -- counting allocations: the linker sends every call here (--wrap) ------------------------------ */
+/* -- counting allocations: the linker sends every call here (--wrap)
+ * ------------------------------ */
 
 static atomic_ulong n_allocations;
 
@@ -60,7 +62,8 @@ int __wrap_posix_memalign(void **out, size_t alignment, size_t n) {
     return __real_posix_memalign(out, alignment, n);
 }
 
-/* -- opening ------------------------------------------------------------------------------------- */
+/* -- opening
+ * ------------------------------------------------------------------------------------- */
 
 struct model_file {
     char path[64];
@@ -206,7 +209,8 @@ Test(engine, loading_tells_its_progress) {
     gguf_free(m.file);
 }
 
-/* -- steps --------------------------------------------------------------------------------------- */
+/* -- steps
+ * --------------------------------------------------------------------------------------- */
 
 /* NULL: the backend is not there. */
 static struct driver *open_driver(const char *backend, struct driver *d) {
@@ -288,8 +292,8 @@ Test(engine, masks_forbid) {
     }
 }
 
-/* Moves the pages of @s to others by a step that has only copies; @by_host: by way of the host's, which follow from
- * @host on. */
+/* Moves the pages of @s to others by a step that has only copies; @by_host: by way of the host's,
+ * which follow from @host on. */
 static void move_pages(struct driver *d, struct driver_seq *s, bool after, bool by_host,
                        uint32_t host) {
     struct engine_copy copy[16];
@@ -392,7 +396,8 @@ Test(engine, prompt_logprobs_are_those_of_samples) {
     }
 }
 
-/* -- our own mistakes ---------------------------------------------------------------------------- */
+/* -- our own mistakes
+ * ---------------------------------------------------------------------------- */
 
 enum mistake {
     TOKEN_TOO_LARGE,
@@ -400,7 +405,7 @@ enum mistake {
     PAGES_TOO_FEW,
     TOO_LONG,
     WRONG_STEP,
-    ROW_OF_NOBODY,
+    ROW_WITHOUT_SEQ,
     FEED_OF_NOTHING,
     NOT_SEALED
 };
@@ -413,7 +418,7 @@ static void make_mistake(enum mistake m) {
         .n_rows = 1, .pos0 = m == TOO_LONG ? 512 : 0, .feed = m == FEED_OF_NOTHING ? 0 : -1};
     struct engine_batch b = {
         .step = m == WRONG_STEP ? 2 : 1,
-        .n_rows = m == ROW_OF_NOBODY ? 2 : 1,
+        .n_rows = m == ROW_WITHOUT_SEQ ? 2 : 1,
         .n_seqs = 1,
         .token = &token,
         .seq = &seq,
@@ -437,6 +442,6 @@ ABORTS(PAGE_TOO_LARGE)
 ABORTS(PAGES_TOO_FEW)
 ABORTS(TOO_LONG)
 ABORTS(WRONG_STEP)
-ABORTS(ROW_OF_NOBODY)
+ABORTS(ROW_WITHOUT_SEQ)
 ABORTS(FEED_OF_NOTHING)
 ABORTS(NOT_SEALED)

@@ -1,8 +1,8 @@
 /*
  * Golden tests: every model of ../shared/data whose architecture we have, against logits and greedy
  * continuations of another implementation. A backend is a row of tolerances (from data/README.md);
- * one that is not built is skipped by name. The continuation is fed from the golden file whatever was
- * sampled, so that one near tie does not hide the rest.
+ * one that is not built is skipped by name. The continuation is fed from the golden file whatever
+ * was sampled, so that one near tie does not hide the rest.
  */
 
 #include <criterion/criterion.h>
@@ -69,7 +69,8 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         compare(seen, logits[i], c->last[i]);
     if (pos + 1 >= c->n_prompt && pos + 1 - c->n_prompt < c->n_greedy)
         compare_step(seen, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
-    /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is another one. */
+    /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
+     * another one. */
     if (strcmp(seen->golden->label.arch, "qwen3moe") == 0 && seen->max > seen->judge->max &&
         before.max <= seen->judge->max) {
         *seen = before;
@@ -77,7 +78,8 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     }
 }
 
-/* All cases of a file: prompts in chunks of different sizes, then all continuations in one batch. */
+/* All cases of a file: prompts in chunks of different sizes, then all continuations in one
+ * batch. */
 static void run_cases(struct driver *d, struct seen *seen) {
     const struct golden *g = seen->golden;
     int32_t forced[GOLDEN_CASES][GOLDEN_STEPS];
@@ -155,7 +157,8 @@ static bool has_blocks(const char *type) {
     return strcmp(type, "F32") != 0 && strcmp(type, "F16") != 0 && strcmp(type, "BF16") != 0;
 }
 
-/* What weft has served before and must go on serving; further files count as soon as the product takes them. */
+/* What weft has served before and must go on serving; further files count as soon as the product
+ * takes them. */
 static const char *const served[] = {
     "llama-bf16",      "llama-f16",      "llama-gqa",      "llama-linear",      "llama-mha",
     "llama-q.iq2_xxs", "llama-q.iq4_nl", "llama-q.iq4_xs", "llama-q.q2_k",      "llama-q.q3_k_m",
@@ -193,8 +196,9 @@ static void expect_refusal(const char *model, const struct golden_label *label,
     printf("# left out: %s: %s\n", strrchr(model, '/') + 1, err->message);
 }
 
-/* Files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks as their weights are.
- * What the product does not take must be refused by name, and all of `served` must be taken. */
+/* Files of golden/ whose name begins with @only (NULL: all), by @floats or @blocks as their weights
+ * are. What the product does not take must be refused by name, and all of `served` must be
+ * taken. */
 static void check_synthetic(const struct judge *floats, const struct judge *blocks,
                             const char *only) {
     char dir[512], model[1024], json[1024];
@@ -246,7 +250,8 @@ Test(golden, reference_agrees_with_exact_arithmetic) {
     check_synthetic(&exact, &exact, NULL);
 }
 
-/* Under a sanitizer a few files are enough: the others' formats are read above, with another cache. */
+/* Under a sanitizer a few files are enough: the others' formats are read above, with another
+ * cache. */
 #ifdef __SANITIZE_ADDRESS__
 #define HALF_CACHE_FILES "qwen3"
 #else

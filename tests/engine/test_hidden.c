@@ -1,6 +1,6 @@
 /*
- * WANT_HIDDEN: the final norm's output of a row. It must be what the logits are made of, and the same bits
- * however the prompt is cut and whatever runs beside it.
+ * WANT_HIDDEN: the final norm's output of a row. It must be what the logits are made of, and the
+ * same bits however the prompt is cut and whatever runs beside it.
  */
 
 #include <criterion/criterion.h>
@@ -62,8 +62,8 @@ static void close_run(struct run *r) {
     gguf_free(r->file);
 }
 
-/* Computes rows [from, to) of both prompts, or of the first alone, and keeps their vectors; with a sample
- * at the last row of each when @sample, before or behind the vectors. */
+/* Computes rows [from, to) of both prompts, or of the first alone, and keeps their vectors; with a
+ * sample at the last row of each when @sample, before or behind the vectors. */
 static struct engine_result compute(struct run *r, uint32_t n_seqs, uint32_t from, uint32_t to,
                                     bool sample) {
     static const uint32_t page[2][5] = {{3, 9, 0, 11, 6}, {1, 2, 15, 4, 8}};
@@ -130,8 +130,8 @@ static void check_logits(const struct run *r, const float *v, const float *logit
     }
 }
 
-/* One row more of both prompts behind what was sampled of the last step: its vectors. The wants of that step were
- * sample, vector, vector, sample. */
+/* One row more of both prompts behind what was sampled of the last step: its vectors. The wants of
+ * that step were sample, vector, vector, sample. */
 static void follow(struct run *r, bool fed, const int32_t sampled[2], float vector[2][N_EMBD]) {
     static uint32_t start[] = {0, 5, 10}, pages[] = {3, 9, 0, 11, 6, 1, 2, 15, 4, 8};
     int32_t token[2] = {fed ? 0 : sampled[0], fed ? 0 : sampled[1]};

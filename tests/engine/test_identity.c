@@ -1,8 +1,8 @@
 /*
- * Promise 1 at the level of the engine: what a sequence computes depends on its tokens and parameters
- * alone. A subject runs alone, its prompt in one piece; then in company, in other pieces, with other
- * pages, threads, instruction sets, overlapped, and resumed from its tokens. Every position must give the
- * same digest of logits, the same token and the same log probability.
+ * Promise 1 at the level of the engine: what a sequence computes depends on its tokens and
+ * parameters alone. A subject runs alone, its prompt in one piece; then in company, in other
+ * pieces, with other pages, threads, instruction sets, overlapped, and resumed from its tokens.
+ * Every position must give the same digest of logits, the same token and the same log probability.
  */
 
 #include <criterion/criterion.h>
@@ -28,7 +28,8 @@ struct way { /* how the subject is run */
     uint32_t chunk, page_tokens, n_threads, n_neighbours;
     bool overlap;
     uint32_t
-        resume_after; /* outputs after which it is dropped and computed again from its tokens; 0: never */
+        /* outputs after which it is dropped and computed again from its tokens; 0: never */
+        resume_after;
     const char *isa; /* NULL: as the model's row says */
 };
 
@@ -314,7 +315,8 @@ static void check_long(const struct model_row *m) {
     unlink(path);
 }
 
-/* Slow under a sanitizer: less of what the golden values, and the other formats, have run through. */
+/* Slow under a sanitizer: less of what the golden values, and the other formats, have run
+ * through. */
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_REFERENCE 2
 #define N_EXPERT_TYPES 1

@@ -1,6 +1,6 @@
 /*
- * What a model file must be like: every lack and every contradiction is refused with the tensor or the
- * key named, and no file, however damaged, does worse than being refused.
+ * What a model file must be like: every lack and every contradiction is refused with the tensor or
+ * the key named, and no file, however damaged, does worse than being refused.
  */
 
 #include <criterion/criterion.h>

@@ -1,6 +1,7 @@
 /*
- * The sampler against a naive one that sorts everything, on random logits and parameters; its two builds
- * against each other bit for bit; and what it draws against the softmax it claims to draw from.
+ * The sampler against a naive one that sorts everything, on random logits and parameters; its two
+ * builds against each other bit for bit; and what it draws against the softmax it claims to draw
+ * from.
  */
 
 #include "engine/sampler.h"
@@ -202,8 +203,9 @@ Test(sampler, says_a_token_that_may_be_said_when_none_is_likely) {
 
 /* ---- what is drawn */
 
-/* Chi-square of @DRAWS draws against the softmax of the processed logits at the temperature, as a number of
- * standard deviations (Wilson and Hilferty 1931). Tokens of which fewer than 5 are expected are one. */
+/* Chi-square of @DRAWS draws against the softmax of the processed logits at the temperature, as a
+ * number of standard deviations (Wilson and Hilferty 1931). Tokens of which fewer than 5 are
+ * expected are one. */
 static double deviation(struct sample_scene *scene, bool by_position) {
     double p[VOCAB], sum = 0, chi = 0, rest = 0, rest_seen = 0;
     float t = scene->param.temperature;
@@ -254,7 +256,8 @@ static struct sample_scene *drawing_scene(float temperature) {
     return &s;
 }
 
-/* The seeds are fixed, so the figures are; 4 deviations would be chance once in 30,000 sets of seeds. */
+/* The seeds are fixed, so the figures are; 4 deviations would be chance once in 30,000 sets of
+ * seeds. */
 Test(sampler, draws_from_the_softmax_over_seeds) {
     cr_assert_lt(fabs(deviation(drawing_scene(1), false)), 4);
     cr_assert_lt(fabs(deviation(drawing_scene(0.5f), false)), 4);

@@ -1,4 +1,5 @@
-/* bandwidth - reads memory once, as the matrix kernels read weights: what their times are compared with. */
+/* bandwidth - reads memory once, as the matrix kernels read weights: what their times are compared
+ * with. */
 
 #include "engine/cuda/device.cuh"
 #include "tests/gpu/bandwidth.h"

@@ -1,11 +1,13 @@
 #pragma once
 
-/* describe - what is wrong with a result, in a few lines, so that it can be thought about without the device. */
+/* describe - what is wrong with a result, in a few lines, so that it can be thought about without
+ * the device. */
 
 #include <math.h>
 #include "tests/gpu/on_device.h"
 
-/* Elements of rows of @n that are not as they should be: how many, in how many rows and columns, and the first. */
+/* Elements of rows of @n that are not as they should be: how many, in how many rows and columns,
+ * and the first. */
 static void describe_difference(const char *what, const float *got, const float *want,
                                 size_t n_rows, size_t n) {
     size_t wrong = 0, rows = 0, first[4] = {0}, columns = 0;
@@ -36,7 +38,8 @@ static void describe_difference(const char *what, const float *got, const float 
     free(column);
 }
 
-/* Which elements are far off, @size being their usual size: a pattern of rows or columns tells which operand is wrong. */
+/* Which elements are far off, @size being their usual size: a pattern of rows or columns tells
+ * which operand is wrong. */
 static void describe_worst(const float *got, const float *want, size_t n, size_t n_columns,
                            double size) {
     size_t far = 0, shown = 0;

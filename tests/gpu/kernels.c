@@ -1,10 +1,12 @@
 /*
- * kernels - every kernel of the CUDA backend on the device that is there, against double precision, and timed.
+ * kernels - every kernel of the CUDA backend on the device that is there, against double precision,
+ * and timed.
  *
  * usage: kernels [--tiny | --bandwidth | --time | --help]
- * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small shapes only (the
- * emulator, compute-sanitizer). --bandwidth: prints the GB/s that reading reaches. --time: how long the matrix kernels
- * take over weights that do not fit the cache, beside what reading them takes.
+ * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small
+ * shapes only (the emulator, compute-sanitizer). --bandwidth: prints the GB/s that reading reaches.
+ * --time: how long the matrix kernels take over weights that do not fit the cache, beside what
+ * reading them takes.
  */
 
 #include <math.h>
@@ -66,7 +68,8 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
     }
 }
 
-/* -- matrices ------------------------------------------------------------------------------------- */
+/* -- matrices
+ * ------------------------------------------------------------------------------------- */
 
 struct weights_on {
     struct matrix m;
@@ -312,7 +315,8 @@ static void check_matrices(bool tiny) {
 
 #include "tests/gpu/last_block.h"
 
-/* -- attention ------------------------------------------------------------------------------------ */
+/* -- attention
+ * ------------------------------------------------------------------------------------ */
 
 struct attention {
     struct page_shape shape;
@@ -639,7 +643,8 @@ static void check_attentions(bool tiny) {
     }
 }
 
-/* -- times ---------------------------------------------------------------------------------------- */
+/* -- times
+ * ---------------------------------------------------------------------------------------- */
 
 /* Bytes per second of reading 1 GiB; the best of nine. */
 static double measure_bandwidth(void) {
@@ -679,8 +684,9 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
         must(api->copy(all + at, piece, MIN(one, bytes * n_copies - at), CUDA_TO_DEVICE, stream),
              "copy");
     must(api->stream_wait(stream), "copy");
-    /* One launch of them all: the host's own time for each would be as long as a small matrix takes. The first one comes
-     * before: a kernel is loaded when it is launched for the first time. */
+    /* One launch of them all: the host's own time for each would be as long as a small matrix
+     * takes. The first one comes before: a kernel is loaded when it is launched for the first
+     * time. */
     void *graph = NULL;
     for (uint32_t c = 0; c <= n_copies; c++) {
         if (c == 1)

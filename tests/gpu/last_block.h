@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * last_block - what the last blocks of matvec and attention do, against the kernels that do it otherwise: by bits, again and
- * again with the same counts. Part of kernels.c.
+ * last_block - what the last blocks of matvec and attention do, against the kernels that do it
+ * otherwise: by bits, again and again with the same counts. Part of kernels.c.
  */
 
 struct packed_on { /* rows on the device */

@@ -1,10 +1,11 @@
 /*
- * models - whole models on the device: small random ones against the reference backend and by bits against
- * themselves in other batches; then how long the steps of a large one take.
+ * models - whole models on the device: small random ones against the reference backend and by bits
+ * against themselves in other batches; then how long the steps of a large one take.
  *
  * usage: models [--tiny] [--prompts] [MODEL.gguf]
- * weft-cuda.so stands beside the program. With a model: times, with the environment's WEFT_CUDA_GRAPHS,
- * WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --prompts: those of prompts, strict and fast.
+ * weft-cuda.so stands beside the program. With a model: times, with the environment's
+ * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --prompts: those of prompts, strict and
+ * fast.
  */
 
 #include <math.h>
@@ -60,7 +61,8 @@ struct way {
     bool overlap, sampled, forced, fast;
 };
 
-/* The subject through a prompt and some tokens more, with neighbours at its side when it decodes. */
+/* The subject through a prompt and some tokens more, with neighbours at its side when it
+ * decodes. */
 static void run(const char *path, const struct way *way, struct watch *w) {
     static const struct engine_param hot = {
         .temperature = 0.9f, .top_p = 0.95f, .repetition = 1.1f, .seed = 3};
@@ -287,7 +289,8 @@ static void check_identity(const void *arg) {
     unlink(path);
 }
 
-/* -- times ---------------------------------------------------------------------------------------- */
+/* -- times
+ * ---------------------------------------------------------------------------------------- */
 
 static void report_step(struct driver *d, const char *name, double seconds, uint32_t n_seqs,
                         uint32_t context, double tokens) {
@@ -299,7 +302,8 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
         fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
 }
 
-/* A sequence on the pages of @first for as many tokens as @shared says; *own: its pages, for drop_sharer(). */
+/* A sequence on the pages of @first for as many tokens as @shared says; *own: its pages, for
+ * drop_sharer(). */
 static void share_pages(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
                         uint32_t shared, uint32_t **own) {
     *own = memcpy(calloc(s->n_pages, sizeof(**own)), s->page, s->n_pages * sizeof(**own));

@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names; and checks that run in
- * a process of their own each: after a fault nothing can be computed on a device in the same process, and the other
- * checks are wanted all the same. The parent never touches the device. GPU_IN_PROCESS=1: no processes (for
- * compute-sanitizer). GPU_ONLY=TEXT: only groups of checks whose name holds it; GPU_FAILED: a file for the names of
- * those that failed, a line each.
+ * report - lines for people on stdout, the same as JSON lines in the file that $GPU_JSON names; and
+ * checks that run in a process of their own each: after a fault nothing can be computed on a device
+ * in the same process, and the other checks are wanted all the same. The parent never touches the
+ * device. GPU_IN_PROCESS=1: no processes (for compute-sanitizer). GPU_ONLY=TEXT: only groups of
+ * checks whose name holds it; GPU_FAILED: a file for the names of those that failed, a line each.
  */
 
 #include <signal.h>
@@ -92,7 +92,8 @@ static inline void report_skipped(const char *name, const char *why) {
     report_flush();
 }
 
-/* A time, beside the floor that the bytes moved at @bandwidth (bytes per second) give; 0: no floor. */
+/* A time, beside the floor that the bytes moved at @bandwidth (bytes per second) give; 0: no
+ * floor. */
 static inline void report_time(const char *name, double seconds, double bytes, double bandwidth) {
     double floor = bandwidth > 0 ? bytes / bandwidth : 0;
 

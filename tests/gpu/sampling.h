@@ -74,7 +74,8 @@ static void check_sampling(bool tiny) {
     api->release(state);
 }
 
-/* @n rows of a large vocabulary, each by @n_blocks blocks; the logits of one row are read once at least. */
+/* @n rows of a large vocabulary, each by @n_blocks blocks; the logits of one row are read once at
+ * least. */
 static void time_sampling(const char *what, struct sample_want w, uint32_t n, uint32_t n_blocks,
                           double bandwidth) {
     enum { VOCAB = 151936, TIMES = 8 };

@@ -1,6 +1,7 @@
 #pragma once
 
-/* fixture - random weights of any format, and their panels, for the tests and the benchmark of the kernels. */
+/* fixture - random weights of any format, and their panels, for the tests and the benchmark of the
+ * kernels. */
 
 #include "engine/cpu/cpu.h"
 
@@ -9,8 +10,8 @@ struct fixture {
     struct mat m;
 };
 
-/* A matrix of @n_out rows of @n_in values whose every bit pattern is as a file may have it. Scales are
- * sane, so that no value is huge. */
+/* A matrix of @n_out rows of @n_in values whose every bit pattern is as a file may have it. Scales
+ * are sane, so that no value is huge. */
 void fixture_init(struct fixture *f, enum tensor_type type, uint32_t n_in, uint32_t n_out,
                   uint64_t seed);
 /* Every byte of the weights @fill, only the scales in half precision sane. */

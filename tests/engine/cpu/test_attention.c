@@ -1,7 +1,7 @@
 /*
- * Attention over pages: as close to a double-precision softmax as the pages' rounding allows, and the same bits with
- * every instruction set, page size, cut of the prompt and number of threads, whatever other positions of a page
- * hold.
+ * Attention over pages: as close to a double-precision softmax as the pages' rounding allows, and
+ * the same bits with every instruction set, page size, cut of the prompt and number of threads,
+ * whatever other positions of a page hold.
  */
 
 #include <criterion/criterion.h>

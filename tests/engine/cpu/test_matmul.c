@@ -1,6 +1,7 @@
 /*
- * Panels x activations: every format has the same bits with every instruction set, at every number of rows and
- * threads, and is as close to exact arithmetic as rounding the activations to 8 bits allows.
+ * Panels x activations: every format has the same bits with every instruction set, at every number
+ * of rows and threads, and is as close to exact arithmetic as rounding the activations to 8 bits
+ * allows.
  */
 
 #include <criterion/criterion.h>
@@ -22,7 +23,8 @@ static const char *const isas[] = {"generic", "avx2", "avx512"};
 
 static struct matmul_scratch scratch[3];
 
-/* A width that shows what is special: odd, an odd number of blocks, several stretches of unpacked quants. */
+/* A width that shows what is special: odd, an odd number of blocks, several stretches of unpacked
+ * quants. */
 static uint32_t width_of(enum tensor_type type) {
     uint32_t block = tensor_format(type)->block;
 
@@ -51,8 +53,8 @@ static void multiply(const struct cpu_kernels *k, struct pool *pool, enum matmul
     free(acts);
 }
 
-/* Exact sums with the file's weights, and what rounding the activations may change: half a step of the
- * block's scale for every value. */
+/* Exact sums with the file's weights, and what rounding the activations may change: half a step of
+ * the block's scale for every value. */
 static void check_close(const struct fixture *f, const float *x, const float *got, uint32_t row) {
     const struct panel_info *info = &panel_infos[f->m.format];
     uint32_t n = f->m.n_in, block = info->acts == ACTS_B ? 32 : 256;

@@ -1,5 +1,5 @@
-/* The pool: every item is done exactly once, what was written before a round is seen in it, what it wrote is
- * seen after it; threads that sleep wake up; none is needed. */
+/* The pool: every item is done exactly once, what was written before a round is seen in it, what it
+ * wrote is seen after it; threads that sleep wake up; none is needed. */
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

@@ -74,7 +74,8 @@ static int call(void) {
     return call_while(false);
 }
 
-/* -- the stream ----------------------------------------------------------------------------------- */
+/* -- the stream
+ * ----------------------------------------------------------------------------------- */
 
 static struct op *append(struct op ***end, enum op_kind kind) {
     struct op *o = calloc(1, sizeof(*o));
@@ -152,7 +153,8 @@ static void drain(struct event *until) {
         simt_settled();
 }
 
-/* What the kernels compute is checked elsewhere: not at each of the hundreds of times that tests open the device. */
+/* What the kernels compute is checked elsewhere: not at each of the hundreds of times that tests
+ * open the device. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
 }
@@ -181,7 +183,8 @@ void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
     memcpy(o->args, args, n);
 }
 
-/* -- the table ------------------------------------------------------------------------------------ */
+/* -- the table
+ * ------------------------------------------------------------------------------------ */
 
 static int count(int *n) {
     *n = fake_cuda.n_devices;
@@ -212,7 +215,7 @@ static int memory(size_t *n_free, size_t *n_total) {
     return call();
 }
 
-/* Sizes are exact, so that the next byte is nobody's. */
+/* Sizes are exact, so that the next byte belongs to no allocation. */
 static int alloc_any(void **p, size_t n, enum simt_space space) {
     int r = call();
     struct block *b = NULL;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * fake_api - a CUDA runtime without a device: kernels run on the CPU (simt.h), and only when somebody waits for
- * them, as late as an asynchronous device might. It is part of a weft-cuda.so beside the test program, which
- * steers it through this struct (dlsym "fake_cuda").
+ * fake_api - a CUDA runtime without a device: kernels run on the CPU (simt.h), and only when a call
+ * waits for them, as late as an asynchronous device might. It is part of a weft-cuda.so beside the
+ * test program, which steers it through this struct (dlsym "fake_cuda").
  */
 
 #include <stdbool.h>
@@ -37,6 +37,7 @@ struct fake_cuda {
 
 extern struct fake_cuda fake_cuda;
 
-/* For fake_fast.c: counts a call, which fails where it should; does @run with a copy of @args in stream order. */
+/* For fake_fast.c: counts a call, which fails where it should; does @run with a copy of @args in
+ * stream order. */
 int fake_call(void);
 void fake_enqueue(void (*run)(const void *args), const void *args, size_t n);

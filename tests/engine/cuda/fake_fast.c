@@ -1,4 +1,5 @@
-/* fake_fast - products without cuBLASLt: on the CPU, when their turn comes in the stream of fake_api.c. */
+/* fake_fast - products without cuBLASLt: on the CPU, when their turn comes in the stream of
+ * fake_api.c. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #pragma once
 
-/* fake_find - for tests of the whole backend: the fake device inside the module that they load, and a model for it. */
+/* fake_find - for tests of the whole backend: the fake device inside the module that they load, and
+ * a model for it. */
 
 #include "tests/engine/cuda/fake_api.h"
 

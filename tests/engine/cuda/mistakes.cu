@@ -1,4 +1,5 @@
-/* mistakes - a kernel that makes the mistake it is told to: simt_check must see each of them (test_simt.c). */
+/* mistakes - a kernel that makes the mistake it is told to: simt_check must see each of them
+ * (test_simt.c). */
 
 #include "engine/cuda/device.cuh"
 #include "tests/engine/cuda/mistakes.h"

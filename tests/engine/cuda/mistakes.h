@@ -12,7 +12,7 @@ enum mistake {
     NO_BARRIER_REUSE,    /* between a read and another thread's write */
     SHUFFLE_AS_BARRIER,  /* a shuffle orders no memory */
     BLOCKS_WRITE_ALIKE,  /* two blocks, one address */
-    UNWRITTEN_SHARED,    /* read before anybody wrote it */
+    UNWRITTEN_SHARED,    /* read before it was written */
     BEYOND_THE_END,      /* of an allocation */
     MISALIGNED,          /* a vector at an odd address */
     MISALIGNED_WORD,     /* likewise a word */

@@ -15,7 +15,8 @@
 #define ASYNC_MAX 128u
 
 #ifdef __x86_64__
-/* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another stack. */
+/* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another
+ * stack. */
 extern "C" void simt_switch(void **save, void *to);
 asm(".text\n.type simt_switch, @function\nsimt_switch:\n"
     "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
@@ -82,7 +83,8 @@ uint64_t simt_blocks(void) {
     return n_blocks;
 }
 
-/* -- fibers --------------------------------------------------------------------------------------- */
+/* -- fibers
+ * --------------------------------------------------------------------------------------- */
 
 static void switch_to(struct fiber *from, struct fiber *to) {
 #ifdef __SANITIZE_ADDRESS__
@@ -155,7 +157,8 @@ static void start(struct fiber *f) {
 #endif
 }
 
-/* -- what threads wait for ------------------------------------------------------------------------ */
+/* -- what threads wait for
+ * ------------------------------------------------------------------------ */
 
 void simt_sync_block(const char *here) {
     current->at_barrier = true;
@@ -187,8 +190,8 @@ static void multiply(const struct simt_gift gift[32], float product[32][4]) {
         }
 }
 
-/* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead. Returns which of
- * the two it is. */
+/* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
+ * Returns which of the two it is. */
 static uint32_t meet(const struct simt_gift *mine, const char *here, bool product) {
     uint32_t lane = simt_thread.x % 32, i = current->n_exchanges++;
     struct warp *w = &warps[simt_thread.x / 32];
@@ -231,7 +234,8 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
     memcpy(c, warps[simt_thread.x / 32].product[meet(&mine, here, true)][simt_thread.x % 32], 16);
 }
 
-/* -- memory --------------------------------------------------------------------------------------- */
+/* -- memory
+ * --------------------------------------------------------------------------------------- */
 
 static void check_aligned(const void *p, size_t n) {
     if ((uintptr_t)p % n)
@@ -322,7 +326,8 @@ void simt_copy_wait(uint32_t n_left) {
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
 }
 
-/* -- blocks --------------------------------------------------------------------------------------- */
+/* -- blocks
+ * --------------------------------------------------------------------------------------- */
 
 NO_ASAN static void poison_shared() {
     uint8_t *p = __start_simt_shared;

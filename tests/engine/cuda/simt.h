@@ -1,14 +1,16 @@
 #pragma once
 
 /*
- * simt - runs the kernels of engine/cuda on the CPU. Included before everything else (-include), it gives the
- * names of engine/cuda/device.cuh another meaning: a thread of a block is a fiber, instructions of a warp (mma,
- * lane_xor) and barriers switch to the next one until all have come. Blocks run one after the other, so a block that
- * waits for another one would wait for ever; arrive() does not wait.
+ * simt - runs the kernels of engine/cuda on the CPU. Included before everything else (-include), it
+ * gives the names of engine/cuda/device.cuh another meaning: a thread of a block is a fiber,
+ * instructions of a warp (mma, lane_xor) and barriers switch to the next one until all have come.
+ * Blocks run one after the other, so a block that waits for another one would wait for ever;
+ * arrive() does not wait.
  *
- * What it finds: wrong arithmetic, wrong indices, and what simt_check.h lists: races, early reads, wrong addresses,
- * lanes that do not meet. Asynchronous copies are done when they are waited for, no sooner. The order of threads
- * and of blocks changes with simt_order(). What it cannot find: the order in which the tensor cores add, speed.
+ * What it finds: wrong arithmetic, wrong indices, and what simt_check.h lists: races, early reads,
+ * wrong addresses, lanes that do not meet. Asynchronous copies are done when they are waited for,
+ * no sooner. The order of threads and of blocks changes with simt_order(). What it cannot find: the
+ * order in which the tensor cores add, speed.
  */
 
 #define WEFT_SIMT 1
@@ -37,7 +39,8 @@ struct simt_kernel {
     size_t args_size;
 };
 
-/* @seed 0: ascending order of threads and blocks; else an order of its own for each block and launch. */
+/* @seed 0: ascending order of threads and blocks; else an order of its own for each block and
+ * launch. */
 void simt_order(uint64_t seed);
 /* Runs all blocks, each with @shared bytes of dynamic_shared(). */
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
@@ -79,7 +82,8 @@ struct vec4 {
     uint32_t x, y, z, w;
 };
 
-/* What the lanes of a warp show each other: every lane gives 40 bytes and, once all have, sees those of all. */
+/* What the lanes of a warp show each other: every lane gives 40 bytes and, once all have, sees
+ * those of all. */
 struct simt_gift {
     union {
         float f[10];
@@ -198,7 +202,8 @@ void wait_for_previous();
 /* Not an access: any address will do. */
 static inline void prefetch(const void *p) {}
 
-/* Between blocks, which run one after the other: what one has put or added is there for the next. */
+/* Between blocks, which run one after the other: what one has put or added is there for the
+ * next. */
 void simt_atomic_get(const void *p, size_t n, void *to);
 void simt_atomic_put(void *p, size_t n, const void *from);
 

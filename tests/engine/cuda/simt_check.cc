@@ -7,7 +7,8 @@
 #include <sys/mman.h>
 #include "tests/engine/cuda/simt.h"
 
-/* A moment: interval between barriers (42 bits) | sync_warp() of the lane (7) | atomic (1) | thread (10) | bytes (4). */
+/* A moment: interval between barriers (42 bits) | sync_warp() of the lane (7) | atomic (1) | thread
+ * (10) | bytes (4). */
 typedef uint64_t moment;
 
 struct cell { /* of four bytes */
@@ -39,8 +40,8 @@ static const char *kernel;
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
 static uint32_t n_blocks;
 
-/* Blocks that have arrived at a count, with what they did in intervals [from, to); n_heard of these the block that runs
- * knows of, each since an interval, its own thread at once. */
+/* Blocks that have arrived at a count, with what they did in intervals [from, to); n_heard of these
+ * the block that runs knows of, each since an interval, its own thread at once. */
 struct arrival {
     const void *count;
     uint64_t from, to;
@@ -101,7 +102,8 @@ void simt_fault(const char *format, ...) {
     simt_fault("%s: %s (code at 0x%zx)", where, what, (size_t)((const uint8_t *)pc - __ehdr_start));
 }
 
-/* -- what is allocated ---------------------------------------------------------------------------- */
+/* -- what is allocated
+ * ---------------------------------------------------------------------------- */
 
 static struct cell *new_cells(size_t n) {
     void *p = mmap(NULL, (n / 4 + 2) * sizeof(struct cell), PROT_READ | PROT_WRITE,
@@ -170,7 +172,8 @@ int simt_memory_space(const void *p) {
     return m ? (int)m->space : -1;
 }
 
-/* -- moments -------------------------------------------------------------------------------------- */
+/* -- moments
+ * -------------------------------------------------------------------------------------- */
 
 void simt_settled(void) {
     first_unsettled = ++interval;
@@ -258,7 +261,8 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
            (then >> 15 & 127) == (simt_lane->n_warp_syncs & 127);
 }
 
-/* -- accesses ------------------------------------------------------------------------------------- */
+/* -- accesses
+ * ------------------------------------------------------------------------------------- */
 
 static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     moment same = c->read ^ m;
@@ -338,7 +342,8 @@ static struct memory *shared_of(uintptr_t a) {
     return &shared_memory;
 }
 
-/* The kernel's argument, or something of the program's own: constants, and what stands for threadIdx. */
+/* The kernel's argument, or something of the program's own: constants, and what stands for
+ * threadIdx. */
 static bool is_constant(uintptr_t a, size_t n) {
     return (a >= args_from && a + n <= args_to) ||
            (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end &&
@@ -384,11 +389,13 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
         m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
 }
 
-/* -- what the compiler calls ---------------------------------------------------------------------- */
+/* -- what the compiler calls
+ * ---------------------------------------------------------------------- */
 
 #ifndef SIMT_NO_HOOKS
 
-/* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded by name. */
+/* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded
+ * by name. */
 static inline void access_value(void *p, size_t n, enum simt_access kind, const void *pc) {
     if ((uintptr_t)p % (n < 4 ? n : 4))
         fault_at((uintptr_t)p, pc, "not aligned");

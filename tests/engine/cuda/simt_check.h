@@ -1,24 +1,31 @@
 #pragma once
 
 /*
- * simt_check - looks at every access of a kernel, in the order in which the emulator happens to make it, and
- * aborts when a device might have seen it otherwise. The kernels are compiled with the hooks of -fsanitize=thread;
- * this is what they call, in place of its library.
+ * simt_check - looks at every access of a kernel, in the order in which the emulator happens to
+ * make it, and aborts when a device might have seen it otherwise. The kernels are compiled with the
+ * hooks of -fsanitize=thread; this is what they call, in place of its library.
  *
  * What stops a test, with kernel, block, thread and address:
  *
- *     races        two threads of a block touch a byte, one writes, and no sync_block() lies between them (sync_warp()
- *                  is enough inside a warp; shuffles and mma are not: they order nothing); two blocks of a launch
- *                  touch a byte of device memory and one writes, unless the first did so before the barrier in front
- *                  of its arrive() and the second behind a barrier after it was told that it is the last
- *     early reads  shared memory that this block has not written; the target of an asynchronous copy that has
- *                  not been waited for; above wait_for_previous(), what a kernel may still be writing
- *     addresses    outside every allocation of the device, in freed memory or static variables, in pinned memory (but
+ *     races        two threads of a block touch a byte, one writes, and no sync_block() lies
+ *     between them (sync_warp()
+ *                  is enough inside a warp; shuffles and mma are not: they order nothing); two
+ *                  blocks of a launch touch a byte of device memory and one writes, unless the
+ *                  first did so before the barrier in front of its arrive() and the second behind a
+ *                  barrier after it was told that it is the last
+ *     early reads  shared memory that this block has not written; the target of an asynchronous
+ *     copy that has
+ *                  not been waited for; above wait_for_previous(), what a kernel may still be
+ *                  writing
+ *     addresses    outside every allocation of the device, in freed memory or static variables, in
+ *     pinned memory (but
  *                  for copy_page), not a multiple of the size of the access
- *     divergence   lanes of a warp (threads of a block) at different instructions of the warp (barriers)
+ *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
+ *     (barriers)
  *
- * A cell stands for four bytes and remembers the last write and the last reads by two threads: what it reports is
- * true, but an earlier reader may be forgotten. Under the sanitizers' own hooks there is none of this but divergence.
+ * A cell stands for four bytes and remembers the last write and the last reads by two threads: what
+ * it reports is true, but an earlier reader may be forgotten. Under the sanitizers' own hooks there
+ * is none of this but divergence.
  */
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
- * The whole CUDA backend without a device: its host code over a fake runtime, its kernels on the CPU (simt.h).
- * Judged by the reference backend (every format: tests/gpu/models.c); the promises that hold on a device are checked
- * by bits.
+ * The whole CUDA backend without a device: its host code over a fake runtime, its kernels on the
+ * CPU (simt.h). Judged by the reference backend (every format: tests/gpu/models.c); the promises
+ * that hold on a device are checked by bits.
  */
 
 #include <criterion/criterion.h>
@@ -104,7 +104,8 @@ static void free_rows(struct rows *r) {
     free(r->out);
 }
 
-/* Mean over the rows of |a - b| / |b|, and whether the best token is the same where that is clear. */
+/* Mean over the rows of |a - b| / |b|, and whether the best token is the same where that is
+ * clear. */
 static double distance(const struct rows *a, const struct rows *b, uint32_t n) {
     double worst = 0;
 
@@ -157,7 +158,8 @@ Test(cuda, every_architecture_is_near_the_reference) {
         }
 }
 
-/* -- determinism = fast --------------------------------------------------------------------------- */
+/* -- determinism = fast
+ * --------------------------------------------------------------------------- */
 
 /* Steps of more than 16 rows are left to the library that stands for cuBLASLt. */
 static struct subject fast_subject(const char *arch, enum tensor_type type) {
@@ -292,7 +294,8 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }
 
-/* -- promises by bits ---------------------------------------------------------------------------- */
+/* -- promises by bits
+ * ---------------------------------------------------------------------------- */
 
 struct way {
     const char *name;
@@ -330,7 +333,8 @@ static struct driver_seq *add_neighbour(struct driver *d, uint64_t seed) {
     return s;
 }
 
-/* The subject's prompt in chunks with a neighbour that is prefilled at its side, then all of them decoding. */
+/* The subject's prompt in chunks with a neighbour that is prefilled at its side, then all of them
+ * decoding. */
 static void run_way(const struct way *w, const char *path, struct trace *t) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,
@@ -394,8 +398,8 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
     }
 }
 
-/* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide and not; the work of
- * last blocks is that of kernels of its own. */
+/* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide
+ * and not; the work of last blocks is that of kernels of its own. */
 /* Under a sanitizer only the last: the kernels are slow there, and it has what the others have. */
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_OTHER_WAY 4
@@ -434,7 +438,8 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
 
 enum { COMMON = 262, SHARERS = 3 };
 
-/* Three sequences that begin alike decode; with @common they are on the same pages, as far as they are full. */
+/* Three sequences that begin alike decode; with @common they are on the same pages, as far as they
+ * are full. */
 static void run_sharing(const char *path, bool common, bool share, uint64_t digest[SHARERS][5]) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,
@@ -501,11 +506,13 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     unlink(path);
 }
 
-/* -- faults -------------------------------------------------------------------------------------- */
+/* -- faults
+ * -------------------------------------------------------------------------------------- */
 
 enum { TRY_ROWS = 17 };
 
-/* Opens, computes a prompt of @n_prompt rows, up to TRY_ROWS, and a token more. Returns the first error. */
+/* Opens, computes a prompt of @n_prompt rows, up to TRY_ROWS, and a token more. Returns the first
+ * error. */
 static int try_prompt(const char *path, uint32_t n_prompt, struct err *err) {
     static const int32_t tokens[TRY_ROWS] = {5, 6};
     static const uint32_t start[2] = {0, 2}, page[2] = {1, 0};
@@ -578,7 +585,7 @@ static void fail_every_call(const char *path, uint32_t n_prompt, uint32_t n_forg
         fake_find()->failed_capture = false;
         memset(&err, 0, sizeof(err));
         int r = try_prompt(path, n_prompt, &err);
-        /* The wait when it is closed, which nobody hears of; a capture, which is done without. */
+        /* The wait when it is closed, which goes unreported; a capture, which is done without. */
         if (i == n || (r == 0 && (fake_find()->failed_capture || n_other++ < n_forgiven))) {
             n_captures += r == 0 && i < n && fake_find()->failed_capture;
             cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
@@ -711,7 +718,8 @@ Test(cuda, a_corrupt_page_changes_the_digest) {
     unlink(path);
 }
 
-/* More wants than there are rows of logits at a time, and more masks than the upload has room for. */
+/* More wants than there are rows of logits at a time, and more masks than the upload has room
+ * for. */
 Test(cuda, many_wants_are_sampled_in_rounds) {
     struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1};
     static uint32_t mask[10];
@@ -749,7 +757,8 @@ Test(cuda, many_wants_are_sampled_in_rounds) {
     unlink(path);
 }
 
-/* The device never finishes: the step is given up, and the engine can be freed without waiting for it (fake_api.c). */
+/* The device never finishes: the step is given up, and the engine can be freed without waiting for
+ * it (fake_api.c). */
 Test(cuda, a_hanging_device_is_given_up) {
     struct err err = {0};
     char path[64];

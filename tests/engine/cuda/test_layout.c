@@ -1,7 +1,8 @@
 /*
- * The orders in which the CUDA backend keeps things, by the headers that the kernels use (engine/shared): blocks
- * decode as engine/quant does, a tile holds every weight exactly once, pages hold every key and value exactly
- * once, attention's work covers every query and chunk exactly once.
+ * The orders in which the CUDA backend keeps things, by the headers that the kernels use
+ * (engine/shared): blocks decode as engine/quant does, a tile holds every weight exactly once,
+ * pages hold every key and value exactly once, attention's work covers every query and chunk
+ * exactly once.
  */
 
 #include <criterion/criterion.h>
@@ -96,7 +97,8 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
     }
 }
 
-/* Flipping a bit of a tile changes exactly one weight, or those that share a scale; no bit of the codes is idle. */
+/* Flipping a bit of a tile changes exactly one weight, or those that share a scale; no bit of the
+ * codes is idle. */
 Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     static struct sample s;
     uint8_t tile[4096];

@@ -53,7 +53,8 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     unlink(path);
 }
 
-/* Where nobody says how much, keys and values get what the device has left; also beside a process that ends. */
+/* Where no size is configured, keys and values get what the device has left; also beside a process
+ * that ends. */
 Test(cuda_open, pages_take_what_the_device_has_left) {
     char path[64];
 

@@ -1,6 +1,6 @@
 /*
- * The work of attention as the kernel plans it (engine/cuda/plan.cu, on the emulator): every query and chunk exactly
- * once, and sequences on the same pages share their chunks.
+ * The work of attention as the kernel plans it (engine/cuda/plan.cu, on the emulator): every query
+ * and chunk exactly once, and sequences on the same pages share their chunks.
  */
 
 #include <criterion/criterion.h>
@@ -102,7 +102,8 @@ Test(plan, the_work_of_attention_covers_every_query_and_chunk_once) {
     }
 }
 
-/* Every chunk of every query must be in exactly one item, at the place where its merge looks for it. */
+/* Every chunk of every query must be in exactly one item, at the place where its merge looks for
+ * it. */
 static void check_shared_plan(const struct engine_batch *b, const struct plan_args *l,
                               uint64_t *n_saved) {
     static struct attn_item item[4000];

@@ -57,7 +57,8 @@ static void run_listed(const char *path, uint32_t max_seqs, uint64_t digest[LIST
     gguf_free(file);
 }
 
-/* With room for the lists of two sequences, a round has five wants: not a whole group of packed rows. */
+/* With room for the lists of two sequences, a round has five wants: not a whole group of packed
+ * rows. */
 Test(cuda, rounds_may_begin_anywhere) {
     struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1, .n_vocab = 40};
     uint64_t digest[2][LISTED];

@@ -1,5 +1,5 @@
-/* Sampling on the device against the sampler of the host: the same token, log probabilities and digest for the
- * same logits, whatever the parameters. */
+/* Sampling on the device against the sampler of the host: the same token, log probabilities and
+ * digest for the same logits, whatever the parameters. */
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>

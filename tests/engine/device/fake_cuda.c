@@ -1,8 +1,9 @@
 /*
- * A weft-cuda.so without a GPU: the reference backend behind the rules of a device. It is called at launch and at
- * seal, takes fed tokens from its own samples, and hands out the results of a step when they are waited for, which
- * may be after the next step was computed. FAKE_CUDA in the environment breaks it: "abi", "build", "probe",
- * "open", "begin", "sample" or "end" (the last three in step 3).
+ * A weft-cuda.so without a GPU: the reference backend behind the rules of a device. It is called at
+ * launch and at seal, takes fed tokens from its own samples, and hands out the results of a step
+ * when they are waited for, which may be after the next step was computed. FAKE_CUDA in the
+ * environment breaks it: "abi", "build", "probe", "open", "begin", "sample" or "end" (the last
+ * three in step 3).
  */
 
 #include <assert.h>

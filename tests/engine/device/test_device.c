@@ -1,6 +1,7 @@
 /*
- * The engine over a device backend, with a fake weft-cuda.so beside this program (fake_cuda.c): it is found and
- * judged as the real one is, steps overlap, samples are fed on the device, a lost device stays lost.
+ * The engine over a device backend, with a fake weft-cuda.so beside this program (fake_cuda.c): it
+ * is found and judged as the real one is, steps overlap, samples are fed on the device, a lost
+ * device stays lost.
  */
 
 #include <criterion/criterion.h>
