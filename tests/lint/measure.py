@@ -22,7 +22,7 @@ import sys
 FOLDERS = "base proto text kvpager engine scheduler api daemon cmd".split()
 # Top folders that are not clean yet: an entry goes when its folder is.
 NOT_YET_ACYCLIC = {"text", "scheduler", "api", "daemon"}
-NOT_YET_NARROW = set(FOLDERS)
+NOT_YET_NARROW = set(FOLDERS) - {"engine"}
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
