@@ -44,8 +44,7 @@ struct engine {
     bool lost;
 };
 
-/* -- opening
- * ------------------------------------------------------------------------------------- */
+/* -- opening ----------------------------------------------------------------------------------- */
 
 struct size_text {
     char s[24];
@@ -293,8 +292,7 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
     return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
 }
 
-/* -- steps
- * --------------------------------------------------------------------------------------- */
+/* -- steps ------------------------------------------------------------------------------------- */
 
 static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {

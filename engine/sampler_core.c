@@ -147,8 +147,7 @@ static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) 
     return n_list;
 }
 
-/* -- processors
- * ---------------------------------------------------------------------------------- */
+/* -- processors -------------------------------------------------------------------------------- */
 
 static void count_outputs(struct sampler *s, const struct sample_job *job, int by) {
     const struct engine_param *p = job->param;
@@ -255,8 +254,7 @@ static uint32_t last_resort(const struct sampler *s, const struct sample_job *jo
     return 0;
 }
 
-/* -- truncation
- * ---------------------------------------------------------------------------------- */
+/* -- truncation -------------------------------------------------------------------------------- */
 
 /* The cut at which the amounts, summed from the best token down, reach @target; the amount of a
  * token is its weight (@inv_t > 0) or 1 (@inv_t 0). false: all together do not reach it. Three
@@ -355,8 +353,7 @@ static struct cut truncate_tail(struct sampler *s, const struct engine_param *p,
     return c;
 }
 
-/* -- noise
- * --------------------------------------------------------------------------------------- */
+/* -- noise ------------------------------------------------------------------------------------- */
 
 /* The random words of 64 tokens. [v]: sixteen blocks of Philox side by side. */
 static void words_of(const struct sample_job *job, uint32_t first, uint32_t words[BLOCK]) {
@@ -420,8 +417,7 @@ static uint32_t draw(const struct sampler *s, const struct sample_job *job, stru
     return best_id;
 }
 
-/* -- the whole
- * ----------------------------------------------------------------------------------- */
+/* -- the whole --------------------------------------------------------------------------------- */
 
 static uint32_t sample(struct sampler *s, const struct sample_job *job) {
     const struct engine_param *p = job->param;

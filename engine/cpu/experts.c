@@ -68,8 +68,7 @@ struct work {
     enum acts_kind kind;
 };
 
-/* -- which expert
- * -------------------------------------------------------------------------------- */
+/* -- which expert ------------------------------------------------------------------------------ */
 
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
@@ -114,8 +113,7 @@ int ops_route(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- what they say
- * ------------------------------------------------------------------------------- */
+/* -- what they say ----------------------------------------------------------------------------- */
 
 /* Pairs by expert; inside an expert by row. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
@@ -239,8 +237,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- memory
- * -------------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------ */
 
 /* Tiles of 8 of which the last of every group may be nearly empty. */
 static uint32_t max_tiles(const struct be *b) {

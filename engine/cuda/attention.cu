@@ -485,8 +485,7 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
     attend<8>(a, s);
 }
 
-/* -- many queries
- * --------------------------------------------------------------------------------- */
+/* -- many queries ------------------------------------------------------------------------------ */
 
 #define WIDE_GROUPS (ATTN_WIDE / ATTN_QUERIES)
 #define WIDE_PART 16u /* values of a head whose tiles are computed and merged at a time */

@@ -158,8 +158,7 @@ void fast_close(struct be *b) {
     f->library = NULL;
 }
 
-/* -- weights
- * --------------------------------------------------------------------------------------- */
+/* -- weights ----------------------------------------------------------------------------------- */
 
 /* Which plans are of this shape; made when it comes for the first time. FAST_SHAPES: no room, or
  * none of its sizes has an algorithm. */
@@ -232,8 +231,7 @@ const char *fast_recipe(struct be *b) {
     return f->recipe;
 }
 
-/* -- products
- * -------------------------------------------------------------------------------------- */
+/* -- products ---------------------------------------------------------------------------------- */
 
 static void *plan_for(const struct fast *f, const struct weights *w, uint32_t i, uint32_t n_rows) {
     uint32_t k = 0;

@@ -26,8 +26,7 @@ extern "C" {
 #define WIDE_SLICES 4u
 #define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u + MATMUL_COLUMNS * 2u * 4u)
 
-/* -- loading
- * -------------------------------------------------------------------------------------- */
+/* -- loading ----------------------------------------------------------------------------------- */
 
 /* One thread block packs one tile; grid: x units, y rows of tiles. */
 struct repack_args {
@@ -37,8 +36,7 @@ struct repack_args {
     uint32_t *bad; /* set to 1 when a weight does not fit half precision */
 };
 
-/* -- the batch
- * ------------------------------------------------------------------------------------ */
+/* -- the batch --------------------------------------------------------------------------------- */
 
 /* The chunks of queries that were split: chunk c of query i is in partial + c - n_shared at place
  * i, or, of the first n_shared, in shared + c at place shared_q + i. */
@@ -77,8 +75,7 @@ struct plan_args {
     uint32_t wide; /* queries of a block of a sequence that has many: ATTN_QUERIES or ATTN_WIDE */
 };
 
-/* -- rows
- * ----------------------------------------------------------------------------------------- */
+/* -- rows -------------------------------------------------------------------------------------- */
 
 /* x[row] = embedding of the row's token; grid: rows. */
 struct embed_args {
@@ -152,8 +149,7 @@ struct copy_args {
         page_bytes; /* from a layer to the next; of a page of a layer: multiples of 16 */
 };
 
-/* -- matrices
- * ------------------------------------------------------------------------------------- */
+/* -- matrices ---------------------------------------------------------------------------------- */
 
 struct matrix {
     const uint8_t *tiles;
@@ -226,8 +222,7 @@ MX_FN uint32_t m128_shared(uint32_t format) {
            CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
 }
 
-/* -- what a library multiplies (fast.c)
- * ------------------------------------------------------------- */
+/* -- what a library multiplies (fast.c) -------------------------------------------------------- */
 
 /* Tiles to rows of half precision: [n_out][n_padded], 32 columns in the order of pack_place().
  * Grid: x units, y rows of tiles. */
@@ -247,8 +242,7 @@ struct fast_rows_args {
     uint32_t n_rows, n_padded;
 };
 
-/* -- attention
- * ------------------------------------------------------------------------------------ */
+/* -- attention --------------------------------------------------------------------------------- */
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
  * [n_head_kv][16 queries] rows of partial_stride floats: o, then m and l. merged: the block that is
@@ -279,8 +273,7 @@ struct merge_args {
     uint32_t n_head, n_head_kv, group, head_dim, partial_stride;
 };
 
-/* -- sampling
- * ------------------------------------------------------------------------------------- */
+/* -- sampling ---------------------------------------------------------------------------------- */
 
 struct penal { /* a token of prompt or output, once */
     int32_t token;
@@ -383,8 +376,7 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
     return needs;
 }
 
-/* -- addresses: what cuda_api.launch() takes
- * -------------------------------------------------------- */
+/* -- addresses: what cuda_api.launch() takes --------------------------------------------------- */
 
 extern const void *const kernel_repack;
 extern const void *const kernel_embed;

@@ -62,8 +62,7 @@ DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
         copy_async_at<3072>(to, from);
 }
 
-/* -- matvec
- * --------------------------------------------------------------------------------------- */
+/* -- matvec ------------------------------------------------------------------------------------ */
 
 /* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it.
  * n_tiles: the end. */
@@ -277,8 +276,7 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
     }
 }
 
-/* -- what comes behind it, by the blocks that are last
- * -------------------------------------------- */
+/* -- what comes behind it, by the blocks that are last ----------------------------------------- */
 
 DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
                               float (*sums)[8][TILE_LANES]) {
@@ -342,8 +340,7 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
         finish_heads(a, count_rows(a));
 }
 
-/* -- matmul_wide
- * ---------------------------------------------------------------------------------- */
+/* -- matmul_wide ------------------------------------------------------------------------------- */
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 #define SLICE_PAIRS 2u /* of 32 columns in a slice */

@@ -8,8 +8,7 @@
 
 #include "engine/cuda/device.cuh"
 
-/* -- operands of matmul
- * --------------------------------------------------------------------------- */
+/* -- operands of matmul ------------------------------------------------------------------------ */
 
 #define PACK_QUADS                                                                                 \
     4 /* fours of columns that a thread keeps in registers: rows of up to 8192 are read once */
@@ -162,8 +161,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
         a.scale[r] = power_of_two(e);
 }
 
-/* -- keys and values
- * ------------------------------------------------------------------------------ */
+/* -- keys and values --------------------------------------------------------------------------- */
 
 #define HEAD_MAX 256u
 

@@ -84,8 +84,7 @@ template <typename T> DEVICE T take_global(T *p) {
     return v;
 }
 
-/* -- processors: each block does its stretch
- * -------------------------------------------------------- */
+/* -- processors: each block does its stretch --------------------------------------------------- */
 
 /* The first entry of a token adds all of them, in order. */
 DEVICE void add_bias(const struct bias_entry *bias, const struct Row &r) {
@@ -173,8 +172,7 @@ DEVICE uint32_t last_resort(const struct sample_args &a, struct Bench &b, const 
     return 0;
 }
 
-/* -- scan
- * ------------------------------------------------------------------------------------------ */
+/* -- scan -------------------------------------------------------------------------------------- */
 
 DEVICE void settle(const struct sample_args &a, const struct Row &r, uint32_t token) {
     if (threadIdx.x == 0) {
@@ -264,8 +262,7 @@ KERNEL(sample_scan, struct sample_args, SAMPLE_THREADS, 1) {
         end_scan(a, b, r);
 }
 
-/* -- weigh
- * ----------------------------------------------------------------------------------------- */
+/* -- weigh ------------------------------------------------------------------------------------- */
 
 /* Log probabilities under the logits before all processors. */
 DEVICE void write_logprobs(struct Bench &b, const struct Row &r, uint32_t token) {
@@ -380,8 +377,7 @@ KERNEL(sample_weigh, struct sample_args, SAMPLE_THREADS, 1) {
         write_logprobs(b, r, (uint32_t)r.out->token);
 }
 
-/* -- draw
- * ------------------------------------------------------------------------------------------ */
+/* -- draw -------------------------------------------------------------------------------------- */
 
 /* Puts the stretch's tokens from bin @bin up on the list, as far as there is room. */
 DEVICE void list_tokens(const struct sample_args &a, struct Bench &b, const struct Row &r,

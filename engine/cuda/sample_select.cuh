@@ -52,8 +52,7 @@ template <bool MAX> DEVICE uint64_t combine(struct Bench &b, uint64_t v) {
     return v;
 }
 
-/* -- tokens
- * ---------------------------------------------------------------------------------------- */
+/* -- tokens ------------------------------------------------------------------------------------ */
 
 /* Four neighbours, those that share a block of noise; -inf beyond the end. */
 struct Quad {
@@ -148,8 +147,7 @@ DEVICE uint64_t listed(uint32_t id, float x) {
     return (uint64_t)mx_bits_of(x) << 32 | id;
 }
 
-/* -- truncation
- * ----------------------------------------------------------------------------------- */
+/* -- truncation -------------------------------------------------------------------------------- */
 
 /* The amount of a token: its weight at @inv_t, or 1 when that is 0. */
 DEVICE uint64_t amount(float x, float max, float inv_t) {
@@ -303,8 +301,7 @@ DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, co
     return cut_low(w, max, c);
 }
 
-/* -- noise
- * ---------------------------------------------------------------------------------------- */
+/* -- noise ------------------------------------------------------------------------------------- */
 
 /* About l + T g, within a thousandth of T and a hundred-thousandth of itself. */
 DEVICE float rough_key(float l, float temperature, uint32_t word) {

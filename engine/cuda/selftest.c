@@ -63,8 +63,7 @@ static void fill(float *x, size_t n, uint64_t seed) {
         x[i] = (float)(rng_unit(&rng) + rng_unit(&rng) + rng_unit(&rng) - 1.5);
 }
 
-/* -- matrices
- * ------------------------------------------------------------------------------------- */
+/* -- matrices ---------------------------------------------------------------------------------- */
 
 struct product {
     const struct tensor *tensor;
@@ -230,8 +229,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     return 0;
 }
 
-/* -- attention
- * ------------------------------------------------------------------------------------ */
+/* -- attention --------------------------------------------------------------------------------- */
 
 /* Of one query and head, over the keys up to @pos; to out [dim]. */
 static void attend_on_host(const struct be *b, const float *q, const float *k, const float *v,

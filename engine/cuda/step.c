@@ -46,8 +46,7 @@ static int multiply(struct step *s, const struct weights *w, bool add) {
     return cuda_matmul(b, w, &x, add);
 }
 
-/* -- the upload
- * ----------------------------------------------------------------------------------- */
+/* -- the upload -------------------------------------------------------------------------------- */
 
 static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page,
                       uint32_t *slot) {
@@ -137,8 +136,7 @@ static int upload_rows(struct step *s) {
     return staging_send(s->be, &s->rows, 0);
 }
 
-/* -- ops
- * ------------------------------------------------------------------------------------------ */
+/* -- ops --------------------------------------------------------------------------------------- */
 
 static int record(struct step *s) {
     int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
@@ -256,8 +254,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
     };
 }
 
-/* -- what is fused
- * --------------------------------------------------------------------------------- */
+/* -- what is fused ----------------------------------------------------------------------------- */
 
 /*
  * A layer of a few rows is five kernels; each leaves to the next one what that one takes, by the
@@ -486,8 +483,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* -- the end
- * -------------------------------------------------------------------------------------- */
+/* -- the end ----------------------------------------------------------------------------------- */
 
 static int64_t now_ns(void) {
     struct timespec t;

@@ -70,8 +70,7 @@ int ref_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- keys and values
- * ----------------------------------------------------------------------------- */
+/* -- keys and values --------------------------------------------------------------------------- */
 
 /* Q8_0: d = max|x| / 127 in half precision, each value rounded to the nearest multiple of it. */
 static void store_q8(const float *x, size_t n, uint8_t *dst) {
@@ -136,8 +135,7 @@ static void store_rows(struct step *s, const struct kv_layer *kv) {
         }
 }
 
-/* -- q, k and v
- * ---------------------------------------------------------------------------------- */
+/* -- q, k and v -------------------------------------------------------------------------------- */
 
 static void set_rope(struct be *b, uint32_t pos) {
     for (uint32_t i = 0; i < b->shape->n_rot / 2; i++)
@@ -192,8 +190,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- attention
- * ----------------------------------------------------------------------------------- */
+/* -- attention --------------------------------------------------------------------------------- */
 
 static void softmax(float *x, uint32_t n) {
     float max = x[0], sum = 0;
@@ -250,8 +247,7 @@ int ref_attend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- the rest
- * ------------------------------------------------------------------------------------ */
+/* -- the rest ---------------------------------------------------------------------------------- */
 
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;

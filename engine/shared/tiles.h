@@ -147,8 +147,7 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
     return (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS) * tile_units(f, n_in) * tile_bytes(f);
 }
 
-/* -- repacking: what the bytes of a tile are, from the file's rows
- * -------------------------------------- */
+/* -- repacking: what the bytes of a tile are, from the file's rows ----------------------------- */
 
 /* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is
  * nothing. */
@@ -272,8 +271,7 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     }
 }
 
-/* -- reading: a weight of a tile with the bits that the file's block gives; lossless formats only
- * ------------- */
+/* -- reading: a weight of a tile with the bits of the file; lossless formats only ------------- */
 
 /* Whether tiles of this type of tensor say exactly what its blocks say. */
 MX_FN bool tile_is_lossless(uint32_t type) {

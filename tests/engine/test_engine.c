@@ -14,8 +14,7 @@
 
 static const char *const backends[] = {"reference", "cpu"};
 
-/* -- counting allocations: the linker sends every call here (--wrap)
- * ------------------------------ */
+/* -- counting allocations: the linker sends every call here (--wrap) --------------------------- */
 
 static atomic_ulong n_allocations;
 
@@ -62,8 +61,7 @@ int __wrap_posix_memalign(void **out, size_t alignment, size_t n) {
     return __real_posix_memalign(out, alignment, n);
 }
 
-/* -- opening
- * ------------------------------------------------------------------------------------- */
+/* -- opening ----------------------------------------------------------------------------------- */
 
 struct model_file {
     char path[64];
@@ -209,8 +207,7 @@ Test(engine, loading_tells_its_progress) {
     gguf_free(m.file);
 }
 
-/* -- steps
- * --------------------------------------------------------------------------------------- */
+/* -- steps ------------------------------------------------------------------------------------- */
 
 /* NULL: the backend is not there. */
 static struct driver *open_driver(const char *backend, struct driver *d) {
@@ -396,8 +393,7 @@ Test(engine, prompt_logprobs_are_those_of_samples) {
     }
 }
 
-/* -- our own mistakes
- * ---------------------------------------------------------------------------- */
+/* -- our own mistakes -------------------------------------------------------------------------- */
 
 enum mistake {
     TOKEN_TOO_LARGE,

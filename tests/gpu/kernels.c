@@ -68,8 +68,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
     }
 }
 
-/* -- matrices
- * ------------------------------------------------------------------------------------- */
+/* -- matrices ---------------------------------------------------------------------------------- */
 
 struct weights_on {
     struct matrix m;
@@ -315,8 +314,7 @@ static void check_matrices(bool tiny) {
 
 #include "tests/gpu/last_block.h"
 
-/* -- attention
- * ------------------------------------------------------------------------------------ */
+/* -- attention --------------------------------------------------------------------------------- */
 
 struct attention {
     struct page_shape shape;
@@ -643,8 +641,7 @@ static void check_attentions(bool tiny) {
     }
 }
 
-/* -- times
- * ---------------------------------------------------------------------------------------- */
+/* -- times ------------------------------------------------------------------------------------- */
 
 /* Bytes per second of reading 1 GiB; the best of nine. */
 static double measure_bandwidth(void) {

@@ -289,8 +289,7 @@ static void check_identity(const void *arg) {
     unlink(path);
 }
 
-/* -- times
- * ---------------------------------------------------------------------------------------- */
+/* -- times ------------------------------------------------------------------------------------- */
 
 static void report_step(struct driver *d, const char *name, double seconds, uint32_t n_seqs,
                         uint32_t context, double tokens) {

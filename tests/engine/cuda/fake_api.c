@@ -74,8 +74,7 @@ static int call(void) {
     return call_while(false);
 }
 
-/* -- the stream
- * ----------------------------------------------------------------------------------- */
+/* -- the stream -------------------------------------------------------------------------------- */
 
 static struct op *append(struct op ***end, enum op_kind kind) {
     struct op *o = calloc(1, sizeof(*o));
@@ -183,8 +182,7 @@ void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
     memcpy(o->args, args, n);
 }
 
-/* -- the table
- * ------------------------------------------------------------------------------------ */
+/* -- the table --------------------------------------------------------------------------------- */
 
 static int count(int *n) {
     *n = fake_cuda.n_devices;

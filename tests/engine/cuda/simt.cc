@@ -83,8 +83,7 @@ uint64_t simt_blocks(void) {
     return n_blocks;
 }
 
-/* -- fibers
- * --------------------------------------------------------------------------------------- */
+/* -- fibers ------------------------------------------------------------------------------------ */
 
 static void switch_to(struct fiber *from, struct fiber *to) {
 #ifdef __SANITIZE_ADDRESS__
@@ -157,8 +156,7 @@ static void start(struct fiber *f) {
 #endif
 }
 
-/* -- what threads wait for
- * ------------------------------------------------------------------------ */
+/* -- what threads wait for --------------------------------------------------------------------- */
 
 void simt_sync_block(const char *here) {
     current->at_barrier = true;
@@ -234,8 +232,7 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
     memcpy(c, warps[simt_thread.x / 32].product[meet(&mine, here, true)][simt_thread.x % 32], 16);
 }
 
-/* -- memory
- * --------------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------ */
 
 static void check_aligned(const void *p, size_t n) {
     if ((uintptr_t)p % n)
@@ -326,8 +323,7 @@ void simt_copy_wait(uint32_t n_left) {
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
 }
 
-/* -- blocks
- * --------------------------------------------------------------------------------------- */
+/* -- blocks ------------------------------------------------------------------------------------ */
 
 NO_ASAN static void poison_shared() {
     uint8_t *p = __start_simt_shared;

@@ -102,8 +102,7 @@ void simt_fault(const char *format, ...) {
     simt_fault("%s: %s (code at 0x%zx)", where, what, (size_t)((const uint8_t *)pc - __ehdr_start));
 }
 
-/* -- what is allocated
- * ---------------------------------------------------------------------------- */
+/* -- what is allocated ------------------------------------------------------------------------- */
 
 static struct cell *new_cells(size_t n) {
     void *p = mmap(NULL, (n / 4 + 2) * sizeof(struct cell), PROT_READ | PROT_WRITE,
@@ -172,8 +171,7 @@ int simt_memory_space(const void *p) {
     return m ? (int)m->space : -1;
 }
 
-/* -- moments
- * -------------------------------------------------------------------------------------- */
+/* -- moments ----------------------------------------------------------------------------------- */
 
 void simt_settled(void) {
     first_unsettled = ++interval;
@@ -261,8 +259,7 @@ static bool unordered(moment then, unsigned bytes, bool atomic, bool shared) {
            (then >> 15 & 127) == (simt_lane->n_warp_syncs & 127);
 }
 
-/* -- accesses
- * ------------------------------------------------------------------------------------- */
+/* -- accesses ---------------------------------------------------------------------------------- */
 
 static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     moment same = c->read ^ m;
@@ -389,8 +386,7 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
         m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
 }
 
-/* -- what the compiler calls
- * ---------------------------------------------------------------------- */
+/* -- what the compiler calls ------------------------------------------------------------------- */
 
 #ifndef SIMT_NO_HOOKS
 

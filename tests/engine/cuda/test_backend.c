@@ -158,8 +158,7 @@ Test(cuda, every_architecture_is_near_the_reference) {
         }
 }
 
-/* -- determinism = fast
- * --------------------------------------------------------------------------- */
+/* -- determinism = fast ------------------------------------------------------------------------ */
 
 /* Steps of more than 16 rows are left to the library that stands for cuBLASLt. */
 static struct subject fast_subject(const char *arch, enum tensor_type type) {
@@ -294,8 +293,7 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }
 
-/* -- promises by bits
- * ---------------------------------------------------------------------------- */
+/* -- promises by bits -------------------------------------------------------------------------- */
 
 struct way {
     const char *name;
@@ -506,8 +504,7 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     unlink(path);
 }
 
-/* -- faults
- * -------------------------------------------------------------------------------------- */
+/* -- faults ------------------------------------------------------------------------------------ */
 
 enum { TRY_ROWS = 17 };
 
