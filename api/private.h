@@ -50,8 +50,8 @@ struct api {
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
     uint32_t n_exchanges;                 /* requests whose answer is not complete */
-    struct list huge;                     /* work.link: large bodies that wait for a thread */
-    uint32_t n_huge;                      /* of them at work */
+    struct list large;                    /* work.link: large bodies that wait for a thread */
+    uint32_t n_large;                     /* of them at work */
     size_t body_bytes;                    /* of all requests being read */
     size_t kept_bytes;                    /* of those whose turns have not ended; for prewarm.c */
     uint32_t n_prewarm;                   /* turns for which it is at work */

@@ -187,7 +187,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     list_init(&a->listeners);
     list_init(&a->conns);
     list_init(&a->gens);
-    list_init(&a->huge);
+    list_init(&a->large);
     list_init(&a->responses);
     for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
         list_init(&a->buckets[i]);

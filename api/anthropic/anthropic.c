@@ -1,11 +1,11 @@
 #include <errno.h>
 #include <string.h>
 #include "api/anthropic/input.h"
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
-#include "api/generation/seal.h"
+#include "api/generation/opaque_reasoning.h"
 
 /*
  * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in which
@@ -25,8 +25,8 @@
 
 /* ---- whole values ---- */
 
-static void put_usage(struct json *j, const struct answer *a) {
-    struct answer_usage u = answer_usage(a);
+static void put_usage(struct json *j, const struct writer *w) {
+    struct writer_usage u = writer_usage(w);
 
     json_key(j, "usage");
     json_open(j, '{');
@@ -35,7 +35,7 @@ static void put_usage(struct json *j, const struct answer *a) {
     json_put_int(j, "cache_read_input_tokens", u.cached);
     json_put_int(j, "output_tokens", u.output);
     json_key(j, "output_tokens_details");
-    if (a->work.api->family.reasons) {
+    if (w->job.api->family.reasons) {
         json_open(j, '{');
         json_put_int(j, "thinking_tokens", u.reasoning);
         json_close(j, '}');
@@ -50,10 +50,10 @@ static void put_usage(struct json *j, const struct answer *a) {
 /* Why the model stopped; *stop is the stop sequence or NULL. */
 static const char *reason_of(const struct gen *g, const struct str **stop) {
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
-    return *stop                        ? "stop_sequence"
-           : g->finish == FINISH_LENGTH ? "max_tokens"
-           : split_has_call(g->split)   ? "tool_use"
-                                        : "end_turn";
+    return *stop                               ? "stop_sequence"
+           : g->finish == FINISH_LENGTH        ? "max_tokens"
+           : output_parser_has_call(g->output) ? "tool_use"
+                                               : "end_turn";
 }
 
 /* @g NULL: it has not stopped yet. */
@@ -70,16 +70,16 @@ static void put_stop(struct json *j, const struct gen *g) {
     json_put_string(j, "container", NULL);
 }
 
-static void open_message(struct json *j, const struct answer *a) {
+static void open_message(struct json *j, const struct writer *w) {
     json_open(j, '{');
-    json_put_string(j, "id", a->id);
+    json_put_string(j, "id", w->id);
     json_put_string(j, "type", "message");
     json_put_string(j, "role", "assistant");
-    json_put_string(j, "model", a->work.api->model->id);
+    json_put_string(j, "model", w->job.api->model->id);
 }
 
 /* The members of a call before its input. */
-static void open_call(struct json *j, const struct split_call *c) {
+static void open_call(struct json *j, const struct output_call *c) {
     json_open(j, '{');
     json_put_string(j, "type", "tool_use");
     json_put_string(j, "id", c->id);
@@ -133,9 +133,9 @@ static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) 
     return safe;
 }
 
-static void put_input(struct json *j, const struct split *s, const struct split_call *c) {
+static void put_input(struct json *j, const struct output_parser *s, const struct output_call *c) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    const char *args = s->text[SPLIT_CALL].data ? s->text[SPLIT_CALL].data + c->begin : "";
+    const char *args = s->text[OUTPUT_CALL].data ? s->text[OUTPUT_CALL].data + c->begin : "";
     char close[JSON_DEPTH + 1] = "{}";
 
     if (c->complete) {
@@ -149,51 +149,52 @@ static void put_input(struct json *j, const struct split *s, const struct split_
         json_raw(j, b.data, b.len);
 }
 
-static int sign(struct buf *out, const struct answer *a, const char *text, size_t len) {
-    return a->work.r.no_reasoning ? seal_write(out, text, len) : buf_add_str(out, SIGNATURE);
+static int sign(struct buf *out, const struct writer *w, const char *text, size_t len) {
+    return w->job.request.no_reasoning ? opaque_reasoning_write(out, text, len)
+                                       : buf_add_str(out, SIGNATURE);
 }
 
-static void put_signature(struct json *j, const struct answer *a, const char *text, size_t len) {
+static void put_signature(struct json *j, const struct writer *w, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    int r = sign(&b, a, text, len);
+    int r = sign(&b, w, text, len);
 
     json_key(j, "signature");
     json_string(j, b.data ? b.data : "", b.len);
     j->error = j->error < 0 ? j->error : r;
 }
 
-static void put_block(struct json *j, const struct answer *a, const struct split_run *run) {
-    const struct split *s = a->choices[0].gen->split;
+static void put_block(struct json *j, const struct writer *w, const struct output_run *run) {
+    const struct output_parser *s = w->choices[0].gen->output;
     const char *text = s->text[run->kind].data ? s->text[run->kind].data + run->begin : "";
     size_t len = run->end - run->begin;
 
-    if (run->kind == SPLIT_CALL) {
+    if (run->kind == OUTPUT_CALL) {
         open_call(j, &s->calls[run->call]);
         put_input(j, s, &s->calls[run->call]);
     } else {
-        bool thinking = run->kind == SPLIT_REASONING;
+        bool thinking = run->kind == OUTPUT_REASONING;
 
         json_open(j, '{');
         json_put_string(j, "type", thinking ? "thinking" : "text");
         json_key(j, thinking ? "thinking" : "text");
-        json_string(j, text, thinking && a->work.r.no_reasoning ? 0 : len);
-        if (thinking) /* a text without citations has none, not null: some clients insist on that */
-            put_signature(j, a, text, len);
+        json_string(j, text, thinking && w->job.request.no_reasoning ? 0 : len);
+        if (thinking) /* w text without citations has none, not null: some clients insist on that */
+            put_signature(j, w, text, len);
     }
     json_close(j, '}');
 }
 
-static void put_whole(struct json *j, const struct answer *a) {
-    const struct gen *g = a->choices[0].gen;
+static void put_whole(struct json *j, const struct writer *w) {
+    const struct gen *g = w->choices[0].gen;
 
-    open_message(j, a);
+    open_message(j, w);
     json_key(j, "content");
     json_open(j, '[');
-    for (uint32_t i = 0; i < g->split->n_runs; i++)
-        put_block(j, a, &g->split->runs[i]);
+    for (uint32_t i = 0; i < g->output->n_runs; i++)
+        put_block(j, w, &g->output->runs[i]);
     json_close(j, ']');
     put_stop(j, g);
-    put_usage(j, a);
+    put_usage(j, w);
     json_close(j, '}');
 }
 
@@ -215,78 +216,79 @@ static struct json *begin(struct sse *e, const char *type) {
     return &e->j;
 }
 
-static void emit(struct answer *a, struct sse *e) {
+static void emit(struct writer *w, struct sse *e) {
     json_close(&e->j, '}');
     if (e->j.error < 0)
-        conn_break(a->exchange->conn);
+        conn_break(w->exchange->conn);
     else
-        respond_named_event(a->exchange, e->type, e->b.data, e->b.len);
+        respond_named_event(w->exchange, e->type, e->b.data, e->b.len);
     buf_deinit(&e->b);
 }
 
-static void send_start(struct answer *a) {
+static void send_start(struct writer *w) {
     struct sse e;
     struct json *j = begin(&e, "message_start");
 
     json_key(j, "message");
-    open_message(j, a);
+    open_message(j, w);
     json_key(j, "content");
     json_open(j, '[');
     json_close(j, ']');
     put_stop(j, NULL);
-    put_usage(j, a);
+    put_usage(j, w);
     json_close(j, '}');
-    emit(a, &e);
+    emit(w, &e);
 }
 
 /* A delta of the open block: {"type": @type, @key: text}. */
-static void send_delta(struct answer *a, const char *type, const char *key, const char *text,
+static void send_delta(struct writer *w, const char *type, const char *key, const char *text,
                        size_t len) {
     struct sse e;
     struct json *j = begin(&e, "content_block_delta");
 
-    json_put_int(j, "index", a->block.n - 1);
+    json_put_int(j, "index", w->block.n - 1);
     json_key(j, "delta");
     json_open(j, '{');
     json_put_string(j, "type", type);
     json_key(j, key);
     json_string(j, text, len);
     json_close(j, '}');
-    emit(a, &e);
+    emit(w, &e);
 }
 
-static void send_signature(struct answer *a) {
+static void send_signature(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    const char *text = a->choices[0].gen->split->text[SPLIT_REASONING].data;
+    const char *text = w->choices[0].gen->output->text[OUTPUT_REASONING].data;
 
-    if (sign(&b, a, text ? text + a->block.from : "", a->block.reasoned - a->block.from) == 0)
-        send_delta(a, "signature_delta", "signature", b.data, b.len);
+    if (sign(&b, w, text ? text + w->block.from : "", w->block.reasoned - w->block.from) == 0)
+        send_delta(w, "signature_delta", "signature", b.data, b.len);
 }
 
-static void close_block(struct answer *a) {
+static void close_block(struct writer *w) {
     struct sse e;
 
-    if (!a->block.open)
+    if (!w->block.open)
         return;
-    if (a->block.kind == SPLIT_REASONING)
-        send_signature(a);
-    json_put_int(begin(&e, "content_block_stop"), "index", a->block.n - 1);
-    emit(a, &e);
-    a->block.open = false;
+    if (w->block.kind == OUTPUT_REASONING)
+        send_signature(w);
+    json_put_int(begin(&e, "content_block_stop"), "index", w->block.n - 1);
+    emit(w, &e);
+    w->block.open = false;
 }
 
-static void open_block(struct answer *a, const struct split *s, const struct split_piece *part) {
+static void open_block(struct writer *w, const struct output_parser *s,
+                       const struct output_piece *part) {
     struct sse e;
     struct json *j = begin(&e, "content_block_start");
 
-    json_put_int(j, "index", a->block.n++);
+    json_put_int(j, "index", w->block.n++);
     json_key(j, "content_block");
-    if (part->kind == SPLIT_CALL) {
+    if (part->kind == OUTPUT_CALL) {
         open_call(j, &s->calls[part->call]);
         json_open(j, '{');
         json_close(j, '}');
     } else {
-        bool thinking = part->kind == SPLIT_REASONING;
+        bool thinking = part->kind == OUTPUT_REASONING;
 
         json_open(j, '{');
         json_put_string(j, "type", thinking ? "thinking" : "text");
@@ -295,53 +297,53 @@ static void open_block(struct answer *a, const struct split *s, const struct spl
             json_put_string(j, "signature", "");
     }
     json_close(j, '}');
-    emit(a, &e);
-    a->block.open = true;
-    a->block.kind = part->kind;
-    a->block.from = a->block.reasoned;
+    emit(w, &e);
+    w->block.open = true;
+    w->block.kind = part->kind;
+    w->block.from = w->block.reasoned;
 }
 
-static void send_piece(struct answer *a, const struct piece *p) {
-    static const char *const deltas[SPLIT_KINDS][2] = {
-        [SPLIT_CONTENT] = {"text_delta", "text"},
-        [SPLIT_REASONING] = {"thinking_delta", "thinking"},
-        [SPLIT_CALL] = {"input_json_delta", "partial_json"},
+static void send_piece(struct writer *w, const struct piece *p) {
+    static const char *const deltas[OUTPUT_KINDS][2] = {
+        [OUTPUT_CONTENT] = {"text_delta", "text"},
+        [OUTPUT_REASONING] = {"thinking_delta", "thinking"},
+        [OUTPUT_CALL] = {"input_json_delta", "partial_json"},
     };
-    const struct split_piece *part = p->part;
+    const struct output_piece *part = p->part;
 
     if (!part)
         return; /* the end: send_end() */
-    if (!a->block.open || a->block.kind != part->kind || part->begins) {
-        close_block(a);
-        open_block(a, p->choice->gen->split, part);
+    if (!w->block.open || w->block.kind != part->kind || part->begins) {
+        close_block(w);
+        open_block(w, p->choice->gen->output, part);
     }
-    if (part->kind == SPLIT_REASONING) {
-        a->block.reasoned += part->len;
-        if (a->work.r.no_reasoning)
+    if (part->kind == OUTPUT_REASONING) {
+        w->block.reasoned += part->len;
+        if (w->job.request.no_reasoning)
             return;
     }
     if (part->len)
-        send_delta(a, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);
+        send_delta(w, deltas[part->kind][0], deltas[part->kind][1], part->text, part->len);
 }
 
-static void send_end(struct answer *a) {
+static void send_end(struct writer *w) {
     struct sse e;
 
-    close_block(a);
+    close_block(w);
     struct json *j = begin(&e, "message_delta");
     json_key(j, "delta");
     json_open(j, '{');
-    put_stop(j, a->choices[0].gen);
+    put_stop(j, w->choices[0].gen);
     json_close(j, '}');
-    put_usage(j, a);
-    emit(a, &e);
+    put_usage(j, w);
+    emit(w, &e);
     begin(&e, "message_stop");
-    emit(a, &e);
+    emit(w, &e);
 }
 
 /* What the worker refuses it knows by a chat's names. */
-static bool on_fail(struct answer *a, struct err *err) {
-    (void)a;
+static bool on_fail(struct writer *w, struct err *err) {
+    (void)w;
     anthropic_rename(err);
     return false;
 }
@@ -351,7 +353,7 @@ static int too_long(const char *field, size_t n, uint32_t context, struct err *e
                         context - 1);
 }
 
-static const struct answer_events events = {
+static const struct writer_events events = {
     .too_long = too_long,
     .begin = send_start,
     .fail = on_fail,
@@ -360,7 +362,7 @@ static const struct answer_events events = {
     .whole = put_whole,
 };
 
-static const struct answer_form form = {
+static const struct writer_form form = {
     .kind = REQUEST_ANTHROPIC,
     .id_prefix = "msg_",
     .events = &events,
@@ -368,5 +370,5 @@ static const struct answer_form form = {
 
 void anthropic_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &form);
+    writer_serve(x, &form);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 /*
  * One row per field of a Messages request: its name and what becomes of it. A field without a row is

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/anthropic/input.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 #include "base/util.h"
 
 /*

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/anthropic/input.h"
-#include "api/generation/seal.h"
+#include "api/generation/opaque_reasoning.h"
 #include "base/util.h"
 
 /*
@@ -270,9 +270,9 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
 
     if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
         return -ENOMEM;
-    if (yyjson_get_len(text) > 0 || !s || !seal_is_ours(s, len))
+    if (yyjson_get_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
         return anthropic_string(in, text, ".thinking", &in->reasoning);
-    int r = seal_read(&in->reasoning, s, len);
+    int r = opaque_reasoning_read(&in->reasoning, s, len);
 
     return r == -EINVAL ? anthropic_refuse(in, ".signature", "is not what this service wrote") : r;
 }

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
-#include "api/generation/node.h"
+#include "api/generation/grammar_ir.h"
 #include "api/private.h"
 #include "api/http/siphash.h"
-#include "api/generation/wants.h"
+#include "api/generation/output_spec.h"
 #include "text/constraint.h"
 
 /*
@@ -25,7 +25,7 @@
 enum thinking { THINKS_NOT, MAY_THINK, THINKS };
 
 struct draft {
-    struct work *w;
+    struct prompt_job *job;
     struct nodes n;
     enum thinking thinking;
     bool quick;
@@ -34,20 +34,20 @@ struct draft {
 /* ---- what the request wants ---- */
 
 static yyjson_mut_val *form_node(struct draft *d) {
-    const struct request_form *f = &d->w->r.form;
+    const struct gen_request_form *f = &d->job->request.form;
     yyjson_mut_doc *doc = d->n.doc;
     yyjson_mut_val *o;
 
     if (strcmp(f->kind, "json_schema") == 0) {
-        o = node_json(&d->n, yyjson_val_mut_copy(doc, f->value), f->param);
+        o = ir_json(&d->n, yyjson_val_mut_copy(doc, f->value), f->param);
     } else {
-        o = node_of(&d->n, f->kind,
-                    strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
-                                                        : yyjson_val_mut_copy(doc, f->value));
-        node_put_str(&d->n, o, "param", f->param);
+        o = ir_of(&d->n, f->kind,
+                  strcmp(f->kind, "json_object") == 0 ? yyjson_mut_true(doc)
+                                                      : yyjson_val_mut_copy(doc, f->value));
+        ir_put_str(&d->n, o, "param", f->param);
     }
     if (f->compact)
-        node_put_bool(&d->n, o, "compact", true);
+        ir_put_bool(&d->n, o, "compact", true);
     return o;
 }
 
@@ -63,15 +63,15 @@ static bool ends_with(const char *text, size_t len, const char *end) {
     return len >= n && memcmp(text + len - n, end, n) == 0;
 }
 
-static enum thinking thinking_of(const struct work *w) {
-    const struct toolcall_reasoning *r = w->parses ? w->parse.reasoning : NULL;
+static enum thinking thinking_of(const struct prompt_job *job) {
+    const struct toolcall_reasoning *r = job->parses ? job->parse.reasoning : NULL;
 
-    if (!r || w->r.prefill.len || (w->parse.format && w->parse.format->has_reasoning))
+    if (!r || job->request.prefill.len || (job->parse.format && job->parse.format->has_reasoning))
         return THINKS_NOT;
-    const char *text = w->prompts[0].text;
-    size_t len = w->prompts[0].len;
+    const char *text = job->prompts[0].text;
+    size_t len = job->prompts[0].len;
 
-    if (w->parse.in_reasoning)
+    if (job->parse.in_reasoning)
         return THINKS;
     while (len && is_space(text[len - 1]))
         len--;
@@ -81,32 +81,31 @@ static enum thinking thinking_of(const struct work *w) {
 /* A block of reasoning that may be missing. */
 static yyjson_mut_val *block(struct draft *d, const char *open, const char *stop,
                              const char *close) {
-    yyjson_mut_val *list = node_list(&d->n, "sequence");
+    yyjson_mut_val *list = ir_list(&d->n, "sequence");
 
-    node_add(&d->n, list, node_text(&d->n, "literal", open));
-    node_add(&d->n, list, node_text(&d->n, "free_text", stop));
-    node_add(&d->n, list, node_text(&d->n, "literal", close));
-    return node_optional(&d->n, list);
+    ir_add(&d->n, list, ir_text(&d->n, "literal", open));
+    ir_add(&d->n, list, ir_text(&d->n, "free_text", stop));
+    ir_add(&d->n, list, ir_text(&d->n, "literal", close));
+    return ir_optional(&d->n, list);
 }
 
 /* @v where the output may be reasoning first. */
 static yyjson_mut_val *after_reasoning(struct draft *d, yyjson_mut_val *v) {
-    const struct toolcall_reasoning *r = d->w->parse.reasoning;
-    yyjson_mut_val *list = node_list(&d->n, "sequence");
+    const struct toolcall_reasoning *r = d->job->parse.reasoning;
+    yyjson_mut_val *list = ir_list(&d->n, "sequence");
 
-    if (d->w->parse.format && d->w->parse.format->has_reasoning)
-        node_add(
-            &d->n, list,
-            block(d, "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"));
+    if (d->job->parse.format && d->job->parse.format->has_reasoning)
+        ir_add(&d->n, list,
+               block(d, "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant"));
     else if (d->thinking == THINKS_NOT)
         return v;
     else if (d->thinking == MAY_THINK)
-        node_add(&d->n, list, block(d, r->open, r->close, r->close));
+        ir_add(&d->n, list, block(d, r->open, r->close, r->close));
     if (r && r->then)
-        node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", r->then)));
+        ir_add(&d->n, list, ir_optional(&d->n, ir_text(&d->n, "literal", r->then)));
     if (r)
-        node_add(&d->n, list, node_text(&d->n, "regex", AFTER_REASONING));
-    node_add(&d->n, list, v);
+        ir_add(&d->n, list, ir_text(&d->n, "regex", AFTER_REASONING));
+    ir_add(&d->n, list, v);
     return list;
 }
 
@@ -127,22 +126,22 @@ static bool is_strict(yyjson_val *f, bool custom) {
     return custom ? custom_syntax(f, &text) != NULL : yyjson_get_bool(yyjson_obj_get(f, "strict"));
 }
 
-static int collect(struct work *w, struct tools *t) {
-    size_t most = yyjson_arr_size(w->r.tools), i, n;
+static int collect(struct prompt_job *job, struct tools *t) {
+    size_t most = yyjson_arr_size(job->request.tools), i, n;
     yyjson_val *item;
 
-    t->tool = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->tool));
-    t->strict = arena_alloc_array(&w->r.arena, most + 1, sizeof(*t->strict));
+    t->tool = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->tool));
+    t->strict = arena_alloc_array(&job->request.arena, most + 1, sizeof(*t->strict));
     if (!t->tool || !t->strict)
         return -ENOMEM;
-    yyjson_arr_foreach(w->r.tools, i, n, item) {
-        yyjson_val *f = wants_function(item);
+    yyjson_arr_foreach(job->request.tools, i, n, item) {
+        yyjson_val *f = output_spec_function(item);
         const char *name = yyjson_get_str(yyjson_obj_get(f, "name"));
         char *param;
 
-        if (!f || !name || !wants_tool(&w->r, name))
+        if (!f || !name || !output_spec_tool(&job->request, name))
             continue;
-        if (!(param = arena_alloc(&w->r.arena, PARAM_MAX)))
+        if (!(param = arena_alloc(&job->request.arena, PARAM_MAX)))
             return -ENOMEM;
         struct toolcall_tool *tool = &t->tool[t->n];
         bool custom = f == custom_tool(item);
@@ -162,7 +161,7 @@ static int collect(struct work *w, struct tools *t) {
  * remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL). (Were two hashes
  * the same, the worker would still find a wrong grammar.) */
 static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
-    struct api *a = d->w->api;
+    struct api *a = d->job->api;
     struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
     uint64_t hash = siphash(a->secret, text, len);
     _Atomic uint64_t *right = &a->checked[hash % API_CHECKED];
@@ -218,7 +217,7 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
         if (r == -EINVAL && !t->strict[i]) {
             t->tool[i].loose = true;
         } else if (r < 0) {
-            d->w->err = err;
+            d->job->err = err;
             return r;
         }
     }
@@ -227,28 +226,28 @@ static int loosen(struct draft *d, struct tools *t, const struct toolcall_force 
 
 /* The calls that may be made. -EINVAL with the work's error: not in this format, or not these. */
 static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
-    struct work *w = d->w;
+    struct prompt_job *job = d->job;
     struct tools t = {0};
-    int r = collect(w, &t);
-    struct toolcall_force o = {.format = w->parse.format,
+    int r = collect(job, &t);
+    struct toolcall_force o = {.format = job->parse.format,
                                .tools = t.tool,
                                .n_tools = t.n,
-                               .max_calls = w->r.one_call ? 1 : 0,
+                               .max_calls = job->request.one_call ? 1 : 0,
                                .after = after};
 
     if (r == 0)
         r = check_tools(d, &o, out, NULL);
     if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
-        r = check_tools(d, &o, out, &w->err);
+        r = check_tools(d, &o, out, &job->err);
     if (r == 0)
-        memset(&w->err, 0, sizeof(w->err));
+        memset(&job->err, 0, sizeof(job->err));
     return r;
 }
 
 /* ---- together ---- */
 
 static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
-    struct arena *arena = &d->w->r.arena;
+    struct arena *arena = &d->job->request.arena;
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
     const char *kept = text && len <= UINT32_MAX ? arena_strndup(arena, text, len) : NULL;
@@ -260,56 +259,56 @@ static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
 
 /* What a model says of calls while it thinks is no call; in some formats one ends the reasoning. */
 static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
-    const struct toolcall_reasoning *r = d->w->parse.reasoning;
-    const struct toolcall_format *f = d->w->parse.format;
+    const struct toolcall_reasoning *r = d->job->parse.reasoning;
+    const struct toolcall_format *f = d->job->parse.format;
 
     if (d->thinking == THINKS_NOT || !f || f->ends_reasoning)
         return;
-    yyjson_mut_val *quiet = node_text(&d->n, "open", r->open);
+    yyjson_mut_val *quiet = ir_text(&d->n, "open", r->open);
 
-    node_put_str(&d->n, quiet, "close", r->close);
-    node_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
+    ir_put_str(&d->n, quiet, "close", r->close);
+    ir_put_bool(&d->n, quiet, "now", d->thinking == THINKS);
     d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
 }
 
 /* @first: more of them may come from the format. */
 static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
                         const char *flag) {
-    yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = node_of(&d->n, "after", after);
+    yyjson_mut_val *after = yyjson_mut_arr(d->n.doc), *o = ir_of(&d->n, "after", after);
 
     for (size_t i = 1; first; i++) {
         d->n.failed |= !yyjson_mut_arr_add_str(d->n.doc, after, first);
         first = f ? toolcall_after(f, i) : NULL;
     }
     if (flag)
-        node_put_bool(&d->n, o, flag, true);
+        ir_put_bool(&d->n, o, flag, true);
     if (f)
         add_quiet(d, o);
-    return write_text(d, o, &d->w->r.triggers);
+    return write_text(d, o, &d->job->request.triggers);
 }
 
 /* The grammar holds from the output's first token, or from the end of its reasoning on. */
 static int set_whole(struct draft *d, yyjson_mut_val *v) {
-    struct work *w = d->w;
+    struct prompt_job *job = d->job;
     struct err err = {0};
     yyjson_mut_val *whole = after_reasoning(d, v);
     int r = check(d, whole, &err);
 
     if (r == -EINVAL)
-        w->err = err;
+        job->err = err;
     if (r == 0)
-        r = write_text(d, whole, &w->r.grammar);
+        r = write_text(d, whole, &job->request.grammar);
     if (r < 0 || d->thinking != THINKS)
         return r;
-    return set_triggers(d, w->parse.reasoning->close, NULL, "required");
+    return set_triggers(d, job->parse.reasoning->close, NULL, "required");
 }
 
-static bool any_strict(const struct work *w) {
+static bool any_strict(const struct prompt_job *job) {
     size_t i, n;
     yyjson_val *item;
 
-    yyjson_arr_foreach(w->r.tools, i, n, item) {
-        if (is_strict(wants_function(item), custom_tool(item)))
+    yyjson_arr_foreach(job->request.tools, i, n, item) {
+        if (is_strict(output_spec_function(item), custom_tool(item)))
             return true;
     }
     return false;
@@ -317,41 +316,43 @@ static bool any_strict(const struct work *w) {
 
 /* The model is free until it begins a call. A format, or tools, that cannot be forced: to its end. */
 static int set_auto(struct draft *d) {
-    struct work *w = d->w;
-    const char *first = toolcall_after(w->parse.format, 0);
+    struct prompt_job *job = d->job;
+    const char *first = toolcall_after(job->parse.format, 0);
     yyjson_mut_val *v = NULL;
     int r = first ? calls_node(d, true, &v) : -ENOTSUP;
 
-    if (r == -ENOTSUP || (r == -EINVAL && !any_strict(w))) {
-        memset(&w->err, 0, sizeof(w->err));
+    if (r == -ENOTSUP || (r == -EINVAL && !any_strict(job))) {
+        memset(&job->err, 0, sizeof(job->err));
         return 0;
     }
     if (r == 0)
-        r = write_text(d, v, &w->r.grammar);
-    return r < 0 ? r : set_triggers(d, first, w->parse.format, w->r.one_call ? NULL : "repeat");
+        r = write_text(d, v, &job->request.grammar);
+    return r < 0
+               ? r
+               : set_triggers(d, first, job->parse.format, job->request.one_call ? NULL : "repeat");
 }
 
 /* The text, between the marks that the format has for it. */
 static yyjson_mut_val *content_node(struct draft *d) {
-    const struct toolcall_format *f = d->w->parse.format;
-    yyjson_mut_val *list = node_list(&d->n, "sequence"), *v = form_node(d);
+    const struct toolcall_format *f = d->job->parse.format;
+    yyjson_mut_val *list = ir_list(&d->n, "sequence"), *v = form_node(d);
 
     if (f && f->has_reasoning) {
-        node_add(&d->n, list, node_text(&d->n, "literal", "<|channel|>final<|message|>"));
-        node_add(&d->n, list, v);
+        ir_add(&d->n, list, ir_text(&d->n, "literal", "<|channel|>final<|message|>"));
+        ir_add(&d->n, list, v);
         return list;
     }
     if (!f || !f->content_begin)
         return v;
-    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_begin)));
-    node_add(&d->n, list, v);
-    node_add(&d->n, list, node_optional(&d->n, node_text(&d->n, "literal", f->content_end)));
+    ir_add(&d->n, list, ir_optional(&d->n, ir_text(&d->n, "literal", f->content_begin)));
+    ir_add(&d->n, list, v);
+    ir_add(&d->n, list, ir_optional(&d->n, ir_text(&d->n, "literal", f->content_end)));
     return list;
 }
 
 static int build(struct draft *d, bool tools) {
-    struct work *w = d->w;
-    bool form = w->r.form.kind, required = w->r.choice.mode == TOOLS_REQUIRED;
+    struct prompt_job *job = d->job;
+    bool form = job->request.form.kind, required = job->request.choice.mode == TOOLS_REQUIRED;
     yyjson_mut_val *calls = NULL, *either;
     int r = 0;
 
@@ -363,25 +364,25 @@ static int build(struct draft *d, bool tools) {
         return r;
     if (required)
         return set_whole(d, calls);
-    either = node_list(&d->n, "either");
-    node_add(&d->n, either, calls);
-    node_add(&d->n, either, content_node(d));
+    either = ir_list(&d->n, "either");
+    ir_add(&d->n, either, calls);
+    ir_add(&d->n, either, content_node(d));
     return set_whole(d, either);
 }
 
-int constrain(struct work *w, bool quick) {
-    struct draft d = {.w = w, .quick = quick};
-    bool tools = w->r.functions && w->parses;
+int constrain(struct prompt_job *job, bool quick) {
+    struct draft d = {.job = job, .quick = quick};
+    bool tools = job->request.functions && job->parses;
     int r;
 
-    if (w->kind == REQUEST_TOKENIZE || (!tools && !w->r.form.kind))
+    if (job->kind == REQUEST_TOKENIZE || (!tools && !job->request.form.kind))
         return 0;
     if (!(d.n.doc = yyjson_mut_doc_new(NULL)))
         return -ENOMEM;
-    d.thinking = thinking_of(w);
+    d.thinking = thinking_of(job);
     r = build(&d, tools);
     yyjson_mut_doc_free(d.n.doc);
     if (r == -EAGAIN)
-        memset(&w->err, 0, sizeof(w->err));
+        memset(&job->err, 0, sizeof(job->err));
     return r;
 }

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * constrain - what a request wants of its output (wants.h) as the worker is told: a grammar and its
+ * constrain - what a request wants of its output (output_spec.h) as the worker is told: a grammar and its
  * triggers (text/constraint.h). It is compiled here once, without a vocabulary, so that what cannot be
  * held is a 400 that names the field, before anything is queued.
  */
 
-#include "api/generation/work.h"
+#include "api/generation/prompt_job.h"
 
-/* Sets @w->r.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0, -ENOMEM, or a
- * 400 in @w->err. With @quick also -EAGAIN: it takes long, nothing has changed. */
-int constrain(struct work *w, bool quick);
+/* Sets @job->request.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0, -ENOMEM, or a
+ * 400 in @job->err. With @quick also -EAGAIN: it takes long, nothing has changed. */
+int constrain(struct prompt_job *job, bool quick);

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")
@@ -95,7 +95,7 @@ yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input) {
     return yyjson_mut_obj_add_val(doc, o, "input", yyjson_val_mut_copy(doc, input)) ? o : NULL;
 }
 
-bool custom_is(const struct request *r, const char *name) {
+bool custom_is(const struct gen_request *r, const char *name) {
     for (uint32_t i = 0; i < r->n_customs; i++)
         if (strcmp(r->customs[i], name) == 0)
             return true;

@@ -11,7 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct request;
+struct gen_request;
 
 /* The custom tool in an entry of a chat's `tools`; NULL: it is something else. */
 yyjson_val *custom_tool(yyjson_val *tool);
@@ -24,7 +24,7 @@ yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
 /* The arguments for a call with the text @input. NULL: no memory. */
 yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
 /* Whether @name is one of the request's custom tools. */
-bool custom_is(const struct request *r, const char *name);
+bool custom_is(const struct gen_request *r, const char *name);
 
 /* The text of a call, as far as it can be read from {"input": "..."} so far. */
 struct custom_text {

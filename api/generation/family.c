@@ -73,7 +73,7 @@ static const char *name_of_thoughts(const struct api_model *m) {
     return NULL;
 }
 
-static bool wants_text(const struct template *t) {
+static bool output_spec_text(const struct template *t) {
     bool ok, printed = renders(t, PROBE("{\"needle\": 1}"), "'needle'", &ok);
 
     if (ok && !printed)
@@ -90,7 +90,7 @@ void family_init(struct family *f, const struct api_model *m) {
         f->reasoning = toolcall_detect_reasoning(m->template_source, m->template_len);
     }
     f->takes_tools = template_uses(m->template, "tools");
-    f->text_args = f->takes_tools && wants_text(m->template);
+    f->text_args = f->takes_tools && output_spec_text(m->template);
     f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);
     f->reasons = f->reasoning || (f->format && f->format->has_reasoning);

@@ -6,13 +6,13 @@
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/private.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 /*
  * Every way a generation can end passes through end(), which is idempotent, gives its place back, and then
  * tells the owner. The owner frees it, and often its siblings, inside that call: whoever calls end() or
  * anything that may reach it must not touch the generation, nor a saved "next" of a list of them,
- * afterwards. Loops that end generations therefore only mark them (`doomed`) and let end_doomed() begin
+ * afterwards. Loops that end generations therefore only mark them (`failed`) and let end_failed() begin
  * anew after each one.
  *
  * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to the output, and the
@@ -59,7 +59,7 @@ struct gen *gen_find(const struct api *a, uint64_t id) {
     return NULL;
 }
 
-static int set_stops(struct gen *g, const struct request *r) {
+static int set_stops(struct gen *g, const struct gen_request *r) {
     struct stop_string s[SUBMIT_STOPS_MAX];
 
     for (uint32_t i = 0; i < r->n_stops; i++) {
@@ -72,7 +72,7 @@ static int set_stops(struct gen *g, const struct request *r) {
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
 
-int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
+int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice) {
     struct gen *g = calloc(1, sizeof(*g));
 
@@ -106,7 +106,7 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
                    (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
     if (r->prompt_logprobs || (r->echo && r->logprobs))
         g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
-    if (request_made(r) > r->n) /* they are compared by them */
+    if (gen_request_made(r) > r->n) /* they are compared by them */
         g->m.flags |= SUBMIT_LOGPROBS;
     g->m.n_stop_ids = r->n_stop_ids;
     g->m.stop_ids = r->stop_ids;
@@ -121,7 +121,7 @@ int gen_new(struct gen **out, struct api *a, const struct request *r, const int3
     return 0;
 }
 
-void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct request *r) {
+void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
     const struct exchange *x = *exchange;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, x->tenant);
@@ -142,9 +142,9 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct r
                        g->m.isolation_key);
 }
 
-int gen_split(struct gen *g, const struct toolcall_opts *opts) {
+int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {
     g->m.n_stops = 0;
-    return split_new(&g->split, opts, TEXT_MAX);
+    return output_parser_new(&g->output, opts, TEXT_MAX);
 }
 
 /* The prompt of n choices is one. */
@@ -157,8 +157,8 @@ void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
                 (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
 }
 
-int gen_limit_thinking(struct gen *g, uint32_t max) {
-    const struct toolcall_opts *o = &g->split->opts;
+int gen_limit_reasoning(struct gen *g, uint32_t max) {
+    const struct toolcall_opts *o = &g->output->opts;
     bool harmony = o->format && o->format->has_reasoning;
     const char *close = harmony        ? "<|end|><|start|>assistant"
                         : o->reasoning ? o->reasoning->close
@@ -205,7 +205,7 @@ struct gen *gen_free(struct gen *g) {
     list_remove(&g->bucket);
     if (g->stops)
         stops_free(g->stops);
-    split_free(g->split);
+    output_parser_free(g->output);
     buf_deinit(&g->text);
     free(g->tokens);
     free(g->logprobs);
@@ -225,16 +225,16 @@ struct gen *gen_free(struct gen *g) {
 static int take_apart(struct gen *g) {
     int r = 0;
 
-    while (g->split && r == 0 && g->n_split < g->ready) {
+    while (g->output && r == 0 && g->n_parsed < g->ready) {
         uint32_t i = g->n_counted;
         size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
         bool whole = i < g->n_out && end == g->text_end[i];
 
-        r = split_feed(g->split, g->text.data + g->n_split, end - g->n_split);
+        r = output_parser_feed(g->output, g->text.data + g->n_parsed, end - g->n_parsed);
         if (whole)
-            split_count(g->split, end - (i ? g->text_end[i - 1] : 0));
+            output_parser_count(g->output, end - (i ? g->text_end[i - 1] : 0));
         g->n_counted += whole;
-        g->n_split = end;
+        g->n_parsed = end;
     }
     return r;
 }
@@ -242,7 +242,7 @@ static int take_apart(struct gen *g) {
 /* The worker has kept the pages for the session's next turn; it cannot know when to expect that. */
 static void tell_turn_end(const struct gen *g) {
     bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
-    bool calls = g->split && g->finish == FINISH_STOP && split_has_call(g->split);
+    bool calls = g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output);
     struct turn_end m = {.id = g->m.id, .session = g->m.session, .calls = calls};
 
     if (ended && m.session && !g->vector && g->api->worker_up)
@@ -256,7 +256,8 @@ static void end(struct gen *g, enum finish_reason why) {
     g->finish = why;
     g->done_ns = clock_now(g->api->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
-    if (g->split && why != FINISH_ERROR && (take_apart(g) < 0 || split_finish(g->split) < 0)) {
+    if (g->output && why != FINISH_ERROR &&
+        (take_apart(g) < 0 || output_parser_finish(g->output) < 0)) {
         err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->finish = FINISH_ERROR;
     }
@@ -272,7 +273,7 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
 
 /* Calls that are complete are a reason of their own; an output that was cut off stays that. */
 const char *gen_finish_name(const struct gen *g) {
-    if (g->split && g->finish == FINISH_STOP && split_has_call(g->split))
+    if (g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output))
         return "tool_calls";
     return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
 }
@@ -327,10 +328,10 @@ static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
     if (is_end_token(g, id))
         return "";
     const char *piece = tokenizer_piece(t, id, g->keep_special, len);
-    if (*len || !g->split)
+    if (*len || !g->output)
         return piece;
     piece = tokenizer_piece(t, id, true, len);
-    if (!split_wants(g->split, piece, *len))
+    if (!output_parser_wants(g->output, piece, *len))
         *len = 0;
     return piece;
 }
@@ -399,9 +400,9 @@ static void take_times(struct gen *g, uint32_t n_new) {
 }
 
 /* Its reasoning goes on past its budget, and there is room to end it. */
-static bool thought_enough(const struct gen *g) {
-    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->split->in_reasoning &&
-           g->split->n_reasoning >= g->thinking.max &&
+static bool reasoning_budget_spent(const struct gen *g) {
+    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->output->in_reasoning &&
+           g->output->n_reasoning >= g->thinking.max &&
            g->n_out + g->thinking.n_close < g->m.max_new;
 }
 
@@ -425,7 +426,7 @@ static int take_tokens(struct gen *g, const struct event *e) {
         settle(g);
         if ((r = take_apart(g)) < 0)
             return r;
-        if (thought_enough(g))
+        if (reasoning_budget_spent(g))
             break;
     }
     settle(g);
@@ -438,7 +439,8 @@ static void take_counts(struct gen *g, const struct event *e) {
     g->n_predicted_accepted = g->predicted_accepted_base + e->n_predicted_accepted;
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
-    if (g->n_lives <= 1) /* a resumed prompt is found in no cache that the client should hear of */
+    if (g->n_attempts <=
+        1) /* a resumed prompt is found in no cache that the client should hear of */
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
 }
 
@@ -512,7 +514,7 @@ static void on_finish(struct gen *g, const struct event *e) {
 static void submit(struct gen *g);
 
 /* Adds what ends its reasoning, as if the worker had sent it. */
-static int stop_thinking(struct gen *g) {
+static int add_reasoning_end(struct gen *g) {
     struct event e = {.tokens = g->thinking.close};
     int r = reserve(g, g->n_out + g->thinking.n_close);
 
@@ -524,7 +526,7 @@ static int stop_thinking(struct gen *g) {
 }
 
 /* The same of one that the worker has. @forgotten: it has ended there. */
-static void go_on_without_thinking(struct gen *g, bool forgotten) {
+static void force_end_reasoning(struct gen *g, bool forgotten) {
     struct api *a = g->api;
 
     if (!forgotten && a->worker_up)
@@ -533,7 +535,7 @@ static void go_on_without_thinking(struct gen *g, bool forgotten) {
     g->m.id = a->next_gen++;
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     set_state(g, GEN_PENDING);
-    if (stop_thinking(g) < 0) {
+    if (add_reasoning_end(g) < 0) {
         gen_fail(g, 503, "out_of_memory", "Out of memory.");
         return;
     }
@@ -565,9 +567,9 @@ void gen_on_event(struct api *a, const struct event *e) {
         set_state(g, GEN_RUNNING);
     g->accepted = true;
     bool finished = e->kind == EVENT_FINISH;
-    if (thought_enough(g) &&
+    if (reasoning_budget_spent(g) &&
         (!finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH)) {
-        go_on_without_thinking(g, finished);
+        force_end_reasoning(g, finished);
     } else if (e->kind == EVENT_FINISH) {
         set_state(g, GEN_PENDING); /* as above */
         on_finish(g, e);
@@ -589,14 +591,14 @@ static void submit(struct gen *g) {
     g->m.n_tokens = g->n_prompt + g->n_out;
     int r = a->port->submit(a->port, &g->m);
     if (r == 0) {
-        g->n_lives++;
+        g->n_attempts++;
         g->predicted_base = g->n_predicted;
         g->predicted_accepted_base = g->n_predicted_accepted;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
         admit_tick_later(a);
     } else {
-        g->doomed = true;
+        g->failed = true;
         admit_tick_later(a);
     }
 }
@@ -604,8 +606,8 @@ static void submit(struct gen *g) {
 void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
     charge_run(&g->charge);
-    if (thought_enough(g) && stop_thinking(g) < 0) {
-        g->doomed = true;
+    if (reasoning_budget_spent(g) && add_reasoning_end(g) < 0) {
+        g->failed = true;
         admit_tick_later(g->api);
         return;
     }
@@ -628,8 +630,8 @@ static bool is_complete(const struct gen *g) {
     return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
-/* Ends what is doomed. An end may free any other generation: after each one the walk begins anew. */
-static void end_doomed(struct api *a) {
+/* Ends what is failed. An end may free any other generation: after each one the walk begins anew. */
+static void end_failed(struct api *a) {
     bool again;
 
     do {
@@ -637,7 +639,7 @@ static void end_doomed(struct api *a) {
         LIST_FOREACH(node, &a->gens) {
             struct gen *g = LIST_ENTRY(node, struct gen, link);
 
-            if (!g->doomed || g->state == GEN_DONE)
+            if (!g->failed || g->state == GEN_DONE)
                 continue;
             if (!g->err.status && is_complete(g))
                 end(g, is_stopped(g) ? FINISH_STOP : FINISH_LENGTH);
@@ -658,17 +660,17 @@ void gen_retry(struct api *a) {
     LIST_FOREACH(node, &a->gens) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
-        if (g->state != GEN_PENDING || g->doomed)
+        if (g->state != GEN_PENDING || g->failed)
             continue;
         if (g->m.deadline_ns && now > g->m.deadline_ns) {
             err_set_code(&g->err, 504, "request_timeout", NULL,
                          "The request took longer than it may.");
-            g->doomed = true;
+            g->failed = true;
         } else {
             submit(g);
         }
     }
-    end_doomed(a);
+    end_failed(a);
 }
 
 void gen_worker_down(struct api *a) {
@@ -691,15 +693,15 @@ void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
         if (g->m.n_faults >= FAULTS_MAX) {
             err_set_code(&g->err, 500, "engine_fault", NULL,
                          "The engine failed each time it ran this request.");
-            g->doomed = true;
+            g->failed = true;
             continue;
         }
-        if (g->n_lives)
+        if (g->n_attempts)
             a->stats.n_resumed++;
         if (is_complete(g))
-            g->doomed = true;
+            g->failed = true;
         else
             submit(g);
     }
-    end_doomed(a);
+    end_failed(a);
 }

@@ -18,14 +18,14 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/list.h"
-#include "api/generation/split.h"
+#include "api/generation/output_parser.h"
 #include "api/limits/tenant.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 
 struct api;
 struct api_port;
-struct request;
+struct gen_request;
 struct exchange;
 
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
@@ -36,7 +36,7 @@ struct gen {
     enum gen_state state;
     bool accepted; /* by some worker, once */
     bool stopped;  /* a stop string is complete; nothing after it is text */
-    bool doomed;
+    bool failed;
     void *owner;
     struct exchange *const *exchange; /* the owner's; NULL there: nobody waits for it any more */
     void (*changed)(struct gen *g);   /* something new; may free @g */
@@ -55,17 +55,17 @@ struct gen {
     uint32_t *text_end; /* text.len after each output token */
     uint32_t n_prompt, n_out, cap_out;
     struct stops *stops;
-    struct buf text;     /* raw bytes of the output */
-    size_t ready;        /* of text: may be sent */
-    struct split *split; /* what of it is reasoning and calls; NULL: it is not looked at */
-    size_t n_split;      /* bytes of text that `split` has been fed */
-    uint32_t n_counted;  /* tokens, whole ones */
+    struct buf text;              /* raw bytes of the output */
+    size_t ready;                 /* of text: may be sent */
+    struct output_parser *output; /* what of it is reasoning and calls; NULL: it is not looked at */
+    size_t n_parsed;              /* bytes of text that `split` has been fed */
+    uint32_t n_counted;           /* tokens, whole ones */
     bool keep_special, include_stop;
     bool score_only;     /* the output is not taken */
     uint32_t stop_index; /* with `stopped`: of m.stops */
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
-    uint32_t retry_ms, n_cached, n_lives;
+    uint32_t retry_ms, n_cached, n_attempts;
     uint32_t n_turns;                           /* lives that ended because its reasoning did */
     uint32_t n_predicted, n_predicted_accepted; /* drafted from the prediction, in all lives */
     uint32_t predicted_base, predicted_accepted_base; /* in those before this one */
@@ -80,16 +80,16 @@ struct gen {
 
 /* A generation of @n_prompt tokens (copied). The rest of the submit comes from @r, whose arena must
  * outlive it. */
-int gen_new(struct gen **out, struct api *a, const struct request *r, const int32_t *prompt,
+int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
 /* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for how long. */
-void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct request *r);
+void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
 /* Its text is taken apart. Before it is started. */
-int gen_split(struct gen *g, const struct toolcall_opts *opts);
+int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
-/* Its reasoning has at most @max tokens. After gen_split(). */
-int gen_limit_thinking(struct gen *g, uint32_t max);
+/* Its reasoning has at most @max tokens. After gen_parse_output(). */
+int gen_limit_reasoning(struct gen *g, uint32_t max);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
 
 /* Hands it to the worker, now or when there is one. */

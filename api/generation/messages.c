@@ -342,13 +342,13 @@ static int put_note(struct build *b, yyjson_mut_val *list) {
 }
 
 /* What the model is told of at the beginning; NULL: nothing. */
-static yyjson_val *shown_functions(const struct request *r) {
+static yyjson_val *shown_functions(const struct gen_request *r) {
     yyjson_val *shown = yyjson_doc_get_root(r->shown ? r->shown : r->functions);
 
     return yyjson_arr_size(shown) ? shown : NULL;
 }
 
-static int put_messages(struct build *b, const struct request *r, yyjson_mut_val *root) {
+static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_mut_val *list = yyjson_mut_arr(b->doc);
     yyjson_val *m = yyjson_arr_get_first(r->messages);
     const char *first = role_of(yyjson_obj_get(m, "role"));
@@ -380,7 +380,7 @@ static void describe(struct build *b, yyjson_mut_val *tools) {
     }
 }
 
-static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *root) {
+static int put_tools(struct build *b, const struct gen_request *r, yyjson_mut_val *root) {
     yyjson_val *functions = b->form->plain ? NULL : shown_functions(r);
     yyjson_mut_val *tools =
         functions ? yyjson_val_mut_copy(b->doc, functions) : yyjson_mut_null(b->doc);
@@ -390,7 +390,7 @@ static int put_tools(struct build *b, const struct request *r, yyjson_mut_val *r
     return put(b, root, "tools", tools);
 }
 
-static int add_custom(struct request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
+static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_mut_doc *doc,
                       yyjson_mut_val *list, struct err *err) {
     yyjson_val *custom = custom_tool(tool), *name = yyjson_obj_get(custom, "name");
     int result = custom_check(tool, i, err);
@@ -405,7 +405,7 @@ static int add_custom(struct request *r, yyjson_val *tool, size_t i, yyjson_mut_
 }
 
 /* Functions, and custom tools as such. A tool of another type is for another service. */
-static int copy_functions(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
+static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
     yyjson_val *tool;
     size_t i, n;
@@ -439,7 +439,7 @@ static bool is_deferred(yyjson_mut_val *tool) {
 }
 
 /* Those of @list that are not deferred, when these are not all. */
-static int set_shown(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
+static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
     size_t n = yyjson_mut_arr_size(list), n_kept = 0;
 
     for (size_t i = n; i-- > 0;)
@@ -453,7 +453,7 @@ static int set_shown(struct request *r, yyjson_mut_doc *doc, yyjson_mut_val *lis
     return r->shown ? 0 : -ENOMEM;
 }
 
-int messages_functions(struct request *r, struct err *err) {
+int messages_functions(struct gen_request *r, struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *list = doc ? yyjson_mut_arr(doc) : NULL;
     int result = list ? copy_functions(r, doc, list, err) : -ENOMEM;
@@ -477,7 +477,7 @@ static int put_token(struct build *b, yyjson_mut_val *root, const char *key,
 }
 
 /* A variable that the client has not set itself. */
-static int put_variable(struct build *b, const struct request *r, yyjson_mut_val *root,
+static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut_val *root,
                         const char *key, yyjson_mut_val *v) {
     return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
 }
@@ -508,7 +508,7 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
 }
 
 /* Some templates know how much, others only whether: under one of two names. */
-static int put_effort(struct build *b, const struct request *r, const struct api_model *model,
+static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
     const char *effort = yyjson_get_str(r->reasoning_effort);
@@ -526,7 +526,7 @@ static int put_effort(struct build *b, const struct request *r, const struct api
 }
 
 /* The client's own variables come first: what the service sets cannot be replaced by them. */
-static int put_kwargs(struct build *b, const struct request *r, const struct api_model *model,
+static int put_kwargs(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     yyjson_val *key, *value;
     size_t i, n;
@@ -549,7 +549,7 @@ static int put_kwargs(struct build *b, const struct request *r, const struct api
     return result;
 }
 
-static int put_all(struct build *b, const struct request *r, const struct api_model *model,
+static int put_all(struct build *b, const struct gen_request *r, const struct api_model *model,
                    yyjson_mut_val *root) {
     const struct tokenizer *t = model->tokenizer;
     int result = put_kwargs(b, r, model, root);
@@ -570,7 +570,7 @@ static int put_all(struct build *b, const struct request *r, const struct api_mo
     return result;
 }
 
-int messages_vars(const struct request *r, const struct api_model *model,
+int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;

@@ -7,7 +7,7 @@
  */
 
 #include "api/api.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 struct messages_form {
     bool plain;     /* the template knows no tools */
@@ -18,7 +18,7 @@ struct messages_form {
 };
 
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
-int messages_functions(struct request *r, struct err *err);
+int messages_functions(struct gen_request *r, struct err *err);
 /* A new document whose root is the object of variables. A bad message is a 400 with its place. */
-int messages_vars(const struct request *r, const struct api_model *model,
+int messages_vars(const struct gen_request *r, const struct api_model *model,
                   const struct messages_form *form, yyjson_doc **out, struct err *err);

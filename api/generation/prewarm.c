@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include <uv.h>
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/private.h"
 
 /*
@@ -30,9 +30,9 @@
 
 struct prewarm_job {
     uv_work_t uv;
-    struct work work; /* of the answer: what the conversation is rendered from */
-    struct submit m;  /* of the turn, without its tokens */
-    struct split *split;
+    struct prompt_job job; /* of the answer: what the conversation is rendered from */
+    struct submit m;       /* of the turn, without its tokens */
+    struct output_parser *output;
     struct buf text; /* of the output; without split it is the content */
     size_t text_len;
     int32_t *held; /* [n_held] tokens whose pages there are */
@@ -44,23 +44,24 @@ struct prewarm_job {
 
 /* ---- taking ---- */
 
-static bool has_form(const struct answer *a) {
-    return a->form->kind == REQUEST_CHAT || a->form->kind == REQUEST_OLLAMA ||
-           a->form->kind == REQUEST_ANTHROPIC || a->form->kind == REQUEST_RESPONSES;
+static bool has_form(const struct writer *w) {
+    return w->form->kind == REQUEST_CHAT || w->form->kind == REQUEST_OLLAMA ||
+           w->form->kind == REQUEST_ANTHROPIC || w->form->kind == REQUEST_RESPONSES;
 }
 
-bool prewarm_keeps(const struct answer *a) {
-    const struct work *w = &a->work;
-    const struct api *api = w->api;
+bool prewarm_keeps(const struct writer *w) {
+    const struct prompt_job *job = &w->job;
+    const struct api *api = job->api;
 
-    return api->opts.prewarm && has_form(a) && a->n_choices == 1 && w->r.messages &&
-           w->r.prefill.len == 0 && !w->r.no_generation_prompt && w->body_len <= BODY_MAX &&
-           a->choices[0].gen->m.session != 0 && api->kept_bytes + w->body_len <= BODIES_MAX;
+    return api->opts.prewarm && has_form(w) && w->n_choices == 1 && job->request.messages &&
+           job->request.prefill.len == 0 && !job->request.no_generation_prompt &&
+           job->body_len <= BODY_MAX && w->choices[0].gen->m.session != 0 &&
+           api->kept_bytes + job->body_len <= BODIES_MAX;
 }
 
 /* The pool has better things to do, or there is nobody to compute it. */
 static bool is_busy(const struct api *a) {
-    return a->n_prewarm >= AT_ONCE || a->n_huge > 0 || a->admit.n_queued > 0 ||
+    return a->n_prewarm >= AT_ONCE || a->n_large > 0 || a->admit.n_queued > 0 ||
            a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
            a->model->page_tokens == 0;
 }
@@ -83,58 +84,60 @@ static bool sends_thoughts(yyjson_val *messages, bool unknown) {
     return !any && unknown;
 }
 
-static bool all_complete(const struct split *s) {
+static bool all_complete(const struct output_parser *s) {
     for (uint32_t i = 0; s && i < s->n_calls; i++)
         if (!s->calls[i].complete)
             return false;
     return true;
 }
 
-struct prewarm_job *prewarm_take(struct answer *a) {
-    struct gen *g = a->n_choices == 1 ? a->choices[0].gen : NULL;
-    struct work *from = &a->work;
-    struct prewarm_job *w;
+struct prewarm_job *prewarm_take(struct writer *w) {
+    struct gen *g = w->n_choices == 1 ? w->choices[0].gen : NULL;
+    struct prompt_job *from = &w->job;
+    struct prewarm_job *t;
 
     if (from->n_kept == 0 || !g || g->finish != FINISH_STOP || is_busy(from->api) ||
-        !all_complete(g->split) || !(w = calloc(1, sizeof(*w))))
+        !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
         return NULL;
-    w->anthropic = a->form->kind == REQUEST_ANTHROPIC;
-    w->parts = a->form->kind != REQUEST_CHAT && a->form->kind != REQUEST_OLLAMA;
-    w->thoughts = sends_thoughts(from->r.messages, w->parts);
-    w->work = (struct work){
-        .api = from->api, .kind = from->kind, .r = from->r, .max_tokens = from->max_tokens};
-    w->work.n_kept = from->n_kept;
-    memset(&from->r, 0, sizeof(from->r));
+    t->anthropic = w->form->kind == REQUEST_ANTHROPIC;
+    t->parts = w->form->kind != REQUEST_CHAT && w->form->kind != REQUEST_OLLAMA;
+    t->thoughts = sends_thoughts(from->request.messages, t->parts);
+    t->job = (struct prompt_job){.api = from->api,
+                                 .kind = from->kind,
+                                 .request = from->request,
+                                 .max_tokens = from->max_tokens};
+    t->job.n_kept = from->n_kept;
+    memset(&from->request, 0, sizeof(from->request));
     from->n_kept = 0;
-    w->m = g->m;
-    w->n_held = g->n_prompt + g->n_out - 1; /* the last token is in no page */
-    w->held = STEAL(g->tokens);
-    w->split = STEAL(g->split);
-    w->text = g->text;
-    w->text_len = g->ready;
+    t->m = g->m;
+    t->n_held = g->n_prompt + g->n_out - 1; /* the last token is in no page */
+    t->held = STEAL(g->tokens);
+    t->output = STEAL(g->output);
+    t->text = g->text;
+    t->text_len = g->ready;
     memset(&g->text, 0, sizeof(g->text));
-    return w;
+    return t;
 }
 
-static void prewarm_free(struct prewarm_job *w) {
-    work_deinit(&w->work);
-    split_free(w->split);
-    buf_deinit(&w->text);
-    tokens_deinit(&w->tokens);
-    free(w->held);
-    free(w);
+static void prewarm_free(struct prewarm_job *t) {
+    prompt_job_deinit(&t->job);
+    output_parser_free(t->output);
+    buf_deinit(&t->text);
+    tokens_deinit(&t->tokens);
+    free(t->held);
+    free(t);
 }
 
 /* ---- the answer as a message, on the pool ---- */
 
-static void put_calls(struct json *j, const struct prewarm_job *w) {
-    const struct split *s = w->split;
-    const char *args = s->text[SPLIT_CALL].data;
+static void put_calls(struct json *j, const struct prewarm_job *t) {
+    const struct output_parser *s = t->output;
+    const char *args = s->text[OUTPUT_CALL].data;
 
     json_key(j, "tool_calls");
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_calls; i++) {
-        const struct split_call *c = &s->calls[i];
+        const struct output_call *c = &s->calls[i];
 
         json_open(j, '{');
         json_put_string(j, "id", c->id);
@@ -143,7 +146,7 @@ static void put_calls(struct json *j, const struct prewarm_job *w) {
         json_open(j, '{');
         json_put_string(j, "name", c->name);
         json_key(j, "arguments");
-        (w->anthropic ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
+        (t->anthropic ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
         json_close(j, '}');
         json_close(j, '}');
     }
@@ -151,17 +154,17 @@ static void put_calls(struct json *j, const struct prewarm_job *w) {
 }
 
 /* Texts between other things are a part each. */
-static void put_parts(struct json *j, const struct split *s) {
+static void put_parts(struct json *j, const struct output_parser *s) {
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_runs; i++) {
-        const struct split_run *r = &s->runs[i];
+        const struct output_run *r = &s->runs[i];
 
-        if (r->kind != SPLIT_CONTENT || r->begin == r->end)
+        if (r->kind != OUTPUT_CONTENT || r->begin == r->end)
             continue;
         json_open(j, '{');
         json_put_string(j, "type", "text");
         json_key(j, "text");
-        json_string(j, s->text[SPLIT_CONTENT].data + r->begin, r->end - r->begin);
+        json_string(j, s->text[OUTPUT_CONTENT].data + r->begin, r->end - r->begin);
         json_close(j, '}');
     }
     json_close(j, ']');
@@ -171,48 +174,48 @@ static void put_buf(struct json *j, const struct buf *b, size_t len) {
     json_string(j, b->data ? b->data : "", len);
 }
 
-static void put_answer(struct json *j, const struct prewarm_job *w) {
-    const struct split *s = w->split;
+static void put_answer(struct json *j, const struct prewarm_job *t) {
+    const struct output_parser *s = t->output;
 
     json_open(j, '{');
     json_put_string(j, "role", "assistant");
     json_key(j, "content");
     if (!s)
-        put_buf(j, &w->text, w->text_len);
-    else if (w->parts)
+        put_buf(j, &t->text, t->text_len);
+    else if (t->parts)
         put_parts(j, s);
-    else if (s->n_calls && !s->text[SPLIT_CONTENT].len)
+    else if (s->n_calls && !s->text[OUTPUT_CONTENT].len)
         json_null(j);
     else
-        put_buf(j, &s->text[SPLIT_CONTENT], s->text[SPLIT_CONTENT].len);
-    if (s && w->thoughts && s->text[SPLIT_REASONING].len) {
+        put_buf(j, &s->text[OUTPUT_CONTENT], s->text[OUTPUT_CONTENT].len);
+    if (s && t->thoughts && s->text[OUTPUT_REASONING].len) {
         json_key(j, "reasoning_content");
-        put_buf(j, &s->text[SPLIT_REASONING], s->text[SPLIT_REASONING].len);
+        put_buf(j, &s->text[OUTPUT_REASONING], s->text[OUTPUT_REASONING].len);
     }
     if (s && s->n_calls)
-        put_calls(j, w);
+        put_calls(j, t);
     json_close(j, '}');
 }
 
 /* A message that may come next: the result of the first call, or a question. */
-static void put_next(struct json *j, const struct prewarm_job *w, const char *text) {
-    const struct split_call *c = w->split && w->split->n_calls ? w->split->calls : NULL;
+static void put_next(struct json *j, const struct prewarm_job *t, const char *text) {
+    const struct output_call *c = t->output && t->output->n_calls ? t->output->calls : NULL;
 
     json_open(j, '{');
     json_put_string(j, "role", c ? "tool" : "user");
     if (c)
         json_put_string(j, "tool_call_id", c->id);
-    if (c && w->anthropic)
+    if (c && t->anthropic)
         json_put_string(j, "name", c->name);
     json_put_string(j, "content", text);
     json_close(j, '}');
 }
 
 /* The conversation, the answer, and a message that says @text. */
-static int conversation(const struct prewarm_job *w, const char *text, yyjson_doc **out) {
+static int conversation(const struct prewarm_job *t, const char *text, yyjson_doc **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, w->work.r.messages) : NULL;
+    yyjson_mut_val *list = doc ? yyjson_val_mut_copy(doc, t->job.request.messages) : NULL;
     yyjson_doc *more = NULL;
     yyjson_val *m;
     struct json j;
@@ -220,8 +223,8 @@ static int conversation(const struct prewarm_job *w, const char *text, yyjson_do
 
     json_begin(&j, &b);
     json_open(&j, '[');
-    put_answer(&j, w);
-    put_next(&j, w, text);
+    put_answer(&j, t);
+    put_next(&j, t, text);
     json_close(&j, ']');
     if (j.error == 0)
         more = yyjson_read(b.data, b.len, 0);
@@ -236,12 +239,12 @@ static int conversation(const struct prewarm_job *w, const char *text, yyjson_do
     return *out ? 0 : -ENOMEM;
 }
 
-static int render(struct prewarm_job *w, const char *text, struct tokens *out) {
+static int render(struct prewarm_job *t, const char *text, struct tokens *out) {
     yyjson_doc *doc = NULL;
-    int r = conversation(w, text, &doc);
+    int r = conversation(t, text, &doc);
 
     if (r == 0)
-        r = work_again(&w->work, yyjson_doc_get_root(doc), out);
+        r = prompt_job_render_again(&t->job, yyjson_doc_get_root(doc), out);
     yyjson_doc_free(doc);
     return r;
 }
@@ -255,64 +258,64 @@ static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
 }
 
 static void on_work(uv_work_t *uv) {
-    struct prewarm_job *w = CONTAINER_OF(uv, struct prewarm_job, uv);
+    struct prewarm_job *t = CONTAINER_OF(uv, struct prewarm_job, uv);
     struct tokens other = {0};
     size_t n = 0;
 
     /* Where all comes back that was written there is nothing to compute. */
-    if (render(w, "A", &w->tokens) == 0 &&
-        common(w->tokens.id, w->tokens.n, w->held, w->n_held) < w->n_held &&
-        render(w, "7", &other) == 0)
-        n = common(w->tokens.id, w->tokens.n, other.id, other.n);
-    w->tokens.n = n;
+    if (render(t, "A", &t->tokens) == 0 &&
+        common(t->tokens.id, t->tokens.n, t->held, t->n_held) < t->n_held &&
+        render(t, "7", &other) == 0)
+        n = common(t->tokens.id, t->tokens.n, other.id, other.n);
+    t->tokens.n = n;
     tokens_deinit(&other);
 }
 
 /* ---- back on the loop ---- */
 
-static void submit(struct prewarm_job *w) {
-    struct api *a = w->work.api;
-    uint32_t page = a->model->page_tokens, n = (uint32_t)w->tokens.n;
-    uint32_t held = (uint32_t)common(w->tokens.id, n, w->held, w->n_held);
+static void submit(struct prewarm_job *t) {
+    struct api *a = t->job.api;
+    uint32_t page = a->model->page_tokens, n = (uint32_t)t->tokens.n;
+    uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
 
     if (n / page <= held / page || n >= a->model->max_context)
         return;
     struct submit m = {
         .id = a->next_gen++,
-        .group = w->m.id,
-        .session = w->m.session,
-        .tenant = w->m.tenant,
-        .weight_milli = w->m.weight_milli,
-        .class = w->m.class,
+        .group = t->m.id,
+        .session = t->m.session,
+        .tenant = t->m.tenant,
+        .weight_milli = t->m.weight_milli,
+        .class = t->m.class,
         .arrived_ns = clock_now(a->clock),
         .n_prompt =
             MIN(n, n / page * page + 1), /* whole pages; and one token must be computed anew */
         .max_new = 1,
         .flags = SUBMIT_PREWARM,
-        .tokens = w->tokens.id,
+        .tokens = t->tokens.id,
     };
     m.n_tokens = m.n_prompt;
-    memcpy(m.isolation_key, w->m.isolation_key, sizeof(m.isolation_key));
+    memcpy(m.isolation_key, t->m.isolation_key, sizeof(m.isolation_key));
     params_init(&m.sampling);
     a->port->submit(a->port, &m); /* what the worker cannot take now, it need not have */
 }
 
 static void on_done(uv_work_t *uv, int status) {
-    struct prewarm_job *w = CONTAINER_OF(uv, struct prewarm_job, uv);
-    struct api *a = w->work.api;
+    struct prewarm_job *t = CONTAINER_OF(uv, struct prewarm_job, uv);
+    struct api *a = t->job.api;
 
     a->n_prewarm--;
-    if (status == 0 && w->tokens.n > 0 && !is_busy(a))
-        submit(w);
-    prewarm_free(w);
+    if (status == 0 && t->tokens.n > 0 && !is_busy(a))
+        submit(t);
+    prewarm_free(t);
 }
 
-void prewarm_start(struct prewarm_job *w) {
-    if (!w)
+void prewarm_start(struct prewarm_job *t) {
+    if (!t)
         return;
-    w->work.api->n_prewarm++;
-    if (uv_queue_work(w->work.api->loop, &w->uv, on_work, on_done) < 0) {
-        w->work.api->n_prewarm--;
-        prewarm_free(w);
+    t->job.api->n_prewarm++;
+    if (uv_queue_work(t->job.api->loop, &t->uv, on_work, on_done) < 0) {
+        t->job.api->n_prewarm--;
+        prewarm_free(t);
     }
 }

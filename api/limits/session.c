@@ -3,7 +3,7 @@
 #include <string.h>
 #include "api/http/http.h"
 #include "api/private.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 #include "api/http/siphash.h"
 
 /*
@@ -34,12 +34,12 @@ static const char *const headers[] = {
 
 static const struct {
     const char *name;
-    size_t at; /* of the struct str in struct request */
+    size_t at; /* of the struct str in struct gen_request */
 } fields[] = {
-    {"prompt_cache_key", offsetof(struct request, cache_key)},
-    {"safety_identifier", offsetof(struct request, safety_id)},
-    {"user", offsetof(struct request, user)},
-    {"metadata.user_id", offsetof(struct request, metadata_user)},
+    {"prompt_cache_key", offsetof(struct gen_request, cache_key)},
+    {"safety_identifier", offsetof(struct gen_request, safety_id)},
+    {"user", offsetof(struct gen_request, user)},
+    {"metadata.user_id", offsetof(struct gen_request, metadata_user)},
 };
 
 /* Hashes that follow one another: text after text, as one value. */
@@ -75,7 +75,8 @@ struct session_key session_of_head(const struct api *a, uint32_t tenant, const s
     return (struct session_key){0};
 }
 
-struct session_key session_of_body(const struct api *a, uint32_t tenant, const struct request *r) {
+struct session_key session_of_body(const struct api *a, uint32_t tenant,
+                                   const struct gen_request *r) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         struct str s;
 

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
@@ -97,13 +97,13 @@ static void put_rate(struct json *j, const char *n, const char *ms, const char *
     json_double(j, time > 0 ? count * 1000.0 / time : 0);
 }
 
-static void put_end(struct json *j, const struct answer *a) {
-    const struct gen *g = a->choices[0].gen;
-    struct answer_usage u = answer_usage(a);
+static void put_end(struct json *j, const struct writer *w) {
+    const struct gen *g = w->choices[0].gen;
+    struct writer_usage u = writer_usage(w);
     const struct str *stop =
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
 
-    json_put_string(j, "model", a->work.api->model->id);
+    json_put_string(j, "model", w->job.api->model->id);
     json_put_int(j, "tokens_predicted", u.output);
     json_put_int(j, "tokens_evaluated", u.prompt);
     json_put_int(j, "tokens_cached", u.cached);
@@ -122,7 +122,7 @@ static void put_end(struct json *j, const struct answer *a) {
     json_close(j, '}');
 }
 
-static void put_text(struct json *j, const struct answer *a, const char *text, size_t len,
+static void put_text(struct json *j, const struct writer *w, const char *text, size_t len,
                      bool last) {
     json_open(j, '{');
     json_put_int(j, "index", 0);
@@ -135,56 +135,56 @@ static void put_text(struct json *j, const struct answer *a, const char *text, s
     json_key(j, "stop");
     json_bool(j, last);
     if (last)
-        put_end(j, a);
+        put_end(j, w);
     json_close(j, '}');
 }
 
-static void put_whole(struct json *j, const struct answer *a) {
-    const struct buf *text = &a->choices[0].gen->split->text[SPLIT_CONTENT];
+static void put_whole(struct json *j, const struct writer *w) {
+    const struct buf *text = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
 
-    put_text(j, a, text->data ? text->data : "", text->len, true);
+    put_text(j, w, text->data ? text->data : "", text->len, true);
 }
 
-static void send_text(struct answer *a, const char *text, size_t len, bool last) {
+static void send_text(struct writer *w, const char *text, size_t len, bool last) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct json j;
 
     json_begin(&j, &b);
-    put_text(&j, a, text, len, last);
+    put_text(&j, w, text, len, last);
     if (j.error < 0)
-        conn_break(a->exchange->conn);
+        conn_break(w->exchange->conn);
     else
-        respond_event(a->exchange, b.data, b.len);
+        respond_event(w->exchange, b.data, b.len);
 }
 
-static void send_begin(struct answer *a) {
-    (void)a;
+static void send_begin(struct writer *w) {
+    (void)w;
 }
 
-static void send_piece(struct answer *a, const struct piece *p) {
+static void send_piece(struct writer *w, const struct piece *p) {
     if (p->part && p->part->len)
-        send_text(a, p->part->text, p->part->len, false);
+        send_text(w, p->part->text, p->part->len, false);
 }
 
-static void send_end(struct answer *a) {
-    send_text(a, "", 0, true);
+static void send_end(struct writer *w) {
+    send_text(w, "", 0, true);
 }
 
-static const struct answer_events events = {
+static const struct writer_events events = {
     .begin = send_begin, .piece = send_piece, .end = send_end, .whole = put_whole};
-static const struct answer_form completion = {
+static const struct writer_form completion = {
     .kind = REQUEST_LLAMACPP, .id_prefix = "", .events = &events};
-static const struct answer_form infill = {
+static const struct writer_form infill = {
     .kind = REQUEST_INFILL, .id_prefix = "", .events = &events};
 
 void llamacpp_completion_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &completion);
+    writer_serve(x, &completion);
 }
 
 void llamacpp_infill_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &infill);
+    writer_serve(x, &infill);
 }
 
 /* ---- what clients read of the server ---- */

@@ -4,7 +4,7 @@
 #include "api/openai/models.h"
 #include "api/ollama/ollama.h"
 #include "api/private.h"
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 /*
  * Ollama's defaults for sampling are its own, and its clients were written with them: temperature 0.8, top_k 40,

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -26,8 +26,8 @@ void ollama_put_head(struct json *j, const struct api *a) {
     json_put_string(j, "created_at", text);
 }
 
-static bool is_chat(const struct answer *a) {
-    return a->form->kind == REQUEST_OLLAMA;
+static bool is_chat(const struct writer *w) {
+    return w->form->kind == REQUEST_OLLAMA;
 }
 
 static void put_text(struct json *j, const char *key, const char *text, size_t len) {
@@ -36,20 +36,20 @@ static void put_text(struct json *j, const char *key, const char *text, size_t l
 }
 
 /* {"message": {..., or "response": ...: with content and reasoning; a message is left open. */
-static void open_message(struct json *j, const struct answer *a, const char *text, size_t len,
+static void open_message(struct json *j, const struct writer *w, const char *text, size_t len,
                          const char *thinking, size_t n_thinking) {
-    if (is_chat(a)) {
+    if (is_chat(w)) {
         json_key(j, "message");
         json_open(j, '{');
         json_put_string(j, "role", "assistant");
     }
-    put_text(j, is_chat(a) ? "content" : "response", text, len);
+    put_text(j, is_chat(w) ? "content" : "response", text, len);
     if (n_thinking)
         put_text(j, "thinking", thinking, n_thinking);
 }
 
-static void put_call(struct json *j, const struct split *s, uint32_t i) {
-    const struct split_call *c = &s->calls[i];
+static void put_call(struct json *j, const struct output_parser *s, uint32_t i) {
+    const struct output_call *c = &s->calls[i];
 
     json_open(j, '{');
     json_put_string(j, "id", c->id);
@@ -58,7 +58,7 @@ static void put_call(struct json *j, const struct split *s, uint32_t i) {
     json_put_int(j, "index", i);
     json_put_string(j, "name", c->name);
     json_key(j, "arguments");
-    json_raw(j, s->text[SPLIT_CALL].data + c->begin, c->end - c->begin);
+    json_raw(j, s->text[OUTPUT_CALL].data + c->begin, c->end - c->begin);
     json_close(j, '}');
     json_close(j, '}');
 }
@@ -68,15 +68,15 @@ static int64_t between(int64_t from, int64_t to) {
 }
 
 /* The members of the last line. */
-static void put_figures(struct json *j, const struct answer *a) {
-    const struct gen *g = a->choices[0].gen;
-    struct answer_usage u = answer_usage(a);
-    int64_t from = a->exchange->started_ns;
+static void put_figures(struct json *j, const struct writer *w) {
+    const struct gen *g = w->choices[0].gen;
+    struct writer_usage u = writer_usage(w);
+    int64_t from = w->exchange->started_ns;
 
     json_key(j, "done");
     json_bool(j, true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(a->exchange->api->clock)));
+    json_put_int(j, "total_duration", between(from, clock_now(w->exchange->api->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
     json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));
@@ -84,7 +84,7 @@ static void put_figures(struct json *j, const struct answer *a) {
     json_put_int(j, "eval_duration", between(g->first_token_ns, g->last_token_ns));
 }
 
-static void put_calls(struct json *j, const struct split *s) {
+static void put_calls(struct json *j, const struct output_parser *s) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_calls; i++) {
@@ -101,32 +101,32 @@ static void put_calls(struct json *j, const struct split *s) {
 }
 
 /* Only the model was asked for: it is there. */
-static void put_loaded(struct json *j, const struct answer *a) {
-    open_message(j, a, "", 0, "", 0);
-    if (is_chat(a))
+static void put_loaded(struct json *j, const struct writer *w) {
+    open_message(j, w, "", 0, "", 0);
+    if (is_chat(w))
         json_close(j, '}');
     json_put_string(j, "done_reason", "load");
     json_key(j, "done");
     json_bool(j, true);
 }
 
-static void put_whole(struct json *j, const struct answer *a) {
-    const struct split *s = a->n_choices ? a->choices[0].gen->split : NULL;
+static void put_whole(struct json *j, const struct writer *w) {
+    const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     json_open(j, '{');
-    ollama_put_head(j, a->exchange->api);
+    ollama_put_head(j, w->exchange->api);
     if (!s) {
-        put_loaded(j, a);
+        put_loaded(j, w);
         json_close(j, '}');
         return;
     }
-    const struct buf *text = &s->text[SPLIT_CONTENT], *thinking = &s->text[SPLIT_REASONING];
-    open_message(j, a, text->data ? text->data : "", text->len, thinking->data, thinking->len);
-    if (is_chat(a)) {
+    const struct buf *text = &s->text[OUTPUT_CONTENT], *thinking = &s->text[OUTPUT_REASONING];
+    open_message(j, w, text->data ? text->data : "", text->len, thinking->data, thinking->len);
+    if (is_chat(w)) {
         put_calls(j, s);
         json_close(j, '}');
     }
-    put_figures(j, a);
+    put_figures(j, w);
     json_close(j, '}');
 }
 
@@ -137,21 +137,21 @@ struct line {
     struct json j;
 };
 
-static struct json *begin(struct line *l, const struct answer *a) {
+static struct json *begin(struct line *l, const struct writer *w) {
     memset(l, 0, sizeof(*l));
     buf_init(&l->b, API_SEND_MAX);
     json_begin(&l->j, &l->b);
     json_open(&l->j, '{');
-    ollama_put_head(&l->j, a->exchange->api);
+    ollama_put_head(&l->j, w->exchange->api);
     return &l->j;
 }
 
-static void emit(struct answer *a, struct line *l) {
+static void emit(struct writer *w, struct line *l) {
     json_close(&l->j, '}');
     if (l->j.error < 0)
-        conn_break(a->exchange->conn);
+        conn_break(w->exchange->conn);
     else
-        respond_event(a->exchange, l->b.data, l->b.len);
+        respond_event(w->exchange, l->b.data, l->b.len);
     buf_deinit(&l->b);
 }
 
@@ -161,86 +161,86 @@ static void put_not_done(struct json *j) {
 }
 
 /* The call that has been coming, if it is complete. */
-static void send_call(struct answer *a) {
-    const struct split *s = a->choices[0].gen->split;
+static void send_call(struct writer *w) {
+    const struct output_parser *s = w->choices[0].gen->output;
     struct line l;
 
-    if (!a->block.open)
+    if (!w->block.open)
         return;
-    a->block.open = false;
-    if (!is_chat(a) || !s->calls[a->block.n].complete)
+    w->block.open = false;
+    if (!is_chat(w) || !s->calls[w->block.n].complete)
         return;
-    struct json *j = begin(&l, a);
-    open_message(j, a, "", 0, "", 0);
+    struct json *j = begin(&l, w);
+    open_message(j, w, "", 0, "", 0);
     json_key(j, "tool_calls");
     json_open(j, '[');
-    put_call(j, s, a->block.n);
+    put_call(j, s, w->block.n);
     json_close(j, ']');
     json_close(j, '}');
     put_not_done(j);
-    emit(a, &l);
+    emit(w, &l);
 }
 
-static void send_begin(struct answer *a) {
-    (void)a;
+static void send_begin(struct writer *w) {
+    (void)w;
 }
 
-static void send_piece(struct answer *a, const struct piece *p) {
-    const struct split_piece *part = p->part;
+static void send_piece(struct writer *w, const struct piece *p) {
+    const struct output_piece *part = p->part;
     struct line l;
 
     if (!part)
         return; /* the end: send_end() */
-    if (part->kind == SPLIT_CALL) {
+    if (part->kind == OUTPUT_CALL) {
         if (part->begins) {
-            send_call(a);
-            a->block.open = true;
-            a->block.n = part->call;
+            send_call(w);
+            w->block.open = true;
+            w->block.n = part->call;
         }
         return;
     }
-    send_call(a);
+    send_call(w);
     if (!part->len)
         return;
-    bool thinking = part->kind == SPLIT_REASONING;
-    struct json *j = begin(&l, a);
-    open_message(j, a, part->text, thinking ? 0 : part->len, part->text, thinking ? part->len : 0);
-    if (is_chat(a))
+    bool thinking = part->kind == OUTPUT_REASONING;
+    struct json *j = begin(&l, w);
+    open_message(j, w, part->text, thinking ? 0 : part->len, part->text, thinking ? part->len : 0);
+    if (is_chat(w))
         json_close(j, '}');
     put_not_done(j);
-    emit(a, &l);
+    emit(w, &l);
 }
 
-static void send_end(struct answer *a) {
+static void send_end(struct writer *w) {
     struct line l;
 
-    send_call(a);
-    struct json *j = begin(&l, a);
-    open_message(j, a, "", 0, "", 0);
-    if (is_chat(a))
+    send_call(w);
+    struct json *j = begin(&l, w);
+    open_message(j, w, "", 0, "", 0);
+    if (is_chat(w))
         json_close(j, '}');
-    put_figures(j, a);
-    emit(a, &l);
+    put_figures(j, w);
+    emit(w, &l);
 }
 
-static const struct answer_events events = {
+static const struct writer_events events = {
     .begin = send_begin,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,
 };
 
-static const struct answer_form chat_form = {
+static const struct writer_form chat_form = {
     .kind = REQUEST_OLLAMA, .id_prefix = "", .events = &events};
-static const struct answer_form generate_form = {
+static const struct writer_form generate_form = {
     .kind = REQUEST_OLLAMA_GENERATE, .id_prefix = "", .events = &events};
 
 void ollama_chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &chat_form);
+    writer_serve(x, &chat_form);
 }
 
 void ollama_generate_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &generate_form);
+    writer_serve(x, &generate_form);
 }

@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 struct api;
-struct request;
+struct gen_request;
 
 /* What @body asks for as the body of a chat, or (*text) of a completion. *load: it asks for nothing but the model.
  * 0, -ENOMEM, or an error that names the field. */

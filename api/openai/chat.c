@@ -1,5 +1,5 @@
 #include <string.h>
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 
 /* Two names for the same: clients read one or the other. */
 static void put_reasoning(struct json *j, const char *text, size_t len) {
@@ -10,7 +10,7 @@ static void put_reasoning(struct json *j, const char *text, size_t len) {
 }
 
 /* The members of a call before its arguments; "function" or "custom" is left open. */
-static void open_function(struct json *j, const struct split_call *c, bool custom) {
+static void open_function(struct json *j, const struct output_call *c, bool custom) {
     json_put_string(j, "id", c->id);
     json_put_string(j, "type", custom ? "custom" : "function");
     json_key(j, custom ? "custom" : "function");
@@ -20,7 +20,7 @@ static void open_function(struct json *j, const struct split_call *c, bool custo
 
 /* What is new of the text for a custom tool; what is no such text is told as it came. */
 static void put_input_delta(struct json *j, struct custom_text *t, const char *args,
-                            const struct split_piece *part) {
+                            const struct output_piece *part) {
     size_t known = part->len ? (size_t)(part->text - args) + part->len : 0;
 
     if (custom_read(t, args, known) < 0) {
@@ -36,11 +36,11 @@ static void put_input_delta(struct json *j, struct custom_text *t, const char *a
 }
 
 /* The first delta of a call says what it is, the others bring its arguments. */
-static void put_call_delta(struct json *j, const struct answer *a, const struct piece *p) {
-    const struct split_piece *part = p->part;
-    const struct split *s = p->choice->gen->split;
-    const struct split_call *c = &s->calls[part->call];
-    bool custom = custom_is(&a->work.r, c->name);
+static void put_call_delta(struct json *j, const struct writer *w, const struct piece *p) {
+    const struct output_piece *part = p->part;
+    const struct output_parser *s = p->choice->gen->output;
+    const struct output_call *c = &s->calls[part->call];
+    bool custom = custom_is(&w->job.request, c->name);
 
     json_key(j, "tool_calls");
     json_open(j, '[');
@@ -57,7 +57,7 @@ static void put_call_delta(struct json *j, const struct answer *a, const struct 
         json_open(j, '{');
     }
     if (custom) {
-        put_input_delta(j, &p->choice->custom, s->text[SPLIT_CALL].data + c->begin, part);
+        put_input_delta(j, &p->choice->custom, s->text[OUTPUT_CALL].data + c->begin, part);
     } else {
         json_key(j, "arguments");
         json_string(j, part->text, part->len);
@@ -67,13 +67,13 @@ static void put_call_delta(struct json *j, const struct answer *a, const struct 
     json_close(j, ']');
 }
 
-static void put_delta(struct json *j, const struct answer *a, const struct piece *p) {
+static void put_delta(struct json *j, const struct writer *w, const struct piece *p) {
     json_key(j, "delta");
     json_open(j, '{');
-    if (p->part->kind == SPLIT_CALL) {
-        put_call_delta(j, a, p);
-    } else if (p->part->kind == SPLIT_REASONING) {
-        if (!a->work.r.no_reasoning)
+    if (p->part->kind == OUTPUT_CALL) {
+        put_call_delta(j, w, p);
+    } else if (p->part->kind == OUTPUT_REASONING) {
+        if (!w->job.request.no_reasoning)
             put_reasoning(j, p->text, p->len);
     } else {
         json_key(j, "content");
@@ -95,13 +95,13 @@ static void put_input(struct json *j, const char *args, size_t len) {
     buf_deinit(&t.text);
 }
 
-static void put_calls(struct json *j, const struct answer *a, const struct split *s) {
+static void put_calls(struct json *j, const struct writer *w, const struct output_parser *s) {
     json_key(j, "tool_calls");
     json_open(j, '[');
     for (uint32_t i = 0; i < s->n_calls; i++) {
-        const struct split_call *c = &s->calls[i];
-        const char *all = s->text[SPLIT_CALL].data, *args = all ? all + c->begin : "";
-        bool custom = custom_is(&a->work.r, c->name);
+        const struct output_call *c = &s->calls[i];
+        const char *all = s->text[OUTPUT_CALL].data, *args = all ? all + c->begin : "";
+        bool custom = custom_is(&w->job.request, c->name);
 
         json_open(j, '{');
         open_function(j, c, custom);
@@ -117,8 +117,8 @@ static void put_calls(struct json *j, const struct answer *a, const struct split
     json_close(j, ']');
 }
 
-static void put_message(struct json *j, const struct answer *a, const struct split *s) {
-    const struct buf *content = &s->text[SPLIT_CONTENT], *reasoning = &s->text[SPLIT_REASONING];
+static void put_message(struct json *j, const struct writer *w, const struct output_parser *s) {
+    const struct buf *content = &s->text[OUTPUT_CONTENT], *reasoning = &s->text[OUTPUT_REASONING];
 
     json_key(j, "message");
     json_open(j, '{');
@@ -128,22 +128,22 @@ static void put_message(struct json *j, const struct answer *a, const struct spl
         json_null(j);
     else
         json_string(j, content->data ? content->data : "", content->len);
-    if (reasoning->len && !a->work.r.no_reasoning)
+    if (reasoning->len && !w->job.request.no_reasoning)
         put_reasoning(j, reasoning->data, reasoning->len);
     if (s->n_calls)
-        put_calls(j, a, s);
+        put_calls(j, w, s);
     json_put_string(j, "refusal", NULL);
     json_close(j, '}');
 }
 
-static void put_content(struct json *j, const struct answer *a, const struct piece *p,
+static void put_content(struct json *j, const struct writer *w, const struct piece *p,
                         bool stream) {
     if (p->part) {
-        put_delta(j, a, p);
+        put_delta(j, w, p);
         return;
     }
-    if (!stream && p->choice->gen->split) {
-        put_message(j, a, p->choice->gen->split);
+    if (!stream && p->choice->gen->output) {
+        put_message(j, w, p->choice->gen->output);
         return;
     }
     json_key(j, stream ? "delta" : "message");
@@ -160,9 +160,9 @@ static void put_content(struct json *j, const struct answer *a, const struct pie
 }
 
 /* {"token":..,"logprob":..,"bytes":[..]}, left open for more. */
-static void open_token(struct json *j, const struct answer *a, int32_t id, double logprob) {
+static void open_token(struct json *j, const struct writer *w, int32_t id, double logprob) {
     size_t len;
-    const char *text = answer_token(a, id, &len);
+    const char *text = writer_token(w, id, &len);
 
     json_open(j, '{');
     json_key(j, "token");
@@ -176,7 +176,7 @@ static void open_token(struct json *j, const struct answer *a, int32_t id, doubl
     json_close(j, ']');
 }
 
-static void put_logprobs(struct json *j, const struct answer *a, const struct piece *p) {
+static void put_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
     json_open(j, '{');
@@ -185,7 +185,7 @@ static void put_logprobs(struct json *j, const struct answer *a, const struct pi
     for (uint32_t i = p->from; i < p->to; i++) {
         if (!gen_is_text(g, i))
             continue;
-        open_token(j, a, g->tokens[g->n_prompt + i], g->logprobs[i]);
+        open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i]);
         json_key(j, "top_logprobs");
         json_open(j, '[');
         for (uint32_t k = 0; k < g->m.n_top; k++) {
@@ -193,7 +193,7 @@ static void put_logprobs(struct json *j, const struct answer *a, const struct pi
 
             if (t->token < 0)
                 continue;
-            open_token(j, a, t->token, t->logprob);
+            open_token(j, w, t->token, t->logprob);
             json_close(j, '}');
         }
         json_close(j, ']');
@@ -204,7 +204,7 @@ static void put_logprobs(struct json *j, const struct answer *a, const struct pi
     json_close(j, '}');
 }
 
-static const struct answer_form form = {
+static const struct writer_form form = {
     .kind = REQUEST_CHAT,
     .id_prefix = "chatcmpl-",
     .object = "chat.completion",
@@ -216,5 +216,5 @@ static const struct answer_form form = {
 
 void chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &form);
+    writer_serve(x, &form);
 }

@@ -1,16 +1,16 @@
 #include <errno.h>
 #include <string.h>
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/private.h"
 
 #define DEFAULT_TOKENS 16 /* OpenAI's */
 
-static void put_content(struct json *j, const struct answer *a, const struct piece *p,
+static void put_content(struct json *j, const struct writer *w, const struct piece *p,
                         bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     const struct echo *e = p->first ? p->choice->echo : NULL;
 
-    (void)a;
+    (void)w;
     (void)stream;
     json_key(j, "text");
     if (!e) {
@@ -30,17 +30,17 @@ struct span {
     uint32_t from, to;
 };
 
-static void put_tokens(struct json *j, const struct answer *a, const struct span *s) {
+static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
     size_t len;
     const char *text;
 
     json_open(j, '[');
     for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
-        text = answer_token(a, s->g->tokens[i], &len);
+        text = writer_token(w, s->g->tokens[i], &len);
         json_string(j, text, len);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
-        text = answer_token(a, s->g->tokens[s->g->n_prompt + i], &len);
+        text = writer_token(w, s->g->tokens[s->g->n_prompt + i], &len);
         if (gen_is_text(s->g, i))
             json_string(j, text, len);
     }
@@ -62,11 +62,11 @@ static void put_values(struct json *j, const struct span *s) {
     json_close(j, ']');
 }
 
-static void put_top(struct json *j, const struct answer *a, const struct event_top *t, uint32_t n) {
+static void put_top(struct json *j, const struct writer *w, const struct event_top *t, uint32_t n) {
     json_open(j, '{');
     for (uint32_t k = 0; k < n; k++) {
         size_t len;
-        const char *text = answer_token(a, t[k].token, &len);
+        const char *text = writer_token(w, t[k].token, &len);
 
         if (t[k].token < 0)
             continue;
@@ -77,7 +77,7 @@ static void put_top(struct json *j, const struct answer *a, const struct event_t
     json_close(j, '}');
 }
 
-static void put_tops(struct json *j, const struct answer *a, const struct span *s) {
+static void put_tops(struct json *j, const struct writer *w, const struct span *s) {
     const struct submit *m = &s->g->m;
 
     json_open(j, '[');
@@ -85,11 +85,11 @@ static void put_tops(struct json *j, const struct answer *a, const struct span *
         if (i == 0 || !s->g->prompt_lp)
             json_null(j);
         else
-            put_top(j, a, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top);
+            put_top(j, w, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top);
     }
     for (uint32_t i = s->from; i < s->to; i++)
         if (gen_is_text(s->g, i))
-            put_top(j, a, &s->g->top[(size_t)i * m->n_top], m->n_top);
+            put_top(j, w, &s->g->top[(size_t)i * m->n_top], m->n_top);
     json_close(j, ']');
 }
 
@@ -103,29 +103,29 @@ static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
         uint32_t at = i ? s->echo->end[i - 1] : 0;
 
         json_uint(j, before);
-        before += answer_chars(s->echo->text.data + at, s->echo->end[i] - at);
+        before += writer_chars(s->echo->text.data + at, s->echo->end[i] - at);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
         uint32_t at = i ? g->text_end[i - 1] : 0;
 
         if (gen_is_text(g, i))
             json_uint(j, chars);
-        chars += answer_chars(g->text.data + at, g->text_end[i] - at);
+        chars += writer_chars(g->text.data + at, g->text_end[i] - at);
     }
     json_close(j, ']');
 }
 
-static void put_logprobs(struct json *j, const struct answer *a, const struct piece *p) {
+static void put_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
     struct span s = {p->choice->gen, p->first ? p->choice->echo : NULL, p->from, p->to};
 
     json_open(j, '{');
     json_key(j, "tokens");
-    put_tokens(j, a, &s);
+    put_tokens(j, w, &s);
     json_key(j, "token_logprobs");
     put_values(j, &s);
     json_key(j, "top_logprobs");
     if (s.g->m.n_top)
-        put_tops(j, a, &s);
+        put_tops(j, w, &s);
     else
         json_null(j);
     json_key(j, "text_offset");
@@ -133,7 +133,7 @@ static void put_logprobs(struct json *j, const struct answer *a, const struct pi
     json_close(j, '}');
 }
 
-static const struct answer_form form = {
+static const struct writer_form form = {
     .kind = REQUEST_COMPLETION,
     .id_prefix = "cmpl-",
     .object = "text_completion",
@@ -145,5 +145,5 @@ static const struct answer_form form = {
 
 void completions_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &form);
+    writer_serve(x, &form);
 }

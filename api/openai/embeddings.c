@@ -7,7 +7,7 @@
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/respond.h"
-#include "api/generation/work.h"
+#include "api/generation/prompt_job.h"
 
 /*
  * /v1/embeddings: each input is a generation that ends with a vector. Thousands of them may come in one
@@ -33,7 +33,7 @@ struct lane {
 
 struct embedding {
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
-    struct work work;
+    struct prompt_job job;
     struct tenant *tenant;
     struct lane lane[LANES];
     struct buf *vector; /* [work.n_prompts] as they are in the answer */
@@ -47,7 +47,7 @@ static void free_embedding(struct embedding *e) {
     for (uint32_t i = 0; i < e->n_inputs && e->vector; i++)
         buf_deinit(&e->vector[i]);
     free(e->vector);
-    work_deinit(&e->work);
+    prompt_job_deinit(&e->job);
     free(e);
 }
 
@@ -61,7 +61,7 @@ static struct exchange *detach(struct embedding *e) {
     for (uint32_t i = 0; i < LANES; i++)
         if (e->lane[i].of)
             admit_cancel(x->api, &e->lane[i].waiter);
-    if (!work_abandon(&e->work))
+    if (!prompt_job_abandon(&e->job))
         free_embedding(e);
     return x;
 }
@@ -127,7 +127,7 @@ static int write_vector(struct embedding *e, uint32_t input, const struct gen *g
     struct json j;
 
     buf_init(b, ANSWER_MAX);
-    if (e->work.r.base64) {
+    if (e->job.request.base64) {
         int r = buf_printf(b, "{\"object\":\"embedding\",\"index\":%u,\"embedding\":\"", input);
 
         r = r < 0 ? r : put_base64(b, g->vector, g->n_vector * sizeof(*g->vector));
@@ -157,7 +157,7 @@ static int write_answer(const struct embedding *e, struct buf *b) {
     }
     r = r < 0 ? r : buf_printf(b, "],\"model\":");
     json_begin(&j, b);
-    json_cstring(&j, e->work.api->model->id);
+    json_cstring(&j, e->job.api->model->id);
     json_key(&j, "usage");
     json_open(&j, '{');
     json_put_int(&j, "prompt_tokens", (int64_t)e->n_tokens);
@@ -199,8 +199,8 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 
 /* The next input becomes the lane's generation, which is yet to be admitted. */
 static int load(struct embedding *e, struct lane *l) {
-    const struct tokens *t = &e->work.prompts[e->n_next].tokens;
-    int r = gen_new(&l->gen, e->work.api, &e->work.r, t->id, (uint32_t)t->n, 1, 0);
+    const struct tokens *t = &e->job.prompts[e->n_next].tokens;
+    int r = gen_new(&l->gen, e->job.api, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
 
     if (r < 0)
         return r;
@@ -208,10 +208,10 @@ static int load(struct embedding *e, struct lane *l) {
     l->input = e->n_next++;
     l->gen->owner = l;
     l->gen->changed = on_changed;
-    gen_belongs(l->gen, &e->exchange, &e->work.r);
+    gen_belongs(l->gen, &e->exchange, &e->job.request);
     gen_charge(l->gen, e->tenant, 0);
     /* What comes late stands behind what others have asked meanwhile. */
-    l->gen->m.arrived_ns = clock_now(e->work.api->clock);
+    l->gen->m.arrived_ns = clock_now(e->job.api->clock);
     l->gen->m.group = l->gen->m.id;
     l->waiter = (struct waiter){
         .tenant = e->tenant,
@@ -230,14 +230,14 @@ static int load(struct embedding *e, struct lane *l) {
 static int unload(struct embedding *e, struct lane *l) {
     struct gen *g = l->gen;
     struct exchange *x = e->exchange;
-    int r = normalise(g->vector, g->n_vector, e->work.r.no_normalize);
+    int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
     metrics_gen_done(&x->api->metrics, g, x, 1);
     admit_took(x->api, g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;
     x->n_cached += g->n_cached;
-    x->n_resumed += g->n_lives > 1 ? g->n_lives - 1 : 0;
+    x->n_resumed += g->n_attempts > 1 ? g->n_attempts - 1 : 0;
     r = r < 0 ? r : write_vector(e, l->input, g);
     l->gen = gen_free(g);
     e->n_done++;
@@ -266,7 +266,7 @@ static void on_changed(struct gen *g) {
         return;
     }
     if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)
-        admit_again(e->work.api, &l->waiter);
+        admit_again(e->job.api, &l->waiter);
     if (r < 0)
         fail_errno(e, r, &err);
 }
@@ -275,12 +275,12 @@ static void on_changed(struct gen *g) {
 
 /* Counts the tokens; the first input that is empty or too long is refused by its place. */
 static int measure(struct embedding *e, struct err *err) {
-    uint32_t own = e->tenant->conf.max_context, context = e->work.api->model->max_context;
+    uint32_t own = e->tenant->conf.max_context, context = e->job.api->model->max_context;
 
     context = own > 0 ? MIN(own, context) : context;
-    for (uint32_t i = 0; i < e->work.n_prompts; i++) {
-        size_t n = e->work.prompts[i].tokens.n;
-        struct work_place p = work_place(&e->work, i);
+    for (uint32_t i = 0; i < e->job.n_prompts; i++) {
+        size_t n = e->job.prompts[i].tokens.n;
+        struct prompt_place p = prompt_place(&e->job, i);
 
         if (n == 0)
             return err_set_code(err, 400, "invalid_value", p.s, "%s must not be empty.", p.s);
@@ -294,38 +294,38 @@ static int measure(struct embedding *e, struct err *err) {
 }
 
 static int begin(struct embedding *e, struct err *err) {
-    e->tenant = tenants_get(&e->work.api->tenants, e->exchange->tenant);
+    e->tenant = tenants_get(&e->job.api->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)
-        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->work.api->clock),
+        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->job.api->clock),
                            &e->exchange->retry_ms, err);
     if (r < 0)
         return r;
-    e->vector = calloc(e->work.n_prompts, sizeof(*e->vector));
+    e->vector = calloc(e->job.n_prompts, sizeof(*e->vector));
     if (!e->vector)
         return -ENOMEM;
-    e->n_inputs = e->work.n_prompts;
-    request_drop_body(&e->work.r);
-    uint32_t n = MIN(MAX(e->work.api->opts.max_running / 4, 1u), LANES);
+    e->n_inputs = e->job.n_prompts;
+    gen_request_drop_body(&e->job.request);
+    uint32_t n = MIN(MAX(e->job.api->opts.max_running / 4, 1u), LANES);
     for (uint32_t i = 0; i < MIN(n, e->n_inputs) && r == 0; i++) {
         struct lane *l = &e->lane[i];
 
         r = load(e, l);
-        if (r == 0 && i > 0 && !admit_is_free(e->work.api, &l->waiter)) {
+        if (r == 0 && i > 0 && !admit_is_free(e->job.api, &l->waiter)) {
             l->gen = gen_free(l->gen); /* fewer lanes do it too */
             e->n_next--;
             break;
         }
         if (r == 0)
-            r = admit_enter(e->work.api, &l->waiter, &e->exchange->retry_ms, err);
+            r = admit_enter(e->job.api, &l->waiter, &e->exchange->retry_ms, err);
     }
     return r;
 }
 
-static void on_prepared(struct work *w) {
-    struct embedding *e = CONTAINER_OF(w, struct embedding, work);
-    struct err err = w->err;
-    int r = w->result;
+static void on_prepared(struct prompt_job *job) {
+    struct embedding *e = CONTAINER_OF(job, struct embedding, job);
+    struct err err = job->err;
+    int r = job->result;
 
     if (!e->exchange) { /* the client left meanwhile */
         free_embedding(e);
@@ -353,5 +353,5 @@ void embeddings_serve(struct exchange *x, struct http *h) {
     e->exchange = x;
     x->ops = &ops;
     x->state = e;
-    work_start(&e->work, x, REQUEST_EMBEDDING, on_prepared);
+    prompt_job_start(&e->job, x, REQUEST_EMBEDDING, on_prepared);
 }

@@ -5,7 +5,7 @@
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
-#include "api/generation/work.h"
+#include "api/generation/prompt_job.h"
 
 /*
  * Text to tokens and back, for debugging and for routers that hash prompts: what the generating
@@ -13,13 +13,13 @@
  */
 
 struct lookup {
-    struct work work;
+    struct prompt_job job;
     struct exchange *exchange; /* NULL: the client is gone */
     void (*write)(struct json *j, const struct lookup *l);
 };
 
 static void free_lookup(struct lookup *l) {
-    work_deinit(&l->work);
+    prompt_job_deinit(&l->job);
     free(l);
 }
 
@@ -32,8 +32,8 @@ static void put_ids(struct json *j, const struct tokens *t) {
 
 /* vLLM's answer of /tokenize. */
 static void write_tokens(struct json *j, const struct lookup *l) {
-    const struct tokens *t = &l->work.prompts[0].tokens;
-    const struct api_model *m = l->work.api->model;
+    const struct tokens *t = &l->job.prompts[0].tokens;
+    const struct api_model *m = l->job.api->model;
 
     json_open(j, '{');
     json_put_int(j, "count", (int64_t)t->n);
@@ -41,7 +41,7 @@ static void write_tokens(struct json *j, const struct lookup *l) {
     json_key(j, "tokens");
     put_ids(j, t);
     json_key(j, "token_strs");
-    if (l->work.r.token_strings) {
+    if (l->job.request.token_strings) {
         json_open(j, '[');
         for (size_t i = 0; i < t->n; i++) {
             struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
@@ -57,17 +57,17 @@ static void write_tokens(struct json *j, const struct lookup *l) {
 
 /* The prompts as the model would see them; routers read token_ids. */
 static void write_prompts(struct json *j, const struct lookup *l) {
-    const struct work *w = &l->work;
+    const struct prompt_job *job = &l->job;
 
     json_open(j, '{');
     json_put_string(j, "object", "render");
-    json_put_string(j, "model", w->api->model->id);
+    json_put_string(j, "model", job->api->model->id);
     json_key(j, "token_ids");
-    put_ids(j, &w->prompts[0].tokens);
+    put_ids(j, &job->prompts[0].tokens);
     json_key(j, "prompts");
     json_open(j, '[');
-    for (uint32_t i = 0; i < w->n_prompts; i++) {
-        const struct prompt *p = &w->prompts[i];
+    for (uint32_t i = 0; i < job->n_prompts; i++) {
+        const struct prompt *p = &job->prompts[i];
 
         json_open(j, '{');
         json_key(j, "text");
@@ -86,13 +86,13 @@ static void write_prompts(struct json *j, const struct lookup *l) {
 /* Anthropic's answer of /v1/messages/count_tokens. */
 static void write_count(struct json *j, const struct lookup *l) {
     json_open(j, '{');
-    json_put_int(j, "input_tokens", (int64_t)l->work.prompts[0].tokens.n);
+    json_put_int(j, "input_tokens", (int64_t)l->job.prompts[0].tokens.n);
     json_close(j, '}');
 }
 
 /* As vLLM calls it, and as llama-server does. */
 static void write_text(struct json *j, const struct lookup *l) {
-    const struct buf *text = &l->work.text;
+    const struct buf *text = &l->job.text;
 
     json_open(j, '{');
     json_key(j, "prompt");
@@ -104,7 +104,7 @@ static void write_text(struct json *j, const struct lookup *l) {
 
 /* llama-server's answer of /apply-template. */
 static void write_prompt(struct json *j, const struct lookup *l) {
-    const struct prompt *p = &l->work.prompts[0];
+    const struct prompt *p = &l->job.prompts[0];
 
     json_open(j, '{');
     json_key(j, "prompt");
@@ -112,13 +112,13 @@ static void write_prompt(struct json *j, const struct lookup *l) {
     json_close(j, '}');
 }
 
-static void on_prepared(struct work *w) {
-    struct lookup *l = CONTAINER_OF(w, struct lookup, work);
+static void on_prepared(struct prompt_job *job) {
+    struct lookup *l = CONTAINER_OF(job, struct lookup, job);
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct exchange *x = l->exchange;
-    struct err err = w->err;
+    struct err err = job->err;
     struct json j;
-    int r = w->result;
+    int r = job->result;
 
     if (!x) {
         free_lookup(l);
@@ -139,7 +139,7 @@ static void on_gone(struct exchange *x) {
     struct lookup *l = x->state;
 
     l->exchange = NULL; /* on_prepared() frees it */
-    work_abandon(&l->work);
+    prompt_job_abandon(&l->job);
     exchange_end(x);
 }
 
@@ -147,16 +147,16 @@ static void on_fail(struct exchange *x, const struct err *err) {
     struct lookup *l = x->state;
 
     l->exchange = NULL;
-    work_abandon(&l->work);
+    prompt_job_abandon(&l->job);
     respond_error(x, err);
 }
 
-static void serve(struct exchange *x, enum request_kind kind,
+static void serve(struct exchange *x, enum gen_request_kind kind,
                   void (*write)(struct json *j, const struct lookup *l)) {
     static const struct exchange_ops ops = {on_gone, NULL, on_fail, NULL};
     struct lookup *l = calloc(1, sizeof(*l));
 
-    if (l && kind == REQUEST_RESPONSES && !(l->work.responses = responses_new(x))) {
+    if (l && kind == REQUEST_RESPONSES && !(l->job.responses = responses_new(x))) {
         free(l);
         l = NULL;
     }
@@ -168,7 +168,7 @@ static void serve(struct exchange *x, enum request_kind kind,
     l->write = write;
     x->ops = &ops;
     x->state = l;
-    work_start(&l->work, x, kind, on_prepared);
+    prompt_job_start(&l->job, x, kind, on_prepared);
 }
 
 void tokenize_serve(struct exchange *x, struct http *h) {
@@ -185,7 +185,7 @@ void anthropic_count_serve(struct exchange *x, struct http *h) {
 static void write_input_tokens(struct json *j, const struct lookup *l) {
     json_open(j, '{');
     json_put_string(j, "object", "response.input_tokens");
-    json_put_int(j, "input_tokens", (int64_t)l->work.prompts[0].tokens.n);
+    json_put_int(j, "input_tokens", (int64_t)l->job.prompts[0].tokens.n);
     json_close(j, '}');
 }
 

@@ -8,7 +8,7 @@
 /*
  * The body of a Responses request as that of a chat. Fields that a chat has under the same name are passed
  * on and checked there; the others are checked here. What is not known is ignored, what is known and
- * would change the output but cannot be had is refused by name, as for chats (request.c).
+ * would change the output but cannot be had is refused by name, as for chats (gen_request.c).
  */
 
 #define ID_MAX 256u
@@ -426,7 +426,7 @@ static void echo_member(struct json *j, yyjson_val *v, const char *key, const ch
     json_raw(j, text ? text : otherwise, text ? len : strlen(otherwise));
 }
 
-static int put_echo(struct responses *rs, const struct fields *f, const struct request *r) {
+static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
     struct json j;
 
     json_begin(&j, &rs->echo);
@@ -478,7 +478,7 @@ static int build_chat(struct responses_build *b, const struct fields *f, yyjson_
     return *out ? 0 : -ENOMEM;
 }
 
-static int translate(struct responses_build *b, yyjson_val *root, struct request *r) {
+static int translate(struct responses_build *b, yyjson_val *root, struct gen_request *r) {
     struct responses *rs = b->rs;
     struct fields f = {0};
     yyjson_doc *chat = NULL;
@@ -493,13 +493,13 @@ static int translate(struct responses_build *b, yyjson_val *root, struct request
     rs->store = rs->api->store.limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
-    result = request_parse_doc(r, rs->api, REQUEST_CHAT, chat, b->err);
+    result = gen_request_parse_doc(r, rs->api, REQUEST_CHAT, chat, b->err);
     if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
-        request_deinit(r);
+        gen_request_deinit(r);
     return result;
 }
 
-int responses_parse(struct responses *rs, struct request *r, const char *body, size_t len,
+int responses_parse(struct responses *rs, struct gen_request *r, const char *body, size_t len,
                     struct err *err) {
     struct responses_build b = {.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
     yyjson_doc *doc = NULL;

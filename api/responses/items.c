@@ -3,7 +3,7 @@
 #include <string.h>
 #include "api/private.h"
 #include "api/responses/build.h"
-#include "api/generation/seal.h"
+#include "api/generation/opaque_reasoning.h"
 
 /*
  * Items are smaller than messages: what a model says in one turn is up to one item of reasoning, texts
@@ -202,8 +202,9 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     int r = 0;
 
-    if (yyjson_is_str(sealed) && seal_is_ours(yyjson_get_str(sealed), yyjson_get_len(sealed))) {
-        r = seal_read(&text, yyjson_get_str(sealed), yyjson_get_len(sealed));
+    if (yyjson_is_str(sealed) &&
+        opaque_reasoning_is_ours(yyjson_get_str(sealed), yyjson_get_len(sealed))) {
+        r = opaque_reasoning_read(&text, yyjson_get_str(sealed), yyjson_get_len(sealed));
         if (r == -EINVAL)
             return refuse(b, ".encrypted_content", "is not what this service wrote");
     } else if (yyjson_arr_size(content)) {

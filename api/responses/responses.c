@@ -7,10 +7,10 @@
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
-#include "api/generation/seal.h"
+#include "api/generation/opaque_reasoning.h"
 
 /*
- * The output of a generation is a list of runs (split.h); each run is an item: a message, reasoning, or
+ * The output of a generation is a list of runs (output_parser.h); each run is an item: a message, reasoning, or
  * a call. An item's place in the output is that of its run, and its id is made of the response's id and
  * that number, so that an item is the same in every event and in the response itself.
  *
@@ -46,14 +46,14 @@ struct responses *responses_new(struct exchange *x) {
     return rs;
 }
 
-static int prepare(struct answer *a) {
-    struct responses *rs = responses_new(a->exchange);
+static int prepare(struct writer *w) {
+    struct responses *rs = responses_new(w->exchange);
 
     if (!rs)
         return -ENOMEM;
-    rs->answer = a;
+    rs->answer = w;
     list_push_back(&rs->api->responses, &rs->link);
-    a->work.responses = rs;
+    w->job.responses = rs;
     return 0;
 }
 
@@ -82,8 +82,8 @@ struct responses *responses_find(struct api *a, uint32_t tenant, const char *id)
 
 /* ---- items ---- */
 
-static const struct gen *gen_of(const struct answer *a) {
-    return a->choices[0].gen;
+static const struct gen *gen_of(const struct writer *w) {
+    return w->choices[0].gen;
 }
 
 static bool was_cut(const struct gen *g) {
@@ -95,42 +95,42 @@ static bool is_whole(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_STOP;
 }
 
-static const struct responses_tool *tool_of(const struct answer *a, const struct split_run *run) {
-    const struct split *s = gen_of(a)->split;
+static const struct responses_tool *tool_of(const struct writer *w, const struct output_run *run) {
+    const struct output_parser *s = gen_of(w)->output;
 
-    return run->kind == SPLIT_CALL
-               ? responses_find_tool(a->work.responses, s->calls[run->call].name)
+    return run->kind == OUTPUT_CALL
+               ? responses_find_tool(w->job.responses, s->calls[run->call].name)
                : NULL;
 }
 
-bool responses_is_custom(const struct answer *a, const struct split_run *run) {
-    const struct responses_tool *t = tool_of(a, run);
+bool responses_is_custom(const struct writer *w, const struct output_run *run) {
+    const struct responses_tool *t = tool_of(w, run);
 
     return t && t->custom;
 }
 
-const char *responses_call_name(const struct answer *a, const struct split_run *run) {
-    const struct responses_tool *t = tool_of(a, run);
+const char *responses_call_name(const struct writer *w, const struct output_run *run) {
+    const struct responses_tool *t = tool_of(w, run);
 
-    return t && t->ns ? t->own : gen_of(a)->split->calls[run->call].name;
+    return t && t->ns ? t->own : gen_of(w)->output->calls[run->call].name;
 }
 
-bool responses_is_native(const struct answer *a, const struct split_run *run) {
-    const struct responses_tool *t = tool_of(a, run);
+bool responses_is_native(const struct writer *w, const struct output_run *run) {
+    const struct responses_tool *t = tool_of(w, run);
 
     return t && t->native;
 }
 
-void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size) {
-    const struct responses_tool *t = run ? tool_of(a, run) : NULL;
-    const char *prefix = !run || run->kind == SPLIT_CONTENT ? "msg"
-                         : run->kind == SPLIT_REASONING     ? "rs"
-                         : t && t->native                   ? t->native->prefix
-                         : t && t->custom                   ? "ctc"
-                                                            : "fc";
+    const struct responses_tool *t = run ? tool_of(w, run) : NULL;
+    const char *prefix = !run || run->kind == OUTPUT_CONTENT ? "msg"
+                         : run->kind == OUTPUT_REASONING     ? "rs"
+                         : t && t->native                    ? t->native->prefix
+                         : t && t->custom                    ? "ctc"
+                                                             : "fc";
 
-    snprintf(out, size, "%s_%s_%u", prefix, a->id + strlen(a->form->id_prefix), i);
+    snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(w->form->id_prefix), i);
 }
 
 void responses_put_part(struct json *j, const char *type, const char *text, size_t len) {
@@ -162,16 +162,16 @@ static void put_parts(struct json *j, const char *key, const char *type, const c
 /* The reasoning for the model itself. */
 static void put_sealed(struct json *j, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
-    int r = seal_write(&b, text, len);
+    int r = opaque_reasoning_write(&b, text, len);
 
     json_key(j, "encrypted_content");
     json_string(j, b.data ? b.data : "", b.len);
     j->error = j->error < 0 ? j->error : r;
 }
 
-static void put_reasoning(struct json *j, const struct answer *a, const char *text, size_t len,
+static void put_reasoning(struct json *j, const struct writer *w, const char *text, size_t len,
                           bool finished) {
-    const struct responses *rs = a->work.responses;
+    const struct responses *rs = w->job.responses;
 
     put_parts(j, "summary", "summary_text", text, len, finished && rs->summary);
     put_parts(j, "content", "reasoning_text", text, len, finished && !rs->summary);
@@ -179,10 +179,10 @@ static void put_reasoning(struct json *j, const struct answer *a, const char *te
         put_sealed(j, text, len);
 }
 
-static void put_call(struct json *j, const struct answer *a, const struct split_run *run,
+static void put_call(struct json *j, const struct writer *w, const struct output_run *run,
                      const char *args, size_t len, bool finished) {
-    const struct split_call *c = &gen_of(a)->split->calls[run->call];
-    const struct responses_tool *t = tool_of(a, run);
+    const struct output_call *c = &gen_of(w)->output->calls[run->call];
+    const struct responses_tool *t = tool_of(w, run);
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     bool custom = t && t->custom;
 
@@ -199,47 +199,47 @@ static void put_call(struct json *j, const struct answer *a, const struct split_
     else
         json_string(j, args, finished ? len : 0);
     json_put_string(j, "call_id", c->id);
-    json_put_string(j, "name", responses_call_name(a, run));
+    json_put_string(j, "name", responses_call_name(w, run));
     if (t && t->ns)
         json_put_string(j, "namespace", t->ns);
 }
 
-static const char *status_of(const struct answer *a, uint32_t run, bool finished) {
-    const struct gen *g = gen_of(a);
-    const struct split_run *r = &g->split->runs[run];
+static const char *status_of(const struct writer *w, uint32_t run, bool finished) {
+    const struct gen *g = gen_of(w);
+    const struct output_run *r = &g->output->runs[run];
 
     if (!finished)
         return "in_progress";
-    if (r->kind == SPLIT_CALL)
-        return g->split->calls[r->call].complete ? "completed" : "incomplete";
-    return !is_whole(g) && run + 1 == g->split->n_runs ? "incomplete" : "completed";
+    if (r->kind == OUTPUT_CALL)
+        return g->output->calls[r->call].complete ? "completed" : "incomplete";
+    return !is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
 }
 
-static const char *type_of(const struct answer *a, const struct split_run *run) {
-    const struct responses_tool *t = tool_of(a, run);
+static const char *type_of(const struct writer *w, const struct output_run *run) {
+    const struct responses_tool *t = tool_of(w, run);
 
-    if (run->kind != SPLIT_CALL)
-        return run->kind == SPLIT_CONTENT ? "message" : "reasoning";
+    if (run->kind != OUTPUT_CALL)
+        return run->kind == OUTPUT_CONTENT ? "message" : "reasoning";
     return t && t->native ? t->native->call : t && t->custom ? "custom_tool_call" : "function_call";
 }
 
-void responses_put_item(struct json *j, const struct answer *a, uint32_t run, uint32_t i,
+void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished) {
-    const struct split *s = gen_of(a)->split;
-    const struct split_run *r = &s->runs[run];
+    const struct output_parser *s = gen_of(w)->output;
+    const struct output_run *r = &s->runs[run];
     const char *text = s->text[r->kind].data ? s->text[r->kind].data + r->begin : "";
     size_t len = r->end - r->begin;
     char id[64];
 
-    responses_item_id(a, r, i, id, sizeof(id));
+    responses_item_id(w, r, i, id, sizeof(id));
     json_open(j, '{');
     json_put_string(j, "id", id);
-    json_put_string(j, "type", type_of(a, r));
-    json_put_string(j, "status", status_of(a, run, finished));
-    if (r->kind == SPLIT_CALL) {
-        put_call(j, a, r, text, len, finished);
-    } else if (r->kind == SPLIT_REASONING) {
-        put_reasoning(j, a, text, len, finished);
+    json_put_string(j, "type", type_of(w, r));
+    json_put_string(j, "status", status_of(w, run, finished));
+    if (r->kind == OUTPUT_CALL) {
+        put_call(j, w, r, text, len, finished);
+    } else if (r->kind == OUTPUT_REASONING) {
+        put_reasoning(j, w, text, len, finished);
     } else {
         json_put_string(j, "role", "assistant");
         put_parts(j, "content", "output_text", text, len, finished);
@@ -247,10 +247,10 @@ void responses_put_item(struct json *j, const struct answer *a, uint32_t run, ui
     json_close(j, '}');
 }
 
-void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, bool finished) {
+void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished) {
     char id[64];
 
-    responses_item_id(a, NULL, i, id, sizeof(id));
+    responses_item_id(w, NULL, i, id, sizeof(id));
     json_open(j, '{');
     json_put_string(j, "id", id);
     json_put_string(j, "type", "message");
@@ -260,45 +260,45 @@ void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, boo
     json_close(j, '}');
 }
 
-bool responses_is_item(const struct split_run *run) {
-    return run->kind == SPLIT_CALL || run->end > run->begin;
+bool responses_is_item(const struct output_run *run) {
+    return run->kind == OUTPUT_CALL || run->end > run->begin;
 }
 
-uint32_t responses_number(const struct answer *a, uint32_t run) {
+uint32_t responses_number(const struct writer *w, uint32_t run) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < run; i++)
-        n += responses_is_item(&gen_of(a)->split->runs[i]);
+        n += responses_is_item(&gen_of(w)->output->runs[i]);
     return n;
 }
 
-bool responses_needs_empty(const struct answer *a) {
-    const struct gen *g = gen_of(a);
+bool responses_needs_empty(const struct writer *w) {
+    const struct gen *g = gen_of(w);
 
-    for (uint32_t i = 0; i < g->split->n_runs; i++)
-        if (g->split->runs[i].kind != SPLIT_REASONING && responses_is_item(&g->split->runs[i]))
+    for (uint32_t i = 0; i < g->output->n_runs; i++)
+        if (g->output->runs[i].kind != OUTPUT_REASONING && responses_is_item(&g->output->runs[i]))
             return false;
     return !was_cut(g);
 }
 
 /* ---- the response ---- */
 
-static void put_output(struct json *j, const struct answer *a, enum responses_status status) {
-    const struct split *s = a->n_choices ? gen_of(a)->split : NULL;
+static void put_output(struct json *j, const struct writer *w, enum responses_status status) {
+    const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
     uint32_t n = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0;
 
     json_key(j, "output");
     json_open(j, '[');
     for (uint32_t i = 0; i < n; i++)
         if (responses_is_item(&s->runs[i]))
-            responses_put_item(j, a, i, responses_number(a, i), true);
-    if (status == RESPONSES_DONE && responses_needs_empty(a))
-        responses_put_empty(j, a, responses_number(a, n), true);
+            responses_put_item(j, w, i, responses_number(w, i), true);
+    if (status == RESPONSES_DONE && responses_needs_empty(w))
+        responses_put_empty(j, w, responses_number(w, n), true);
     json_close(j, ']');
 }
 
-static void put_usage(struct json *j, const struct answer *a) {
-    struct answer_usage u = answer_usage(a);
+static void put_usage(struct json *j, const struct writer *w) {
+    struct writer_usage u = writer_usage(w);
 
     json_key(j, "usage");
     json_open(j, '{');
@@ -328,26 +328,26 @@ static void put_error(struct json *j, const struct err *err) {
     json_close(j, '}');
 }
 
-static const char *status_word(const struct answer *a, enum responses_status status) {
+static const char *status_word(const struct writer *w, enum responses_status status) {
     if (status == RESPONSES_IN_PROGRESS)
         return "in_progress";
     if (status == RESPONSES_FAILED)
-        return a->work.responses->cancelled ? "cancelled" : "failed";
-    return was_cut(gen_of(a)) ? "incomplete" : "completed";
+        return w->job.responses->cancelled ? "cancelled" : "failed";
+    return was_cut(gen_of(w)) ? "incomplete" : "completed";
 }
 
-void responses_put(struct json *j, const struct answer *a, enum responses_status status,
+void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err) {
-    const struct responses *rs = a->work.responses;
+    const struct responses *rs = w->job.responses;
     bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
 
     json_open(j, '{');
-    json_put_string(j, "id", a->id);
+    json_put_string(j, "id", w->id);
     json_put_string(j, "object", "response");
-    json_put_int(j, "created_at", a->created);
-    json_put_string(j, "status", status_word(a, status));
+    json_put_int(j, "created_at", w->created);
+    json_put_string(j, "status", status_word(w, status));
     json_key(j, "completed_at");
-    if (done && !was_cut(gen_of(a)))
+    if (done && !was_cut(gen_of(w)))
         json_int(j, time(NULL));
     else
         json_null(j);
@@ -357,37 +357,37 @@ void responses_put(struct json *j, const struct answer *a, enum responses_status
     else
         json_null(j);
     json_key(j, "incomplete_details");
-    if (done && was_cut(gen_of(a))) {
+    if (done && was_cut(gen_of(w))) {
         json_open(j, '{');
         json_put_string(j, "reason", "max_output_tokens");
         json_close(j, '}');
     } else {
         json_null(j);
     }
-    put_output(j, a, status);
+    put_output(j, w, status);
     if (done)
-        put_usage(j, a);
+        put_usage(j, w);
     else
         json_put_string(j, "usage", NULL);
     json_raw(j, rs->echo.data ? rs->echo.data : "\"model\":null", rs->echo.len ? rs->echo.len : 12);
     json_close(j, '}');
 }
 
-void responses_keep(const struct answer *a, const char *json, size_t len) {
-    const struct responses *rs = a->work.responses;
+void responses_keep(const struct writer *w, const char *json, size_t len) {
+    const struct responses *rs = w->job.responses;
 
     if (rs->store)
-        store_add(&rs->api->store, rs->tenant, a->id, rs->parent, json, len, rs->input.data,
+        store_add(&rs->api->store, rs->tenant, w->id, rs->parent, json, len, rs->input.data,
                   rs->input.len);
 }
 
-static void put_whole(struct json *j, const struct answer *a) {
-    responses_put(j, a, RESPONSES_DONE, NULL);
+static void put_whole(struct json *j, const struct writer *w) {
+    responses_put(j, w, RESPONSES_DONE, NULL);
     if (j->error == 0)
-        responses_keep(a, j->out->data, j->out->len);
+        responses_keep(w, j->out->data, j->out->len);
 }
 
-static const struct answer_events events = {
+static const struct writer_events events = {
     .prepare = prepare,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,
@@ -397,7 +397,7 @@ static const struct answer_events events = {
     .alive = responses_stream_alive,
 };
 
-static const struct answer_form form = {
+static const struct writer_form form = {
     .kind = REQUEST_RESPONSES,
     .id_prefix = "resp_",
     .events = &events,
@@ -405,5 +405,5 @@ static const struct answer_form form = {
 
 void responses_serve(struct exchange *x, struct http *h) {
     (void)h;
-    answer_serve(x, &form);
+    writer_serve(x, &form);
 }

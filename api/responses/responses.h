@@ -7,7 +7,7 @@
  * a client may come back to is kept in memory (responses_store.c).
  */
 
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 #include "api/generation/custom.h"
 #include "api/responses/native.h"
 #include "api/responses/store.h"
@@ -28,7 +28,7 @@ struct responses {
     struct list link; /* api.responses: those under way; what only counts tokens is not in it */
     struct api *api;
     uint32_t tenant;
-    struct answer *answer;
+    struct writer *answer;
     bool streams_errors; /* its client wants to hear of a prompt that is too long in the stream */
     struct arena arena;
 
@@ -58,7 +58,7 @@ struct responses *responses_find(struct api *a, uint32_t tenant, const char *id)
 
 /* responses_input.c: reads the body, on any thread. Sets @r to the chat that it asks for. 0, -ENOMEM, or
  * an error that names the field. */
-int responses_parse(struct responses *rs, struct request *r, const char *body, size_t len,
+int responses_parse(struct responses *rs, struct gen_request *r, const char *body, size_t len,
                     struct err *err);
 /* A message about a chat's field, in the words of this API. */
 void responses_rename(struct err *err);
@@ -69,34 +69,34 @@ const struct responses_tool *responses_find_tool(const struct responses *rs, con
 /* responses.c */
 enum responses_status { RESPONSES_IN_PROGRESS, RESPONSES_DONE, RESPONSES_FAILED };
 /* The response object; @err for RESPONSES_FAILED. */
-void responses_put(struct json *j, const struct answer *a, enum responses_status status,
+void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err);
 /* An item of the output: run @run as number @i; finished, or as it begins. */
-void responses_put_item(struct json *j, const struct answer *a, uint32_t run, uint32_t i,
+void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished);
 /* The message that an output has which says nothing. */
-void responses_put_empty(struct json *j, const struct answer *a, uint32_t i, bool finished);
+void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished);
 /* A run without text is none. */
-bool responses_is_item(const struct split_run *run);
+bool responses_is_item(const struct output_run *run);
 /* The place in the output of run @run; with the number of runs: behind all. */
-uint32_t responses_number(const struct answer *a, uint32_t run);
+uint32_t responses_number(const struct writer *w, uint32_t run);
 /* Whether the finished output lacks a message and calls. */
-bool responses_needs_empty(const struct answer *a);
+bool responses_needs_empty(const struct writer *w);
 /* "msg_..", of run @run (NULL: a message) as number @i. */
-void responses_item_id(const struct answer *a, const struct split_run *run, uint32_t i, char *out,
+void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size);
-bool responses_is_native(const struct answer *a, const struct split_run *run);
+bool responses_is_native(const struct writer *w, const struct output_run *run);
 /* As the client knows it. */
-const char *responses_call_name(const struct answer *a, const struct split_run *run);
-bool responses_is_custom(const struct answer *a, const struct split_run *run);
+const char *responses_call_name(const struct writer *w, const struct output_run *run);
+bool responses_is_custom(const struct writer *w, const struct output_run *run);
 /* A part of a message, or of reasoning. */
 void responses_put_part(struct json *j, const char *type, const char *text, size_t len);
 /* Keeps the finished response @json, if it was asked for. */
-void responses_keep(const struct answer *a, const char *json, size_t len);
+void responses_keep(const struct writer *w, const char *json, size_t len);
 
 /* responses_stream.c */
-void responses_stream_begin(struct answer *a);
-void responses_stream_piece(struct answer *a, const struct piece *p);
-void responses_stream_end(struct answer *a);
-bool responses_stream_fail(struct answer *a, struct err *err);
-void responses_stream_alive(struct answer *a);
+void responses_stream_begin(struct writer *w);
+void responses_stream_piece(struct writer *w, const struct piece *p);
+void responses_stream_end(struct writer *w);
+bool responses_stream_fail(struct writer *w, struct err *err);
+void responses_stream_alive(struct writer *w);

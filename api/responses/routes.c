@@ -44,7 +44,7 @@ static bool query(const struct http *h, const char *name, char *out, size_t size
 static struct responses *find_live(struct exchange *x) {
     struct responses *rs = responses_find(x->api, x->tenant, x->arg);
 
-    return rs && !rs->answer->work.running && rs->store ? rs : NULL;
+    return rs && !rs->answer->job.running && rs->store ? rs : NULL;
 }
 
 static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {

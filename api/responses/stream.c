@@ -22,29 +22,29 @@
  */
 
 struct said { /* being written */
-    struct answer *a;
+    struct writer *w;
     const char *type;
     struct buf b;
     struct json j;
 };
 
-static void begin_event(struct said *e, struct answer *a, const char *type) {
-    e->a = a;
+static void begin_event(struct said *e, struct writer *w, const char *type) {
+    e->w = w;
     e->type = type;
     buf_init(&e->b, API_SEND_MAX);
     json_begin(&e->j, &e->b);
     json_open(&e->j, '{');
     json_put_string(&e->j, "type", type);
     json_key(&e->j, "sequence_number");
-    json_uint(&e->j, a->work.responses->sequence++);
+    json_uint(&e->j, w->job.responses->sequence++);
 }
 
 static void end_event(struct said *e) {
     json_close(&e->j, '}');
     if (e->j.error < 0)
-        conn_break(e->a->exchange->conn);
+        conn_break(e->w->exchange->conn);
     else
-        respond_named_event(e->a->exchange, e->type, e->b.data, e->b.len);
+        respond_named_event(e->w->exchange, e->type, e->b.data, e->b.len);
     buf_deinit(&e->b);
 }
 
@@ -56,27 +56,27 @@ static void put_place(struct said *e, const char *id, uint32_t i, const char *pa
         json_put_int(&e->j, part_index, 0);
 }
 
-static void send_response(struct answer *a, const char *type, enum responses_status status,
+static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
     struct said e;
 
-    begin_event(&e, a, type);
+    begin_event(&e, w, type);
     json_key(&e.j, "response");
     size_t from = e.b.len;
-    responses_put(&e.j, a, status, err);
+    responses_put(&e.j, w, status, err);
     if (status != RESPONSES_IN_PROGRESS && e.j.error == 0)
-        responses_keep(a, e.b.data + from, e.b.len - from);
+        responses_keep(w, e.b.data + from, e.b.len - from);
     end_event(&e);
 }
 
-void responses_stream_begin(struct answer *a) {
-    send_response(a, "response.created", RESPONSES_IN_PROGRESS, NULL);
-    send_response(a, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
+void responses_stream_begin(struct writer *w) {
+    send_response(w, "response.created", RESPONSES_IN_PROGRESS, NULL);
+    send_response(w, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
 }
 
-void responses_stream_alive(struct answer *a) {
-    send_response(a, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
-    conn_flush(a->exchange->conn);
+void responses_stream_alive(struct writer *w) {
+    send_response(w, "response.in_progress", RESPONSES_IN_PROGRESS, NULL);
+    conn_flush(w->exchange->conn);
 }
 
 /* ---- what the parts of items are called ---- */
@@ -86,7 +86,7 @@ struct words {
     const char *delta, *done, *text;                             /* text: its name in `done` */
 };
 
-static const struct words *words_of(const struct answer *a, const struct split_run *run) {
+static const struct words *words_of(const struct writer *w, const struct output_run *run) {
     static const struct words message = {
         "response.content_part.added", "response.content_part.done", "content_index", "output_text",
         "response.output_text.delta",  "response.output_text.done",  "text"};
@@ -113,55 +113,55 @@ static const struct words *words_of(const struct answer *a, const struct split_r
 
     static const struct words native = {0}; /* told at once, when it is complete */
 
-    if (!run || run->kind == SPLIT_CONTENT)
+    if (!run || run->kind == OUTPUT_CONTENT)
         return &message;
-    if (run->kind == SPLIT_REASONING)
-        return a->work.responses->summary ? &summary : &reasoning;
-    return responses_is_native(a, run) ? &native : responses_is_custom(a, run) ? &custom : &call;
+    if (run->kind == OUTPUT_REASONING)
+        return w->job.responses->summary ? &summary : &reasoning;
+    return responses_is_native(w, run) ? &native : responses_is_custom(w, run) ? &custom : &call;
 }
 
 /* ---- items ---- */
 
 /* The open item: which, and what it is called. @run NULL: the empty message. */
 struct item {
-    const struct split_run *run;
+    const struct output_run *run;
     const struct words *words;
     uint32_t i;
     char id[64];
 };
 
-static uint32_t number_of(const struct answer *a, const struct split_run *run) {
-    return (uint32_t)(run - a->choices[0].gen->split->runs);
+static uint32_t number_of(const struct writer *w, const struct output_run *run) {
+    return (uint32_t)(run - w->choices[0].gen->output->runs);
 }
 
-static struct item item_of(const struct answer *a, const struct split_run *run) {
-    uint32_t n = run ? number_of(a, run) : a->choices[0].gen->split->n_runs;
-    struct item it = {.run = run, .words = words_of(a, run), .i = responses_number(a, n)};
+static struct item item_of(const struct writer *w, const struct output_run *run) {
+    uint32_t n = run ? number_of(w, run) : w->choices[0].gen->output->n_runs;
+    struct item it = {.run = run, .words = words_of(w, run), .i = responses_number(w, n)};
 
-    responses_item_id(a, run, it.i, it.id, sizeof(it.id));
+    responses_item_id(w, run, it.i, it.id, sizeof(it.id));
     return it;
 }
 
-static void send_item(struct answer *a, const struct item *it, bool finished) {
+static void send_item(struct writer *w, const struct item *it, bool finished) {
     struct said e;
 
-    begin_event(&e, a, finished ? "response.output_item.done" : "response.output_item.added");
+    begin_event(&e, w, finished ? "response.output_item.done" : "response.output_item.added");
     json_put_int(&e.j, "output_index", it->i);
     json_key(&e.j, "item");
     if (it->run)
-        responses_put_item(&e.j, a, number_of(a, it->run), it->i, finished);
+        responses_put_item(&e.j, w, number_of(w, it->run), it->i, finished);
     else
-        responses_put_empty(&e.j, a, it->i, finished);
+        responses_put_empty(&e.j, w, it->i, finished);
     end_event(&e);
 }
 
-static void send_part(struct answer *a, const struct item *it, const char *type, const char *text,
+static void send_part(struct writer *w, const struct item *it, const char *type, const char *text,
                       size_t len) {
     struct said e;
 
     if (!it->words->part_type)
         return;
-    begin_event(&e, a, type);
+    begin_event(&e, w, type);
     put_place(&e, it->id, it->i, it->words->part_index);
     json_key(&e.j, "part");
     responses_put_part(&e.j, it->words->part_type, text, len);
@@ -169,7 +169,7 @@ static void send_part(struct answer *a, const struct item *it, const char *type,
 }
 
 static bool is_message(const struct item *it) {
-    return !it->run || it->run->kind == SPLIT_CONTENT;
+    return !it->run || it->run->kind == OUTPUT_CONTENT;
 }
 
 static void put_no_logprobs(struct said *e, const struct item *it) {
@@ -180,10 +180,10 @@ static void put_no_logprobs(struct said *e, const struct item *it) {
     json_close(&e->j, ']');
 }
 
-static void send_delta(struct answer *a, const struct item *it, const char *text, size_t len) {
+static void send_delta(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct said e;
 
-    begin_event(&e, a, it->words->delta);
+    begin_event(&e, w, it->words->delta);
     put_place(&e, it->id, it->i, it->words->part_index);
     json_key(&e.j, "delta");
     json_string(&e.j, text, len);
@@ -192,42 +192,42 @@ static void send_delta(struct answer *a, const struct item *it, const char *text
 }
 
 /* All of a part's text again. */
-static void send_text(struct answer *a, const struct item *it, const char *text, size_t len) {
+static void send_text(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct said e;
 
-    begin_event(&e, a, it->words->done);
+    begin_event(&e, w, it->words->done);
     put_place(&e, it->id, it->i, it->words->part_index);
     if (it->words->part_index == NULL)
-        json_put_string(&e.j, "name", responses_call_name(a, it->run));
+        json_put_string(&e.j, "name", responses_call_name(w, it->run));
     json_key(&e.j, it->words->text);
     json_string(&e.j, text, len);
     put_no_logprobs(&e, it);
     end_event(&e);
 }
 
-static void begin_item(struct answer *a, const struct split_run *run) {
-    struct responses *rs = a->work.responses;
+static void begin_item(struct writer *w, const struct output_run *run) {
+    struct responses *rs = w->job.responses;
 
     rs->open = true;
-    rs->run = run ? number_of(a, run) : UINT32_MAX;
+    rs->run = run ? number_of(w, run) : UINT32_MAX;
     buf_clear(&rs->custom.text);
     rs->custom = (struct custom_text){.text = rs->custom.text};
-    struct item it = item_of(a, run);
-    send_item(a, &it, false);
-    send_part(a, &it, it.words->part_added, "", 0);
+    struct item it = item_of(w, run);
+    send_item(w, &it, false);
+    send_part(w, &it, it.words->part_added, "", 0);
 }
 
 /* What of a custom tool's text has not been sent; @all: it is complete. */
-static void send_custom(struct answer *a, const struct item *it, const char *text, size_t len) {
-    struct custom_text *t = &a->work.responses->custom;
+static void send_custom(struct writer *w, const struct item *it, const char *text, size_t len) {
+    struct custom_text *t = &w->job.responses->custom;
 
     if (len > t->n_sent)
-        send_delta(a, it, text + t->n_sent, len - t->n_sent);
+        send_delta(w, it, text + t->n_sent, len - t->n_sent);
     t->n_sent = MAX(t->n_sent, len);
 }
 
-static void finish_text(struct answer *a, const struct item *it) {
-    const struct split *s = a->choices[0].gen->split;
+static void finish_text(struct writer *w, const struct item *it) {
+    const struct output_parser *s = w->choices[0].gen->output;
     const char *text = "";
     size_t len = 0;
     CLEANUP(buf_deinit) struct buf custom = {.max = UINT32_MAX};
@@ -238,90 +238,90 @@ static void finish_text(struct answer *a, const struct item *it) {
         text = s->text[it->run->kind].data + it->run->begin;
         len = it->run->end - it->run->begin;
     }
-    if (it->run && responses_is_custom(a, it->run)) {
+    if (it->run && responses_is_custom(w, it->run)) {
         if (custom_whole(text, len, &custom) < 0)
-            conn_break(a->exchange->conn);
+            conn_break(w->exchange->conn);
         text = custom.data ? custom.data : "";
         len = custom.len;
-        send_custom(a, it, text, len);
+        send_custom(w, it, text, len);
     }
-    send_text(a, it, text, len);
-    send_part(a, it, it->words->part_done, text, len);
+    send_text(w, it, text, len);
+    send_part(w, it, it->words->part_done, text, len);
 }
 
-static void end_item(struct answer *a) {
-    struct responses *rs = a->work.responses;
-    const struct split *s = a->choices[0].gen->split;
+static void end_item(struct writer *w) {
+    struct responses *rs = w->job.responses;
+    const struct output_parser *s = w->choices[0].gen->output;
 
     if (!rs->open)
         return;
     rs->open = false;
-    struct item it = item_of(a, rs->run == UINT32_MAX ? NULL : &s->runs[rs->run]);
-    finish_text(a, &it);
-    send_item(a, &it, true);
+    struct item it = item_of(w, rs->run == UINT32_MAX ? NULL : &s->runs[rs->run]);
+    finish_text(w, &it);
+    send_item(w, &it, true);
 }
 
 /* ---- pieces ---- */
 
-static void send_more(struct answer *a, const struct item *it, const struct piece *p) {
-    struct custom_text *t = &a->work.responses->custom;
-    const struct split *s = a->choices[0].gen->split;
+static void send_more(struct writer *w, const struct item *it, const struct piece *p) {
+    struct custom_text *t = &w->job.responses->custom;
+    const struct output_parser *s = w->choices[0].gen->output;
 
-    if (!responses_is_custom(a, it->run)) {
+    if (!responses_is_custom(w, it->run)) {
         if (p->len && it->words->delta)
-            send_delta(a, it, p->text, p->len);
+            send_delta(w, it, p->text, p->len);
         return;
     }
-    size_t known = (size_t)(p->text - (s->text[SPLIT_CALL].data + it->run->begin)) + p->len;
-    if (p->len && custom_read(t, s->text[SPLIT_CALL].data + it->run->begin, known) < 0)
-        conn_break(a->exchange->conn);
-    send_custom(a, it, t->text.data, t->text.len);
+    size_t known = (size_t)(p->text - (s->text[OUTPUT_CALL].data + it->run->begin)) + p->len;
+    if (p->len && custom_read(t, s->text[OUTPUT_CALL].data + it->run->begin, known) < 0)
+        conn_break(w->exchange->conn);
+    send_custom(w, it, t->text.data, t->text.len);
 }
 
-void responses_stream_piece(struct answer *a, const struct piece *p) {
-    struct responses *rs = a->work.responses;
-    const struct split *s = p->choice->gen->split;
+void responses_stream_piece(struct writer *w, const struct piece *p) {
+    struct responses *rs = w->job.responses;
+    const struct output_parser *s = p->choice->gen->output;
 
     if (p->part) {
-        const struct split_run *run = &s->runs[p->choice->at.run];
+        const struct output_run *run = &s->runs[p->choice->at.run];
 
         if (!rs->open || rs->run != p->choice->at.run) {
-            end_item(a);
-            begin_item(a, run);
+            end_item(w);
+            begin_item(w, run);
         }
-        struct item it = item_of(a, run);
-        send_more(a, &it, p);
+        struct item it = item_of(w, run);
+        send_more(w, &it, p);
     }
     if (!p->last)
         return;
-    end_item(a);
-    if (responses_needs_empty(a)) {
-        begin_item(a, NULL);
-        end_item(a);
+    end_item(w);
+    if (responses_needs_empty(w)) {
+        begin_item(w, NULL);
+        end_item(w);
     }
 }
 
-void responses_stream_end(struct answer *a) {
-    bool cut = a->choices[0].gen->finish == FINISH_LENGTH;
+void responses_stream_end(struct writer *w) {
+    bool cut = w->choices[0].gen->finish == FINISH_LENGTH;
 
-    send_response(a, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
+    send_response(w, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
 }
 
 /* An error before the stream has begun that is told in it all the same. */
-static bool belongs_into_stream(const struct answer *a, const struct err *err) {
-    return a->work.responses->streams_errors && !a->work.running && a->work.r.stream &&
+static bool belongs_into_stream(const struct writer *w, const struct err *err) {
+    return w->job.responses->streams_errors && !w->job.running && w->job.request.stream &&
            strcmp(err->code, "context_length_exceeded") == 0;
 }
 
-bool responses_stream_fail(struct answer *a, struct err *err) {
+bool responses_stream_fail(struct writer *w, struct err *err) {
     responses_rename(err);
-    if (!a->head_sent && !belongs_into_stream(a, err))
+    if (!w->head_sent && !belongs_into_stream(w, err))
         return false;
-    if (!a->head_sent) {
-        respond_stream(a->exchange);
-        a->head_sent = true;
-        responses_stream_begin(a);
+    if (!w->head_sent) {
+        respond_stream(w->exchange);
+        w->head_sent = true;
+        responses_stream_begin(w);
     }
-    send_response(a, "response.failed", RESPONSES_FAILED, err);
+    send_response(w, "response.failed", RESPONSES_FAILED, err);
     return true;
 }

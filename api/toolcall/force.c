@@ -42,13 +42,13 @@ static yyjson_mut_val *place_node(struct force *f, enum place p, yyjson_mut_val 
     switch (p) {
     case PLACE_ID:
         snprintf(id, sizeof(id), "[A-Za-z0-9]{%u}", f->shape->id_len ? f->shape->id_len : 9);
-        return node_text(f->n, "regex", id);
+        return ir_text(f->n, "regex", id);
     case PLACE_INDEX:
-        return node_text(f->n, "regex", "0|[1-9][0-9]{0,2}");
+        return ir_text(f->n, "regex", "0|[1-9][0-9]{0,2}");
     case PLACE_TYPE:
         return type;
     default:
-        return node_text(f->n, "regex", "\\n?");
+        return ir_text(f->n, "regex", "\\n?");
     }
 }
 
@@ -58,13 +58,13 @@ void force_piece(struct force *f, yyjson_mut_val *list, const char *piece, yyjso
         size_t n = p < PLACES ? strlen(places[p]) : 0;
 
         if (p < PLACES) {
-            node_add(f->n, list, place_node(f, p, type));
+            ir_add(f->n, list, place_node(f, p, type));
             c += n;
             continue;
         }
         while (c[n] && place_at(c + n) == PLACES)
             n++;
-        node_add(f->n, list, node_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, c, n)));
+        ir_add(f->n, list, ir_of(f->n, "literal", yyjson_mut_strncpy(f->n->doc, c, n)));
         c += n;
     }
 }
@@ -77,13 +77,13 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
         force_piece(f, list, piece, NULL);
         return;
     }
-    either = node_list(f->n, "either");
+    either = ir_list(f->n, "either");
     for (int i = 0; i < 2; i++) {
-        one = node_list(f->n, "sequence");
+        one = ir_list(f->n, "sequence");
         force_piece(f, one, i ? also : piece, NULL);
-        node_add(f->n, either, one);
+        ir_add(f->n, either, one);
     }
-    node_add(f->n, list, either);
+    ir_add(f->n, list, either);
 }
 
 /* ---- arguments as JSON ---- */
@@ -112,7 +112,7 @@ static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
 
 int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut_val **out) {
     static const char *const defs[] = {"$defs", "definitions"};
-    yyjson_mut_val *copy = node_value(f->n, schema);
+    yyjson_mut_val *copy = ir_value(f->n, schema);
     bool any = false, far = false, unused = false;
 
     find_refs(schema, &any, &far, 0);
@@ -122,11 +122,11 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
         if (!d || yyjson_obj_get(schema, defs[i]))
             continue;
         find_refs(d, &unused, &far, 0);
-        f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], node_value(f->n, d));
+        f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, copy, defs[i], ir_value(f->n, d));
     }
     if (far)
         return force_refuse(f, "a reference to another place than $defs");
-    *out = node_json(f->n, copy, f->tool->param);
+    *out = ir_json(f->n, copy, f->tool->param);
     return 0;
 }
 
@@ -135,15 +135,15 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = f->tool->parameters;
 
     if (!schema || yyjson_is_null(schema)) {
-        *out = node_text(f->n, "literal", "{}");
+        *out = ir_text(f->n, "literal", "{}");
         return 0;
     }
     yyjson_mut_val *copy =
-        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : node_value(f->n, schema);
+        yyjson_is_true(schema) ? yyjson_mut_obj(f->n->doc) : ir_value(f->n, schema);
     yyjson_val *type = yyjson_obj_get(schema, "type");
 
     if (f->tool->loose) {
-        *out = node_of(f->n, "json_object", yyjson_mut_true(f->n->doc));
+        *out = ir_of(f->n, "json_object", yyjson_mut_true(f->n->doc));
         return 0;
     }
     if (!yyjson_is_obj(schema) && !yyjson_is_true(schema))
@@ -152,7 +152,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
         return force_refuse(f, "a type other than \"object\"");
     if (!type)
         f->n->failed |= !yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
-    *out = node_json(f->n, copy, f->tool->param);
+    *out = ir_json(f->n, copy, f->tool->param);
     return 0;
 }
 
@@ -163,39 +163,39 @@ static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop)
     yyjson_mut_val *v;
 
     if (!f->tool->syntax && !quoted)
-        return node_text(f->n, "free_text", stop);
+        return ir_text(f->n, "free_text", stop);
     if (!f->tool->syntax)
-        v = node_text(f->n, "regex", "[\\s\\S]*");
+        v = ir_text(f->n, "regex", "[\\s\\S]*");
     else
-        v = node_of(f->n, f->tool->syntax, node_value(f->n, f->tool->text));
-    node_put_str(f->n, v, "param", f->tool->param);
+        v = ir_of(f->n, f->tool->syntax, ir_value(f->n, f->tool->text));
+    ir_put_str(f->n, v, "param", f->tool->param);
     if (quoted)
-        node_put_bool(f->n, v, "quoted", true);
+        ir_put_bool(f->n, v, "quoted", true);
     return v;
 }
 
 static int text_args(struct force *f, yyjson_mut_val **out) {
     enum toolcall_args form = f->shape->args;
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
 
     if (form == ARGS_TAGGED) {
         force_set_stop(f);
         force_piece(f, list, f->shape->key_begin, NULL);
-        node_add(f->n, list, node_text(f->n, "literal", "input"));
+        ir_add(f->n, list, ir_text(f->n, "literal", "input"));
         force_piece(f, list, f->shape->key_end, NULL);
-        node_add(f->n, list, text_node(f, false, f->stop));
+        ir_add(f->n, list, text_node(f, false, f->stop));
         force_piece(f, list, f->shape->value_end, NULL);
     } else if (form == ARGS_GEMMA) {
-        node_add(f->n, list, node_text(f->n, "literal", "{input:" FORCE_GEMMA_QUOTE));
-        node_add(f->n, list, text_node(f, false, FORCE_GEMMA_QUOTE));
-        node_add(f->n, list, node_text(f->n, "literal", FORCE_GEMMA_QUOTE "}"));
+        ir_add(f->n, list, ir_text(f->n, "literal", "{input:" FORCE_GEMMA_QUOTE));
+        ir_add(f->n, list, text_node(f, false, FORCE_GEMMA_QUOTE));
+        ir_add(f->n, list, ir_text(f->n, "literal", FORCE_GEMMA_QUOTE "}"));
     } else {
         bool python = form == ARGS_PYTHON;
 
-        node_add(f->n, list,
-                 node_text(f->n, "regex", python ? "input=\"" : "\\{[ \\n]{0,4}\"input\": ?\""));
-        node_add(f->n, list, text_node(f, true, NULL));
-        node_add(f->n, list, node_text(f->n, "regex", python ? "\"" : "\"[ \\n]{0,4}\\}"));
+        ir_add(f->n, list,
+               ir_text(f->n, "regex", python ? "input=\"" : "\\{[ \\n]{0,4}\"input\": ?\""));
+        ir_add(f->n, list, text_node(f, true, NULL));
+        ir_add(f->n, list, ir_text(f->n, "regex", python ? "\"" : "\"[ \\n]{0,4}\\}"));
     }
     *out = list;
     return 0;
@@ -207,7 +207,7 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
 
     if (f->tool->takes_text && !f->tool->loose) {
         if ((r = text_args(f, &args)) == 0)
-            node_add(f->n, list, args);
+            ir_add(f->n, list, args);
         return r;
     }
     switch (f->shape->args) {
@@ -224,7 +224,7 @@ static int put_args(struct force *f, yyjson_mut_val *list) {
         r = json_args(f, &args);
     }
     if (r == 0)
-        node_add(f->n, list, args);
+        ir_add(f->n, list, args);
     return r;
 }
 
@@ -249,11 +249,11 @@ static int refuse_name(struct force *f) {
 
 /* NAME name_end ARGUMENTS, for each tool. */
 static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
-    yyjson_mut_val *either = node_list(f->n, "either");
+    yyjson_mut_val *either = ir_list(f->n, "either");
     int r = 0;
 
     for (uint32_t i = 0; i < o->n_tools && r == 0; i++) {
-        yyjson_mut_val *one = node_list(f->n, "sequence");
+        yyjson_mut_val *one = ir_list(f->n, "sequence");
 
         f->tool = &o->tools[i];
         f->prop = NULL;
@@ -262,9 +262,9 @@ static int put_tools(struct force *f, const struct toolcall_force *o, yyjson_mut
         force_piece(f, one, f->tool->name, NULL);
         put_either(f, one, f->shape->name_end, f->shape->name_end_also);
         r = put_args(f, one);
-        node_add(f->n, either, one);
+        ir_add(f->n, either, one);
     }
-    node_add(f->n, list, either);
+    ir_add(f->n, list, either);
     return r;
 }
 
@@ -303,16 +303,16 @@ static int put_call(struct force *f, const struct toolcall_force *o, const char 
 static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     const struct toolcall_shape *s = f->shape;
     uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;
-    yyjson_mut_val *call = node_list(f->n, "sequence"), *separator = NULL;
+    yyjson_mut_val *call = ir_list(f->n, "sequence"), *separator = NULL;
     int r = put_call(f, o, s->call_begin, call);
 
     if (r < 0)
         return r;
     if (s->separator) {
-        separator = node_list(f->n, "sequence");
+        separator = ir_list(f->n, "sequence");
         force_piece(f, separator, s->separator, NULL);
     }
-    node_add(f->n, list, node_repeat(f->n, call, separator, 1, max));
+    ir_add(f->n, list, ir_repeat(f->n, call, separator, 1, max));
     return 0;
 }
 
@@ -325,7 +325,7 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
 
     n->n_made = 0;
     n->too_large = n->failed = false;
-    yyjson_mut_val *all = node_list(n, "sequence");
+    yyjson_mut_val *all = ir_list(n, "sequence");
 
     if (section) {
         force_piece(&f, all, o->after ? rest_of(o->format, s->section_begin) : s->section_begin,

@@ -87,31 +87,31 @@ bool force_is_required(yyjson_val *schema, yyjson_val *key) {
 static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_member *item,
                      size_t from, size_t n, const char *separator) {
     for (size_t i = from; i < n; i++) {
-        yyjson_mut_val *one = node_list(f->n, "sequence");
+        yyjson_mut_val *one = ir_list(f->n, "sequence");
 
-        node_add(f->n, one, node_text(f->n, "literal", separator));
-        node_add(f->n, one, node_copy(f->n, item[i].what));
-        node_add(f->n, list, item[i].required ? one : node_optional(f->n, one));
+        ir_add(f->n, one, ir_text(f->n, "literal", separator));
+        ir_add(f->n, one, ir_copy(f->n, item[i].what));
+        ir_add(f->n, list, item[i].required ? one : ir_optional(f->n, one));
     }
 }
 
 int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
                   yyjson_mut_val **out) {
-    yyjson_mut_val *either = node_list(f->n, "either");
+    yyjson_mut_val *either = ir_list(f->n, "either");
     bool needed = false;
 
     for (size_t i = 0; i < n && !needed; i++) {
-        yyjson_mut_val *list = node_list(f->n, "sequence");
+        yyjson_mut_val *list = ir_list(f->n, "sequence");
 
         if (i == LEADING_MAX)
             return force_refuse(f, "so many optional properties");
-        node_add(f->n, list, node_copy(f->n, item[i].what));
+        ir_add(f->n, list, ir_copy(f->n, item[i].what));
         add_rest(f, list, item, i + 1, n, separator);
-        node_add(f->n, either, list);
+        ir_add(f->n, either, list);
         needed = item[i].required;
     }
     if (!needed)
-        node_add(f->n, either, node_list(f->n, "sequence"));
+        ir_add(f->n, either, ir_list(f->n, "sequence"));
     *out = either;
     return 0;
 }
@@ -148,15 +148,15 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
         qsort(p, n, sizeof(*p), by_name);
     for (i = 0; i < n && r == 0; i++) {
         const char *name = yyjson_get_str(p[i].key);
-        yyjson_mut_val *list = node_list(f->n, "sequence"), *what = NULL;
+        yyjson_mut_val *list = ir_list(f->n, "sequence"), *what = NULL;
 
         f->prop = name;
         if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
             return force_refuse(f, "this property's name");
-        node_add(f->n, list, node_text(f->n, "literal", name));
-        node_add(f->n, list, node_text(f->n, "literal", colon));
+        ir_add(f->n, list, ir_text(f->n, "literal", name));
+        ir_add(f->n, list, ir_text(f->n, "literal", colon));
         if ((r = value(f, p[i].schema, depth, &what)) == 0)
-            node_add(f->n, list, what);
+            ir_add(f->n, list, what);
         item[i] = (struct force_member){list, force_is_required(schema, p[i].key)};
     }
     return r < 0 ? r : force_members(f, item, n, separator, out);
@@ -177,58 +177,58 @@ int force_python(struct force *f, yyjson_mut_val **out) {
         return r;
     if (!f->tool->loose)
         return object_members(f, schema, false, "=", ", ", python_value, 0, out);
-    yyjson_mut_val *one = node_list(f->n, "sequence");
+    yyjson_mut_val *one = ir_list(f->n, "sequence");
 
-    node_add(f->n, one, node_text(f->n, "regex", ANY_KEY));
-    node_add(f->n, one, node_text(f->n, "literal", "="));
-    node_add(f->n, one, node_json(f->n, yyjson_mut_true(f->n->doc), NULL));
-    *out = node_repeat(f->n, one, node_text(f->n, "literal", ", "), 0, LOOSE_MAX);
+    ir_add(f->n, one, ir_text(f->n, "regex", ANY_KEY));
+    ir_add(f->n, one, ir_text(f->n, "literal", "="));
+    ir_add(f->n, one, ir_json(f->n, yyjson_mut_true(f->n->doc), NULL));
+    *out = ir_repeat(f->n, one, ir_text(f->n, "literal", ", "), 0, LOOSE_MAX);
     return 0;
 }
 
 /* ---- Gemma */
 
 static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
 
-    node_add(f->n, list, node_text(f->n, "literal", QUOTE));
-    node_add(f->n, list, text);
-    node_add(f->n, list, node_text(f->n, "literal", QUOTE));
+    ir_add(f->n, list, ir_text(f->n, "literal", QUOTE));
+    ir_add(f->n, list, text);
+    ir_add(f->n, list, ir_text(f->n, "literal", QUOTE));
     return list;
 }
 
 /* @item between brackets, in any number. */
 static yyjson_mut_val *bracketed(struct force *f, const char *open, yyjson_mut_val *item,
                                  const char *close, uint32_t min, uint32_t max) {
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
 
-    node_add(f->n, list, node_text(f->n, "literal", open));
+    ir_add(f->n, list, ir_text(f->n, "literal", open));
     if (item)
-        node_add(f->n, list, node_repeat(f->n, item, node_text(f->n, "literal", ","), min, max));
-    node_add(f->n, list, node_text(f->n, "literal", close));
+        ir_add(f->n, list, ir_repeat(f->n, item, ir_text(f->n, "literal", ","), min, max));
+    ir_add(f->n, list, ir_text(f->n, "literal", close));
     return list;
 }
 
 static yyjson_mut_val *gemma_any(struct force *f, unsigned depth);
 
 static yyjson_mut_val *gemma_any_object(struct force *f, unsigned depth) {
-    yyjson_mut_val *member = node_list(f->n, "sequence");
+    yyjson_mut_val *member = ir_list(f->n, "sequence");
 
-    node_add(f->n, member, node_text(f->n, "regex", ANY_KEY));
-    node_add(f->n, member, node_text(f->n, "literal", ":"));
-    node_add(f->n, member, gemma_any(f, depth));
+    ir_add(f->n, member, ir_text(f->n, "regex", ANY_KEY));
+    ir_add(f->n, member, ir_text(f->n, "literal", ":"));
+    ir_add(f->n, member, gemma_any(f, depth));
     return bracketed(f, "{", member, "}", 0, LOOSE_MAX);
 }
 
 static yyjson_mut_val *gemma_any(struct force *f, unsigned depth) {
-    yyjson_mut_val *either = node_list(f->n, "either");
+    yyjson_mut_val *either = ir_list(f->n, "either");
 
-    node_add(f->n, either, quoted(f, node_text(f->n, "free_text", QUOTE)));
-    node_add(f->n, either,
-             node_text(f->n, "regex", "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?|true|false|null"));
+    ir_add(f->n, either, quoted(f, ir_text(f->n, "free_text", QUOTE)));
+    ir_add(f->n, either,
+           ir_text(f->n, "regex", "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?|true|false|null"));
     if (depth) {
-        node_add(f->n, either, bracketed(f, "[", gemma_any(f, depth - 1), "]", 0, LOOSE_MAX));
-        node_add(f->n, either, gemma_any_object(f, depth - 1));
+        ir_add(f->n, either, bracketed(f, "[", gemma_any(f, depth - 1), "]", 0, LOOSE_MAX));
+        ir_add(f->n, either, gemma_any_object(f, depth - 1));
     }
     return either;
 }
@@ -255,14 +255,14 @@ static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjs
     if (yyjson_is_str(v)) {
         if (strstr(yyjson_get_str(v), QUOTE))
             return force_refuse(f, "a quote inside a constant");
-        *out = quoted(f, node_text(f->n, "literal", yyjson_get_str(v)));
+        *out = quoted(f, ir_text(f->n, "literal", yyjson_get_str(v)));
         return 0;
     }
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
 
     if (!text)
         return -ENOMEM;
-    *out = node_text(f->n, "literal", text);
+    *out = ir_text(f->n, "literal", text);
     return 0;
 }
 
@@ -271,7 +271,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 /* One of the schemas, or constants, that @word lists. Those of a oneOf must not have a type in common. */
 static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigned depth,
                        yyjson_mut_val **out) {
-    yyjson_mut_val *either = node_list(f->n, "either"), *one = NULL;
+    yyjson_mut_val *either = ir_list(f->n, "either"), *one = NULL;
     bool constants = strcmp(word, "enum") == 0, apart = strcmp(word, "oneOf") == 0;
     yyjson_val *type = yyjson_obj_get(s, "type"), *v;
     unsigned seen = 0;
@@ -287,7 +287,7 @@ static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigne
 
         if (r < 0)
             return r;
-        node_add(f->n, either, one);
+        ir_add(f->n, either, one);
     }
     *out = either;
     return n ? 0 : force_refuse(f, "an empty list of alternatives");
@@ -337,10 +337,10 @@ static int gemma_object(struct force *f, yyjson_val *s, unsigned depth, yyjson_m
     f->prop = prop;
     if (r < 0)
         return r;
-    list = node_list(f->n, "sequence");
-    node_add(f->n, list, node_text(f->n, "literal", "{"));
-    node_add(f->n, list, members);
-    node_add(f->n, list, node_text(f->n, "literal", "}"));
+    list = ir_list(f->n, "sequence");
+    ir_add(f->n, list, ir_text(f->n, "literal", "{"));
+    ir_add(f->n, list, members);
+    ir_add(f->n, list, ir_text(f->n, "literal", "}"));
     *out = list;
     return 0;
 }
@@ -361,11 +361,11 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
         return gemma_array(f, s, depth, out);
     if (strcmp(type, "object") == 0)
         return gemma_object(f, s, depth, out);
-    yyjson_mut_val *copy = node_value(f->n, s);
+    yyjson_mut_val *copy = ir_value(f->n, s);
 
     yyjson_mut_obj_remove_key(copy, "type");
     f->n->failed |= !yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
-    *out = node_json(f->n, copy, f->tool->param);
+    *out = ir_json(f->n, copy, f->tool->param);
     return 0;
 }
 
@@ -409,7 +409,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
                    ? 0
                    : force_refuse(f, "a schema without a type");
     }
-    *out = node_list(f->n, "either");
+    *out = ir_list(f->n, "either");
     yyjson_arr_foreach(type, i, n, v) {
         yyjson_mut_val *one = NULL;
 
@@ -417,7 +417,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
             return force_refuse(f, "such a type");
         if ((r = gemma_typed(f, s, yyjson_get_str(v), depth, &one)) < 0)
             return r;
-        node_add(f->n, *out, one);
+        ir_add(f->n, *out, one);
     }
     return 0;
 }
@@ -432,6 +432,6 @@ int force_gemma(struct force *f, yyjson_mut_val **out) {
     }
     r = force_root(f, &schema);
     if (r == 0 && !schema)
-        *out = node_text(f->n, "literal", "{}");
+        *out = ir_text(f->n, "literal", "{}");
     return r < 0 || !schema ? r : gemma_object(f, schema, 0, out);
 }

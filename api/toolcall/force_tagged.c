@@ -35,27 +35,27 @@ static yyjson_mut_val *type_of(struct force *f, unsigned types) {
     for (size_t i = 0; i < ARRAY_SIZE(names); i++)
         if (!types || types == VALUE_STRING || (types & names[i].type))
             yyjson_mut_arr_add_str(f->n->doc, list, names[i].name);
-    return node_of(f->n, "choice", list);
+    return ir_of(f->n, "choice", list);
 }
 
 /* key_end VALUE value_end, of a value that is written bare, or as JSON. */
 static yyjson_mut_val *bare(struct force *f, yyjson_mut_val *value) {
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
 
     force_piece(f, list, f->shape->key_end, NULL);
-    node_add(f->n, list, value);
+    ir_add(f->n, list, value);
     force_piece(f, list, f->shape->value_end, NULL);
     return list;
 }
 
 static yyjson_mut_val *as_json(struct force *f, yyjson_mut_val *value, unsigned types) {
     const struct toolcall_shape *s = f->shape;
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
     bool marked = s->key_end_json;
 
     force_piece(f, list, marked ? s->key_end_json : s->key_end,
                 marked && strstr(s->key_end_json, "{type}") ? type_of(f, types) : NULL);
-    node_add(f->n, list, value);
+    ir_add(f->n, list, value);
     force_piece(f, list, s->value_end, NULL);
     return list;
 }
@@ -80,38 +80,38 @@ static int value_node(struct force *f, yyjson_val *root, yyjson_val *schema, yyj
     if (!nullable || value_has_text_rules(root, schema))
         return 0;
     /* Bare, but for what looks like JSON. */
-    yyjson_mut_val *either = node_list(f->n, "either"), *text = node_list(f->n, "sequence");
+    yyjson_mut_val *either = ir_list(f->n, "either"), *text = ir_list(f->n, "sequence");
 
-    node_add(f->n, text, node_text(f->n, "regex", "[^<\"\\[{ \\n\\t\\r]"));
-    node_add(f->n, text, node_text(f->n, "free_text", f->stop));
-    node_add(f->n, either, *out);
-    node_add(f->n, either, bare(f, text));
+    ir_add(f->n, text, ir_text(f->n, "regex", "[^<\"\\[{ \\n\\t\\r]"));
+    ir_add(f->n, text, ir_text(f->n, "free_text", f->stop));
+    ir_add(f->n, either, *out);
+    ir_add(f->n, either, bare(f, text));
     *out = either;
     return 0;
 }
 
 static yyjson_mut_val *parameter(struct force *f, yyjson_mut_val *key, yyjson_mut_val *value) {
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
 
     force_piece(f, list, f->shape->key_begin, NULL);
-    node_add(f->n, list, key);
-    node_add(f->n, list, value);
+    ir_add(f->n, list, key);
+    ir_add(f->n, list, value);
     return list;
 }
 
 /* Any parameters. */
 static yyjson_mut_val *loose(struct force *f) {
-    yyjson_mut_val *value = bare(f, node_text(f->n, "free_text", f->stop));
+    yyjson_mut_val *value = bare(f, ir_text(f->n, "free_text", f->stop));
 
     if (f->shape->key_end_json) {
-        yyjson_mut_val *either = node_list(f->n, "either");
+        yyjson_mut_val *either = ir_list(f->n, "either");
 
-        node_add(f->n, either, value);
-        node_add(f->n, either, as_json(f, node_json(f->n, yyjson_mut_true(f->n->doc), NULL), 0));
+        ir_add(f->n, either, value);
+        ir_add(f->n, either, as_json(f, ir_json(f->n, yyjson_mut_true(f->n->doc), NULL), 0));
         value = either;
     }
-    return node_repeat(f->n, parameter(f, node_text(f->n, "regex", ANY_KEY), value), NULL, 0,
-                       LOOSE_MAX);
+    return ir_repeat(f->n, parameter(f, ir_text(f->n, "regex", ANY_KEY), value), NULL, 0,
+                     LOOSE_MAX);
 }
 
 int force_tagged(struct force *f, yyjson_mut_val **out) {
@@ -126,7 +126,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
         *out = loose(f);
         return 0;
     }
-    *out = node_list(f->n, "sequence");
+    *out = ir_list(f->n, "sequence");
     yyjson_obj_foreach(yyjson_obj_get(schema, "properties"), i, n, key, prop) {
         const char *name = yyjson_get_str(key);
         yyjson_mut_val *value = NULL;
@@ -136,8 +136,8 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
             return force_refuse(f, "this property's name");
         if ((r = value_node(f, root, prop, &value)) < 0)
             return r;
-        value = parameter(f, node_text(f->n, "literal", name), value);
-        node_add(f->n, *out, force_is_required(schema, key) ? value : node_optional(f->n, value));
+        value = parameter(f, ir_text(f->n, "literal", name), value);
+        ir_add(f->n, *out, force_is_required(schema, key) ? value : ir_optional(f->n, value));
     }
     return 0;
 }

@@ -218,7 +218,7 @@ static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
         return force_refuse(f, "a pattern beside a length");
     if (!pattern || !narrow(pattern, &b))
         return force_refuse(f, "this pattern");
-    *out = node_text(f->n, "regex", b.data);
+    *out = ir_text(f->n, "regex", b.data);
     return 0;
 }
 
@@ -232,19 +232,19 @@ static int counted_text(struct force *f, yyjson_val *s, const char *stop, yyjson
         return force_refuse(f, "such a length");
     if (hi && max <= LENGTH_MAX) {
         snprintf(regex, sizeof(regex), "[^<]{%u,%u}", (unsigned)min, (unsigned)max);
-        *out = node_text(f->n, "regex", regex);
+        *out = ir_text(f->n, "regex", regex);
         return 0;
     }
-    *out = node_text(f->n, "free_text", stop);
+    *out = ir_text(f->n, "free_text", stop);
     if (hi)
         return force_refuse(f, "such a length");
     if (!min)
         return 0;
-    yyjson_mut_val *list = node_list(f->n, "sequence");
+    yyjson_mut_val *list = ir_list(f->n, "sequence");
     snprintf(regex, sizeof(regex), "(?:[^<]|<+[^<%s%c]){%u}", strchr("\\]^-", stop[1]) ? "\\" : "",
              stop[1], (unsigned)min);
-    node_add(f->n, list, node_text(f->n, "regex", regex));
-    node_add(f->n, list, *out);
+    ir_add(f->n, list, ir_text(f->n, "regex", regex));
+    ir_add(f->n, list, *out);
     *out = list;
     return 0;
 }
@@ -258,9 +258,9 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
         if (!yyjson_is_str(v) || strstr(yyjson_get_str(v), stop) ||
             strlen(yyjson_get_str(v)) != yyjson_get_len(v))
             return force_refuse(f, "this constant");
-        yyjson_mut_arr_add_val(texts, node_value(f->n, v));
+        yyjson_mut_arr_add_val(texts, ir_value(f->n, v));
     }
-    *out = node_of(f->n, "choice", texts);
+    *out = ir_of(f->n, "choice", texts);
     return n ? 0 : force_refuse(f, "an empty enum");
 }
 
@@ -280,7 +280,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
             return force_refuse(f, "anyOf beside other rules");
     if (any && one)
         return force_refuse(f, "anyOf beside oneOf");
-    *out = node_list(f->n, "either");
+    *out = ir_list(f->n, "either");
     yyjson_arr_foreach(any ? any : one, i, n, item) {
         yyjson_val *is = value_resolve(root, item);
         unsigned types = value_schema_types(root, item);
@@ -293,7 +293,7 @@ static int union_text(struct force *f, yyjson_val *root, yyjson_val *s, const ch
             r = force_refuse(f, "oneOf of strings that are no constants");
         if (r < 0)
             return r;
-        node_add(f->n, *out, text);
+        ir_add(f->n, *out, text);
         n_used++;
     }
     return n_used ? 0 : force_refuse(f, "an anyOf without strings");

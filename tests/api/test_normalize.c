@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/generation/bend.h"
+#include "api/generation/normalize.h"
 #include "responses_support.h"
 
 /* ---- what becomes of messages ---- */
@@ -12,7 +12,7 @@ static void becomes(const char *messages, unsigned how, const char *want) {
     yyjson_doc *in = yyjson_read(messages, strlen(messages), 0), *out = NULL;
 
     cr_assert(in, "%s", messages);
-    cr_assert_eq(bend_messages(yyjson_doc_get_root(in), how, &out), 0);
+    cr_assert_eq(normalize_messages(yyjson_doc_get_root(in), how, &out), 0);
     char *text = yyjson_write(out, 0, NULL);
     cr_expect_str_eq(text, want);
     free(text);
@@ -24,16 +24,16 @@ static void becomes(const char *messages, unsigned how, const char *want) {
 #define ALL                                                                                        \
     "[" M("system", "S") "," M("developer", "D") "," M("user", "a") "," M("user", "b") "," M(      \
         "assistant", "c") "," M("assistant", "d") "," M("system", "L") "]"
-#define TURNS (BEND_SYSTEM | BEND_TURNS)
+#define TURNS (NORMALIZE_SYSTEM | NORMALIZE_TURNS)
 
 Test(bend, one_system_message_and_turns_that_alternate) {
-    becomes(ALL, BEND_SYSTEM,
+    becomes(ALL, NORMALIZE_SYSTEM,
             "[" M("system", "S") "," M("user", "D") "," M("user", "a") "," M("user", "b") "," M(
                 "assistant", "c") "," M("assistant", "d") "," M("user", "L") "]");
     becomes(ALL, TURNS,
             "[" M("system", "S") "," M("user", "D\\n\\na\\n\\nb") "," M(
                 "assistant", "c\\n\\nd") "," M("user", "L") "]");
-    becomes(ALL, TURNS | BEND_NO_SYSTEM,
+    becomes(ALL, TURNS | NORMALIZE_NO_SYSTEM,
             "[" M("user", "S\\n\\nD\\n\\na\\n\\nb") "," M("assistant", "c\\n\\nd") "," M("user",
                                                                                          "L") "]");
     becomes("[]", TURNS, "[]");

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * work - a request's body on its way to token ids: parsed, rendered by the chat template, tokenised.
+ * prompt_job - a request's body on its way to token ids: parsed, rendered by the chat template, tokenised.
  * Small ones at once, large ones on libuv's thread pool, since all of it takes time that other clients
  * should not wait for. While `running` the work must stay; the loop's thread does not touch it.
  */
 
 #include <uv.h>
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 #include "api/toolcall/toolcall.h"
 #include "base/list.h"
 #include "text/template.h"
@@ -24,16 +24,16 @@ struct prompt {
     struct tokens tokens;
 };
 
-struct work {
+struct prompt_job {
     uv_work_t uv;
     struct list link; /* api.huge, while it waits for its turn */
     struct api *api;
-    enum request_kind kind;
+    enum gen_request_kind kind;
     struct buf body;
     size_t n_charged; /* of api.body_bytes */
     size_t body_len;  /* what it was */
     size_t n_kept;    /* of api.kept_bytes */
-    struct request r;
+    struct gen_request request;
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in r.arena */
     uint32_t n_prompts, max_tokens;
@@ -45,24 +45,24 @@ struct work {
     struct responses *responses; /* REQUEST_RESPONSES */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool prepared, running, huge, abandoned;
-    void (*done)(struct work *w);
+    bool prepared, running, large, abandoned;
+    void (*done)(struct prompt_job *job);
 };
 
-/* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @w is zeroed;
+/* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @job is zeroed;
  * it may be freed in @done. */
-void work_start(struct work *w, struct exchange *x, enum request_kind kind,
-                void (*done)(struct work *w));
+void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_request_kind kind,
+                      void (*done)(struct prompt_job *job));
 /* Nobody wants the result any more. True: it still runs, and `done` will be called. */
-bool work_abandon(struct work *w);
+bool prompt_job_abandon(struct prompt_job *job);
 /* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
-struct work_place {
+struct prompt_place {
     char s[32];
 };
-struct work_place work_place(const struct work *w, uint32_t i);
+struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
-void work_trim(struct work *w, bool keep);
+void prompt_job_trim(struct prompt_job *job, bool keep);
 /* The tokens of @messages, with everything else as in the body, which was kept, and no answer begun. On any thread. 0 or
  * a negative errno. */
-int work_again(struct work *w, yyjson_val *messages, struct tokens *out);
-void work_deinit(struct work *w);
+int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out);
+void prompt_job_deinit(struct prompt_job *job);

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * request - the body of a request as values: which fields an endpoint knows, their types and ranges. A
+ * gen_request - the body of a request as values: which fields an endpoint knows, their types and ranges. A
  * field that is not known is ignored (agents send their providers' extras); a known one with a bad
  * value, or one that would change the output and is not supported, is a 400 that names it. null is
  * as good as absent.
@@ -24,7 +24,7 @@ struct api;
 #define REQUEST_TOOLS_MAX 1024u
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
-enum request_kind {
+enum gen_request_kind {
     REQUEST_CHAT = 1,
     REQUEST_COMPLETION = 2,
     REQUEST_TOKENIZE = 4,
@@ -40,17 +40,17 @@ enum request_kind {
     REQUEST_EMBEDDING = 64,
 };
 
-enum request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
+enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 /* tool_choice. Values are in the body. */
-struct request_choice {
-    uint8_t mode;         /* enum request_tools */
+struct gen_request_choice {
+    uint8_t mode;         /* enum gen_request_tools */
     yyjson_val *function; /* the name of the only one that may be called, or NULL */
     yyjson_val *allowed;  /* those that may be called, or NULL: all */
 };
 
 /* What the text must be: response_format and its kin. */
-struct request_form {
+struct gen_request_form {
     const char *kind;  /* key of a node of text/constraint.h; NULL: any text */
     const char *param; /* the field that says so */
     yyjson_val *value; /* in the body or in `doc` */
@@ -58,8 +58,8 @@ struct request_form {
     bool compact;
 };
 
-struct request {
-    enum request_kind kind;
+struct gen_request {
+    enum gen_request_kind kind;
     yyjson_doc *doc;    /* the body */
     struct arena arena; /* what is kept when the body is not */
     struct sampling sampling;
@@ -68,7 +68,7 @@ struct request {
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* of /tokenize as llama-server has it */
     bool load_only;           /* no answer is wanted, only that the model is there */
-    enum request_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
+    enum gen_request_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */
@@ -89,30 +89,30 @@ struct request {
     yyjson_doc *shown;     /* of these, those that the template is given; NULL: all */
     const char **customs;  /* names of the custom tools among them; in the arena */
     uint32_t n_customs;
-    struct request_choice choice;
-    struct request_form form;
+    struct gen_request_choice choice;
+    struct gen_request_form form;
     struct str grammar, triggers; /* for the worker: constrain.h */
     struct str prediction;        /* likewise: token ids of the output that is expected */
     struct str prefill;           /* the end of the prompt: the answer goes on there */
-    /* In the body; NULL once request_drop_body() was called. */
+    /* In the body; NULL once gen_request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
         *response_format;
 };
 
 /* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */
-int request_parse(struct request *r, const struct api *a, enum request_kind kind, const char *body,
-                  size_t len, struct err *err);
+int gen_request_parse(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
+                      const char *body, size_t len, struct err *err);
 /* The same of a parsed body, which it takes over. */
-int request_parse_doc(struct request *r, const struct api *a, enum request_kind kind,
-                      yyjson_doc *doc, struct err *err);
+int gen_request_parse_doc(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
+                          yyjson_doc *doc, struct err *err);
 /* Generations for each prompt; n of them are the answer. */
-static inline uint32_t request_made(const struct request *r) {
+static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;
 }
-void request_deinit(struct request *r); /* accepts a zeroed one */
+void gen_request_deinit(struct gen_request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */
-void request_drop_body(struct request *r);
+void gen_request_drop_body(struct gen_request *r);
 
 /* An array of token ids: 0, -ENOMEM, or a 400 naming @param. At least one id. */
-int request_ids(struct request *r, const struct api *a, yyjson_val *array, const char *param,
-                int32_t **out, uint32_t *n, struct err *err);
+int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
+                    const char *param, int32_t **out, uint32_t *n, struct err *err);

@@ -1,4 +1,4 @@
-#include "api/generation/wants.h"
+#include "api/generation/output_spec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static int unsupported(const char *param, const char *why, struct err *err) {
 /* ---- what the text must be ---- */
 
 /* @kind: the key of a node (text/constraint.h). Two of them would contradict each other. */
-static int set_form(struct request *r, const char *kind, const char *param, yyjson_val *v,
+static int set_form(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
     if (r->form.kind)
         return err_set_code(err, 400, "invalid_value", param, "%s and %s cannot be given together.",
@@ -26,14 +26,14 @@ static int set_form(struct request *r, const char *kind, const char *param, yyjs
     return 0;
 }
 
-static int set_schema(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+static int set_schema(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     if (!yyjson_is_obj(v) && !yyjson_is_bool(v))
         return invalid(param, "a JSON schema", err);
     return set_form(r, "json_schema", param, v, err);
 }
 
 /* A schema that may also be its own text. */
-static int set_schema_or_text(struct request *r, const char *param, yyjson_val *v,
+static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_val *v,
                               struct err *err) {
     if (!yyjson_is_str(v))
         return set_schema(r, param, v, err);
@@ -49,7 +49,7 @@ static int set_schema_or_text(struct request *r, const char *param, yyjson_val *
     return result;
 }
 
-static int set_string(struct request *r, const char *kind, const char *param, yyjson_val *v,
+static int set_string(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                       struct err *err) {
     if (!yyjson_is_str(v) || yyjson_get_len(v) == 0)
         return invalid(param, "a string that is not empty", err);
@@ -57,13 +57,13 @@ static int set_string(struct request *r, const char *kind, const char *param, yy
 }
 
 /* GBNF, or Lark: which of the two can be seen, as vLLM does. */
-static int set_grammar(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     bool gbnf = yyjson_is_str(v) && strstr(yyjson_get_str(v), "::=");
 
     return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
 }
 
-static int set_choice(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+static int set_choice(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     size_t i, n;
     yyjson_val *item;
     bool right = yyjson_is_arr(v) && yyjson_arr_size(v);
@@ -73,7 +73,7 @@ static int set_choice(struct request *r, const char *param, yyjson_val *v, struc
                  : invalid(param, "an array of at least one string", err);
 }
 
-static int set_object(struct request *r, const char *param, yyjson_val *v, struct err *err) {
+static int set_object(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
     if (!yyjson_is_bool(v))
         return invalid(param, "a boolean", err);
     return yyjson_get_bool(v) ? set_form(r, "json_object", param, v, err) : 0;
@@ -85,7 +85,7 @@ static yyjson_val *given(yyjson_val *object, const char *key) {
     return yyjson_is_null(v) ? NULL : v;
 }
 
-int wants_response_format(struct request *r, yyjson_val *v, struct err *err) {
+int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *inner = given(v, "json_schema");
     /* Other APIs put the members of json_schema beside the type. */
     yyjson_val *from = inner ? inner : v, *name = given(from, "name");
@@ -109,7 +109,7 @@ int wants_response_format(struct request *r, yyjson_val *v, struct err *err) {
     return set_schema(r, "response_format.json_schema.schema", schema, err);
 }
 
-int wants_structured(struct request *r, yyjson_val *v, struct err *err) {
+int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *s, *compact = given(v, "disable_any_whitespace");
     int result = 0;
 
@@ -135,7 +135,7 @@ int wants_structured(struct request *r, yyjson_val *v, struct err *err) {
     return result;
 }
 
-int wants_guided(struct request *r, const char *field, yyjson_val *v, struct err *err) {
+int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err) {
     if (strcmp(field, "guided_json") == 0 || strcmp(field, "json_schema") == 0)
         return set_schema_or_text(r, field, v, err);
     if (strcmp(field, "guided_choice") == 0)
@@ -163,7 +163,7 @@ static yyjson_val *function_name(yyjson_val *v) {
                : NULL;
 }
 
-static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
+static int set_allowed(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *inner = given(v, "allowed_tools"), *item;
     yyjson_val *mode = given(inner ? inner : v, "mode");
     size_t i, n;
@@ -188,7 +188,7 @@ static int set_allowed(struct request *r, yyjson_val *v, struct err *err) {
     return 0;
 }
 
-int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
+int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err) {
     static const char *const modes[] = {
         [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required"};
     yyjson_val *type = yyjson_obj_get(v, "type");
@@ -214,7 +214,7 @@ int wants_tool_choice(struct request *r, yyjson_val *v, struct err *err) {
                          "\"none\", \"auto\", \"required\", a function, or allowed_tools", err);
 }
 
-yyjson_val *wants_function(yyjson_val *tool) {
+yyjson_val *output_spec_function(yyjson_val *tool) {
     yyjson_val *type = yyjson_obj_get(tool, "type"), *custom = custom_tool(tool);
 
     return custom ? custom
@@ -223,12 +223,12 @@ yyjson_val *wants_function(yyjson_val *tool) {
                : yyjson_obj_get(tool, "function");
 }
 
-static bool is_offered(const struct request *r, yyjson_val *name) {
+static bool is_offered(const struct gen_request *r, yyjson_val *name) {
     size_t i, n;
     yyjson_val *tool;
 
     yyjson_arr_foreach(r->tools, i, n, tool) {
-        yyjson_val *have = yyjson_obj_get(wants_function(tool), "name");
+        yyjson_val *have = yyjson_obj_get(output_spec_function(tool), "name");
 
         if (yyjson_is_str(have) && yyjson_equals(have, name))
             return true;
@@ -241,8 +241,8 @@ static int unknown(const char *param, yyjson_val *name, struct err *err) {
                         "%s: there is no function '%.100s' in tools.", param, yyjson_get_str(name));
 }
 
-int wants_check(const struct request *r, struct err *err) {
-    const struct request_choice *c = &r->choice;
+int output_spec_check(const struct gen_request *r, struct err *err) {
+    const struct gen_request_choice *c = &r->choice;
     size_t i, n, any = 0;
     yyjson_val *item;
 
@@ -255,14 +255,14 @@ int wants_check(const struct request *r, struct err *err) {
         if (!is_offered(r, function_name(item)))
             return unknown(param, function_name(item), err);
     }
-    yyjson_arr_foreach(r->tools, i, n, item) any += wants_function(item) != NULL;
+    yyjson_arr_foreach(r->tools, i, n, item) any += output_spec_function(item) != NULL;
     if (c->mode == TOOLS_REQUIRED && !any)
         return err_set_code(err, 400, "invalid_value", "tool_choice",
                             "tool_choice: there are no functions in tools.");
     return 0;
 }
 
-bool wants_tool(const struct request *r, const char *name) {
+bool output_spec_tool(const struct gen_request *r, const char *name) {
     size_t i, n;
     yyjson_val *item;
 

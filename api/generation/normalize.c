@@ -1,4 +1,4 @@
-#include "api/generation/bend.h"
+#include "api/generation/normalize.h"
 
 #include <errno.h>
 #include <string.h>
@@ -91,8 +91,8 @@ static bool last_has_content(const struct bent *b) {
 
 /* A message of @role, which is not that of @m where a system message becomes the user's. */
 static int add(struct bent *b, yyjson_val *m, const char *role) {
-    bool again = (b->how & BEND_TURNS) && b->role && strcmp(b->role, role) == 0 && has_content(m) &&
-                 last_has_content(b);
+    bool again = (b->how & NORMALIZE_TURNS) && b->role && strcmp(b->role, role) == 0 &&
+                 has_content(m) && last_has_content(b);
     yyjson_mut_val *copy;
 
     if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls"))
@@ -161,7 +161,7 @@ static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) 
 
 /* Whether system message @i becomes the user's. */
 static bool is_users(const struct bent *b, size_t i) {
-    return b->how & (i ? BEND_SYSTEM : BEND_NO_SYSTEM);
+    return b->how & (i ? NORMALIZE_SYSTEM : NORMALIZE_NO_SYSTEM);
 }
 
 static int bend(struct bent *b, yyjson_val *messages) {
@@ -175,7 +175,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
             r = add(b, m, is_users(b, i) ? "user" : "system");
         else if (is_role(m, "user"))
             r = add(b, m, "user");
-        else if (is_role(m, "assistant") && (b->how & BEND_TURNS) &&
+        else if (is_role(m, "assistant") && (b->how & NORMALIZE_TURNS) &&
                  yyjson_arr_size(yyjson_obj_get(m, "tool_calls")) > 1)
             r = split_calls(b, m, n - i - 1, &done);
         else if (is_role(m, "assistant"))
@@ -188,7 +188,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
     return r;
 }
 
-bool bend_has_late_system(yyjson_val *messages) {
+bool normalize_has_late_system(yyjson_val *messages) {
     yyjson_val *m;
     size_t i, n;
 
@@ -199,7 +199,7 @@ bool bend_has_late_system(yyjson_val *messages) {
     return false;
 }
 
-int bend_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
+int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out) {
     struct bent b = {.doc = yyjson_mut_doc_new(NULL), .how = how};
     int r = (b.list = yyjson_mut_arr(b.doc)) ? bend(&b, messages) : -ENOMEM;
 

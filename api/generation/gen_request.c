@@ -1,4 +1,4 @@
-#include "api/generation/request.h"
+#include "api/generation/gen_request.h"
 
 #include <errno.h>
 #include <math.h>
@@ -7,8 +7,8 @@
 #include "api/http/json.h"
 #include "api/openai/models.h"
 #include "api/private.h"
-#include "api/generation/request_fields.h"
-#include "api/generation/wants.h"
+#include "api/generation/gen_request_fields.h"
+#include "api/generation/output_spec.h"
 #include "text/stops.h"
 
 /*
@@ -32,20 +32,20 @@
 
 #define PARSER(name) static READER(name)
 
-int request_refuse(const struct field *f, struct err *err) {
+int gen_request_refuse(const struct field *f, struct err *err) {
     return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);
 }
 
-static void *member(struct request *r, const struct field *f) {
+static void *member(struct gen_request *r, const struct field *f) {
     return (char *)r + f->at;
 }
 
-READER(request_bool) {
+READER(gen_request_bool) {
     bool b = yyjson_get_bool(v);
 
     (void)a;
     if (!yyjson_is_bool(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
     return 0;
 }
@@ -56,28 +56,28 @@ PARSER(parse_not) {
 
     (void)a;
     if (!yyjson_is_bool(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
     return 0;
 }
 
-int request_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
+int gen_request_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
     double d = yyjson_get_num(v);
 
     if (!yyjson_is_num(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     if (!(d >= f->lo && d <= f->hi))
         return err_set_code(err, 400, "invalid_value", f->name, "%s must be between %.0f and %.0f.",
                             f->name, f->lo, f->hi);
     if (d != floor(d))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     *out = (int64_t)d;
     return 0;
 }
 
 PARSER(parse_uint) {
     int64_t i = 0;
-    int result = request_whole(f, v, &i, err);
+    int result = gen_request_whole(f, v, &i, err);
 
     (void)a;
     if (result < 0)
@@ -96,7 +96,7 @@ PARSER(parse_n) {
 
 PARSER(parse_priority) {
     int64_t i = 0;
-    int result = request_whole(f, v, &i, err);
+    int result = gen_request_whole(f, v, &i, err);
 
     (void)a;
     r->priority = result < 0 ? 0 : (int16_t)i;
@@ -107,14 +107,14 @@ PARSER(parse_priority) {
 PARSER(parse_seed) {
     (void)a;
     if (!yyjson_is_int(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
     r->has_seed = true;
     return 0;
 }
 
 /* A copy that outlives the body. */
-static int copy_string(struct request *r, yyjson_val *v, struct str *out) {
+static int copy_string(struct gen_request *r, yyjson_val *v, struct str *out) {
     size_t len = yyjson_get_len(v);
     const char *s = arena_strndup(&r->arena, yyjson_get_str(v), len);
 
@@ -127,7 +127,7 @@ PARSER(parse_string) {
 
     (void)a;
     if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     int result = copy_string(r, v, &s);
     if (result == 0)
         memcpy(member(r, f), &s, sizeof(s));
@@ -145,7 +145,7 @@ PARSER(parse_metadata) {
 PARSER(parse_array) {
     (void)a;
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     memcpy(member(r, f), &v, sizeof(v));
     return 0;
 }
@@ -160,7 +160,7 @@ PARSER(parse_value) {
 PARSER(parse_model) {
     (void)r;
     if (!yyjson_is_str(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     if (!models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
         return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
     return 0;
@@ -180,11 +180,11 @@ PARSER(parse_sampling) {
     return err_set_code(err, 400, "invalid_value", f->name, "%s.", e.message);
 }
 
-static int add_stop(struct request *r, const struct field *f, yyjson_val *v, struct err *err) {
+static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v, struct err *err) {
     size_t len = yyjson_get_len(v);
 
     if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     return copy_string(r, v, &r->stops[r->n_stops++]);
 }
 
@@ -208,8 +208,8 @@ static bool is_id(const struct api *a, yyjson_val *v) {
     return yyjson_is_uint(v) && yyjson_get_uint(v) < a->model->n_vocab;
 }
 
-int request_ids(struct request *r, const struct api *a, yyjson_val *array, const char *param,
-                int32_t **out, uint32_t *n, struct err *err) {
+int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
+                    const char *param, int32_t **out, uint32_t *n, struct err *err) {
     size_t i, size;
     yyjson_val *v;
     int32_t *ids = arena_alloc_array(&r->arena, yyjson_arr_size(array) + 1, sizeof(*ids));
@@ -232,8 +232,8 @@ int request_ids(struct request *r, const struct api *a, yyjson_val *array, const
 
 PARSER(parse_stop_ids) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
-        return request_refuse(f, err);
-    return yyjson_arr_size(v) ? request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
+        return gen_request_refuse(f, err);
+    return yyjson_arr_size(v) ? gen_request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
                               : 0;
 }
 
@@ -242,7 +242,7 @@ PARSER(parse_bias) {
     yyjson_val *key, *value;
 
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
     if (!r->bias)
         return -ENOMEM;
@@ -254,7 +254,7 @@ PARSER(parse_bias) {
 
         if (*text < '0' || *text > '9' || *end || id >= a->model->n_vocab ||
             !yyjson_is_num(value) || !(b >= -100 && b <= 100))
-            return request_refuse(f, err);
+            return gen_request_refuse(f, err);
         r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
     }
     return 0;
@@ -263,9 +263,9 @@ PARSER(parse_bias) {
 /* Chat: a flag, with the number in top_logprobs. Completions: the number itself. */
 PARSER(parse_logprobs) {
     if (r->kind == REQUEST_CHAT)
-        return request_bool(r, a, f, v, err);
+        return gen_request_bool(r, a, f, v, err);
     struct field number = *f;
-    number.at = offsetof(struct request, n_top);
+    number.at = offsetof(struct gen_request, n_top);
     number.is = "an integer";
     r->logprobs = true;
     return parse_uint(r, a, &number, v, err);
@@ -273,14 +273,14 @@ PARSER(parse_logprobs) {
 
 PARSER(parse_stream_options) {
     static const struct field inner[] = {
-        {"stream_options.include_usage", BOTH, request_bool,
-         offsetof(struct request, include_usage), 0, 0, "a boolean"},
-        {"stream_options.continuous_usage_stats", BOTH, request_bool,
-         offsetof(struct request, continuous_usage), 0, 0, "a boolean"},
+        {"stream_options.include_usage", BOTH, gen_request_bool,
+         offsetof(struct gen_request, include_usage), 0, 0, "a boolean"},
+        {"stream_options.continuous_usage_stats", BOTH, gen_request_bool,
+         offsetof(struct gen_request, continuous_usage), 0, 0, "a boolean"},
     };
 
     if (!yyjson_is_obj(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
         int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
@@ -292,7 +292,7 @@ PARSER(parse_stream_options) {
 }
 
 PARSER(parse_digest) {
-    int result = request_bool(r, a, f, v, err);
+    int result = gen_request_bool(r, a, f, v, err);
 
     if (result == 0 && r->digests && !a->opts.digests)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
@@ -303,19 +303,19 @@ PARSER(parse_digest) {
 PARSER(parse_encoding) {
     (void)a;
     r->base64 = yyjson_equals_str(v, "base64");
-    return r->base64 || yyjson_equals_str(v, "float") ? 0 : request_refuse(f, err);
+    return r->base64 || yyjson_equals_str(v, "float") ? 0 : gen_request_refuse(f, err);
 }
 
 PARSER(parse_speculation) {
     (void)a;
     r->no_speculation = yyjson_equals_str(v, "off");
-    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : request_refuse(f, err);
+    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : gen_request_refuse(f, err);
 }
 
 /* Fewer dimensions make sense where a model was trained for that, and no file says so. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
-    int result = request_whole(f, v, &n, err);
+    int result = gen_request_whole(f, v, &n, err);
 
     (void)r;
     if (result == 0 && n != a->model->n_embd)
@@ -331,7 +331,7 @@ PARSER(parse_pooling) {
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
                                              : 0;
-    return r->pool ? 0 : request_refuse(f, err);
+    return r->pool ? 0 : gen_request_refuse(f, err);
 }
 
 /* ---- what is not supported ---- */
@@ -354,7 +354,7 @@ PARSER(parse_unsupported) {
 
 /* Only /v1/completions knows it. */
 PARSER(parse_echo) {
-    return (r->kind == REQUEST_COMPLETION ? request_bool : parse_unsupported)(r, a, f, v, err);
+    return (r->kind == REQUEST_COMPLETION ? gen_request_bool : parse_unsupported)(r, a, f, v, err);
 }
 
 /* 0: only the prompt is looked at. */
@@ -373,7 +373,7 @@ PARSER(parse_suffix) {
     if (r->kind != REQUEST_COMPLETION || yyjson_get_len(v) == 0)
         return parse_unsupported(r, a, f, v, err);
     if (!yyjson_is_str(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     if (a->fim.prefix < 0)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
                             "This model has no tokens for filling in the middle.");
@@ -388,27 +388,27 @@ PARSER(parse_prompt_logprobs) {
 PARSER(parse_tool_choice) {
     (void)a;
     (void)f;
-    return wants_tool_choice(r, v, err);
+    return output_spec_tool_choice(r, v, err);
 }
 
 PARSER(parse_format) {
     (void)a;
     (void)f;
-    return wants_response_format(r, v, err);
+    return output_spec_response_format(r, v, err);
 }
 
 PARSER(parse_structured) {
     (void)a;
     (void)f;
-    return wants_structured(r, v, err);
+    return output_spec_structured(r, v, err);
 }
 
 PARSER(parse_guided) {
     (void)a;
-    return wants_guided(r, f->name, v, err);
+    return output_spec_guided(r, f->name, v, err);
 }
 
-/* The text is taken in work.c. */
+/* The text is taken in prompt_job.c. */
 PARSER(parse_prediction) {
     yyjson_val *content = yyjson_obj_get(v, "content"), *part;
     size_t size = yyjson_is_str(content) ? yyjson_get_len(content) : 0, i, n;
@@ -424,7 +424,7 @@ PARSER(parse_prediction) {
         size += yyjson_get_len(text);
     }
     if (!right || size > REQUEST_PREDICTION_MAX)
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     r->expected = content;
     return 0;
 }
@@ -440,7 +440,7 @@ PARSER(parse_predict) {
 
 PARSER(parse_content) {
     if (!yyjson_is_str(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     r->no_bos = true; /* unless it is asked for */
     return parse_value(r, a, f, v, err);
 }
@@ -459,7 +459,7 @@ PARSER(parse_modalities) {
     (void)r;
     (void)a;
     if (!yyjson_is_arr(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     yyjson_arr_foreach(v, i, n, item) {
         if (!yyjson_equals_str(item, "text"))
             return unsupported(f->name, err);
@@ -478,22 +478,22 @@ PARSER(parse_kwargs) {
 
     (void)a;
     if (!yyjson_is_obj(v))
-        return request_refuse(f, err);
+        return gen_request_refuse(f, err);
     yyjson_obj_foreach(v, i, n, key, value) {
         bool bad = yyjson_is_ctn(value);
 
         for (size_t k = 0; k < ARRAY_SIZE(reserved); k++)
             bad |= yyjson_equals_str(key, reserved[k]);
         if (bad)
-            return request_refuse(f, err);
+            return gen_request_refuse(f, err);
     }
     r->kwargs = v;
     return 0;
 }
 
-#define AT(member) offsetof(struct request, member)
+#define AT(member) offsetof(struct gen_request, member)
 #define FLAG(name, kinds, member)                                                                  \
-    { name, kinds, request_bool, AT(member), 0, 0, "a boolean" }
+    { name, kinds, gen_request_bool, AT(member), 0, 0, "a boolean" }
 #define SAMPLING(name)                                                                             \
     { name, BOTH, parse_sampling, 0, 0, 0, NULL }
 #define UNSUPPORTED(name, neutral)                                                                 \
@@ -505,7 +505,7 @@ static const struct field fields[] = {
      "an array of at least one message"},
     {"prompt", TEXT | REQUEST_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
     {"content", REQUEST_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
-    {"add_special", REQUEST_TOKENIZE, request_bool, AT(add_special), 0, 0, "a boolean"},
+    {"add_special", REQUEST_TOKENIZE, gen_request_bool, AT(add_special), 0, 0, "a boolean"},
     {"input", EMBED, parse_value, AT(prompt), 0, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
@@ -552,17 +552,17 @@ static const struct field fields[] = {
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
      "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
      "MiB"},
-    {"reasoning_effort", CHAT, request_effort, 0, 0, 0,
+    {"reasoning_effort", CHAT, gen_request_effort, 0, 0, 0,
      "a string, such as \"none\", \"low\" or \"high\""},
-    {"thinking_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
-    {"thinking_token_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
-    {"thinking_budget_tokens", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
-    {"max_thinking_tokens", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
-    {"reasoning_budget", CHAT, request_budget, 0, -1, INT32_MAX, "an integer"},
-    {"enable_thinking", CHAT, request_switch, 0, 0, 0, "a boolean"},
-    {"thinking", CHAT, request_thinking, 0, 0, 0,
+    {"thinking_budget", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_token_budget", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_budget_tokens", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"max_thinking_tokens", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"reasoning_budget", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
+    {"enable_thinking", CHAT, gen_request_switch, 0, 0, 0, "a boolean"},
+    {"thinking", CHAT, gen_request_thinking, 0, 0, 0,
      "an object with the type \"enabled\" or \"disabled\""},
-    {"reasoning", CHAT, request_reasoning, 0, 0, 0, "an object"},
+    {"reasoning", CHAT, gen_request_reasoning, 0, 0, 0, "an object"},
     {"n_predict", BOTH, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
     {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
     {"regex", BOTH, parse_guided, 0, 0, 0, NULL},
@@ -614,7 +614,7 @@ static const struct field fields[] = {
 };
 
 /* Rules between fields, and what must be there. */
-static int check(struct request *r, bool has_stream_options, struct err *err) {
+static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
     if (r->kind == REQUEST_CHAT && !r->messages)
         return err_set_code(err, 400, "missing_required_parameter", "messages",
                             "Missing required parameter: messages.");
@@ -653,11 +653,11 @@ static int check(struct request *r, bool has_stream_options, struct err *err) {
     if (r->n_top && !r->logprobs)
         return err_set_code(err, 400, "invalid_value", "top_logprobs",
                             "top_logprobs needs logprobs to be true.");
-    return wants_check(r, err);
+    return output_spec_check(r, err);
 }
 
 /* What is filled in ends with tokens that other texts may hold. */
-static int add_fim_ends(struct request *r, const struct api *a) {
+static int add_fim_ends(struct gen_request *r, const struct api *a) {
     const struct fim *f = &a->fim;
     int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
 
@@ -671,7 +671,7 @@ static int add_fim_ends(struct request *r, const struct api *a) {
     return 0;
 }
 
-static const struct field *find(const char *name, enum request_kind kind, size_t *index) {
+static const struct field *find(const char *name, enum gen_request_kind kind, size_t *index) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         if (strcmp(fields[i].name, name) == 0) {
             *index = i;
@@ -681,7 +681,7 @@ static const struct field *find(const char *name, enum request_kind kind, size_t
     return NULL;
 }
 
-static int parse_fields(struct request *r, const struct api *a, struct err *err) {
+static int parse_fields(struct gen_request *r, const struct api *a, struct err *err) {
     bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
     uint32_t max_completion = 0;
     size_t i, n, at = 0;
@@ -710,8 +710,8 @@ static int parse_fields(struct request *r, const struct api *a, struct err *err)
     return check(r, has_stream_options, err);
 }
 
-int request_parse_doc(struct request *r, const struct api *a, enum request_kind kind,
-                      yyjson_doc *doc, struct err *err) {
+int gen_request_parse_doc(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
+                          yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
     r->kind = kind;
     r->n = 1;
@@ -722,22 +722,22 @@ int request_parse_doc(struct request *r, const struct api *a, enum request_kind 
     r->doc = doc;
     int result = parse_fields(r, a, err);
     if (result < 0)
-        request_deinit(r);
+        gen_request_deinit(r);
     return result;
 }
 
-void request_drop_body(struct request *r) {
+void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
     yyjson_doc_free(r->form.doc);
     r->doc = NULL;
     r->choice.function = r->choice.allowed = NULL;
-    r->form = (struct request_form){0};
+    r->form = (struct gen_request_form){0};
     r->messages = r->tools = r->kwargs = r->prompt = r->suffix = r->tokens = r->reasoning_effort =
         r->expected = r->response_format = NULL;
 }
 
-void request_deinit(struct request *r) {
-    request_drop_body(r);
+void gen_request_deinit(struct gen_request *r) {
+    gen_request_drop_body(r);
     yyjson_doc_free(r->functions);
     yyjson_doc_free(r->shown);
     r->functions = r->shown = NULL;

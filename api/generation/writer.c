@@ -1,4 +1,4 @@
-#include "api/generation/answer.h"
+#include "api/generation/writer.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 /*
  * The life of an answer:
  *
- *      answer_serve ── admit_glance: 429
+ *      writer_serve ── admit_glance: 429
  *          ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
  *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
@@ -30,31 +30,31 @@
 #define ANSWER_MAX API_SEND_MAX
 #define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
-static void free_answer(struct answer *a) {
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        gen_free(a->choices[i].gen);
-        echo_free(a->choices[i].echo);
-        buf_deinit(&a->choices[i].custom.text);
+static void free_answer(struct writer *w) {
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        gen_free(w->choices[i].gen);
+        echo_free(w->choices[i].echo);
+        buf_deinit(&w->choices[i].custom.text);
     }
-    work_deinit(&a->work);
-    free(a->choices);
-    free(a);
+    prompt_job_deinit(&w->job);
+    free(w->choices);
+    free(w);
 }
 
-static struct answer *of_work(struct work *w) {
-    return CONTAINER_OF(w, struct answer, work);
+static struct writer *writer_of(struct prompt_job *job) {
+    return CONTAINER_OF(job, struct writer, job);
 }
 
 /* ---- figures ---- */
 
-struct answer_usage answer_usage(const struct answer *a) {
-    struct answer_usage u = {0};
+struct writer_usage writer_usage(const struct writer *w) {
+    struct writer_usage u = {0};
 
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        const struct gen *g = a->choices[i].gen;
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
 
         u.output += g->n_out;
-        u.reasoning += g->split ? g->split->n_reasoning : 0;
+        u.reasoning += g->output ? g->output->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
         u.predicted += g->n_predicted;
@@ -63,17 +63,17 @@ struct answer_usage answer_usage(const struct answer *a) {
     return u;
 }
 
-static void put_output_details(struct json *j, const struct answer *a,
-                               const struct answer_usage *u) {
-    bool reasons = a->work.parses && a->work.api->family.reasons;
+static void put_output_details(struct json *j, const struct writer *w,
+                               const struct writer_usage *u) {
+    bool reasons = w->job.parses && w->job.api->family.reasons;
 
-    if (!reasons && !a->work.r.prediction.len)
+    if (!reasons && !w->job.request.prediction.len)
         return;
     json_key(j, "completion_tokens_details");
     json_open(j, '{');
     if (reasons)
         json_put_int(j, "reasoning_tokens", u->reasoning);
-    if (a->work.r.prediction.len) {
+    if (w->job.request.prediction.len) {
         json_put_int(j, "accepted_prediction_tokens", u->predicted_accepted);
         json_put_int(j, "rejected_prediction_tokens",
                      (int64_t)u->predicted - MIN(u->predicted_accepted, u->predicted));
@@ -81,8 +81,8 @@ static void put_output_details(struct json *j, const struct answer *a,
     json_close(j, '}');
 }
 
-static void put_usage(struct json *j, const struct answer *a) {
-    struct answer_usage u = answer_usage(a);
+static void put_usage(struct json *j, const struct writer *w) {
+    struct writer_usage u = writer_usage(w);
 
     json_open(j, '{');
     json_put_int(j, "prompt_tokens", u.prompt);
@@ -92,22 +92,22 @@ static void put_usage(struct json *j, const struct answer *a) {
     json_open(j, '{');
     json_put_int(j, "cached_tokens", u.cached);
     json_close(j, '}');
-    put_output_details(j, a, &u);
+    put_output_details(j, w, &u);
     json_close(j, '}');
 }
 
 /* Takes the answer from its call, with everything that the log line says of it. */
-static struct exchange *detach(struct answer *a) {
-    struct exchange *x = a->exchange;
-    struct answer_usage u = answer_usage(a);
+static struct exchange *detach(struct writer *w) {
+    struct exchange *x = w->exchange;
+    struct writer_usage u = writer_usage(w);
 
     x->n_prompt = u.prompt;
     x->n_cached = u.cached;
     x->n_output = u.output;
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        const struct gen *g = a->choices[i].gen;
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
 
-        x->n_resumed += g->n_lives > 1 + g->n_turns ? g->n_lives - 1 - g->n_turns : 0;
+        x->n_resumed += g->n_attempts > 1 + g->n_turns ? g->n_attempts - 1 - g->n_turns : 0;
         x->finish = gen_finish_name(g);
         if (g->state != GEN_DONE || g->finish == FINISH_ERROR)
             x->finish = "-";
@@ -116,25 +116,25 @@ static struct exchange *detach(struct answer *a) {
         if (g->first_token_ns && !x->ttft_ns)
             x->ttft_ns = g->first_token_ns - x->started_ns;
         if (g->state != GEN_WAITING)
-            metrics_gen_done(&x->api->metrics, g, x, a->work.r.n);
+            metrics_gen_done(&x->api->metrics, g, x, w->job.request.n);
         if (g->done_ns && g->first_step_ns)
             admit_took(x->api, g->done_ns - g->first_step_ns);
     }
-    a->exchange = NULL;
+    w->exchange = NULL;
     x->ops = NULL;
-    admit_cancel(x->api, &a->waiter);
+    admit_cancel(x->api, &w->waiter);
     return x;
 }
 
 /* ---- writing ---- */
 
-static void begin(struct json *j, struct buf *b, const struct answer *a, const char *object) {
+static void begin(struct json *j, struct buf *b, const struct writer *w, const char *object) {
     json_begin(j, b);
     json_open(j, '{');
-    json_put_string(j, "id", a->id);
+    json_put_string(j, "id", w->id);
     json_put_string(j, "object", object);
-    json_put_int(j, "created", a->created);
-    json_put_string(j, "model", a->work.api->model->id);
+    json_put_int(j, "created", w->created);
+    json_put_string(j, "model", w->job.api->model->id);
     json_key(j, "choices");
     json_open(j, '[');
 }
@@ -148,20 +148,20 @@ static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_
 }
 
 /* Our extensions: the tokens themselves and the digests of their logits. */
-static void put_extras(struct json *j, const struct answer *a, const struct piece *p) {
+static void put_extras(struct json *j, const struct writer *w, const struct piece *p) {
     const struct gen *g = p->choice->gen;
     char hex[20];
 
-    if (a->work.r.return_token_ids) {
+    if (w->job.request.return_token_ids) {
         if (p->first)
             put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
         put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
     }
-    if (a->work.r.prompt_logprobs && a->form->kind == REQUEST_COMPLETION) {
+    if (w->job.request.prompt_logprobs && w->form->kind == REQUEST_COMPLETION) {
         json_key(j, "prompt_logprobs");
-        answer_put_prompt(j, a, g);
+        writer_put_prompt(j, w, g);
     }
-    if (!a->work.r.digests)
+    if (!w->job.request.digests)
         return;
     json_key(j, "digests");
     json_open(j, '[');
@@ -179,59 +179,59 @@ static bool has_text_token(const struct piece *p) {
     return p->first && p->choice->echo;
 }
 
-static void put_choice(struct json *j, const struct answer *a, const struct piece *p, bool stream) {
+static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     json_open(j, '{');
     json_put_int(j, "index", p->index);
-    a->form->content(j, a, p, stream);
+    w->form->content(j, w, p, stream);
     json_key(j, "logprobs");
-    if (a->work.r.logprobs && (!stream || has_text_token(p)))
-        a->form->logprobs(j, a, p);
+    if (w->job.request.logprobs && (!stream || has_text_token(p)))
+        w->form->logprobs(j, w, p);
     else
         json_null(j);
     json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
-    put_extras(j, a, p);
+    put_extras(j, w, p);
     json_close(j, '}');
 }
 
-const char *answer_token(const struct answer *a, int32_t id, size_t *len) {
+const char *writer_token(const struct writer *w, int32_t id, size_t *len) {
     *len = 0;
-    return id < 0 ? "" : tokenizer_piece(a->work.api->model->tokenizer, id, true, len);
+    return id < 0 ? "" : tokenizer_piece(w->job.api->model->tokenizer, id, true, len);
 }
 
-static void send_chunk(struct answer *a, struct json *j, bool usage) {
-    const struct request *r = &a->work.r;
+static void send_chunk(struct writer *w, struct json *j, bool usage) {
+    const struct gen_request *r = &w->job.request;
 
     json_close(j, ']');
     if (r->include_usage || r->continuous_usage) {
         json_key(j, "usage");
         if (usage || r->continuous_usage)
-            put_usage(j, a);
+            put_usage(j, w);
         else
             json_null(j);
     }
     json_close(j, '}');
     if (j->error < 0)
-        conn_break(a->exchange->conn);
+        conn_break(w->exchange->conn);
     else
-        respond_event(a->exchange, j->out->data, j->out->len);
+        respond_event(w->exchange, j->out->data, j->out->len);
 }
 
-static void send_piece(struct answer *a, const struct piece *p) {
+static void send_piece(struct writer *w, const struct piece *p) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     struct json j;
 
-    if (a->form->events) {
-        a->form->events->piece(a, p);
+    if (w->form->events) {
+        w->form->events->piece(w, p);
         return;
     }
-    begin(&j, &b, a, a->form->chunk_object);
-    put_choice(&j, a, p, true);
-    send_chunk(a, &j, false);
+    begin(&j, &b, w, w->form->chunk_object);
+    put_choice(&j, w, p, true);
+    send_chunk(w, &j, false);
 }
 
 /* ---- streams ---- */
 
-uint64_t answer_chars(const char *s, size_t len) {
+uint64_t writer_chars(const char *s, size_t len) {
     uint64_t n = 0;
 
     for (size_t i = 0; i < len; i++)
@@ -255,13 +255,13 @@ static void advance(struct choice *c, uint32_t to) {
     size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
 
     if (to > c->n_sent && g->logprobs)
-        c->n_chars += answer_chars(g->text.data + from, g->text_end[to - 1] - from);
+        c->n_chars += writer_chars(g->text.data + from, g->text_end[to - 1] - from);
     c->n_sent = to;
 }
 
 /* What is new of the text of choice @i. */
-static void send_text(struct answer *a, uint32_t i) {
-    struct choice *c = &a->choices[i];
+static void send_text(struct writer *w, uint32_t i) {
+    struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
     struct piece p = {.choice = c,
                       .index = i,
@@ -269,20 +269,20 @@ static void send_text(struct answer *a, uint32_t i) {
                       .to = ready_tokens(c),
                       .text = g->text.data + c->text_sent,
                       .len = g->ready - c->text_sent,
-                      .first = c->text_sent == 0 && !a->form->has_role};
+                      .first = c->text_sent == 0 && !w->form->has_role};
 
-    send_piece(a, &p);
+    send_piece(w, &p);
     advance(c, p.to);
     c->text_sent = g->ready;
 }
 
 /* The same where it is taken apart: one part for each delta. Tokens go with the first of them; those of
  * which nothing can be told yet wait for the next. */
-static void send_parts(struct answer *a, uint32_t i) {
-    struct choice *c = &a->choices[i];
-    struct split_piece part;
+static void send_parts(struct writer *w, uint32_t i) {
+    struct choice *c = &w->choices[i];
+    struct output_piece part;
 
-    while (!conn_is_full(a->exchange->conn) && split_next(c->gen->split, &c->at, &part)) {
+    while (!conn_is_full(w->exchange->conn) && output_parser_next(c->gen->output, &c->at, &part)) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
@@ -291,80 +291,81 @@ static void send_parts(struct answer *a, uint32_t i) {
                           .len = part.len,
                           .part = &part};
 
-        send_piece(a, &p);
+        send_piece(w, &p);
         advance(c, p.to);
     }
 }
 
 /* What is new of choice @i: its text, and its end. */
-static void send_choice(struct answer *a, uint32_t i) {
-    struct choice *c = &a->choices[i];
+static void send_choice(struct writer *w, uint32_t i) {
+    struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
 
-    if (g->split)
-        send_parts(a, i);
+    if (g->output)
+        send_parts(w, i);
     else if (g->ready > c->text_sent)
-        send_text(a, i);
-    if (g->state == GEN_DONE && !c->finish_sent && !(g->split && conn_is_full(a->exchange->conn))) {
+        send_text(w, i);
+    if (g->state == GEN_DONE && !c->finish_sent &&
+        !(g->output && conn_is_full(w->exchange->conn))) {
         struct piece p = {.choice = c,
                           .index = i,
                           .from = c->n_sent,
                           .to = g->n_out,
                           .text = "",
-                          .first = c->text_sent == 0 && !a->form->has_role,
+                          .first = c->text_sent == 0 && !w->form->has_role,
                           .last = true};
 
-        send_piece(a, &p);
+        send_piece(w, &p);
         advance(c, p.to);
         c->finish_sent = true;
     }
 }
 
-static void send_head(struct answer *a) {
-    respond_stream(a->exchange);
-    a->head_sent = true;
-    if (a->form->events)
-        a->form->events->begin(a);
-    for (uint32_t i = 0; i < a->n_choices && a->form->has_role; i++) {
-        struct piece p = {.choice = &a->choices[i], .index = i, .text = "", .first = true};
+static void send_head(struct writer *w) {
+    respond_stream(w->exchange);
+    w->head_sent = true;
+    if (w->form->events)
+        w->form->events->begin(w);
+    for (uint32_t i = 0; i < w->n_choices && w->form->has_role; i++) {
+        struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
 
-        send_piece(a, &p);
+        send_piece(w, &p);
     }
 }
 
-static void end_stream(struct answer *a) {
-    if (a->form->events)
-        a->form->events->end(a);
-    if (a->work.r.include_usage) {
+static void end_stream(struct writer *w) {
+    if (w->form->events)
+        w->form->events->end(w);
+    if (w->job.request.include_usage) {
         CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
         struct json j;
 
-        begin(&j, &b, a, a->form->chunk_object);
-        send_chunk(a, &j, true);
+        begin(&j, &b, w, w->form->chunk_object);
+        send_chunk(w, &j, true);
     }
-    struct exchange *x = detach(a);
-    struct prewarm_job *w = prewarm_take(a);
-    free_answer(a);
+    struct exchange *x = detach(w);
+    struct prewarm_job *t = prewarm_take(w);
+    free_answer(w);
     respond_stream_end(x);
-    prewarm_start(w);
+    prewarm_start(t);
 }
 
-static void stream(struct answer *a) {
-    struct conn *conn = a->exchange->conn;
+static void stream(struct writer *w) {
+    struct conn *conn = w->exchange->conn;
     bool all = true;
 
-    if (!a->head_sent)
-        send_head(a);
-    for (uint32_t i = 0; i < a->n_choices; i++) {
+    if (!w->head_sent)
+        send_head(w);
+    for (uint32_t i = 0; i < w->n_choices; i++) {
         if (conn_is_full(conn)) {
             conn_flush(conn); /* drained() comes back */
             return;
         }
-        send_choice(a, i);
-        all &= a->choices[i].finish_sent;
+        send_choice(w, i);
+        all &= w->choices[i].finish_sent;
     }
     if (all) {
-        end_stream(a);
+        end_stream(w);
         return;
     }
     conn_flush(conn);
@@ -373,14 +374,14 @@ static void stream(struct answer *a) {
 
 /* ---- whole answers ---- */
 
-static void put_whole(struct json *j, struct buf *b, struct answer *a) {
-    uint32_t n = a->work.r.n, made = request_made(&a->work.r);
+static void put_whole(struct json *j, struct buf *b, struct writer *w) {
+    uint32_t n = w->job.request.n, made = gen_request_made(&w->job.request);
 
-    begin(j, b, a, a->form->object);
+    begin(j, b, w, w->form->object);
     if (made > n)
-        answer_sort(a);
-    for (uint32_t i = 0; i < a->n_choices / made * n; i++) {
-        struct choice *c = &a->choices[i / n * made + i % n];
+        writer_sort(w);
+    for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
+        struct choice *c = &w->choices[i / n * made + i % n];
         struct gen *g = c->gen;
         struct piece p = {.choice = c,
                           .index = i,
@@ -390,45 +391,45 @@ static void put_whole(struct json *j, struct buf *b, struct answer *a) {
                           .first = true,
                           .last = true};
 
-        put_choice(j, a, &p, false);
+        put_choice(j, w, &p, false);
     }
     json_close(j, ']');
     json_key(j, "usage");
-    put_usage(j, a);
-    if (a->work.r.prompt_logprobs && a->form->kind == REQUEST_CHAT) {
+    put_usage(j, w);
+    if (w->job.request.prompt_logprobs && w->form->kind == REQUEST_CHAT) {
         json_key(j, "prompt_logprobs");
-        answer_put_prompt(j, a, a->choices[0].gen);
+        writer_put_prompt(j, w, w->choices[0].gen);
     }
     json_close(j, '}');
 }
 
-static void send_whole(struct answer *a) {
+static void send_whole(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     struct json j;
 
     json_begin(&j, &b);
-    if (a->form->events)
-        a->form->events->whole(&j, a);
+    if (w->form->events)
+        w->form->events->whole(&j, w);
     else
-        put_whole(&j, &b, a);
-    struct exchange *x = detach(a);
-    struct prewarm_job *w = prewarm_take(a);
-    free_answer(a);
+        put_whole(&j, &b, w);
+    struct exchange *x = detach(w);
+    struct prewarm_job *t = prewarm_take(w);
+    free_answer(w);
     respond_buf(x, 200, &b, j.error);
-    prewarm_start(w);
+    prewarm_start(t);
 }
 
 /* ---- progress ---- */
 
-static void fail(struct answer *a, const struct err *err) {
-    const struct answer_events *events = a->form->events;
-    bool head_sent = a->head_sent;
+static void fail(struct writer *w, const struct err *err) {
+    const struct writer_events *events = w->form->events;
+    bool head_sent = w->head_sent;
     struct err e = *err;
-    bool told = events && events->fail && events->fail(a, &e);
-    struct exchange *x = detach(a);
+    bool told = events && events->fail && events->fail(w, &e);
+    struct exchange *x = detach(w);
 
-    if (!work_abandon(&a->work))
-        free_answer(a);
+    if (!prompt_job_abandon(&w->job))
+        free_answer(w);
     if (told)
         respond_stream_failed(x, &e);
     else if (head_sent)
@@ -442,24 +443,24 @@ static void on_fail(struct exchange *x, const struct err *err) {
 }
 
 /* One generation has something new: what of the answer can be sent now? */
-static void proceed(struct answer *a) {
+static void proceed(struct writer *w) {
     bool all_accepted = true, all_done = true;
 
-    if (!a->exchange)
+    if (!w->exchange)
         return;
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        const struct gen *g = a->choices[i].gen;
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
 
         if (g->state == GEN_DONE && g->finish == FINISH_ERROR) {
-            a->exchange->retry_ms = g->retry_ms;
-            fail(a, &g->err);
+            w->exchange->retry_ms = g->retry_ms;
+            fail(w, &g->err);
             return;
         }
         all_accepted &= g->accepted;
         all_done &= g->state == GEN_DONE;
     }
-    if (a->work.r.stream ? all_accepted || all_done : all_done)
-        (a->work.r.stream ? stream : send_whole)(a);
+    if (w->job.request.stream ? all_accepted || all_done : all_done)
+        (w->job.request.stream ? stream : send_whole)(w);
 }
 
 static void on_changed(struct gen *g) {
@@ -467,27 +468,27 @@ static void on_changed(struct gen *g) {
 }
 
 static void on_drained(struct exchange *x) {
-    struct answer *a = x->state;
+    struct writer *w = x->state;
 
-    if (a->head_sent)
-        proceed(a);
+    if (w->head_sent)
+        proceed(w);
 }
 
 static void on_gone(struct exchange *x) {
-    struct answer *a = x->state;
+    struct writer *w = x->state;
 
-    detach(a);
-    if (!work_abandon(&a->work))
-        free_answer(a);
+    detach(w);
+    if (!prompt_job_abandon(&w->job))
+        free_answer(w);
     exchange_end(x);
 }
 
 static bool on_alive(struct exchange *x) {
-    struct answer *a = x->state;
+    struct writer *w = x->state;
 
-    if (!a->form->events || !a->form->events->alive)
+    if (!w->form->events || !w->form->events->alive)
         return false;
-    a->form->events->alive(a);
+    w->form->events->alive(w);
     return true;
 }
 
@@ -496,14 +497,14 @@ static const struct exchange_ops ops = {on_gone, on_drained, on_fail, on_alive};
 /* ---- beginning ---- */
 
 static void on_admitted(struct waiter *w) {
-    struct answer *a = CONTAINER_OF(w, struct answer, waiter);
+    struct writer *a = CONTAINER_OF(w, struct writer, waiter);
 
     for (uint32_t i = 0; i < a->n_choices; i++)
         gen_start(a->choices[i].gen);
 }
 
 static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
-    struct answer *a = CONTAINER_OF(w, struct answer, waiter);
+    struct writer *a = CONTAINER_OF(w, struct writer, waiter);
 
     a->exchange->retry_ms = retry_ms;
     fail(a, err);
@@ -513,24 +514,24 @@ static void on_expired(struct waiter *w) {
     struct err err;
 
     err_set_code(&err, 503, "queue_timeout", NULL, "The request has waited longer than it may.");
-    fail(CONTAINER_OF(w, struct answer, waiter), &err);
+    fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
 /* What a prompt of @n tokens leaves for the output, or context_length_exceeded. */
-static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct err *err) {
-    const struct request *r = &a->work.r;
-    const struct api *api = a->work.api;
-    uint32_t own = tenants_get(&api->tenants, a->exchange->tenant)->conf.max_context;
+static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct err *err) {
+    const struct gen_request *r = &w->job.request;
+    const struct api *api = w->job.api;
+    uint32_t own = tenants_get(&api->tenants, w->exchange->tenant)->conf.max_context;
     uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
     uint32_t given = r->max_new                ? r->max_new
-                     : a->form->default_tokens ? a->form->default_tokens
+                     : w->form->default_tokens ? w->form->default_tokens
                                                : api->opts.default_max_tokens;
-    const char *field = a->work.chat ? "messages" : "prompt";
+    const char *field = w->job.chat ? "messages" : "prompt";
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
-    if (n >= context && a->form->events && a->form->events->too_long)
-        return a->form->events->too_long(field, n, context, err);
+    if (n >= context && w->form->events && w->form->events->too_long)
+        return w->form->events->too_long(field, n, context, err);
     if (n >= context)
         return err_set_code(err, 400, "context_length_exceeded", field,
                             "This model's maximum context length is %u tokens. However, your %s "
@@ -543,93 +544,94 @@ static int room_for(const struct answer *a, size_t n, uint32_t *max_new, struct 
 }
 
 /* Who pays, and how much each generation may come to. 429 when the tenant's minute is used up. */
-static int charge(struct answer *a, struct err *err) {
-    struct api *api = a->work.api;
-    struct tenant *t = tenants_get(&api->tenants, a->exchange->tenant);
-    const struct request *r = &a->work.r;
+static int charge(struct writer *w, struct err *err) {
+    struct api *api = w->job.api;
+    struct tenant *t = tenants_get(&api->tenants, w->exchange->tenant);
+    const struct gen_request *r = &w->job.request;
     uint64_t n_tokens = 0;
 
-    a->waiter.tenant = t;
-    for (uint32_t i = 0; i < a->n_choices; i++) {
-        const struct gen *g = a->choices[i].gen;
+    w->waiter.tenant = t;
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
         uint32_t n_out = r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new);
 
         n_tokens += (g->m.choice == 0 ? g->n_prompt : 0) + n_out;
-        a->waiter.n_context += g->n_prompt + n_out;
+        w->waiter.n_context += g->n_prompt + n_out;
     }
-    int e = tenant_request(t, n_tokens, clock_now(api->clock), &a->exchange->retry_ms, err);
-    for (uint32_t i = 0; i < a->n_choices && e == 0; i++) {
-        struct gen *g = a->choices[i].gen;
+    int e = tenant_request(t, n_tokens, clock_now(api->clock), &w->exchange->retry_ms, err);
+    for (uint32_t i = 0; i < w->n_choices && e == 0; i++) {
+        struct gen *g = w->choices[i].gen;
 
         gen_charge(g, t, r->max_new ? g->m.max_new : tenant_expects(t, g->m.max_new));
     }
     return e;
 }
 
-static void fill_submit(struct answer *a, struct gen *g, uint64_t group, uint64_t seed) {
-    g->owner = a;
+static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_t seed) {
+    g->owner = w;
     g->changed = on_changed;
     g->m.group = group;
     g->m.seed = seed;
-    gen_belongs(g, &a->exchange, &a->work.r);
+    gen_belongs(g, &w->exchange, &w->job.request);
 }
 
-static int set_split(struct answer *a, struct gen *g) {
-    struct toolcall_opts opts = a->work.parse;
+static int set_output(struct writer *w, struct gen *g) {
+    struct toolcall_opts opts = w->job.parse;
 
-    opts.seed =
-        rng_next(&a->work.api->rng); /* ids of calls must not come again in a conversation */
-    if (!a->work.parses && !a->form->events)
+    opts.seed = rng_next(&w->job.api->rng); /* ids of calls must not come again in w conversation */
+    if (!w->job.parses && !w->form->events)
         return 0;
-    int r = gen_split(g, &opts);
-    return r == 0 && a->work.r.has_budget ? gen_limit_thinking(g, a->work.r.thinking_budget) : r;
+    int r = gen_parse_output(g, &opts);
+    return r == 0 && w->job.request.has_budget
+               ? gen_limit_reasoning(g, w->job.request.thinking_budget)
+               : r;
 }
 
 /* Of the choice made last, of prompt @p. */
-static int set_echo(struct answer *a, uint32_t p) {
-    struct choice *c = &a->choices[a->n_choices - 1];
-    const struct prompt *from = &a->work.prompts[p];
+static int set_echo(struct writer *w, uint32_t p) {
+    struct choice *c = &w->choices[w->n_choices - 1];
+    const struct prompt *from = &w->job.prompts[p];
 
-    if (!a->work.r.echo)
+    if (!w->job.request.echo)
         return 0;
-    c->echo = echo_new(a->work.api->model->tokenizer, c->gen->tokens, c->gen->n_prompt,
+    c->echo = echo_new(w->job.api->model->tokenizer, c->gen->tokens, c->gen->n_prompt,
                        from->text != NULL);
     if (!c->echo)
         return -ENOMEM;
-    c->n_chars = answer_chars(c->echo->text.data, c->echo->text.len);
+    c->n_chars = writer_chars(c->echo->text.data, c->echo->text.len);
     return 0;
 }
 
 /* Tokens are there: one generation for each prompt and choice. */
-static int create_gens(struct answer *a, struct err *err) {
-    const struct request *r = &a->work.r;
-    struct api *api = a->work.api;
+static int create_gens(struct writer *w, struct err *err) {
+    const struct gen_request *r = &w->job.request;
+    struct api *api = w->job.api;
     uint64_t seed = r->has_seed ? r->seed : rng_next(&api->rng);
 
-    a->choices = calloc((size_t)a->work.n_prompts * request_made(r), sizeof(*a->choices));
-    if (!a->choices)
+    w->choices = calloc((size_t)w->job.n_prompts * gen_request_made(r), sizeof(*w->choices));
+    if (!w->choices)
         return -ENOMEM;
-    for (uint32_t p = 0; p < a->work.n_prompts; p++) {
-        const struct tokens *t = &a->work.prompts[p].tokens;
+    for (uint32_t p = 0; p < w->job.n_prompts; p++) {
+        const struct tokens *t = &w->job.prompts[p].tokens;
         uint64_t group = api->next_gen;
         uint32_t max_new = 0;
-        int result = room_for(a, t->n, &max_new, err);
+        int result = room_for(w, t->n, &max_new, err);
 
         if (result == 0 && t->n * r->n_prompt_top > PROMPT_TOP_MAX)
             result = err_set_code(err, 400, "invalid_value", "logprobs",
                                   "The prompt has too many tokens for so many log probabilities: "
                                   "at most %u in all.",
                                   PROMPT_TOP_MAX);
-        for (uint32_t i = 0; i < request_made(r) && result == 0; i++) {
+        for (uint32_t i = 0; i < gen_request_made(r) && result == 0; i++) {
             struct gen *g = NULL;
 
             result = gen_new(&g, api, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
             if (result == 0) {
-                a->choices[a->n_choices].custom.text.max = UINT32_MAX;
-                a->choices[a->n_choices++].gen = g;
-                fill_submit(a, g, group, seed);
-                result = set_split(a, g);
-                result = result < 0 ? result : set_echo(a, p);
+                w->choices[w->n_choices].custom.text.max = UINT32_MAX;
+                w->choices[w->n_choices++].gen = g;
+                fill_submit(w, g, group, seed);
+                result = set_output(w, g);
+                result = result < 0 ? result : set_echo(w, p);
             }
         }
         if (result < 0)
@@ -647,68 +649,68 @@ static int64_t deadline_of(const struct exchange *x) {
     return ms ? x->started_ns + ms * 1000000 : 0;
 }
 
-static void on_prepared(struct work *w) {
-    struct answer *a = of_work(w);
+static void on_prepared(struct prompt_job *job) {
+    struct writer *w = writer_of(job);
     struct err err = {0};
 
-    if (!a->exchange) { /* the client left meanwhile */
-        free_answer(a);
+    if (!w->exchange) { /* the client left meanwhile */
+        free_answer(w);
         return;
     }
-    int r = w->result;
-    if (r == 0 && w->r.load_only) {
-        send_whole(a);
+    int r = job->result;
+    if (r == 0 && job->request.load_only) {
+        send_whole(w);
         return;
     }
     if (r < 0)
-        err = w->err;
-    else if ((r = create_gens(a, &err)) == 0) {
-        work_trim(w, prewarm_keeps(a));
-        port_note_request(w->api, a->exchange->id, a->choices[0].gen->m.id);
-        a->waiter.n = a->n_choices;
-        a->waiter.deadline_ns = deadline_of(a->exchange);
-        r = charge(a, &err);
+        err = job->err;
+    else if ((r = create_gens(w, &err)) == 0) {
+        prompt_job_trim(job, prewarm_keeps(w));
+        port_note_request(job->api, w->exchange->id, w->choices[0].gen->m.id);
+        w->waiter.n = w->n_choices;
+        w->waiter.deadline_ns = deadline_of(w->exchange);
+        r = charge(w, &err);
     }
     if (r == 0) {
-        r = admit_enter(a->work.api, &a->waiter, &a->exchange->retry_ms, &err);
+        r = admit_enter(w->job.api, &w->waiter, &w->exchange->retry_ms, &err);
     }
     if (r == 0)
         return;
     if (!err.status)
         err_set_code(&err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
                      "The request could not be served.");
-    fail(a, &err);
+    fail(w, &err);
 }
 
-void answer_serve(struct exchange *x, const struct answer_form *form) {
+void writer_serve(struct exchange *x, const struct writer_form *form) {
     struct err err = {0};
 
     if (admit_glance(x->api, tenants_get(&x->api->tenants, x->tenant), &x->retry_ms, &err) < 0) {
         respond_error(x, &err);
         return;
     }
-    struct answer *a = calloc(1, sizeof(*a));
-    if (!a) {
+    struct writer *w = calloc(1, sizeof(*w));
+    if (!w) {
         respond_errno(x, -ENOMEM);
         return;
     }
-    a->form = form;
-    a->exchange = x;
-    a->created = time(NULL);
-    list_init(&a->waiter.link);
-    a->waiter.admitted = on_admitted;
-    a->waiter.expired = on_expired;
-    a->waiter.refused = on_refused;
-    snprintf(a->id, sizeof(a->id), "%s%016llx%08llx", form->id_prefix,
+    w->form = form;
+    w->exchange = x;
+    w->created = time(NULL);
+    list_init(&w->waiter.link);
+    w->waiter.admitted = on_admitted;
+    w->waiter.expired = on_expired;
+    w->waiter.refused = on_refused;
+    snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", form->id_prefix,
              (unsigned long long)rng_next(&x->api->rng),
              (unsigned long long)rng_next(&x->api->rng) >> 32);
     x->ops = &ops;
-    x->state = a;
-    if (form->events && form->events->prepare && form->events->prepare(a) < 0) {
+    x->state = w;
+    if (form->events && form->events->prepare && form->events->prepare(w) < 0) {
         x->ops = NULL;
-        free_answer(a);
+        free_answer(w);
         respond_errno(x, -ENOMEM);
         return;
     }
-    work_start(&a->work, x, form->kind, on_prepared);
+    prompt_job_start(&w->job, x, form->kind, on_prepared);
 }

@@ -1,4 +1,4 @@
-#include "api/generation/split.h"
+#include "api/generation/output_parser.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -6,8 +6,8 @@
 #include "base/util.h"
 #include "text/stops.h"
 
-int split_new(struct split **out, const struct toolcall_opts *opts, size_t max) {
-    struct split *s = calloc(1, sizeof(*s));
+int output_parser_new(struct output_parser **out, const struct toolcall_opts *opts, size_t max) {
+    struct output_parser *s = calloc(1, sizeof(*s));
 
     if (!s || toolcall_parser_new(&s->parser, opts) < 0) {
         free(s);
@@ -15,17 +15,17 @@ int split_new(struct split **out, const struct toolcall_opts *opts, size_t max) 
     }
     s->opts = *opts;
     s->in_reasoning = toolcall_in_reasoning(s->parser);
-    for (size_t i = 0; i < SPLIT_KINDS; i++)
+    for (size_t i = 0; i < OUTPUT_KINDS; i++)
         buf_init(&s->text[i], max);
     *out = s;
     return 0;
 }
 
-struct split *split_free(struct split *s) {
+struct output_parser *output_parser_free(struct output_parser *s) {
     if (!s)
         return NULL;
     toolcall_parser_free(s->parser);
-    for (size_t i = 0; i < SPLIT_KINDS; i++)
+    for (size_t i = 0; i < OUTPUT_KINDS; i++)
         buf_deinit(&s->text[i]);
     free(s->runs);
     free(s->calls);
@@ -33,7 +33,7 @@ struct split *split_free(struct split *s) {
     return NULL;
 }
 
-bool split_wants(const struct split *s, const char *text, size_t len) {
+bool output_parser_wants(const struct output_parser *s, const char *text, size_t len) {
     return toolcall_has_marker(s->opts.format, s->opts.reasoning, text, len);
 }
 
@@ -49,17 +49,18 @@ static int grow(void *pp, uint32_t n, uint32_t *cap, size_t size) {
     return 0;
 }
 
-static int add_run(struct split *s, enum split_kind kind, uint32_t call) {
+static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call) {
     size_t at = s->text[kind].len;
 
     if (grow(&s->runs, s->n_runs, &s->cap_runs, sizeof(*s->runs)) < 0)
         return -ENOMEM;
-    s->runs[s->n_runs++] = (struct split_run){kind, call, at, at};
+    s->runs[s->n_runs++] = (struct output_run){kind, call, at, at};
     return 0;
 }
 
-static int add_text(struct split *s, enum split_kind kind, const struct toolcall_event *e) {
-    const struct split_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
+static int add_text(struct output_parser *s, enum output_kind kind,
+                    const struct toolcall_event *e) {
+    const struct output_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
 
     if ((!last || last->kind != kind) && add_run(s, kind, 0) < 0)
         return -ENOMEM;
@@ -69,33 +70,33 @@ static int add_text(struct split *s, enum split_kind kind, const struct toolcall
     return 0;
 }
 
-static int begin_call(struct split *s, const struct toolcall_event *e) {
-    size_t at = s->text[SPLIT_CALL].len;
+static int begin_call(struct output_parser *s, const struct toolcall_event *e) {
+    size_t at = s->text[OUTPUT_CALL].len;
 
     if (grow(&s->calls, s->n_calls, &s->cap_calls, sizeof(*s->calls)) < 0 ||
-        add_run(s, SPLIT_CALL, s->n_calls) < 0)
+        add_run(s, OUTPUT_CALL, s->n_calls) < 0)
         return -ENOMEM;
-    struct split_call *c = &s->calls[s->n_calls++];
-    *c = (struct split_call){.begin = at, .end = at};
+    struct output_call *c = &s->calls[s->n_calls++];
+    *c = (struct output_call){.begin = at, .end = at};
     snprintf(c->id, sizeof(c->id), "%s", e->id);
     snprintf(c->name, sizeof(c->name), "%s", e->name);
     return 0;
 }
 
 static int on_event(void *ctx, const struct toolcall_event *e) {
-    struct split *s = ctx;
+    struct output_parser *s = ctx;
     int r = 0;
 
     switch (e->kind) {
     case TOOLCALL_CONTENT:
-        return add_text(s, SPLIT_CONTENT, e);
+        return add_text(s, OUTPUT_CONTENT, e);
     case TOOLCALL_REASONING:
-        return add_text(s, SPLIT_REASONING, e);
+        return add_text(s, OUTPUT_REASONING, e);
     case TOOLCALL_BEGIN:
         return begin_call(s, e);
     case TOOLCALL_ARGS:
-        r = add_text(s, SPLIT_CALL, e);
-        s->calls[e->index].end = s->text[SPLIT_CALL].len;
+        r = add_text(s, OUTPUT_CALL, e);
+        s->calls[e->index].end = s->text[OUTPUT_CALL].len;
         return r;
     case TOOLCALL_END:
         s->calls[e->index].complete = e->complete;
@@ -104,25 +105,25 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     return 0;
 }
 
-int split_feed(struct split *s, const char *data, size_t len) {
+int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
     return len ? toolcall_feed(s->parser, data, len, on_event, s) : 0;
 }
 
-void split_count(struct split *s, size_t token_len) {
+void output_parser_count(struct output_parser *s, size_t token_len) {
     bool now = toolcall_in_reasoning(s->parser);
 
     s->n_reasoning += token_len && now && s->in_reasoning;
     s->in_reasoning = now;
 }
 
-int split_finish(struct split *s) {
+int output_parser_finish(struct output_parser *s) {
     if (s->finished)
         return 0;
     s->finished = true;
     return toolcall_finish(s->parser, on_event, s);
 }
 
-bool split_has_call(const struct split *s) {
+bool output_parser_has_call(const struct output_parser *s) {
     for (uint32_t i = 0; i < s->n_calls; i++)
         if (s->calls[i].complete)
             return true;
@@ -130,8 +131,8 @@ bool split_has_call(const struct split *s) {
 }
 
 /* Bytes of run @i that may be sent: a character is never cut while the rest of it may come. */
-static size_t ready(const struct split *s, uint32_t i) {
-    const struct split_run *r = &s->runs[i];
+static size_t ready(const struct output_parser *s, uint32_t i) {
+    const struct output_run *r = &s->runs[i];
     size_t n = r->end - r->begin;
 
     if (n == 0 || s->finished || i + 1 < s->n_runs)
@@ -139,13 +140,14 @@ static size_t ready(const struct split *s, uint32_t i) {
     return n - utf8_incomplete_tail(s->text[r->kind].data + r->begin, n);
 }
 
-bool split_next(const struct split *s, struct split_at *at, struct split_piece *out) {
-    for (; at->run < s->n_runs; *at = (struct split_at){.run = at->run + 1}) {
-        const struct split_run *r = &s->runs[at->run];
+bool output_parser_next(const struct output_parser *s, struct output_at *at,
+                        struct output_piece *out) {
+    for (; at->run < s->n_runs; *at = (struct output_at){.run = at->run + 1}) {
+        const struct output_run *r = &s->runs[at->run];
         size_t n = ready(s, at->run);
 
-        *out = (struct split_piece){.kind = r->kind, .call = r->call, .text = ""};
-        if (r->kind == SPLIT_CALL && !at->named) {
+        *out = (struct output_piece){.kind = r->kind, .call = r->call, .text = ""};
+        if (r->kind == OUTPUT_CALL && !at->named) {
             at->named = out->begins = true;
             return true;
         }

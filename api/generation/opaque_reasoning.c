@@ -1,4 +1,4 @@
-#include "api/generation/seal.h"
+#include "api/generation/opaque_reasoning.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 
 static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-int seal_write(struct buf *out, const char *text, size_t len) {
+int opaque_reasoning_write(struct buf *out, const char *text, size_t len) {
     const unsigned char *s = (const unsigned char *)text;
     int r = buf_add_str(out, MARK);
 
@@ -24,11 +24,11 @@ int seal_write(struct buf *out, const char *text, size_t len) {
     return r;
 }
 
-bool seal_is_ours(const char *s, size_t len) {
+bool opaque_reasoning_is_ours(const char *s, size_t len) {
     return len > strlen(MARK) && memcmp(s, MARK, strlen(MARK)) == 0;
 }
 
-int seal_read(struct buf *out, const char *s, size_t len) {
+int opaque_reasoning_read(struct buf *out, const char *s, size_t len) {
     uint32_t bits = 0;
     int n = 0;
 

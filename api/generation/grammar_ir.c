@@ -1,4 +1,4 @@
-#include "api/generation/node.h"
+#include "api/generation/grammar_ir.h"
 
 #include <assert.h>
 
@@ -30,39 +30,39 @@ static void put(struct nodes *n, yyjson_mut_val *o, const char *key, yyjson_mut_
         n->failed = true;
 }
 
-yyjson_mut_val *node_of(struct nodes *n, const char *key, yyjson_mut_val *v) {
+yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v) {
     yyjson_mut_val *o = spend(n, 2) ? keep(n, yyjson_mut_obj(n->doc)) : NULL;
 
     put(n, o, key, v);
     return o;
 }
 
-void node_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text) {
+void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text) {
     put(n, o, key, yyjson_mut_strcpy(n->doc, text));
 }
 
-void node_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v) {
+void ir_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v) {
     put(n, o, key, yyjson_mut_bool(n->doc, v));
 }
 
-yyjson_mut_val *node_text(struct nodes *n, const char *key, const char *text) {
-    return node_of(n, key, yyjson_mut_strcpy(n->doc, text));
+yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text) {
+    return ir_of(n, key, yyjson_mut_strcpy(n->doc, text));
 }
 
-yyjson_mut_val *node_json(struct nodes *n, yyjson_mut_val *schema, const char *param) {
-    yyjson_mut_val *o = node_of(n, "json_schema", schema);
+yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param) {
+    yyjson_mut_val *o = ir_of(n, "json_schema", schema);
 
     if (param)
-        node_put_str(n, o, "param", param);
-    node_put_bool(n, o, "any_format", true);
+        ir_put_str(n, o, "param", param);
+    ir_put_bool(n, o, "any_format", true);
     return o;
 }
 
-yyjson_mut_val *node_list(struct nodes *n, const char *key) {
-    return node_of(n, key, yyjson_mut_arr(n->doc));
+yyjson_mut_val *ir_list(struct nodes *n, const char *key) {
+    return ir_of(n, key, yyjson_mut_arr(n->doc));
 }
 
-void node_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item) {
+void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item) {
     yyjson_mut_obj_iter it;
 
     if (n->failed || !item || !list) {
@@ -76,9 +76,9 @@ void node_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item) {
     yyjson_mut_arr_append(array, item);
 }
 
-yyjson_mut_val *node_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
-                            uint32_t min, uint32_t max) {
-    yyjson_mut_val *o = node_of(n, "repeat", what);
+yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
+                          uint32_t min, uint32_t max) {
+    yyjson_mut_val *o = ir_of(n, "repeat", what);
 
     if (separator)
         put(n, o, "separator", separator);
@@ -88,15 +88,15 @@ yyjson_mut_val *node_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_va
     return o;
 }
 
-yyjson_mut_val *node_optional(struct nodes *n, yyjson_mut_val *what) {
-    return node_repeat(n, what, NULL, 0, 1);
+yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what) {
+    return ir_repeat(n, what, NULL, 0, 1);
 }
 
-yyjson_mut_val *node_copy(struct nodes *n, yyjson_mut_val *what) {
+yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what) {
     return what && spend(n, size_of(what)) ? keep(n, yyjson_mut_val_mut_copy(n->doc, what)) : NULL;
 }
 
-yyjson_mut_val *node_value(struct nodes *n, yyjson_val *v) {
+yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {
     /* The values below one lie between it and its neighbour. */
     size_t size = yyjson_is_ctn(v) ? (size_t)(unsafe_yyjson_get_next(v) - v) : 1;
 

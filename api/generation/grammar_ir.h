@@ -1,0 +1,35 @@
+#pragma once
+
+/*
+ * grammar_ir - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be made is
+ * NULL, and whoever has put everything together asks once.
+ */
+
+#include <stdbool.h>
+#include <yyjson.h>
+
+#define NODES_MAX 500000u /* JSON values in all */
+
+struct nodes {
+    yyjson_mut_doc *doc;
+    bool failed;     /* no memory, or: */
+    bool too_large;  /* more than NODES_MAX */
+    uint32_t n_made; /* about */
+};
+
+yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
+/* {"literal": text}, {"regex": text}, {"free_text": text}; @text is copied. */
+yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text);
+yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
+/* {"sequence": []} or {"either": []}, and what is added to it; @item is used up. */
+yyjson_mut_val *ir_list(struct nodes *n, const char *key);
+void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);
+/* @min to @max (0: no limit) times @what, which is used up, as is @separator (may be NULL). */
+yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
+                          uint32_t min, uint32_t max);
+yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what);
+yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);
+/* A copy of a schema or a list of constants. */
+yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v);
+void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);
+void ir_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v);

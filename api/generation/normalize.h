@@ -1,0 +1,22 @@
+#pragma once
+
+/*
+ * normalize - a conversation as a strict chat template takes it. Agents send messages in orders that many
+ * templates refuse, or of which they leave something out; what can be said in another order is.
+ */
+
+#include <stdbool.h>
+#include <yyjson.h>
+
+enum bend {
+    NORMALIZE_SYSTEM = 1,    /* a system message that is not the first one is the user's */
+    NORMALIZE_NO_SYSTEM = 2, /* and so is the first one */
+    NORMALIZE_TURNS =
+        4, /* messages of the user that follow each other are one, and so are texts of the
+                     * assistant; each call has a message, with its result behind it */
+};
+
+/* A copy of @messages (of a chat) in *out. 0 or -ENOMEM. */
+int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out);
+/* Whether there is a system message that is not the first message. */
+bool normalize_has_late_system(yyjson_val *messages);

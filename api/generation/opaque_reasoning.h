@@ -1,0 +1,16 @@
+#pragma once
+
+/*
+ * opaque_reasoning - reasoning as clients carry it around without reading it: a mark and the text in base64. It is its owner's own
+ * text, so nothing is hidden by it.
+ */
+
+#include <stdbool.h>
+#include "base/buf.h"
+
+/* Adds the sealed text to @out. 0, -ENOMEM. */
+int opaque_reasoning_write(struct buf *out, const char *text, size_t len);
+/* Whether it has the mark: what other services wrote has not. */
+bool opaque_reasoning_is_ours(const char *s, size_t len);
+/* Adds the text of what is ours to @out. 0, -ENOMEM, -EINVAL: it was changed. */
+int opaque_reasoning_read(struct buf *out, const char *s, size_t len);

@@ -1,0 +1,70 @@
+#pragma once
+
+/*
+ * output_parser - the output of one generation taken apart: content, reasoning and tool calls as far as they
+ * are known, each text in one piece, and the order in which they came as a list of runs. A stream
+ * sends runs from where it is (struct output_at); a whole answer takes the texts.
+ *
+ * Everything here is a function of the output's bytes alone. Since a generation keeps its tokens and
+ * text when the worker dies, nothing is parsed or told twice.
+ */
+
+#include "api/toolcall/toolcall.h"
+
+enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING, OUTPUT_CALL };
+#define OUTPUT_KINDS 3
+
+struct output_call {
+    char id[TOOLCALL_ID_MAX + 1], name[TOOLCALL_NAME_MAX + 1];
+    size_t begin, end; /* arguments, in text[OUTPUT_CALL] */
+    bool complete;
+};
+
+struct output_run {
+    enum output_kind kind;
+    uint32_t call; /* OUTPUT_CALL: which */
+    size_t begin, end;
+};
+
+struct output_parser {
+    struct toolcall_opts opts;
+    struct toolcall_parser *parser;
+    struct buf text[OUTPUT_KINDS];
+    struct output_run *runs;
+    struct output_call *calls;
+    uint32_t n_runs, cap_runs, n_calls, cap_calls;
+    uint32_t n_reasoning; /* tokens inside reasoning, without its markers */
+    bool in_reasoning;    /* after the last whole token */
+    bool finished;
+};
+
+struct output_at {
+    uint32_t run;
+    size_t sent; /* bytes of it */
+    bool named;  /* OUTPUT_CALL: id and name are sent */
+};
+
+/* One thing to send. */
+struct output_piece {
+    enum output_kind kind;
+    uint32_t call;
+    bool begins; /* OUTPUT_CALL: id and name; no text */
+    const char *text;
+    size_t len;
+};
+
+int output_parser_new(struct output_parser **out, const struct toolcall_opts *opts, size_t max);
+struct output_parser *output_parser_free(struct output_parser *s);
+
+/* The text of a control token is a part of some marker, and so has to be seen. */
+bool output_parser_wants(const struct output_parser *s, const char *text, size_t len);
+int output_parser_feed(struct output_parser *s, const char *data, size_t len);
+/* A token of @token_len bytes has been fed to its end. */
+void output_parser_count(struct output_parser *s, size_t token_len);
+int output_parser_finish(struct output_parser *s);
+
+/* Any call is complete. */
+bool output_parser_has_call(const struct output_parser *s);
+/* What comes next; false: nothing yet. */
+bool output_parser_next(const struct output_parser *s, struct output_at *at,
+                        struct output_piece *out);

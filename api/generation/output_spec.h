@@ -1,0 +1,22 @@
+#pragma once
+
+/*
+ * output_spec - the fields of a request that say what its output must look like: response_format,
+ * structured_outputs, the older guided_*, and tool_choice. Here they are read and checked in form;
+ * constrain.h makes of them what the worker is told.
+ */
+
+#include "api/generation/gen_request.h"
+
+int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err);
+int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err);
+/* guided_json and its kin, and llama.cpp's `grammar` and `json_schema`. */
+int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err);
+int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err);
+/* Rules between them and the tools, when all fields are read. */
+int output_spec_check(const struct gen_request *r, struct err *err);
+
+/* The function or custom tool in an entry of `tools`; NULL: it is something else. */
+yyjson_val *output_spec_function(yyjson_val *tool);
+/* Whether tool_choice lets the function @name be called. */
+bool output_spec_tool(const struct gen_request *r, const char *name);

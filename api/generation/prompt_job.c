@@ -1,0 +1,482 @@
+#include "api/generation/prompt_job.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/anthropic/input.h"
+#include "api/generation/normalize.h"
+#include "api/http/exchange.h"
+#include "api/http/conn.h"
+#include "api/generation/constrain.h"
+#include "api/generation/messages.h"
+#include "api/private.h"
+#include "api/responses/responses.h"
+#include "api/limits/session.h"
+
+/*
+ * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
+ * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
+ * INLINE_MAX take some tens of microseconds here; a grammar that takes longer is huge. Huge ones
+ * never have all threads: they queue among themselves, so that a few clients with books to read do not
+ * hold up those with pages. Everything that a work touches on the pool is its own, or immutable: the
+ * tokenizer, the template, the options.
+ */
+
+#define INLINE_MAX (8u << 10)  /* bytes of a body that are worked on at once */
+#define LARGE_MIN (512u << 10) /* bytes of a body that may keep a thread for long */
+#define LARGE_AT_ONCE 2u       /* of libuv's four threads */
+
+struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
+    const char *name = job->chat ? "messages" : job->kind == REQUEST_EMBEDDING ? "input" : "prompt";
+    struct prompt_place p;
+
+    snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", name, i);
+    return p;
+}
+
+static int bad_prompt(const struct prompt_job *job, const char *place, struct err *err) {
+    bool embeds = job->kind == REQUEST_EMBEDDING;
+
+    return err_set_code(err, 400, "invalid_value", place,
+                        "%s must be a string, an array of strings, an array of token ids or an "
+                        "array of such arrays, at most %u.",
+                        embeds ? "input" : "prompt",
+                        embeds ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX);
+}
+
+static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct err *err) {
+    struct prompt *p = &job->prompts[i];
+    int32_t *id;
+    uint32_t n;
+    int r = gen_request_ids(&job->request, job->api, ids, prompt_place(job, i).s, &id, &n, err);
+
+    if (r < 0)
+        return r;
+    p->tokens.id = malloc(n * sizeof(*id));
+    if (!p->tokens.id)
+        return -ENOMEM;
+    memcpy(p->tokens.id, id, n * sizeof(*id));
+    p->tokens.n = p->tokens.cap = n;
+    return 0;
+}
+
+static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct err *err) {
+    if (yyjson_is_arr(v))
+        return set_ids(job, i, v, err);
+    if (!yyjson_is_str(v))
+        return bad_prompt(job, prompt_place(job, i).s, err);
+    if (job->kind == REQUEST_EMBEDDING && yyjson_get_len(v) == 0)
+        return err_set_code(err, 400, "invalid_value", prompt_place(job, i).s,
+                            "%s must not be empty.", prompt_place(job, i).s);
+    job->prompts[i].text = yyjson_get_str(v);
+    job->prompts[i].len = yyjson_get_len(v);
+    return 0;
+}
+
+/* The four forms that a prompt may have. */
+static int find_prompts(struct prompt_job *job, struct err *err) {
+    yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v), *item;
+    bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
+    size_t n = many ? yyjson_arr_size(v) : 1, i, max;
+    size_t most = job->kind == REQUEST_EMBEDDING ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
+
+    if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
+        return bad_prompt(job, prompt_place(job, 0).s, err);
+    if (n > most || n * gen_request_made(&job->request) > most)
+        return bad_prompt(job, prompt_place(job, 0).s, err);
+    if (!(job->prompts = arena_alloc_array(&job->request.arena, n, sizeof(*job->prompts))))
+        return -ENOMEM;
+    job->n_prompts = (uint32_t)n;
+    job->many = many;
+    if (!many)
+        return set_prompt(job, 0, v, err);
+    yyjson_arr_foreach(v, i, max, item) {
+        bool same = yyjson_is_str(item) == yyjson_is_str(first);
+        int r = same ? set_prompt(job, (uint32_t)i, item, err)
+                     : bad_prompt(job, prompt_place(job, (uint32_t)i).s, err);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int find_chat(struct prompt_job *job, struct err *err) {
+    job->chat = true;
+    job->prompts = arena_alloc(&job->request.arena, sizeof(*job->prompts));
+    if (!job->prompts)
+        return -ENOMEM;
+    job->n_prompts = 1;
+    if (!job->api->model->template)
+        return err_set_code(err, 400, "no_chat_template", "messages",
+                            "This model has no chat template: use /v1/completions.");
+    return 0;
+}
+
+void prompt_job_trim(struct prompt_job *job, bool keep) {
+    for (uint32_t i = 0; i < job->n_prompts; i++)
+        tokens_deinit(&job->prompts[i].tokens);
+    job->n_prompts = 0;
+    rendered_deinit(&job->rendered);
+    memset(&job->rendered, 0, sizeof(job->rendered));
+    buf_deinit(&job->text);
+    if (keep) {
+        job->n_kept = job->body_len;
+        job->api->kept_bytes += job->n_kept;
+    } else {
+        gen_request_drop_body(&job->request);
+    }
+}
+
+void prompt_job_deinit(struct prompt_job *job) {
+    prompt_job_trim(job, false);
+    if (job->n_kept)
+        job->api->kept_bytes -= job->n_kept;
+    job->n_kept = 0;
+    gen_request_deinit(&job->request);
+    job->responses = responses_free(job->responses);
+}
+
+/* How the answer to the chat is read. */
+static void set_parse(struct prompt_job *job) {
+    const struct family *f = &job->api->family;
+
+    job->parse = (struct toolcall_opts){
+        .format = family_format(f, job->request.functions),
+        .reasoning = f->reasoning,
+        .tools = yyjson_doc_get_root(job->request.functions),
+        .max_calls = job->request.one_call ? 1 : 0,
+        .only_calls = job->request.choice.mode == TOOLS_REQUIRED,
+    };
+    job->parse.in_reasoning =
+        toolcall_opens_reasoning(f->reasoning, job->prompts[0].text, job->prompts[0].len);
+    job->parses = job->parse.format || job->parse.reasoning;
+}
+
+static int render_as(struct prompt_job *job, const struct messages_form *form) {
+    struct template_opts o = {.now_unix = time(NULL)};
+    yyjson_doc *vars = NULL;
+    int r = messages_vars(&job->request, job->api->model, form, &vars, &job->err);
+
+    if (r < 0)
+        return r;
+    rendered_deinit(&job->rendered);
+    memset(&job->rendered, 0, sizeof(job->rendered));
+    r = template_render(job->api->model->template, yyjson_doc_get_root(vars), &o, &job->rendered,
+                        &job->err);
+    yyjson_doc_free(vars);
+    return r == -EINVAL && !*job->err.code ? -EBADMSG : r;
+}
+
+static int render_normalized(struct prompt_job *job, const struct messages_form *form,
+                             unsigned how) {
+    yyjson_val *own = job->request.messages;
+    yyjson_doc *doc = NULL;
+
+    if (normalize_messages(own, how, &doc) < 0)
+        return -ENOMEM;
+    job->request.messages = yyjson_doc_get_root(doc);
+    int r = render_as(job, form);
+    job->request.messages = own;
+    yyjson_doc_free(doc);
+    return r;
+}
+
+/* Of a template that refuses the order of the messages, once more in one that strict ones take. What the
+ * client is told in the end is what was wrong with its own. */
+static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
+    static const unsigned ways[] = {NORMALIZE_SYSTEM | NORMALIZE_TURNS,
+                                    NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM};
+    bool drops = job->api->family.drops_system && normalize_has_late_system(job->request.messages);
+    int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
+    struct err err = job->err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ways) && r == -EBADMSG; i++) {
+        memset(&job->err, 0, sizeof(job->err));
+        r = render_normalized(job, form, ways[i]);
+    }
+    if (r == -EBADMSG)
+        job->err = err;
+    return r;
+}
+
+/* The prompt goes on with what the answer shall begin with, which is no reasoning. */
+static int add_prefill(struct prompt_job *job) {
+    const struct toolcall_reasoning *reasoning = job->api->family.reasoning;
+    struct rendered *out = &job->rendered;
+    const char *text = out->text.data ? out->text.data : "";
+
+    if (job->request.prefill.len == 0)
+        return 0;
+    if (toolcall_opens_reasoning(reasoning, text, out->text.len) &&
+        (buf_add_str(&out->text, reasoning->close) < 0 || buf_add_str(&out->text, "\n\n") < 0))
+        return -ENOMEM;
+    struct text_range *user = reallocarray(out->user, out->n_user + 1, sizeof(*user));
+    if (!user)
+        return -ENOMEM;
+    out->user = user;
+    user[out->n_user++] =
+        (struct text_range){out->text.len, out->text.len + job->request.prefill.len};
+    return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
+}
+
+static int render(struct prompt_job *job) {
+    const struct family *f = &job->api->family;
+    struct messages_form form = {.plain = !f->takes_tools,
+                                 .text_args = !f->takes_tools || f->text_args,
+                                 .thoughts = f->thoughts};
+    int r = messages_functions(&job->request, &job->err);
+
+    if (r == 0)
+        r = render_with_fallbacks(job, &form);
+    /* Perhaps it knows no system message, or no tool without a description. */
+    if (r == -EBADMSG && job->request.functions) {
+        form.no_system = form.plain;
+        form.describes = !form.plain;
+        memset(&job->err, 0, sizeof(job->err));
+        r = render_with_fallbacks(job, &form);
+    }
+    r = r == -EBADMSG ? -EINVAL : r;
+    if (r == -EMSGSIZE)
+        return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
+                            "The messages are far longer than the model's maximum context length.");
+    if (r < 0 && r != -ENOMEM && !*job->err.code) {
+        struct err e = job->err;
+
+        return err_set_code(&job->err, e.status ? e.status : 400, "template_error", "messages",
+                            "%s", *e.message ? e.message : "The chat template cannot render this.");
+    }
+    if (r == 0)
+        r = add_prefill(job);
+    if (r < 0)
+        return r;
+    job->prompts[0].text = job->rendered.text.data ? job->rendered.text.data : "";
+    job->prompts[0].len = job->rendered.text.len;
+    job->prompts[0].user = job->rendered.user;
+    job->prompts[0].n_user = job->rendered.n_user;
+    if (job->request.kind == REQUEST_CHAT)
+        set_parse(job);
+    return 0;
+}
+
+/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What is to be
+ * embedded is data, and never a special token. */
+static int tokenise(struct prompt_job *job, uint32_t i) {
+    struct prompt *p = &job->prompts[i];
+    unsigned flags = job->kind == REQUEST_EMBEDDING ? 0 : TOKENIZE_SPECIAL;
+
+    if (!job->chat && !job->request.no_special_tokens)
+        flags |= TOKENIZE_BOS;
+    p->tokens.max = job->max_tokens;
+    int r = job->request.suffix ? fim_encode(&job->api->fim, job->api->model->tokenizer, p->text,
+                                             p->len, yyjson_get_str(job->request.suffix),
+                                             yyjson_get_len(job->request.suffix), &p->tokens)
+                                : tokenizer_encode(job->api->model->tokenizer, p->text, p->len,
+                                                   flags, p->user, p->n_user, &p->tokens);
+    if (r == -EMSGSIZE)
+        return err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+                            "The prompt has more than %u tokens, far more than the model's maximum "
+                            "context length.",
+                            job->max_tokens);
+    return r;
+}
+
+int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out) {
+    yyjson_val *own = job->request.messages;
+
+    yyjson_doc_free(job->request.functions); /* made anew */
+    yyjson_doc_free(job->request.shown);
+    job->request.functions = job->request.shown = NULL;
+    job->request.messages = messages;
+    job->request.no_generation_prompt = true;
+    int r = find_chat(job, &job->err);
+    if (r == 0)
+        r = render(job);
+    if (r == 0)
+        r = tokenise(job, 0);
+    if (r == 0) {
+        *out = job->prompts[0].tokens;
+        memset(&job->prompts[0].tokens, 0, sizeof(*out));
+    }
+    job->request.messages = own;
+    return r;
+}
+
+static int add_parts(yyjson_val *content, struct buf *out) {
+    size_t i, n;
+    yyjson_val *part;
+    int r = 0;
+
+    yyjson_arr_foreach(content, i, n, part) {
+        yyjson_val *text = yyjson_obj_get(part, "text");
+
+        if (r == 0)
+            r = buf_add(out, yyjson_get_str(text), yyjson_get_len(text));
+    }
+    return r;
+}
+
+/* What the client expects, as tokens. One that no output can be as long as is of no use. */
+static int expect(struct prompt_job *job) {
+    CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
+    struct tokens t = {.max = job->api->model->max_context};
+    yyjson_val *v = job->request.expected;
+    bool plain = yyjson_is_str(v);
+    int r = plain ? 0 : add_parts(v, &all);
+
+    if (r == 0)
+        r = tokenizer_encode(job->api->model->tokenizer, plain ? yyjson_get_str(v) : all.data,
+                             plain ? yyjson_get_len(v) : all.len, 0, NULL, 0, &t);
+    if (r == 0 && t.n) {
+        size_t size = t.n * sizeof(*t.id);
+        void *kept = arena_alloc(&job->request.arena, size);
+
+        if (kept)
+            memcpy(kept, t.id, size);
+        job->request.prediction = (struct str){kept, kept ? (uint32_t)size : 0};
+        r = kept ? 0 : -ENOMEM;
+    }
+    tokens_deinit(&t);
+    return r == -EMSGSIZE ? 0 : r;
+}
+
+static int detokenise(struct prompt_job *job) {
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+    int r = 0;
+
+    buf_init(&job->text, API_SEND_MAX);
+    if (yyjson_arr_size(job->request.tokens) > job->max_tokens)
+        return err_set_code(&job->err, 400, "invalid_value", "tokens",
+                            "tokens must have at most %u entries.", job->max_tokens);
+    if (yyjson_arr_size(job->request.tokens))
+        r = gen_request_ids(&job->request, job->api, job->request.tokens, "tokens", &ids, &n,
+                            &job->err);
+    return r < 0 ? r : tokenizer_decode(job->api->model->tokenizer, ids, n, true, &job->text);
+}
+
+static int prepare(struct prompt_job *job) {
+    int r = job->kind == REQUEST_RESPONSES
+                ? responses_parse(job->responses, &job->request, job->body.data, job->body.len,
+                                  &job->err)
+                : gen_request_parse(&job->request, job->api, job->kind, job->body.data,
+                                    job->body.len, &job->err);
+
+    buf_deinit(&job->body);
+    if (r < 0)
+        return r;
+    if (job->kind == REQUEST_DETOKENIZE)
+        return detokenise(job);
+    job->request.conversation = session_conversation(job->api, job->request.messages);
+    r = job->request.messages ? find_chat(job, &job->err) : find_prompts(job, &job->err);
+    if (r == 0 && job->chat)
+        r = render(job);
+    for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
+        if (job->prompts[i].text)
+            r = tokenise(job, i);
+    return r == 0 && job->request.expected ? expect(job) : r;
+}
+
+/* @quick: -EAGAIN says that the rest of it takes longer. */
+static int run(struct prompt_job *job, bool quick) {
+    int r = job->prepared ? 0 : prepare(job);
+
+    job->prepared = true;
+    return r < 0 ? r : constrain(job, quick);
+}
+
+static void on_work(uv_work_t *uv) {
+    struct prompt_job *job = CONTAINER_OF(uv, struct prompt_job, uv);
+
+    job->result = run(job, !job->large);
+}
+
+static void finish(struct prompt_job *job) {
+    buf_deinit(&job->body);
+    job->api->body_bytes -= job->n_charged;
+    job->n_charged = 0;
+    job->running = false;
+    if (job->kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
+        anthropic_rename(&job->err);
+    if (job->kind == REQUEST_RESPONSES)
+        responses_rename(&job->err);
+    job->done(job);
+}
+
+static void on_done(uv_work_t *uv, int status);
+
+/* To the pool; where that fails, here. */
+static void begin(struct prompt_job *job) {
+    job->api->n_large += job->large;
+    if (uv_queue_work(job->api->loop, &job->uv, on_work, on_done) == 0)
+        return;
+    job->api->n_large -= job->large;
+    job->result = run(job, false);
+    finish(job);
+}
+
+/* The next huge one; those that nobody waits for any more are not begun. */
+static void begin_next(struct api *a) {
+    while (a->n_large < LARGE_AT_ONCE && !list_empty(&a->large)) {
+        struct prompt_job *job = LIST_ENTRY(list_pop_front(&a->large), struct prompt_job, link);
+
+        if (!job->abandoned) {
+            begin(job);
+            continue;
+        }
+        job->result = -ECANCELED;
+        finish(job);
+    }
+}
+
+/* What takes long waits for its turn. */
+static void enqueue(struct prompt_job *job) {
+    job->large = true;
+    list_push_back(&job->api->large, &job->link);
+}
+
+static void on_done(uv_work_t *uv, int status) {
+    struct prompt_job *job = CONTAINER_OF(uv, struct prompt_job, uv);
+    struct api *a = job->api;
+
+    (void)status;
+    a->n_large -= job->large;
+    if (job->result == -EAGAIN)
+        enqueue(job);
+    else
+        finish(job); /* may free it */
+    begin_next(a);
+}
+
+bool prompt_job_abandon(struct prompt_job *job) {
+    job->abandoned = true;
+    return job->running;
+}
+
+void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_request_kind kind,
+                      void (*done)(struct prompt_job *job)) {
+    job->api = x->api;
+    job->kind = kind;
+    job->done = done;
+    job->running = true;
+    job->n_charged = conn_take_body(x->conn, &job->body);
+    job->body_len = job->body.len;
+    job->large = job->body.len >= LARGE_MIN;
+    /* What is far more than fits is not tokenised to its end. */
+    job->max_tokens = MIN(x->api->model->max_context, 1u << 28) * 2 + 65536;
+    if (job->large) {
+        enqueue(job);
+        begin_next(job->api);
+    } else if (job->body.len > INLINE_MAX) {
+        begin(job);
+    } else {
+        job->result = run(job, true);
+        if (job->result == -EAGAIN) {
+            enqueue(job);
+            begin_next(job->api);
+            return;
+        }
+        finish(job);
+    }
+}
