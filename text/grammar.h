@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a JSON
- * Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
+ * grammar - constrained generation: which tokens may come next, so that the text as a whole fits a
+ * JSON Schema, a regular expression, a grammar (EBNF as GBNF writes it) or one of several strings.
  *
- * A source is compiled once to a pushdown automaton over bytes (docs/grammar.md). A compiled grammar
- * never changes and may be used by any number of requests in any threads; each request has its own
- * grammar_state. The vocabulary must outlive its grammars, a grammar its states.
+ * A source is compiled once to a pushdown automaton over bytes (docs/grammar.md). A compiled
+ * grammar never changes and may be used by any number of requests in any threads; each request has
+ * its own grammar_state. The vocabulary must outlive its grammars, a grammar its states.
  *
  *     struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = n};
  *     grammar_compile(&g, vocab, &src, NULL, &err);
@@ -16,8 +16,8 @@
  *         grammar_accept(s, sample(bits));
  *     }
  *
- * What a client sends costs only that client: bytes, nesting, states, memory and work of a compilation
- * have limits, and so has the work of one mask.
+ * What a client sends costs only that client: bytes, nesting, states, memory and work of a
+ * compilation have limits, and so has the work of one mask.
  */
 
 #include <stdbool.h>
@@ -36,8 +36,9 @@ struct grammar_token {
     bool special; /* a marker of the chat format: allowed where a grammar names it, never as text */
 };
 
-/* Sorts the tokens' bytes into a trie and classifies the tokens inside a JSON string: tens of milliseconds.
- * @ends: tokens that end a generation. The bytes are copied. 0, -ENOMEM, -EINVAL (an id out of range). */
+/* Sorts the tokens' bytes into a trie and classifies the tokens inside a JSON string: tens of
+ * milliseconds. @ends: tokens that end a generation. The bytes are copied. 0, -ENOMEM, -EINVAL (an
+ * id out of range). */
 int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *token, uint32_t n,
                       const int32_t *ends, size_t n_ends);
 int grammar_vocab_of(struct grammar_vocab **out, const struct tokenizer *t);
@@ -84,8 +85,8 @@ struct grammar_limits {
 struct grammar;
 
 /* 0, -ENOMEM, or -EINVAL with @err: status 400, code "grammar_invalid", "grammar_unsupported" or
- * "grammar_too_complex", and a message that names the place ("#/properties/a/not: ..."). @v NULL: only
- * checks; such a grammar has no states. @limits may be NULL. */
+ * "grammar_too_complex", and a message that names the place ("#/properties/a/not: ..."). @v NULL:
+ * only checks; such a grammar has no states. @limits may be NULL. */
 int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                     const struct grammar_source *src, const struct grammar_limits *limits,
                     struct err *err);
@@ -95,8 +96,8 @@ size_t grammar_bytes(const struct grammar *g); /* memory, for caches */
 
 /* ---- composition: tool calls in a model's own format
  *
- * A part is a number that one builder gave out. Errors are kept: after the first one every call answers
- * GRAMMAR_NO_PART and grammar_build() reports it. Parts may be used more than once. */
+ * A part is a number that one builder gave out. Errors are kept: after the first one every call
+ * answers GRAMMAR_NO_PART and grammar_build() reports it. Parts may be used more than once. */
 
 typedef int32_t grammar_part;
 #define GRAMMAR_NO_PART (-1)
@@ -109,7 +110,8 @@ int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab
 struct grammar_builder *grammar_builder_free(struct grammar_builder *b);
 DEFINE_FREEP(struct grammar_builder, grammar_builder)
 
-/* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that token. */
+/* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that
+ * token. */
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
 grammar_part grammar_special(struct grammar_builder *b, int32_t token); /* this token */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
@@ -136,24 +138,24 @@ DEFINE_FREEP(struct grammar_state, grammar_state)
 int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src);
 void grammar_state_reset(struct grammar_state *s); /* back to the start */
 
-/* Sets bit t % 32 of bits[t / 32] for exactly the tokens t that may come next, and clears the others. End
- * tokens are allowed where the text may end. Returns the number of allowed tokens; 0 when the text has
- * ended, or when no token of the vocabulary fits; -E2BIG when the grammar is too ambiguous here;
- * -ENOMEM. */
+/* Sets bit t % 32 of bits[t / 32] for exactly the tokens t that may come next, and clears the
+ * others. End tokens are allowed where the text may end. Returns the number of allowed tokens; 0
+ * when the text has ended, or when no token of the vocabulary fits; -E2BIG when the grammar is too
+ * ambiguous here; -ENOMEM. */
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
 /* 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as grammar_mask(). */
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */
 bool grammar_can_end(const struct grammar_state *s);
 bool grammar_must_end(const struct grammar_state *s); /* nothing but the end may come */
-/* As an accepted token that brings the text back to its start and is @bytes there. -EINVAL: they do not fit
- * (nothing changes). */
+/* As an accepted token that brings the text back to its start and is @bytes there. -EINVAL: they do
+ * not fit (nothing changes). */
 int grammar_restart(struct grammar_state *s, const void *bytes, size_t len);
-/* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL beyond what is
- * kept (nothing changes). */
+/* Takes the last @n accepted tokens back. At least GRAMMAR_HISTORY can be taken back; -EINVAL
+ * beyond what is kept (nothing changes). */
 #define GRAMMAR_HISTORY 128
 int grammar_rollback(struct grammar_state *s, uint32_t n);
 uint32_t grammar_n_accepted(const struct grammar_state *s);
-/* The bytes that must come next whatever is sampled, at most @cap (0 when there is a choice or an end).
- * *@token: the special token that must come right after them, or -1. */
+/* The bytes that must come next whatever is sampled, at most @cap (0 when there is a choice or an
+ * end). *@token: the special token that must come right after them, or -1. */
 size_t grammar_forced(struct grammar_state *s, uint8_t *out, size_t cap, int32_t *token);

@@ -1,6 +1,6 @@
 /*
- * Merging: while two neighbours of a word form a pair of the table, the pair of the lowest rank (the
- * leftmost of equal ones) becomes one symbol.
+ * Merging: while two neighbours of a word form a pair of the table, the pair of the lowest rank
+ * (the leftmost of equal ones) becomes one symbol.
  *
  * Short words, nearly all, search their few ranks again after every merge. Long ones, which only
  * hostile or strange text has, use a heap of (rank, position): n log n. An entry is stale when
@@ -170,7 +170,8 @@ static uint64_t pop(struct merger *m) {
     return v;
 }
 
-/* Memory of a long word: every symbol has a pair at first, and a merge takes one entry and adds two. */
+/* Memory of a long word: every symbol has a pair at first, and a merge takes one entry and adds
+ * two. */
 static int reserve_long(struct merger *m, size_t n) {
     if (n <= m->long_cap)
         return 0;

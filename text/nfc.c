@@ -1,8 +1,8 @@
 /*
  * NFC. A code point that is a starter and never combines with what stands before it is a boundary:
- * text before and after it is normalised independently (Unicode Standard Annex 15, section 9). So only
- * the short stretches around marks, decomposable letters and conjoining jamo are looked at, from the
- * boundary before them to the boundary after them; the rest is copied.
+ * text before and after it is normalised independently (Unicode Standard Annex 15, section 9). So
+ * only the short stretches around marks, decomposable letters and conjoining jamo are looked at,
+ * from the boundary before them to the boundary after them; the rest is copied.
  *
  * utf8proc's own decomposition sorts marks by bubbling, which takes hours for a megabyte of them;
  * here marks are sorted by counting. Its composition is linear and is used.
@@ -131,7 +131,8 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
     return 0;
 }
 
-/* The next unstable code point at or after @at; *start: the boundary before it (both @len: none). */
+/* The next unstable code point at or after @at; *start: the boundary before it (both @len:
+ * none). */
 static size_t find_unstable(const char *text, size_t at, size_t len, size_t *start) {
     size_t last = at;
 

@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-/* Length of the run of characters of class @any (or not of it) at the start, at most @max of them. */
+/* Length of the run of characters of class @any (or not of it) at the start, at most @max of
+ * them. */
 static size_t run(const char *s, size_t len, unsigned any, size_t max) {
     size_t at = 0;
     unsigned n;
@@ -36,8 +37,9 @@ static size_t contraction(const char *s, size_t len, bool ignore_case) {
 
 /*
  * White space at the start, by  \s*[\r\n]+ (only with @breaks) | \s+(?!\S) | \s+ .
- * The first takes the run up to its last line break. The second takes the run if the text ends there,
- * else gives back one character so that a space follows; the third is left with a single one.
+ * The first takes the run up to its last line break. The second takes the run if the text ends
+ * there, else gives back one character so that a space follows; the third is left with a single
+ * one.
  */
 static size_t white_space(const char *s, size_t len, bool breaks) {
     size_t at = 0, last = 0, broken = 0;
@@ -81,8 +83,8 @@ static size_t next_gpt2(const struct pretok *p, const char *s, size_t len) {
     return at + run(s + at, len - at, UC_OTHER | UC_MARK, SIZE_MAX);
 }
 
-/* First \p{N} alone; then the text between the numbers by gpt-2's expression, as if it ended there: white
- * space before a number is one word. */
+/* First \p{N} alone; then the text between the numbers by gpt-2's expression, as if it ended there:
+ * white space before a number is one word. */
 static size_t next_digits(const struct pretok *p, const char *s, size_t len) {
     size_t n = run(s, len, UC_NUMBER, 1);
     unsigned m;

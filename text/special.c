@@ -2,8 +2,8 @@
  * Special tokens: the ids that the file names, the set that ends a generation, and the markers that
  * are looked for in raw text.
  *
- * Files name only one end of sequence, while models end their turns with another token; so, as other
- * servers do, every token with the text of a known end counts as one.
+ * Files name only one end of sequence, while models end their turns with another token; so, as
+ * other servers do, every token with the text of a known end counts as one.
  */
 
 #include "text/tokenizer_private.h"
@@ -97,8 +97,8 @@ static uint32_t find_text(const struct vocab *v, const char *text) {
     return vocab_find(v, text, strlen(text));
 }
 
-/* Adds the token with the text of an end, and makes it a control token: some files call it ordinary text
- * (Qwen's "</s>", which the pre-tokenizer never lets merging make). */
+/* Adds the token with the text of an end, and makes it a control token: some files call it ordinary
+ * text (Qwen's "</s>", which the pre-tokenizer never lets merging make). */
 static void add_end_text(struct special_ids *s, struct vocab *v, const char *text) {
     uint32_t id = find_text(v, text);
 
@@ -180,7 +180,8 @@ int markers_init(struct markers *m, const struct vocab *v) {
     return 0;
 }
 
-/* The first of [lo, hi), whose texts agree in @depth bytes and are longer, with a byte >= @b there. */
+/* The first of [lo, hi), whose texts agree in @depth bytes and are longer, with a byte >= @b
+ * there. */
 static uint32_t lower(const struct markers *m, const struct vocab *v, uint32_t lo, uint32_t hi,
                       size_t depth, unsigned b) {
     while (lo < hi) {

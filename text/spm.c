@@ -1,8 +1,8 @@
 /*
- * SentencePiece as pairs. Its rule is: of all neighbours whose concatenation is a token, merge those with
- * the best score. Whether two neighbours make a token depends on their texts alone, so every way to
- * cut every token into two symbols is a pair, and its rank is the score turned around. A symbol is a
- * token, or a character without a token of its own, which gets a number behind them.
+ * SentencePiece as pairs. Its rule is: of all neighbours whose concatenation is a token, merge
+ * those with the best score. Whether two neighbours make a token depends on their texts alone, so
+ * every way to cut every token into two symbols is a pair, and its rank is the score turned around.
+ * A symbol is a token, or a character without a token of its own, which gets a number behind them.
  */
 
 #include "text/tokenizer_private.h"

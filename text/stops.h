@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * stops - finds stop strings in a stream of bytes that arrives in pieces, and complete UTF-8. The worker
- * uses it to end a generation, the front to hold back what might become a stop string and to cut the
- * text; both see the same bytes and so decide the same. Aho-Corasick over the stop strings: linear.
+ * stops - finds stop strings in a stream of bytes that arrives in pieces, and complete UTF-8. The
+ * worker uses it to end a generation, the front to hold back what might become a stop string and to
+ * cut the text; both see the same bytes and so decide the same. Aho-Corasick over the stop strings:
+ * linear.
  */
 
 #include <stdbool.h>
@@ -30,14 +31,16 @@ int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)
 
-/* Feeds @len bytes. True when a stop string is complete: the one that ends first, among those the longest
- * (it begins first); *m is set and the rest of the bytes ignored. */
+/* Feeds @len bytes. True when a stop string is complete: the one that ends first, among those the
+ * longest (it begins first); *m is set and the rest of the bytes ignored. */
 bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_match *m);
 
-/* Bytes at the end of the stream so far that may be the beginning of a stop string: not to be sent yet. */
+/* Bytes at the end of the stream so far that may be the beginning of a stop string: not to be sent
+ * yet. */
 size_t stops_held(const struct stops *s);
 
-/* Bytes at the end of @text that are the beginning of a UTF-8 sequence whose rest is still to come (0..3). */
+/* Bytes at the end of @text that are the beginning of a UTF-8 sequence whose rest is still to come
+ * (0..3). */
 size_t utf8_incomplete_tail(const char *text, size_t len);
 /* Whether @text is valid UTF-8 (no surrogates, no overlong forms). */
 bool utf8_valid(const char *text, size_t len);

@@ -5,8 +5,9 @@
  * research llamacpp-facts e.2), rendering byte for byte what the reference environment renders. No
  * access to anything but the variables passed in; every render has fuel and an output limit.
  *
- * Strings that come from the variables keep that mark through filters and concatenation, so that the
- * tokenizer never takes user text for a special token: the result lists the byte ranges of user text.
+ * Strings that come from the variables keep that mark through filters and concatenation, so that
+ * the tokenizer never takes user text for a special token: the result lists the byte ranges of user
+ * text.
  */
 
 #include <stdbool.h>
@@ -33,15 +34,15 @@ struct rendered {
     size_t n_user;
 };
 
-/* Parses @source (copied). A syntax error: -EINVAL, @err names line and reason. Immutable afterwards; any
- * thread may render. */
+/* Parses @source (copied). A syntax error: -EINVAL, @err names line and reason. Immutable
+ * afterwards; any thread may render. */
 int template_new(struct template **out, const char *source, size_t len, struct err *err);
 struct template *template_free(struct template *t);
 DEFINE_FREEP(struct template, template)
 
-/* Renders with the members of the object @vars as variables. Which variables and strings of it come from
- * users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token and the role
- * names. Errors: 400 with line and reason (raise_exception: its message, exact). */
+/* Renders with the members of the object @vars as variables. Which variables and strings of it come
+ * from users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token and
+ * the role names. Errors: 400 with line and reason (raise_exception: its message, exact). */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r);

@@ -44,8 +44,8 @@ static void find_replacement(struct tokenizer *t) {
         t->replacement = (uint32_t)t->special.unk;
 }
 
-/* Words of KIND_BYTES are raw text, those of the others have their spaces marked, like the tokens. What has
- * no token at all is dropped without a bound. */
+/* Words of KIND_BYTES are raw text, those of the others have their spaces marked, like the tokens.
+ * What has no token at all is dropped without a bound. */
 static void find_longest(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
     const uint32_t *at = t->kind == KIND_BYTES ? v->piece_at : v->text_at;
@@ -59,7 +59,8 @@ static void find_longest(struct tokenizer *t) {
         t->longest = 0;
 }
 
-/* The bytes that stand before a space mark in some token: elsewhere words end before space marks. */
+/* The bytes that stand before a space mark in some token: elsewhere words end before space
+ * marks. */
 static void find_glued(struct tokenizer *t) {
     const struct vocab *v = &t->vocab;
 

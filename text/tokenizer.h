@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level BPE
- * (tokenizer.ggml.model "gpt2", pre-tokenizers gpt-2, llama-bpe, qwen2, qwen35, smollm) and
- * SentencePiece ("llama"), and gemma 4's BPE over characters ("gemma4"). Immutable after tokenizer_new(); any thread may encode with its own output.
+ * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level
+ * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers gpt-2, llama-bpe, qwen2, qwen35, smollm) and
+ * SentencePiece ("llama"), and gemma 4's BPE over characters ("gemma4"). Immutable after
+ * tokenizer_new(); any thread may encode with its own output.
  *
- * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only where the
- * caller says that text may be trusted: in what a chat template wrote, never in what a user wrote. The
- * rest of the text is cut by the pre-tokenizer across that border, as the model saw it in training.
- * User-defined tokens that are only white space are text, and recognised everywhere.
- * Qwen's own tokenizer normalises to NFC first; so do we for qwen2 and qwen35.
+ * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only
+ * where the caller says that text may be trusted: in what a chat template wrote, never in what a
+ * user wrote. The rest of the text is cut by the pre-tokenizer across that border, as the model saw
+ * it in training. User-defined tokens that are only white space are text, and recognised
+ * everywhere. Qwen's own tokenizer normalises to NFC first; so do we for qwen2 and qwen35.
  */
 
 #include <stdbool.h>
@@ -37,8 +38,8 @@ enum tokenize_flags {
     TOKENIZE_SPECIAL = 2, /* recognise special tokens outside the user ranges */
 };
 
-/* 0, -ENOMEM, or -EINVAL with @err: one line that names the key and what is wrong with it. @g is not needed
- * afterwards. */
+/* 0, -ENOMEM, or -EINVAL with @err: one line that names the key and what is wrong with it. @g is
+ * not needed afterwards. */
 int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err);
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)
@@ -48,8 +49,9 @@ DEFINE_FREEP(struct tokenizer, tokenizer)
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      const struct text_range *user, size_t n_user, struct tokens *out);
 
-/* The bytes that @id stands for in a running text (control tokens: none, unless @special; user-defined
- * ones, such as <tool_call>, always have their text). Lives as long as the tokenizer. SentencePiece's leading space of a whole text is the caller's (tokenizer_decode). */
+/* The bytes that @id stands for in a running text (control tokens: none, unless @special;
+ * user-defined ones, such as <tool_call>, always have their text). Lives as long as the tokenizer.
+ * SentencePiece's leading space of a whole text is the caller's (tokenizer_decode). */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len);
 /* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added. */
 struct buf;
@@ -63,7 +65,8 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_is_end(const struct tokenizer *t,
                       int32_t id); /* ends a generation: eos, eot, eom, ... */
 const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
-/* Whether user text can never become @id: control, unknown and user-defined tokens (not white space). */
+/* Whether user text can never become @id: control, unknown and user-defined tokens (not white
+ * space). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_find(const struct tokenizer *t, const char *text,
                        size_t len); /* exact token, -1 */

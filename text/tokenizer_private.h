@@ -2,8 +2,8 @@
 
 /*
  * tokenizer_private - what the parts of the tokenizer share. A vocabulary (vocab.c) gives texts to
- * ids; a table of pairs (merges.c) says which two neighbours become one symbol and how urgently, and
- * both kinds of tokenizer reduce to it: bpe.c fills it from the file's merges, spm.c from the
+ * ids; a table of pairs (merges.c) says which two neighbours become one symbol and how urgently,
+ * and both kinds of tokenizer reduce to it: bpe.c fills it from the file's merges, spm.c from the
  * scores. words.c cuts text into words that never merge with each other, and encodes them.
  */
 
@@ -51,8 +51,8 @@ static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
 
 uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 
-/* Texts and types of all tokens. After the @n of the file may stand characters that have no token but
- * occur in tokens: they take part in merging. */
+/* Texts and types of all tokens. After the @n of the file may stand characters that have no token
+ * but occur in tokens: they take part in merging. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
@@ -95,12 +95,14 @@ struct special_ids {
     size_t n_end;
 };
 
-/* May also mark tokens as control tokens that look like ends, so it comes before all that uses types. */
+/* May also mark tokens as control tokens that look like ends, so it comes before all that uses
+ * types. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
 void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
 
-/* Tokens that are found in the raw text: special ones where it is trusted, plain ones everywhere. */
+/* Tokens that are found in the raw text: special ones where it is trusted, plain ones
+ * everywhere. */
 struct markers {
     uint32_t *id; /* sorted by text */
     uint32_t n, n_plain;
@@ -108,7 +110,8 @@ struct markers {
 };
 
 int markers_init(struct markers *m, const struct vocab *v);
-/* The longest one at the start of @text: its length, 0 for none. Special ones at most @trusted bytes. */
+/* The longest one at the start of @text: its length, 0 for none. Special ones at most @trusted
+ * bytes. */
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id);
 

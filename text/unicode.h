@@ -25,8 +25,8 @@ extern const uint8_t unicode_ascii_class[128];
 /* The class of a code point from 0x80 on. */
 unsigned unicode_wide_class(uint32_t cp);
 
-/* Decodes one code point of at least 0x80 at @s < @end. Returns its length; for a byte that begins no
- * valid sequence 1 and UNICODE_INVALID. */
+/* Decodes one code point of at least 0x80 at @s < @end. Returns its length; for a byte that begins
+ * no valid sequence 1 and UNICODE_INVALID. */
 unsigned unicode_decode_wide(const char *s, const char *end, uint32_t *cp);
 
 static inline unsigned unicode_decode(const char *s, const char *end, uint32_t *cp) {
@@ -48,6 +48,7 @@ static inline unsigned unicode_class_at(const char *s, const char *end, unsigned
 /* Writes @cp (a valid one) to @out, returns its length (1..4). */
 unsigned unicode_encode(uint32_t cp, char out[4]);
 
-/* Appends @text in NFC to @out; bytes that are not UTF-8 stay as they are. *changed = false: it is in NFC
- * already and nothing was appended. Linear time, whatever the text. 0, -ENOMEM, -EMSGSIZE. */
+/* Appends @text in NFC to @out; bytes that are not UTF-8 stay as they are. *changed = false: it is
+ * in NFC already and nothing was appended. Linear time, whatever the text. 0, -ENOMEM,
+ * -EMSGSIZE. */
 int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed);

@@ -1,7 +1,7 @@
 /*
- * From text to ids, one word at a time. A word is what the pre-tokenizer cuts. SentencePiece has none;
- * but where no token of the vocabulary reaches from a certain byte to a following space, nothing merges
- * across that border, and cutting there keeps the work inside short words.
+ * From text to ids, one word at a time. A word is what the pre-tokenizer cuts. SentencePiece has
+ * none; but where no token of the vocabulary reaches from a certain byte to a following space,
+ * nothing merges across that border, and cutting there keeps the work inside short words.
  *
  * Texts repeat their words, so the results of short ones are kept for the rest of the text: a table
  * addressed by the hash of the word, where a newer word replaces an older one.
@@ -108,8 +108,8 @@ static uint32_t whole_word(const struct tokenizer *t, const char *s, size_t len)
     return id != TOKEN_NONE && vocab_is_mergeable(&t->vocab, id) ? id : TOKEN_NONE;
 }
 
-/* Whether @len bytes are certain to pass the limit of tokens: then the work, and the memory of some 40
- * bytes per byte of a long word, are not spent. */
+/* Whether @len bytes are certain to pass the limit of tokens: then the work, and the memory of some
+ * 40 bytes per byte of a long word, are not spent. */
 static bool too_long(const struct words *w, size_t len) {
     const struct tokens *out = w->out;
 
@@ -203,8 +203,8 @@ static int escape(struct words *w, const char *s, size_t len, bool prefix) {
     return r;
 }
 
-/* The length of the first word of escaped text. Of KIND_CHARS (gemma 4) a word is at most a line, or line
- * breaks. */
+/* The length of the first word of escaped text. Of KIND_CHARS (gemma 4) a word is at most a line,
+ * or line breaks. */
 static size_t next_chars(const struct tokenizer *t, const char *s, size_t len) {
     bool lines = t->kind == KIND_CHARS, broken = *s == '\n', body = false;
     size_t i = 0;

@@ -23,9 +23,10 @@ static bool next_digits(char *digits) {
 }
 
 /*
- * The fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most 15 is found
- * with 15, whose zeros the caller drops. Below a power of two the numbers lie twice as close as above,
- * so there the decimal that reads back need not be the nearest one, but may be the next above it.
+ * The fewest digits, as "1.234e5", that read back as @d. A normal number that needs at most 15 is
+ * found with 15, whose zeros the caller drops. Below a power of two the numbers lie twice as close
+ * as above, so there the decimal that reads back need not be the nearest one, but may be the next
+ * above it.
  */
 static int shortest_digits(double d, char digits[32]) {
     int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;

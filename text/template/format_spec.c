@@ -243,7 +243,8 @@ int format_percent(struct render *rd, const struct tstr *fmt, struct value args,
         if (spec.type == '%' ? sink_add_text(rd, k, "%") : percent_value(rd, k, v, &spec))
             return -1;
     }
-    /* What has items by key or number may be left over, but for tuples: Python takes it for a dict. */
+    /* What has items by key or number may be left over, but for tuples: Python takes it for a
+     * dict. */
     bool mapping = args.type == V_DICT || args.type == V_UNDEFINED ||
                    value_is_seq(args, SEQ_LIST) || value_is_seq(args, SEQ_RANGE);
 
