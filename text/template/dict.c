@@ -5,7 +5,8 @@
  */
 
 #include <string.h>
-#include "text/template/render.h"
+#include "text/template/budget.h"
+#include "text/template/value.h"
 
 #define INDEX_FROM 8u
 

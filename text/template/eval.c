@@ -204,11 +204,11 @@ static int run_loop(struct render *rd, const struct node *n) {
 /* Runs the filter chain of a block on *v: its innermost filter takes filter_input for its
  * operand. */
 static int apply_filter(struct render *rd, const struct node *filter, struct value *v) {
-    struct value outer = rd->filter_input;
+    const struct value *outer = rd->filter_input, input = *v;
 
     if (!filter)
         return 0;
-    rd->filter_input = *v;
+    rd->filter_input = &input;
     int r = eval_expr(rd, filter, v);
 
     rd->filter_input = outer;

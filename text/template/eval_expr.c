@@ -10,6 +10,8 @@
 
 #include "text/template/render.h"
 
+#include <assert.h>
+
 #include <string.h>
 
 /* Scopes from the inside out, then the request's variables, then the global functions. */
@@ -274,9 +276,13 @@ static int call(struct render *rd, const struct node *n, struct value *out) {
 
 /* A filter of a block has no operand of its own. */
 static int filter(struct render *rd, const struct node *n, struct value *out) {
-    struct value self = rd->filter_input;
+    struct value self;
     struct args args;
 
+    assert(n->call.obj ||
+           rd->filter_input); /* the parser leaves obj out in a block's filter only */
+    if (!n->call.obj)
+        self = *rd->filter_input;
     if ((n->call.obj && eval_expr(rd, n->call.obj, &self)) || eval_args(rd, &n->call.args, &args))
         return -1;
     rd->line = n->line;

@@ -7,8 +7,6 @@
 #include "text/template/render.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
 #include "text/template.h"
@@ -16,20 +14,6 @@
 #define OUTPUT_MAX (16u << 20)
 #define AST_BYTES_MAX (256u << 20)
 #define RENDER_BYTES_MAX (64u << 20) /* and four times the output's limit */
-#define BYTES_PER_STEP 16
-
-int render_fail(struct render *rd, const char *fmt, ...) {
-    char reason[320];
-    va_list ap;
-
-    if (rd->failed)
-        return -EINVAL;
-    rd->failed = true;
-    va_start(ap, fmt);
-    vsnprintf(reason, sizeof(reason), fmt, ap);
-    va_end(ap);
-    return err_set(rd->err, 400, "messages", "chat template, line %u: %s", rd->line, reason);
-}
 
 /* raise_exception(): the template's own words; cut between two characters if they are too long. */
 int render_fail_exact(struct render *rd, const struct tstr *message) {
@@ -39,36 +23,6 @@ int render_fail_exact(struct render *rd, const struct tstr *message) {
         len--;
     rd->failed = true;
     return err_set(rd->err, 400, "messages", "%.*s", (int)len, message->data);
-}
-
-/* Fuel is what ends every loop, whatever it does. */
-int render_charge(struct render *rd, uint64_t steps) {
-    if (steps > rd->fuel) {
-        rd->fuel = 0;
-        return render_fail(rd, "the template takes too many steps");
-    }
-    rd->fuel -= steps;
-    return 0;
-}
-
-/* Copying 16 bytes costs as much as evaluating a node, roughly. */
-int render_charge_bytes(struct render *rd, size_t bytes) {
-    return render_charge(rd, bytes / BYTES_PER_STEP);
-}
-
-void *render_alloc(struct render *rd, size_t n, size_t size) {
-    void *p = arena_alloc_array(&rd->arena, n, size);
-
-    if (!p)
-        render_fail(rd, "the template needs too much memory");
-    return p;
-}
-
-int render_enter(struct render *rd) {
-    if (rd->depth >= RENDER_DEPTH_MAX)
-        return render_fail(rd, "the template is nested too deep");
-    rd->depth++;
-    return 0;
 }
 
 /* Everything that parsing makes lives in the template's arena and dies with it. */

@@ -1,17 +1,13 @@
 #pragma once
 
 /*
- * render - the state of one rendering: its memory, fuel, variables and scopes. Every failure fills
- * the caller's err once, at the spot that knows, and unwinds with a negative return value.
+ * render - evaluation of a parsed template: variables, scopes, calls, built-ins, formatting.
  */
 
 #include <yyjson.h>
-#include "base/arena.h"
-#include "base/err.h"
 #include "text/template/ast.h"
+#include "text/template/budget.h"
 #include "text/template/value.h"
-
-#define RENDER_DEPTH_MAX 1500u /* evaluations inside each other: bounds the C stack */
 
 struct binding {
     uint32_t sym;
@@ -25,12 +21,6 @@ struct scope {
     bool kept; /* a macro remembers it: not to be reused */
 };
 
-struct loop {
-    struct value *items;
-    uint32_t n, i;
-    struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
-};
-
 struct macro_value {
     const struct macro *def;
     struct scope *closure;
@@ -39,22 +29,6 @@ struct macro_value {
 struct method_value {
     const struct builtin *fn;
     struct value self;
-};
-
-struct render {
-    const struct template *t;
-    struct arena arena;
-    uint64_t fuel;
-    uint32_t depth, macro_depth;
-    uint32_t line;
-    int64_t now_unix;
-    uint64_t hash_seed;
-    struct err *err;
-    bool failed;
-    struct value *globals; /* by symbol; V_MISSING: not among the variables */
-    struct scope *scope;
-    struct sink *out;
-    struct value filter_input; /* what a block's filter starts from */
 };
 
 struct named_value {
@@ -87,17 +61,9 @@ struct builtin {
     int (*fn)(struct render *rd, const struct call *c, struct value *out);
 };
 
-int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
+/* raise_exception(@message): fails with the template's own words. */
 int render_fail_exact(struct render *rd, const struct tstr *message);
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
-int render_charge(struct render *rd, uint64_t steps);
-int render_charge_bytes(struct render *rd, size_t bytes);
-void *render_alloc(struct render *rd, size_t n, size_t size); /* NULL: the error is set */
-int render_enter(
-    struct render *rd); /* one evaluation deeper; then render_leave() unless it failed */
-static inline void render_leave(struct render *rd) {
-    rd->depth--;
-}
 
 /* eval.c, eval_expr.c, operators.c, call.c */
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };

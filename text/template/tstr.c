@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 #include <string.h>
-#include "text/template/render.h"
+#include "text/template/budget.h"
 
 const struct tstr *tstr_new(struct render *rd, const char *data, size_t len, bool user) {
     struct {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 #include <string.h>
-#include "text/template/render.h"
+#include "text/template/budget.h"
 
 wide value_wide(struct value v) {
     return v.type == V_UINT ? (wide)v.u : v.type == V_BOOL ? v.b : v.i;

@@ -76,6 +76,12 @@ struct dict {
     bool user;
 };
 
+struct loop {
+    struct value *items;
+    uint32_t n, i;
+    struct value changed; /* arguments of the last loop.changed(), V_MISSING before */
+};
+
 #define VALUE_NESTING_MAX 200u /* of lists and dicts in each other */
 
 static inline struct value value_none(void) {

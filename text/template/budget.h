@@ -1,0 +1,49 @@
+#pragma once
+
+/*
+ * budget - the state of one rendering and what it may spend: memory, steps, depth. Every failure
+ * fills the caller's err once, at the spot that knows, and unwinds with a negative return value.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/util.h"
+
+struct template;
+struct value;
+struct scope;
+struct sink;
+
+/* Invariants: depth <= RENDER_DEPTH_MAX; once `failed` is set, *err holds the first failure. */
+struct render {
+    const struct template *t;
+    struct arena arena;
+    uint64_t fuel; /* steps left: what ends every loop */
+    uint32_t depth, macro_depth;
+    uint32_t line; /* of the node under evaluation, for messages */
+    int64_t now_unix;
+    uint64_t hash_seed;
+    struct err *err;
+    bool failed;
+    struct value *globals; /* by symbol; V_MISSING: not among the variables */
+    struct scope *scope;
+    struct sink *out;
+    const struct value *filter_input; /* what a block's filter starts from; NULL outside of one */
+};
+
+#define RENDER_DEPTH_MAX 1500u /* evaluations inside each other: bounds the C stack */
+
+/* Sets the error, with the template's line before it; the first failure stays. Always negative. */
+int render_fail(struct render *rd, const char *fmt, ...) PRINTF(2, 3);
+/* Pays for @steps evaluations. 0, or negative with the error set when the fuel is spent. */
+int render_charge(struct render *rd, uint64_t steps);
+/* The same for copying or comparing @bytes. */
+int render_charge_bytes(struct render *rd, size_t bytes);
+/* @n objects of @size bytes, zeroed, until the rendering ends. NULL: the error is set. */
+void *render_alloc(struct render *rd, size_t n, size_t size);
+/* One evaluation deeper: 0, then render_leave(); or negative with the error set. */
+int render_enter(struct render *rd);
+void render_leave(struct render *rd);
