@@ -1,8 +1,9 @@
 /*
- * check - recounts everything that pager.c states as an invariant. It uses the structures but none of
- * the counters that it verifies, and allocates nothing: it also runs in production, when idle.
+ * check - recounts everything that pager.c states as an invariant. It uses the structures but none
+ * of the counters that it verifies, and allocates nothing: it also runs in production, when idle.
  */
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include "kvpager/private.h"
@@ -43,8 +44,9 @@ static void check_free(const struct kv_pager *p) {
         broken(8, "a list does not hold all pages of its state", NO_PAGE);
 }
 
-/* The idle pages, each once; and in the order of eviction every page comes after its children. The list is walked
- * backwards: when a page comes up, its parent must be held or have come up before. */
+/* The idle pages, each once; and in the order of eviction every page comes after its children.
+ * The list is walked backwards: when a page comes up, its parent must be held or have come up
+ * before. */
 static void check_idle(const struct kv_pager *p) {
     const struct list *idle = &p->evict.idle;
     uint32_t n = 0;
@@ -93,6 +95,7 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     }
 }
 
+/* All sequences in use; their page tables are counted in p->tally. */
 static void check_seqs(const struct kv_pager *p) {
     uint32_t n = 0;
 
@@ -144,6 +147,7 @@ static void check_page(const struct kv_pager *p, uint32_t i) {
         broken(2, "kept references do not add up", i);
 }
 
+/* 1, 2, 5, 8: every page, and what was counted against the pager's own counts. */
 static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
     uint32_t n_in[PAGE_STATES] = {0}, n_kept = 0;
 
@@ -169,6 +173,7 @@ static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_part
 }
 
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
+    assert(part < n_parts);
     memset(p->tally, 0, p->pool.n_pages * sizeof(*p->tally));
     check_seqs(p);
     check_pages(p, part, n_parts);

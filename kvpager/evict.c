@@ -11,6 +11,11 @@ void evict_add(struct evict *e, struct page *page) {
     list_push_back(&e->idle, &page->link);
 }
 
+void evict_add_oldest(struct evict *e, struct page *page) {
+    assert(list_empty(&page->link));
+    list_push_front(&e->idle, &page->link);
+}
+
 void evict_remove(struct evict *e, struct page *page) {
     (void)e;
     assert(!list_empty(&page->link));

@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * evict - the cached pages that nobody holds, in the order in which they go. Private to kvpager/.
+ * evict - the cached pages, in the order of eviction. Private to kvpager/.
  *
  * Leaves must go before parents: without its parent a page could never be found again, and its
  * comparison by parent page would point to something else. A priority queue of leaves would do; a
- * plain list is enough, because of how it is filled. Whoever holds a page holds its parent too, and
- * gives its pages back from the last to the first. So a parent becomes idle after its children, and
- * stands behind them; when it is taken and given back alone it moves further back. The front of the
- * list is therefore always a leaf, and it is the least recently used page of all: O(1), no search.
+ * plain list is enough, because of how it is filled. A sequence that holds a page holds its parent
+ * too, and gives its pages back from the last to the first. So a parent becomes idle after its
+ * children, and stands behind them; when it is taken and given back alone it moves further back.
+ * The front of the list is therefore always a leaf, and it is the least recently used page: O(1),
+ * no search.
  */
 
 #include "kvpager/pool.h"
@@ -18,6 +19,9 @@ struct evict {
 };
 
 void evict_init(struct evict *e);
-void evict_add(struct evict *e, struct page *page);    /* given back by its last holder */
-void evict_remove(struct evict *e, struct page *page); /* taken by somebody */
-struct page *evict_pop(struct evict *e);               /* the next to go; NULL: none */
+/* @page was given back by its last holder: it is evicted after all pages that are here. */
+void evict_add(struct evict *e, struct page *page);
+/* @page, from before the pager was made, is evicted before all pages that are here. */
+void evict_add_oldest(struct evict *e, struct page *page);
+void evict_remove(struct evict *e, struct page *page); /* a sequence takes it, or it is forgotten */
+struct page *evict_pop(struct evict *e);               /* removes the next to go; NULL: none */

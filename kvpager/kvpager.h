@@ -3,11 +3,15 @@
 /*
  * kvpager - decides which KV-cache page holds which tokens.
  *
- * A page holds page_tokens consecutive tokens of a sequence. Sequences whose tokens (and isolation key)
- * are the same up to the end of a page share that page, also while both run. Pages that nobody holds
- * stay cached until their room is needed; eviction takes leaves before parents, least recently used
- * first. The pager moves page numbers around and never touches the bytes, so it is tested without a
- * model. It knows nothing of tenants or time; "recently" is the order of calls. Single-threaded.
+ * A page holds page_tokens consecutive tokens of a sequence. Sequences whose tokens (and isolation
+ * key) are equal up to the end of a page share that page, also while both run. A page that no
+ * sequence holds stays cached until its room is needed; eviction takes leaves before parents, least
+ * recently used first. The pager moves page numbers around and never touches the bytes, so it is
+ * tested without a model. It knows nothing of tenants or time; "recently" is the order of calls.
+ * Not thread-safe: one thread owns a pager and its sequences.
+ *
+ * A caller's mistake (tokens that are not the sequence's, growth beyond max_seq_tokens) is
+ * asserted; running out of pages or of sequences is an answer.
  *
  * The invariants are at the top of pager.c and checked by kv_pager_check().
  */
@@ -47,40 +51,45 @@ struct kv_stats {
 /* What kv_seq_attach() would give to a new sequence. */
 struct kv_match {
     uint32_t n_tokens; /* covered by full pages that exist; a multiple of page_tokens */
-    uint32_t
-        n_idle; /* of these pages, how many nobody holds now (attaching makes them unavailable) */
+    uint32_t n_idle;   /* the cached ones of these pages: attaching makes them unavailable */
 };
 
 /* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
 int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
-struct kv_pager *kv_pager_free(struct kv_pager *p); /* all sequences must be freed */
+/* All sequences must have been freed. Accepts NULL, returns NULL. */
+struct kv_pager *kv_pager_free(struct kv_pager *p);
 DEFINE_FREEP(struct kv_pager, kv_pager)
 
-/* Pages that kv_seq_grow() can still take: free ones and cached ones that nobody holds. */
+/* Pages that kv_seq_grow() can still take: the free and the cached ones. */
 uint32_t kv_pager_available(const struct kv_pager *p);
+/* Gauges of now and counters since the start. */
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
-/* Verifies every invariant by recounting; aborts with a line that names the broken one. */
+/* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
+ * with a line that names the broken one. */
 void kv_pager_check(const struct kv_pager *p);
-/* The same, but of the keys, which cost a hash each, only one in @n_parts: those of pages whose number leaves the
- * remainder @part. */
+/* The same, but keys, which cost a hash each, are checked only of every @n_parts-th page: those
+ * whose number leaves the remainder @part. */
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts);
-/* Forgets every cached page that nobody holds (admin, tests). */
+/* Evicts every cached page (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
 
-/* Page @page, which is free, holds @tokens after page @parent (KV_NO_PAGE: it is a first one) from before the pager
- * was made: it is cached now. Parents come first; of unrelated ones the one that was used last. -EEXIST: there is an equal
- * one; -EINVAL: @page or @parent is not what it must be. */
+/* Enters page @page, which is free, as cached: it holds @tokens behind page @parent (KV_NO_PAGE:
+ * it is a first page) from before the pager was made. Parents are entered before their children;
+ * of unrelated pages the one used last first, since each counts as less recently used than those
+ * before. -EEXIST: there is an equal page; -EINVAL: @page is not free or @parent not published
+ * under the same isolation key. */
 int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent,
                      const struct kv_isolation *isolation, const int32_t *tokens);
-/* Forgets @page and all that follow it. -EBUSY: somebody holds one of them. */
+/* Frees @page and all published pages that follow it. -EBUSY, and nothing changed: a sequence holds
+ * one of them. Costs time proportional to the number of pages. */
 int kv_pager_forget(struct kv_pager *p, kv_page page);
 
-/* The longest cached or shared prefix of @tokens, limited to whole pages inside @n_tokens. Changes
- * nothing. A caller that must compute at least one token passes n_prompt - 1. */
+/* The longest published prefix of @tokens, in whole pages inside @n_tokens. Changes nothing. A
+ * caller that must compute at least one token passes n_prompt - 1. */
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens);
 
-/* The published pages [from, from + max) of that prefix, as far as there are any: their number. */
+/* Writes the pages [from, from + max) of that prefix to @out, as far as it reaches: how many. */
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
@@ -90,42 +99,43 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
 /* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
-/* Nobody computes it any more, but what comes next may: it gives back all but its published pages and holds
- * those until it is freed, which is all that may still be done with it. Its pages count as n_kept while no other
- * sequence holds them. */
+/* Pins the sequence's published pages until it is freed and gives back the others. The sequence is
+ * not computed any more: only freeing and reading it is allowed. Pages that only such sequences
+ * hold count as n_kept. */
 void kv_seq_keep(struct kv_seq *s);
 
-/* Takes existing pages that continue the sequence. @tokens are the sequence's tokens from position 0
- * on (as for match and commit). The sequence must end at its committed length, a multiple of
- * page_tokens: no room for more has been grown, or it was truncated. At the start this is the prefix
- * hit; later it picks up pages that a sibling has published meanwhile. Returns the tokens that the
- * sequence covers and has committed now. */
+/* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens
+ * (as for match and commit). The sequence must end at its committed length, a multiple of
+ * page_tokens: it has grown no further, or was truncated. At the start this is the prefix hit;
+ * later it picks up pages that a sibling has published meanwhile. Returns the number of tokens
+ * that the sequence has committed now. */
 uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
 /* Pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
-/* Makes room for positions [0, n_tokens), at most max_seq_tokens: 0, or KV_FULL and nothing changed.
- * Evicts what it needs. The pages are the sequence's own until they are committed. */
+/* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts what it needs: 0, or
+ * KV_FULL and nothing changed. The new pages are the sequence's own until they are committed. */
 int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
 
-/* Tokens [0, n_tokens) are final and their keys and values are in the pages: pages that became full
- * are published for sharing. @n_tokens never goes back except by truncate. When an equal page was
- * published by another sequence meanwhile, the sequence takes that one and frees its own: a step that
- * was launched with the old page must be ordered before the next one that writes it. */
+/* Declares tokens [0, n_tokens) final and their keys and values written: pages that became full are
+ * published for sharing. @n_tokens never goes back except by truncate. When another sequence has
+ * published an equal page meanwhile, this one takes that page and frees its own: a step that was
+ * launched with the old page must be ordered before the next one that writes it. */
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 
-/* Drops everything beyond @n_tokens: drafts that were refused, or 0 to preempt. Committed full pages
- * that are dropped stay cached. A committed full page cannot be cut, since it would be written again:
- * @n_tokens inside one is a mistake of the caller. Below the room grown and above the length committed
- * every @n_tokens is allowed. */
+/* Drops everything beyond @n_tokens: refused drafts, or all (0) to preempt. Committed full pages
+ * that are dropped stay cached. A committed full page cannot be cut, since it would be written
+ * again: @n_tokens inside one is a mistake of the caller. Below the room grown and above the
+ * committed length every @n_tokens is allowed. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
-uint32_t kv_seq_committed(const struct kv_seq *s);
-/* Pages that truncating to 0 would make available: nobody else holds them. */
+uint32_t kv_seq_committed(const struct kv_seq *s); /* tokens */
+/* Pages that truncating to 0 would make available: no other sequence holds them. */
 uint32_t kv_seq_sole(const struct kv_seq *s);
-/* What its published pages hold, to read: whoever keeps a sequence need not keep its tokens too. */
+/* What its published pages hold; a caller that pins a sequence need not store its tokens too. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
-uint32_t kv_seq_published(const struct kv_seq *s);             /* tokens */
-void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out); /* of them */
+uint32_t kv_seq_published(const struct kv_seq *s); /* tokens in published pages */
+/* Copies those tokens to @out, which has room for kv_seq_published() of them. */
+void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);

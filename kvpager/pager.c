@@ -8,9 +8,9 @@
  *  3. Only a full page whose tokens are all committed is ever shared or cached. Never a page that
  *     holds draft tokens.
  *  4. A shared page is never written. (Only full pages are shared, so nothing is copied on write.)
- *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key, model
- *     fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens. So no two
- *     published pages have the same parent, isolation key and tokens.
+ *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key,
+ *     model fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens.
+ *     So no two published pages have the same parent, isolation key and tokens.
  *  6. A recurrent state snapshot exists only at a committed, page-aligned position. (There are none
  *     yet.)
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
@@ -31,15 +31,15 @@
  *  free     in pool.free. Its bytes are garbage.
  *  owned    in exactly one page table, which may write it. Unknown to others.
  *  shared   published: in the prefix table, held by one or more page tables, never written.
- *  cached   published, held by nobody, in evict.idle. The next attach or eviction takes it.
+ *  cached   published, without holders, in evict.idle. The next attach or eviction takes it.
  *
  * A page table is [published pages][owned pages]: the first n_committed / page_tokens pages are
  * published, then come the page that is being filled and room that was grown ahead.
  *
  * Available pages are the free and the cached ones: a cached page never has a held descendant
- * (whoever holds a page holds those before it), so all cached pages can be evicted, leaves first.
- * Everything is allocated in kv_pager_new(): sequences come from a fixed array, each with a page table
- * of the greatest length.
+ * (a sequence that holds a page holds those before it), so all cached pages can be evicted, leaves
+ * first. Everything is allocated in kv_pager_new(): sequences come from a fixed array, each with a
+ * page table of the greatest length.
  */
 
 #include "base/buggify.h"
@@ -143,7 +143,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
         ;
 }
 
-/* Adds a holder to a published page. */
+/* Adds a holder to a published page. A cached one leaves the list of evict.h. */
 static void hold(struct kv_pager *p, struct page *page) {
     p->stats.n_kept -= page->refs > 0 && page->refs == page->kept;
     if (page->refs++ == 0) {
@@ -166,7 +166,7 @@ static void release(struct kv_pager *p, struct page *page) {
     }
 }
 
-/* One step down the chain of published pages. */
+/* A position in the chains of published pages, from which walk_down() goes on. */
 struct walk {
     const struct kv_isolation *isolation;
     XXH128_hash_t key; /* of the page that was reached */
@@ -267,7 +267,7 @@ void kv_seq_keep(struct kv_seq *s) {
     }
 }
 
-/* Its pages are held by it as by any other sequence. */
+/* Undoes the pinning: the pages are held as by any other sequence. */
 static void unkeep(struct kv_seq *s) {
     for (uint32_t i = 0; i < s->n_pages && s->kept; i++) {
         struct page *page = &s->pager->pool.page[s->page[i]];
@@ -298,8 +298,8 @@ static struct walk walk_of(const struct kv_seq *s) {
     return (struct walk){&s->isolation, s->pager->pool.page[last].key, last};
 }
 
-/* That a caller's array is the sequence's tokens from 0 on is checked where it is cheap: at the last
- * published page. */
+/* Whether a caller's array is the sequence's tokens from 0 on, as far as it is cheap to see: at the
+ * last published page. For asserts. */
 static bool tokens_agree(const struct kv_seq *s, const int32_t *tokens) {
     const struct pool *pool = &s->pager->pool;
     uint32_t n = s->n_published, t = pool->page_tokens;
@@ -315,7 +315,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     struct walk w = walk_of(s);
 
     assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
-    assert(n_tokens <= p->opts.max_seq_tokens);
+    assert(!s->kept && n_tokens <= p->opts.max_seq_tokens);
     if (n_tokens < before)
         return before;
     assert(tokens_agree(s, tokens));
@@ -352,7 +352,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     uint32_t need = kv_seq_need(s, n_tokens);
 
     p->n_changes += need > 0;
-    assert(n_tokens <= p->opts.max_seq_tokens);
+    assert(!s->kept && n_tokens <= p->opts.max_seq_tokens);
     if (need > kv_pager_available(p))
         return KV_FULL;
     for (; need > 0; need--) {
@@ -392,7 +392,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     uint32_t t = s->pager->opts.page_tokens, full = n_tokens / t;
 
-    assert(n_tokens >= s->n_committed);
+    assert(!s->kept && n_tokens >= s->n_committed);
     assert(n_tokens <= (uint64_t)s->n_pages * t);
     assert(s->n_published == full || tokens_agree(s, tokens));
     s->pager->n_changes += s->n_published < full;

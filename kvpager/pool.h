@@ -13,6 +13,7 @@
 
 enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
 
+/* A page's life; the legal changes are in pool.c, the functions that make them in pager.c. */
 struct page {
     struct list link; /* pool.free or evict.idle, else alone */
     uint32_t refs;    /* page tables that hold it, */
@@ -34,21 +35,24 @@ struct pool {
     uint32_t n_in[PAGE_STATES];
 };
 
+/* All pages free. 0 or -ENOMEM; after a failure pool_deinit() is still allowed. */
 int pool_init(struct pool *pool, uint32_t n_pages, uint32_t page_tokens);
 void pool_deinit(struct pool *pool);
 
 /* The only place where a page changes its state; asserts that the change is a legal one. */
 void pool_set_state(struct pool *pool, struct page *page, enum page_state to);
 
-/* Free to owned, held once. There must be a free page. */
+/* Free to owned, held once: the caller is its only holder. There must be a free page. */
 struct page *pool_take(struct pool *pool);
-/* Owned or cached to free. Nobody holds it. */
+/* Owned or cached to free. It has no holders and is in no list. */
 void pool_put(struct pool *pool, struct page *page);
 
+/* The number by which page tables and callers know @page. */
 static inline kv_page pool_number(const struct pool *pool, const struct page *page) {
     return (kv_page)(page - pool->page);
 }
 
+/* [page_tokens]: of a published page. */
 static inline int32_t *pool_tokens(const struct pool *pool, const struct page *page) {
     return pool->tokens + (size_t)pool_number(pool, page) * pool->page_tokens;
 }

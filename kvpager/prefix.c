@@ -81,6 +81,7 @@ void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page 
                 const struct kv_isolation *isolation, const int32_t *tokens) {
     kv_page *head = bucket_of(x, key);
 
+    assert(parent == NO_PAGE || parent != pool_number(x->pool, page));
     page->key = key;
     page->parent = parent;
     page->isolation = *isolation;

@@ -6,17 +6,17 @@
  *
  * A hash table of all published pages under a key that is a chain: XXH3-128 over (key of the page
  * before, the page's tokens), starting from a root key over what must be equal for sharing at all
- * (struct prefix_root). The hash only nominates. A hit also has the same parent page, the same share
- * key and the same tokens; as the parent was found in the same way, and cannot be evicted or
- * renumbered while it has children, equality of the whole prefix follows by induction, and no
- * collision, constructed or not, ever gives somebody else's keys and values.
+ * (struct prefix_root). The hash only nominates. A hit also has the same parent page, the same
+ * isolation key and the same tokens; as the parent was found in the same way, and cannot be evicted
+ * or renumbered while it has children, equality of the whole prefix follows by induction, and no
+ * collision, constructed or not, ever gives another prefix's keys and values.
  */
 
 #include "kvpager/pool.h"
 
 #define PREFIX_MAX_TOKENS 256 /* of a page */
 
-/* All that two sequences must have in common besides tokens. Adapters and media join it here. */
+/* All that two sequences must have in common besides tokens. Hashed as bytes: no padding. */
 struct prefix_root {
     uint8_t fingerprint[16];
     struct kv_isolation isolation;
@@ -30,9 +30,12 @@ struct prefix {
     XXH128_hash_t mask; /* all ones, but for tests */
 };
 
+/* A table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0 or
+ * -ENOMEM. */
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits);
 void prefix_deinit(struct prefix *x);
 
+/* The key of the root: the parent key of first pages. */
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root);
 /* The key of a page with @tokens after a page (or root) with @parent. */
 XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int32_t *tokens);
@@ -40,8 +43,9 @@ XXH128_hash_t prefix_key(const struct prefix *x, XXH128_hash_t parent, const int
 /* The published page of exactly this parent, isolation key and tokens; NULL: none. */
 struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page parent,
                          const struct kv_isolation *isolation, const int32_t *tokens);
-/* Enters a page and notes its identity in it; there must be no equal one. */
+/* Enters @page, which is in no table, and stores its identity in it. There must be no equal one,
+ * and @parent must be published. */
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
                 const struct kv_isolation *isolation, const int32_t *tokens);
-/* Forgets a page, which must have no children. */
+/* Removes a page, which must have no children. */
 void prefix_remove(struct prefix *x, struct page *page);

@@ -7,6 +7,8 @@
 #include "kvpager/evict.h"
 #include "kvpager/prefix.h"
 
+/* Invariants: pager.c (3, 7). n_published <= n_pages; n_published = n_committed / page_tokens
+ * between calls; kept: n_pages = n_published. */
 struct kv_seq {
     struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
     struct kv_pager *pager;
@@ -17,7 +19,7 @@ struct kv_seq {
     bool kept;
 };
 
-/* What kv_pager_check() has counted of a page. */
+/* What kv_pager_check() has counted of a page; kv_pager_forget() uses `seen`. */
 struct kv_tally {
     uint32_t refs, kept, children, seen;
 };
@@ -32,7 +34,7 @@ struct kv_pager {
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
-    struct kv_tally *tally;  /* [n_pages]: scratch of kv_pager_check() */
+    struct kv_tally *tally;  /* [n_pages]: scratch of check.c and restore.c */
     uint64_t n_changes;      /* of pages, tables and sequences, but for their lengths */
     struct kv_stats stats;   /* only its counters since the start, and n_seqs */
 };

@@ -1,7 +1,11 @@
-/* restore - pages that outlived a pager: on a disk. They are entered as cached, and forgotten when they turn out bad. */
+/*
+ * restore - pages that outlived a pager, on a disk: they are entered as cached, and forgotten when
+ * they turn out damaged.
+ */
 
 #include "kvpager/private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -38,13 +42,14 @@ int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
     prefix_add(&p->prefix, page, key, parent, isolation, tokens);
     pool_set_state(pool, page, PAGE_SHARED);
     pool_set_state(pool, page, PAGE_CACHED);
-    list_push_front(&p->evict.idle, &page->link); /* before its parent: see evict.h */
+    evict_add_oldest(&p->evict, page); /* before its parent: see evict.h */
     return 0;
 }
 
 enum { UNKNOWN, STAYS, GOES };
 
-/* Marks the pages from @i up to one whose fate is known, and says it. */
+/* Whether page @i is @bad or follows it (GOES). Marks the pages on the way up, each of which is
+ * then looked at once: a pass over all pages costs linear time. */
 static uint32_t fate_of(struct kv_pager *p, kv_page i, kv_page bad) {
     kv_page at = i;
 
@@ -59,12 +64,14 @@ static uint32_t fate_of(struct kv_pager *p, kv_page i, kv_page bad) {
 int kv_pager_forget(struct kv_pager *p, kv_page number) {
     struct pool *pool = &p->pool;
 
+    assert(number < pool->n_pages);
     memset(p->tally, 0, pool->n_pages * sizeof(*p->tally));
     for (kv_page i = 0; i < pool->n_pages; i++)
         if (is_published(&pool->page[i]) && fate_of(p, i, number) == GOES &&
             pool->page[i].state == PAGE_SHARED)
             return -EBUSY;
-    /* Children stand before their parents. */
+    /* The list has children before their parents, so each has lost its children when it is
+     * removed. */
     LIST_FOREACH(node, &p->evict.idle) {
         struct page *page = LIST_ENTRY(node, struct page, link);
 

@@ -2,16 +2,20 @@
  * store - the file:
  *
  *   0       struct file_head, then zeros up to BLOCK
- *   BLOCK   slot 0: a block with struct slot_head and the page's tokens, then the page's bytes, up to a multiple of BLOCK
+ *   BLOCK   slot 0: a block with struct slot_head and the page's tokens, then the page's bytes,
+ *           up to a multiple of BLOCK
  *           slot 1, ...
  *
- * Numbers are in this machine's order, which is part of the identity. The file is sparse: a slot of zeros is free.
+ * Numbers are in this machine's byte order, which is part of the identity. The file is sparse: a
+ * slot of zeros is free.
  *
- * Nothing is ever forced to the disk and no order of writes is relied on. A slot's head has a checksum of itself, keyed by the
- * file's identity, and one of the page's bytes; whatever a crash or a disk leaves there, either both are right, and then it
- * is what was written, or the slot is free. The bytes are written before the head, so that a process that is killed
- * in between leaves a slot whose head does not fit. The checksums (XXH3) are against accidents. Who may write
- * the file may write anything into it, and is the service's own user.
+ * Nothing is ever forced to the disk and no order of writes is relied on. A slot's head has a
+ * checksum of itself, keyed by the file's identity, and one of the page's bytes; whatever a crash
+ * or a disk leaves there, either both are right, and then it is what was written, or the slot
+ * counts as free. The bytes are written before the head, so that a process that is killed in
+ * between leaves a slot whose head does not fit. The checksums (XXH3) guard against accidents, not
+ * attacks: a process that may write the file may write anything into it, and runs as the service's
+ * own user.
  */
 
 #include "kvpager/store.h"
@@ -52,7 +56,7 @@ struct store {
     XXH128_hash_t identity;
 };
 
-/* All or nothing: 0 or -errno; what is beyond the end of the file is read as zeros. */
+/* All @n bytes at @at, or -errno; what is beyond the end of the file is read as zeros. */
 static int read_all(int fd, void *out, size_t n, uint64_t at) {
     uint8_t *p = out;
 
@@ -91,6 +95,7 @@ static int write_all(int fd, const void *data, size_t n, uint64_t at) {
     return 0;
 }
 
+/* Where slot @i begins in the file. */
 static uint64_t place_of(const struct store *s, uint32_t i) {
     return BLOCK + i * s->slot_bytes;
 }
@@ -108,7 +113,7 @@ static void make_file_head(const struct store *s, struct file_head *h) {
     h->sum = XXH3_64bits(h, offsetof(struct file_head, sum));
 }
 
-/* Empties a file that is not of this identity. */
+/* Brings the file to its size; empties one that is not of this identity. As store_open(). */
 static int claim_file(const struct store *s) {
     struct file_head is, should;
     struct stat st;
@@ -168,6 +173,7 @@ uint64_t store_slot_bytes(const struct store *s) {
 
 /* ---- slots ---- */
 
+/* Of a head from `page` on; a file of another identity has other sums. */
 static uint64_t sum_of(const struct store *s, const struct slot_head *h) {
     size_t from = offsetof(struct slot_head, page);
 
@@ -179,7 +185,9 @@ static bool is_none(const struct store_id *id) {
     return id->run == 0 && id->n == 0;
 }
 
+/* 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
+    assert(i < s->n_slots);
     int r = read_all(s->fd, h, sizeof(*h), place_of(s, i));
 
     if (r < 0)
@@ -220,6 +228,7 @@ int store_write(const struct store *s, uint32_t i, const struct store_head *head
                 const int32_t *tokens, const void *page) {
     struct slot_head h;
 
+    assert(i < s->n_slots && !is_none(&head->id));
     memset(&h, 0, sizeof(h)); /* also what lies between the fields */
     h.magic = MAGIC;
     h.page = XXH3_128bits(page, s->page_bytes);

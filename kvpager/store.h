@@ -1,10 +1,11 @@
 #pragma once
 
 /*
- * store - a file of slots, each of which holds a page's bytes and what they are of. It finds nothing and decides
- * nothing: that is done with a pager of the slots' numbers (kv_pager_restore()). What is in the file is
- * believed only as far as its checksums hold. One thread reads and writes, another may do what does not touch
- * the file. How the file looks is told at the top of store.c.
+ * store - a file of slots, each of which holds a page's bytes and what they are of. It searches
+ * and decides nothing: that is done with a pager whose page numbers are the slots
+ * (kv_pager_restore()). What is read from the file is believed only as far as its checksums hold.
+ * One thread reads and writes slots; another may meanwhile call what does not touch the file. The
+ * layout is at the top of store.c.
  */
 
 #include "kvpager/kvpager.h"
@@ -18,7 +19,7 @@
 
 struct store;
 
-/* Names a page that was written once; never used again, for no other page and in no other run. All zero: none. */
+/* Names a page that was written once: never used again, in this run or another. All zero: none. */
 struct store_id {
     uint64_t run, n;
 };
@@ -40,19 +41,22 @@ struct store_opts {
     size_t n_identity;
 };
 
-/* Brings the file to its size. 0: there may be pages in it; STORE_NEW, STORE_CLEARED; -ENOSPC: @n_bytes are not
- * enough for a page; another negative errno. */
+/* Brings the file to its size and checks that it is of this identity. 0: there may be pages in it;
+ * STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page; -EINVAL:
+ * page_tokens or page_bytes out of range; another negative errno. */
 int store_open(struct store **out, const struct store_opts *opts);
+/* The file and its pages stay. Accepts NULL, returns NULL. */
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
 uint32_t store_n_slots(const struct store *s);
 uint64_t store_slot_bytes(const struct store *s); /* of the file */
 
-/* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD, -errno. */
+/* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD or -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
-/* Brings @page back, which must be the one named @id. 0, STORE_FREE or STORE_BAD (@page is garbage), -errno. */
+/* Reads the bytes of slot @i, which must hold the page named @id, to @page. 0, STORE_FREE or
+ * STORE_BAD (@page is garbage then), -errno. */
 int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *page);
-/* What was in the slot is lost, whether this ends well or not. 0 or -errno. */
+/* Replaces what is in slot @i; whether this ends well or not, that is lost. 0 or -errno. */
 int store_write(const struct store *s, uint32_t i, const struct store_head *head,
                 const int32_t *tokens, const void *page);

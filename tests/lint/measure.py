@@ -21,8 +21,21 @@ import sys
 
 FOLDERS = "base proto text kvpager engine scheduler api daemon cmd".split()
 # Top folders that are not clean yet: an entry goes when its folder is.
-NOT_YET_ACYCLIC = {"text", "scheduler", "api", "daemon"}
-NOT_YET_NARROW = set(FOLDERS) - {"engine"}
+NOT_YET_ACYCLIC = {
+    "text",
+    "scheduler",
+    "api",
+    "daemon",
+}
+NOT_YET_NARROW = {
+    "base",
+    "proto",
+    "text",
+    "scheduler",
+    "api",
+    "daemon",
+    "cmd",
+}
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
