@@ -1,5 +1,6 @@
 #include "engine/bind.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,8 +40,9 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, co
 static const struct tensor *take(struct binder *b, enum bind_need need, const char *fmt,
                                  va_list ap) {
     char name[96];
+    int n = vsnprintf(name, sizeof(name), fmt, ap);
 
-    vsnprintf(name, sizeof(name), fmt, ap);
+    assert(n > 0 && (size_t)n < sizeof(name));
     return take_named(b, need, name);
 }
 

@@ -1,5 +1,6 @@
 #include "engine/experts.h"
 
+#include <assert.h>
 #include <math.h>
 #include "base/mathx.h"
 
@@ -7,6 +8,7 @@ void experts_pick(float *logits, uint32_t n, uint32_t n_used, float scale,
                   struct expert_pick *out) {
     float max = 0, sum = 0;
 
+    assert(n_used > 0 && n_used <= n);
     for (uint32_t i = 0; i < n; i++)
         if (!(logits[i] > -INFINITY)) /* NaN too; below all others, above those that are taken */
             logits[i] = -3e38f;

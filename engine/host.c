@@ -91,6 +91,7 @@ void host_step_sample(struct host_step *h, uint32_t want, const float *logits, s
 }
 
 float *host_step_vector(struct host_step *h, uint32_t want) {
+    assert(want < h->batch->n_wants && h->batch->want[want].what == WANT_HIDDEN);
     float *v = h->result[h->current].vector + (size_t)want * h->n_embd;
 
     h->result[h->current].out[want] = (struct engine_out){.token = -1, .vector = v};

@@ -1,5 +1,6 @@
 #include "engine/meta.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +11,9 @@ struct full_key {
 
 static struct full_key full(const struct meta *m, const char *key) {
     struct full_key k;
+    int n = snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
 
-    snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);
+    assert(n > 0 && (size_t)n < sizeof(k.s));
     return k;
 }
 

@@ -1,5 +1,6 @@
 #include "engine/rope.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/mathx.h"
@@ -76,6 +77,7 @@ static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
 void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape *s) {
     struct scaling y;
 
+    assert(m->r < 0 || (s->head_dim > 0 && s->max_context > 0));
     s->n_rot = s->head_dim;
     s->rope_mscale = 1;
     meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &s->n_rot);

@@ -1,5 +1,6 @@
 #include "engine/arch/arch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -179,6 +180,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
     rope_read(&meta, bind_any(&b, "rope_freqs.weight"), &m->shape);
     b.r = meta.r;
     bind_rest(&b);
+    assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->weight_bytes = b.weight_bytes;
     m->n_params = b.n_params;
     bind_deinit(&b);

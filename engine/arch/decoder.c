@@ -1,5 +1,6 @@
 #include "engine/arch/decoder.h"
 
+#include <assert.h>
 #include "engine/bind.h"
 
 void decoder_ends(struct binder *b, struct model *m, struct model_op *logits) {
@@ -75,6 +76,7 @@ void decoder_experts(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_expert;
 
+    assert(n > 0);
     model_add(m,
               &(struct model_op){
                   .kind = OP_ROUTE,
@@ -97,6 +99,7 @@ void decoder_experts(struct binder *b, struct model *m, uint32_t l) {
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
+    assert(m->n_ops == 0);
     decoder_ends(b, m, &logits);
     for (uint32_t l = 0; l < m->shape.n_layer && b->r == 0; l++) {
         decoder_attention(b, m, d, l);

@@ -54,12 +54,13 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
 static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t, int g) {
     const struct be *b = it->be;
     const struct kv_view *v = &b->view;
-    const uint8_t *layer = b->kv + host_page(&it->run->step->host, it->row0, pos) * b->page_bytes +
-                           it->run->layer * b->layer_bytes;
+    uint32_t page = host_page(&it->run->step->host, it->row0, pos);
+    const uint8_t *layer = b->kv + page * b->page_bytes + it->run->layer * b->layer_bytes;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + b->shape.n_head_kv * v->k_head + it->head * v->v_head;
     size_t value = v->q8 ? v->head_dim : (size_t)v->head_dim * 2;
 
+    assert(page < b->n_pages && pos % LANES == 0);
     t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
     t->v[g] = head + slot * value;
     t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
@@ -226,6 +227,7 @@ void attend_run(struct step *s, const struct model_op *op) {
         .scale = op->attn.scale,
     };
 
+    assert(b->act_width[ACT_Q] == b->act_width[ACT_O] && s->block_rows > 0);
     for (uint32_t i = 0; i < s->n_blocks; i++)
         last = MAX(last, s->host.row_pos[b->attend_blocks[i].row0] / ATTEND_CHUNK);
     if (s->block_rows > 1 || last == 0 || pool_n_threads(b->pool) == 1 ||
@@ -253,6 +255,7 @@ void attend_begin(struct step *s) {
                 .row0 = batch->seq[i].row0 + r,
                 .n_rows = MIN(n, batch->seq[i].n_rows - r),
             };
+    assert(s->n_blocks <= s->be->max_rows); /* a block has a row at least */
 }
 
 int attend_open(struct be *b, uint32_t max_context) {
@@ -260,6 +263,7 @@ int attend_open(struct be *b, uint32_t max_context) {
     uint32_t n_queries = MAX(ATTEND_QUERIES, group);
     size_t width = padded(b), per_thread = n_queries * (width + 2 * width);
 
+    assert(group > 0 && max_context > 0);
     b->max_chunks = (max_context + ATTEND_CHUNK - 1) / ATTEND_CHUNK;
     b->n_partial = n_threads > 1 ? SPLIT_BELOW * n_threads * group * b->max_chunks : 0;
     b->attend_blocks = calloc(b->max_rows, sizeof(*b->attend_blocks));
@@ -268,7 +272,7 @@ int attend_open(struct be *b, uint32_t max_context) {
     b->attend_memory = be_map((n_threads * per_thread + b->n_partial * width) * sizeof(float));
     if (!b->attend_blocks || !b->attend || !b->partial || !b->attend_memory)
         return -ENOMEM;
-    float *memory = b->attend_memory;
+    float *memory = b->attend_memory, *end = memory + n_threads * per_thread + b->n_partial * width;
     struct attn_state *state = b->partial;
     for (uint32_t i = 0; i < b->n_partial; i++, memory += width)
         (state++)->o = memory;
@@ -279,6 +283,7 @@ int attend_open(struct be *b, uint32_t max_context) {
         b->attend[t].q = memory;
         memory += n_queries * width;
     }
+    assert(memory == end);
     return 0;
 }
 

@@ -13,6 +13,7 @@ enum { HUGE = 2 << 20, BLOCK = 64 << 20 };
 void *be_map(size_t size) {
     size_t whole;
 
+    assert(HUGE % (size_t)sysconf(_SC_PAGESIZE) == 0);
     if (size_add(size, 2 * HUGE, &whole))
         return NULL;
     whole = round_up(size, HUGE) + HUGE;
@@ -51,6 +52,7 @@ static void *take(struct be *b, size_t size) {
         b->blocks = k;
     }
     k->used += size;
+    assert(k->used <= k->size);
     return k->base + k->used - size;
 }
 
@@ -133,6 +135,7 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
 
     if (r)
         return r;
+    assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
     m->data = take(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
@@ -181,6 +184,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 }
 
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+    assert(op->w[0] && !op->weights);
     if (op->kind == OP_EMBED) /* read where it lies in the file */
         return 0;
     struct weights *w = calloc(1, sizeof(*w));
@@ -351,6 +355,7 @@ static int copy_page(struct be *b, const struct engine_copy *c) {
 }
 
 static void *page_of(struct be *b, uint32_t page) {
+    assert(page < b->n_pages);
     return b->kv + page * b->page_bytes;
 }
 

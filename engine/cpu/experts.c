@@ -1,5 +1,6 @@
 #include "engine/cpu/state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -120,11 +121,14 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
     uint32_t at = 0, tile = 0;
 
     e->n_pairs = n_rows * m->n_expert_used;
+    assert(e->n_pairs <= e->max_pairs);
     e->n_groups = 0;
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->group[i] = (struct group){.expert = i};
-    for (uint32_t p = 0; p < e->n_pairs; p++)
+    for (uint32_t p = 0; p < e->n_pairs; p++) {
+        assert(e->pick[p].expert < m->n_expert);
         e->group[e->pick[p].expert].n_rows++;
+    }
     for (uint32_t i = 0; i < m->n_expert; i++) {
         struct group *g = &e->group[i];
 
@@ -134,6 +138,7 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
         tile += (g->n_rows + TILE_MAX - 1) / TILE_MAX;
         g->n_rows = 0;
     }
+    assert(at == e->n_pairs);
     for (uint32_t p = 0; p < e->n_pairs; p++) {
         struct group *g = &e->group[e->pick[p].expert];
 
@@ -228,6 +233,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
     struct experts *e = b->experts;
     struct work k = {.step = s, .w = w};
 
+    assert(e && w->expert); /* experts_open() and load() were for a model that has them */
     sort_pairs(e, &b->shape, s->n_rows);
     fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
     multiply_groups(s, w, 0, MATMUL_SILU, e->hidden, s->n_rows == 1);
@@ -246,6 +252,8 @@ static uint32_t max_tiles(const struct be *b) {
 
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in) {
     struct experts *e = b->experts;
+
+    assert(e && kind < ACTS_KINDS);
     size_t size = max_tiles(b) * acts_bytes(kind, n_in, TILE_MAX);
 
     if (size <= e->acts_size[kind])

@@ -203,7 +203,11 @@ static uint32_t chunk_rows(const struct mat *m) {
 static uint32_t cut(struct matmul *mm) {
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_SILU ? 2 : 1);
 
+    assert(mm->n_rows > 0 && mm->n_mats > 0 && mm->n_mats <= ARRAY_SIZE(mm->m));
     assert(mm->mode != MATMUL_SILU || mm->m[0]->n_panels == mm->m[1]->n_panels);
+    assert(mm->mode != MATMUL_ADD || mm->n_mats == 1);
+    for (uint32_t i = 0; i < mm->n_mats; i++)
+        assert(mm->m[i]->n_in == mm->m[0]->n_in && mm->acts[panel_infos[mm->m[i]->format].acts]);
     mm->n_panels = 0;
     for (uint32_t i = 0; i < (mm->mode == MATMUL_SILU ? 1 : mm->n_mats); i++)
         mm->n_panels += mm->m[i]->n_panels;
@@ -216,6 +220,7 @@ static uint32_t cut(struct matmul *mm) {
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n) {
     struct run r = {.mm = mm, .n = n, .n_threads = pool_n_threads(p), .steals = true};
 
+    assert(n > 0);
     for (uint32_t i = 0; i < n; i++) {
         mm[i].first_item = r.n_items;
         r.n_items += cut(&mm[i]);

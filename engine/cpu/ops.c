@@ -85,6 +85,7 @@ static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
 
+    assert((uint32_t)batch->token[row] < r->op->w[0]->ne[1]);
     quant_decode_row(r->op->w[0], (uint32_t)batch->token[row], x);
 }
 
@@ -135,7 +136,7 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
         .scratch = b->scratch,
     };
 
-    assert(b->act_width[in] == r.n_in);
+    assert(b->act_width[in] == r.n_in && r.n <= MAX(b->max_rows, b->max_wants));
     each_row(&r, prepare_row);
     for (uint32_t i = 0; i < w->n_mats; i++)
         mm.m[i] = &w->m[i];
@@ -200,6 +201,7 @@ int ops_attend(struct step *s, const struct model_op *op) {
 int ops_proj(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, op->in, op->weights, false);
 
+    assert(op->in == ACT_O || op->in == ACT_H);
     mm.mode = MATMUL_ADD;
     mm.out[0] = s->be->act[ACT_X];
     mm.out_stride[0] = s->be->act_width[ACT_X];
@@ -210,6 +212,7 @@ int ops_proj(struct step *s, const struct model_op *op) {
 int ops_gate_up(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, ACT_X, op->weights, false);
 
+    assert(op->weights->n_mats == 2);
     mm.mode = MATMUL_SILU;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
@@ -268,6 +271,7 @@ int ops_sample(struct step *s) {
 }
 
 int ops_end(struct step *s, struct engine_result *out) {
+    assert(s->host.batch); /* between begin and end */
     host_step_end(&s->host, out);
     return 0;
 }

@@ -288,8 +288,11 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
 
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
-    pack_fn pack = sources[find_source(t->format)].pack;
+    size_t source = find_source(t->format);
 
+    assert(source < ARRAY_SIZE(sources) && sources[source].format == m->format);
+    assert(panel < m->n_panels && t->ne[0] == m->n_in && t->ne[1] == m->n_out);
+    pack_fn pack = sources[source].pack;
     memset(out, 0, m->panel_bytes);
     for (uint32_t lane = 0; lane < LANES; lane++) {
         uint32_t row = panel * LANES + lane;

@@ -117,6 +117,7 @@ static void *work(void *arg) {
 static void await_workers(struct pool *p, uint32_t n) {
     uint32_t left;
 
+    assert(n < p->n_threads);
     for (uint32_t i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&p->left, memory_order_acquire) == n)
             return;
@@ -139,7 +140,9 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
         fn(ctx, 0);
         return;
     }
-    uint64_t round = (atomic_load(&p->gate) >> 32) + 1;
+    uint64_t gate = atomic_load(&p->gate), round = (gate >> 32) + 1;
+
+    assert(gate & CLOSED); /* one round at a time: fn must not come here again */
     p->fn = fn;
     p->ctx = ctx;
     atomic_store(&p->left, 0);
@@ -189,6 +192,7 @@ int pool_new(struct pool **out, uint32_t n_threads) {
 struct pool *pool_free(struct pool *p) {
     if (!p)
         return NULL;
+    assert(atomic_load(&p->gate) & CLOSED); /* no round is open */
     atomic_store(&p->stop, true);
     ring(p);
     for (uint32_t i = 1; i <= p->n_started; i++)

@@ -49,6 +49,7 @@ static void linear(struct be *b, const struct tensor *w, const struct tensor *bi
                    uint32_t n_rows, bool add, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
 
+    assert(x != y && n_in > 0);
     for (size_t o = 0; o < n_out; o++) {
         float plus = bias ? vector_at(bias, o) : 0;
 
@@ -65,6 +66,7 @@ int ref_embed(struct step *s, const struct model_op *op) {
     const struct engine_batch *batch = s->host.batch;
     uint32_t n = s->be->shape->n_embd;
 
+    assert(op->w[0]->ne[0] == n && batch->n_rows > 0);
     for (uint32_t r = 0; r < batch->n_rows; r++)
         quant_decode_row(op->w[0], (uint64_t)batch->token[r], s->be->act[ACT_X] + (size_t)r * n);
     return 0;
@@ -117,6 +119,7 @@ static uint8_t *slot_of(struct step *s, uint32_t layer, uint32_t row, uint32_t p
     const struct be *b = s->be;
     size_t page = host_page(&s->host, row, pos);
 
+    assert(page < b->n_pages && layer < b->shape->n_kv_layer[KV_GLOBAL]);
     return b->pages + layer * b->layer_bytes +
            ((page * 2 + (size_t)which) * b->page_tokens + pos % b->page_tokens) * b->token_bytes;
 }
@@ -176,6 +179,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows;
     float *to[3] = {b->act[ACT_Q], b->kv[0], b->kv[1]};
 
+    assert(op->norm && op->w[0] && op->w[1] && op->w[2]);
     for (uint32_t r = 0; r < n_rows; r++)
         rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
                  b->normed + (size_t)r * m->n_embd);
@@ -252,6 +256,7 @@ int ref_attend(struct step *s, const struct model_op *op) {
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
 
+    assert(op->in == ACT_O || op->in == ACT_H);
     linear(b, op->w[0], op->bias[0], b->act[op->in], s->host.batch->n_rows, true, b->act[ACT_X]);
     return 0;
 }
@@ -309,6 +314,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
         for (uint32_t k = 0; k < m->n_expert_used; k++) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
+            assert(p->expert < m->n_expert);
             multiply_expert(b, op->w[0], p->expert, y, gate);
             multiply_expert(b, op->w[1], p->expert, y, b->up);
             for (uint32_t i = 0; i < m->n_ff; i++)

@@ -124,6 +124,7 @@ static int end(struct step *s, struct engine_result *out) {
 static int copy(struct be *b, const struct engine_copy *c) {
     size_t bytes = b->layer_bytes / b->n_pages;
 
+    assert(c->dir == COPY_D2D && c->src < b->n_pages && c->dst < b->n_pages);
     for (uint32_t l = 0; l < b->shape->n_kv_layer[KV_GLOBAL]; l++) {
         uint8_t *layer = b->pages + l * b->layer_bytes;
 
