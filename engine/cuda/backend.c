@@ -1,5 +1,6 @@
 #include "engine/backend.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,7 @@ static uint32_t n_threads(const struct be *b) {
 }
 
 static void *host_page(struct be *b, uint32_t page) {
+    assert(page < b->opts->n_host_pages);
     return b->host_pages +
            (size_t)page * page_layer_bytes(&b->page) * b->shape->n_kv_layer[KV_GLOBAL];
 }
@@ -178,6 +180,7 @@ static void *host_page(struct be *b, uint32_t page) {
 static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
+    assert(want < b->opts->max_wants);
     if (b->lost || !b->last || b->step[0].batch || b->step[1].batch || want >= b->last_wants ||
         b->last->n_scored > LOGIT_ROWS ||
         b->api->copy(b->peeked, b->logits + b->last->place[want] * n, n * sizeof(float),

@@ -40,7 +40,8 @@ struct region { /* an allocation */
     const char *what;
 };
 
-/* Memory that the host fills and uploads: the same offsets on both sides. */
+/* Memory that the host fills and uploads: the same offsets on both sides. Invariant: used <= size;
+ * what lies below @used is not written again until the copy that reads it is over. */
 struct staging {
     uint8_t *host, *device;
     size_t size, used;
@@ -51,10 +52,16 @@ struct step_grid {
     uint32_t rows, wants, items, merges;
 };
 
+/*
+ * One of the two steps that may be in flight. Life: idle (batch NULL) -> step_begin -> the ops ->
+ * step_sample -> step_end, which makes it idle again. Invariants: n_scored + n_hidden == n_wants of
+ * the batch; `held` is NULL outside a layer; `recorded` means that the event follows all that was
+ * enqueued for the step.
+ */
 struct step {
     struct be *be;
-    const struct engine_batch *batch;
-    struct staging rows, wants; /* rows: on the device the same for both steps */
+    const struct engine_batch *batch; /* NULL: idle */
+    struct staging rows, wants;       /* rows: on the device the same for both steps */
     void *event;
     bool recorded; /* the event stands at the end of the step */
     struct step_grid grid;
@@ -91,6 +98,7 @@ struct launch {
     uint32_t shared;
 };
 
+/* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
     bool on, noting, replaying; /* of the step that is being launched */
     void *graph[GRAPHS];        /* NULL: not yet */
@@ -177,17 +185,25 @@ struct be {
     uint32_t *bad_host, *count; /* count: [n_vocab] zero between uses */
 };
 
-/* 0 or -EIO; @what is remembered. */
+/* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error
+ * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
 
+/* Counts all that the backend will ever need (regions, staging, steps), compares the sum with what
+ * the device has free, and allocates it; the weights' room too, which cuda_load() fills. 0, -ENOMEM
+ * with the sum in @err, or -EIO. cuda_memory_close() frees what there is also after a failure. */
 int cuda_memory_open(struct be *b, struct err *err);
 void cuda_memory_close(struct be *b);
-/* Bytes that pages may take, of a backend that is not open. */
+/* Bytes that pages may take, of a backend that is not open: api, shape, opts and page are set, and
+ * nothing else. 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
 /* Bytes that the weights of the file will take. */
 uint64_t cuda_weight_bytes(const struct gguf *file);
 
+/* be_ops.load: the op's tensors to the device, matrices as tiles. Ops come in the model's order, so
+ * that a tied output lends its tiles to the embedding before it. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+/* Frees the structs that cuda_load() made; their memory on the device is cuda_memory_close()'s. */
 void cuda_unload(struct be *b);
 
 /* @n bytes of a staging area for the host to fill; *device: where they will be. NULL: it is
@@ -199,7 +215,8 @@ int staging_send(struct be *b, struct staging *s, size_t from);
 /* Words of be.arrived: heads of a matvec; merges, then rows, of attention. */
 uint32_t cuda_arrivals(const struct be *b);
 
-/* @args: of @n bytes. */
+/* Enqueues a kernel with its one argument, @args of @n bytes; noted for the step's graph while one
+ * is being made, skipped while one is replayed. A grid of 0 launches nothing. 0 or -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
 /* Packed rows on the device. */
 struct operand {
@@ -208,20 +225,24 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
 };
-/* What both kernels are told; matvec's part of it; its launch. */
+/* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
+/* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* The same by matvec or matmul_wide, whichever the number of rows asks for: equal bits. */
 int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* cuda_matmul_strict() by another kernel, with the same bits. */
+/* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
 int m128_open(struct be *b);
+/* Whether matmul_m128 takes fewer rounds of the device's blocks than matmul_wide. */
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
+/* cuda_matmul_strict() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Whether the kernels compute what they should, at the end of open (selftest.c): 0, or refused with
  * the reason. */
 int cuda_selftest(struct be *b, struct err *err);
-/* Once, at open. */
+/* Allows each kernel the shared memory that its launches ask for; once, at open. */
 int cuda_matmul_allow(struct be *b);
 
 /* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not
@@ -245,6 +266,7 @@ void hidden_sort(struct step *s);
 /* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.x. */
 int hidden_launch(struct step *s);
 
+/* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
 int graph_open(struct be *b);
 void graph_close(struct be *b);
 /* Blocks of attention that keep the device busy, and those of @n_blocks of queries if nothing is
@@ -253,12 +275,17 @@ uint32_t graph_attention(const struct be *b, uint32_t n_blocks);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
  * does. */
 bool graph_begin(struct step *s);
+/* Launches the graph of the step's size: all of it up to the logits. */
 int graph_launch(struct step *s);
 /* A launch that was done, while b->graphs.noting. */
 void graph_note(struct be *b, const struct launch *l, const void *args, size_t n);
 /* The step's last launch has been done. */
 void graph_end(struct step *s);
 
+/*
+ * The step as be_ops has it: begin, the ops in the model's order, masks, sample, end. Each
+ * function enqueues and returns; only step_end() waits. 0 or -EIO, the reason in be.error.
+ */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int step_embed(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);

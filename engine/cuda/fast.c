@@ -16,6 +16,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -195,6 +196,7 @@ static int copy_matrix(struct be *b, struct weights *w, uint32_t i) {
 
     w->copy[i] = a.copy;
     f->used += copy_bytes(m->n_out, w->n_in);
+    assert(f->used <= f->bytes && (uintptr_t)a.copy % 512 == (uintptr_t)f->copies % 512);
     f->n_copied++;
     return cuda_launch(b, &l, &a, sizeof(a));
 }
@@ -243,6 +245,8 @@ static void *plan_for(const struct fast *f, const struct weights *w, uint32_t i,
 
 static int lay_out(struct be *b, const struct operand *x, uint32_t n_padded) {
     struct fast *f = &b->fast;
+
+    assert((size_t)x->n_rows * n_padded * sizeof(*f->x) <= f->x_bytes);
     struct fast_rows_args a = {
         .packed = x->packed,
         .scale = x->scale,

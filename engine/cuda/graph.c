@@ -11,6 +11,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,12 +77,14 @@ bool graph_begin(struct step *s) {
     b->graphs.n_notes = 0;
     b->graphs.noting = !b->graphs.graph[i];
     b->graphs.replaying = !b->graphs.noting;
+    assert(s->grid.rows >= s->batch->n_rows && s->grid.wants >= s->n_scored);
     return b->graphs.replaying;
 }
 
 int graph_launch(struct step *s) {
     struct be *b = s->be;
 
+    assert(b->graphs.replaying && b->graphs.graph[s->graph]);
     return cuda_check(b, b->lost ? 0 : b->api->graph_launch(b->graphs.graph[s->graph], b->stream),
                       "cudaGraphLaunch");
 }
@@ -89,6 +92,7 @@ int graph_launch(struct step *s) {
 void graph_note(struct be *b, const struct launch *l, const void *args, size_t n) {
     struct graphs *g = &b->graphs;
 
+    assert(g->noting && !g->replaying);
     if (n > sizeof(g->note->args) || g->n_notes == g->capacity) {
         g->on = g->noting = false; /* a model of more launches than any that is known */
         return;

@@ -20,6 +20,7 @@ void hidden_sort(struct step *s) {
             s->scored[s->n_scored] = i;
         s->place[i] = hidden ? s->n_hidden++ : s->n_scored++;
     }
+    assert(s->n_scored + s->n_hidden == b->n_wants);
 }
 
 int hidden_launch(struct step *s) {
@@ -31,7 +32,7 @@ int hidden_launch(struct step *s) {
     if (b->lost || s->n_hidden == 0)
         return b->lost ? -EIO : 0;
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
-    assert(row); /* the area is empty, and large enough for all wants */
+    assert(row && s->head); /* the area is empty, and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)
         if (batch->want[i].what == WANT_HIDDEN)
             row[s->place[i]] = batch->want[i].row;

@@ -19,6 +19,7 @@ static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     }
     *out = b->weight_bytes + b->weights_used;
     b->weights_used += n;
+    assert(b->weights_used <= b->weights_size);
     return 0;
 }
 
@@ -37,6 +38,7 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
 
     if (r < 0)
         return r;
+    assert(n <= b->load_bytes);
     memcpy(b->load[i].host, from, n);
     return cuda_check(b, b->api->copy(to, b->load[i].host, n, CUDA_TO_DEVICE, b->stream),
                       "cudaMemcpyAsync");
@@ -91,6 +93,7 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
 /* Rows [row, row + n) of a matrix, @row a multiple of 16. */
 static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, int i, uint32_t row,
                         uint32_t n) {
+    assert(row % TILE_ROWS == 0 && n > 0);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     int r = send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load[i].device);
 
@@ -113,6 +116,7 @@ static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, 
 static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
     size_t rows = b->load_bytes / t->row_bytes / TILE_ROWS * TILE_ROWS;
 
+    assert(rows > 0); /* load_bytes holds a row of tiles of the file's widest tensor */
     return (uint32_t)MIN(rows, 65535u * TILE_ROWS);
 }
 
@@ -129,6 +133,7 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
 
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
+    assert(w->n_mats < ARRAY_SIZE(w->m));
     struct matrix *m = &w->m[w->n_mats++];
     uint32_t n_out = (uint32_t)t->ne[1], n_in = (uint32_t)t->ne[0], at_once = rows_at_once(b, t);
     float *bias_at = NULL;
@@ -211,6 +216,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = calloc(1, sizeof(*w));
 
+    assert(op->w[0] && op->kind != OP_ROUTE && op->kind != OP_EXPERTS);
     if (!w)
         return -ENOMEM;
     w->next = b->weights;

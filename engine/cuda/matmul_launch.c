@@ -2,6 +2,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #define MATVEC_STATIC 10240u /* what matvec has of its own, and the driver's part of each block */
@@ -62,6 +63,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
         .add = add,
     };
 
+    assert(w->n_mats > 0 && w->n_mats <= ARRAY_SIZE(a.m));
     for (uint32_t i = 0; i < w->n_mats; i++) {
         a.m[i] = w->m[i];
         a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w->m[i].format));
@@ -71,6 +73,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 }
 
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
+    assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
     struct launch l = {kernel_matvec, narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
                        shared};

@@ -3,6 +3,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Instructions of a block for as many columns: 9 for each of 256 products, 14.5 for each of 128. */
@@ -42,6 +43,7 @@ int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;
 
+    assert(b->m128 != M128_NEVER && x->n_rows > MATVEC_ROWS);
     for (uint32_t i = 0; i < w->n_mats; i++) {
         shared = MAX(shared, m128_shared(w->m[i].format));
         groups += (w->m[i].n_row_tiles + 7) / 8;

@@ -15,7 +15,7 @@
 #define PARTIAL_BYTES (64u << 20)
 
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
-    assert(b->n_regions < ARRAY_SIZE(b->region));
+    assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
@@ -220,6 +220,7 @@ static int alloc_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         s->be = b;
+        assert(s->rows.size == b->step[0].rows.size); /* both upload to the same place */
         s->rows.device = (uint8_t *)b->head;
         s->sampled = b->sampled + i * b->opts->max_wants;
         s->mask = calloc(b->opts->max_wants, sizeof(*s->mask));
@@ -240,6 +241,7 @@ static int alloc_steps(struct be *b) {
 int cuda_memory_open(struct be *b, struct err *err) {
     int r;
 
+    assert(b->n_regions == 0);
     add_activations(b);
     add_attention(b);
     add_steps(b);
@@ -319,11 +321,13 @@ void *staging_take(struct staging *s, size_t n, const void **device) {
     if (n > s->size || at > s->size - n)
         return NULL;
     s->used = at + n;
+    assert(s->used <= s->size);
     *device = s->device + at;
     return s->host + at;
 }
 
 int staging_send(struct be *b, struct staging *s, size_t from) {
+    assert(from <= s->used && s->used <= s->size);
     if (s->used == from)
         return 0;
     return cuda_check(

@@ -65,6 +65,7 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
 
         if (t < 0)
             continue;
+        assert((uint32_t)t < b->shape->n_vocab);
         if (!b->count[t]) {
             list[n] = (struct penal){t, 0};
             b->count[t] = ++n;
@@ -73,6 +74,7 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
     }
     for (uint32_t i = 0; i < n; i++)
         b->count[list[i].token] = 0;
+    assert(n <= b->shape->n_vocab && n <= p->n_tokens);
     return n;
 }
 
@@ -169,6 +171,7 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
         want[i] = want_of(s, w, seq_of(b, w->row, &hint), &l);
         *needs |= sample_needs(&want[i], a->n_vocab);
     }
+    assert(to.n_bias == size.n_bias && to.n_bans == size.n_bans && to.n_penals <= size.n_penals);
     a->want = d[0];
     a->bias = d[1];
     a->ban = d[2];
@@ -201,7 +204,7 @@ static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_
 }
 
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
-    assert(want < s->batch->n_wants);
+    assert(want < s->batch->n_wants && s->batch->want[want].what != WANT_HIDDEN);
     s->mask[s->place[want]] = bits;
     return s->be->lost ? -EIO : 0;
 }
@@ -212,6 +215,8 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
                         uint32_t *needs) {
     struct be *b = s->be;
     size_t from = round_up(s->wants.used, 16);
+
+    assert(n > 0 && n <= LOGIT_ROWS && first + n <= s->n_scored);
 
     while (!put_wants(s, first, n, a, needs) || !put_masks(s, first, n, a)) {
         s->wants.used = from;
@@ -233,6 +238,7 @@ static int upload_round(struct step *s, uint32_t first, uint32_t n, struct sampl
 
 /* Enough blocks for all multiprocessors, but none for less than 2048 tokens. */
 static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n, uint32_t needs) {
+    assert(n > 0 && (needs & ~(uint32_t)(SAMPLE_WEIGH | SAMPLE_DRAW)) == 0);
     uint32_t most = MIN((a->n_vocab + 2047) / 2048, SAMPLE_BLOCKS);
     uint32_t n_blocks = MAX(MIN((uint32_t)b->device.n_multiprocessors / n, most), 1u);
     const struct {

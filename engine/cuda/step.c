@@ -16,6 +16,7 @@ int cuda_check(struct be *b, int error, const char *what) {
 }
 
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
+    assert(l->kernel && l->what && l->n_threads % 32 == 0 && n > 0);
     if (b->lost || b->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
@@ -173,6 +174,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
     if (other->batch && !other->recorded && record(other) < 0) /* its end is here */
         return -EIO;
+    assert(!s->batch); /* at most two steps in flight */
     s->batch = batch;
     s->recorded = false;
     s->head = s->held = NULL;
@@ -321,7 +323,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     struct store_args store = store_args_of(b, op);
 
-    assert(op->kv.cls == KV_GLOBAL);
+    assert(op->kv.cls == KV_GLOBAL && op->kv.layer < m->n_kv_layer[KV_GLOBAL]);
+    assert(w->n_mats == 3);
     int r = release(s, w->norm);
     r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, m->n_embd);
     if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
@@ -454,6 +457,7 @@ int step_logits(struct step *s, const struct model_op *op) {
         .eps = m->rms_eps,
     };
 
+    assert(w->norm && w->n_mats == 1 && !s->packed);
     s->head = w;
     int r = release(s, NULL);
     r = r < 0 ? r : launch_pack(b, s->grid.wants, &a);
@@ -468,6 +472,10 @@ int step_logits(struct step *s, const struct model_op *op) {
 int step_copy(struct be *b, const struct engine_copy *c) {
     size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_kv_layer[KV_GLOBAL];
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
+
+    assert(c->dir <= COPY_H2D && c->cls == KV_GLOBAL);
+    assert(c->src < (from_host ? b->opts->n_host_pages : b->n_pages));
+    assert(c->dst < (to_host ? b->opts->n_host_pages : b->n_pages));
     struct copy_args a = {
         .from = from_host ? b->host_pages + c->src * whole : b->pages + c->src * page,
         .to = to_host ? b->host_pages + c->dst * whole : b->pages + c->dst * page,
@@ -514,6 +522,7 @@ static int wait_event(struct be *b, void *event) {
 }
 
 static void take_results(struct step *s) {
+    assert(s->recorded && s->n_scored + s->n_hidden == s->batch->n_wants);
     for (uint32_t i = 0; i < s->batch->n_wants; i++) {
         const struct sample_out *from = &s->out_host[s->place[i]];
 
