@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into
- * `struct submit` for the worker through a port that daemon/ implements, and the worker's events into
- * JSON and SSE. Everything runs on one libuv loop; long tokenisations and renders on its thread pool.
+ * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into `struct
+ * submit` for the worker through a port that daemon/ implements, and the worker's events into JSON
+ * and SSE. Everything runs on one libuv loop; long tokenisations and renders on its thread pool.
  */
 
 #include <stdbool.h>
@@ -59,8 +59,8 @@ struct api_opts {
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
 };
 
-/* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and gives what a row leaves
- * out. */
+/* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and
+ * gives what a row leaves out. */
 #define API_TENANT_KEYS 16
 #define API_TENANT_UIDS 16
 #define API_TENANTS_MAX 1024
@@ -113,8 +113,8 @@ void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
 void api_set_health(struct api *a, enum api_health h);
 
 /* Service life. */
-/* Comes before api_drain() where somebody else goes on listening: no new connections, but requests that are on their
- * way on those that are open are served, and each answer ends its connection. */
+/* Comes before api_drain() where somebody else goes on listening: no new connections, but requests
+ * that are on their way on those that are open are served, and each answer ends its connection. */
 void api_leave(struct api *a);
 void api_drain(struct api *a); /* stop accepting; idle connections are answered once with close */
 void api_close(struct api *a); /* everything ends now: streams get an error event */

@@ -2,7 +2,7 @@
 
 /* dialects - the list of dialects. The first is spoken on every path that belongs to no other. */
 
-#include "api/dialect.h"
+#include "api/http/dialect.h"
 
 #define DIALECTS(ROW)                                                                              \
     ROW(openai)                                                                                    \

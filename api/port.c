@@ -30,6 +30,8 @@ void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
 
 void api_stats(const struct api *a, struct api_stats *out) {
     *out = a->stats;
+    out->n_connections = a->http.n_connections;
+    out->n_rejected += a->http.n_refused;
     out->n_running = a->admit.n_running;
     out->n_queued = a->admit.n_queued;
 }

@@ -7,6 +7,9 @@
 #include <stdatomic.h>
 #include "api/limits/admit.h"
 #include "api/api.h"
+#include "api/http/exchange.h"
+#include "api/http/dialect.h"
+#include "api/http/server.h"
 #include "api/limits/auth.h"
 #include "api/generation/family.h"
 #include "api/generation/fim.h"
@@ -16,14 +19,8 @@
 #include "base/list.h"
 #include "base/rng.h"
 
-#define API_READ_SIZE (64u << 10) /* of one read; the buffer is shared by all connections */
-#define API_TARGET_MAX (8u << 10) /* bytes of a request target */
-#define API_SEND_MAX (256u << 20) /* unsent bytes of one connection, whatever happens */
-#define API_TURNED_AWAY                                                                            \
-    32 /* connections beyond the limit that are told so at once; more are closed without a word */
-#define API_LINGER_MS 1000 /* reading on after an early answer, so that the client sees it */
-#define API_BODIES 8u      /* bodies of the largest size that may be in memory at once */
-#define API_RETRY_MS 2000  /* while starting or draining */
+#define API_SEND_MAX (256u << 20) /* bytes of one answer, and unsent ones of a connection */
+#define API_RETRY_MS 2000         /* while starting or draining */
 #define API_GEN_BUCKETS 1024u
 #define API_CHECKED 1024u /* grammars that are remembered */
 #define API_RECENT 512u   /* requests whose ids are remembered for the operator */
@@ -39,20 +36,15 @@ struct api {
     const struct api_model *model; /* read through the pointer: the worker fills it in later */
     struct family family;          /* of the model */
     struct fim fim;                /* likewise */
-    const struct dialect *const *dialects; /* ends with NULL; the first is the default */
-    const struct route *service_routes;    /* health, metrics, ...; ends with one without path */
     struct api_port *port;
     struct clock *clock;
     enum api_health health;
     bool worker_up, leaving, draining, closing;
-    struct list listeners;                /* listener.link */
-    struct list conns;                    /* conn.link */
+    struct http_server http;
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
-    uint32_t n_exchanges;                 /* requests whose answer is not complete */
     struct list large;                    /* work.link: large bodies that wait for a thread */
     uint32_t n_large;                     /* of them at work */
-    size_t body_bytes;                    /* of all requests being read */
     size_t kept_bytes;                    /* of those whose turns have not ended; for prewarm.c */
     uint32_t n_prewarm;                   /* turns for which it is at work */
     uint64_t next_gen;
@@ -70,15 +62,15 @@ struct api {
     uint64_t share_secret[2];              /* keys the isolation keys of tenants */
     struct api_recent recent[API_RECENT];  /* [n_recent % API_RECENT] is the next */
     uint64_t n_recent;
-    char date[32];
-    time_t date_of;
-    char read_buf[API_READ_SIZE];
 };
 
-struct exchange;
+/* The api that @x is an exchange of. */
+static inline struct api *api_of(const struct exchange *x) {
+    return x->ctx;
+}
+
 /* port.c: so that the operator can ask about it by the name that the client knows. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
-/* server.c: the one line that every request ends with. */
-void server_log_exchange(const struct exchange *x);
-/* What a client is told about the service's state now: STARTING, SERVING, REPLACING, DRAINING. */
+/* server.c: what a client is told about the service's state now: STARTING, SERVING, REPLACING,
+ * DRAINING. */
 enum api_health server_health(const struct api *a);

@@ -5,7 +5,7 @@
  * journal when the process runs under systemd. Bytes that are not printable are escaped, so one
  * event is always one line. Never log prompt text, keys or file contents.
  *
- * Only the step loop, api/server.c, daemon/ and cmd/ log: libraries return errors.
+ * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return errors.
  */
 
 #include "base/util.h"

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <string.h>
+#include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"

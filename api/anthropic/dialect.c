@@ -1,9 +1,10 @@
-#include "api/dialect.h"
+#include "api/http/dialect.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"

@@ -1,5 +1,6 @@
 #include <string.h>
 #include <time.h>
+#include "api/anthropic/anthropic.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
@@ -34,7 +35,7 @@ static void respond_json(struct exchange *x, void (*put)(struct json *j, const s
     struct json j;
 
     json_begin(&j, &b);
-    put(&j, x->api);
+    put(&j, api_of(x));
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -60,7 +61,7 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     struct err err;
 
     (void)h;
-    if (models_is_answered(x->api, x->arg)) {
+    if (models_is_answered(api_of(x), x->arg)) {
         respond_json(x, put_model);
         return;
     }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
+#include "api/limits/session.h"
 #include "api/private.h"
 #include "api/generation/gen_request.h"
 
@@ -125,7 +126,8 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     const struct exchange *x = *exchange;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, x->tenant);
-    struct session_key s = x->session.id ? x->session : session_of_body(a, x->tenant, r);
+    struct session_key s = x->session ? (struct session_key){x->session, x->session_from}
+                                      : session_of_body(a, x->tenant, r);
     char name[AUTH_SHARE_NAME];
 
     g->exchange = exchange;

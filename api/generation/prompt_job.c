@@ -394,7 +394,7 @@ static void on_work(uv_work_t *uv) {
 
 static void finish(struct prompt_job *job) {
     buf_deinit(&job->body);
-    job->api->body_bytes -= job->n_charged;
+    http_server_release_body(&job->api->http, job->n_charged);
     job->n_charged = 0;
     job->running = false;
     if (job->kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
@@ -456,7 +456,7 @@ bool prompt_job_abandon(struct prompt_job *job) {
 
 void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_request_kind kind,
                       void (*done)(struct prompt_job *job)) {
-    job->api = x->api;
+    job->api = api_of(x);
     job->kind = kind;
     job->done = done;
     job->running = true;
@@ -464,7 +464,7 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_reque
     job->body_len = job->body.len;
     job->large = job->body.len >= LARGE_MIN;
     /* What is far more than fits is not tokenised to its end. */
-    job->max_tokens = MIN(x->api->model->max_context, 1u << 28) * 2 + 65536;
+    job->max_tokens = MIN(api_of(x)->model->max_context, 1u << 28) * 2 + 65536;
     if (job->large) {
         enqueue(job);
         begin_next(job->api);

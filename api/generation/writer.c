@@ -116,13 +116,13 @@ static struct exchange *detach(struct writer *w) {
         if (g->first_token_ns && !x->ttft_ns)
             x->ttft_ns = g->first_token_ns - x->started_ns;
         if (g->state != GEN_WAITING)
-            metrics_gen_done(&x->api->metrics, g, x, w->job.request.n);
+            metrics_gen_done(&api_of(x)->metrics, g, x, w->job.request.n);
         if (g->done_ns && g->first_step_ns)
-            admit_took(x->api, g->done_ns - g->first_step_ns);
+            admit_took(api_of(x), g->done_ns - g->first_step_ns);
     }
     w->exchange = NULL;
     x->ops = NULL;
-    admit_cancel(x->api, &w->waiter);
+    admit_cancel(api_of(x), &w->waiter);
     return x;
 }
 
@@ -642,7 +642,7 @@ static int create_gens(struct writer *w, struct err *err) {
 
 /* The earliest moment after which nobody waits for the answer any more. */
 static int64_t deadline_of(const struct exchange *x) {
-    int64_t ms = x->api->opts.request_timeout_ms;
+    int64_t ms = api_of(x)->opts.request_timeout_ms;
 
     if (x->timeout_ms && (!ms || x->timeout_ms < ms))
         ms = x->timeout_ms;
@@ -685,7 +685,8 @@ static void on_prepared(struct prompt_job *job) {
 void writer_serve(struct exchange *x, const struct writer_form *form) {
     struct err err = {0};
 
-    if (admit_glance(x->api, tenants_get(&x->api->tenants, x->tenant), &x->retry_ms, &err) < 0) {
+    if (admit_glance(api_of(x), tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms, &err) <
+        0) {
         respond_error(x, &err);
         return;
     }
@@ -702,8 +703,8 @@ void writer_serve(struct exchange *x, const struct writer_form *form) {
     w->waiter.expired = on_expired;
     w->waiter.refused = on_refused;
     snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", form->id_prefix,
-             (unsigned long long)rng_next(&x->api->rng),
-             (unsigned long long)rng_next(&x->api->rng) >> 32);
+             (unsigned long long)rng_next(&api_of(x)->rng),
+             (unsigned long long)rng_next(&api_of(x)->rng) >> 32);
     x->ops = &ops;
     x->state = w;
     if (form->events && form->events->prepare && form->events->prepare(w) < 0) {

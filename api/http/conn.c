@@ -4,23 +4,24 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/http/exchange.h"
-#include "api/private.h"
-#include "api/http/respond.h"
+#include <sys/socket.h>
 
 /*
- * Rules that keep this file small: the parser stops after the head and after the message and never calls
- * into a route (http.h); one call at a time, so answers cannot overtake each other; conn_close() ends the
- * x, and is never called inside the call's own functions: those use conn_break(), which closes from
- * the timer. One timer serves all states, since each state waits for one thing.
+ * Rules that keep this file small: the parser stops after the head and after the message and never
+ * calls into a route (http.h); one exchange at a time, so answers cannot overtake each other;
+ * conn_close() ends the exchange, and is never called inside the exchange's own functions: those
+ * use conn_break(), which closes from the timer. One timer serves all states, since each state
+ * waits for one thing.
  *
- * Writing: bytes collect in `out`; conn_flush() hands all of it to one uv_write() and collects anew. With
- * many streams a step of the worker costs one write for each of them, however many events it brought.
+ * What is written collects in `out`; conn_flush() hands all of it to one uv_write() and collects
+ * anew. With many streams a step of the worker costs one write for each of them, however many
+ * events it brought.
  */
 
-#define KEEP_SENDING (64u << 10)  /* unsent bytes above which the next request waits */
-#define TCP_PROBE_S 60            /* a silent peer is probed: it may be gone without a word */
-#define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
+#define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
+#define TCP_PROBE_S 60           /* a silent peer is probed: it may be gone */
+#define LINGER_MS 1000           /* reading on after the last answer, so that the client sees it */
+#define LINGER_CLOSING_MS 200    /* the same while the server closes */
 
 static void set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
@@ -56,16 +57,17 @@ static void on_closed(uv_handle_t *h) {
     if (--c->n_open)
         return;
     list_remove(&c->link);
-    c->api->stats.n_connections--;
+    assert(c->server->n_connections > 0);
+    c->server->n_connections--;
     http_deinit(&c->http);
     buf_deinit(&c->out);
-    buf_deinit(&c->flying);
+    buf_deinit(&c->in_flight);
     buf_deinit(&c->ahead);
     free(c);
 }
 
 static void charge_body(struct conn *c) {
-    c->api->body_bytes += c->http.body.len - c->n_body_charged;
+    c->server->body_bytes += c->http.body.len - c->n_body_charged;
     c->n_body_charged = c->http.body.len;
 }
 
@@ -78,7 +80,7 @@ size_t conn_take_body(struct conn *c, struct buf *out) {
     size_t n = c->n_body_charged;
 
     *out = c->http.body;
-    buf_init(&c->http.body, c->limits.body);
+    buf_init(&c->http.body, c->server->opts.limits.body);
     c->n_body_charged = 0;
     return n;
 }
@@ -90,7 +92,7 @@ void conn_close(struct conn *c) {
     struct exchange *x = c->exchange;
     c->exchange = NULL;
     if (x)
-        exchange_gone(x);
+        c->server->events->gone(x);
     reset_http(c);
     uv_close((uv_handle_t *)&c->h.stream, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
@@ -107,14 +109,14 @@ static void on_written(uv_write_t *w, int status);
 void conn_flush(struct conn *c) {
     if (c->writing || !c->out.len || c->state == CONN_CLOSED)
         return;
-    struct buf t = c->flying;
-    c->flying = c->out;
+    struct buf t = c->in_flight;
+    c->in_flight = c->out;
     c->out = t;
-    uv_buf_t b = uv_buf_init(c->flying.data, (unsigned)c->flying.len);
+    uv_buf_t b = uv_buf_init(c->in_flight.data, (unsigned)c->in_flight.len);
     c->writing = true;
     if (uv_write(&c->write, &c->h.stream, &b, 1, on_written) < 0) {
         c->writing = false;
-        buf_clear(&c->flying);
+        buf_clear(&c->in_flight);
         conn_break(c);
     }
 }
@@ -143,7 +145,7 @@ static void on_shutdown(uv_shutdown_t *s, int status) {
 static void after_flush(struct conn *c) {
     if (!c->close_after) {
         set_state(c, CONN_IDLE);
-        arm(c, c->api->opts.idle_timeout_ms);
+        arm(c, c->server->opts.idle_timeout_ms);
         parse_ahead(c);
         return;
     }
@@ -152,7 +154,7 @@ static void after_flush(struct conn *c) {
         return;
     }
     set_state(c, CONN_LINGER);
-    arm(c, c->api->closing ? API_LINGER_MS / 5 : API_LINGER_MS);
+    arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
 }
 
 static void empty(struct buf *b) {
@@ -166,9 +168,9 @@ static void on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
     c->writing = false;
-    buf_clear(&c->flying);
-    if (c->flying.cap > KEEP_SENDING)
-        empty(&c->flying);
+    buf_clear(&c->in_flight);
+    if (c->in_flight.cap > KEEP_SENDING)
+        empty(&c->in_flight);
     if (c->state == CONN_CLOSED)
         return;
     if (status < 0) {
@@ -178,34 +180,34 @@ static void on_written(uv_write_t *w, int status) {
     conn_flush(c);
     if (c->state == CONN_IDLE && !c->writing) { /* thousands may be idle: they keep no buffers */
         empty(&c->out);
-        empty(&c->flying);
+        empty(&c->in_flight);
     }
     if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
         after_flush(c);
-    else if (c->state == CONN_EXCHANGE && c->exchange && c->exchange->ops &&
-             c->exchange->ops->drained && conn_unsent(c) < c->api->opts.stream_buffer_bytes)
-        c->exchange->ops->drained(c->exchange);
+    else if (c->state == CONN_EXCHANGE && c->exchange &&
+             conn_unsent(c) < c->server->opts.stream_buffer_bytes)
+        c->server->events->drained(c->exchange);
 }
 
 bool conn_is_full(struct conn *c) {
-    if (conn_unsent(c) < c->api->opts.stream_buffer_bytes) {
+    if (conn_unsent(c) < c->server->opts.stream_buffer_bytes) {
         c->blocked_ns = 0;
         return false;
     }
     if (!c->blocked_ns) {
-        c->blocked_ns = clock_now(c->api->clock);
+        c->blocked_ns = clock_now(c->server->opts.clock);
         if (c->state == CONN_EXCHANGE)
-            arm(c, c->api->opts.stall_timeout_ms);
+            arm(c, c->server->opts.stall_timeout_ms);
     }
     return true;
 }
 
 void conn_start_keepalive(struct conn *c) {
     if (c->state == CONN_EXCHANGE && !c->blocked_ns)
-        arm(c, c->api->opts.keepalive_ms);
+        arm(c, c->server->opts.keepalive_ms);
 }
 
-/* ---- calls ---- */
+/* ---- exchanges ---- */
 
 void conn_exchange_done(struct conn *c) {
     c->exchange = NULL;
@@ -223,65 +225,34 @@ void conn_exchange_done(struct conn *c) {
         after_flush(c);
         return;
     }
-    c->n_flying_left = conn_unsent(c);
-    arm(c, c->api->opts.stall_timeout_ms);
+    c->n_unsent_before = conn_unsent(c);
+    arm(c, c->server->opts.stall_timeout_ms);
 }
 
-static int start_call(struct conn *c) {
-    c->exchange = exchange_new(c->api, c);
-    if (c->exchange)
-        return 0;
-    conn_close(c);
-    return -ENOMEM;
-}
-
-/* Answers before the request is complete: what follows on the connection cannot be told apart. */
-static void answer_early(struct conn *c, const struct err *err) {
-    if (!c->exchange && start_call(c) < 0)
-        return;
+void conn_answer_early(struct conn *c, const struct err *err) {
     c->close_after = c->discard = true;
     set_state(c, CONN_EXCHANGE);
-    respond_error(c->exchange, err);
+    c->server->events->refused(c, err);
 }
 
 static void on_head(struct conn *c) {
-    struct http *h = &c->http;
-
-    if (start_call(c) < 0)
-        return;
     set_state(c, CONN_BODY);
-    arm(c, c->api->opts.body_timeout_ms);
-    struct exchange *x = c->exchange;
-    const char *expect = http_header(h, "expect", NULL);
-    c->close_after |= !llhttp_should_keep_alive(&h->parser) || c->api->leaving;
-    if (routes_check(x, h, &x->refusal) < 0) {
-        h->discard = true;
-        if (!x->refusal.status)
-            err_set(&x->refusal, 500, NULL, "The request could not be served.");
-        if (http_has_body(h) && (expect || http_is_chunked(h) || x->refusal.status == 413 ||
-                                 h->parser.content_length > EARLY_DISCARD))
-            answer_early(c, &x->refusal);
-    } else if (expect && http_has_body(h) && !x->http10) {
-        conn_send(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
-        conn_flush(c);
-    }
+    arm(c, c->server->opts.body_timeout_ms);
+    c->close_after |= !llhttp_should_keep_alive(&c->http.parser) || c->server->leaving;
+    c->server->events->head(c);
+    assert(c->exchange || c->state != CONN_BODY);
 }
 
 static void on_message(struct conn *c) {
-    struct exchange *x = c->exchange;
-
     uv_timer_stop(&c->timer);
     set_state(c, CONN_EXCHANGE);
-    if (x->refusal.status)
-        respond_error(x, &x->refusal);
-    else
-        x->route->serve(x, &c->http);
+    c->server->events->message(c);
 }
 
 /* Bodies in memory are bounded in all, not only each. */
 static bool is_over_budget(struct conn *c) {
     charge_body(c);
-    return c->api->body_bytes > (size_t)API_BODIES * c->api->opts.max_body_bytes;
+    return c->server->body_bytes > c->server->opts.max_bodies;
 }
 
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
@@ -290,14 +261,14 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
 
     if (c->state == CONN_IDLE) {
         set_state(c, CONN_HEAD);
-        arm(c, c->api->opts.header_timeout_ms);
+        arm(c, c->server->opts.header_timeout_ms);
     }
     int r = http_feed(&c->http, data, len, &used, &err);
     if (r >= 0 && is_over_budget(c))
         r = err_set_code(&err, 503, "overloaded", NULL,
                          "Too many request bodies are being received, try again later.");
     if (r < 0) {
-        answer_early(c, &err);
+        conn_answer_early(c, &err);
         return len;
     }
     if (r == HTTP_HEAD_DONE)
@@ -340,7 +311,7 @@ static void close_when_sent(struct conn *c) {
     if (c->state == CONN_IDLE && conn_unsent(c))
         set_state(c, CONN_FLUSH);
     if (c->state == CONN_FLUSH)
-        arm(c, API_LINGER_MS);
+        arm(c, LINGER_MS);
     else
         conn_close(c);
 }
@@ -378,7 +349,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     struct conn *c = h->data;
 
     (void)suggested;
-    *b = uv_buf_init(c->api->read_buf, sizeof(c->api->read_buf));
+    *b = uv_buf_init(c->server->read_buf, sizeof(c->server->read_buf));
 }
 
 /* ---- time ---- */
@@ -387,25 +358,23 @@ static void on_late(struct conn *c) {
     struct err err;
 
     err_set_code(&err, 408, "request_timeout", NULL, "The request did not arrive in time.");
-    answer_early(c, &err);
+    conn_answer_early(c, &err);
 }
 
 /* A stream: either its reader has been too slow for too long, or it has been silent. */
 static void on_call_timer(struct conn *c) {
-    struct api *a = c->api;
-    int64_t stall_ns = (int64_t)a->opts.stall_timeout_ms * 1000000;
+    const struct http_server_opts *o = &c->server->opts;
+    int64_t stall_ns = (int64_t)o->stall_timeout_ms * 1000000;
 
     if (c->blocked_ns) {
-        int64_t left = c->blocked_ns + stall_ns - clock_now(a->clock);
+        int64_t left = c->blocked_ns + stall_ns - clock_now(o->clock);
 
         if (left <= 0)
             conn_close(c);
         else
             arm(c, (uint64_t)left / 1000000 + 1);
-    } else if (c->exchange && c->exchange->stream) {
-        respond_keepalive(c->exchange);
-        if (c->state == CONN_EXCHANGE)
-            conn_start_keepalive(c);
+    } else if (c->exchange && c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE) {
+        conn_start_keepalive(c);
     }
 }
 
@@ -413,12 +382,12 @@ static void on_call_timer(struct conn *c) {
 static void on_flush_timer(struct conn *c) {
     size_t left = conn_unsent(c);
 
-    if (left >= c->n_flying_left || c->api->closing) {
+    if (left >= c->n_unsent_before || c->server->closing) {
         conn_close(c);
         return;
     }
-    c->n_flying_left = left;
-    arm(c, c->api->opts.stall_timeout_ms);
+    c->n_unsent_before = left;
+    arm(c, c->server->opts.stall_timeout_ms);
 }
 
 static void on_timer(uv_timer_t *t) {
@@ -453,9 +422,9 @@ static void on_timer(uv_timer_t *t) {
 void conn_abort(struct conn *c, const struct err *err) {
     if (c->state == CONN_EXCHANGE && c->exchange) {
         c->close_after = true;
-        exchange_fail(c->exchange, err);
+        c->server->events->failed(c->exchange, err);
     } else if (c->exchange) {
-        answer_early(c, err);
+        conn_answer_early(c, err);
     } else {
         close_when_sent(c);
     }
@@ -463,7 +432,7 @@ void conn_abort(struct conn *c, const struct err *err) {
 }
 
 /* One connection too many: an answer, as far as the socket takes it at once. */
-static void turn_away(struct conn *c) {
+static void refuse(struct conn *c) {
     static const char body[] = "{\"error\":{\"message\":\"Too many connections, try again "
                                "later.\",\"type\":\"overloaded_error\",\"param\":null,"
                                "\"code\":\"too_many_connections\"}}";
@@ -472,55 +441,61 @@ static void turn_away(struct conn *c) {
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
                      "Content-Length: %zu\r\nRetry-After: 1\r\nX-Request-Id: req_%016llx\r\n"
                      "Connection: close\r\n\r\n%s",
-                     sizeof(body) - 1, (unsigned long long)rng_next(&c->api->rng), body);
+                     sizeof(body) - 1, (unsigned long long)rng_next(&c->server->rng), body);
 
-    c->api->stats.n_rejected++;
     c->discard = c->close_after = true;
     set_state(c, CONN_FLUSH);
     conn_send(c, text, (size_t)n);
     conn_flush(c);
     if (c->state == CONN_FLUSH)
-        arm(c, API_LINGER_MS);
+        arm(c, LINGER_MS);
+}
+
+/* Whether the owner serves this peer. */
+static bool is_accepted(struct conn *c) {
+    const struct http_server_opts *o = &c->server->opts;
+    uv_os_fd_t fd;
+
+    if (!o->accepts)
+        return true;
+    return uv_fileno((uv_handle_t *)&c->h.stream, &fd) == 0 && o->accepts(o->ctx, fd);
 }
 
 static void start(struct conn *c) {
-    uint32_t max = c->api->opts.max_connections, n = c->api->stats.n_connections;
+    const struct http_server_opts *o = &c->server->opts;
+    uint32_t n = c->server->n_connections;
 
-    if (n > max + API_TURNED_AWAY) {
-        c->api->stats.n_rejected++;
+    c->server->n_refused += n > o->max_connections;
+    if (n > o->max_connections + o->max_refused || !is_accepted(c) ||
+        uv_read_start(&c->h.stream, on_alloc, on_read) < 0)
         conn_close(c);
-    } else if (uv_read_start(&c->h.stream, on_alloc, on_read) < 0) {
-        conn_close(c);
-    } else if (n > max) {
-        turn_away(c);
-    } else {
-        arm(c, c->api->opts.header_timeout_ms);
-    }
+    else if (n > o->max_connections)
+        refuse(c);
+    else
+        arm(c, o->header_timeout_ms);
 }
 
-void conn_accept(struct api *a, uv_stream_t *listener, bool local) {
+void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
     struct conn *c = calloc(1, sizeof(*c));
+    const struct http_server_opts *o = &s->opts;
 
     if (!c)
         return; /* it stays in the backlog */
-    c->api = a;
+    c->server = s;
     c->local = local;
-    c->limits = (struct http_limits){MIN(API_TARGET_MAX, a->opts.max_header_bytes),
-                                     a->opts.max_header_bytes, a->opts.max_body_bytes,
-                                     a->opts.max_header_count};
-    http_init(&c->http, &c->limits);
-    buf_init(&c->out, API_SEND_MAX);
-    buf_init(&c->flying, API_SEND_MAX);
-    buf_init(&c->ahead, MAX(a->opts.max_header_bytes, API_READ_SIZE));
+    http_init(&c->http, &o->limits);
+    buf_init(&c->out, o->max_unsent);
+    buf_init(&c->in_flight, o->max_unsent);
+    buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE));
     if (local)
-        uv_pipe_init(a->loop, &c->h.pipe, 0);
+        uv_pipe_init(o->loop, &c->h.pipe, 0);
     else
-        uv_tcp_init(a->loop, &c->h.tcp);
-    uv_timer_init(a->loop, &c->timer);
+        uv_tcp_init(o->loop, &c->h.tcp);
+    uv_timer_init(o->loop, &c->timer);
     c->h.stream.data = c->timer.data = c;
     c->n_open = 2;
-    list_push_back(&a->conns, &c->link);
-    a->stats.n_connections++;
+    list_push_back(&s->conns, &c->link);
+    s->n_connections++;
     if (uv_accept(listener, &c->h.stream) < 0) {
         conn_close(c);
         return;
@@ -530,4 +505,16 @@ void conn_accept(struct api *a, uv_stream_t *listener, bool local) {
         uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
     }
     start(c);
+}
+
+bool conn_peer_uid(const struct conn *c, uid_t *uid) {
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    uv_os_fd_t fd;
+
+    if (!c->local || uv_fileno((const uv_handle_t *)&c->h.stream, &fd) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return false;
+    *uid = peer.uid;
+    return true;
 }

@@ -1,26 +1,44 @@
 #pragma once
 
 /*
- * conn - one client connection: reads requests, one call at a time, and sends what the call writes.
+ * conn - one client connection: reads requests, one exchange at a time, and sends what the exchange
+ * writes.
  *
- *               first byte        head          message            answer complete
- *      IDLE ──────────────> HEAD ──────> BODY ─────────> CALL ─────────────────────> FLUSH
- *        ^                    │            │               │                           │ all bytes sent
- *        └────────────────────┼────────────┼───────────────┼───────────────────────────┤
- *                             └────────────┴── early answer┘                           │ to be closed
- *      any ──> CLOSED <─────────────────────────────────────────────────────── LINGER <┘
+ *            first byte        head          message            answer complete
+ *   IDLE ──────────────> HEAD ──────> BODY ─────────> EXCHANGE ─────────────────> FLUSH
+ *     ^                    │            │               │                           │ all sent
+ *     └────────────────────┼────────────┼───────────────┼───────────────────────────┤
+ *                          └────────────┴── early answer┘                           │ to be closed
+ *   any ──> CLOSED <─────────────────────────────────────────────────────── LINGER <┘
  *
  * LINGER: our side is shut down; input is discarded for a second, since closing at once would reset
  * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
  * `ahead` until the answer before it is complete and sent.
+ *
+ * What a request means is not known here: the layer above is told through conn_events.
  */
 
 #include <uv.h>
 #include "api/http/http.h"
+#include "api/http/server.h"
 #include "base/list.h"
 
-struct api;
+struct conn;
 struct exchange;
+
+/* What the layer above is told. Only head() and refused() may close the connection. */
+struct conn_events {
+    void (*head)(struct conn *c);    /* the header block is complete: sets c->exchange */
+    void (*message)(struct conn *c); /* the request is complete: answer it */
+    /* It cannot be completed: answer with @err, on c->exchange or a new one. */
+    void (*refused)(struct conn *c, const struct err *err);
+    /* The server stops while @x is being answered. */
+    void (*failed)(struct exchange *x, const struct err *err);
+    void (*gone)(struct exchange *x);    /* the client left */
+    void (*drained)(struct exchange *x); /* there is room again after conn_is_full() */
+    /* Nothing was sent for keepalive_ms. Whether it is to be told again. */
+    bool (*silent)(struct exchange *x);
+};
 
 enum conn_state {
     CONN_IDLE,
@@ -33,8 +51,8 @@ enum conn_state {
 };
 
 struct conn {
-    struct list link; /* api.conns */
-    struct api *api;
+    struct list link; /* http_server.conns */
+    struct http_server *server;
     union {
         uv_stream_t stream;
         uv_tcp_t tcp;
@@ -44,36 +62,46 @@ struct conn {
     uv_write_t write;
     uv_shutdown_t shutdown;
     enum conn_state state;
-    struct http_limits limits;
     struct http http;
-    struct exchange *exchange;
-    struct buf out, flying; /* to be sent; being sent by `write` */
-    struct buf ahead;
-    size_t n_flying_left, n_body_charged;
-    int64_t blocked_ns; /* since when the call has had more to send than fits; 0: it has not */
+    struct exchange *exchange; /* set from head to answer */
+    struct buf out, in_flight; /* to be sent; being sent by `write` */
+    struct buf ahead;          /* read, not parsed */
+    size_t n_unsent_before;    /* in FLUSH: unsent bytes when progress was last looked for */
+    size_t n_body_charged;     /* bytes of http.body that are in server.body_bytes */
+    int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 
-/* Takes the next connection of @listener. */
-void conn_accept(struct api *a, uv_stream_t *listener, bool local);
+/* Takes the next connection of @listener, a pipe when @local. */
+void conn_accept(struct http_server *s, uv_stream_t *listener, bool local);
 
-/* For the call. Bytes are queued by conn_send() and go out with conn_flush(). */
+/* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
+ * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
-void conn_break(struct conn *c); /* it cannot go on: closed soon, not inside this call */
-/* Whether the call should hold back: stream_buffer_bytes are unsent. Once it has answered true it calls
- * the call's drained() when there is room again, and closes the connection when there is none for
+/* It cannot go on: closed by the timer, not inside this function. */
+void conn_break(struct conn *c);
+/* Whether the exchange should hold back: stream_buffer_bytes are unsent. Once it has answered true
+ * it reports drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
-void conn_exchange_done(struct conn *c); /* c->call has ended */
-/* Moves the request's body to @out, with its part of api.body_bytes, which is returned. */
+/* c->exchange has ended: what it wrote is sent, then the next request is read. */
+void conn_exchange_done(struct conn *c);
+/* Moves the request's body to @out. Its part of server.body_bytes is returned and is now the
+ * caller's, to be given back by http_server_release_body(). */
 size_t conn_take_body(struct conn *c, struct buf *out);
-/* The stream's silence is counted from here; a comment is sent after keepalive_ms of it. */
+/* The stream's silence is counted from here. */
 void conn_start_keepalive(struct conn *c);
+/* Answers with @err before the request is complete: what follows on the connection cannot be told
+ * apart, so it is discarded and the connection closed. */
+void conn_answer_early(struct conn *c, const struct err *err);
+/* The user at the other end of a UNIX socket. False: another kind of socket, or not known. */
+bool conn_peer_uid(const struct conn *c, uid_t *uid);
 
-/* The service stops: a call is failed with @err, the connection closed when that is sent. */
+/* The server stops: the exchange fails with @err, the connection closes when that is sent. */
 void conn_abort(struct conn *c, const struct err *err);
-void conn_close(struct conn *c); /* at once */
+/* At once. Never inside a function of the exchange. */
+void conn_close(struct conn *c);

@@ -5,10 +5,10 @@
 #include <string.h>
 
 /*
- * llhttp in its strict mode refuses what smuggling is made of: Content-Length beside Transfer-Encoding,
- * two lengths, lengths with signs, folded lines, bare line feeds, NUL. What it has no opinion on is here:
- * how much, how many, and that trailers are not headers. After any error the connection is closed, so
- * that nothing behind it is ever taken for a request.
+ * llhttp in its strict mode refuses what smuggling is made of: Content-Length beside
+ * Transfer-Encoding, two lengths, lengths with signs, folded lines, bare line feeds, NUL. What it
+ * has no opinion on is here: how much, how many, and that trailers are not headers. After any error
+ * the connection is closed, so that nothing behind it is ever taken for a request.
  */
 
 static struct http *of(llhttp_t *p) {

@@ -6,8 +6,9 @@
 #include <string.h>
 
 /*
- * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always leaves a
- * value behind. Brackets are the caller's to balance; the tests parse everything that is sent.
+ * The writer keeps no stack: whether a comma is due is one bit, because closing a bracket always
+ * leaves a value behind. Brackets are the caller's to balance; the tests parse everything that is
+ * sent.
  */
 
 void json_begin(struct json *j, struct buf *out) {
@@ -47,8 +48,8 @@ void json_colon(struct json *j) {
     j->comma = false;
 }
 
-/* Length of the valid UTF-8 sequence at @s, or 0; then *bad is how many bytes one U+FFFD replaces (the
- * longest beginning of a valid sequence, as the Unicode standard recommends). */
+/* Length of the valid UTF-8 sequence at @s, or 0; then *bad is how many bytes one U+FFFD replaces
+ * (the longest beginning of a valid sequence, as the Unicode standard recommends). */
 static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
     unsigned char c = s[0], lo = 0x80, hi = 0xBF;
     size_t n = c >= 0xC2 && c <= 0xDF   ? 2
@@ -191,7 +192,8 @@ void json_put_int(struct json *j, const char *key, int64_t v) {
     json_int(j, v);
 }
 
-/* Depth and number of values, before anything is allocated. What is not JSON is the parser's to refuse. */
+/* Depth and number of values, before anything is allocated. What is not JSON is the parser's to
+ * refuse. */
 static int survey(const char *s, size_t len, struct err *err) {
     size_t depth = 0, n = 0;
 

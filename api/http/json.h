@@ -40,5 +40,6 @@ void json_raw(struct json *j, const char *text, size_t len);
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_int(struct json *j, const char *key, int64_t v);
 
-/* Parses a request body: an object of bounded depth and size. Errors are 400 with the byte offset. */
+/* Parses a request body: an object of bounded depth and size. Errors are 400 with the byte
+ * offset. */
 int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err);

@@ -1,18 +1,20 @@
 #include "api/http/respond.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/dialect.h"
 #include "api/http/conn.h"
+#include "api/http/dialect.h"
 #include "api/http/json.h"
-#include "api/private.h"
+#include "api/http/server.h"
 
 /*
- * Each answer's head is made in one place (send_head), so that no path forgets its headers. An answer ends
- * its call: after any of the functions that say so, the call must not be touched. A stream's pieces go out
- * as one chunk each: size, data and line ends in one buffer, one write.
+ * Each answer's head is made in one place (send_head), so that no path forgets its headers. An
+ * answer ends its exchange: after any of the functions that say so, the exchange must not be
+ * touched. A stream's pieces go out as one chunk each: size, data and line ends in one buffer, one
+ * write. What differs between clients is in the exchange's dialect.
  */
 
 #define HEAD_MAX 2048
@@ -53,67 +55,68 @@ static size_t find(int status) {
     return find(500);
 }
 
+const char *respond_error_type(const struct err *err) {
+    return statuses[find(err->status)].type;
+}
+
+const char *respond_error_code(const struct err *err) {
+    return *err->code ? err->code : statuses[find(err->status)].code;
+}
+
 /* The Date header's value, formatted once a second. */
-static const char *date_of(struct api *a) {
+static const char *date_of(struct http_server *s) {
     time_t now = time(NULL);
     struct tm tm;
 
-    if (now != a->date_of) {
+    if (now != s->date_of) {
         gmtime_r(&now, &tm);
-        strftime(a->date, sizeof(a->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
-        a->date_of = now;
+        strftime(s->date, sizeof(s->date), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+        s->date_of = now;
     }
-    return a->date;
+    return s->date;
 }
 
 static void put(char *head, size_t *n, const char *fmt, ...) PRINTF(3, 4);
 static void put(char *head, size_t *n, const char *fmt, ...) {
     va_list ap;
 
+    assert(*n < HEAD_MAX);
     va_start(ap, fmt);
     int len = vsnprintf(head + *n, HEAD_MAX - *n, fmt, ap);
     va_end(ap);
     *n = MIN(*n + (size_t)MAX(len, 0), HEAD_MAX - 1);
 }
 
-/* Seconds are what most clients read; the SDKs prefer milliseconds. */
-static void put_retry(struct exchange *x, int status, char *head, size_t *n) {
-    uint32_t ms = x->retry_ms ? x->retry_ms : 1000;
-
-    if (status != 429 && status != 503 && status != 529)
-        return;
-    put(head, n, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
-}
-
-/* @len: of the body, or -1 for a stream. */
+/* @len: of the body, or -1 for a stream; @err: what is answered, or NULL. */
 static void send_head(struct exchange *x, int status, const char *type, ssize_t len,
-                      const char *more) {
+                      const struct err *err) {
+    const struct http_server_opts *o = &x->server->opts;
+    const struct dialect *d = x->dialect;
     char head[HEAD_MAX];
     size_t n = 0;
-    int64_t now = clock_now(x->api->clock);
 
-    x->head_ns = now;
+    assert(!x->ending && x->head_ns == 0);
+    x->head_ns = clock_now(o->clock);
     if (x->status != 499)
         x->status = status;
     if (!x->conn)
         return;
     x->chunked = len < 0 && !x->http10;
-    x->conn->close_after |= x->api->leaving || (len < 0 && x->http10);
-    put(head, &n, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, statuses[find(status)].reason,
-        date_of(x->api));
+    x->conn->close_after |= x->server->leaving || (len < 0 && x->http10);
+    put(head, &n, "HTTP/1.1 %d %s\r\n", status, statuses[find(status)].reason);
+    if (o->sends_date)
+        put(head, &n, "Date: %s\r\n", date_of(x->server));
     if (type)
         put(head, &n, "Content-Type: %s\r\n", type);
     if (len >= 0)
         put(head, &n, "Content-Length: %zd\r\n", len);
     else
-        put(head, &n, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
+        put(head, &n, "%s%s", o->stream_headers,
             x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
-    n += x->dialect->put_ids(x, (now - x->started_ns) / 1000000, head + n, HEAD_MAX - n);
-    put_retry(x, status, head, &n);
-    if (x->route && !x->route->open && status != 401)
-        n += tenant_put_headers(tenants_get(&x->api->tenants, x->tenant), x->dialect, now, head + n,
-                                HEAD_MAX - n);
-    put(head, &n, "%s", more);
+    if (d->put_ids)
+        n += d->put_ids(x, (x->head_ns - x->started_ns) / 1000000, head + n, HEAD_MAX - n);
+    if (o->put_headers)
+        n += o->put_headers(x, status, err, head + n, HEAD_MAX - n);
     if (x->conn->close_after)
         put(head, &n, "Connection: close\r\n");
     else if (x->http10)
@@ -123,15 +126,15 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
 }
 
 static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
-                   const char *more) {
-    send_head(x, status, type, (ssize_t)len, more);
+                   const struct err *err) {
+    send_head(x, status, type, (ssize_t)len, err);
     if (x->conn && !x->head_only && conn_send(x->conn, data, len) < 0)
         conn_break(x->conn);
     exchange_end(x);
 }
 
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
-    finish(x, status, type, data, len, "");
+    finish(x, status, type, data, len, NULL);
 }
 
 void respond_buf(struct exchange *x, int status, const struct buf *b, int error) {
@@ -139,14 +142,6 @@ void respond_buf(struct exchange *x, int status, const struct buf *b, int error)
         respond_errno(x, error);
     else
         respond(x, status, RESPOND_JSON, b->data, b->len);
-}
-
-const char *respond_error_type(const struct err *err) {
-    return statuses[find(err->status)].type;
-}
-
-const char *respond_error_code(const struct err *err) {
-    return *err->code ? err->code : statuses[find(err->status)].code;
 }
 
 static void note_code(struct exchange *x, const struct err *err) {
@@ -165,6 +160,7 @@ static int put_error(struct exchange *x, struct buf *out, const struct err *err)
     return j.error;
 }
 
+/* The status that @x's client is told. */
 static int status_of(const struct exchange *x, const struct err *err) {
     int status = statuses[find(err->status)].status;
 
@@ -173,18 +169,10 @@ static int status_of(const struct exchange *x, const struct err *err) {
 
 void respond_error(struct exchange *x, const struct err *err) {
     CLEANUP(buf_deinit) struct buf b = {.max = ERROR_MAX};
-    char more[160] = "";
-    int status = status_of(x, err);
 
-    if (status == 401)
-        snprintf(more, sizeof(more), "WWW-Authenticate: Bearer\r\n");
-    else if (status == 405)
-        snprintf(more, sizeof(more), "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
-    else if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
-        snprintf(more, sizeof(more), "X-Should-Retry: false\r\n");
     if (put_error(x, &b, err) < 0)
         buf_clear(&b);
-    finish(x, status, RESPOND_JSON, b.data ? b.data : "", b.len, more);
+    finish(x, status_of(x, err), RESPOND_JSON, b.data ? b.data : "", b.len, err);
 }
 
 void respond_errno(struct exchange *x, int error) {
@@ -201,7 +189,7 @@ void respond_errno(struct exchange *x, int error) {
 
 void respond_stream(struct exchange *x) {
     x->stream = true;
-    send_head(x, 200, x->dialect->stream_type, -1, "");
+    send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
 
 /* One piece of the body; the chunk's size and data go into the same write. */
@@ -277,4 +265,11 @@ void respond_stream_end(struct exchange *x) {
     if (x->dialect->stream_end)
         send_piece(x, x->dialect->stream_end, "", 0, "");
     end_stream(x);
+}
+
+void respond_failure(struct exchange *x, const struct err *err) {
+    if (x->ops && x->ops->fail)
+        x->ops->fail(x, err);
+    else
+        respond_error(x, err);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * respond - writes answers: heads, whole bodies, error objects, server-sent events. A client
- * that is gone is written to in vain, without an error.
+ * respond - writes answers: heads, whole bodies, error objects, events of streams, each in the form
+ * of the exchange's dialect. A client that is gone is written to in vain, without an error.
  */
 
 #include "api/http/exchange.h"
@@ -11,29 +11,34 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
 
-/* A whole answer; ends the call. @type NULL: no body. */
+/* A whole answer; ends the exchange. @type NULL: no body. */
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len);
-/* As JSON in @b; @error (of building it) < 0: 500 instead. Ends the call. */
+/* As JSON in @b; @error (of building it) < 0: 500 instead. Ends the exchange. */
 void respond_buf(struct exchange *x, int status, const struct buf *b, int error);
-/* The error object, with Retry-After for 429 and 503. Ends the call. */
+/* The error object. Ends the exchange. */
 void respond_error(struct exchange *x, const struct err *err);
-/* Names of the kind and of the error itself as OpenAI has them, after its status where it has no
- * code of its own; the code may be NULL. For the dialects' put_error(). */
-const char *respond_error_type(const struct err *err);
-const char *respond_error_code(const struct err *err);
-/* For an -errno without text: 500 or 503. */
+/* For an -errno without text: 500 or 503. Ends the exchange. */
 void respond_errno(struct exchange *x, int error);
 
-/* A stream of events: begin, then events, then end (which ends the exchange). How they are framed
- * is the dialect's affair. */
+/* Begins a stream. Events and keep-alives follow, then one of the functions that end it. Bytes go
+ * out with conn_flush(). */
 void respond_stream(struct exchange *x);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* With an "event:" line. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
-/* After silence: what the route says (exchange_ops.alive), else what the dialect has for it. */
+/* What the route says when it is silent (exchange_ops.alive), or the dialect's keep-alive; sent at
+ * once. */
 void respond_keepalive(struct exchange *x);
-void respond_stream_error(struct exchange *x,
-                          const struct err *err); /* the error event; ends the call */
-/* The same when the client has been told. */
+void respond_stream_end(struct exchange *x);
+/* Ends the stream with an event that carries @err. */
+void respond_stream_error(struct exchange *x, const struct err *err);
+/* The same when the route has written that event. */
 void respond_stream_failed(struct exchange *x, const struct err *err);
-void respond_stream_end(struct exchange *c); /* OpenAI: data: [DONE] */
+
+/* Fails an exchange that has not ended: by exchange_ops.fail, or with an error as the whole
+ * answer. */
+void respond_failure(struct exchange *x, const struct err *err);
+
+/* For dialects: type and code of the error object; a code may be NULL. */
+const char *respond_error_type(const struct err *err);
+const char *respond_error_code(const struct err *err);

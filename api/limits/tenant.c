@@ -1,13 +1,11 @@
 #include "api/limits/tenant.h"
 
-#include "api/dialect.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include "api/http/conn.h"
+#include "api/http/dialect.h"
 #include "api/private.h"
 
 /*
@@ -137,17 +135,14 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
 
 /* The user at the other end of a UNIX socket, or NULL: none that is listed. */
 static struct tenant *of_peer(const struct exchange *x) {
-    const struct tenants *ts = &x->api->tenants;
-    struct ucred peer;
-    socklen_t len = sizeof(peer);
-    uv_os_fd_t fd;
+    const struct tenants *ts = &api_of(x)->tenants;
+    uid_t uid;
 
-    if (!x->conn->local || uv_fileno((uv_handle_t *)&x->conn->h.stream, &fd) < 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+    if (!conn_peer_uid(x->conn, &uid))
         return NULL;
     for (uint32_t i = 0; i < ts->n; i++)
         for (uint32_t k = 0; k < ts->list[i]->conf.n_uids; k++)
-            if (ts->list[i]->conf.uids[k] == peer.uid)
+            if (ts->list[i]->conf.uids[k] == uid)
                 return ts->list[i];
     return NULL;
 }
@@ -162,7 +157,7 @@ static bool gives_key(const struct http *h) {
 
 /* A key says more than the user does; who is listed by his user needs none. */
 int tenant_identify(struct exchange *x, const struct http *h, struct err *err) {
-    const struct auth *a = &x->api->auth;
+    const struct auth *a = &api_of(x)->auth;
     struct tenant *t = NULL;
     uint32_t key = 0;
 
@@ -174,7 +169,7 @@ int tenant_identify(struct exchange *x, const struct http *h, struct err *err) {
 
         if (r < 0)
             return r;
-        if (!(t = tenants_of_key(&x->api->tenants, a->names[key])))
+        if (!(t = tenants_of_key(&api_of(x)->tenants, a->names[key])))
             return -ENOMEM;
     }
     x->tenant = t ? t->number : 0;

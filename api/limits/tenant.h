@@ -13,9 +13,10 @@
 
 #include "api/api.h"
 #include "api/limits/auth.h"
-#include "api/http/exchange.h"
 #include "base/list.h"
 
+struct dialect;
+struct exchange;
 struct http;
 
 enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES };

@@ -177,12 +177,12 @@ static const struct writer_form completion = {
 static const struct writer_form infill = {
     .kind = REQUEST_INFILL, .id_prefix = "", .events = &events};
 
-void llamacpp_completion_serve(struct exchange *x, struct http *h) {
+static void completion_serve(struct exchange *x, struct http *h) {
     (void)h;
     writer_serve(x, &completion);
 }
 
-void llamacpp_infill_serve(struct exchange *x, struct http *h) {
+static void infill_serve(struct exchange *x, struct http *h) {
     (void)h;
     writer_serve(x, &infill);
 }
@@ -198,9 +198,9 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
     json_string(j, s.data, s.len);
 }
 
-void llamacpp_props_serve(struct exchange *x, struct http *h) {
+static void props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = x->api->model;
+    const struct api_model *m = api_of(x)->model;
     struct json j;
 
     (void)h;
@@ -210,7 +210,7 @@ void llamacpp_props_serve(struct exchange *x, struct http *h) {
     json_open(&j, '{');
     json_put_int(&j, "n_ctx", m->max_context);
     json_close(&j, '}');
-    json_put_int(&j, "total_slots", x->api->opts.max_running);
+    json_put_int(&j, "total_slots", api_of(x)->opts.max_running);
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->id);
     json_key(&j, "modalities");
@@ -230,10 +230,10 @@ void llamacpp_props_serve(struct exchange *x, struct http *h) {
 }
 
 static const struct route routes[] = {
-    {"/completion", HTTP_POST, false, true, llamacpp_completion_serve},
-    {"/infill", HTTP_POST, false, true, llamacpp_infill_serve},
-    {"/props", HTTP_GET, false, false, llamacpp_props_serve},
-    {"/apply-template", HTTP_POST, false, false, template_serve},
+    {"/completion", HTTP_POST, false, true, completion_serve},
+    {"/infill", HTTP_POST, false, true, infill_serve},
+    {"/props", HTTP_GET, false, false, props_serve},
+    {"/apply-template", HTTP_POST, false, false, llamacpp_template_serve},
     {0},
 };
 

@@ -80,24 +80,24 @@ static void list(struct exchange *x, bool running) {
     json_open(&j, '{');
     json_key(&j, "models");
     json_open(&j, '[');
-    if (!running || x->api->worker_up)
-        put_model(&j, x->api, running);
+    if (!running || api_of(x)->worker_up)
+        put_model(&j, api_of(x), running);
     json_close(&j, ']');
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
-void ollama_tags_serve(struct exchange *x, struct http *h) {
+static void tags_serve(struct exchange *x, struct http *h) {
     (void)h;
     list(x, false);
 }
 
-void ollama_ps_serve(struct exchange *x, struct http *h) {
+static void ps_serve(struct exchange *x, struct http *h) {
     (void)h;
     list(x, true);
 }
 
-void ollama_version_serve(struct exchange *x, struct http *h) {
+static void version_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"version\":\"" API_VERSION "\"}";
 
     (void)h;
@@ -111,7 +111,7 @@ static int check_name(struct exchange *x, struct err *err) {
     size_t charged = conn_take_body(x->conn, &body);
     int r = json_read(&doc, body.data ? body.data : "", body.len, err);
 
-    x->api->body_bytes -= charged;
+    http_server_release_body(&api_of(x)->http, charged);
     if (r < 0)
         return r;
     yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");
@@ -120,7 +120,7 @@ static int check_name(struct exchange *x, struct err *err) {
         name = yyjson_obj_get(root, "name"); /* as it was called once */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
-    else if (!ollama_is_served(x->api, yyjson_get_str(name)))
+    else if (!ollama_is_served(api_of(x), yyjson_get_str(name)))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
                          yyjson_get_str(name));
     yyjson_doc_free(doc);
@@ -164,9 +164,9 @@ static void put_capabilities(struct json *j, const struct api *a) {
     json_close(j, ']');
 }
 
-void ollama_show_serve(struct exchange *x, struct http *h) {
+static void show_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = x->api->model;
+    const struct api_model *m = api_of(x)->model;
     struct err err = {0};
     struct json j;
     int r = check_name(x, &err);
@@ -188,14 +188,14 @@ void ollama_show_serve(struct exchange *x, struct http *h) {
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_details(&j, m);
     put_info(&j, m);
-    put_capabilities(&j, x->api);
+    put_capabilities(&j, api_of(x));
     put_time(&j, "modified_at", m->created_unix);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
 /* The served model is here already; there is no other. */
-void ollama_pull_serve(struct exchange *x, struct http *h) {
+static void pull_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"status\":\"success\"}\n";
     struct err err = {0};
     int r = check_name(x, &err);
@@ -212,11 +212,11 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
 static const struct route routes[] = {
     {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
     {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
-    {"/api/tags", HTTP_GET, false, false, ollama_tags_serve},
-    {"/api/ps", HTTP_GET, false, false, ollama_ps_serve},
-    {"/api/show", HTTP_POST, false, false, ollama_show_serve},
-    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
-    {"/api/version", HTTP_GET, true, false, ollama_version_serve},
+    {"/api/tags", HTTP_GET, false, false, tags_serve},
+    {"/api/ps", HTTP_GET, false, false, ps_serve},
+    {"/api/show", HTTP_POST, false, false, show_serve},
+    {"/api/pull", HTTP_POST, false, false, pull_serve},
+    {"/api/version", HTTP_GET, true, false, version_serve},
     {0},
 };
 

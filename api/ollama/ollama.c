@@ -76,7 +76,7 @@ static void put_figures(struct json *j, const struct writer *w) {
     json_key(j, "done");
     json_bool(j, true);
     json_put_string(j, "done_reason", g->finish == FINISH_LENGTH ? "length" : "stop");
-    json_put_int(j, "total_duration", between(from, clock_now(w->exchange->api->clock)));
+    json_put_int(j, "total_duration", between(from, clock_now(api_of(w->exchange)->clock)));
     json_put_int(j, "load_duration", between(from, g->first_step_ns));
     json_put_int(j, "prompt_eval_count", u.prompt);
     json_put_int(j, "prompt_eval_duration", between(g->first_step_ns, g->first_token_ns));
@@ -114,7 +114,7 @@ static void put_whole(struct json *j, const struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     json_open(j, '{');
-    ollama_put_head(j, w->exchange->api);
+    ollama_put_head(j, api_of(w->exchange));
     if (!s) {
         put_loaded(j, w);
         json_close(j, '}');
@@ -142,7 +142,7 @@ static struct json *begin(struct line *l, const struct writer *w) {
     buf_init(&l->b, API_SEND_MAX);
     json_begin(&l->j, &l->b);
     json_open(&l->j, '{');
-    ollama_put_head(&l->j, w->exchange->api);
+    ollama_put_head(&l->j, api_of(w->exchange));
     return &l->j;
 }
 

@@ -21,3 +21,9 @@ int ollama_translate(const struct api *a, yyjson_doc *body, bool generate, yyjso
 bool ollama_is_served(const struct api *a, const char *name);
 /* "model" and "created_at". */
 void ollama_put_head(struct json *j, const struct api *a);
+
+struct exchange;
+struct http;
+/* Routes of ollama.c, listed in models.c. */
+void ollama_chat_serve(struct exchange *x, struct http *h);
+void ollama_generate_serve(struct exchange *x, struct http *h);

@@ -1,5 +1,6 @@
 #include <string.h>
 #include "api/generation/writer.h"
+#include "api/openai/openai.h"
 
 /* Two names for the same: clients read one or the other. */
 static void put_reasoning(struct json *j, const char *text, size_t len) {

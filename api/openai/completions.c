@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <string.h>
 #include "api/generation/writer.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 
 #define DEFAULT_TOKENS 16 /* OpenAI's */

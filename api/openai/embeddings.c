@@ -5,6 +5,7 @@
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/http/json.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/prompt_job.h"
@@ -60,7 +61,7 @@ static struct exchange *detach(struct embedding *e) {
     x->n_prompt = (uint32_t)e->n_tokens;
     for (uint32_t i = 0; i < LANES; i++)
         if (e->lane[i].of)
-            admit_cancel(x->api, &e->lane[i].waiter);
+            admit_cancel(api_of(x), &e->lane[i].waiter);
     if (!prompt_job_abandon(&e->job))
         free_embedding(e);
     return x;
@@ -232,8 +233,8 @@ static int unload(struct embedding *e, struct lane *l) {
     struct exchange *x = e->exchange;
     int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
-    metrics_gen_done(&x->api->metrics, g, x, 1);
-    admit_took(x->api, g->done_ns - g->first_step_ns);
+    metrics_gen_done(&api_of(x)->metrics, g, x, 1);
+    admit_took(api_of(x), g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;
     x->n_cached += g->n_cached;
@@ -341,7 +342,8 @@ void embeddings_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     (void)h;
-    if (admit_glance(x->api, tenants_get(&x->api->tenants, x->tenant), &x->retry_ms, &err) < 0) {
+    if (admit_glance(api_of(x), tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms, &err) <
+        0) {
         respond_error(x, &err);
         return;
     }

@@ -2,6 +2,7 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/openai/models.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
@@ -43,7 +44,7 @@ static void respond_json(struct exchange *x, void (*put)(struct json *j, const s
     struct json j;
 
     json_begin(&j, &b);
-    put(&j, x->api);
+    put(&j, api_of(x));
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -66,7 +67,7 @@ void models_one_serve(struct exchange *x, struct http *h) {
     struct err err;
 
     (void)h;
-    if (models_is_served(x->api, x->arg, strlen(x->arg))) {
+    if (models_is_served(api_of(x), x->arg, strlen(x->arg))) {
         respond_json(x, put_model);
         return;
     }

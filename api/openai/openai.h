@@ -2,7 +2,7 @@
 
 /* openai - the parts of OpenAI's dialect that others share with it. */
 
-#include "api/dialect.h"
+#include "api/http/dialect.h"
 
 /* {"error": {...}} with all four members. */
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
@@ -10,3 +10,14 @@ void openai_put_error(struct json *j, const struct exchange *x, const struct err
 size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
 /* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */
 size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
+
+/* The routes, for openai.c. */
+void chat_serve(struct exchange *x, struct http *h);
+void chat_render_serve(struct exchange *x, struct http *h);
+void completions_serve(struct exchange *x, struct http *h);
+void completions_render_serve(struct exchange *x, struct http *h);
+void embeddings_serve(struct exchange *x, struct http *h);
+void models_list_serve(struct exchange *x, struct http *h);
+void models_one_serve(struct exchange *x, struct http *h);
+void tokenize_serve(struct exchange *x, struct http *h);
+void detokenize_serve(struct exchange *x, struct http *h);

@@ -1,7 +1,10 @@
 #include <errno.h>
 #include <string.h>
+#include "api/anthropic/anthropic.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
+#include "api/llamacpp/llamacpp.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
@@ -199,7 +202,7 @@ void chat_render_serve(struct exchange *x, struct http *h) {
     serve(x, REQUEST_CHAT, write_prompts);
 }
 
-void template_serve(struct exchange *x, struct http *h) {
+void llamacpp_template_serve(struct exchange *x, struct http *h) {
     (void)h;
     serve(x, REQUEST_CHAT, write_prompt);
 }

@@ -36,7 +36,7 @@ struct responses *responses_new(struct exchange *x) {
     if (!rs)
         return NULL;
     list_init(&rs->link);
-    rs->api = x->api;
+    rs->api = api_of(x);
     rs->tenant = x->tenant;
     rs->streams_errors = is_codex(&x->conn->http);
     arena_init(&rs->arena, ARENA_MAX);

@@ -100,3 +100,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p);
 void responses_stream_end(struct writer *w);
 bool responses_stream_fail(struct writer *w, struct err *err);
 void responses_stream_alive(struct writer *w);
+
+/* Routes of other files than routes.c, which lists all. */
+void responses_serve(struct exchange *x, struct http *h);
+void responses_count_serve(struct exchange *x, struct http *h);

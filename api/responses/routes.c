@@ -42,7 +42,7 @@ static bool query(const struct http *h, const char *name, char *out, size_t size
 
 /* One under way that the client may come back to. */
 static struct responses *find_live(struct exchange *x) {
-    struct responses *rs = responses_find(x->api, x->tenant, x->arg);
+    struct responses *rs = responses_find(api_of(x), x->tenant, x->arg);
 
     return rs && !rs->answer->job.running && rs->store ? rs : NULL;
 }
@@ -56,8 +56,8 @@ static void respond_live(struct exchange *x, struct responses *rs, enum response
     respond_buf(x, 200, &b, j.error);
 }
 
-void responses_get_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
+static void get_serve(struct exchange *x, struct http *h) {
+    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     struct responses *rs = s ? NULL : find_live(x);
     struct err err;
     char value[8];
@@ -76,12 +76,12 @@ void responses_get_serve(struct exchange *x, struct http *h) {
     stored_unref(s);
 }
 
-void responses_delete_serve(struct exchange *x, struct http *h) {
+static void delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     struct json j;
 
     (void)h;
-    if (!store_remove(&x->api->store, x->tenant, x->arg, strlen(x->arg))) {
+    if (!store_remove(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
         not_found(x);
         return;
     }
@@ -105,11 +105,11 @@ static void cancel(struct exchange *x, struct responses *rs) {
     json_begin(&j, &b);
     responses_put(&j, rs->answer, RESPONSES_FAILED, NULL);
     err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
-    exchange_fail(rs->answer->exchange, &err);
+    respond_failure(rs->answer->exchange, &err);
     respond_buf(x, 200, &b, j.error);
 }
 
-void responses_cancel_serve(struct exchange *x, struct http *h) {
+static void cancel_serve(struct exchange *x, struct http *h) {
     struct responses *rs = find_live(x);
     struct err err;
 
@@ -118,7 +118,7 @@ void responses_cancel_serve(struct exchange *x, struct http *h) {
         cancel(x, rs);
         return;
     }
-    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
+    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     if (s) {
         err_set_code(&err, 400, "invalid_value", "response_id", "Response '%s' has ended already.",
                      x->arg);
@@ -226,8 +226,8 @@ static int write_list(yyjson_mut_doc *doc, yyjson_mut_val *data, bool more, char
     return *out ? 0 : -ENOMEM;
 }
 
-void responses_items_serve(struct exchange *x, struct http *h) {
-    struct stored *s = store_get(&x->api->store, x->tenant, x->arg, strlen(x->arg));
+static void items_serve(struct exchange *x, struct http *h) {
+    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
     yyjson_mut_doc *doc = s ? yyjson_mut_doc_new(NULL) : NULL;
     yyjson_mut_val *list = yyjson_mut_arr(doc);
     char limit[16], order[16], after[100] = "";
@@ -258,10 +258,10 @@ void responses_items_serve(struct exchange *x, struct http *h) {
 static const struct route routes[] = {
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
     {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
-    {"/v1/responses/*/cancel", HTTP_POST, false, false, responses_cancel_serve},
-    {"/v1/responses/*/input_items", HTTP_GET, false, false, responses_items_serve},
-    {"/v1/responses/*", HTTP_GET, false, false, responses_get_serve},
-    {"/v1/responses/*", HTTP_DELETE, false, false, responses_delete_serve},
+    {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve},
+    {"/v1/responses/*/input_items", HTTP_GET, false, false, items_serve},
+    {"/v1/responses/*", HTTP_GET, false, false, get_serve},
+    {"/v1/responses/*", HTTP_DELETE, false, false, delete_serve},
     {0},
 };
 

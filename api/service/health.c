@@ -4,16 +4,17 @@
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/respond.h"
+#include "api/service/service.h"
 
 #ifndef WEFT_VERSION
 #define WEFT_VERSION "0"
 #endif
 
 /* 200 only while new requests are served: a balancer turns away before it is turned away. */
-void health_serve(struct exchange *x, struct http *h) {
+static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    enum api_health s = server_health(x->api);
+    enum api_health s = server_health(api_of(x));
     struct json j;
 
     (void)h;
@@ -26,7 +27,7 @@ void health_serve(struct exchange *x, struct http *h) {
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }
 
-void version_serve(struct exchange *x, struct http *h) {
+static void version_serve(struct exchange *x, struct http *h) {
     (void)h;
     static const char text[] = "{\"version\":\"" WEFT_VERSION "\",\"server\":\"weft\"}";
 
@@ -34,7 +35,7 @@ void version_serve(struct exchange *x, struct http *h) {
 }
 
 /* Somebody looks whether there is anybody: a browser, or Ollama's client before each command. */
-void root_serve(struct exchange *x, struct http *h) {
+static void root_serve(struct exchange *x, struct http *h) {
     static const char text[] =
         "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
 
@@ -45,27 +46,27 @@ void root_serve(struct exchange *x, struct http *h) {
 /* ---- how busy it is, as routers ask ---- */
 
 /* vLLM's. */
-void load_serve(struct exchange *x, struct http *h) {
+static void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[48];
 
     (void)h;
-    api_stats(x->api, &s);
+    api_stats(api_of(x), &s);
     int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
 
 /* SGLang's. */
-void loads_serve(struct exchange *x, struct http *h) {
+static void loads_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    const struct msg_stats *w = &x->api->metrics.worker;
-    const struct api_model *m = x->api->model;
+    const struct msg_stats *w = &api_of(x)->metrics.worker;
+    const struct api_model *m = api_of(x)->model;
     uint64_t page = m->page_tokens;
     struct api_stats s;
     struct json j;
 
     (void)h;
-    api_stats(x->api, &s);
+    api_stats(api_of(x), &s);
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_int(&j, "timestamp", (int64_t)time(NULL));
@@ -81,7 +82,7 @@ void loads_serve(struct exchange *x, struct http *h) {
     json_put_int(&j, "max_total_num_tokens", (int64_t)(m->n_pages * page));
     json_key(&j, "token_usage");
     json_double(&j, w->n_pages ? (double)w->n_used / w->n_pages : 0);
-    json_put_int(&j, "max_running_requests", x->api->opts.max_running);
+    json_put_int(&j, "max_running_requests", api_of(x)->opts.max_running);
     json_close(&j, '}');
     json_close(&j, ']');
     json_close(&j, '}');
@@ -89,7 +90,7 @@ void loads_serve(struct exchange *x, struct http *h) {
 }
 
 /* It does not. */
-void sleeping_serve(struct exchange *x, struct http *h) {
+static void sleeping_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"is_sleeping\":false}";
 
     (void)h;

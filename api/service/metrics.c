@@ -9,6 +9,7 @@
 #include "api/generation/gen.h"
 #include "api/private.h"
 #include "api/http/respond.h"
+#include "api/service/service.h"
 
 /*
  * A scrape formats what is already counted: routers ask every 50 ms and take figures older than 200 ms
@@ -255,14 +256,14 @@ void metrics_serve(struct exchange *x, struct http *h) {
     struct api_stats front;
 
     (void)h;
-    set_labels(&p, x->api->model->id);
-    put_worker(&p, x->api);
+    set_labels(&p, api_of(x)->model->id);
+    put_worker(&p, api_of(x));
     gauge(&p, "weft_serving", "1 while new requests are served.",
-          server_health(x->api) == API_SERVING);
-    api_stats(x->api, &front);
+          server_health(api_of(x)) == API_SERVING);
+    api_stats(api_of(x), &front);
     put_rows(&p, front_rows, n_front_rows, &front);
-    put_generations(&p, &x->api->metrics);
-    put_tenants(&p, &x->api->tenants);
+    put_generations(&p, &api_of(x)->metrics);
+    put_tenants(&p, &api_of(x)->tenants);
     if (p.error < 0)
         respond_errno(x, p.error);
     else

@@ -5,8 +5,8 @@
  * so that routers and dashboards need no configuration and histograms of several daemons add up. What only
  * the worker knows comes from its last report; a scrape never waits for it.
  *
- * Time to first token runs from the receipt of the request's head, so tokenising and queueing are in
- * it. An event that brings k tokens after a pause of t counts as k intervals of t / k.
+ * Time to first token runs from the receipt of the request's head, so tokenising and queueing are
+ * in it. An event that brings k tokens after a pause of t counts as k intervals of t / k.
  */
 
 #include <stdbool.h>

@@ -5,17 +5,27 @@
  * heads of its answers and its streams look. What handles connections and what generates knows
  * dialects by this table alone and never asks which one it has before it.
  *
- * Each dialect has a folder, in which its one `struct dialect` stands; api/dialects.h lists them.
+ * Each dialect of the API has a folder, in which its one `struct dialect` stands; api/dialects.h lists
+ * them.
  */
 
+#include <llhttp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct err;
 struct exchange;
+struct http;
 struct json;
-struct route;
+
+struct route {
+    const char *path; /* one "*" in it stands for the argument; NULL ends a table */
+    uint8_t method;   /* HTTP_GET (HEAD too), HTTP_POST or HTTP_DELETE */
+    bool open;        /* no key is needed */
+    bool generates;   /* refused while starting or draining */
+    void (*serve)(struct exchange *x, struct http *h);
+};
 
 /* What is left of a limit per minute, for the headers of an answer. */
 struct limit_left {
@@ -37,7 +47,7 @@ struct dialect {
     /* ---- the head of an answer ---- */
 
     /* Both write whole header lines into [@out, @out + @size) and return their length, which is
-     * below @size. @processing_ms: since the request was received. */
+     * below @size. NULL: none. @processing_ms: since the request was received. */
     size_t (*put_ids)(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
     size_t (*put_limit)(const struct limit_left *l, char *out, size_t size);
 

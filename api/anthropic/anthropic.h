@@ -1,0 +1,11 @@
+#pragma once
+
+/* anthropic - the routes of Anthropic's API, for dialect.c. */
+
+struct exchange;
+struct http;
+
+void anthropic_serve(struct exchange *x, struct http *h);
+void anthropic_count_serve(struct exchange *x, struct http *h);
+void anthropic_models_list_serve(struct exchange *x, struct http *h);
+void anthropic_models_one_serve(struct exchange *x, struct http *h);

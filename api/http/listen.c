@@ -1,0 +1,214 @@
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "api/http/conn.h"
+#include "api/http/serve.h"
+#include "api/http/server.h"
+#include "base/log.h"
+
+/* The listening half of server.h: sockets, and the life of the whole. */
+
+#define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
+
+struct listener {
+    struct list link; /* http_server.listeners */
+    struct http_server *server;
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } h;
+    bool local;
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed; "": none */
+};
+
+/* ---- listeners ---- */
+
+static void on_listener_closed(uv_handle_t *h) {
+    struct listener *l = h->data;
+
+    list_remove(&l->link);
+    free(l);
+}
+
+static void close_listener(struct listener *l) {
+    if (uv_is_closing(&l->h.handle))
+        return;
+    if (*l->path)
+        unlink(l->path);
+    uv_close(&l->h.handle, on_listener_closed);
+}
+
+static struct listener *add_listener(struct http_server *s, bool local) {
+    struct listener *l = calloc(1, sizeof(*l));
+
+    if (!l)
+        return NULL;
+    l->server = s;
+    l->local = local;
+    if (local)
+        uv_pipe_init(s->opts.loop, &l->h.pipe, 0);
+    else
+        uv_tcp_init(s->opts.loop, &l->h.tcp);
+    l->h.handle.data = l;
+    list_push_back(&s->listeners, &l->link);
+    return l;
+}
+
+static void on_connection(uv_stream_t *stream, int status) {
+    struct listener *l = stream->data;
+
+    if (status == 0 && !l->server->closing)
+        conn_accept(l->server, stream, l->local);
+    else if (status < 0)
+        log_event(WLOG_WARN, "accept", "error=%s", uv_err_name(status));
+}
+
+/* @r: of binding. */
+static int start_listener(struct listener *l, int r, const char *what, struct err *err) {
+    const char *name = l->server->opts.name;
+
+    if (r == 0)
+        r = uv_listen(&l->h.stream, BACKLOG, on_connection);
+    if (r == 0)
+        return 0;
+    *l->path = 0; /* not ours */
+    close_listener(l);
+    err_set(err, 0, name, "%s: %.200s: %s", name, what, uv_strerror(r));
+    return r;
+}
+
+int http_server_listen_tcp(struct http_server *s, const char *host, int port, int *bound_port,
+                           struct err *err) {
+    struct sockaddr_storage sa;
+    int len = sizeof(sa);
+    char what[300];
+
+    if (strcmp(host, "localhost") == 0)
+        host = "127.0.0.1";
+    else if (strcmp(host, "*") == 0)
+        host = "0.0.0.0";
+    snprintf(what, sizeof(what), "%.256s:%d", host, port);
+    if (uv_ip4_addr(host, port, (struct sockaddr_in *)&sa) < 0 &&
+        uv_ip6_addr(host, port, (struct sockaddr_in6 *)&sa) < 0)
+        return err_set(err, 0, s->opts.name, "%s: %.200s: must be an address", s->opts.name, what);
+    struct listener *l = add_listener(s, false);
+    if (!l)
+        return -ENOMEM;
+    int r = uv_tcp_bind(&l->h.tcp, (struct sockaddr *)&sa, 0);
+    if ((r = start_listener(l, r, what, err)) < 0)
+        return r;
+    r = uv_tcp_getsockname(&l->h.tcp, (struct sockaddr *)&sa, &len);
+    if (r == 0 && bound_port)
+        *bound_port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                                     : ((struct sockaddr_in *)&sa)->sin_port);
+    return r;
+}
+
+/* A socket file on which no process listens any more is in the way; one in use is not touched. */
+static void remove_stale(const char *path) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct stat st;
+
+    if (lstat(path, &st) < 0 || !S_ISSOCK(st.st_mode))
+        return;
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 && errno == ECONNREFUSED)
+        unlink(path);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The file has its mode from the first moment on: it is never open to more than it should be. */
+static int bind_unix(struct listener *l, const char *path) {
+    mode_t mode = l->server->opts.socket_mode;
+    mode_t mask = mode ? umask(0777 & ~mode) : 0;
+    int r = uv_pipe_bind(&l->h.pipe, path);
+
+    if (mode)
+        umask(mask);
+    return r;
+}
+
+int http_server_listen_unix(struct http_server *s, const char *path, struct err *err) {
+    struct listener *l;
+
+    if (strlen(path) >= sizeof(l->path))
+        return err_set(err, 0, s->opts.name, "%s: %.100s...: path is too long", s->opts.name, path);
+    if (!(l = add_listener(s, true)))
+        return -ENOMEM;
+    remove_stale(path);
+    int r = bind_unix(l, path);
+    if (r == 0)
+        snprintf(l->path, sizeof(l->path), "%s", path);
+    return start_listener(l, r, path, err);
+}
+
+int http_server_listen_fd(struct http_server *s, int fd, struct err *err) {
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof(sa);
+
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
+        return err_set(err, 0, s->opts.name, "%s: inherited descriptor %d: %s", s->opts.name, fd,
+                       strerror(errno));
+    bool local = sa.ss_family == AF_UNIX;
+    struct listener *l = add_listener(s, local);
+    if (!l)
+        return -ENOMEM;
+    return start_listener(l, local ? uv_pipe_open(&l->h.pipe, fd) : uv_tcp_open(&l->h.tcp, fd),
+                          "inherited descriptor", err);
+}
+
+/* ---- life ---- */
+
+int http_server_init(struct http_server *s, const struct http_server_opts *opts) {
+    assert(opts->loop && opts->clock && opts->routes && opts->dialects && opts->dialects[0]);
+    memset(s, 0, sizeof(*s));
+    s->opts = *opts;
+    s->events = &serve_events;
+    list_init(&s->listeners);
+    list_init(&s->conns);
+    return getrandom(&s->rng, sizeof(s->rng), 0) < 0 ? -errno : 0;
+}
+
+void http_server_leave(struct http_server *s) {
+    s->leaving = true;
+    LIST_FOREACH(node, &s->listeners)
+    close_listener(LIST_ENTRY(node, struct listener, link));
+}
+
+void http_server_close(struct http_server *s, const struct err *err) {
+    if (s->closing)
+        return;
+    http_server_leave(s);
+    s->closing = true;
+    LIST_FOREACH(node, &s->conns) {
+        struct conn *c = LIST_ENTRY(node, struct conn, link);
+
+        if (err)
+            conn_abort(c, err);
+        else
+            conn_close(c);
+    }
+}
+
+bool http_server_is_busy(const struct http_server *s) {
+    bool flushing = false; /* an answer that is complete but not sent */
+
+    for (const struct list *l = s->conns.next; l != &s->conns && !flushing; l = l->next)
+        flushing = LIST_ENTRY(l, struct conn, link)->state == CONN_FLUSH;
+    return flushing || s->n_exchanges > 0;
+}
+
+void http_server_release_body(struct http_server *s, size_t n) {
+    assert(s->body_bytes >= n);
+    s->body_bytes -= n;
+}

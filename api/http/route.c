@@ -1,0 +1,103 @@
+#include "api/http/route.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "api/http/server.h"
+
+/* Whether @path is @r's; [*arg, *arg + *len) is what stands for the star, *arg NULL: there is
+ * none. */
+static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
+    size_t head = strcspn(r->path, "*"), n = strlen(path);
+
+    *arg = NULL;
+    if (!r->path[head])
+        return strcmp(r->path, path) == 0;
+    const char *tail = r->path + head + 1;
+    size_t n_tail = strlen(tail);
+    if (n <= head + n_tail || strncmp(r->path, path, head) != 0 ||
+        strcmp(path + n - n_tail, tail) != 0)
+        return false;
+    *arg = path + head;
+    *len = n - head - n_tail;
+    return true;
+}
+
+/* %XX in place; false: malformed, or a byte that no name contains. */
+static bool decode(char *s) {
+    char *out = s;
+
+    for (; *s; s++) {
+        unsigned v = (unsigned char)*s;
+
+        if (*s == '%') {
+            if (!isxdigit((unsigned char)s[1]) || !isxdigit((unsigned char)s[2]))
+                return false;
+            char hex[3] = {s[1], s[2], 0};
+            v = (unsigned)strtoul(hex, NULL, 16);
+            s += 2;
+        }
+        if (v < 0x20)
+            return false;
+        *out++ = (char)v;
+    }
+    *out = 0;
+    return true;
+}
+
+static const char *methods_of(const struct route *r) {
+    return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";
+}
+
+/* Looks in @table (NULL: empty). 1: found, x->route is set; 0: *allow has the methods of @path, "" for
+ * none. */
+static int look_up(const struct route *table, struct exchange *x, const char *path, uint8_t method,
+                   char allow[40]) {
+    const char *arg;
+    size_t len = 0;
+
+    for (const struct route *r = table; r && r->path; r++) {
+        assert(r->method == HTTP_GET || r->method == HTTP_POST || r->method == HTTP_DELETE);
+        if (!matches(r, path, &arg, &len))
+            continue;
+        if (r->method == method || (r->method == HTTP_GET && method == HTTP_HEAD)) {
+            x->route = r;
+            return arg && !(x->arg = strndup(arg, len)) ? -ENOMEM : 1;
+        }
+        size_t n = strlen(allow);
+        snprintf(allow + n, 40 - n, "%s%s", n ? ", " : "", methods_of(r));
+    }
+    return 0;
+}
+
+int route_find(struct exchange *x, const struct http *h, struct err *err) {
+    const struct http_server_opts *o = &x->server->opts;
+    CLEANUP(freep) char *path = strdup(http_target(h));
+    uint8_t method = h->parser.method;
+    char allow[40] = "";
+
+    assert(!x->route && !x->arg);
+    if (!path)
+        return -ENOMEM;
+    if (*path != '/' && strcmp(path, "*") != 0)
+        return err_set_code(err, 400, "bad_target", NULL, "The request target must be a path.");
+    path[strcspn(path, "?#")] = 0;
+    if (!decode(path))
+        return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
+    int r = look_up(x->dialect->routes, x, path, method, allow);
+    if (r == 0 && !*allow)
+        r = look_up(o->routes, x, path, method, allow);
+    for (const struct dialect *const *d = o->dialects; *d && r == 0 && !*allow; d++)
+        r = look_up((*d)->routes, x, path, method, allow);
+    if (r != 0)
+        return MIN(r, 0);
+    if (!*allow)
+        return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
+    if (!(x->arg = strdup(allow)))
+        return -ENOMEM;
+    return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
+}

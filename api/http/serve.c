@@ -1,0 +1,105 @@
+#include "api/http/serve.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "api/http/dialect.h"
+#include "api/http/exchange.h"
+#include "api/http/respond.h"
+#include "api/http/route.h"
+#include "api/http/server.h"
+
+/*
+ * Every check that needs no body is made once, before the body is read, in an order that tells a
+ * stranger least: is this meant for us, is there such a path and method, who asks, is the body one
+ * that we would read. A refusal waits for the end of a small body, so that the connection can be
+ * used further.
+ */
+
+#define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */
+
+/* Gives @c an exchange. False: out of memory, the connection is closed. */
+static bool begin(struct conn *c) {
+    assert(!c->exchange);
+    c->exchange = exchange_new(c);
+    if (!c->exchange) {
+        conn_close(c);
+        return false;
+    }
+    c->exchange->dialect = c->server->opts.dialects[0];
+    return true;
+}
+
+static int check(struct exchange *x, const struct http *h, struct err *err) {
+    const struct http_server_opts *o = &x->server->opts;
+    int r;
+
+    if (o->dialect_of)
+        x->dialect = o->dialect_of(http_target(h), h);
+    if (o->check_head && (r = o->check_head(x, h, err)) < 0)
+        return r;
+    if (h->parser.http_major != 1)
+        return err_set_code(err, 505, "http_version", NULL,
+                            "HTTP/1.1 and HTTP/1.0 are spoken here.");
+    if ((r = route_find(x, h, err)) < 0)
+        return r;
+    return o->check_route ? o->check_route(x, h, err) : 0;
+}
+
+static void on_head(struct conn *c) {
+    struct http *h = &c->http;
+    const char *expect = http_header(h, "expect", NULL);
+
+    if (!begin(c))
+        return;
+    struct exchange *x = c->exchange;
+    if (check(x, h, &x->refusal) < 0) {
+        h->discard = true;
+        if (!x->refusal.status)
+            err_set(&x->refusal, 500, NULL, "The request could not be served.");
+        if (http_has_body(h) && (expect || http_is_chunked(h) || x->refusal.status == 413 ||
+                                 h->parser.content_length > EARLY_DISCARD))
+            conn_answer_early(c, &x->refusal);
+    } else if (expect && http_has_body(h) && !x->http10) {
+        conn_send(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        conn_flush(c);
+    }
+}
+
+static void on_message(struct conn *c) {
+    struct exchange *x = c->exchange;
+
+    assert(x && (x->route || x->refusal.status));
+    if (x->refusal.status)
+        respond_error(x, &x->refusal);
+    else
+        x->route->serve(x, &c->http);
+}
+
+static void on_refused(struct conn *c, const struct err *err) {
+    if (c->exchange || begin(c))
+        respond_error(c->exchange, err);
+}
+
+static void on_drained(struct exchange *x) {
+    if (x->ops && x->ops->drained)
+        x->ops->drained(x);
+}
+
+static bool on_silent(struct exchange *x) {
+    bool stream = x->stream;
+
+    if (stream)
+        respond_keepalive(x);
+    return stream;
+}
+
+const struct conn_events serve_events = {
+    .head = on_head,
+    .message = on_message,
+    .refused = on_refused,
+    .failed = respond_failure,
+    .gone = exchange_gone,
+    .drained = on_drained,
+    .silent = on_silent,
+};

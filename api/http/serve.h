@@ -1,0 +1,8 @@
+#pragma once
+
+/* serve - from a connection's events to exchanges: finds dialect and route, lets the owner check,
+ * and hands the complete request to the route. */
+
+#include "api/http/conn.h"
+
+extern const struct conn_events serve_events;

@@ -1,0 +1,107 @@
+#pragma once
+
+/*
+ * server - an instance of the HTTP/1 layer: its listeners, its connections and what it may take.
+ * The API is one instance, the admin socket another with limits of its own; neither knows of the
+ * other.
+ *
+ *   listen.c    sockets, life          conn      one connection: bytes, states, time
+ *   serve.c     head and message to    exchange  one request and its response
+ *               exchanges and routes   respond   what is written
+ *   route       paths                  http      the parser
+ *
+ * An owner fills http_server_opts and gets its requests through the `serve` functions of its
+ * routes. All of it runs on one loop.
+ */
+
+#include <sys/stat.h>
+#include <time.h>
+#include <uv.h>
+#include "api/http/http.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/rng.h"
+
+#define HTTP_READ_SIZE (64u << 10) /* of one read; the buffer is shared by all connections */
+
+struct conn_events;
+struct dialect;
+struct exchange;
+struct route;
+
+struct http_server_opts {
+    uv_loop_t *loop;
+    struct clock *clock;
+    void *ctx;                  /* exchange.ctx: the owner */
+    const char *name;           /* of the option that errors of listening name */
+    struct http_limits limits;  /* of one request */
+    uint32_t max_connections;   /* that are served */
+    uint32_t max_refused;       /* beyond these that are answered 503; more are closed unanswered */
+    uint32_t header_timeout_ms; /* from the first byte to the end of the header block */
+    uint32_t body_timeout_ms;   /* from there to the end of the body */
+    uint32_t idle_timeout_ms;   /* between requests */
+    uint32_t keepalive_ms;      /* of silence in a stream */
+    uint32_t stall_timeout_ms;  /* without progress of a client that should read */
+    size_t stream_buffer_bytes; /* unsent bytes above which a stream holds back */
+    size_t max_unsent;          /* unsent bytes above which a connection is given up */
+    size_t max_bodies;          /* bytes of all request bodies in memory */
+    mode_t socket_mode;         /* of a UNIX socket's file; 0: as the umask has it */
+    bool sends_date;            /* a Date header in each answer */
+    const char *stream_headers; /* further header lines of a stream, or "" */
+
+    const struct dialect *const *dialects; /* NULL-terminated; the first is the default */
+
+    /* All that follows may be NULL. */
+    const struct route *routes; /* that belong to no dialect; ends with one without path */
+    /* The dialect of a request for @path, as it stands in the head. */
+    const struct dialect *(*dialect_of)(const char *path, const struct http *h);
+    bool (*accepts)(void *ctx, int fd); /* whether the peer of a new connection is served */
+    /* Reads the header block before its route is looked up, then when x->route is set. -EINVAL
+     * refuses the request with @err, another negative value with 500. */
+    int (*check_head)(struct exchange *x, const struct http *h, struct err *err);
+    int (*check_route)(struct exchange *x, const struct http *h, struct err *err);
+    /* Appends header lines of an answer to @out (@size bytes, NUL-terminated) and returns their
+     * length. @err: what is answered, or NULL. */
+    size_t (*put_headers)(const struct exchange *x, int status, const struct err *err, char *out,
+                          size_t size);
+    void (*ended)(const struct exchange *x); /* for logs and counters */
+};
+
+struct http_server {
+    struct http_server_opts opts;
+    const struct conn_events *events;
+    struct list listeners;               /* listener.link */
+    struct list conns;                   /* conn.link */
+    uint32_t n_connections, n_exchanges; /* that are open; whose answer is not complete */
+    uint64_t n_refused;                  /* connections beyond max_connections */
+    size_t body_bytes;                   /* of bodies read and not released */
+    bool leaving, closing;
+    struct rng rng; /* request ids */
+    char date[32];  /* as of date_of */
+    time_t date_of;
+    char read_buf[HTTP_READ_SIZE];
+};
+
+/* @opts is copied, what it points to must outlive @s. 0 or -errno. */
+int http_server_init(struct http_server *s, const struct http_server_opts *opts);
+
+/* Listens on a numeric address ("localhost" and "*" too). Port 0 takes any; *bound_port (may be
+ * NULL) says which. 0, or a negative value with @err. */
+int http_server_listen_tcp(struct http_server *s, const char *host, int port, int *bound_port,
+                           struct err *err);
+/* Listens at @path. A socket file on which no process listens any more is replaced; the file is
+ * removed when the server leaves. */
+int http_server_listen_unix(struct http_server *s, const char *path, struct err *err);
+/* Takes over @fd, a bound socket. */
+int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
+
+/* No new connections; each answer ends its connection. Idle ones stay: closing them at once would
+ * race with requests that are on their way. */
+void http_server_leave(struct http_server *s);
+/* Ends everything: exchanges fail with @err and are sent out; NULL: connections are closed at once.
+ * @s may be freed when the loop has run out. */
+void http_server_close(struct http_server *s, const struct err *err);
+/* Whether an exchange is open or an answer not yet sent. */
+bool http_server_is_busy(const struct http_server *s);
+/* @n bytes of bodies that conn_take_body() handed over are no longer in memory. */
+void http_server_release_body(struct http_server *s, size_t n);

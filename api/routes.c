@@ -1,0 +1,151 @@
+#include "api/routes.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "api/dialects.h"
+#include "api/http/conn.h"
+#include "api/limits/session.h"
+#include "api/private.h"
+
+/*
+ * What the API makes of a header block, for its instance of the HTTP server (api/http/server.h).
+ */
+
+#define DIALECT_POINTER(name) &name##_dialect,
+const struct dialect *const api_dialects[] = {DIALECTS(DIALECT_POINTER) NULL};
+
+/* ---- dialects ---- */
+
+static bool has_prefix(const struct dialect *d, const char *path) {
+    for (const char *const *p = d->prefixes; *p; p++)
+        if (strncmp(path, *p, strlen(*p)) == 0)
+            return true;
+    return false;
+}
+
+/* The dialect whose path it is; on paths that several have, the one that the client's headers name;
+ * else the first. */
+const struct dialect *routes_dialect_of(const char *path, const struct http *h) {
+    bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
+
+    for (const struct dialect *const *d = api_dialects; *d; d++)
+        if (has_prefix(*d, path))
+            return *d;
+    for (const struct dialect *const *d = api_dialects; *d; d++)
+        if (shared && (*d)->header && http_header(h, (*d)->header, NULL))
+            return *d;
+    return api_dialects[0];
+}
+
+/* ---- what the head must say ---- */
+
+/* @s as a number from 0 to @max, 0 if it is none. */
+static int64_t number_of(const char *s, int64_t max) {
+    char *end;
+
+    if (!s || *s < '0' || *s > '9')
+        return 0;
+    long long v = strtoll(s, &end, 10);
+    return *end && *end != '.' ? 0 : MIN(v, max);
+}
+
+int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
+    x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
+    x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
+    return auth_check_host(&api_of(x)->opts, h, x->conn->local, err);
+}
+
+/* Only plain JSON: a browser may send other types without asking first, and we do not unpack. */
+static int check_body(struct exchange *x, const struct http *h, struct err *err) {
+    const char *type = http_header(h, "content-type", NULL);
+    const char *encoding = http_header(h, "content-encoding", NULL);
+    const char *expect = http_header(h, "expect", NULL);
+
+    if (expect && strcasecmp(expect, "100-continue") != 0)
+        return err_set_code(err, 417, "expectation_failed", NULL, "Unknown expectation.");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must not be compressed.");
+    if (!http_is_chunked(h) && h->parser.content_length > api_of(x)->opts.max_body_bytes)
+        return err_set_code(err, 413, "body_too_large", NULL,
+                            "The request body is larger than %u bytes.",
+                            api_of(x)->opts.max_body_bytes);
+    if (x->route->method != HTTP_POST)
+        return 0;
+    size_t n = type ? strcspn(type, "; \t") : 0;
+    bool json = (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
+                (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
+    /* curl -d labels its body so by default; a browser would name its origin. */
+    bool curl = x->dialect->takes_forms && n == 33 && !http_header(h, "origin", NULL) &&
+                strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
+    if (type && !json && !curl)
+        return err_set_code(err, 415, "unsupported_media_type", NULL,
+                            "The request body must be application/json.");
+    return 0;
+}
+
+/* New work while there is no model, or none any more. A worker being replaced is waited for. */
+static int check_service(struct exchange *x, struct err *err) {
+    enum api_health s = server_health(api_of(x));
+
+    if (!x->route->generates || s == API_SERVING || s == API_REPLACING)
+        return 0;
+    x->retry_ms = API_RETRY_MS;
+    if (s == API_STARTING)
+        return err_set_code(err, 503, "model_loading", NULL,
+                            "The model is being loaded, try again.");
+    return err_set_code(err, 503, "draining", NULL,
+                        "The service is stopping, try again elsewhere.");
+}
+
+int routes_check(struct exchange *x, const struct http *h, struct err *err) {
+    int r;
+
+    if (!x->route->open && (r = tenant_identify(x, h, err)) < 0)
+        return r;
+    struct session_key s = session_of_head(api_of(x), x->tenant, h);
+    x->session = s.id;
+    x->session_from = s.from;
+    if ((r = check_body(x, h, err)) < 0)
+        return r;
+    return check_service(x, err);
+}
+
+/* ---- headers of answers ---- */
+
+/* Seconds are what most clients read; the SDKs prefer milliseconds. */
+static int put_retry(const struct exchange *x, int status, char *out, size_t size) {
+    uint32_t ms = x->retry_ms ? x->retry_ms : 1000;
+
+    if (status != 429 && status != 503 && status != 529)
+        return 0;
+    return snprintf(out, size, "Retry-After: %u\r\nRetry-After-Ms: %u\r\n", (ms + 999) / 1000, ms);
+}
+
+static int put_error(const struct exchange *x, int status, const struct err *err, char *out,
+                     size_t size) {
+    if (status == 401)
+        return snprintf(out, size, "WWW-Authenticate: Bearer\r\n");
+    if (status == 405)
+        return snprintf(out, size, "Allow: %s\r\n", x->arg ? x->arg : "GET, HEAD, POST");
+    if (strcmp(err->code, "engine_fault") == 0 || strcmp(err->code, "cancelled") == 0)
+        return snprintf(out, size, "X-Should-Retry: false\r\n");
+    return 0;
+}
+
+size_t routes_put_headers(const struct exchange *x, int status, const struct err *err, char *out,
+                          size_t size) {
+    size_t n = (size_t)put_retry(x, status, out, size);
+
+    assert(n < size);
+    if (x->route && !x->route->open && status != 401)
+        n += tenant_put_headers(tenants_get(&api_of(x)->tenants, x->tenant), x->dialect, x->head_ns,
+                                out + n, size - n);
+    if (err)
+        n += (size_t)put_error(x, status, err, out + n, size - n);
+    assert(n < size);
+    return n;
+}
