@@ -11,7 +11,7 @@
 #include "scheduler/retain.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
-#include "scheduler/spill.h"
+#include "scheduler/offload.h"
 #include "scheduler/turns.h"
 #include "scheduler/warm.h"
 
@@ -42,7 +42,7 @@ struct sched {
     struct estimate estimate;
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */
-    struct spill spill;
+    struct offload offload;
     struct kv_opts pager_opts;
     struct disk *disk;    /* NULL: there is no disk tier */
     uint64_t n_disk_left; /* tokens that it has and that were faster computed */

@@ -46,7 +46,7 @@ void recall_init(struct sched *s) {
         .daily_bytes = k->daily_bytes,
         .clock = s->clock,
         .pager = s->pager_opts,
-        .host = s->spill.host,
+        .host = s->offload.host,
         .engine = s->engine,
         .in_step = k->in_step,
         .ctx = s,
@@ -61,7 +61,7 @@ void recall_init(struct sched *s) {
     int e = disk_new(&s->disk, &o);
     if (e < 0 && k->note)
         k->note(k->ctx, "the file cannot be used", e);
-    s->spill.disk = s->disk;
+    s->offload.disk = s->disk;
 }
 
 bool recall_begin(struct sched *s, struct request *r) {
@@ -72,13 +72,13 @@ bool recall_begin(struct sched *s, struct request *r) {
     uint32_t on_disk = disk_has(s->disk, &r->share, r->tokens, n);
     if (on_disk == 0)
         return false;
-    uint32_t host = spill_has(&s->spill, &r->share, r->tokens, n);
+    uint32_t host = offload_has(&s->offload, &r->share, r->tokens, n);
     uint32_t device = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
     uint32_t have = MAX(host, device);
     if (on_disk <= have)
         return false;
     double read_ns = disk_read_ns(s->disk, (on_disk - host) / s->rules.page_tokens);
-    if (read_ns > (double)PATIENCE_NS || !spill_pays_with(&s->spill, have, on_disk, read_ns)) {
+    if (read_ns > (double)PATIENCE_NS || !offload_pays_with(&s->offload, have, on_disk, read_ns)) {
         s->n_disk_left += on_disk - have;
         return false;
     }
@@ -98,7 +98,7 @@ void recall_cancel(struct sched *s, struct request *r) {
 void recall_step(struct sched *s) {
     if (!s->disk)
         return;
-    disk_step(s->disk, s->n_launched + (s->spill.n_copies > 0), s->n_waited);
+    disk_step(s->disk, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
     if (list_empty(&s->compiling))
         return;
     int64_t now = clock_now(s->clock);

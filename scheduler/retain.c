@@ -190,7 +190,7 @@ static struct retained *next_victim(struct sched *s, int64_t now) {
 }
 
 static void give_up(struct sched *s, struct retained *k) {
-    spill_demote(&s->spill, k->seq);
+    offload_demote(&s->offload, k->seq);
     drop(&s->retain, k);
     s->stats.n_retained_dropped++;
 }

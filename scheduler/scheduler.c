@@ -64,7 +64,7 @@ static int init_pager(struct sched *s) {
         .n_embd = i->hidden ? i->n_embd : 0,
     };
     int e = kv_pager_new(&s->pager, &o);
-    return e < 0 ? e : spill_init(&s->spill, &o, i->n_host_pages, i->page_bytes, &s->cost);
+    return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, i->page_bytes, &s->cost);
 }
 
 static int init_plan(struct sched *s) {
@@ -189,7 +189,7 @@ struct sched *sched_free(struct sched *s) {
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
     disk_free(s->disk);
-    spill_deinit(&s->spill);
+    offload_deinit(&s->offload);
     turns_deinit(s);
     retain_deinit(&s->retain);
     warm_deinit(&s->warm);
@@ -235,8 +235,8 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     recorder_ended(s, r, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     bool kept = well && retain_turn(s, r, clock_now(s->clock));
-    spill_save(&s->spill, &r->share, r->tokens, n_pages,
-               retain_chance(&s->retain, r->session, r->turn.tenant), kept);
+    offload_save(&s->offload, &r->share, r->tokens, n_pages,
+                 retain_chance(&s->retain, r->session, r->turn.tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -446,7 +446,7 @@ void sched_flush(struct sched *s, int64_t until_ns) {
         if (r == 0)
             r = sched_settle(s);
         recall_step(s);
-        if (!spill_has_work(&s->spill) && !disk_is_saving(s->disk))
+        if (!offload_has_work(&s->offload) && !disk_is_saving(s->disk))
             return;
         if (r == 1)
             disk_sleep(s->disk, FLUSH_SLEEP_MS);
@@ -509,12 +509,12 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_evicted = kv.n_evicted;
     out->n_lookup_tokens = kv.n_lookup_tokens - s->warm.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens - s->warm.n_hit_tokens;
-    out->n_saved_tokens = s->spill.n_saved_tokens;
-    out->n_fetched_tokens = s->spill.n_fetched_tokens;
-    out->n_left_tokens = s->spill.n_left_tokens;
+    out->n_saved_tokens = s->offload.n_saved_tokens;
+    out->n_fetched_tokens = s->offload.n_fetched_tokens;
+    out->n_left_tokens = s->offload.n_left_tokens;
     recall_stats(s, out);
-    out->n_swapped = s->spill.n_swapped;
-    out->n_not_swapped = s->spill.n_recomputed;
+    out->n_swapped = s->offload.n_swapped;
+    out->n_not_swapped = s->offload.n_recomputed;
     bool warm = s->warm.now && s->warm.now->state == REQUEST_RUNNING;
     out->n_running = length(&s->running) - warm;
     out->n_waiting = length(&s->waiting) + length(&s->compiling) - (s->warm.now != NULL && !warm);

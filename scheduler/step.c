@@ -70,12 +70,12 @@ static void fetch(struct sched *s, struct request *r) {
     uint32_t before = r->n_computed, most = UINT32_MAX;
 
     if (!alone)
-        most = spill_fetch_room(&s->spill);
+        most = offload_fetch_room(&s->offload);
     if (most == 0)
         return;
     note_cached(s, r,
-                spill_fetch(&s->spill, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
-                            s->plan.n_running));
+                offload_fetch(&s->offload, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
+                              s->plan.n_running));
     if (r->n_computed == before || r->n_computed >= r->n_host)
         r->n_host = 0;
 }
@@ -249,7 +249,7 @@ static void gather(struct sched *s) {
 
 static void preempt(struct sched *s, struct request *r) {
     recorder_preempted(s, r, kv_seq_sole(r->seq));
-    spill_swap(&s->spill, r->seq, &r->share, r->tokens);
+    offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
@@ -296,14 +296,14 @@ static bool look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
     bool found = false;
 
-    for (uint32_t i = p->n_running; s->spill.host && i < p->n_running + p->n_waiting; i++) {
+    for (uint32_t i = p->n_running; s->offload.host && i < p->n_running + p->n_waiting; i++) {
         struct request *r = s->planned[i];
 
         if (!p->req[i].admitted)
             continue;
-        r->n_host = spill_has(&s->spill, &r->share, r->tokens, request_shareable(r));
-        if (r->n_host > p->req[i].n_hit && !spill_pays(&s->spill, p->req[i].n_hit, r->n_host)) {
-            s->spill.n_left_tokens += r->n_host - p->req[i].n_hit;
+        r->n_host = offload_has(&s->offload, &r->share, r->tokens, request_shareable(r));
+        if (r->n_host > p->req[i].n_hit && !offload_pays(&s->offload, p->req[i].n_hit, r->n_host)) {
+            s->offload.n_left_tokens += r->n_host - p->req[i].n_hit;
             r->n_host = 0;
         }
         if (r->n_host <= p->req[i].n_hit)
@@ -350,14 +350,14 @@ static int build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
     batch_begin(t, s->n_launched + 1);
-    spill_work(&s->spill, s->pager, p->n_rows == 0, s->n_launched + 1);
-    if (s->spill.n_copies > 0) {
-        struct engine_copy *copy = batch_copies(t, s->spill.n_copies);
+    offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
+    if (s->offload.n_copies > 0) {
+        struct engine_copy *copy = batch_copies(t, s->offload.n_copies);
 
         if (!copy)
             return -ENOMEM;
-        t->shape.copies = s->spill.n_copies;
-        spill_take(&s->spill, copy);
+        t->shape.copies = s->offload.n_copies;
+        offload_take(&s->offload, copy);
     }
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
@@ -458,9 +458,9 @@ static int plan(struct sched *s, int64_t now) {
         recorder_plan(s, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
-        if (p->n_yielded + p->n_admitted + s->spill.n_fetched == 0)
+        if (p->n_yielded + p->n_admitted + s->offload.n_fetched == 0)
             break;
-        s->spill.n_fetched = 0; /* nobody waits for the step: go on bringing back */
+        s->offload.n_fetched = 0; /* nobody waits for the step: go on bringing back */
     }
     /* A promise of plan_step(): somebody is always able to go on, or is under way. */
     assert(sched_n_flights(s) > 0 || p->n_running + p->n_waiting == 0);
@@ -504,7 +504,7 @@ int step_copies(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;
 
-    if (sched_n_flights(s) > 0 || !spill_has_work(&s->spill))
+    if (sched_n_flights(s) > 0 || !offload_has_work(&s->offload))
         return 1;
     p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
     p->n_admitted = p->n_yielded = 0;
@@ -607,7 +607,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
     if (t->b.n_before > 0)
-        spill_learn(&s->spill, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
+        offload_learn(&s->offload, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
     s->last_end_ns = now;
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;

@@ -92,8 +92,8 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
         retain_warm(s, r);
-        spill_save(&s->spill, &r->share, r->tokens, n_tokens,
-                   retain_chance(&s->retain, r->session, r->turn.tenant), !r->seq);
+        offload_save(&s->offload, &r->share, r->tokens, n_tokens,
+                     retain_chance(&s->retain, r->session, r->turn.tenant), !r->seq);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);

@@ -301,7 +301,7 @@ static void check_draft_pages(struct sim *s) {
 
 /* What was copied is there, and came after what it should. */
 static void check_host_page(const struct sim *s, uint32_t i) {
-    const struct pool *pool = &s->sched->spill.host->pool;
+    const struct pool *pool = &s->sched->offload.host->pool;
     const struct page *page = &pool->page[i];
     int64_t parent = page->parent == NO_PAGE ? -1 : (int64_t)page->parent;
 
@@ -312,7 +312,7 @@ static void check_host_page(const struct sim *s, uint32_t i) {
 }
 
 static void check_host(struct sim *s) {
-    const struct spill *p = &s->sched->spill;
+    const struct offload *p = &s->sched->offload;
     uint32_t n = 0;
 
     if (!p->host)

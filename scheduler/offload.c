@@ -1,5 +1,5 @@
 /*
- * spill - how prefixes get to host memory and back.
+ * offload - how prefixes get to host memory and back.
  *
  * The host's pages have a pager of their own, of the same kind: saving a page is what computing it is on the device.
  * A sequence of the host takes over what is there (attach), grows, and commits what is copied; least recently used
@@ -8,8 +8,8 @@
  *
  * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as the device still has
  * them; when nothing runs, in steps that have nothing but copies. So eviction hardly ever waits for a copy. First come
- * turns that nobody holds any more, then those that retention keeps; among both those that are most likely to be
- * continued; last those of sessions that hardly ever come back. What retention gives up, and what a request that
+ * turns that nobody holds any more, then those that a pin keeps; among both those that are most likely to be
+ * continued; last those of sessions that hardly ever come back. What a pin gives up, and what a request that
  * yields loses, is saved at once, since those pages are written next.
  * What a request needs and only the host has is copied back in place of being computed: after it has been admitted, and
  * some pages in each step where others decode, all at once where nobody does.
@@ -23,7 +23,7 @@
  * whoever reads it reads it later.
  */
 
-#include "scheduler/spill.h"
+#include "scheduler/offload.h"
 
 #include "scheduler/disk.h"
 
@@ -43,11 +43,11 @@
 #define FETCH_MIN_PAGES 4u
 #define UNLIKELY 100u /* a chance below it, of 1000 */
 
-int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pages,
-               uint64_t page_bytes, const struct cost *cost) {
+int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
+                 uint64_t page_bytes, const struct cost *cost) {
     struct kv_opts o = *device;
 
-    *p = (struct spill){
+    *p = (struct offload){
         .page_tokens = device->page_tokens,
         .cost = cost,
         .page_ns = (double)page_bytes / FIRST_BYTES_PER_NS,
@@ -56,27 +56,27 @@ int spill_init(struct spill *p, const struct kv_opts *device, uint32_t n_host_pa
     if (n_host_pages == 0)
         return 0;
     o.n_pages = n_host_pages;
-    o.max_seqs = SPILL_JOBS + DISK_SAVES + DISK_LOADS + 1;
+    o.max_seqs = OFFLOAD_JOBS + DISK_SAVES + DISK_LOADS + 1;
     return kv_pager_new(&p->host, &o);
 }
 
-static void end_job(struct spill *p, uint32_t i) {
+static void end_job(struct offload *p, uint32_t i) {
     MUTANT(host_job_stays, kv_seq_free(p->job[i].saved), NULL);
     free(p->job[i].tokens);
     memmove(&p->job[i], &p->job[i + 1], (--p->n_jobs - i) * sizeof(p->job[i]));
 }
 
-void spill_deinit(struct spill *p) {
+void offload_deinit(struct offload *p) {
     while (p->n_jobs > 0)
         end_job(p, p->n_jobs - 1);
     kv_pager_free(p->host);
     free(p->copy);
-    *p = (struct spill){0};
+    *p = (struct offload){0};
 }
 
 /* ---- what pays ---- */
 
-void spill_learn(struct spill *p, uint32_t n, int64_t ns) {
+void offload_learn(struct offload *p, uint32_t n, int64_t ns) {
     double seen = (double)ns / n, gain = 0.5 * n / (n + LEARN_PAGES);
 
     /* As with the cost model the first one sets the scale. */
@@ -88,7 +88,7 @@ void spill_learn(struct spill *p, uint32_t n, int64_t ns) {
 }
 
 /* What computing tokens [from, to) adds to the steps that do it. */
-static double compute_ns(const struct spill *p, uint32_t from, uint32_t to) {
+static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     const struct cost_shape none = {0};
     struct cost_shape s = none;
 
@@ -96,27 +96,27 @@ static double compute_ns(const struct spill *p, uint32_t from, uint32_t to) {
     return (double)(cost_expect_ns(p->cost, &s) - cost_expect_ns(p->cost, &none));
 }
 
-static double copy_ns(const struct spill *p, uint32_t n_pages) {
+static double copy_ns(const struct offload *p, uint32_t n_pages) {
     return p->page_ns * n_pages;
 }
 
-bool spill_pays_with(const struct spill *p, uint32_t from, uint32_t to, double ns) {
+bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {
     return ns + copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
 }
 
-bool spill_pays(const struct spill *p, uint32_t from, uint32_t to) {
-    return spill_pays_with(p, from, to, 0);
+bool offload_pays(const struct offload *p, uint32_t from, uint32_t to) {
+    return offload_pays_with(p, from, to, 0);
 }
 
 /* As many pages as take @ns, but some. */
-static uint32_t pages_in(const struct spill *p, double ns, uint32_t least, uint32_t most) {
+static uint32_t pages_in(const struct offload *p, double ns, uint32_t least, uint32_t most) {
     double n = ns / MAX(p->page_ns, 1);
 
     return n >= most ? most : MAX((uint32_t)n, least);
 }
 
 /* Room for @n copies more. */
-static bool reserve_copies(struct spill *p, uint32_t n) {
+static bool reserve_copies(struct offload *p, uint32_t n) {
     if (BUGGIFY(host_no_memory))
         return false;
     if (p->n_copies + n <= p->cap)
@@ -131,7 +131,7 @@ static bool reserve_copies(struct spill *p, uint32_t n) {
     return true;
 }
 
-static void add_copy(struct spill *p, enum engine_copy_dir dir, uint32_t src, uint32_t dst) {
+static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, uint32_t dst) {
     p->copy[p->n_copies++] = (struct engine_copy){.src = src,
                                                   .dst = dst,
                                                   .n_tokens = (uint16_t)p->page_tokens,
@@ -143,7 +143,7 @@ static void add_copy(struct spill *p, enum engine_copy_dir dir, uint32_t src, ui
 
 /* Saves the next @n pages of @tokens behind what @saved has, from the device's @page. false: the host has no room, or
  * there is no memory. */
-static bool save_pages(struct spill *p, struct kv_seq *saved, const int32_t *tokens,
+static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
     uint32_t t = p->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
 
@@ -158,7 +158,7 @@ static bool save_pages(struct spill *p, struct kv_seq *saved, const int32_t *tok
 }
 
 /* A sequence of the host that has what is there of @tokens. */
-static struct kv_seq *open_saved(struct spill *p, const struct kv_isolation *share,
+static struct kv_seq *open_saved(struct offload *p, const struct kv_isolation *share,
                                  const int32_t *tokens, uint32_t n_tokens) {
     struct kv_seq *s = NULL;
 
@@ -169,7 +169,7 @@ static struct kv_seq *open_saved(struct spill *p, const struct kv_isolation *sha
 }
 
 /* The one to be forgotten first. */
-static uint32_t least_job(const struct spill *p) {
+static uint32_t least_job(const struct offload *p) {
     uint32_t least = 0;
 
     for (uint32_t i = 1; i < p->n_jobs; i++)
@@ -182,29 +182,29 @@ static uint32_t rank_of(uint32_t chance, bool kept) {
     return chance < UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
 }
 
-void spill_save(struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
-                uint32_t n_tokens, uint32_t chance, bool kept) {
+void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
+                  uint32_t n_tokens, uint32_t chance, bool kept) {
     uint32_t rank = rank_of(MIN(chance, 1000u), kept);
 
     n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)
         return;
-    if (p->n_jobs == SPILL_JOBS && p->job[least_job(p)].rank > rank)
+    if (p->n_jobs == OFFLOAD_JOBS && p->job[least_job(p)].rank > rank)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
     if (!copy)
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
-    if (p->n_jobs == SPILL_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
+    if (p->n_jobs == OFFLOAD_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
         end_job(p, least_job(p));
     p->job[p->n_jobs++] =
-        (struct spill_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
+        (struct offload_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
 }
 
 /* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
-static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_isolation *share,
+static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
-    uint32_t room = SPILL_SWAP_PAGES - MIN(SPILL_SWAP_PAGES, p->n_copies), t = p->page_tokens;
+    uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies), t = p->page_tokens;
     struct kv_seq *saved = open_saved(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
     uint32_t more = MIN(n - from, room);
@@ -216,8 +216,8 @@ static bool save_now(struct spill *p, const struct kv_seq *seq, const struct kv_
     return pays || n == from;
 }
 
-void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_isolation *share,
-                const int32_t *tokens) {
+void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
+                  const int32_t *tokens) {
     uint32_t n = kv_seq_committed(seq) / p->page_tokens;
 
     if (n == 0)
@@ -228,7 +228,7 @@ void spill_swap(struct spill *p, const struct kv_seq *seq, const struct kv_isola
         p->n_recomputed++;
 }
 
-void spill_demote(struct spill *p, const struct kv_seq *seq) {
+void offload_demote(struct offload *p, const struct kv_seq *seq) {
     uint32_t n_tokens = kv_seq_published(seq);
 
     if (!p->host || n_tokens == 0)
@@ -241,9 +241,9 @@ void spill_demote(struct spill *p, const struct kv_seq *seq) {
 }
 
 /* The next pages of @j. false: it is over. */
-static bool work_on(struct spill *p, const struct kv_pager *device, struct spill_job *j,
+static bool work_on(struct offload *p, const struct kv_pager *device, struct offload_job *j,
                     uint32_t *left) {
-    kv_page page[SPILL_IDLE_PAGES];
+    kv_page page[OFFLOAD_IDLE_PAGES];
     uint32_t t = p->page_tokens;
 
     if (!j->saved)
@@ -259,7 +259,7 @@ static bool work_on(struct spill *p, const struct kv_pager *device, struct spill
 }
 
 /* Of equal ones the oldest. */
-static uint32_t best_job(const struct spill *p) {
+static uint32_t best_job(const struct offload *p) {
     uint32_t best = 0;
 
     for (uint32_t i = 1; i < p->n_jobs; i++)
@@ -270,15 +270,15 @@ static uint32_t best_job(const struct spill *p) {
 
 /* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever comes back is not worth the
  * wear. */
-static void pass_on(struct spill *p, struct spill_job *j, uint64_t step) {
+static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
     if (!p->disk || !j->saved || j->rank < UNLIKELY || kv_seq_committed(j->saved) == 0)
         return;
     /* Its last pages are copied in step @step, if at all. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));
 }
 
-void spill_work(struct spill *p, const struct kv_pager *device, bool idle, uint64_t step) {
-    uint32_t left = idle ? SPILL_IDLE_PAGES : pages_in(p, SAVE_NS, 1, SPILL_SAVE_PAGES);
+void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step) {
+    uint32_t left = idle ? OFFLOAD_IDLE_PAGES : pages_in(p, SAVE_NS, 1, OFFLOAD_SAVE_PAGES);
 
     while (p->n_jobs > 0 && left > 0) {
         uint32_t i = best_job(p);
@@ -292,14 +292,14 @@ void spill_work(struct spill *p, const struct kv_pager *device, bool idle, uint6
 
 /* ---- back to the device ---- */
 
-uint32_t spill_has(const struct spill *p, const struct kv_isolation *share, const int32_t *tokens,
-                   uint32_t n_tokens) {
+uint32_t offload_has(const struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
+                     uint32_t n_tokens) {
     return p->host ? kv_pager_match(p->host, share, tokens, n_tokens).n_tokens : 0;
 }
 
-uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *seq,
-                     const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
-                     uint32_t max_pages, uint32_t reserve) {
+uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
+                       const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
+                       uint32_t max_pages, uint32_t reserve) {
     uint32_t t = p->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
     struct kv_seq *saved = p->host ? open_saved(p, share, tokens, n_tokens) : NULL;
 
@@ -321,13 +321,13 @@ uint32_t spill_fetch(struct spill *p, struct kv_pager *device, struct kv_seq *se
     return kv_seq_committed(seq);
 }
 
-uint32_t spill_fetch_room(const struct spill *p) {
-    uint32_t most = pages_in(p, FETCH_NS, FETCH_MIN_PAGES, SPILL_FETCH_PAGES);
+uint32_t offload_fetch_room(const struct offload *p) {
+    uint32_t most = pages_in(p, FETCH_NS, FETCH_MIN_PAGES, OFFLOAD_FETCH_PAGES);
 
     return most - MIN(most, p->n_fetched);
 }
 
-void spill_take(struct spill *p, struct engine_copy *out) {
+void offload_take(struct offload *p, struct engine_copy *out) {
     for (uint32_t i = 0; i < p->n_copies; i++)
         out[i] = p->copy[MUTANT(host_copies_reversed, i, p->n_copies - 1 - i)];
     p->n_copies = p->n_fetched = 0;

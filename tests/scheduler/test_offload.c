@@ -2,14 +2,14 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
-#include "scheduler/spill.h"
+#include "scheduler/offload.h"
 
 #define T 4u /* tokens of a page */
 #define PAGES 64u
 
 static const struct kv_isolation share;
 static struct kv_pager *device;
-static struct spill spill;
+static struct offload offload;
 static struct cost cost;
 
 static void setup(void) {
@@ -18,15 +18,15 @@ static void setup(void) {
 
     cost_init(&cost);
     cr_assert_eq(kv_pager_new(&device, &o), 0);
-    cr_assert_eq(spill_init(&spill, &o, 2 * PAGES, 1000, &cost), 0);
+    cr_assert_eq(offload_init(&offload, &o, 2 * PAGES, 1000, &cost), 0);
 }
 
 static void teardown(void) {
-    spill_deinit(&spill);
+    offload_deinit(&offload);
     kv_pager_free(device);
 }
 
-TestSuite(spill, .init = setup, .fini = teardown);
+TestSuite(offload, .init = setup, .fini = teardown);
 
 /* @n pages of tokens that begin with @first, computed. */
 static struct kv_seq *compute(int32_t first, uint32_t n, int32_t *tokens) {
@@ -45,7 +45,7 @@ static uint32_t n_saved(int32_t first, uint32_t n) {
 
     for (uint32_t i = 0; i < n * T; i++)
         tokens[i] = first + (int32_t)i;
-    return spill_has(&spill, &share, tokens, n * T) / T;
+    return offload_has(&offload, &share, tokens, n * T) / T;
 }
 
 /* A turn of @n pages that has ended. */
@@ -53,84 +53,84 @@ static void end_turn(int32_t first, uint32_t n, uint32_t chance, bool kept) {
     int32_t tokens[PAGES * T];
 
     kv_seq_free(compute(first, n, tokens));
-    spill_save(&spill, &share, tokens, n * T, chance, kept);
+    offload_save(&offload, &share, tokens, n * T, chance, kept);
 }
 
 static void take(void) {
     struct engine_copy out[1024];
 
-    cr_assert_leq(spill.n_copies, ARRAY_SIZE(out));
-    spill_take(&spill, out);
+    cr_assert_leq(offload.n_copies, ARRAY_SIZE(out));
+    offload_take(&offload, out);
 }
 
-Test(spill, who_is_most_likely_to_come_back_is_saved_first) {
+Test(offload, who_is_most_likely_to_come_back_is_saved_first) {
     end_turn(1000, 10, 50, false); /* hardly ever */
-    end_turn(2000, 10, 900, true); /* likely, but retention holds it */
+    end_turn(2000, 10, 900, true); /* likely, but a pin holds it */
     end_turn(3000, 10, 300, false);
     end_turn(4000, 10, 800, false);
-    spill_work(&spill, device, false, 1); /* 16 pages */
+    offload_work(&offload, device, false, 1); /* 16 pages */
     cr_expect_eq(n_saved(4000, 10), 10);
     cr_expect_eq(n_saved(3000, 10), 6);
     cr_expect_eq(n_saved(2000, 10), 0);
-    spill_work(&spill, device, false, 1);
+    offload_work(&offload, device, false, 1);
     cr_expect_eq(n_saved(3000, 10), 10);
     cr_expect_eq(n_saved(2000, 10), 10);
     cr_expect_eq(n_saved(1000, 10), 2);
 }
 
-Test(spill, of_equal_ones_the_oldest_is_first) {
+Test(offload, of_equal_ones_the_oldest_is_first) {
     for (int32_t i = 0; i < 6; i++)
         end_turn(1000 * i, 10, 500, false);
-    spill_work(&spill, device, false, 1);
+    offload_work(&offload, device, false, 1);
     cr_expect_eq(n_saved(0, 10), 10);
     cr_expect_eq(n_saved(1000, 10), 6);
     cr_expect_eq(n_saved(5000, 10), 0);
 }
 
-Test(spill, a_full_queue_forgets_what_is_worth_least) {
-    for (int32_t i = 0; i < (int32_t)SPILL_JOBS; i++)
+Test(offload, a_full_queue_forgets_what_is_worth_least) {
+    for (int32_t i = 0; i < (int32_t)OFFLOAD_JOBS; i++)
         end_turn(1000 + 10 * i, 1, i == 7 ? 200 : 500, false);
     end_turn(1, 1, 100, false); /* worth less than all others */
     end_turn(5, 1, 900, false); /* takes the place of the one with 200 */
-    cr_expect_eq(spill.n_jobs, SPILL_JOBS);
-    while (spill.n_jobs > 0)
-        spill_work(&spill, device, true, 1);
+    cr_expect_eq(offload.n_jobs, OFFLOAD_JOBS);
+    while (offload.n_jobs > 0)
+        offload_work(&offload, device, true, 1);
     cr_expect_eq(n_saved(1, 1), 0);
     cr_expect_eq(n_saved(5, 1), 1);
     cr_expect_eq(n_saved(1070, 1), 0);
     cr_expect_eq(n_saved(1060, 1), 1);
 }
 
-Test(spill, what_retention_gives_up_is_saved_before) {
+Test(offload, what_a_pin_gives_up_is_saved_before) {
     int32_t tokens[PAGES * T];
     struct kv_seq *s = compute(1000, 20, tokens);
 
     kv_seq_keep(s);
-    spill_demote(&spill, s);
+    offload_demote(&offload, s);
     cr_expect_eq(n_saved(1000, 20), 20);
-    cr_expect_eq(spill.n_copies, 20);
-    spill_demote(&spill, s); /* nothing is left to do */
-    cr_expect_eq(spill.n_copies, 20);
+    cr_expect_eq(offload.n_copies, 20);
+    offload_demote(&offload, s); /* nothing is left to do */
+    cr_expect_eq(offload.n_copies, 20);
     kv_seq_free(s);
 }
 
-Test(spill, a_step_has_a_bounded_number_of_copies) {
+Test(offload, a_step_has_a_bounded_number_of_copies) {
     int32_t tokens[PAGES * T];
 
     for (int32_t i = 0; i < 12; i++) {
         struct kv_seq *s = compute(1000 * i, 60, tokens);
 
-        spill_swap(&spill, s, &share, tokens);
+        offload_swap(&offload, s, &share, tokens);
         kv_seq_free(s);
     }
-    cr_expect_leq(spill.n_copies, SPILL_SWAP_PAGES);
+    cr_expect_leq(offload.n_copies, OFFLOAD_SWAP_PAGES);
     take();
 }
 
 /* Steps with copies that take @page_ns for each. */
 static void learn_copies(int64_t page_ns) {
     for (int i = 0; i < 100; i++)
-        spill_learn(&spill, 16, 16 * page_ns);
+        offload_learn(&offload, 16, 16 * page_ns);
 }
 
 /* Steps with a row for every @row_ns. */
@@ -143,44 +143,44 @@ static void learn_rows(int64_t row_ns) {
     }
 }
 
-Test(spill, swapped_or_computed_again_as_is_faster) {
+Test(offload, swapped_or_computed_again_as_is_faster) {
     int32_t tokens[PAGES * T];
     struct kv_seq *s = compute(1000, 40, tokens);
 
     learn_rows(100000); /* a page: 400 us */
     learn_copies(300000);
-    cr_expect(spill_pays(&spill, 0, 40 * T));
-    spill_swap(&spill, s, &share, tokens); /* but not twice: out and in */
-    cr_expect_eq(spill.n_recomputed, 1);
+    cr_expect(offload_pays(&offload, 0, 40 * T));
+    offload_swap(&offload, s, &share, tokens); /* but not twice: out and in */
+    cr_expect_eq(offload.n_recomputed, 1);
     cr_expect_eq(n_saved(1000, 40), 0);
     learn_copies(100000);
-    spill_swap(&spill, s, &share, tokens);
-    cr_expect_eq(spill.n_swapped, 1);
+    offload_swap(&offload, s, &share, tokens);
+    cr_expect_eq(offload.n_swapped, 1);
     cr_expect_eq(n_saved(1000, 40), 40);
     learn_copies(1000000);
-    cr_expect_not(spill_pays(&spill, 0, 40 * T));
-    spill_swap(&spill, s, &share, tokens); /* it is there: nothing to copy */
-    cr_expect_eq(spill.n_swapped, 2);
+    cr_expect_not(offload_pays(&offload, 0, 40 * T));
+    offload_swap(&offload, s, &share, tokens); /* it is there: nothing to copy */
+    cr_expect_eq(offload.n_swapped, 2);
     kv_seq_free(s);
 }
 
 /* What is learnt does not fall for a single outlier, and comes back after one. */
-Test(spill, the_price_of_a_copy_follows_what_is_seen) {
+Test(offload, the_price_of_a_copy_follows_what_is_seen) {
     learn_copies(200000);
-    cr_expect_float_eq(spill.page_ns, 200000, 2000);
-    spill_learn(&spill, 1, 1000000000);
-    cr_expect_lt(spill.page_ns, 300000);
+    cr_expect_float_eq(offload.page_ns, 200000, 2000);
+    offload_learn(&offload, 1, 1000000000);
+    cr_expect_lt(offload.page_ns, 300000);
     for (int i = 0; i < 50; i++) /* as often too short as too long */
-        spill_learn(&spill, 16, 16 * 200000 + (i % 2 ? 2000000 : -2000000));
-    cr_expect_float_eq(spill.page_ns, 200000, 50000);
+        offload_learn(&offload, 16, 16 * 200000 + (i % 2 ? 2000000 : -2000000));
+    cr_expect_float_eq(offload.page_ns, 200000, 50000);
     learn_copies(-1000);
-    cr_expect_gt(spill.page_ns, 0);
+    cr_expect_gt(offload.page_ns, 0);
 }
 
-Test(spill, dear_copies_come_in_smaller_parts) {
-    cr_expect_eq(spill_fetch_room(&spill), SPILL_FETCH_PAGES);
+Test(offload, dear_copies_come_in_smaller_parts) {
+    cr_expect_eq(offload_fetch_room(&offload), OFFLOAD_FETCH_PAGES);
     learn_copies(1000000);
-    cr_expect_leq(spill_fetch_room(&spill), 8);
+    cr_expect_leq(offload_fetch_room(&offload), 8);
     learn_copies(100000000);
-    cr_expect_geq(spill_fetch_room(&spill), 1);
+    cr_expect_geq(offload_fetch_room(&offload), 1);
 }

@@ -1,0 +1,88 @@
+#pragma once
+
+/*
+ * offload - prefixes in host memory: what the device has no room for any more is copied back in place of being
+ * computed again, where that is faster. How it works is told at the top of offload.c and in docs/scheduler.md.
+ */
+
+#include "engine/engine.h"
+#include "kvpager/kvpager.h"
+#include "scheduler/cost.h"
+
+#define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; more: the least worth is forgotten */
+#define OFFLOAD_SAVE_PAGES 16u  /* at most saved in a step that has rows */
+#define OFFLOAD_IDLE_PAGES 64u  /* and in one that has none */
+#define OFFLOAD_FETCH_PAGES 64u /* at most brought back in a step where others decode */
+#define OFFLOAD_SWAP_PAGES                                                                         \
+    256u /* copied in a step, beyond which a request that yields is not saved */
+
+struct offload_job {
+    struct kv_isolation share;
+    struct kv_seq *saved; /* in the host's pager */
+    int32_t *tokens;
+    uint32_t n_tokens, rank;
+};
+
+struct disk;
+
+struct offload {
+    struct disk *disk;     /* NULL, or what has been saved is given to it */
+    struct kv_pager *host; /* NULL: there is no host memory */
+    const struct cost *cost;
+    uint32_t page_tokens;
+    double page_ns, page_min_ns;          /* what copying a page takes; and at least */
+    bool learnt;                          /* from a step: not merely assumed */
+    struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
+    uint32_t n_jobs;
+    /* Copies for the next batch, in the order in which they must be made. */
+    struct engine_copy *copy;
+    uint32_t n_copies, cap;
+    uint32_t n_fetched; /* pages of them that come from the host */
+    uint64_t n_saved_tokens, n_fetched_tokens;
+    /* Requests that yielded whose pages were saved, and were not since computing is faster; tokens that were computed
+     * though the host had them, for the same reason. */
+    uint64_t n_swapped, n_recomputed, n_left_tokens;
+};
+
+/* @host_pages 0: nothing is ever saved. @page_bytes: what one copy moves. 0 or a negative errno. */
+int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
+                 uint64_t page_bytes, const struct cost *cost);
+void offload_deinit(struct offload *p); /* accepts a zeroed one */
+
+/* @n copies in a step are taken to have needed @ns of it. */
+void offload_learn(struct offload *p, uint32_t n, int64_t ns);
+
+/* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for them with a
+ * probability of @chance in 1000; @kept: a pin holds them, so there is no hurry. No memory, nothing saved. */
+void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
+                  uint32_t n_tokens, uint32_t chance, bool kept);
+/* Saves those of @seq, which is going to lose them, if bringing them back is faster than computing them. */
+void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
+                  const int32_t *tokens);
+/* Likewise those of @seq, which a pin gives up. */
+void offload_demote(struct offload *p, const struct kv_seq *seq);
+/* Saves a few pages of what waits for it, as far as @device still has them, in step @step, the next one. */
+void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step);
+
+/* Something waits to be copied. */
+static inline bool offload_has_work(const struct offload *p) {
+    return p->n_jobs + p->n_copies > 0;
+}
+
+/* Tokens of @tokens[0, n_tokens) that the host has; whole pages. */
+uint32_t offload_has(const struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
+                     uint32_t n_tokens);
+/* Whether bringing tokens [from, to) back is faster than computing them. */
+bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
+/* The same when something else must be waited for, for @ns. */
+bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
+/* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has. Takes pages of the
+ * device that are free or nobody holds, and leaves @reserve of them. Returns the length committed now. */
+uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
+                       const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
+                       uint32_t max_pages, uint32_t reserve);
+/* Pages that may still be brought back in this step, where others wait for it. */
+uint32_t offload_fetch_room(const struct offload *p);
+
+/* Hands the copies over to a batch: appends them to @out, which has room for p->n_copies. */
+void offload_take(struct offload *p, struct engine_copy *out);
