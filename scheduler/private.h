@@ -6,7 +6,7 @@
 #include "scheduler/disk.h"
 #include "scheduler/drafter.h"
 #include "scheduler/plan.h"
-#include "scheduler/recall.h"
+#include "scheduler/disk_load.h"
 #include "scheduler/recorder.h"
 #include "scheduler/retain.h"
 #include "scheduler/scheduler.h"

@@ -130,7 +130,7 @@ static int init(struct sched *s) {
     if (r == 0)
         r = turns_init(s);
     if (r == 0)
-        recall_init(s);
+        disk_load_init(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        MAX(s->info->n_vocab, n_tokens));
@@ -241,7 +241,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     drafter_drop(r);
     list_remove(&r->queued.link);
     if (r->loading)
-        recall_cancel(s, r);
+        disk_load_cancel(s, r);
     else if (r->compiling && r->constraints->forget)
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
@@ -257,7 +257,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
 
 /* It can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
-    if (!recall_begin(s, r))
+    if (!disk_load_begin(s, r))
         queue_insert(&s->waiting, &r->queued);
 }
 
@@ -388,7 +388,7 @@ static void expire(struct sched *s) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unpacked ? 0 : MIN(s->next_deadline_ns, recall_wake_ns(s));
+    return s->unpacked ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(s));
 }
 
 /* ---- a step ---- */
@@ -421,7 +421,7 @@ int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
     expire(s);
-    recall_step(s);
+    disk_load_step(s);
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)
@@ -445,7 +445,7 @@ void sched_flush(struct sched *s, int64_t until_ns) {
         r = step_copies(s);
         if (r == 0)
             r = sched_settle(s);
-        recall_step(s);
+        disk_load_step(s);
         if (!offload_has_work(&s->offload) && !disk_is_saving(s->disk))
             return;
         if (r == 1)
@@ -512,7 +512,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_saved_tokens = s->offload.n_saved_tokens;
     out->n_fetched_tokens = s->offload.n_fetched_tokens;
     out->n_left_tokens = s->offload.n_left_tokens;
-    recall_stats(s, out);
+    disk_load_stats(s, out);
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;
     bool warm = s->warm.now && s->warm.now->state == REQUEST_RUNNING;

@@ -1,4 +1,4 @@
-#include "scheduler/recall.h"
+#include "scheduler/disk_load.h"
 
 #include <string.h>
 #include "scheduler/private.h"
@@ -38,7 +38,7 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     buf_deinit(&b);
 }
 
-void recall_init(struct sched *s) {
+void disk_load_init(struct sched *s) {
     const struct sched_disk *k = &s->opts.disk;
     struct disk_opts o = {
         .fd = k->fd,
@@ -64,7 +64,7 @@ void recall_init(struct sched *s) {
     s->offload.disk = s->disk;
 }
 
-bool recall_begin(struct sched *s, struct request *r) {
+bool disk_load_begin(struct sched *s, struct request *r) {
     uint32_t n = request_shareable(r);
 
     if (!s->disk)
@@ -90,12 +90,12 @@ bool recall_begin(struct sched *s, struct request *r) {
     return true;
 }
 
-void recall_cancel(struct sched *s, struct request *r) {
+void disk_load_cancel(struct sched *s, struct request *r) {
     disk_cancel(s->disk, r->id);
     r->loading = r->compiling = false;
 }
 
-void recall_step(struct sched *s) {
+void disk_load_step(struct sched *s) {
     if (!s->disk)
         return;
     disk_step(s->disk, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
@@ -112,7 +112,7 @@ void recall_step(struct sched *s) {
     }
 }
 
-int64_t recall_wake_ns(const struct sched *s) {
+int64_t disk_load_wake_ns(const struct sched *s) {
     int64_t wake = INT64_MAX;
 
     LIST_FOREACH(node, &s->compiling) {
@@ -124,7 +124,7 @@ int64_t recall_wake_ns(const struct sched *s) {
     return wake;
 }
 
-void recall_stats(const struct sched *s, struct msg_stats *out) {
+void disk_load_stats(const struct sched *s, struct msg_stats *out) {
     struct disk_stats d = {0};
 
     if (s->disk)
