@@ -161,7 +161,7 @@ const struct option config_table[] = {
          "Longest step when nothing is being decoded."),
     CHOICE("engine", "speculation", sched.no_speculation, "auto", "auto|off", false,
            "Speculative decoding: draft tokens, check several in a step; changes no token."),
-    CHOICE("engine", "pin", sched.no_retention, "auto", "auto|off", false,
+    CHOICE("engine", "pin", sched.no_pins, "auto", "auto|off", false,
            "Pin the pages of a session's last turn for its next one, as long as no other request "
            "needs them."),
     BOOL("engine", "prewarm", api.prewarm, "yes",

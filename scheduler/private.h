@@ -8,7 +8,7 @@
 #include "scheduler/plan.h"
 #include "scheduler/disk_load.h"
 #include "scheduler/recorder.h"
-#include "scheduler/retain.h"
+#include "scheduler/pin.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
 #include "scheduler/offload.h"
@@ -47,7 +47,7 @@ struct sched {
     struct disk *disk;    /* NULL: there is no disk tier */
     uint64_t n_disk_left; /* tokens that it has and that were faster computed */
     struct turns turns;
-    struct retain retain;
+    struct pins pins;
     struct warm warm;
     int64_t
         host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */

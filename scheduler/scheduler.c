@@ -45,7 +45,7 @@ static int init_pager(struct sched *s) {
     struct kv_opts o = {
         .n_pages = i->n_pages,
         .page_tokens = i->page_tokens,
-        .max_seqs = s->opts.max_seqs + (s->opts.no_retention ? 0 : RETAIN_MAX),
+        .max_seqs = s->opts.max_seqs + (s->opts.no_pins ? 0 : PIN_MAX),
         .max_seq_tokens = (uint32_t)MIN(slots, i->max_context),
         .hash_seed = s->opts.hash_seed,
         .hash_bits = s->opts.hash_bits,
@@ -118,7 +118,7 @@ static int init(struct sched *s) {
     };
     int r = init_pager(s);
 
-    retain_init(&s->retain, s->opts.no_retention);
+    pin_init(&s->pins, s->opts.no_pins);
 
     if (r == 0)
         r = init_plan(s);
@@ -191,7 +191,7 @@ struct sched *sched_free(struct sched *s) {
     disk_free(s->disk);
     offload_deinit(&s->offload);
     turns_deinit(s);
-    retain_deinit(&s->retain);
+    pin_deinit(&s->pins);
     warm_deinit(&s->warm);
     buf_deinit(&s->record);
     kv_pager_free(s->pager);
@@ -234,9 +234,9 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     recorder_ended(s, r, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
-    bool kept = well && retain_turn(s, r, clock_now(s->clock));
+    bool kept = well && pin_turn(s, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
-                 retain_chance(&s->retain, r->session, r->turn.tenant), kept);
+                 pin_chance(&s->pins, r->session, r->turn.tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -342,7 +342,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
     warm_note_turn(s, r);
     recorder_came(s, r);
     turns_enter(s, r, m->tenant, m->weight_milli, m->class);
-    retain_note_turn(&s->retain, r->session, r->turn.tenant, clock_now(s->clock));
+    pin_note_turn(&s->pins, r->session, r->turn.tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
         s->next_deadline_ns =
             MUTANT(deadline_of_last, MIN(s->next_deadline_ns, r->deadline_ns), r->deadline_ns);
@@ -360,7 +360,7 @@ void sched_cancel(struct sched *s, uint64_t id) {
 }
 
 void sched_turn_end(struct sched *s, const struct turn_end *m) {
-    retain_end(s, m);
+    pin_turn_end(s, m);
 }
 
 static void expire_list(struct sched *s, struct list *l, int64_t now) {

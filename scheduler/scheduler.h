@@ -58,7 +58,7 @@ struct sched_opts {
     bool no_prefix_sharing; /* tests of identity */
     uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
     bool no_speculation;
-    bool no_retention;   /* pages of a session's last turn are not kept for its next one */
+    bool no_pins;        /* pages of a session's last turn are not kept for its next one */
     uint32_t max_draft;  /* tokens; 0: 16, at most DRAFT_MAX */
     uint32_t no_sources; /* bit i: nothing is drafted from source i of the table */
     uint32_t

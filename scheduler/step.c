@@ -198,7 +198,7 @@ static void gather_waiting(struct sched *s) {
         return;
     /* Not those that have just yielded and whose samples are still to come. */
     p->n_waiting = turns_waiting(s, room, candidate, limits, SCHED_CANDIDATES);
-    retain_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
+    pin_release_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
@@ -238,7 +238,7 @@ static void gather(struct sched *s) {
     s->plan.draft_slower = spec_slower(&s->spec);
     s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
-    retain_begin(s, clock_now(s->clock));
+    pin_begin_step(s, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);
     s->plan.turn = s->n_launched;
     gather_waiting(s);
@@ -282,7 +282,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     r->n_bypassed = 0;
     if (request_is_warm(r))
         return;
-    retain_take(s, r);
+    pin_admitted(s, r);
     warm_found(s, r);
     recorder_admitted(s, r);
     if (r->first_step_ns == 0) {

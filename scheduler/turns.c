@@ -158,9 +158,9 @@ bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
         uint32_t t = r->turn.tenant, pages = pages_of(s, r);
         uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
 
-        /* A session whose pages are gone waits for pages as retain.c has it. */
+        /* A session whose pages are gone waits for pages as pin.c has it. */
         if (asked[t] || (!seats && (lacks <= room || r->seen_step == 0)) ||
-            (!seats && retain_pauses(s, r, 0, now)))
+            (!seats && pin_delays(s, r, 0, now)))
             continue;
         asked[t] = true; /* its first one speaks for all */
         uint32_t giver = richest(s, t, seats);
@@ -206,7 +206,7 @@ static uint32_t collect(struct sched *s, uint64_t room, int64_t now) {
         r->seat = UINT32_MAX;
         if (n == TURNS_ITEMS)
             break;
-        if (r->n_flights > 0 || retain_pauses(s, r, room, now) ||
+        if (r->n_flights > 0 || pin_delays(s, r, room, now) ||
             !share_wants(&s->turns.share, r->turn))
             continue;
         s->turns.item[n++] = (struct share_item){

@@ -91,9 +91,9 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
     if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
-        retain_warm(s, r);
+        pin_prewarmed(s, r);
         offload_save(&s->offload, &r->share, r->tokens, n_tokens,
-                     retain_chance(&s->retain, r->session, r->turn.tenant), !r->seq);
+                     pin_chance(&s->pins, r->session, r->turn.tenant), !r->seq);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
@@ -103,7 +103,7 @@ void warm_finish(struct sched *s, struct request *r, enum finish_reason why) {
 void warm_submit(struct sched *s, struct request *r) {
     struct warm *w = &s->warm;
 
-    if (!retain_expects(s, r->session, r->warm.turn)) {
+    if (!pin_expects(s, r->session, r->warm.turn)) {
         warm_finish(s, r, FINISH_CANCELLED);
         return;
     }
@@ -164,7 +164,7 @@ static void take_back(struct sched *s, struct request *r) {
     }
     r->n_bypassed = 0;
     r->seen_step = 0;
-    if (r->warm.over || !retain_expects(s, r->session, r->warm.turn)) {
+    if (r->warm.over || !pin_expects(s, r->session, r->warm.turn)) {
         warm_finish(s, r, FINISH_CANCELLED);
         return;
     }
@@ -208,7 +208,7 @@ void warm_turn(struct sched *s) {
         return;
     LIST_FOREACH(node, &w->waiting) {
         r = LIST_ENTRY(node, struct request, queued.link);
-        if (retain_expects(s, r->session, r->warm.turn) && fits(s, r)) {
+        if (pin_expects(s, r->session, r->warm.turn) && fits(s, r)) {
             start(s, r);
             return;
         }

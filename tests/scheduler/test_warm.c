@@ -36,7 +36,7 @@ static uint32_t whole(uint32_t n) {
 Test(warm, the_next_turn_finds_what_was_computed_ahead) {
     for (int off = 0; off < 2; off++)
         for (uint32_t depth = 1; depth <= 2; depth++) {
-            sim_init(&sim, &(struct sim_opts){.sched.no_retention = off, .sched.depth = depth});
+            sim_init(&sim, &(struct sim_opts){.sched.no_pins = off, .sched.depth = depth});
             struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
             sim_run(&sim, 500);
             struct sim_client *ahead = warm(turn, 100);
@@ -204,7 +204,7 @@ Test(warm, it_takes_no_page_that_is_kept_for_others) {
     struct sim_client *ahead = warm(turn, 600);
     sim_run(&sim, 500);
     cr_expect_eq(ahead->finish, FINISH_CANCELLED, "40 pages more do not fit");
-    cr_expect_eq(sim.stats.n_retained_dropped, 0);
+    cr_expect_eq(sim.stats.n_pins_dropped, 0);
     struct sim_client *next = sim_client_after(&sim, other, 10, 8);
     next->m.session = 9;
     sim_submit(&sim, next, 0);
@@ -233,10 +233,9 @@ Test(warm, it_is_kept_in_place_of_the_turn) {
 }
 
 Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
-    sim_init(&sim, &(struct sim_opts){.n_pages = 2000,
-                                      .max_clients = 400,
-                                      .sched.max_seqs = 4,
-                                      .sched.no_retention = true});
+    sim_init(&sim,
+             &(struct sim_opts){
+                 .n_pages = 2000, .max_clients = 400, .sched.max_seqs = 4, .sched.no_pins = true});
     struct sim_client *turn[100], *ahead[100];
 
     for (uint64_t i = 0; i < 100; i++)

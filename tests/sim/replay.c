@@ -62,7 +62,7 @@ struct replay {
 
 static struct replay replay;
 
-const char replay_policies[] = "weft, fcfs, rows, no-sharing, no-speculation, no-retention";
+const char replay_policies[] = "weft, fcfs, rows, no-sharing, no-speculation, no-pins";
 
 /* ---- numbers ---- */
 
@@ -369,10 +369,10 @@ static void report(struct replay *p, const char *policy) {
     if (p->t.until_ms == 0) /* else some were computed for nothing */
         printf("%llu tokens computed again after a preemption\n",
                (unsigned long long)(s->seen.n_rows - p->n_needed - (n_drafted - n_accepted)));
-    if (s->stats.n_recomputed_tokens + s->stats.n_retained_dropped > 0)
-        printf("%llu tokens of earlier turns computed again, %llu kept turns dropped\n",
+    if (s->stats.n_recomputed_tokens + s->stats.n_pins_dropped > 0)
+        printf("%llu tokens of earlier turns computed again, %llu pinned turns dropped\n",
                (unsigned long long)s->stats.n_recomputed_tokens,
-               (unsigned long long)s->stats.n_retained_dropped);
+               (unsigned long long)s->stats.n_pins_dropped);
     if (n_drafted > 0)
         printf("drafts: %llu of %llu accepted\n", (unsigned long long)n_accepted,
                (unsigned long long)n_drafted);
@@ -404,8 +404,8 @@ static bool apply_policy(struct replay *p, const char *name) {
         o->no_prefix_sharing = true;
     } else if (strcmp(name, "no-speculation") == 0) {
         o->no_speculation = true;
-    } else if (strcmp(name, "no-retention") == 0) {
-        o->no_retention = true;
+    } else if (strcmp(name, "no-pins") == 0) {
+        o->no_pins = true;
     } else {
         return strcmp(name, "weft") == 0;
     }

@@ -263,7 +263,7 @@ static void warm(struct run *u, struct rng *r) {
     before = &s->client[s->n_clients - 1 - rng_below(r, n_late)];
     for (uint32_t i = 1; i <= n_late && !any; i++) {
         c = &s->client[s->n_clients - i];
-        if (retain_expects(s->sched, c->m.session, c->m.id))
+        if (pin_expects(s->sched, c->m.session, c->m.id))
             before = c;
     }
     uint32_t n_same = rng_below(r, before->n_got + 1);
@@ -321,7 +321,7 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
                   .hash_bits = w->hash_bits,
                   .hash_seed = 77,
                   .no_speculation = w->no_speculation,
-                  .no_retention = w->no_retention,
+                  .no_pins = w->no_pins,
                   .max_draft = w->max_draft,
                   .force_draft = w->force_draft},
         .n_pages = w->pages,

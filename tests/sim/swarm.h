@@ -35,7 +35,7 @@
     X(noise, one_in(r, 2) ? rng_below(r, 40) : 0) /* percent */                                    \
     X(drafts, rng_below(r, SIM_DRAFTS_KINDS))                                                      \
     X(no_speculation, one_in(r, 6))                                                                \
-    X(no_retention, one_in(r, 3))                                                                  \
+    X(no_pins, one_in(r, 3))                                                                       \
     X(max_draft, rng_below(r, 40))                                                                 \
     X(force_draft, one_in(r, 2) ? 1 + rng_below(r, 32) : 0)                                        \
     X(tenants, 1 + rng_below(r, 4))                                                                \

@@ -1,5 +1,5 @@
 /*
- * retain - an agent calls a tool and comes back with all that it had and a little more. What it had is worth keeping
+ * pin - an agent calls a tool and comes back with all that it had and a little more. What it had is worth keeping
  * meanwhile: to compute it again costs more than anything else that it asks for.
  *
  * When a turn of a session ends, its sequence is kept (kv_seq_keep()): its full pages are held, so they are neither
@@ -9,7 +9,7 @@
  * is preempted; by a request that has waited FORCE_NS; by the first that waits when nothing runs.
  *
  * A session comes back after a tool call as soon as the tool has run, after an answer when somebody has read it.
- * The worker does not see which it was; the front does, and says so a moment later (retain_end()). So pauses are
+ * The worker does not see which it was; the front does, and says so a moment later (pin_turn_end()). So pauses are
  * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
  *
  * So the sessions whose turns are kept or run are those whose working sets fit, and others wait where a turn
@@ -24,7 +24,7 @@
  * shortest, for which computing it again costs least for each page. Then its session waits, so that those that stay active can end.
  */
 
-#include "scheduler/retain.h"
+#include "scheduler/pin.h"
 
 #include <assert.h>
 #include <math.h>
@@ -53,40 +53,40 @@
 #define FORCE_NS INT64_C(30000000000)     /* that a session's turn waits for others' pages; */
 #define FORCE_PLAIN_NS INT64_C(250000000) /* one without a session, or most of which is there */
 
-void retain_init(struct retain *t, bool off) {
-    list_init(&t->kept);
+void pin_init(struct pins *t, bool off) {
+    list_init(&t->pinned);
     list_init(&t->unused);
     t->off = off;
-    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
+    for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
         t->any.after[i].long_ms = LONG_START_MS;
-    for (uint32_t i = 0; i < RETAIN_MAX; i++)
+    for (uint32_t i = 0; i < PIN_MAX; i++)
         list_push_back(&t->unused, &t->all[i].link);
 }
 
-static void drop(struct retain *t, struct retained *k) {
+static void drop(struct pins *t, struct pin *k) {
     k->seq = kv_seq_free(k->seq);
     list_remove(&k->link);
     list_push_back(&t->unused, &k->link);
 }
 
-void retain_deinit(struct retain *t) {
-    if (t->kept.next)
-        LIST_FOREACH(node, &t->kept) drop(t, LIST_ENTRY(node, struct retained, link));
+void pin_deinit(struct pins *t) {
+    if (t->pinned.next)
+        LIST_FOREACH(node, &t->pinned) drop(t, LIST_ENTRY(node, struct pin, link));
 }
 
 /* ---- pauses ---- */
 
-static struct pauses *slot_of(struct retain *t, uint64_t session) {
+static struct pauses *slot_of(struct pins *t, uint64_t session) {
     return &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
 }
 
-static struct pauses *pauses_of(struct retain *t, uint64_t session) {
+static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     struct pauses *p = slot_of(t, session);
 
     if (p->session == session)
         return p;
     *p = (struct pauses){.session = session};
-    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
+    for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
         p->after[i].long_ms = t->any.after[i].long_ms;
     return p;
 }
@@ -100,15 +100,15 @@ static void learn(struct pause *p, double ms, uint32_t first) {
     p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
 }
 
-void retain_note_turn(struct retain *t, uint64_t session, uint16_t tenant, int64_t now) {
+void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now) {
     if (session == 0)
         return;
     struct pauses *p = pauses_of(t, session);
     if (p->ended_ns == 0)
         return;
     double ms = (double)(now - p->ended_ns) / 1e6;
-    for (uint32_t i = 0; i < RETAIN_ENDS; i++)
-        if (i == RETAIN_END_ANY || i == p->end) {
+    for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
+        if (i == PAUSE_AFTER_ANY || i == p->end) {
             if (p->after[i].n_returned == 0)
                 p->after[i].long_ms = t->any.after[i].long_ms;
             learn(&p->after[i], ms, FIRST);
@@ -122,9 +122,9 @@ static bool comes_back(const struct pause *p) {
     return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
 }
 
-uint32_t retain_chance(const struct retain *t, uint64_t session, uint16_t tenant) {
+uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant) {
     const struct pauses *p = &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
-    const struct pause *all = &p->after[RETAIN_END_ANY];
+    const struct pause *all = &p->after[PAUSE_AFTER_ANY];
     bool known = session != 0 && p->session == session && all->n_ended >= TURNS_MIN;
     uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
     uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
@@ -142,7 +142,7 @@ static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
         *growth += (more - *growth) * (*growth > 0 ? LEARN_GROWTH : 1);
 }
 
-static void count_end(struct retain *t, uint16_t tenant) {
+static void count_end(struct pins *t, uint16_t tenant) {
     if (++t->of_tenant[tenant].n_ended < TENANT_TURNS)
         return;
     t->of_tenant[tenant].n_ended /= 2;
@@ -150,7 +150,7 @@ static void count_end(struct retain *t, uint16_t tenant) {
 }
 
 /* Of a session of which little is known: as others of its tenant did. */
-static bool others_come_back(const struct retain *t, uint16_t tenant) {
+static bool others_come_back(const struct pins *t, uint16_t tenant) {
     return t->of_tenant[tenant].n_ended < TENANT_TURNS / 4 ||
            t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
 }
@@ -163,23 +163,23 @@ static bool has_room(const struct sched *s, const struct request *r) {
 }
 
 static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
-    const struct retain *t = &s->retain;
-    const struct pause *all = &p->after[RETAIN_END_ANY];
+    const struct pins *t = &s->pins;
+    const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
     return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
            comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant));
 }
 
-static struct retained *next_victim(struct sched *s, int64_t now) {
+static struct pin *next_victim(struct sched *s, int64_t now) {
     const struct share *h = &s->turns.share;
-    struct retained *best = NULL;
+    struct pin *best = NULL;
     int best_rank = -1;
 
-    LIST_FOREACH(node, &s->retain.kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+    LIST_FOREACH(node, &s->pins.pinned) {
+        struct pin *k = LIST_ENTRY(node, struct pin, link);
         bool over =
             share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
-        int rank = 2 * over + (k->end == RETAIN_END_ANSWER);
+        int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
 
         if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
             best = k;
@@ -189,14 +189,14 @@ static struct retained *next_victim(struct sched *s, int64_t now) {
     return best;
 }
 
-static void give_up(struct sched *s, struct retained *k) {
+static void give_up(struct sched *s, struct pin *k) {
     offload_demote(&s->offload, k->seq);
-    drop(&s->retain, k);
-    s->stats.n_retained_dropped++;
+    drop(&s->pins, k);
+    s->stats.n_pins_dropped++;
 }
 
 static bool drop_one(struct sched *s, int64_t now) {
-    if (list_empty(&s->retain.kept))
+    if (list_empty(&s->pins.pinned))
         return false;
     give_up(s, next_victim(s, now));
     return true;
@@ -204,10 +204,10 @@ static bool drop_one(struct sched *s, int64_t now) {
 
 /* The shortest of those that are spare. */
 static bool drop_spare(struct sched *s) {
-    struct retained *best = NULL;
+    struct pin *best = NULL;
 
-    LIST_FOREACH(node, &s->retain.kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+    LIST_FOREACH(node, &s->pins.pinned) {
+        struct pin *k = LIST_ENTRY(node, struct pin, link);
 
         if (k->spare && (!best || k->n_tokens < best->n_tokens))
             best = k;
@@ -220,7 +220,7 @@ static bool drop_spare(struct sched *s) {
 /* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its tenant. */
 static bool make_room(struct sched *s, const struct request *r, int64_t now) {
     while (!has_room(s, r)) {
-        const struct retained *k = list_empty(&s->retain.kept) ? NULL : next_victim(s, now);
+        const struct pin *k = list_empty(&s->pins.pinned) ? NULL : next_victim(s, now);
         bool shorter = k && k->tenant == r->turn.tenant && k->n_tokens < kv_seq_committed(r->seq);
 
         if (!drop_spare(s) && !(shorter && drop_one(s, now)))
@@ -231,31 +231,31 @@ static bool make_room(struct sched *s, const struct request *r, int64_t now) {
 
 /* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. After a call somebody comes
  * back for certain, so there it is the longer of both. */
-static double long_pause_ms(const struct retain *t, const struct pauses *p, enum retain_end end) {
+static double long_pause_ms(const struct pins *t, const struct pauses *p, enum pause_after end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
     double known = MIN(own->n_returned, FIRST) / (double)FIRST;
 
     double ms = known * own->long_ms + (1 - known) * any->long_ms;
-    return end == RETAIN_END_CALLS ? fmax(ms, own->long_ms) : ms;
+    return end == PAUSE_AFTER_CALLS ? fmax(ms, own->long_ms) : ms;
 }
 
 /* Of a turn that ended at @since. */
-static int64_t until(const struct retain *t, const struct pauses *p, enum retain_end end,
+static int64_t until(const struct pins *t, const struct pauses *p, enum pause_after end,
                      int64_t since) {
     return since + (int64_t)(long_pause_ms(t, p, end) * SLACK * 1e6);
 }
 
-bool retain_turn(struct sched *s, struct request *r, int64_t now) {
-    struct retain *t = &s->retain;
+bool pin_turn(struct sched *s, struct request *r, int64_t now) {
+    struct pins *t = &s->pins;
     struct pauses *p = r->session ? pauses_of(t, r->session) : NULL;
 
     if (p) {
         p->ended_ns = now;
         p->turn = r->id;
-        p->end = RETAIN_END_ANY;
+        p->end = PAUSE_AFTER_ANY;
         learn_growth(&t->of_tenant[r->turn.tenant].growth, p->n_tokens, r->n_tokens);
         p->n_tokens = r->n_tokens;
-        p->after[RETAIN_END_ANY].n_ended++;
+        p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
     if (!p || t->off || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p) ||
@@ -264,26 +264,26 @@ bool retain_turn(struct sched *s, struct request *r, int64_t now) {
         return false;
     }
     if (list_empty(&t->unused))
-        drop(t, LIST_ENTRY(t->kept.next, struct retained, link));
-    struct retained *k = LIST_ENTRY(list_pop_front(&t->unused), struct retained, link);
+        drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
+    struct pin *k = LIST_ENTRY(list_pop_front(&t->unused), struct pin, link);
     k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_keep(k->seq);
     k->session = r->session;
     k->turn = r->id;
-    k->end = RETAIN_END_ANY;
+    k->end = PAUSE_AFTER_ANY;
     k->spare = false;
     k->tenant = r->turn.tenant;
     k->n_tokens = kv_seq_committed(k->seq);
     k->since_ns = now;
-    k->until_ns = until(t, p, RETAIN_END_ANY, now);
-    list_push_back(&t->kept, &k->link);
+    k->until_ns = until(t, p, PAUSE_AFTER_ANY, now);
+    list_push_back(&t->pinned, &k->link);
     return true;
 }
 
-static struct retained *kept_of(struct retain *t, uint64_t session, uint64_t turn) {
-    LIST_FOREACH(node, &t->kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+static struct pin *kept_of(struct pins *t, uint64_t session, uint64_t turn) {
+    LIST_FOREACH(node, &t->pinned) {
+        struct pin *k = LIST_ENTRY(node, struct pin, link);
 
         if (k->session == session && k->turn == turn)
             return k;
@@ -291,31 +291,31 @@ static struct retained *kept_of(struct retain *t, uint64_t session, uint64_t tur
     return NULL;
 }
 
-void retain_end(struct sched *s, const struct turn_end *m) {
-    struct retain *t = &s->retain;
+void pin_turn_end(struct sched *s, const struct turn_end *m) {
+    struct pins *t = &s->pins;
     struct pauses *p = slot_of(t, m->session);
 
-    struct retained *k = kept_of(t, m->session, m->id);
-    enum retain_end end = m->calls ? RETAIN_END_CALLS : RETAIN_END_ANSWER;
+    struct pin *k = kept_of(t, m->session, m->id);
+    enum pause_after end = m->calls ? PAUSE_AFTER_CALLS : PAUSE_AFTER_ANSWER;
 
     if (m->session == 0 || p->session != m->session)
         return;
     /* Once for each turn. Only the last one's pause is measured. */
-    if (p->turn == m->id && p->ended_ns != 0 && p->end == RETAIN_END_ANY) {
+    if (p->turn == m->id && p->ended_ns != 0 && p->end == PAUSE_AFTER_ANY) {
         p->end = end;
         p->after[end].n_ended++;
     }
-    if (!k || k->end != RETAIN_END_ANY)
+    if (!k || k->end != PAUSE_AFTER_ANY)
         return;
     k->end = end;
     k->until_ns = until(t, p, end, k->since_ns);
-    k->spare = end == RETAIN_END_ANSWER && long_pause_ms(t, p, end) > SPARE_MS;
+    k->spare = end == PAUSE_AFTER_ANSWER && long_pause_ms(t, p, end) > SPARE_MS;
     if (!comes_back(&p->after[end]))
         drop(t, k);
 }
 
-bool retain_expects(const struct sched *s, uint64_t session, uint64_t turn) {
-    struct retain *t = (struct retain *)&s->retain;
+bool pin_expects(const struct sched *s, uint64_t session, uint64_t turn) {
+    struct pins *t = (struct pins *)&s->pins;
     const struct pauses *p = slot_of(t, session);
 
     if (!t->off)
@@ -323,14 +323,14 @@ bool retain_expects(const struct sched *s, uint64_t session, uint64_t turn) {
     return p->session == session && p->turn == turn && p->ended_ns != 0;
 }
 
-void retain_warm(struct sched *s, struct request *r) {
-    struct retained *k = kept_of(&s->retain, r->session, r->warm.turn);
+void pin_prewarmed(struct sched *s, struct request *r) {
+    struct pin *k = kept_of(&s->pins, r->session, r->warm.turn);
 
     if (!k)
         return;
     k->seq = kv_seq_free(k->seq);
     if (!has_room(s, r)) {
-        drop(&s->retain, k);
+        drop(&s->pins, k);
         return;
     }
     k->n_sole = kv_seq_sole(r->seq);
@@ -347,13 +347,13 @@ static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
     return n_kept > 0 && n_kept <= n && a[n_kept - 1] == b[n_kept - 1];
 }
 
-void retain_take(struct sched *s, const struct request *r) {
-    struct retain *t = &s->retain;
+void pin_admitted(struct sched *s, const struct request *r) {
+    struct pins *t = &s->pins;
 
     if (r->session == 0 || t->off)
         return;
-    LIST_FOREACH(node, &t->kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+    LIST_FOREACH(node, &t->pinned) {
+        struct pin *k = LIST_ENTRY(node, struct pin, link);
 
         if (k->session == r->session && is_part_of(k->seq, r->seq))
             drop(t, k);
@@ -366,21 +366,21 @@ void retain_take(struct sched *s, const struct request *r) {
 }
 
 static void expire(struct sched *s, int64_t now) {
-    LIST_FOREACH(node, &s->retain.kept) {
-        struct retained *k = LIST_ENTRY(node, struct retained, link);
+    LIST_FOREACH(node, &s->pins.pinned) {
+        struct pin *k = LIST_ENTRY(node, struct pin, link);
 
-        if (k->until_ns <= now || BUGGIFY(retain_expires))
-            drop(&s->retain, k);
+        if (k->until_ns <= now || BUGGIFY(pin_expires))
+            drop(&s->pins, k);
     }
 }
 
 /* Pages by which those that are active, running or in a pause, will grow before one of them is likely to end. */
 static uint64_t growth_pages(const struct sched *s) {
-    const struct retain *t = &s->retain;
+    const struct pins *t = &s->pins;
     double tokens = 0;
 
-    LIST_FOREACH(node, &t->kept)
-    tokens += (double)t->of_tenant[LIST_ENTRY(node, struct retained, link)->tenant].growth;
+    LIST_FOREACH(node, &t->pinned)
+    tokens += (double)t->of_tenant[LIST_ENTRY(node, struct pin, link)->tenant].growth;
     LIST_FOREACH(node, &s->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
@@ -390,24 +390,24 @@ static uint64_t growth_pages(const struct sched *s) {
     return MIN(pages, s->info->n_pages / GROWTH_MOST);
 }
 
-void retain_begin(struct sched *s, int64_t now) {
+void pin_begin_step(struct sched *s, int64_t now) {
     uint64_t need = plan_next_pages(&s->plan);
 
     expire(s, now);
     while (kv_pager_available(s->pager) < need && drop_one(s, now))
         ;
-    s->retain.growth_pages = growth_pages(s);
-    s->retain.spare_pages = 0;
-    LIST_FOREACH(node, &s->retain.kept) {
-        const struct retained *k = LIST_ENTRY(node, struct retained, link);
+    s->pins.growth_pages = growth_pages(s);
+    s->pins.spare_pages = 0;
+    LIST_FOREACH(node, &s->pins.pinned) {
+        const struct pin *k = LIST_ENTRY(node, struct pin, link);
 
-        s->retain.spare_pages += k->spare ? k->n_sole : 0;
+        s->pins.spare_pages += k->spare ? k->n_sole : 0;
     }
 }
 
 /* What it had is there: its session was active a moment ago, and costs little. Of one that is new most must be there. */
 static bool is_returning(const struct sched *s, const struct request *r) {
-    const struct pauses *p = slot_of((struct retain *)&s->retain, r->session);
+    const struct pauses *p = slot_of((struct pins *)&s->pins, r->session);
 
     if (r->session == 0 || p->session != r->session || p->n_tokens == 0)
         return r->seen_hit >= r->n_tokens / 2;
@@ -421,14 +421,14 @@ static bool has_waited(const struct sched *s, const struct request *r, int64_t n
     return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
 }
 
-bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
+bool pin_delays(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
     uint32_t hit = r->seen_hit / s->rules.page_tokens;
 
     if (r->session == 0 || r->seen_step == 0 || is_returning(s, r) || list_empty(&s->running) ||
-        list_empty(&s->retain.kept))
+        list_empty(&s->pins.pinned))
         return false;
-    return plan_pages(&s->plan, r->n_tokens) - hit + s->retain.growth_pages >
-               room + s->retain.spare_pages &&
+    return plan_pages(&s->plan, r->n_tokens) - hit + s->pins.growth_pages >
+               room + s->pins.spare_pages &&
            now - r->since_ns < FORCE_NS;
 }
 
@@ -449,18 +449,18 @@ static void drop_spares(struct sched *s, struct request *const *r, uint32_t n, u
 
     while (i < n && now - r[i]->since_ns < FORCE_PLAIN_NS)
         i++;
-    if (i == n || s->retain.spare_pages == 0)
+    if (i == n || s->pins.spare_pages == 0)
         return;
-    uint64_t need = promised + need_of(s, r[i]) + s->retain.growth_pages;
+    uint64_t need = promised + need_of(s, r[i]) + s->pins.growth_pages;
     while (need > kv_pager_available(s->pager) && drop_spare(s))
         ;
 }
 
-void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
-                        int64_t now) {
+void pin_release_for_waiting(struct sched *s, struct request *const *r, uint32_t n,
+                             uint64_t promised, int64_t now) {
     uint32_t i = 0;
 
-    if (list_empty(&s->retain.kept) || n == 0)
+    if (list_empty(&s->pins.pinned) || n == 0)
         return;
     drop_spares(s, r, n, promised, now);
     while (s->plan.n_running > 0 && i < n && !has_waited(s, r[i], now))

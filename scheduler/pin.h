@@ -1,6 +1,6 @@
 #pragma once
 
-/* retain - keeps the pages of a session's last turn until its next one comes. Private. */
+/* pin - keeps the pages of a session's last turn until its next one comes. Private. */
 
 #include "base/list.h"
 #include "kvpager/kvpager.h"
@@ -10,19 +10,19 @@ struct request;
 struct sched;
 struct turn_end;
 
-#define RETAIN_MAX 256u /* turns that may be kept */
-#define RETAIN_SESSIONS                                                                            \
+#define PIN_MAX 256u /* turns that may be kept */
+#define PIN_SESSIONS                                                                               \
     1024u /* of which pauses are known; those that meet in a slot share what is known */
 
 /* How a turn ended, as far as the front has said so. */
-enum retain_end { RETAIN_END_ANY, RETAIN_END_CALLS, RETAIN_END_ANSWER, RETAIN_ENDS };
+enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE_AFTERS };
 
-struct retained {
-    struct list link; /* retain.kept, the oldest first; or retain.unused */
+struct pin {
+    struct list link; /* pins.pinned, the oldest first; or pins.unused */
     struct kv_seq *seq;
     uint64_t session, turn; /* turn: id of the request */
     uint16_t tenant;
-    uint8_t end;               /* enum retain_end */
+    uint8_t end;               /* enum pause_after */
     bool spare;                /* it was an answer, and what comes after it is not expected soon */
     uint32_t n_tokens, n_sole; /* n_sole: pages of it that nobody else had */
     int64_t since_ns, until_ns;
@@ -33,17 +33,17 @@ struct pauses {
     uint64_t session, turn; /* turn: id of its last one */
     int64_t ended_ns;       /* that; 0: one runs, or it has come back */
     uint32_t n_tokens;
-    uint8_t end;   /* how it did; enum retain_end */
-    struct pause { /* after such an end; RETAIN_END_ANY: after all, told or not */
+    uint8_t end;   /* how it did; enum pause_after */
+    struct pause { /* after such an end; PAUSE_AFTER_ANY: after all, told or not */
         uint32_t n_ended, n_returned;
         double long_ms; /* nine of ten pauses are shorter */
-    } after[RETAIN_ENDS];
+    } after[PAUSE_AFTERS];
 };
 
-struct retain {
-    struct retained all[RETAIN_MAX];
-    struct list kept, unused;
-    struct pauses session[RETAIN_SESSIONS];
+struct pins {
+    struct pin all[PIN_MAX];
+    struct list pinned, unused;
+    struct pauses session[PIN_SESSIONS];
     struct pauses any; /* of all sessions */
     struct {
         uint32_t n_ended, n_returned; /* turns lately */
@@ -54,33 +54,33 @@ struct retain {
     bool off;
 };
 
-void retain_init(struct retain *t, bool off);
-void retain_deinit(struct retain *t); /* frees what is kept */
+void pin_init(struct pins *t, bool off);
+void pin_deinit(struct pins *t); /* frees what is kept */
 
 /* A session's next turn comes. */
-void retain_note_turn(struct retain *t, uint64_t session, uint16_t tenant, int64_t now);
+void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now);
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else frees it. r->seq is NULL
  * then. Whether it took it. */
-bool retain_turn(struct sched *s, struct request *r, int64_t now);
+bool pin_turn(struct sched *s, struct request *r, int64_t now);
 /* What the front says of the turn that ended last: from now on it is waited for as after such ends. */
-void retain_end(struct sched *s, const struct turn_end *m);
+void pin_turn_end(struct sched *s, const struct turn_end *m);
 /* How likely somebody comes back for a turn of @session, of 1000: as after its last turns, or its tenant's. */
-uint32_t retain_chance(const struct retain *t, uint64_t session, uint16_t tenant);
+uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
-bool retain_expects(const struct sched *s, uint64_t session, uint64_t turn);
+bool pin_expects(const struct sched *s, uint64_t session, uint64_t turn);
 /* Warm request @r has computed how the turn that is expected will begin: its sequence is kept in place of what was kept
  * for that turn, and r->seq is NULL then; or left as it is. */
-void retain_warm(struct sched *s, struct request *r);
+void pin_prewarmed(struct sched *s, struct request *r);
 /* @r has just been admitted: what was kept of its session and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
-void retain_take(struct sched *s, const struct request *r);
+void pin_admitted(struct sched *s, const struct request *r);
 /* Before a plan, when it is known who runs: drops what nobody came back for, and what is kept as far as those that run
  * lack pages for their next rows. */
-void retain_begin(struct sched *s, int64_t now);
+void pin_begin_step(struct sched *s, int64_t now);
 /* Whether waiting request @r should not be looked at yet: its session is not among those that fit. @room: pages that
  * it could take. */
-bool retain_pauses(const struct sched *s, const struct request *r, uint64_t room, int64_t now);
+bool pin_delays(const struct sched *s, const struct request *r, uint64_t room, int64_t now);
 /* Drops what is kept for the first of @r[0, n) that has waited long enough, or for the very first when nobody runs.
  * @promised: pages that the running ones will take. */
-void retain_for_waiting(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
-                        int64_t now);
+void pin_release_for_waiting(struct sched *s, struct request *const *r, uint32_t n,
+                             uint64_t promised, int64_t now);

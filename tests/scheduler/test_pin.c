@@ -19,7 +19,7 @@ static struct sim_client *come_back(const struct sim_client *before, uint32_t n_
 
 /* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent again. */
 static uint32_t cached_after(uint32_t n, bool off) {
-    sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
+    sim_init(&sim, &(struct sim_opts){.sched.no_pins = off});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     for (uint32_t i = 0; i < n; i++) {
@@ -33,12 +33,12 @@ static uint32_t cached_after(uint32_t n, bool off) {
     return n_cached;
 }
 
-Test(retain, a_turn_finds_the_pages_of_the_last_one) {
+Test(pin, a_turn_finds_the_pages_of_the_last_one) {
     cr_expect_eq(cached_after(8, true), 0, "as far as pressure is concerned, this is a test");
     cr_expect_geq(cached_after(8, false), 320);
 }
 
-Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
+Test(pin, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 40});
     sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
@@ -48,11 +48,11 @@ Test(retain, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_run(&sim, 1000);
     cr_expect_eq(large->n_got, 250);
     cr_expect_eq(sim.stats.n_preemptions, 0);
-    cr_expect_eq(sim.stats.n_retained_dropped, 1);
+    cr_expect_eq(sim.stats.n_pins_dropped, 1);
     sim_deinit(&sim);
 }
 
-Test(retain, a_session_waits_for_pages_but_not_for_ever) {
+Test(pin, a_session_waits_for_pages_but_not_for_ever) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     sim_ask(&sim, 600, 8, 7); /* 38 of 64 pages are kept */
     sim_run(&sim, 500);
@@ -64,7 +64,7 @@ Test(retain, a_session_waits_for_pages_but_not_for_ever) {
     for (int i = 0; i < 20; i++)
         sim_step(&sim);
     cr_expect_eq(other->n_got, 0, "the kept turn is not given up at once");
-    cr_expect_eq(sim.stats.n_retained_dropped, 0);
+    cr_expect_eq(sim.stats.n_pins_dropped, 0);
     while (other->n_got == 0 && busy->n_ends == 0)
         sim_step(&sim);
     cr_expect_gt(other->n_got, 0);
@@ -74,7 +74,7 @@ Test(retain, a_session_waits_for_pages_but_not_for_ever) {
     sim_deinit(&sim);
 }
 
-Test(retain, nobody_waits_for_kept_pages_when_nothing_runs) {
+Test(pin, nobody_waits_for_kept_pages_when_nothing_runs) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
     sim_ask(&sim, 600, 8, 7);
     sim_run(&sim, 500);
@@ -87,7 +87,7 @@ Test(retain, nobody_waits_for_kept_pages_when_nothing_runs) {
     sim_deinit(&sim);
 }
 
-Test(retain, the_time_is_learnt_from_pauses) {
+Test(pin, the_time_is_learnt_from_pauses) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     for (int i = 0; i < 30; i++) {
@@ -104,7 +104,7 @@ Test(retain, the_time_is_learnt_from_pauses) {
     sim_deinit(&sim);
 }
 
-Test(retain, sessions_that_never_come_back_are_not_waited_for) {
+Test(pin, sessions_that_never_come_back_are_not_waited_for) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 200});
     for (uint64_t session = 1; session <= 20; session++) {
         sim_ask(&sim, 100, 4, session);
@@ -145,13 +145,13 @@ static bool kept_after(bool told, bool calls) {
     return kept;
 }
 
-Test(retain, pauses_after_calls_and_after_answers_are_learnt_apart) {
+Test(pin, pauses_after_calls_and_after_answers_are_learnt_apart) {
     cr_expect(kept_after(true, false));
     cr_expect_not(kept_after(true, true));
     cr_expect(kept_after(false, true), "untold, it is as if it were any turn");
 }
 
-Test(retain, an_answer_gives_way_before_a_call) {
+Test(pin, an_answer_gives_way_before_a_call) {
     for (int longer = 0; longer < 2; longer++) {
         sim_init(&sim, &(struct sim_opts){.n_pages = 64});
         struct sim_client *calls = sim_ask(&sim, longer ? 200 : 330, 8, 7);
@@ -162,7 +162,7 @@ Test(retain, an_answer_gives_way_before_a_call) {
         tell_end(answer, false);
         sim_ask(&sim, 500, 8, 0);
         sim_run(&sim, 500);
-        cr_expect_eq(sim.stats.n_retained_dropped, 1);
+        cr_expect_eq(sim.stats.n_pins_dropped, 1);
         struct sim_client *next = come_back(calls, 10);
         sim_run(&sim, 500);
         cr_expect_geq(next->n_cached, calls->m.n_prompt / 16 * 16, "%u", next->n_cached);
@@ -192,14 +192,14 @@ static uint32_t steps_beside(bool calls) {
     return n;
 }
 
-Test(retain, a_session_does_not_wait_for_what_is_kept_after_an_answer) {
+Test(pin, a_session_does_not_wait_for_what_is_kept_after_an_answer) {
     uint32_t answer = steps_beside(false), call = steps_beside(true);
 
     cr_expect_lt(answer, 60, "%u", answer);
     cr_expect_gt(call, 2 * answer, "%u, %u", call, answer);
 }
 
-Test(retain, what_is_said_of_another_turn_means_nothing) {
+Test(pin, what_is_said_of_another_turn_means_nothing) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     sim_run(&sim, 500);
@@ -214,13 +214,13 @@ Test(retain, what_is_said_of_another_turn_means_nothing) {
     cr_expect_gt(sim.stats.n_kept, 0);
     for (int i = 0; i < 3; i++)
         tell_end(next, true); /* once is what counts */
-    cr_expect_eq(sim.sched->retain.session[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
+    cr_expect_eq(sim.sched->pins.session[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
     sim_deinit(&sim);
 }
 
-Test(retain, what_is_computed_again_is_counted) {
+Test(pin, what_is_computed_again_is_counted) {
     for (int off = 0; off < 2; off++) {
-        sim_init(&sim, &(struct sim_opts){.sched.no_retention = off});
+        sim_init(&sim, &(struct sim_opts){.sched.no_pins = off});
         struct sim_client *c = sim_ask(&sim, 320, 8, 7);
         sim_run(&sim, 500);
         sim_ask(&sim, 1000, 4, 0);
