@@ -19,7 +19,7 @@ static const struct {
     [WHY_ALONE] = {"alone", "waited for a quarantined request"},
     [WHY_SHARE] = {"share", "its tenant had its part, the rest is kept for others"},
     [WHY_ADMITTED] = {"admitted", "was admitted"},
-    [WHY_PREEMPTED] = {"preempted", "gave its pages back to others"},
+    [WHY_PREEMPTED] = {"preempted", "its pages went to others"},
     [WHY_ENDED] = {"ended", "ended"},
 };
 

@@ -30,7 +30,7 @@ enum why {
     WHY_ALONE,     /* a quarantined request runs */
     WHY_SHARE,     /* the rest is kept for tenants that have less than their part */
     WHY_ADMITTED,  /* with `detail` tokens from the cache */
-    WHY_PREEMPTED, /* gave back its pages, `detail` of them */
+    WHY_PREEMPTED, /* it held `detail` pages alone */
     WHY_ENDED,     /* `detail`: enum finish_reason */
     WHY_N,
 };
@@ -46,7 +46,7 @@ struct flight_step {
     uint64_t step;
     int64_t at_ns;
     uint32_t took_us, expect_us, plan_us;
-    uint32_t rows, seqs, drafts, running, waiting, admitted, yielded, available, kept;
+    uint32_t rows, seqs, drafts, running, waiting, admitted, preempted, available, kept;
 };
 
 struct flight {

@@ -9,8 +9,8 @@
  * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as the device still has
  * them; when nothing runs, in steps that have nothing but copies. So eviction hardly ever waits for a copy. First come
  * turns that nobody holds any more, then those that a pin keeps; among both those that are most likely to be
- * continued; last those of sessions that hardly ever come back. What a pin gives up, and what a request that
- * yields loses, is saved at once, since those pages are written next.
+ * continued; last those of sessions that hardly ever come back. What a pin gives up, and what a preempted
+ * request loses, is saved at once, since those pages are written next.
  * What a request needs and only the host has is copied back in place of being computed: after it has been admitted, and
  * some pages in each step where others decode, all at once where nobody does.
  *

@@ -14,7 +14,7 @@
 #define OFFLOAD_IDLE_PAGES 64u  /* and in one that has none */
 #define OFFLOAD_FETCH_PAGES 64u /* at most brought back in a step where others decode */
 #define OFFLOAD_SWAP_PAGES                                                                         \
-    256u /* copied in a step, beyond which a request that yields is not saved */
+    256u /* copied in a step, beyond which a preempted request is not saved */
 
 struct offload_job {
     struct kv_isolation share;
@@ -39,7 +39,7 @@ struct offload {
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages of them that come from the host */
     uint64_t n_saved_tokens, n_fetched_tokens;
-    /* Requests that yielded whose pages were saved, and were not since computing is faster; tokens that were computed
+    /* Preempted requests whose pages were saved, and were not since computing is faster; tokens that were computed
      * though the host had them, for the same reason. */
     uint64_t n_swapped, n_recomputed, n_left_tokens;
 };

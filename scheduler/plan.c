@@ -16,7 +16,7 @@
  * Time: the step is to end within the strictest pace of those that decode and within max_step_ns always. When the
  * decode rows alone take longer, the first prefill still gets a few rows (min_chunk()).
  *
- * Pages: who lacks a page takes it from the lowest standing running request, which yields everything.
+ * Pages: who lacks a page takes it from the lowest standing running request, which is preempted.
  * Nobody takes pages from a higher one; who can take none waits and keeps what it has. Only the first
  * prefill takes pages from others, and only one page a step.
  *
@@ -58,31 +58,31 @@ void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows) {
     }
 }
 
-static void yield(struct plan_work *w, struct plan_req *r) {
+static void preempt(struct plan_work *w, struct plan_req *r) {
     plan_set_rows(w, r, 0);
     w->p->n_drafts -= r->n_draft;
     r->n_draft = 0;
-    r->verdict = PLAN_YIELD;
+    r->verdict = PLAN_PREEMPT;
     w->available += MUTANT(yield_frees_shared, r->n_sole, r->n_pages);
-    w->p->n_yielded++;
+    w->p->n_preempted++;
     w->short_of_pages = true;
 }
 
 /* Pages for @n_rows rows of running request @i, taken from lower ones if need be. Requests whose
- * yielding would free nothing are left alone. */
+ * preemption would free nothing are left alone. */
 static bool make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
     uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);
 
-    /* What was admitted in this plan may have found the pages that yielding would free. */
+    /* What was admitted in this plan may have found the pages that preemption would free. */
     if (p->n_admitted > 0)
         return need <= w->available;
     for (uint32_t v = p->n_running; need > w->available && v > MUTANT(yield_of_higher, i + 1, 0);
          v--) {
         struct plan_req *r = &p->req[MUTANT(yield_from_the_top, v - 1, p->n_running - v + i + 1)];
 
-        if (r->verdict != PLAN_YIELD && r->n_sole > 0)
-            yield(w, r);
+        if (r->verdict != PLAN_PREEMPT && r->n_sole > 0)
+            preempt(w, r);
     }
     return need <= w->available;
 }
@@ -105,7 +105,7 @@ static void plan_decodes(struct plan_work *w) {
         uint32_t i = (from + k) % p->n_running;
         struct plan_req *r = &p->req[i];
 
-        if (!plan_is_decode(r) || r->verdict == PLAN_YIELD)
+        if (!plan_is_decode(r) || r->verdict == PLAN_PREEMPT)
             continue;
         if (w->rows >= cap) {
             r->verdict = PLAN_WAIT_ROWS;
@@ -142,7 +142,7 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
         MUTANT(all_follow, a->n_computed == b->n_computed && leader > follower, false))
         return false;
-    if (a->alone || a->stalled || a->verdict == PLAN_YIELD || a->verdict == PLAN_WAIT_PAGES)
+    if (a->alone || a->stalled || a->verdict == PLAN_PREEMPT || a->verdict == PLAN_WAIT_PAGES)
         return false;
     return page < a->n_hashes && a->hash[page] == b->hash[page];
 }
@@ -260,7 +260,7 @@ static bool leaves_rest(const struct plan_work *w, const struct plan_req *r, str
 
     if (in == 0)
         return false;
-    if (r->gives || (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs))
+    if (r->victim || (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs))
         return true;
     if (!r->over)
         return false;
@@ -396,7 +396,7 @@ static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) 
     for (uint32_t k = 0; k < n; k++) {
         struct plan_req *r = &w->p->req[list[k]];
 
-        if (r->verdict != PLAN_YIELD)
+        if (r->verdict != PLAN_PREEMPT)
             extend(w, r, INT64_MAX, w->p->force_chunk);
     }
 }
@@ -531,7 +531,7 @@ static void plan_prefills(struct plan_work *w) {
     note_places(p, &at);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         struct plan_req *r = &p->req[i];
-        bool here = i < p->n_running ? r->verdict != PLAN_YIELD : r->admitted;
+        bool here = i < p->n_running ? r->verdict != PLAN_PREEMPT : r->admitted;
 
         if (!here || !plan_is_prefill(r))
             continue;
@@ -628,42 +628,44 @@ static void reset(struct plan *p) {
                      : r->alone        ? PLAN_WAIT_ALONE
                                        : PLAN_WAIT_TIME;
     }
-    p->n_admitted = p->n_yielded = p->n_drafts = 0;
+    p->n_admitted = p->n_preempted = p->n_drafts = 0;
     p->alone = PLAN_NOBODY;
 }
 
 /* Nobody can go on and nobody may take from another (those that are shared by two hold nothing of
- * their own): the lowest yields. Once only one is left it has the whole pool. */
+ * their own): the lowest is preempted. Once only one is left it has the whole pool. */
 static void break_tie(struct plan_work *w) {
     struct plan *p = w->p;
 
-    if (w->rows > 0 || !w->short_of_pages || p->n_yielded + p->n_admitted > 0 || p->n_running < 2)
+    if (w->rows > 0 || !w->short_of_pages || p->n_preempted + p->n_admitted > 0 || p->n_running < 2)
         return;
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].last || p->req[i].n_stored != p->req[i].n_computed)
             return; /* under way: its end may bring pages */
-    MUTANT(tie_not_broken, yield(w, &p->req[p->n_running - 1]), (void)0);
+    MUTANT(tie_not_broken, preempt(w, &p->req[p->n_running - 1]), (void)0);
 }
 
 /* Who has waited gets a seat, or pages, from the lowest requests of the tenant that has most: from as many as it takes
  * of those whose clients have no token yet, or else from one. Nothing else is planned: who has waited is admitted in the
  * next plan, when what was given back is there. */
-static bool give_way(struct plan_work *w) {
+static bool preempt_for_share(struct plan_work *w) {
     struct plan *p = w->p;
     uint32_t given = 0;
 
-    for (int begun = 0; begun <= p->claim_begun && p->claim && !p->gave_way; begun++) {
-        for (uint32_t i = p->n_running; i-- > 1 && (p->n_yielded == 0 || given < p->claim_pages);) {
+    for (int begun = 0; begun <= p->fair_preempt_begun && p->fair_preempt && !p->fair_preempted;
+         begun++) {
+        for (uint32_t i = p->n_running;
+             i-- > 1 && (p->n_preempted == 0 || given < p->fair_preempt_pages);) {
             struct plan_req *r = &p->req[i];
 
-            if (!r->gives || r->last || r->begun != (bool)begun)
+            if (!r->victim || r->last || r->begun != (bool)begun)
                 continue;
-            yield(w, r);
-            given += begun ? p->claim_pages : plan_pages(p, r->n_target);
+            preempt(w, r);
+            given += begun ? p->fair_preempt_pages : plan_pages(p, r->n_target);
         }
-        p->gave_way = p->n_yielded > 0;
+        p->fair_preempted = p->n_preempted > 0;
     }
-    return p->n_yielded > 0;
+    return p->n_preempted > 0;
 }
 
 static void plan_together(struct plan_work *w) {
@@ -685,10 +687,10 @@ void plan_step(struct plan *p) {
         set_limits(&w);
         plan_alone(&w, alone);
     }
-    if (w.rows + p->n_yielded == 0) {
+    if (w.rows + p->n_preempted == 0) {
         reset(p);
         w.max_rows = p->max_rows;
-        if (!give_way(&w))
+        if (!preempt_for_share(&w))
             plan_together(&w);
     }
     break_tie(&w);

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * plan - who runs how many rows in the next step, who is admitted, who yields. A pure function of
+ * plan - who runs how many rows in the next step, who is admitted, who is preempted. A pure function of
  * struct plan: it sees numbers, never a page, a token or a clock, so that it can be held to its promises
  * with random input. How it decides is told in docs/scheduler.md and at the top of plan.c.
  */
@@ -25,7 +25,7 @@ enum plan_verdict {
     PLAN_WAIT_SEQS,  /* waiting: max_seqs requests run */
     PLAN_WAIT_TURN,  /* waiting: one before it was overtaken often enough */
     PLAN_WAIT_ALONE, /* a request that must be alone runs, or it is one and others do */
-    PLAN_YIELD,      /* running: gives its pages back and waits again */
+    PLAN_PREEMPT,    /* running: gives its pages back and waits again */
     PLAN_WAIT_SHARE, /* waiting: what is left is kept for tenants that have less than their part */
 };
 
@@ -38,12 +38,12 @@ struct plan_req {
     uint32_t n_computed; /* positions computed; a waiting one has none */
     uint32_t n_stored;   /* of these, in pages that others can see when full */
     uint32_t n_pages;    /* held */
-    uint32_t n_sole;     /* running: of these, free when it yields. Used when pages are short */
-    uint32_t n_target;   /* tokens that it is expected to have at its end, >= n_tokens */
-    uint32_t n_hit;      /* waiting: tokens in pages that exist, */
-    uint32_t n_idle;     /* and how many of those pages nobody holds */
-    uint32_t n_share;    /* tokens that it may take over from others; whole pages */
-    uint32_t n_hashes;   /* chained hashes of its first pages: equal means equal up to there */
+    uint32_t n_sole;   /* running: of these, free when it is preempted. Used when pages are short */
+    uint32_t n_target; /* tokens that it is expected to have at its end, >= n_tokens */
+    uint32_t n_hit;    /* waiting: tokens in pages that exist, */
+    uint32_t n_idle;   /* and how many of those pages nobody holds */
+    uint32_t n_share;  /* tokens that it may take over from others; whole pages */
+    uint32_t n_hashes; /* chained hashes of its first pages: equal means equal up to there */
     const uint64_t *hash;
     bool unfit;   /* waiting: known to want more pages than there are; n_hit may be out of date */
     bool last;    /* its last token is under way */
@@ -56,11 +56,11 @@ struct plan_req {
     const float *survival;
     bool try_draft;
 
-    uint16_t group;      /* its tenant's, in the order of their turns; less than plan.n_groups */
-    uint8_t pace;        /* enum plan_pace */
-    bool over;           /* waiting: with it its tenant would have more than its part */
-    bool begun;          /* its client has tokens, and would notice a pause */
-    bool gives;          /* its tenant gives way to one that has less, see plan.claim */
+    uint16_t group; /* its tenant's, in the order of their turns; less than plan.n_groups */
+    uint8_t pace;   /* enum plan_pace */
+    bool over;      /* waiting: with it its tenant would have more than its part */
+    bool begun;     /* its client has tokens, and would notice a pause */
+    bool victim;    /* its tenant has to make room for one that has less, see plan.fair_preempt */
     uint32_t leave_seqs; /* waiting: it has to leave so many sequences to others */
 
     uint32_t n_bypassed; /* in and out: admissions that overtook it */
@@ -92,10 +92,10 @@ struct plan {
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
     bool
-        claim; /* somebody has waited whose tenant has less: the lowest request that `gives` yields */
-    uint32_t claim_pages; /* that it lacks; 0: a seat */
-    bool claim_begun;     /* also from one whose client has tokens */
-    bool gave_way;        /* in and out: somebody has given way, once is enough for a step */
+        fair_preempt; /* somebody has waited whose tenant has less: the lowest `victim` is preempted */
+    uint32_t fair_preempt_pages; /* that it lacks; 0: a seat */
+    bool fair_preempt_begun;     /* also from one whose client has tokens */
+    bool fair_preempted;         /* in and out: a victim was preempted, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
      * drafting: the last step had drafts. */
     float draft_slower;
@@ -105,15 +105,15 @@ struct plan {
     uint64_t turn; /* of the step: rotates what cannot all be in one */
 
     /* Out. */
-    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_yielded;
-    uint32_t n_left; /* pages not given out, those that yielding frees among them */
+    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted;
+    uint32_t n_left; /* pages not given out, those that preemption frees among them */
     uint32_t alone;  /* the request that runs alone, or PLAN_NOBODY */
     struct cost_shape shape;
     int64_t expect_ns;
 };
 
-/* Decides. The pages that its decision takes are at most n_available and what yielding frees. When anybody
- * can run at all and nobody is under way, rows are planned, or somebody yields or is admitted and the
+/* Decides. The pages that its decision takes are at most n_available and what preemption frees. When anybody
+ * can run at all and nobody is under way, rows are planned, or a request is preempted or admitted and the
  * next plan has rows. */
 void plan_step(struct plan *p);
 

@@ -120,7 +120,7 @@ static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots
     return chosen;
 }
 
-/* Pages are taken for drafts only where there are plenty: nobody yields for a guess. */
+/* Pages are taken for drafts only where there are plenty: no request is preempted for a draft. */
 static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, uint32_t n,
                           const struct draft_room *room) {
     const struct plan *p = w->p;

@@ -60,7 +60,7 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .force_chunk = p->force_chunk,
         .force_draft = p->force_draft,
         .reserve_pages = p->reserve_pages,
-        .claim_pages = p->claim_pages,
+        .fair_preempt_pages = p->fair_preempt_pages,
         .draft_slower = p->draft_slower,
         .cost_max_rows = c->max_rows,
         .cost_n_seen = c->n_seen,
@@ -68,8 +68,8 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
     };
 
     memcpy(h.cost_a, c->a, sizeof(h.cost_a));
-    h.flags = (p->claim ? TAPE_CLAIM : 0) | (p->claim_begun ? TAPE_CLAIM_BEGUN : 0) |
-              (p->gave_way ? TAPE_GAVE_WAY : 0) | (p->drafting ? TAPE_DRAFTING : 0) |
+    h.flags = (p->fair_preempt ? TAPE_FAIR : 0) | (p->fair_preempt_begun ? TAPE_FAIR_BEGUN : 0) |
+              (p->fair_preempted ? TAPE_FAIR_PREEMPTED : 0) | (p->drafting ? TAPE_DRAFTING : 0) |
               (p->group_part ? TAPE_PARTS : 0) | (p->group_over ? TAPE_OVERS : 0) |
               (c->has_copied ? TAPE_COPIED : 0);
     return h;
@@ -95,7 +95,7 @@ static struct plan_tape_item item_of(const struct plan_req *r) {
         .flags = (uint8_t)((r->unfit ? TAPE_UNFIT : 0) | (r->last ? TAPE_LAST : 0) |
                            (r->alone ? TAPE_ALONE : 0) | (r->stalled ? TAPE_STALLED : 0) |
                            (r->try_draft ? TAPE_TRY : 0) | (r->over ? TAPE_OVER : 0) |
-                           (r->begun ? TAPE_BEGUN : 0) | (r->gives ? TAPE_GIVES : 0)),
+                           (r->begun ? TAPE_BEGUN : 0) | (r->victim ? TAPE_VICTIM : 0)),
     };
 }
 
@@ -134,10 +134,10 @@ void plan_tape_end(struct buf *out, const struct plan *p) {
     h->n_seqs = p->n_seqs;
     h->n_drafts = p->n_drafts;
     h->n_admitted = p->n_admitted;
-    h->n_yielded = p->n_yielded;
+    h->n_preempted = p->n_preempted;
     h->n_left = p->n_left;
     h->alone = p->alone;
-    h->gave_way = p->gave_way;
+    h->fair_preempted = p->fair_preempted;
     h->expect_ns = p->expect_ns;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];

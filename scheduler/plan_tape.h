@@ -19,9 +19,9 @@
 
 /* plan_tape_head.flags, plan_tape_item.flags */
 enum {
-    TAPE_CLAIM = 1,
-    TAPE_CLAIM_BEGUN = 2,
-    TAPE_GAVE_WAY = 4,
+    TAPE_FAIR = 1,
+    TAPE_FAIR_BEGUN = 2,
+    TAPE_FAIR_PREEMPTED = 4,
     TAPE_DRAFTING = 8,
     TAPE_PARTS = 16, /* there are parts, */
     TAPE_OVERS = 32, /* and who is over */
@@ -35,7 +35,7 @@ enum {
     TAPE_TRY = 16,
     TAPE_OVER = 32,
     TAPE_BEGUN = 64,
-    TAPE_GIVES = 128,
+    TAPE_VICTIM = 128,
 };
 
 struct plan_tape_head {
@@ -43,13 +43,13 @@ struct plan_tape_head {
     uint64_t step, turn;
     int64_t at_ns, itl_ns, max_step_ns, add_ns, draft_wait_ns;
     uint32_t page_tokens, n_available, max_rows, max_seqs, max_bypass, force_chunk, force_draft;
-    uint32_t reserve_pages, claim_pages, flags;
+    uint32_t reserve_pages, fair_preempt_pages, flags;
     float draft_slower;
     uint32_t cost_max_rows;
     uint64_t cost_n_seen;
     double cost_error, cost_a[COST_FEATURES];
     /* What was decided. */
-    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_yielded, n_left, alone, gave_way;
+    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted, n_left, alone, fair_preempted;
     int64_t expect_ns;
 };
 

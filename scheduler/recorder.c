@@ -6,10 +6,12 @@
 
 static enum why why_of(const struct plan_req *q) {
     static const uint8_t why[] = {
-        [PLAN_UNSEEN] = WHY_QUEUED,   [PLAN_LAST] = WHY_LAST,        [PLAN_FOLLOW] = WHY_FOLLOW,
-        [PLAN_WAIT_TIME] = WHY_TIME,  [PLAN_WAIT_ROWS] = WHY_ROWS,   [PLAN_WAIT_PAGES] = WHY_PAGES,
-        [PLAN_WAIT_SEQS] = WHY_SEQS,  [PLAN_WAIT_TURN] = WHY_TURN,   [PLAN_WAIT_ALONE] = WHY_ALONE,
-        [PLAN_YIELD] = WHY_PREEMPTED, [PLAN_WAIT_SHARE] = WHY_SHARE,
+        [PLAN_UNSEEN] = WHY_QUEUED,    [PLAN_LAST] = WHY_LAST,
+        [PLAN_FOLLOW] = WHY_FOLLOW,    [PLAN_WAIT_TIME] = WHY_TIME,
+        [PLAN_WAIT_ROWS] = WHY_ROWS,   [PLAN_WAIT_PAGES] = WHY_PAGES,
+        [PLAN_WAIT_SEQS] = WHY_SEQS,   [PLAN_WAIT_TURN] = WHY_TURN,
+        [PLAN_WAIT_ALONE] = WHY_ALONE, [PLAN_PREEMPT] = WHY_PREEMPTED,
+        [PLAN_WAIT_SHARE] = WHY_SHARE,
     };
 
     if (q->verdict == PLAN_RUN)
@@ -45,7 +47,7 @@ void recorder_plan(struct sched *s, int64_t now) {
     for (uint32_t i = 0; i < p->n_running + p->n_waiting && s->opts.flight; i++) {
         const struct plan_req *q = &p->req[i];
 
-        if (q->verdict != PLAN_YIELD && q->verdict != PLAN_UNSEEN &&
+        if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
             !request_is_warm(s->planned[i]))
             note(s, s->planned[i], why_of(q), q->n_rows, 0, now);
     }
@@ -87,10 +89,10 @@ void recorder_step(struct sched *s, const struct batch *t, int64_t ns, int64_t n
         .rows = t->b.n_rows,
         .seqs = t->b.n_seqs,
         .drafts = s->plan.n_drafts,
-        .running = s->plan.n_running + s->plan.n_admitted - s->plan.n_yielded,
+        .running = s->plan.n_running + s->plan.n_admitted - s->plan.n_preempted,
         .waiting = s->plan.n_waiting,
         .admitted = s->plan.n_admitted,
-        .yielded = s->plan.n_yielded,
+        .preempted = s->plan.n_preempted,
         .available = kv.n_free + kv.n_cached,
         .kept = kv.n_kept,
     };

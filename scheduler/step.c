@@ -5,7 +5,7 @@
  * With two steps under way the host is one sample behind: when step N + 1 is planned, the samples of N are
  * pending (request.n_pending). A request that N turns out to have ended still has a row in N + 1; it is
  * discarded, and the pages that it wrote are given out at the earliest to step N + 2, which the engine
- * runs after N + 1. Likewise a request that yields while N has it: the sample of N is right and is
+ * runs after N + 1. Likewise a request that is preempted while N has it: the sample of N is right and is
  * taken, but what N computed lies in pages that are no longer its own. It gets no new ones before N is
  * taken back.
  *
@@ -151,7 +151,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     r->seen_step = s->n_launched + 1;
 }
 
-/* What yielding would free is counted page by page, so only when it may come to that. */
+/* What preemption would free is counted page by page, so only when it may come to that. */
 static void count_sole_pages(struct sched *s) {
     struct plan *p = &s->plan;
 
@@ -191,12 +191,12 @@ static void gather_waiting(struct sched *s) {
 
     p->n_waiting = 0;
     room = p->n_available - MIN(promised, p->n_available);
-    p->claim = turns_claim(s, room, clock_now(s->clock));
+    p->fair_preempt = turns_preempts(s, room, clock_now(s->clock));
     for (uint32_t i = 0; i < p->n_running; i++)
-        p->req[i].gives = turns_gives(s, s->planned[i]);
+        p->req[i].victim = turns_is_victim(s, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
-    /* Not those that have just yielded and whose samples are still to come. */
+    /* Not those that have just been preempted and whose samples are still to come. */
     p->n_waiting = turns_waiting(s, room, candidate, limits, SCHED_CANDIDATES);
     pin_release_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
@@ -211,7 +211,7 @@ static void gather_waiting(struct sched *s) {
         look_up(s, candidate[k], &p->req[i], room);
         p->req[i].over = limits[k].over;
         p->req[i].leave_seqs = limits[k].leave_seqs;
-        p->req[i].gives = turns_gives(s, candidate[k]);
+        p->req[i].victim = turns_is_victim(s, candidate[k]);
     }
 }
 
@@ -313,7 +313,7 @@ static bool look_in_host(struct sched *s) {
     return found;
 }
 
-/* Yield first: what is admitted may find the pages. Attach before anything grows and evicts. */
+/* Preempt first: what is admitted may find the pages. Attach before anything grows and evicts. */
 static void apply_places(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n = p->n_running + p->n_waiting;
@@ -323,7 +323,7 @@ static void apply_places(struct sched *s, int64_t now) {
 
         r->stalled = i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES;
         r->n_bypassed = p->req[i].n_bypassed;
-        if (p->req[i].verdict == PLAN_YIELD)
+        if (p->req[i].verdict == PLAN_PREEMPT)
             preempt(s, r);
     }
     for (uint32_t i = p->n_running; i < n; i++)
@@ -433,13 +433,13 @@ static int draft(struct sched *s, struct batch *t) {
     return 0;
 }
 
-/* Plans until there is a step to launch: yielding, admitting and bringing back alone are no step. 0; 1: nobody can
+/* Plans until there is a step to launch: preempting, admitting and bringing back alone are no step. 0; 1: nobody can
  * run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
 
-    p->gave_way = false;
+    p->fair_preempted = false;
     for (;;) {
         assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);
@@ -451,14 +451,14 @@ static int plan(struct sched *s, int64_t now) {
             return 1;
         bool again = look_in_host(s);
         apply_places(s, now);
-        n_places += p->n_yielded + p->n_admitted > 0;
+        n_places += p->n_preempted + p->n_admitted > 0;
         if (again)
             continue;
         apply_rows(s);
         recorder_plan(s, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
-        if (p->n_yielded + p->n_admitted + s->offload.n_fetched == 0)
+        if (p->n_preempted + p->n_admitted + s->offload.n_fetched == 0)
             break;
         s->offload.n_fetched = 0; /* nobody waits for the step: go on bringing back */
     }
@@ -507,7 +507,7 @@ int step_copies(struct sched *s) {
     if (sched_n_flights(s) > 0 || !offload_has_work(&s->offload))
         return 1;
     p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
-    p->n_admitted = p->n_yielded = 0;
+    p->n_admitted = p->n_preempted = 0;
     p->alone = PLAN_NOBODY;
     p->shape = (struct cost_shape){0};
     p->expect_ns = 0;

@@ -15,14 +15,14 @@
 
 #define RESERVE_PAGES 8 /* one of so many is kept */
 #define ADD_PART 4      /* of the time between tokens: what some may add to a step */
-#define GROSS 2         /* who has so many times what a claimant has gives way */
-#define CLAIM_NS INT64_C(50000000)
-#define GIVE_NS INT64_C(20000000) /* between two that give way */
-#define DECODERS 16               /* an output row is priced as one of so many */
+#define GROSS 2         /* who has so many times what a waiting tenant has is the victim */
+#define PATIENCE_NS INT64_C(50000000)
+#define PREEMPT_NS INT64_C(20000000) /* between two preemptions */
+#define DECODERS 16                  /* an output row is priced as one of so many */
 
 int turns_init(struct sched *s) {
     share_init(&s->turns.share);
-    s->turns.giver = SHARE_TENANTS;
+    s->turns.victim = SHARE_TENANTS;
     s->turns.item = calloc(TURNS_ITEMS, sizeof(*s->turns.item));
     return s->turns.item ? 0 : -ENOMEM;
 }
@@ -114,7 +114,7 @@ static double has(const struct sched *s, uint32_t t, bool seats, uint32_t more) 
     return ((seats ? x->n_running : x->n_pages) + more) / x->weight;
 }
 
-/* The tenant that has most, and two requests that run at least: nobody's last one gives way. */
+/* The tenant that has most, and two requests that run at least: a tenant's last one is never preempted. */
 static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
     const struct share *h = &s->turns.share;
     uint32_t found = SHARE_TENANTS;
@@ -144,13 +144,13 @@ static uint32_t pages_of(const struct sched *s, const struct request *r) {
     return plan_pages(&s->plan, MAX(target, r->n_tokens));
 }
 
-bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
+bool turns_preempts(struct sched *s, uint64_t room, int64_t now) {
     const struct share *h = &s->turns.share;
     bool seats = s->plan.n_running >= s->plan.max_seqs;
 
     bool asked[SHARE_TENANTS] = {false};
 
-    s->turns.giver = SHARE_TENANTS;
+    s->turns.victim = SHARE_TENANTS;
     if (s->turns.n_groups < 2)
         return false;
     for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
@@ -163,23 +163,25 @@ bool turns_claim(struct sched *s, uint64_t room, int64_t now) {
             (!seats && pin_delays(s, r, 0, now)))
             continue;
         asked[t] = true; /* its first one speaks for all */
-        uint32_t giver = richest(s, t, seats);
-        if (giver < SHARE_TENANTS && share_is_behind(h, t, giver) && !leaves_it(s, r, pages, now) &&
-            has(s, giver, seats, 0) > GROSS * has(s, t, seats, seats ? 1 : lacks)) {
-            s->turns.giver = giver;
-            s->plan.claim_begun = h->tenant[t].n_running == 0 && now - r->since_ns >= CLAIM_NS &&
-                                  now - s->turns.gave_ns >= GIVE_NS;
-            if (s->plan.claim_begun)
-                s->turns.gave_ns = now;
-            s->plan.claim_pages = seats ? 0 : lacks - (uint32_t)room;
+        uint32_t victim = richest(s, t, seats);
+        if (victim < SHARE_TENANTS && share_is_behind(h, t, victim) &&
+            !leaves_it(s, r, pages, now) &&
+            has(s, victim, seats, 0) > GROSS * has(s, t, seats, seats ? 1 : lacks)) {
+            s->turns.victim = victim;
+            s->plan.fair_preempt_begun = h->tenant[t].n_running == 0 &&
+                                         now - r->since_ns >= PATIENCE_NS &&
+                                         now - s->turns.preempted_ns >= PREEMPT_NS;
+            if (s->plan.fair_preempt_begun)
+                s->turns.preempted_ns = now;
+            s->plan.fair_preempt_pages = seats ? 0 : lacks - (uint32_t)room;
             return true;
         }
     }
     return false;
 }
 
-bool turns_gives(const struct sched *s, const struct request *r) {
-    return r->turn.tenant == s->turns.giver;
+bool turns_is_victim(const struct sched *s, const struct request *r) {
+    return r->turn.tenant == s->turns.victim;
 }
 
 /* What is left of it will take, roughly. */

@@ -19,8 +19,8 @@ struct turns {
     float weight[SHARE_TENANTS], part[SHARE_TENANTS]; /* [of groups] */
     bool over[SHARE_TENANTS];                         /* [of groups] */
     uint32_t n_groups;
-    int64_t gave_ns; /* when somebody was asked last */
-    uint32_t giver;  /* tenant that gives way, SHARE_TENANTS: none */
+    int64_t preempted_ns; /* when the last one was preempted */
+    uint32_t victim;      /* tenant that is to make room, SHARE_TENANTS: none */
 };
 
 /* What a waiting request has to leave to others; see plan.h. */
@@ -43,9 +43,9 @@ void turns_begin(struct sched *s, int64_t now);
  * part of the pages. */
 uint32_t turns_depth(const struct sched *s, const struct request *r);
 /* Whether somebody has waited whose turn it is, who finds no seat or not enough pages (@room are there), and whose
- * tenant has less than half of what another has for its weight: then that one gives way, turns_gives(). */
-bool turns_claim(struct sched *s, uint64_t room, int64_t now);
-bool turns_gives(const struct sched *s, const struct request *r);
+ * tenant has less than half of what another has for its weight: then that one is the victim, turns_is_victim(). */
+bool turns_preempts(struct sched *s, uint64_t room, int64_t now);
+bool turns_is_victim(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
  * sessions are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */
 uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out,

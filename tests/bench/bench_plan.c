@@ -130,6 +130,6 @@ int main(int argc, char **argv) {
     setup(&b, RUNNING, WAITING, 100000);
     measure(&b, "256 prefill with a common beginning, 32 waiting", seconds);
     setup(&b, 4, WAITING, 3);
-    measure(&b, "252 decode, 4 prefill, no pages: some yield", seconds);
+    measure(&b, "252 decode, 4 prefill, no pages: preemption", seconds);
     return 0;
 }

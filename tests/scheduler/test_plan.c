@@ -89,7 +89,7 @@ static uint32_t taken(const struct plan *p, const struct plan_req *r) {
 /* What holds of every plan, whatever the input. */
 static void check(const struct fixture *f) {
     const struct plan *p = &f->p;
-    uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_yield = PLAN_NOBODY;
+    uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_preempted = PLAN_NOBODY;
     int64_t pages = p->n_available;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -103,8 +103,8 @@ static void check(const struct fixture *f) {
         cr_assert(r->n_rows == 0 || i < p->n_running || r->admitted);
         cr_assert(!r->alone || r->n_rows == 0 || p->alone == i);
         cr_assert(p->alone == PLAN_NOBODY || r->n_rows == 0 || p->alone == i);
-        if (r->verdict == PLAN_YIELD) {
-            first_yield = MIN(first_yield, i);
+        if (r->verdict == PLAN_PREEMPT) {
+            first_preempted = MIN(first_preempted, i);
             pages += r->n_sole;
         }
         if (r->admitted)
@@ -122,9 +122,9 @@ static void check(const struct fixture *f) {
     cr_assert_eq(drafts, p->n_drafts);
     cr_assert_eq(rows, p->shape.rows);
     cr_assert_leq(p->n_running + p->n_admitted, MAX(p->max_seqs, p->n_running));
-    if (first_yield != PLAN_NOBODY) {
-        cr_assert_eq(p->n_admitted, 0, "nobody is admitted while others yield");
-        cr_assert(rows == 0 || last_row != first_yield);
+    if (first_preempted != PLAN_NOBODY) {
+        cr_assert_eq(p->n_admitted, 0, "nobody is admitted while others are preempted");
+        cr_assert(rows == 0 || last_row != first_preempted);
     }
 }
 
@@ -255,7 +255,7 @@ Test(plan, keeps_its_limits_and_always_moves) {
         for (uint32_t i = 0; i < f.p.n_running + f.p.n_waiting; i++)
             cr_assert_leq(f.req[i].n_bypassed, MAX(before[i], f.p.max_bypass), "seed %lu", seed);
         if (!under_way && f.p.n_running + f.p.n_waiting > 0)
-            cr_assert(f.p.n_rows + f.p.n_yielded + f.p.n_admitted > 0, "seed %lu: stuck", seed);
+            cr_assert(f.p.n_rows + f.p.n_preempted + f.p.n_admitted > 0, "seed %lu: stuck", seed);
     }
 }
 
@@ -341,8 +341,8 @@ Test(plan, the_lowest_standing_yields_to_the_highest) {
     check(&f);
     cr_expect_eq(f.req[0].verdict, PLAN_RUN);
     cr_expect_eq(f.req[1].verdict, PLAN_RUN);
-    cr_expect_eq(f.req[2].verdict, PLAN_YIELD);
-    cr_expect_eq(f.p.n_yielded, 1);
+    cr_expect_eq(f.req[2].verdict, PLAN_PREEMPT);
+    cr_expect_eq(f.p.n_preempted, 1);
 }
 
 Test(plan, the_lowest_waits_and_keeps_its_pages) {
@@ -366,7 +366,7 @@ Test(plan, those_who_share_everything_do_not_wait_for_each_other) {
     f.p.n_available = 0;
     plan_step(&f.p);
     cr_expect_eq(f.p.n_rows, 0);
-    cr_expect_eq(f.req[1].verdict, PLAN_YIELD);
+    cr_expect_eq(f.req[1].verdict, PLAN_PREEMPT);
 }
 
 Test(plan, admission_is_by_full_need) {
@@ -623,20 +623,20 @@ Test(plan, the_strictest_pace_of_those_that_decode_counts) {
               rows[1], rows[2]);
 }
 
-/* Or those who gave way are admitted and give way again, while nobody can have rows. */
+/* Or the preempted are admitted and preempted again, while no request can have rows. */
 Test(plan, for_a_tenant_without_a_seat_one_gives_way_in_a_step) {
     struct fixture f;
     setup(&f, 5, 0.1);
     for (int i = 0; i < 3; i++)
-        add_running(&f, 40, 0)->gives = true;
-    f.p.claim = true;
+        add_running(&f, 40, 0)->victim = true;
+    f.p.fair_preempt = true;
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_yielded, 1);
-    cr_expect(f.p.gave_way && f.req[2].verdict == PLAN_YIELD);
-    cr_expect_eq(f.p.n_rows, 0, "who claims is admitted before the next step");
+    cr_expect_eq(f.p.n_preempted, 1);
+    cr_expect(f.p.fair_preempted && f.req[2].verdict == PLAN_PREEMPT);
+    cr_expect_eq(f.p.n_rows, 0, "the waiting one is admitted before the next step");
     f.p.n_running = 2;
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_yielded, 0);
+    cr_expect_eq(f.p.n_preempted, 0);
     cr_expect_gt(f.p.n_rows, 0);
 }
 
@@ -647,23 +647,23 @@ Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
     for (int i = 0; i < 6; i++) { /* the last two have tokens */
         struct plan_req *q = add_running(&f, 101, i < 4 ? 40 : 100);
 
-        q->gives = true;
+        q->victim = true;
         q->begun = i >= 4;
     }
-    f.p.claim = true;
-    f.p.claim_pages = 10; /* each has 7 */
+    f.p.fair_preempt = true;
+    f.p.fair_preempt_pages = 10; /* each has 7 */
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_yielded, 2);
-    cr_expect(f.req[3].verdict == PLAN_YIELD && f.req[2].verdict == PLAN_YIELD);
+    cr_expect_eq(f.p.n_preempted, 2);
+    cr_expect(f.req[3].verdict == PLAN_PREEMPT && f.req[2].verdict == PLAN_PREEMPT);
     for (int i = 0; i < 4; i++)
         f.req[i].begun = true;
-    f.p.gave_way = false;
+    f.p.fair_preempted = false;
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_yielded, 0, "nobody is interrupted for it");
-    f.p.claim_begun = true;
+    cr_expect_eq(f.p.n_preempted, 0, "nobody is interrupted for it");
+    f.p.fair_preempt_begun = true;
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_yielded, 1);
-    cr_expect_eq(f.req[5].verdict, PLAN_YIELD);
+    cr_expect_eq(f.p.n_preempted, 1);
+    cr_expect_eq(f.req[5].verdict, PLAN_PREEMPT);
 }
 
 /* What a tenant that comes now has to wait for. */

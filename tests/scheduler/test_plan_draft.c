@@ -190,7 +190,7 @@ Test(plan_draft, nobody_yields_for_a_draft) {
     cr_expect_eq(a->n_draft, 12);
     cr_expect_eq(b->n_draft, 0);
     cr_expect_eq(b->n_rows, 1);
-    cr_expect_eq(p.n_yielded, 0);
+    cr_expect_eq(p.n_preempted, 0);
 }
 
 Test(plan_draft, waiting_and_slowness_are_counted) {

@@ -7,10 +7,10 @@
 #include "tests/support/plan_again.h"
 
 static const char *const verdicts[] = {
-    [PLAN_UNSEEN] = "queued",    [PLAN_RUN] = "runs",        [PLAN_LAST] = "last",
-    [PLAN_FOLLOW] = "follow",    [PLAN_WAIT_TIME] = "time",  [PLAN_WAIT_ROWS] = "rows",
-    [PLAN_WAIT_PAGES] = "pages", [PLAN_WAIT_SEQS] = "seqs",  [PLAN_WAIT_TURN] = "turn",
-    [PLAN_WAIT_ALONE] = "alone", [PLAN_YIELD] = "preempted", [PLAN_WAIT_SHARE] = "share",
+    [PLAN_UNSEEN] = "queued",    [PLAN_RUN] = "runs",          [PLAN_LAST] = "last",
+    [PLAN_FOLLOW] = "follow",    [PLAN_WAIT_TIME] = "time",    [PLAN_WAIT_ROWS] = "rows",
+    [PLAN_WAIT_PAGES] = "pages", [PLAN_WAIT_SEQS] = "seqs",    [PLAN_WAIT_TURN] = "turn",
+    [PLAN_WAIT_ALONE] = "alone", [PLAN_PREEMPT] = "preempted", [PLAN_WAIT_SHARE] = "share",
 };
 
 static const char *verdict(enum plan_verdict v) {
@@ -66,9 +66,9 @@ static void tell_requests(const struct flight_opts *o, const struct plan_again *
         if (was->over)
             printf(", over its part");
         if (was->leave_seqs > 0)
-            printf(", leaves %u seats", was->leave_seqs);
-        if (was->gives)
-            printf(", gives way");
+            printf(", leaves %u slots", was->leave_seqs);
+        if (was->victim)
+            printf(", victim");
         if (was->n_rows > 0)
             printf(", %u rows", was->n_rows);
         if (was->n_draft > 0)
@@ -95,10 +95,10 @@ static void tell_plan(const struct flight_opts *o, const struct flight_file *f,
     const struct plan *was = &a->was;
 
     printf("%9.3f s ago  step %llu: %u run, %u wait, %u pages left; %u rows, %u drafted, %u "
-           "admitted, %u yielded; %.2f ms expected",
+           "admitted, %u preempted; %.2f ms expected",
            (double)(f->at_ns - a->at_ns) / 1e9, (unsigned long long)a->step, was->n_running,
-           was->n_waiting, was->n_left, was->n_rows, was->n_drafts, was->n_admitted, was->n_yielded,
-           (double)was->expect_ns / 1e6);
+           was->n_waiting, was->n_left, was->n_rows, was->n_drafts, was->n_admitted,
+           was->n_preempted, (double)was->expect_ns / 1e6);
     if (step && was->n_rows > 0)
         printf(", took %.2f", step->took_us / 1e3);
     printf("%s%s\n", differs ? "   DIFFERS: " : "", differs ? differs : "");

@@ -212,7 +212,7 @@ static struct sim_client *new_prompt(struct run *u, struct rng *r) {
         n = 1 + n / 4;
     uint32_t n_family = rng_below(r, n + n / 4 + 2);
 
-    if (u->w.hungry && !one_in(r, 4)) /* those that yield share most of their pages */
+    if (u->w.hungry && !one_in(r, 4)) /* those that are preempted share most of their pages */
         n_family = n;
     struct sim_client *c = sim_client(&u->sim, n, rng_below(r, u->w.hungry ? 1 : u->w.families),
                                       n_family, output_length(u, r));

@@ -26,7 +26,7 @@
     X(host_no_memory, "there is no memory for copies")                                             \
     X(host_queue_full, "the queue of turns to be saved is full")                                   \
     X(host_fetches_one, "only one page is brought back")                                           \
-    X(host_not_swapped, "a request that yields is not saved")
+    X(host_not_swapped, "a preempted request is not saved")
 
 struct buggify_site {
     const char *name, *text;

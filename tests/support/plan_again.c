@@ -47,10 +47,10 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .n_groups = h->n_groups,
         .add_ns = h->add_ns,
         .reserve_pages = h->reserve_pages,
-        .claim = h->flags & TAPE_CLAIM,
-        .claim_pages = h->claim_pages,
-        .claim_begun = h->flags & TAPE_CLAIM_BEGUN,
-        .gave_way = h->flags & TAPE_GAVE_WAY,
+        .fair_preempt = h->flags & TAPE_FAIR,
+        .fair_preempt_pages = h->fair_preempt_pages,
+        .fair_preempt_begun = h->flags & TAPE_FAIR_BEGUN,
+        .fair_preempted = h->flags & TAPE_FAIR_PREEMPTED,
         .draft_slower = h->draft_slower,
         .draft_wait_ns = h->draft_wait_ns,
         .drafting = h->flags & TAPE_DRAFTING,
@@ -64,10 +64,10 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .n_seqs = h->n_seqs,
         .n_drafts = h->n_drafts,
         .n_admitted = h->n_admitted,
-        .n_yielded = h->n_yielded,
+        .n_preempted = h->n_preempted,
         .n_left = h->n_left,
         .alone = h->alone,
-        .gave_way = h->gave_way,
+        .fair_preempted = h->fair_preempted,
         .expect_ns = h->expect_ns,
     };
 }
@@ -94,7 +94,7 @@ static void read_item(struct plan_req *r, struct plan_req *was, const struct pla
         .pace = item->pace,
         .over = item->flags & TAPE_OVER,
         .begun = item->flags & TAPE_BEGUN,
-        .gives = item->flags & TAPE_GIVES,
+        .victim = item->flags & TAPE_VICTIM,
         .leave_seqs = item->leave_seqs,
         .n_bypassed = item->n_bypassed,
     };
@@ -279,11 +279,11 @@ const char *plan_again(struct plan_again *t) {
     }
     if (p->n_rows != was->n_rows || p->n_seqs != was->n_seqs || p->n_drafts != was->n_drafts)
         return "rows in all";
-    if (p->n_admitted != was->n_admitted || p->n_yielded != was->n_yielded)
+    if (p->n_admitted != was->n_admitted || p->n_preempted != was->n_preempted)
         return "places";
     if (p->n_left != was->n_left)
         return "pages left";
-    if (p->alone != was->alone || p->gave_way != was->gave_way)
-        return "who runs alone or gives way";
+    if (p->alone != was->alone || p->fair_preempted != was->fair_preempted)
+        return "who runs alone or is preempted for a share";
     return p->expect_ns != was->expect_ns ? "time" : NULL;
 }

@@ -334,7 +334,7 @@ static void check_host(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* Somebody in @l for whom @h may have had to yield: one of higher standing, or of a tenant that has less. */
+/* Somebody in @l for whom @h may have been preempted: one of higher standing, or of a tenant that has less. */
 static bool somebody_goes_on(struct sim *s, const struct list *l, const struct request *h) {
     uint32_t tenant = client_of(s, h)->m.tenant;
 
@@ -348,13 +348,13 @@ static bool somebody_goes_on(struct sim *s, const struct list *l, const struct r
     return false;
 }
 
-static void check_yields(struct sim *s, bool ends) {
+static void check_preemptions(struct sim *s, bool ends) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = c->request;
 
-        if (r->n_preempted > c->n_preempted && !sim_is_prewarm(c))
-            HOLD(s, c, YIELD,
+        if (r->n_preempted > c->n_preempted && !sim_is_warm(c))
+            HOLD(s, c, PREEMPTION,
                  ends || somebody_goes_on(s, &s->sched->running, r) ||
                      somebody_goes_on(s, &s->sched->waiting, r));
         c->n_preempted = r->n_preempted;
@@ -366,11 +366,11 @@ static void check_admissions(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     uint32_t n_behind = 0;
 
-    HOLD(s, NULL, YIELD, p->n_running == 0 || p->req[0].verdict != PLAN_YIELD);
+    HOLD(s, NULL, PREEMPTION, p->n_running == 0 || p->req[0].verdict != PLAN_PREEMPT);
     for (uint32_t i = 0; i + 1 < p->n_running; i++)
-        HOLD(s, client_of(s, s->sched->planned[i]), YIELD,
-             p->req[i].verdict != PLAN_YIELD || p->req[i + 1].verdict == PLAN_YIELD ||
-                 p->req[i + 1].n_sole == 0 || (p->claim && p->req[i].gives));
+        HOLD(s, client_of(s, s->sched->planned[i]), PREEMPTION,
+             p->req[i].verdict != PLAN_PREEMPT || p->req[i + 1].verdict == PLAN_PREEMPT ||
+                 p->req[i + 1].n_sole == 0 || (p->fair_preempt && p->req[i].victim));
     for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NOBODY; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
@@ -385,14 +385,14 @@ static void check_admissions(struct sim *s) {
 
         n_behind += q->admitted;
         if (q->admitted || q->over || q->leave_seqs > 0 ||
-            q->gives) /* what is left may be kept for tenants that have less */
+            q->victim) /* what is left may be kept for tenants that have less */
             continue;
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
         HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
     }
 }
 
-/* The pages of the last plan: what there was and what yields, without what is found idle and what rows take. */
+/* The pages of the last plan: what there was and what preemption frees, without what is found idle and what rows take. */
 static void check_plan_pages(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     int64_t left = p->n_available;
@@ -401,11 +401,11 @@ static void check_plan_pages(struct sim *s) {
         const struct plan_req *q = &p->req[i];
         int64_t have = q->n_pages, all = plan_pages(p, q->n_computed + q->n_rows);
 
-        left += q->verdict == PLAN_YIELD ? q->n_sole : 0;
+        left += q->verdict == PLAN_PREEMPT ? q->n_sole : 0;
         left -= q->admitted ? q->n_idle : 0;
         left -= q->n_rows > 0 ? MAX(all - have, 0) : 0;
     }
-    HOLD(s, NULL, YIELD,
+    HOLD(s, NULL, PREEMPTION,
          p->n_rows == 0 || left == p->n_left); /* 0: a step of copies, without a plan */
 }
 
@@ -447,8 +447,8 @@ static void check_budget(struct sim *s) {
 
         if (i < p->n_running && (one || q->last))
             limit = MIN(limit, pace_ns(p, q));
-        /* Who yields to a prefill had its row when the limits were set. */
-        if (one && (q->n_rows > 0 || q->verdict == PLAN_YIELD))
+        /* One preempted for a prefill had its row when the limits were set. */
+        if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT))
             cost_add(&decodes, q->n_computed, 1);
         if (q->n_rows > 0)
             cost_add(&shape, q->n_computed, q->n_rows);
@@ -491,7 +491,7 @@ void rules_after(struct sim *s, int r) {
     check_pager(&s->was.device, s->sched->pager, 1);
     check_draft_pages(s);
     check_host(s);
-    check_yields(s, s->stats.n_finished > n_finished);
+    check_preemptions(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);
         check_plan_pages(s);

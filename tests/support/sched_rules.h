@@ -40,7 +40,8 @@ struct sim_client;
     X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
     X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
     X(ROWS, "when there are fewer rows than decode all have their turn")                           \
-    X(YIELD, "the last in order yields first, for another of higher standing or another tenant")   \
+    X(PREEMPTION,                                                                                  \
+      "the last in order is preempted first, for another of higher standing or another tenant")    \
     X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
     X(WAKE, "the worker wakes no later than the first deadline")                                   \
     X(CANCEL, "a cancelled request is over at once and holds nothing")                             \
