@@ -645,7 +645,7 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, preempt(w, &p->req[p->n_running - 1]), (void)0);
 }
 
-/* Who has waited gets a seat, or pages, from the lowest requests of the tenant that has most: from as many as it takes
+/* Who has waited gets a slot, or pages, from the lowest requests of the tenant that has most: from as many as it takes
  * of those whose clients have no token yet, or else from one. Nothing else is planned: who has waited is admitted in the
  * next plan, when what was given back is there. */
 static bool preempt_for_share(struct plan_work *w) {

@@ -93,7 +93,7 @@ struct plan {
     uint32_t reserve_pages; /* kept for those that are not over */
     bool
         fair_preempt; /* somebody has waited whose tenant has less: the lowest `victim` is preempted */
-    uint32_t fair_preempt_pages; /* that it lacks; 0: a seat */
+    uint32_t fair_preempt_pages; /* that it lacks; 0: a slot */
     bool fair_preempt_begun;     /* also from one whose client has tokens */
     bool fair_preempted;         /* in and out: a victim was preempted, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.

@@ -57,10 +57,10 @@ struct request {
         bool over; /* the one after it has come */
     } warm;
     bool entered;
-    int64_t since_ns; /* it waits */
-    uint64_t record;  /* in the flight recorder */
-    uint32_t seat;    /* waiting: in the plan, UINT32_MAX: it was not looked at */
-    uint8_t class;    /* of its tenant */
+    int64_t since_ns;    /* it waits */
+    uint64_t record;     /* in the flight recorder */
+    uint32_t plan_index; /* waiting: in the plan, UINT32_MAX: it was not looked at */
+    uint8_t class;       /* of its tenant */
     enum request_state state;
 
     /* Asked. */

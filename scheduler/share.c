@@ -39,7 +39,7 @@
 #define LEVEL0_NS 250e6 /* device time lately up to which the level is 0; then each 4 times more */
 #define MAX_LEVEL 6
 #define HIT_NS INT64_C(1000000000) /* earlier, when all of it is cached */
-#define SEATS_NS 10e9              /* over which the seats that a tenant needs are averaged */
+#define SLOTS_NS 10e9              /* over which the slots that a tenant needs are averaged */
 #define SURGE                                                                                      \
     2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
 #define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
@@ -331,15 +331,15 @@ static double part_of(const struct share *s, const struct share_tenant *t, uint3
     return sum > 0 ? total * t->weight / sum : total;
 }
 
-void share_note_seats(struct share *s, uint32_t total, int64_t now) {
-    double gain = -expm1(-(double)MAX(now - s->seats_at, 0) / SEATS_NS);
+void share_note_slots(struct share *s, uint32_t total, int64_t now) {
+    double gain = -expm1(-(double)MAX(now - s->slots_at, 0) / SLOTS_NS);
 
-    s->seats_at = now;
+    s->slots_at = now;
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         struct share_tenant *t = &s->tenant[i];
         double wants = fmin(t->n_live, part_of(s, t, total, now));
 
-        t->seats += gain * (wants - t->seats);
+        t->slots += gain * (wants - t->slots);
     }
 }
 
@@ -358,7 +358,7 @@ uint32_t share_leaves(const struct share *s, uint32_t t, uint32_t total, int64_t
             o->n_running * me->weight >= me->n_running * o->weight)
             continue;
         others = true;
-        need += o->seats;
+        need += o->slots;
         parts += part_of(s, o, total, now);
         have += o->n_running;
     }

@@ -26,7 +26,7 @@ struct share_tenant {
     uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
     uint32_t n_pages;
     double coming_ns;  /* what prompts of those that run will still take, by weight: likewise */
-    double seats;      /* running mean of those that it used or wanted, up to its part */
+    double slots;      /* running mean of those that it used or wanted, up to its part */
     uint32_t n_window; /* scratch of share_pick() */
     double next_ns;
     uint32_t head;
@@ -46,7 +46,7 @@ struct share {
     double
         fair_ns; /* what a clock would say that had had its part of all the time since the beginning, */
     int64_t fair_at;  /* when that was true */
-    int64_t seats_at; /* when the means of seats were true */
+    int64_t slots_at; /* when the means of slots were true */
     double
         clock_ns; /* that of the slowest live tenant, when it was last looked at; never goes back */
 };
@@ -94,7 +94,7 @@ uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32
 bool share_is_over(const struct share *s, uint32_t t, uint32_t held, uint32_t total, bool lately,
                    int64_t now);
 /* Before a plan, with n_running of all tenants set: what each needs of @total sequences. */
-void share_note_seats(struct share *s, uint32_t total, int64_t now);
+void share_note_slots(struct share *s, uint32_t total, int64_t now);
 /* Of @total sequences, how many tenant @t, if it has more than its part, has to leave to those that have less for their
  * weights and have had less: what they lack of what they needed lately, and as much more as chance may bring. */
 uint32_t share_leaves(const struct share *s, uint32_t t, uint32_t total, int64_t now);

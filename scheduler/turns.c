@@ -80,7 +80,7 @@ void turns_begin(struct sched *s, int64_t now) {
     bool shared = share_is_shared(&t->share, now);
 
     count_held(s);
-    share_note_seats(&t->share, p->max_seqs, now);
+    share_note_slots(&t->share, p->max_seqs, now);
     t->n_groups = share_turns(&t->share, now, t->turn, t->weight, t->part);
     for (uint32_t i = 0; i < t->n_groups; i++)
         t->group[t->turn[i]] = (uint16_t)i;
@@ -108,20 +108,20 @@ uint32_t turns_depth(const struct sched *s, const struct request *r) {
 }
 
 /* What tenant @t has for its weight. */
-static double has(const struct sched *s, uint32_t t, bool seats, uint32_t more) {
+static double has(const struct sched *s, uint32_t t, bool slots, uint32_t more) {
     const struct share_tenant *x = &s->turns.share.tenant[t];
 
-    return ((seats ? x->n_running : x->n_pages) + more) / x->weight;
+    return ((slots ? x->n_running : x->n_pages) + more) / x->weight;
 }
 
 /* The tenant that has most, and two requests that run at least: a tenant's last one is never preempted. */
-static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
+static uint32_t richest(const struct sched *s, uint32_t but, bool slots) {
     const struct share *h = &s->turns.share;
     uint32_t found = SHARE_TENANTS;
 
     for (uint32_t i = 0; i < h->n_tenants; i++)
         if (i != but && h->tenant[i].n_running > 1 &&
-            (found == SHARE_TENANTS || has(s, i, seats, 0) > has(s, found, seats, 0)))
+            (found == SHARE_TENANTS || has(s, i, slots, 0) > has(s, found, slots, 0)))
             found = i;
     return found;
 }
@@ -130,9 +130,9 @@ static uint32_t richest(const struct sched *s, uint32_t but, bool seats) {
  * anything. */
 static bool leaves_it(struct sched *s, const struct request *r, uint32_t n_pages, int64_t now) {
     const struct share *h = &s->turns.share;
-    uint32_t t = r->turn.tenant, seats = h->tenant[t].n_running + 1;
+    uint32_t t = r->turn.tenant, slots = h->tenant[t].n_running + 1;
 
-    return share_is_over(h, t, seats, s->plan.max_seqs, true, now) ||
+    return share_is_over(h, t, slots, s->plan.max_seqs, true, now) ||
            share_is_over(h, t, h->tenant[t].n_pages + n_pages, s->info->n_pages, true, now);
 }
 
@@ -146,7 +146,7 @@ static uint32_t pages_of(const struct sched *s, const struct request *r) {
 
 bool turns_preempts(struct sched *s, uint64_t room, int64_t now) {
     const struct share *h = &s->turns.share;
-    bool seats = s->plan.n_running >= s->plan.max_seqs;
+    bool slots = s->plan.n_running >= s->plan.max_seqs;
 
     bool asked[SHARE_TENANTS] = {false};
 
@@ -159,21 +159,21 @@ bool turns_preempts(struct sched *s, uint64_t room, int64_t now) {
         uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
 
         /* A session whose pages are gone waits for pages as pin.c has it. */
-        if (asked[t] || (!seats && (lacks <= room || r->seen_step == 0)) ||
-            (!seats && pin_delays(s, r, 0, now)))
+        if (asked[t] || (!slots && (lacks <= room || r->seen_step == 0)) ||
+            (!slots && pin_delays(s, r, 0, now)))
             continue;
         asked[t] = true; /* its first one speaks for all */
-        uint32_t victim = richest(s, t, seats);
+        uint32_t victim = richest(s, t, slots);
         if (victim < SHARE_TENANTS && share_is_behind(h, t, victim) &&
             !leaves_it(s, r, pages, now) &&
-            has(s, victim, seats, 0) > GROSS * has(s, t, seats, seats ? 1 : lacks)) {
+            has(s, victim, slots, 0) > GROSS * has(s, t, slots, slots ? 1 : lacks)) {
             s->turns.victim = victim;
             s->plan.fair_preempt_begun = h->tenant[t].n_running == 0 &&
                                          now - r->since_ns >= PATIENCE_NS &&
                                          now - s->turns.preempted_ns >= PREEMPT_NS;
             if (s->plan.fair_preempt_begun)
                 s->turns.preempted_ns = now;
-            s->plan.fair_preempt_pages = seats ? 0 : lacks - (uint32_t)room;
+            s->plan.fair_preempt_pages = slots ? 0 : lacks - (uint32_t)room;
             return true;
         }
     }
@@ -205,7 +205,7 @@ static uint32_t collect(struct sched *s, uint64_t room, int64_t now) {
     LIST_FOREACH(node, &s->waiting) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        r->seat = UINT32_MAX;
+        r->plan_index = UINT32_MAX;
         if (n == TURNS_ITEMS)
             break;
         if (r->n_flights > 0 || pin_delays(s, r, room, now) ||
@@ -241,7 +241,7 @@ uint32_t turns_waiting(struct sched *s, uint64_t room, struct request **out,
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
-        r->seat = s->plan.n_running + i;
+        r->plan_index = s->plan.n_running + i;
         limits[i].leave_seqs = share_leaves(h, r->turn.tenant, s->opts.max_seqs, now);
         limits[i].over =
             s->plan.reserve_pages > 0 &&
@@ -266,7 +266,8 @@ void turns_note_admissions(struct sched *s) {
 
             if (!queue_before(&o->queued.standing, &r->queued.standing))
                 break;
-            o->n_bypassed += o->turn.tenant == r->turn.tenant && o->seat > i && o->n_flights == 0;
+            o->n_bypassed +=
+                o->turn.tenant == r->turn.tenant && o->plan_index > i && o->n_flights == 0;
         }
     }
 }

@@ -42,7 +42,7 @@ void turns_begin(struct sched *s, int64_t now);
 /* How far below others @r stands, less than TURNS_DEPTHS: its tenant holds so many times (in powers of two) more than its
  * part of the pages. */
 uint32_t turns_depth(const struct sched *s, const struct request *r);
-/* Whether somebody has waited whose turn it is, who finds no seat or not enough pages (@room are there), and whose
+/* Whether somebody has waited whose turn it is, who finds no slot or not enough pages (@room are there), and whose
  * tenant has less than half of what another has for its weight: then that one is the victim, turns_is_victim(). */
 bool turns_preempts(struct sched *s, uint64_t room, int64_t now);
 bool turns_is_victim(const struct sched *s, const struct request *r);

@@ -624,7 +624,7 @@ Test(plan, the_strictest_pace_of_those_that_decode_counts) {
 }
 
 /* Or the preempted are admitted and preempted again, while no request can have rows. */
-Test(plan, for_a_tenant_without_a_seat_one_gives_way_in_a_step) {
+Test(plan, for_a_tenant_without_a_slot_one_gives_way_in_a_step) {
     struct fixture f;
     setup(&f, 5, 0.1);
     for (int i = 0; i < 3; i++)

@@ -51,9 +51,9 @@ Test(turns, others_prompts_leave_a_tenant_its_rate) {
     cr_expect_gt(others, 2 * mine, "%u tokens, not %u", others, mine);
 }
 
-Test(turns, every_tenant_finds_a_seat_soon) {
+Test(turns, every_tenant_finds_a_slot_soon) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 1000});
-    for (int i = 0; i < 20; i++) /* 8 seats */
+    for (int i = 0; i < 20; i++) /* 8 slots */
         ask(1, 60, 200);
     until(sim.clock.ns + 200 * MS);
     cr_assert_eq(sim.stats.n_running, 8);
@@ -74,7 +74,7 @@ Test(turns, then_a_place_is_kept_for_it) {
     for (int i = 0; i < 20; i++)
         ask(1, 60, 200);
     until(sim.clock.ns + 300 * MS);
-    cr_expect_eq(sim.stats.n_running, 7, "the last seat is not the flood's");
+    cr_expect_eq(sim.stats.n_running, 7, "the last slot is not the flood's");
     struct sim_client *other = ask(2, 60, 2);
     int64_t begin = sim.clock.ns;
     while (other->n_got == 0)
