@@ -1,8 +1,8 @@
 /*
- * pin - an agent calls a tool and comes back with all that it had and a little more. What it had is worth keeping
+ * pin - an agent calls a tool and comes back with all that it had and a little more. What it had is worth pinning
  * meanwhile: to compute it again costs more than anything else that it asks for.
  *
- * When a turn of a session ends, its sequence is kept (kv_seq_keep()): its full pages are held, so they are neither
+ * When a turn of a session ends, its sequence is pinned (kv_seq_keep()): its full pages are held, so they are neither
  * evicted nor counted as available. Three things end that. The next turn is admitted and holds them itself.
  * Nobody has come within a time that is learnt from the session's pauses (nine of ten are shorter than long_ms; a
  * session that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
@@ -12,12 +12,12 @@
  * The worker does not see which it was; the front does, and says so a moment later (pin_turn_end()). So pauses are
  * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
  *
- * So the sessions whose turns are kept or run are those whose working sets fit, and others wait where a turn
+ * So the sessions whose turns are pinned or run are those whose working sets fit, and others wait where a turn
  * begins: that is the cap on active sessions, without a number to configure. One whose pages are gone, however much of a
  * common beginning is there, comes back when they fit and leave room for what the active ones will grow by. If it
  * came as soon as it fits, the next turn of another would push out somebody, whose pages would let in a third: most of
  * what is computed then would be computed again. The wait is bounded, since what has waited
- * long takes the pages, and a part of the pool (a quarter) is never kept, so requests that need
+ * long takes the pages, and a part of the pool (a quarter) is never pinned, so requests that need
  * little, and clients without sessions, do not notice.
  *
  * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before calls; then the
@@ -40,12 +40,12 @@
 #define FIRST_ANY 24 /* likewise of all sessions' */
 #define LEARN_FIRST 1.4
 #define LEARN 0.35      /* by how much of itself the estimate moves */
-#define SLACK 1.25      /* kept longer than nine of ten pauses by this */
+#define SLACK 1.25      /* pinned longer than nine of ten pauses by this */
 #define RETURNS_MIN 0.1 /* of its turns a session must come back after, to be waited for */
 #define TENANT_TURNS 64 /* of a tenant, after which older ones count half */
 #define TURNS_MIN 4     /* before that is asked */
-#define KEPT_NUM 3      /* at most 3/4 of the pages are kept */
-#define KEPT_DEN 4
+#define PINNED_NUM 3    /* at most 3/4 of the pages are pinned */
+#define PINNED_DEN 4
 #define GROWTH_TURNS (1.0 / 3) /* of each active session: room for so much is left to them */
 #define GROWTH_MOST 8          /* at most an eighth of the pages */
 #define LEARN_GROWTH 0.1F
@@ -159,10 +159,10 @@ static bool has_room(const struct sched *s, const struct request *r) {
     struct kv_stats kv;
 
     kv_pager_stats(s->pager, &kv);
-    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / KEPT_DEN * KEPT_NUM;
+    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / PINNED_DEN * PINNED_NUM;
 }
 
-static bool is_worth_keeping(struct sched *s, const struct request *r, const struct pauses *p) {
+static bool is_worth_pinning(struct sched *s, const struct request *r, const struct pauses *p) {
     const struct pins *t = &s->pins;
     const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
@@ -258,7 +258,7 @@ bool pin_turn(struct sched *s, struct request *r, int64_t now) {
         p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
-    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_keeping(s, r, p) ||
+    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_pinning(s, r, p) ||
         !make_room(s, r, now)) {
         r->seq = kv_seq_free(r->seq);
         return false;
@@ -281,7 +281,7 @@ bool pin_turn(struct sched *s, struct request *r, int64_t now) {
     return true;
 }
 
-static struct pin *kept_of(struct pins *t, uint64_t session, uint64_t turn) {
+static struct pin *pin_of(struct pins *t, uint64_t session, uint64_t turn) {
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
 
@@ -295,7 +295,7 @@ void pin_turn_end(struct sched *s, const struct turn_end *m) {
     struct pins *t = &s->pins;
     struct pauses *p = slot_of(t, m->session);
 
-    struct pin *k = kept_of(t, m->session, m->id);
+    struct pin *k = pin_of(t, m->session, m->id);
     enum pause_after end = m->calls ? PAUSE_AFTER_CALLS : PAUSE_AFTER_ANSWER;
 
     if (m->session == 0 || p->session != m->session)
@@ -319,12 +319,12 @@ bool pin_expects(const struct sched *s, uint64_t session, uint64_t turn) {
     const struct pauses *p = slot_of(t, session);
 
     if (!t->off)
-        return kept_of(t, session, turn) != NULL;
+        return pin_of(t, session, turn) != NULL;
     return p->session == session && p->turn == turn && p->ended_ns != 0;
 }
 
 void pin_prewarmed(struct sched *s, struct request *r) {
-    struct pin *k = kept_of(&s->pins, r->session, r->warm.turn);
+    struct pin *k = pin_of(&s->pins, r->session, r->warm.turn);
 
     if (!k)
         return;
@@ -339,7 +339,7 @@ void pin_prewarmed(struct sched *s, struct request *r) {
     k->n_tokens = kv_seq_committed(k->seq);
 }
 
-/* All that is kept in @k is part of @seq. */
+/* All that is pinned in @k is part of @seq. */
 static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
     uint32_t n_kept, n;
     const kv_page *a = kv_seq_pages(kept, &n_kept), *b = kv_seq_pages(seq, &n);

@@ -1,6 +1,6 @@
 #pragma once
 
-/* pin - keeps the pages of a session's last turn until its next one comes. Private. */
+/* pin - pins the pages of a session's last turn until its next one comes. Private. */
 
 #include "base/list.h"
 #include "kvpager/kvpager.h"
@@ -10,7 +10,7 @@ struct request;
 struct sched;
 struct turn_end;
 
-#define PIN_MAX 256u /* turns that may be kept */
+#define PIN_MAX 256u /* turns that may be pinned */
 #define PIN_SESSIONS                                                                               \
     1024u /* of which pauses are known; those that meet in a slot share what is known */
 
@@ -48,14 +48,14 @@ struct pins {
     struct {
         uint32_t n_ended, n_returned; /* turns lately */
         float growth;                 /* tokens that a turn has more than the one before */
-    } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones keeps nothing */
-    uint64_t growth_pages;            /* that sessions which run or are kept will soon want */
+    } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones pins nothing */
+    uint64_t growth_pages;            /* that sessions which run or are pinned will soon want */
     uint64_t spare_pages;             /* of those that are spare */
     bool off;
 };
 
 void pin_init(struct pins *t, bool off);
-void pin_deinit(struct pins *t); /* frees what is kept */
+void pin_deinit(struct pins *t); /* frees what is pinned */
 
 /* A session's next turn comes. */
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now);
@@ -68,19 +68,19 @@ void pin_turn_end(struct sched *s, const struct turn_end *m);
 uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
 bool pin_expects(const struct sched *s, uint64_t session, uint64_t turn);
-/* Warm request @r has computed how the turn that is expected will begin: its sequence is kept in place of what was kept
+/* Warm request @r has computed how the turn that is expected will begin: its sequence is pinned in place of what was pinned
  * for that turn, and r->seq is NULL then; or left as it is. */
 void pin_prewarmed(struct sched *s, struct request *r);
-/* @r has just been admitted: what was kept of its session and is in its own pages now need not be kept. Counts what it
+/* @r has just been admitted: what was pinned of its session and is in its own pages now need not be kept. Counts what it
  * has to compute again. */
 void pin_admitted(struct sched *s, const struct request *r);
-/* Before a plan, when it is known who runs: drops what nobody came back for, and what is kept as far as those that run
+/* Before a plan, when it is known who runs: drops what nobody came back for, and what is pinned as far as those that run
  * lack pages for their next rows. */
 void pin_begin_step(struct sched *s, int64_t now);
 /* Whether waiting request @r should not be looked at yet: its session is not among those that fit. @room: pages that
  * it could take. */
 bool pin_delays(const struct sched *s, const struct request *r, uint64_t room, int64_t now);
-/* Drops what is kept for the first of @r[0, n) that has waited long enough, or for the very first when nobody runs.
+/* Drops what is pinned for the first of @r[0, n) that has waited long enough, or for the very first when nobody runs.
  * @promised: pages that the running ones will take. */
 void pin_release_for_waiting(struct sched *s, struct request *const *r, uint32_t n,
                              uint64_t promised, int64_t now);

@@ -11,7 +11,7 @@
  * It runs only when nobody waits and nobody runs, alone in steps of at most WARM_STEP_NS (or the few rows that any prompt
  * gets), with nothing launched behind them. So whoever comes waits for the end of one such step, and finds the house
  * empty: what was computed so far stays as cached pages, which cost nobody anything but the oldest of the pages that
- * nobody holds. It takes none that are kept for others' turns. When its session comes back, or is no longer waited for,
+ * nobody holds. It takes none that are pinned for others' turns. When its session comes back, or is no longer waited for,
  * it is over.
  *
  * It leaves no trace in what is counted of requests; its device time is its tenant's. No token depends on it: pages are
@@ -172,7 +172,7 @@ static void take_back(struct sched *s, struct request *r) {
     s->warm.n_waiting++;
 }
 
-/* Without what is kept for others. */
+/* Without what is pinned for others. */
 static bool fits(const struct sched *s, const struct request *r) {
     struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, request_shareable(r));
     uint32_t need = plan_pages(&s->plan, r->max_tokens) + 1;

@@ -223,7 +223,7 @@ Test(share, seats_are_left_to_those_that_come_and_go) {
         other[i] = share_enter(&s, 2 + i, 0, 0, 0, 0);
     s.tenant[flood.tenant].n_running = 40;
     for (int64_t t = 0; t <= 60 * SECOND; t += SECOND / 10)
-        share_note_seats(&s, 64, t);
+        share_note_slots(&s, 64, t);
     int64_t now = 60 * SECOND;
     cr_expect_eq(share_leaves(&s, flood.tenant, 64, now), 14, "8 and twice their root");
     for (uint32_t i = 0; i < 4; i++)
