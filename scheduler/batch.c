@@ -170,7 +170,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     cost_add(&t->shape, pos0, n_rows);
 
     r->n_computed += n_rows;
-    r->n_flights++;
+    r->n_in_flight++;
     r->n_pending += it->samples;
     r->want = it->want0 + MUTANT(feed_first_want, it->n_wants - 1, 0);
 }
@@ -269,7 +269,7 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
             return why;
         /* What follows the last right draft is not in the pages yet. */
         n_wrong = MUTANT(draft_kept, it->n_draft - it->n_right, 0);
-        assert(it->n_draft == 0 || r->n_flights == 0);
+        assert(it->n_draft == 0 || r->n_in_flight == 0);
     }
     if (!r->seq)
         return why;

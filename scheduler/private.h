@@ -61,7 +61,7 @@ struct sched {
     struct buf record;                   /* of the flight recorder: the plan being made */
 };
 
-static inline uint32_t sched_n_flights(const struct sched *s) {
+static inline uint32_t sched_n_in_flight(const struct sched *s) {
     return (uint32_t)(s->n_launched - s->n_waited);
 }
 

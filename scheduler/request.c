@@ -488,7 +488,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
 struct request *request_free(struct request *r) {
     if (!r)
         return NULL;
-    assert(!r->seq && r->n_flights == 0);
+    assert(!r->seq && r->n_in_flight == 0);
     list_remove(&r->queued.link);
     list_remove(&r->news);
     stops_free(r->stops);

@@ -96,7 +96,7 @@ struct request {
     /* Where it is computed; pages only while it runs. */
     struct kv_seq *seq;
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
-    uint32_t n_flights;                   /* steps under way that have it */
+    uint32_t n_in_flight;                 /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
     struct drafter_seq *drafter;    /* scheduler/drafter.h; NULL: nothing yet */
     struct spec_request *spec;      /* scheduler/spec.h; NULL: nothing was drafted yet */

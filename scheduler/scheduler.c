@@ -174,14 +174,14 @@ struct sched *sched_free(struct sched *s) {
     if (!s)
         return NULL;
     /* The steps under way read our batches and the requests' tokens. */
-    while (!s->lost && sched_n_flights(s) > 0)
+    while (!s->lost && sched_n_in_flight(s) > 0)
         if (engine_wait(s->engine, ++s->n_waited, &res) < 0)
             s->lost = true;
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (struct request *r = s->by_id[i], *next; r; r = next) {
             next = r->next_id;
             r->seq = kv_seq_free(r->seq);
-            r->n_flights = 0;
+            r->n_in_flight = 0;
             request_free(r);
         }
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
@@ -211,7 +211,7 @@ void sched_note_news(struct sched *s, struct request *r) {
 
 void sched_maybe_free(struct sched *s, struct request *r) {
     if (r->state != REQUEST_DONE || !r->told.end ||
-        MUTANT(freed_under_way, r->n_flights > 0, false))
+        MUTANT(freed_under_way, r->n_in_flight > 0, false))
         return;
     struct request **at = sched_slot(s, r->id);
     assert(*at == r);
@@ -408,13 +408,13 @@ static int check_when_idle(struct sched *s) {
 static int run(struct sched *s) {
     int launched = 1;
 
-    if (sched_n_flights(s) < s->opts.depth)
+    if (sched_n_in_flight(s) < s->opts.depth)
         launched = step_launch(s);
     if (launched < 0)
         return launched;
-    if (launched == 0 && sched_n_flights(s) < s->opts.depth && !step_is_long(s))
+    if (launched == 0 && sched_n_in_flight(s) < s->opts.depth && !step_is_long(s))
         return 0;
-    return sched_n_flights(s) > 0 ? step_wait(s) : check_when_idle(s);
+    return sched_n_in_flight(s) > 0 ? step_wait(s) : check_when_idle(s);
 }
 
 int sched_step(struct sched *s) {
@@ -432,7 +432,7 @@ int sched_step(struct sched *s) {
 int sched_settle(struct sched *s) {
     int r = s->lost ? -EIO : 0;
 
-    while (r == 0 && sched_n_flights(s) > 0)
+    while (r == 0 && sched_n_in_flight(s) > 0)
         r = step_wait(s);
     s->lost |= r < 0;
     return r;

@@ -41,7 +41,7 @@ static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
 
     kv_seq_pages(r->seq, &n_pages);
-    return MUTANT(attached_under_way, r->n_flights == 0, true) && !BUGGIFY(step_attaches_late) &&
+    return MUTANT(attached_under_way, r->n_in_flight == 0, true) && !BUGGIFY(step_attaches_late) &&
            r->n_computed == n_pages * s->rules.page_tokens;
 }
 
@@ -92,7 +92,7 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     spec_propose(&s->spec, r);
     if (!r->spec || r->spec->n_draft <= n_pending)
         return;
-    if (sched_n_flights(s) == 0 &&
+    if (sched_n_in_flight(s) == 0 &&
         (BUGGIFY(draft_no_memory) || request_reserve(r, r->spec->n_draft) < 0))
         return; /* no memory, no drafts */
     q->n_draft_max = r->spec->n_draft - n_pending;
@@ -423,7 +423,7 @@ static int draft(struct sched *s, struct batch *t) {
     begin_drafts(s);
     if (drafter_choose(s->drafter, &s->spec, &s->cost, &s->running) == 0)
         return 0;
-    if (sched_n_flights(s) > 0)
+    if (sched_n_in_flight(s) > 0)
         return 1;
     write_crash_page_drafts(s, clock_now(s->clock));
     int64_t ns = drafter_run(s->drafter, &s->running);
@@ -447,7 +447,7 @@ static int plan(struct sched *s, int64_t now) {
         plan_step(p);
         recorder_decided(s);
         /* Who must be alone and who drafts waits until nothing is under way. */
-        if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_flights(s) > 0)
+        if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
             return 1;
         bool again = look_in_host(s);
         apply_places(s, now);
@@ -463,7 +463,7 @@ static int plan(struct sched *s, int64_t now) {
         s->offload.n_fetched = 0; /* nobody waits for the step: go on bringing back */
     }
     /* A promise of plan_step(): somebody is always able to go on, or is under way. */
-    assert(sched_n_flights(s) > 0 || p->n_running + p->n_waiting == 0);
+    assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0);
     return 1;
 }
 
@@ -504,7 +504,7 @@ int step_copies(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;
 
-    if (sched_n_flights(s) > 0 || !offload_has_work(&s->offload))
+    if (sched_n_in_flight(s) > 0 || !offload_has_work(&s->offload))
         return 1;
     p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
     p->n_admitted = p->n_preempted = 0;
@@ -529,12 +529,12 @@ int step_launch(struct sched *s) {
     int64_t begin = clock_now(s->clock);
 
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
-    if (sched_n_flights(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
-                                   MUTANT(drafts_overlapped, before->drafts, false)))
+    if (sched_n_in_flight(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
+                                     MUTANT(drafts_overlapped, before->drafts, false)))
         return 1;
     /* What arrives while a long step runs should not wait for another one as well: the pause between two is small
      * beside it. */
-    if (sched_n_flights(s) > 0 && step_is_long(s))
+    if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
     warm_turn(s);
     if (list_empty(&s->running) && list_empty(&s->waiting))
@@ -548,7 +548,7 @@ int step_launch(struct sched *s) {
     if (e < 0)
         return e;
     int64_t now = clock_now(s->clock);
-    if (sched_n_flights(s) == 0)
+    if (sched_n_in_flight(s) == 0)
         s->host_ns += (MIN(now - s->last_end_ns - t->draft_ns, HOST_MAX_NS) - s->host_ns) / 8;
     s->stats.plan_ns_total += (uint64_t)(now - begin - t->draft_ns);
     s->stats.last_plan_us = (uint32_t)((now - begin - t->draft_ns) / 1000);
@@ -572,7 +572,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         struct request *r = t->item[i].request;
         uint32_t before = r->n_tokens;
 
-        r->n_flights--;
+        r->n_in_flight--;
         if (MUTANT(finished_twice, r->state == REQUEST_DONE, false)) {
             sched_maybe_free(s, r);
             continue;
@@ -632,7 +632,7 @@ int step_wait(struct sched *s) {
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
-    if (e == 0 && sched_n_flights(s) > 0 && next->unsealed)
+    if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
         e = seal(s, next);
     learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
     return e;

@@ -208,7 +208,7 @@ static uint32_t collect(struct sched *s, uint64_t room, int64_t now) {
         r->plan_index = UINT32_MAX;
         if (n == TURNS_ITEMS)
             break;
-        if (r->n_flights > 0 || pin_delays(s, r, room, now) ||
+        if (r->n_in_flight > 0 || pin_delays(s, r, room, now) ||
             !share_wants(&s->turns.share, r->turn))
             continue;
         s->turns.item[n++] = (struct share_item){
@@ -267,7 +267,7 @@ void turns_note_admissions(struct sched *s) {
             if (!queue_before(&o->queued.standing, &r->queued.standing))
                 break;
             o->n_bypassed +=
-                o->turn.tenant == r->turn.tenant && o->plan_index > i && o->n_flights == 0;
+                o->turn.tenant == r->turn.tenant && o->plan_index > i && o->n_in_flight == 0;
         }
     }
 }

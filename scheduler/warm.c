@@ -134,7 +134,7 @@ void warm_note_turn(struct sched *s, const struct request *r) {
     /* A step that it is in ends first, and what it brings is what this turn wants. */
     if (now && now->session == r->session && continues(r, now)) {
         now->warm.over = true;
-        if (now->n_flights == 0)
+        if (now->n_in_flight == 0)
             warm_finish(s, now, FINISH_CANCELLED);
     }
 }
@@ -200,7 +200,7 @@ void warm_turn(struct sched *s) {
     if (r) {
         bool others = !is_only(&s->waiting, r) || !is_only(&s->running, r);
 
-        if ((others || !list_empty(&s->compiling)) && r->n_flights == 0)
+        if ((others || !list_empty(&s->compiling)) && r->n_in_flight == 0)
             take_back(s, r);
         return;
     }

@@ -377,9 +377,9 @@ Test(constrain, settling_leaves_nothing_under_way) {
     submit(&other);
     for (int i = 0; i < 10; i++)
         step();
-    cr_expect_gt(sched_n_flights(sched), 0);
+    cr_expect_gt(sched_n_in_flight(sched), 0);
     cr_expect_eq(sched_settle(sched), 0);
-    cr_expect_eq(sched_n_flights(sched), 0);
+    cr_expect_eq(sched_n_in_flight(sched), 0);
     cr_expect_eq(sched_settle(sched), 0);
     run();
     cr_expect_eq(heard[1].finish, FINISH_STOP);

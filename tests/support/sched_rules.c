@@ -27,7 +27,7 @@ void rule_broken(const struct sim *s, const struct sim_client *c, enum sim_rule 
                 "  step %llu, %u pages of %u, running %u, waiting %u, under way %u, drafts %d, "
                 "restarts %u\n",
                 (unsigned long long)s->n_steps, s->opts.n_pages, s->opts.page_tokens,
-                s->stats.n_running, s->stats.n_waiting, s->sched ? sched_n_flights(s->sched) : 0,
+                s->stats.n_running, s->stats.n_waiting, s->sched ? sched_n_in_flight(s->sched) : 0,
                 s->opts.drafts, (unsigned)s->n_restarts);
     if (c)
         fprintf(stderr, "  request %llu: prompt %u, got %u of %u, ends %u, finish %d (%d due)\n",
@@ -90,7 +90,7 @@ static bool is_found(struct sim *s, const struct sim_client *c, const struct req
     return c->n_ends > 0 ? *sched_slot(s->sched, r->id) == r : c->request == r;
 }
 
-static void check_flight(struct sim *s, const struct batch *t) {
+static void check_batch(struct sim *s, const struct batch *t) {
     const struct crash_page *page = &s->crash_page;
 
     HOLD(s, NULL, LIMITS, t->b.n_rows <= s->opts.sched.max_rows);
@@ -100,27 +100,27 @@ static void check_flight(struct sim *s, const struct batch *t) {
         struct sim_client *c = client_of(s, r);
         bool on_page = false;
 
-        c->n_flights++;
+        c->n_in_flight++;
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
         if (t->item[i].n_draft > 0 && s->sched->spec.source[r->spec->source] == &draft_model)
             check_guess(s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
                         t->item[i].n_draft,
                         t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);
-        HOLD(s, c, FLIGHTS, r->n_flights > 0 && is_found(s, c, r));
+        HOLD(s, c, IN_FLIGHT, r->n_in_flight > 0 && is_found(s, c, r));
         for (uint32_t k = 0; k < page->n && !on_page; k++)
             on_page = page->ids[k] == r->id;
         HOLD(s, c, CRASH_PAGE, on_page);
     }
 }
 
-static void check_flights(struct sim *s) {
+static void check_in_flight(struct sim *s) {
     const struct sched *d = s->sched;
     uint32_t n = 0;
 
-    HOLD(s, NULL, FLIGHTS, sched_n_flights(d) <= d->opts.depth);
+    HOLD(s, NULL, IN_FLIGHT, sched_n_in_flight(d) <= d->opts.depth);
     for (uint64_t step = d->n_waited + 1; step <= d->n_launched; step++) {
-        check_flight(s, &d->batch[step % SCHED_DEPTH_MAX]);
+        check_batch(s, &d->batch[step % SCHED_DEPTH_MAX]);
         n += d->batch[step % SCHED_DEPTH_MAX].b.n_seqs;
     }
     HOLD(s, NULL, CRASH_PAGE, s->crash_page.n == n && (s->crash_page.started_ns != 0) == (n > 0));
@@ -151,10 +151,10 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
     HOLD(s, c, PAGES, r->seq != NULL);
     const kv_page *page = kv_seq_pages(r->seq, &n);
     HOLD(s, c, PAGES, n == (r->n_computed + t - 1) / t);
-    HOLD(s, c, CHASE, r->n_pending <= c->n_flights);
+    HOLD(s, c, CHASE, r->n_pending <= c->n_in_flight);
     HOLD(s, c, CHASE, r->n_computed < r->n_tokens + r->n_pending + c->n_drafts_out);
     HOLD(s, c, CHASE, kv_seq_committed(r->seq) <= r->n_computed);
-    HOLD(s, c, CHASE, c->n_flights > 0 || kv_seq_committed(r->seq) == r->n_computed);
+    HOLD(s, c, CHASE, c->n_in_flight > 0 || kv_seq_committed(r->seq) == r->n_computed);
     HOLD(s, c, PAGES, r->seq->n_published == r->seq->n_committed / t);
     for (uint32_t i = 0; i < r->seq->n_published; i++)
         HOLD(s, c, CONTENT,
@@ -185,7 +185,7 @@ static void check_drafter(struct sim *s, const struct sim_client *c, const struc
 }
 
 static void check_request(struct sim *s, struct sim_client *c, const struct request *r) {
-    HOLD(s, c, FLIGHTS, r->n_flights == c->n_flights);
+    HOLD(s, c, IN_FLIGHT, r->n_in_flight == c->n_in_flight);
     HOLD(s, c, KNOWN, r->refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
     HOLD(s, c, KNOWN,
          r->refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
@@ -229,7 +229,7 @@ static void check_table(struct sim *s) {
 
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (const struct request *r = s->sched->by_id[i]; r; r = r->next_id) {
-            HOLD(s, client_of(s, r), NO_STRANGER, !r->told.end || r->n_flights > 0);
+            HOLD(s, client_of(s, r), NO_STRANGER, !r->told.end || r->n_in_flight > 0);
             n += !r->told.end;
         }
     HOLD(s, NULL, NO_STRANGER, n == s->n_live);
@@ -325,7 +325,7 @@ static void check_host(struct sim *s) {
         check_pager(&s->was.disk, disk_pager(s->sched->disk), CHECK_PARTS);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
-    if (!changed || sched_n_flights(s->sched) > 0 ||
+    if (!changed || sched_n_in_flight(s->sched) > 0 ||
         p->n_copies > 0) /* copies are still to be made */
         return;
     for (uint32_t i = s->was.host.part; i < p->host->pool.n_pages; i += CHECK_PARTS)
@@ -483,10 +483,10 @@ void rules_after(struct sim *s, int r) {
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
 
-        c->n_flights = c->n_drafts_out = 0;
+        c->n_in_flight = c->n_drafts_out = 0;
         c->request = *sched_slot(s->sched, c->m.id);
     }
-    check_flights(s);
+    check_in_flight(s);
     check_requests(s);
     check_pager(&s->was.device, s->sched->pager, 1);
     check_draft_pages(s);

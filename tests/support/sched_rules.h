@@ -33,7 +33,7 @@ struct sim_client;
     X(PAGES, "only running requests hold pages, as many as their tokens need")                     \
     X(KNOWN, "the tokens that it has are those that it should have")                               \
     X(CHASE, "n_computed follows n_tokens; what is pending is under way; drafts are taken back")   \
-    X(FLIGHTS, "a step under way is counted in its requests, and the other way round")             \
+    X(IN_FLIGHT, "a step in flight is counted in its requests, and the other way round")           \
     X(NEWS, "who has something to tell is in the list of news")                                    \
     X(LIMITS, "no more sequences and rows than allowed")                                           \
     X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \

@@ -648,14 +648,14 @@ static void check_blame(const struct sim *s, const struct crash_page *page) {
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
         HOLD(s, c, CRASH_PAGE,
-             r && (guessing ? r->state == REQUEST_RUNNING && r->drafter : r->n_flights > 0));
+             r && (guessing ? r->state == REQUEST_RUNNING && r->drafter : r->n_in_flight > 0));
     }
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = *sched_slot(s->sched, c->m.id);
         bool asked = r && r->state == REQUEST_RUNNING && r->drafter && r->drafter->n_asked > 0;
         bool blamed = false;
-        bool under_way = r && r->n_flights > 0;
+        bool under_way = r && r->n_in_flight > 0;
 
         for (uint32_t k = 0; k < page->n; k++)
             blamed |= page->ids[k] == c->m.id;
