@@ -67,7 +67,7 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
     return n < 0 ? (int)n : n > 0;
 }
 
-bool constrain_guess(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;
 
     while (fits < n && constraint_accept(r->place, draft[fits]) == 0)

@@ -16,6 +16,6 @@ bool constrain_must_wait(const struct batch *t);
 /* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why; -EIO. */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine);
 
-/* For a model that guesses: the mask behind the first @n guesses, of constraint_n_words(). False: it needs none,
+/* For the draft model: the mask behind the first @n drafted tokens, of constraint_n_words(). False: it needs none,
  * or there is none. */
-bool constrain_guess(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);
+bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);

@@ -4,12 +4,12 @@
  * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and prompts that
  * requests have in common are computed once here too. Where its pages are all taken, others go without drafts.
  * Before a step the small model computes, for all chosen requests in one batch, what it does not know of them yet and the
- * first guess; then one row each for every further guess. A guess is sampled with the request's own parameters,
+ * first drafted token; then one row each for every further one. A drafted token is sampled with the request's own parameters,
  * seed and position, so with the same noise as the large model's sample: at any temperature both say
  * the same as often as their distributions allow.
  *
- * What was guessed wrong stays in the pages until the next run, which begins behind what both have in common.
- * Only tokens of the request are committed, so a guess is never shared.
+ * Drafted tokens that were rejected stay in the pages until the next run, which begins behind what both have in common.
+ * Only tokens of the request are committed, so a drafted token is never shared.
  *
  * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and checking them
  * n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens expected for the time of
@@ -135,7 +135,7 @@ void drafter_drop(struct request *r) {
     if (!r->drafter)
         return;
     r->drafter->kv = MUTANT(guess_pages_leak, kv_seq_free(r->drafter->kv), NULL);
-    r->drafter->n_computed = r->drafter->guess.n = 0;
+    r->drafter->n_computed = r->drafter->drafted.n = 0;
 }
 
 const struct kv_pager *drafter_pager(const struct drafter *d) {
@@ -260,7 +260,7 @@ static void begin_batch(struct drafter *d) {
     d->shape = (struct cost_shape){0};
 }
 
-/* Adds positions [from, to) of @r, all known here: tokens, and guesses behind them. */
+/* Adds positions [from, to) of @r, all known here: tokens, and drafted ones behind them. */
 static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
     struct drafter_seq *q = r->drafter;
     struct engine_batch *b = &d->b;
@@ -272,7 +272,7 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     d->start[b->n_seqs + 1] = d->start[b->n_seqs] + n_pages;
     for (uint32_t i = from; i < to; i++)
         d->token[b->n_rows + i - from] =
-            i < r->n_tokens ? r->tokens[i] : q->guess.token[i - r->n_tokens];
+            i < r->n_tokens ? r->tokens[i] : q->drafted.token[i - r->n_tokens];
     d->seq[b->n_seqs++] = (struct engine_seq){
         .row0 = b->n_rows,
         .n_rows = to - from,
@@ -286,12 +286,12 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     q->n_computed = to;
 }
 
-/* Asks for the token behind the last row added, which is @r's. Its guesses stand in r->tokens for the penalties. */
+/* Asks for the token behind the last row added, which is @r's. Its drafted tokens are in r->tokens for the penalties. */
 static void add_want(struct drafter *d, struct request *r) {
     struct drafter_seq *q = r->drafter;
     struct engine_batch *b = &d->b;
     struct engine_param *p = &d->param[b->n_params];
-    uint32_t n_tokens = r->n_tokens + q->guess.n;
+    uint32_t n_tokens = r->n_tokens + q->drafted.n;
 
     *p = r->param;
     p->tokens = r->tokens;
@@ -315,22 +315,22 @@ static void add_want(struct drafter *d, struct request *r) {
     };
 }
 
-/* What the constraint of its request forbids would be a wasted guess. 0 or -EIO. */
+/* What the constraint of its request forbids would be a wasted draft. 0 or -EIO. */
 static int mask_want(struct drafter *d, uint32_t i) {
     const struct request *r = d->owner[i];
-    const struct draft_guess *g = &r->drafter->guess;
+    const struct draft_tokens *g = &r->drafter->drafted;
 
     if (!r->place)
         return 0;
     uint32_t n = MAX((d->info->n_vocab + 31) / 32, constraint_n_words(r->constraint));
     if (!d->mask[i])
         d->mask[i] = calloc(n, sizeof(**d->mask));
-    if (!d->mask[i] || !constrain_guess(r, g->token, g->n, d->mask[i]))
+    if (!d->mask[i] || !constrain_draft(r, g->token, g->n, d->mask[i]))
         return 0;
     return engine_mask(d->opts.engine, d->b.step, i, d->mask[i]);
 }
 
-/* 0 or -EIO. Takes the guesses. */
+/* 0 or -EIO. Takes the drafted tokens. */
 static int run_batch(struct drafter *d) {
     int64_t begin = clock_now(d->opts.clock);
     struct engine_result res;
@@ -348,7 +348,7 @@ static int run_batch(struct drafter *d) {
     cost_learn(&d->cost, &d->shape, clock_now(d->opts.clock) - begin);
     for (uint32_t i = 0; i < d->b.n_wants; i++) {
         struct request *r = d->owner[i];
-        struct draft_guess *g = &r->drafter->guess;
+        struct draft_tokens *g = &r->drafter->drafted;
 
         g->token[g->n] = res.out[i].token;
         r->tokens[r->n_tokens + g->n++] = res.out[i].token;
@@ -358,10 +358,10 @@ static int run_batch(struct drafter *d) {
 
 /* ---- keeping up ---- */
 
-/* Takes back what was guessed wrong and commits what has become certain. The last token's row is left: the next
- * guess comes of it. */
+/* Takes back rejected drafts and commits what has become certain. The last token's row is left: the next
+ * draft comes of it. */
 static void settle(struct drafter_seq *q, const struct request *r) {
-    struct draft_guess *g = &q->guess;
+    struct draft_tokens *g = &q->drafted;
     uint32_t right = MIN(q->n_computed, g->at), end = MIN(q->n_computed, r->n_tokens - 1);
 
     if (!q->kv)
@@ -380,10 +380,10 @@ static void settle(struct drafter_seq *q, const struct request *r) {
 static int make_room(struct drafter *d, struct drafter_seq *q, const struct request *r,
                      uint32_t n) {
     if (!q->kv) {
-        if (BUGGIFY(guess_no_pages) || kv_seq_new(&q->kv, d->pager, &r->share) < 0)
+        if (BUGGIFY(draft_no_pages) || kv_seq_new(&q->kv, d->pager, &r->share) < 0)
             return KV_FULL;
         q->n_computed = kv_seq_attach(q->kv, r->tokens, r->n_tokens - 1);
-        q->guess.at = r->n_tokens;
+        q->drafted.at = r->n_tokens;
     }
     return kv_seq_grow(q->kv, n);
 }
@@ -412,7 +412,7 @@ static uint32_t catch_up_rows(const struct drafter *d) {
     return low;
 }
 
-/* Adds what is missing of @r, at most @most rows, and asks for a guess if that is all. Rows added. */
+/* Adds what is missing of @r, at most @most rows, and asks for a drafted token if that is all. Rows added. */
 static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
 
@@ -431,7 +431,7 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     return to - from;
 }
 
-/* The first batch: what is missing of those that are asked for, and a guess for each that is complete. Who lacks much
+/* The first batch: what is missing of those that are asked for, and a drafted token for each that is complete. Who lacks much
  * catches up in several steps. */
 static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), CATCH_UP_MIN);
@@ -450,15 +450,15 @@ static int first(struct drafter *d, const struct list *running) {
     return d->b.n_rows > 0 ? run_batch(d) : 0;
 }
 
-/* The batch of the guesses behind the first @n. */
+/* The batch of the drafted tokens behind the first @n. */
 static int next(struct drafter *d, const struct list *running, uint32_t n) {
     begin_batch(d);
     LIST_FOREACH(node, running) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
         struct drafter_seq *q = r->drafter;
 
-        if (!q || q->n_asked <= n || q->guess.n != n ||
-            (uint32_t)q->guess.token[n - 1] >= d->info->n_vocab)
+        if (!q || q->n_asked <= n || q->drafted.n != n ||
+            (uint32_t)q->drafted.token[n - 1] >= d->info->n_vocab)
             continue;
         add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
         add_want(d, r);
@@ -470,7 +470,7 @@ int64_t drafter_run(struct drafter *d, const struct list *running) {
     int64_t begin = clock_now(d->opts.clock);
     int e = first(d, running);
 
-    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !BUGGIFY(guess_cut); n++)
+    for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !BUGGIFY(draft_cut); n++)
         e = next(d, running, n);
     return e < 0 ? e : clock_now(d->opts.clock) - begin;
 }

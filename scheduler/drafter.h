@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * drafter - a small model that guesses what the large one will say. It has an engine and pages of its own, and
- * keeps up with the requests that may use it; its guesses are one more source of drafts (draft/model.c), which
+ * drafter - a small model that drafts what the large one will say. It has an engine and pages of its own, and
+ * keeps up with the requests that may use it; its drafts are one more source of drafts (draft/model.c), which
  * the large model checks like all others. How it decides is told in docs/speculation.md.
  */
 
@@ -27,10 +27,10 @@ struct drafter_opts {
 
 /* A request's part. */
 struct drafter_seq {
-    struct draft_guess guess; /* follows token guess.at - 1 */
-    struct kv_seq *kv;        /* NULL: it has no pages */
-    uint32_t n_computed;      /* positions, those of the guess included */
-    uint32_t n_asked;         /* tokens to draft in this step */
+    struct draft_tokens drafted; /* follow token drafted.at - 1 */
+    struct kv_seq *kv;           /* NULL: it has no pages */
+    uint32_t n_computed;         /* positions, drafted ones included */
+    uint32_t n_asked;            /* tokens to draft in this step */
 };
 
 int drafter_new(struct drafter **out, const struct drafter_opts *opts);

@@ -4,7 +4,7 @@
 
 #define MEMORY 0.75f /* of the mean of a session's outputs */
 #define MARGIN 1.25f /* reserved beyond the mean */
-#define AHEAD 32     /* tokens more than there are, when the guess was passed */
+#define AHEAD 32     /* tokens more than there are, when the estimate was passed */
 
 struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order) {
     int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
@@ -50,9 +50,9 @@ void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new) {
     float mean = *slot_of((struct estimate *)e, session);
-    uint64_t guess = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
+    uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
 
-    if (n_out >= guess)
-        guess = (uint64_t)n_out + n_out / 4 + AHEAD;
-    return (uint32_t)MIN(guess, max_new);
+    if (n_out >= expected)
+        expected = (uint64_t)n_out + n_out / 4 + AHEAD;
+    return (uint32_t)MIN(expected, max_new);
 }

@@ -35,7 +35,7 @@ void queue_insert(struct list *l, struct queued *q);
 
 /*
  * Expected output. A session (an agent's session) tends to write answers of like length, so the mean is
- * kept per session, in a fixed table: two sessions that meet in a slot share a guess, no more.
+ * kept per session, in a fixed table: two sessions that meet in a slot share an estimate, no more.
  */
 #define ESTIMATE_SLOTS 256
 #define ESTIMATE_START 256 /* tokens, before anything has finished */

@@ -225,7 +225,7 @@ static struct draft_text text_of(const struct request *r) {
                                .n_tokens = r->n_tokens,
                                .prediction = r->prediction,
                                .n_prediction = r->n_prediction,
-                               .guess = r->drafter ? &r->drafter->guess : NULL,
+                               .drafted = r->drafter ? &r->drafter->drafted : NULL,
                                .place = r->place,
                                .tokenizer = r->tokenizer,
                                .isolation_key = r->share.key};

@@ -415,7 +415,7 @@ static void write_crash_page_drafts(struct sched *s, int64_t now) {
 
 /* ---- launch ---- */
 
-/* Lets the draft model guess. 0; 1: when the step under way has been waited for; -EIO, -ENOMEM. */
+/* Runs the draft model. 0; 1: when the step under way has been waited for; -EIO, -ENOMEM. */
 static int draft(struct sched *s, struct batch *t) {
     t->draft_ns = 0;
     if (!s->drafter)

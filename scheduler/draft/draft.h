@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * draft - where drafts come from: a table of sources, each of which guesses what a sequence goes on with
- * from tokens alone. A guess costs a row of the step and is checked by the model; whether it is worth
+ * draft - where drafts come from: a table of sources, each of which drafts what a sequence goes on with
+ * from tokens alone. A drafted token costs a row of the step and is checked by the model; whether it is worth
  * that is not decided here (scheduler/spec.h).
  *
  * A source works incrementally: it is asked now and then, sees what has been added since, and takes time
@@ -19,8 +19,8 @@ struct tokenizer;
 #define DRAFT_SOURCES_MAX 5u /* rows of a table */
 #define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
 
-/* What the draft model guesses behind tokens[at - 1]. */
-struct draft_guess {
+/* What the draft model drafts behind tokens[at - 1]. */
+struct draft_tokens {
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
@@ -32,10 +32,10 @@ struct draft_text {
     uint32_t n_prompt, n_tokens;
     const int32_t *prediction; /* what the client expects, or NULL */
     uint32_t n_prediction;
-    const struct draft_guess *guess;   /* NULL: there is no draft model */
-    struct constraint_state *place;    /* after the last token; looked at, not moved; or NULL */
-    const struct tokenizer *tokenizer; /* or NULL */
-    const uint8_t *isolation_key; /* [16] only outputs under the same key may show in a draft */
+    const struct draft_tokens *drafted; /* NULL: there is no draft model */
+    struct constraint_state *place;     /* after the last token; looked at, not moved; or NULL */
+    const struct tokenizer *tokenizer;  /* or NULL */
+    const uint8_t *share_key; /* [16] only outputs under the same key may show in a draft */
 };
 
 struct draft_source {
@@ -58,5 +58,5 @@ struct draft_source {
 extern const struct draft_source draft_forced;     /* what the constraint leaves no choice about */
 extern const struct draft_source draft_prediction; /* what the client expects */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
-extern const struct draft_source draft_model;      /* what a small model guesses */
-extern const struct draft_source draft_recent;     /* recent outputs under the same isolation key */
+extern const struct draft_source draft_model;      /* what a small model drafts */
+extern const struct draft_source draft_recent;     /* recent outputs under the same share key */

@@ -1,4 +1,4 @@
-/* The draft model's guess, computed beforehand for all requests at once (scheduler/drafter.c). */
+/* The draft model's tokens, computed beforehand for all requests at once (scheduler/drafter.c). */
 
 #include <string.h>
 #include "base/mutant.h"
@@ -9,7 +9,7 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     static char on;
 
     (void)common;
-    *state = t->guess ? &on : NULL;
+    *state = t->drafted ? &on : NULL;
     return 0;
 }
 
@@ -19,7 +19,7 @@ static void end(void *state) {
 
 static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
                         uint32_t *strength) {
-    const struct draft_guess *g = t->guess;
+    const struct draft_tokens *g = t->drafted;
     uint32_t n = MUTANT(guess_stale, g->at == t->n_tokens, true) ? MIN(g->n, max) : 0;
 
     (void)state;

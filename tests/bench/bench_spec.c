@@ -39,7 +39,7 @@ static const char usage[] =
     "  --streams N,N,...  requests decoded at once, at most 64 (1)\n"
     "  --pairs N          (10)\n"
     "  --seconds S        of a pair, both modes together (6)\n"
-    "  --draft-model FILE a small model; what it guesses is right as often as --acceptance says\n"
+    "  --draft-model FILE a small model; what it drafts is right as often as --acceptance says\n"
     "  --acceptance P     (0.7)\n"
     "  --threads N        0: all cores (0)\n"
     "  --virtual N:MS,... compute nothing: a step of N rows takes MS, between two points in "
@@ -161,7 +161,7 @@ static int32_t recorded(uint64_t seed, uint32_t out_pos) {
 }
 
 /* The recorded token, or another one as often as the draft model is to be wrong; the same at each call. */
-static int32_t guessed(uint64_t seed, uint32_t out_pos) {
+static int32_t predicted(uint64_t seed, uint32_t out_pos) {
     struct rng r = {seed << 32 | out_pos};
     int32_t token = recorded(seed, out_pos);
 
@@ -203,7 +203,7 @@ int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
         uint64_t seed = b->param[b->want[i].param].seed;
         uint32_t at = b->want[i].out_pos;
 
-        f->token[i] = d ? recorded(seed, at) : guessed(seed, at);
+        f->token[i] = d ? recorded(seed, at) : predicted(seed, at);
     }
     if (d) {
         d->ns += (int64_t)(machine.host_ms * 1e6);

@@ -180,13 +180,13 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
 
 /* ---- what is got */
 
-/* @pages: few, and requests preempt each other. @guesses: the model is its own draft model. */
-static void serve(const struct sched_opts *opts, uint32_t pages, bool guesses, struct heard *all) {
+/* @pages: few, and requests preempt each other. @drafts: the model is its own draft model. */
+static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, struct heard *all) {
     uint32_t n_released = 0, n_asked = 0;
     struct sched_constraints source = {&n_released, get_constraint, NULL, release};
     struct serving w = {
         .model = model,
-        .draft = guesses ? model : NULL,
+        .draft = drafts ? model : NULL,
         .backend = BACKEND,
         .max_seqs = TOGETHER,
         .n_pages = pages,
@@ -267,7 +267,7 @@ Test(identity, requests_get_what_they_would_get_alone) {
     serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, false,
           other);
     heard_compare(alone, other, REQUESTS);
-    /* It samples with the same noise and under the same masks: guesses are right up to a stop string. */
+    /* It samples with the same noise and under the same masks: drafts are right up to a stop string. */
     serve(
         &(struct sched_opts){
             .depth = 2, .max_seqs = TOGETHER, .force_draft = 4, .drafts = model_only},

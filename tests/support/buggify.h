@@ -19,8 +19,8 @@
     X(step_answers_grow, "answers are expected to be as long as they may be")                      \
     X(draft_no_memory, "there is no memory for a draft")                                           \
     X(draft_source_gone, "a source of drafts cannot be opened")                                    \
-    X(guess_no_pages, "the draft model has no pages for a request")                                \
-    X(guess_cut, "the draft model stops guessing early")                                           \
+    X(draft_no_pages, "the draft model has no pages for a request")                                \
+    X(draft_cut, "the draft model stops drafting early")                                           \
     X(events_short, "not all news fit into a message")                                             \
     X(pin_expires, "pages kept for a program's next turn are given up")                            \
     X(host_no_memory, "there is no memory for copies")                                             \

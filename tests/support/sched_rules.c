@@ -69,17 +69,17 @@ static void check_drafts(const struct sim *s, const struct sim_client *c,
          it->n_draft == 0 || !(o->no_speculation || c->m.flags & SUBMIT_NO_SPECULATION));
 }
 
-/* @n guesses of the draft model for the tokens of @c from @at on: right, but where it is wrong on purpose. What
+/* @n drafted tokens of the draft model for the tokens of @c from @at on: right, but where it is wrong on purpose. What
  * follows a wrong one is anything. */
-static void check_guess(const struct sim *s, const struct sim_client *c, const int32_t *token,
-                        uint32_t n, uint32_t at) {
+static void check_draft_tokens(const struct sim *s, const struct sim_client *c,
+                               const int32_t *token, uint32_t n, uint32_t at) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t out = at + i - c->m.n_prompt;
 
         if (out >= c->n_expect)
             return;
         bool right = token[i] == c->tokens[at + i];
-        HOLD(s, c, GUESS, right || telltale_errs(s->opts.draft_wrong, c->digest[out]));
+        HOLD(s, c, DRAFT_TOKENS, right || telltale_errs(s->opts.draft_wrong, c->digest[out]));
         if (!right)
             return;
     }
@@ -104,9 +104,9 @@ static void check_batch(struct sim *s, const struct batch *t) {
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
         if (t->item[i].n_draft > 0 && s->sched->spec.source[r->spec->source] == &draft_model)
-            check_guess(s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
-                        t->item[i].n_draft,
-                        t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);
+            check_draft_tokens(
+                s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
+                t->item[i].n_draft, t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);
         HOLD(s, c, IN_FLIGHT, r->n_in_flight > 0 && is_found(s, c, r));
         for (uint32_t k = 0; k < page->n && !on_page; k++)
             on_page = page->ids[k] == r->id;
@@ -168,14 +168,14 @@ static void check_drafter(struct sim *s, const struct sim_client *c, const struc
 
     if (!q)
         return;
-    HOLD(s, c, DRAFT_PAGES, r->state == REQUEST_RUNNING || (!q->kv && q->guess.n == 0));
-    HOLD(s, c, GUESS, q->guess.n <= DRAFT_MAX && q->guess.at <= r->n_tokens);
-    check_guess(s, c, q->guess.token, q->guess.n, q->guess.at);
+    HOLD(s, c, DRAFT_PAGES, r->state == REQUEST_RUNNING || (!q->kv && q->drafted.n == 0));
+    HOLD(s, c, DRAFT_TOKENS, q->drafted.n <= DRAFT_MAX && q->drafted.at <= r->n_tokens);
+    check_draft_tokens(s, c, q->drafted.token, q->drafted.n, q->drafted.at);
     if (!q->kv)
         return;
     const kv_page *page = kv_seq_pages(q->kv, &n);
     HOLD(s, c, DRAFT_PAGES, q->n_computed <= n * t && q->kv->n_committed <= q->n_computed);
-    HOLD(s, c, DRAFT_PAGES, q->n_computed <= q->guess.at + q->guess.n);
+    HOLD(s, c, DRAFT_PAGES, q->n_computed <= q->drafted.at + q->drafted.n);
     HOLD(s, c, DRAFT_PAGES, q->kv->n_published == q->kv->n_committed / t);
     for (uint32_t i = 0; i < q->kv->n_published; i++)
         HOLD(s, c, DRAFT_PAGES,

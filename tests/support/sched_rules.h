@@ -51,7 +51,7 @@ struct sim_client;
     X(ALL_END, "without new faults everybody comes to an end in bounded time")                     \
     X(ALL_BACK, "when all have ended every page is back and the crash page is empty")              \
     X(REPEATS, "the same seed gives the same events again")                                        \
-    X(GUESS, "what the draft model guesses is what it says of these tokens alone")                 \
+    X(DRAFT_TOKENS, "what the draft model drafts is what it says of these tokens alone")           \
     X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \
     X(HOST, "what the host holds was given to it, by jobs that wait and nobody else")              \
     X(RECORDED, "the flight recorder has what was decided last, whole, also after a death")        \

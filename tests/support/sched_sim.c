@@ -92,7 +92,7 @@ static _Noreturn void cannot(const char *what, int e) {
     abort();
 }
 
-/* Its guesses are what the large one will say, but for those that are wrong on purpose. */
+/* Its drafts are what the large one will say, but for those that are wrong on purpose. */
 static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts e) {
     const struct sim_opts *o = &s->opts;
     struct err err = {0};
@@ -636,10 +636,10 @@ static void count_death(struct sim *s, struct sim_client *c, const struct crash_
     note_end(s, c);
 }
 
-/* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model guessed,
+/* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model ran,
  * those for whom it did. */
 static void check_blame(const struct sim *s, const struct crash_page *page) {
-    bool guessing = s->draft_engine && telltale_is_lost(s->draft_engine);
+    bool drafting = s->draft_engine && telltale_is_lost(s->draft_engine);
 
     HOLD(s, NULL, CRASH_PAGE, page->n == 0 || page->started_ns > 0);
     for (uint32_t i = 0; i < page->n; i++) {
@@ -648,7 +648,7 @@ static void check_blame(const struct sim *s, const struct crash_page *page) {
         const struct request *r = *sched_slot(s->sched, c->m.id);
 
         HOLD(s, c, CRASH_PAGE,
-             r && (guessing ? r->state == REQUEST_RUNNING && r->drafter : r->n_in_flight > 0));
+             r && (drafting ? r->state == REQUEST_RUNNING && r->drafter : r->n_in_flight > 0));
     }
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_client *c = &s->client[s->live[i]];
@@ -659,7 +659,7 @@ static void check_blame(const struct sim *s, const struct crash_page *page) {
 
         for (uint32_t k = 0; k < page->n; k++)
             blamed |= page->ids[k] == c->m.id;
-        HOLD(s, c, CRASH_PAGE, blamed || !(guessing ? asked : under_way));
+        HOLD(s, c, CRASH_PAGE, blamed || !(drafting ? asked : under_way));
     }
 }
 
