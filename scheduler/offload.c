@@ -292,8 +292,8 @@ void offload_work(struct offload *p, const struct kv_pager *device, bool idle, u
 
 /* ---- back to the device ---- */
 
-uint32_t offload_has(const struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                     uint32_t n_tokens) {
+uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
+                     const int32_t *tokens, uint32_t n_tokens) {
     return p->host ? kv_pager_match(p->host, share, tokens, n_tokens).n_tokens : 0;
 }
 

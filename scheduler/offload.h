@@ -70,8 +70,8 @@ static inline bool offload_has_work(const struct offload *p) {
 }
 
 /* Tokens of @tokens[0, n_tokens) that the host has; whole pages. */
-uint32_t offload_has(const struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                     uint32_t n_tokens);
+uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
+                     const int32_t *tokens, uint32_t n_tokens);
 /* Whether bringing tokens [from, to) back is faster than computing them. */
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
 /* The same when something else must be waited for, for @ns. */

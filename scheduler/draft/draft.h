@@ -35,7 +35,7 @@ struct draft_text {
     const struct draft_tokens *drafted; /* NULL: there is no draft model */
     struct constraint_state *place;     /* after the last token; looked at, not moved; or NULL */
     const struct tokenizer *tokenizer;  /* or NULL */
-    const uint8_t *share_key; /* [16] only outputs under the same key may show in a draft */
+    const uint8_t *isolation_key; /* [16] only outputs under the same key may show in a draft */
 };
 
 struct draft_source {
@@ -59,4 +59,4 @@ extern const struct draft_source draft_forced;     /* what the constraint leaves
 extern const struct draft_source draft_prediction; /* what the client expects */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
 extern const struct draft_source draft_model;      /* what a small model drafts */
-extern const struct draft_source draft_recent;     /* recent outputs under the same share key */
+extern const struct draft_source draft_recent;     /* recent outputs under the same isolation key */

@@ -22,7 +22,7 @@
     X(draft_no_pages, "the draft model has no pages for a request")                                \
     X(draft_cut, "the draft model stops drafting early")                                           \
     X(events_short, "not all news fit into a message")                                             \
-    X(pin_expires, "pages kept for a program's next turn are given up")                            \
+    X(pin_expires, "pages kept for a session's next turn are given up")                            \
     X(host_no_memory, "there is no memory for copies")                                             \
     X(host_queue_full, "the queue of turns to be saved is full")                                   \
     X(host_fetches_one, "only one page is brought back")                                           \

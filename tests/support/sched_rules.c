@@ -353,7 +353,7 @@ static void check_preemptions(struct sim *s, bool ends) {
         struct sim_client *c = &s->client[s->live[i]];
         const struct request *r = c->request;
 
-        if (r->n_preempted > c->n_preempted && !sim_is_warm(c))
+        if (r->n_preempted > c->n_preempted && !sim_is_prewarm(c))
             HOLD(s, c, PREEMPTION,
                  ends || somebody_goes_on(s, &s->sched->running, r) ||
                      somebody_goes_on(s, &s->sched->waiting, r));

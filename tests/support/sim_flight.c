@@ -54,7 +54,7 @@ static void check_verdicts(const struct sim *s) {
         const struct sim_client *c = &s->client[r->id - 1];
         const struct flight_record *last = &s->flight->record[(r->record - 1) % FLIGHT_RECORDS];
 
-        if (sim_is_warm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
+        if (sim_is_prewarm(c) || r->state == REQUEST_DONE || q->verdict == PLAN_UNSEEN ||
             q->verdict == PLAN_PREEMPT || r->record + FLIGHT_RECORDS <= s->flight->n_records)
             continue;
         enum why due = q->verdict != PLAN_RUN            ? (enum why)why[q->verdict]
