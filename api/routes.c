@@ -55,7 +55,7 @@ static int64_t number_of(const char *s, int64_t max) {
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
     x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    return auth_check_host(&api_of(x)->opts, h, x->conn->local, err);
+    return auth_check_host(api_of(x)->opts.hosts, h, x->conn->local, err);
 }
 
 /* Only plain JSON: a browser may send other types without asking first, and we do not unpack. */
@@ -104,9 +104,10 @@ static int check_service(struct exchange *x, struct err *err) {
 int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     int r;
 
-    if (!x->route->open && (r = tenant_identify(x, h, err)) < 0)
+    if (!x->route->open &&
+        (r = tenant_identify(&api_of(x)->tenants, &api_of(x)->auth, x, h, err)) < 0)
         return r;
-    struct session_key s = session_of_head(api_of(x), x->tenant, h);
+    struct session_key s = session_of_head(api_of(x)->secret, x->tenant, h);
     x->session = s.id;
     x->session_from = s.from;
     if ((r = check_body(x, h, err)) < 0)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include "api/generation/gen.h"
 #include "api/private.h"
 #include "api/routes.h"
 #include "api/service/service.h"
@@ -111,6 +112,12 @@ static int open_http(struct api *a) {
     return http_server_init(&a->http, &h);
 }
 
+/* What the worker did not take is offered again. */
+static bool retry(void *ctx) {
+    gen_retry(ctx);
+    return gen_any_pending(ctx);
+}
+
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock) {
     CLEANUP(freep) struct api *a = calloc(1, sizeof(*a));
@@ -139,7 +146,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     metrics_init(&a->metrics);
     if (tenants_init(&a->tenants) < 0)
         return -ENOMEM;
-    admit_init(a);
+    struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
+    admit_init(&a->admit, &admit);
     auth_init(&a->auth, opts->api_keys_file);
     struct store_limits limits = {opts->max_stored, opts->stored_bytes, opts->stored_ttl_s};
     if (store_init(&a->store, loop, clock, &limits) < 0) {
@@ -185,9 +193,10 @@ void api_close(struct api *a) {
         return;
     api_drain(a);
     a->closing = true;
+    admit_stop(&a->admit);
     err_set_code(&err, 503, "shutting_down", NULL, "The service is stopping.");
     http_server_close(&a->http, &err);
-    admit_close(a);
+    admit_close(&a->admit);
     store_close(&a->store);
 }
 

@@ -126,8 +126,10 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     const struct exchange *x = *exchange;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, x->tenant);
+    struct session_names names = {r->cache_key, r->safety_id, r->user, r->metadata_user,
+                                  r->conversation};
     struct session_key s = x->session ? (struct session_key){x->session, x->session_from}
-                                      : session_of_body(a, x->tenant, r);
+                                      : session_of_body(a->secret, x->tenant, &names);
     char name[AUTH_SHARE_NAME];
 
     g->exchange = exchange;
@@ -196,7 +198,7 @@ static void leave(struct gen *g) {
                       clock_now(g->api->clock));
     charge_deinit(&g->charge, clock_now(g->api->clock));
     if (was != GEN_WAITING && was != GEN_DONE)
-        admit_release(g->api, t, 1);
+        admit_release(&g->api->admit, t, 1);
 }
 
 struct gen *gen_free(struct gen *g) {
@@ -598,10 +600,10 @@ static void submit(struct gen *g) {
         g->predicted_accepted_base = g->n_predicted_accepted;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
-        admit_tick_later(a);
+        admit_tick_later(&a->admit);
     } else {
         g->failed = true;
-        admit_tick_later(a);
+        admit_tick_later(&a->admit);
     }
 }
 
@@ -610,7 +612,7 @@ void gen_start(struct gen *g) {
     charge_run(&g->charge);
     if (reasoning_budget_spent(g) && add_reasoning_end(g) < 0) {
         g->failed = true;
-        admit_tick_later(g->api);
+        admit_tick_later(&g->api->admit);
         return;
     }
     submit(g);
@@ -682,7 +684,7 @@ void gen_worker_down(struct api *a) {
         if (is_at_worker(g))
             set_state(g, GEN_PENDING);
     }
-    admit_tick_later(a);
+    admit_tick_later(&a->admit);
 }
 
 void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {

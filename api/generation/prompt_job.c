@@ -368,7 +368,7 @@ static int prepare(struct prompt_job *job) {
         return r;
     if (job->kind == REQUEST_DETOKENIZE)
         return detokenise(job);
-    job->request.conversation = session_conversation(job->api, job->request.messages);
+    job->request.conversation = session_conversation(job->api->secret, job->request.messages);
     r = job->request.messages ? find_chat(job, &job->err) : find_prompts(job, &job->err);
     if (r == 0 && job->chat)
         r = render(job);

@@ -118,11 +118,11 @@ static struct exchange *detach(struct writer *w) {
         if (g->state != GEN_WAITING)
             metrics_gen_done(&api_of(x)->metrics, g, x, w->job.request.n);
         if (g->done_ns && g->first_step_ns)
-            admit_took(api_of(x), g->done_ns - g->first_step_ns);
+            admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
     }
     w->exchange = NULL;
     x->ops = NULL;
-    admit_cancel(api_of(x), &w->waiter);
+    admit_cancel(&api_of(x)->admit, &w->waiter);
     return x;
 }
 
@@ -672,7 +672,7 @@ static void on_prepared(struct prompt_job *job) {
         r = charge(w, &err);
     }
     if (r == 0) {
-        r = admit_enter(w->job.api, &w->waiter, &w->exchange->retry_ms, &err);
+        r = admit_enter(&w->job.api->admit, &w->waiter, &w->exchange->retry_ms, &err);
     }
     if (r == 0)
         return;
@@ -685,8 +685,8 @@ static void on_prepared(struct prompt_job *job) {
 void writer_serve(struct exchange *x, const struct writer_form *form) {
     struct err err = {0};
 
-    if (admit_glance(api_of(x), tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms, &err) <
-        0) {
+    if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+                     &err) < 0) {
         respond_error(x, &err);
         return;
     }

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * admit - how many generations may be at the worker and how many may wait for that: in all, and of each
- * tenant. All generations of a request are admitted together. The bounds are the front's, so that overload is
- * answered at once, whatever the worker does.
+ * admit - how many generations may be at the worker and how many may wait for that: in all, and of
+ * each tenant. All generations of a request are admitted together. The bounds are the front's, so
+ * that overload is answered at once, whatever the worker does.
  */
 
 #include <stdbool.h>
@@ -12,8 +12,8 @@
 #include "base/err.h"
 #include "base/list.h"
 
-struct api;
-
+struct clock;
+struct rng;
 struct tenant;
 
 struct waiter {       /* embedded in what waits */
@@ -29,7 +29,18 @@ struct waiter {       /* embedded in what waits */
     void (*refused)(struct waiter *w, const struct err *err, uint32_t retry_ms);
 };
 
+struct admit_opts {
+    uv_loop_t *loop;
+    struct clock *clock;
+    struct rng *rng;
+    uint32_t max_running, max_queued; /* generations */
+    void *ctx;
+    /* The timer: submits again what the worker did not take. Whether it is needed again. */
+    bool (*retry)(void *ctx);
+};
+
 struct admit {
+    struct admit_opts opts;
     struct list busy;    /* tenant.link: those that have generations or waiters */
     struct list dropped; /* waiter.link: to be told */
     uint32_t n_running, n_queued;
@@ -37,25 +48,30 @@ struct admit {
     double each_ms;      /* between places that become free while others wait; 0: not known */
     int64_t last_end_ns; /* when one did; 0: nobody waited */
     uv_timer_t tick;
-    bool ticking;
+    bool ticking, closed;
 };
 
-void admit_init(struct api *a);
-void admit_close(struct api *a); /* the timer; nothing may wait */
+void admit_init(struct admit *m, const struct admit_opts *opts);
+/* From here on no waiter is admitted when a place becomes free. */
+void admit_stop(struct admit *m);
+/* Closes the timer; nothing may wait. */
+void admit_close(struct admit *m);
 
-/* Admits @w now or queues it. 429 with *retry_ms when the queue or the tenant's part of it is full. */
-int admit_enter(struct api *a, struct waiter *w, uint32_t *retry_ms, struct err *err);
-bool admit_is_free(const struct api *a, const struct waiter *w); /* it need not wait */
-/* Before a request of @t is read: 429 where admit_enter() would refuse even the smallest, else 0. A flood then costs what
- * its heads cost, not its prompts: those are neither parsed nor tokenised. */
-int admit_glance(struct api *a, struct tenant *t, uint32_t *retry_ms, struct err *err);
-/* The same for one that has been in before, for a part of what it came for: it is not sent away. Its
- * `refused` is NULL. */
-void admit_again(struct api *a, struct waiter *w);
-void admit_cancel(struct api *a, struct waiter *w); /* it waits no longer, if it did */
+/* Admits @w now or queues it. 429 with *retry_ms when the queue or the tenant's part of it is
+ * full. */
+int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry_ms, struct err *err);
+bool admit_is_free(const struct admit *m, const struct waiter *w); /* it need not wait */
+/* Before a request of @t is read: 429 where admit_enter() would refuse even the smallest, else
+ * 0. A flood then costs what its heads cost, not its prompts: those are neither parsed nor
+ * tokenised. */
+int admit_glance(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct err *err);
+/* The same for one that has been in before, for a part of what it came for: it is not sent away.
+ * Its `refused` is NULL. */
+void admit_again(struct admit *m, struct waiter *w);
+void admit_cancel(struct admit *m, struct waiter *w); /* it waits no longer, if it did */
 bool admit_is_waiting(const struct waiter *w);
 /* @n generations have left (their charges are settled); others follow. */
-void admit_release(struct api *a, struct tenant *t, uint32_t n);
-void admit_took(struct api *a, int64_t ns); /* how long a generation took, for Retry-After */
+void admit_release(struct admit *m, struct tenant *t, uint32_t n);
+void admit_took(struct admit *m, int64_t ns); /* how long a generation took, for Retry-After */
 /* Looks again soon at what the worker did not take and at deadlines. */
-void admit_tick_later(struct api *a);
+void admit_tick_later(struct admit *m);

@@ -5,14 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include "api/api.h"
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 
 /*
- * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether or not
- * an earlier one matched: the time tells how many keys there are, and nothing about them. On reload tenants
- * keep their numbers by name, because live requests carry them.
+ * A presented key is compared with every known key, each over the full AUTH_KEY_MAX bytes, whether
+ * or not an earlier one matched: the time tells how many keys there are, and nothing about them.
+ * On reload tenants keep their numbers by name, because live requests carry them.
  */
 
 void auth_init(struct auth *a, const char *file) {
@@ -187,9 +186,9 @@ static bool is_loopback(int family, const unsigned char *address) {
     return family == AF_INET ? address[0] == 127 : memcmp(address, v6, 16) == 0;
 }
 
-/* Loopback and configured names. For a Host header every literal address too (rebinding needs a name),
- * for an Origin only loopback ones: a page can come from an address as well. */
-static bool is_known_host(const struct api_opts *o, const char *host, bool literals) {
+/* Loopback and configured names. For a Host header every literal address too (rebinding needs a
+ * name), for an Origin only loopback ones: a page can come from an address as well. */
+static bool is_known_host(const char *const *hosts, const char *host, bool literals) {
     unsigned char address[16];
     char text[64];
     size_t n = host_length(host);
@@ -206,13 +205,13 @@ static bool is_known_host(const struct api_opts *o, const char *host, bool liter
         if (inet_pton(family, text, address) == 1 && (literals || is_loopback(family, address)))
             return true;
     }
-    for (const char *const *h = o->hosts; h && *h; h++)
+    for (const char *const *h = hosts; h && *h; h++)
         if (strcmp(*h, "*") == 0 || names(*h, host, n))
             return true;
     return false;
 }
 
-int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err) {
+int auth_check_host(const char *const *hosts, const struct http *h, bool local, struct err *err) {
     uint32_t n_host, n_origin;
     const char *host = http_header(h, "host", &n_host);
     const char *origin = http_header(h, "origin", &n_origin);
@@ -221,13 +220,13 @@ int auth_check_host(const struct api_opts *o, const struct http *h, bool local, 
         return err_set_code(err, 400, "bad_host", NULL, "Exactly one Host header is needed.");
     if (local)
         return 0;
-    if (host && !is_known_host(o, host, true))
+    if (host && !is_known_host(hosts, host, true))
         return err_set_code(err, 421, "misdirected", NULL,
                             "This service does not answer to that Host name (allowed-hosts).");
     if (n_origin == 0)
         return 0;
     const char *name = strstr(origin, "://");
-    if (n_origin > 1 || !name || !is_known_host(o, name + 3, false))
+    if (n_origin > 1 || !name || !is_known_host(hosts, name + 3, false))
         return err_set_code(err, 403, "forbidden_origin", NULL,
                             "Pages of that origin may not use this service (allowed-hosts).");
     return 0;

@@ -3,17 +3,17 @@
 /*
  * auth - who may ask: API keys, the Host and Origin headers.
  *
- * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with one
- * name belong to one tenant. A key is compared with every known one in constant time. Host names are
- * checked against a list, or a page in a browser could reach a daemon on loopback through a name of its
- * own that resolves to 127.0.0.1; Origin is held to the same list and no CORS header is ever sent.
+ * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with
+ * one name belong to one tenant. A key is compared with every known one in constant time. Host
+ * names are checked against a list, or a page in a browser could reach a daemon on loopback
+ * through a name of its own that resolves to 127.0.0.1; Origin is held to the same list and no
+ * CORS header is ever sent.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
 
-struct api_opts;
 struct http;
 
 #define AUTH_KEY_MAX 256
@@ -39,9 +39,10 @@ int auth_reload(struct auth *a, struct err *err);
 
 /* The tenant behind the request's key: Authorization: Bearer KEY, or x-api-key. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
-/* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with zeros) and
- * salt, unknown outside. */
+/* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with
+ * zeros) and salt, unknown outside. */
 void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
-/* @local: a UNIX socket, which no browser reaches. */
-int auth_check_host(const struct api_opts *o, const struct http *h, bool local, struct err *err);
+/* Holds Host and Origin to loopback names and @hosts (NULL-terminated, may be NULL): 0, or -EINVAL
+ * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
+int auth_check_host(const char *const *hosts, const struct http *h, bool local, struct err *err);

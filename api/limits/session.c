@@ -2,25 +2,25 @@
 
 #include <string.h>
 #include "api/http/http.h"
-#include "api/private.h"
-#include "api/generation/gen_request.h"
 #include "api/http/siphash.h"
 
 /*
- * The scheduler learns per session: how long its answers are, what it has had. Nobody tells us that number,
- * but agents name their sessions, each in its own way, and the tables below say where and what counts
- * first: a header before the body, since proxies add headers for exactly this purpose; a name of one agent
- * before a name of the session that it is part of; the session before the user, who may have many.
+ * The scheduler learns per session: how long its answers are, what it has had. Nobody tells us
+ * that number, but agents name their sessions, each in its own way, and the tables below say where
+ * and what counts first: a header before the body, since proxies add headers for exactly this
+ * purpose; a name of one agent before a name of the session that it is part of; the session before
+ * the user, who may have many.
  *
- * x-client-request-id is not among them: it is OpenAI's name for an id that is new with each request.
+ * x-client-request-id is not among them: it is OpenAI's name for an id that is new with each
+ * request.
  *
- * Where nothing is named, the conversation itself is the name. A turn repeats the turns before it, so what
- * it begins with (instructions and the user's first message) is the same in all of them. Two conversations
- * that begin alike become one session: they share an estimate, which is a guess in any case. A prompt of
- * /v1/completions has no such beginning and stays without a session.
+ * Where nothing is named, the conversation itself is the name. A turn repeats the turns before it,
+ * so what it begins with (instructions and the user's first message) is the same in all of them.
+ * Two conversations that begin alike become one session: they share an estimate, which is a guess
+ * in any case. A prompt of /v1/completions has no such beginning and stays without a session.
  *
- * The number is a keyed hash over tenant and name. So no tenant can meet another's sessions, by accident or
- * by choice, and no client can find names that collide.
+ * The number is a keyed hash over tenant and name. So no tenant can meet another's sessions, by
+ * accident or by choice, and no client can find names that collide.
  */
 
 #define NAME_OF_AGENT "x-claude-code-agent-id"
@@ -34,77 +34,78 @@ static const char *const headers[] = {
 
 static const struct {
     const char *name;
-    size_t at; /* of the struct str in struct gen_request */
+    size_t at; /* of the struct str in struct session_names */
 } fields[] = {
-    {"prompt_cache_key", offsetof(struct gen_request, cache_key)},
-    {"safety_identifier", offsetof(struct gen_request, safety_id)},
-    {"user", offsetof(struct gen_request, user)},
-    {"metadata.user_id", offsetof(struct gen_request, metadata_user)},
+    {"prompt_cache_key", offsetof(struct session_names, cache_key)},
+    {"safety_identifier", offsetof(struct session_names, safety_id)},
+    {"user", offsetof(struct session_names, user)},
+    {"metadata.user_id", offsetof(struct session_names, metadata_user)},
 };
 
 /* Hashes that follow one another: text after text, as one value. */
-static uint64_t add(const struct api *a, uint64_t h, const void *data, size_t len) {
-    uint64_t key[2] = {a->secret[0] ^ h, ~a->secret[1]};
+static uint64_t add(const uint64_t secret[2], uint64_t h, const void *data, size_t len) {
+    uint64_t key[2] = {secret[0] ^ h, ~secret[1]};
 
     return siphash(key, data, len);
 }
 
-static uint64_t add_text(const struct api *a, uint64_t h, const char *s) {
-    return add(a, h, s, strlen(s));
+static uint64_t add_text(const uint64_t secret[2], uint64_t h, const char *s) {
+    return add(secret, h, s, strlen(s));
 }
 
-static struct session_key named(const struct api *a, uint32_t tenant, uint64_t name,
+static struct session_key named(const uint64_t secret[2], uint32_t tenant, uint64_t name,
                                 const char *from) {
-    uint64_t v = add(a, name, &tenant, sizeof(tenant));
+    uint64_t v = add(secret, name, &tenant, sizeof(tenant));
 
     return (struct session_key){v ? v : 1, from};
 }
 
-struct session_key session_of_head(const struct api *a, uint32_t tenant, const struct http *h) {
+struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant,
+                                   const struct http *h) {
     for (size_t i = 0; i < ARRAY_SIZE(headers); i++) {
         const char *s = http_header(h, headers[i], NULL);
 
         if (!s || !*s)
             continue;
-        uint64_t name = add_text(a, 0, s);
+        uint64_t name = add_text(secret, 0, s);
         const char *whole = http_header(h, "x-claude-code-session-id", NULL);
         if (strcmp(headers[i], NAME_OF_AGENT) == 0 && whole) /* unique in its session only */
-            name = add_text(a, name, whole);
-        return named(a, tenant, name, headers[i]);
+            name = add_text(secret, name, whole);
+        return named(secret, tenant, name, headers[i]);
     }
     return (struct session_key){0};
 }
 
-struct session_key session_of_body(const struct api *a, uint32_t tenant,
-                                   const struct gen_request *r) {
+struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
+                                   const struct session_names *n) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
         struct str s;
 
-        memcpy(&s, (const char *)r + fields[i].at, sizeof(s));
+        memcpy(&s, (const char *)n + fields[i].at, sizeof(s));
         if (s.len)
-            return named(a, tenant, add(a, 0, s.data, s.len), fields[i].name);
+            return named(secret, tenant, add(secret, 0, s.data, s.len), fields[i].name);
     }
-    return r->conversation ? named(a, tenant, r->conversation, "conversation")
+    return n->conversation ? named(secret, tenant, n->conversation, "conversation")
                            : (struct session_key){0};
 }
 
 /* The texts of a message, whether it is one or has parts. */
-static uint64_t add_content(const struct api *a, uint64_t h, yyjson_val *content) {
+static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *content) {
     size_t i, n;
     yyjson_val *part;
 
     if (yyjson_is_str(content))
-        return add(a, h, yyjson_get_str(content), yyjson_get_len(content));
+        return add(secret, h, yyjson_get_str(content), yyjson_get_len(content));
     yyjson_arr_foreach(content, i, n, part) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
         if (yyjson_is_str(text))
-            h = add(a, h, yyjson_get_str(text), yyjson_get_len(text));
+            h = add(secret, h, yyjson_get_str(text), yyjson_get_len(text));
     }
     return h;
 }
 
-uint64_t session_conversation(const struct api *a, yyjson_val *messages) {
+uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
     size_t i, n;
     yyjson_val *m;
     uint64_t h = 0;
@@ -114,8 +115,8 @@ uint64_t session_conversation(const struct api *a, yyjson_val *messages) {
 
         if (!yyjson_is_str(role))
             return 0;
-        h = add_text(a, h, yyjson_get_str(role));
-        h = add_content(a, h, yyjson_obj_get(m, "content"));
+        h = add_text(secret, h, yyjson_get_str(role));
+        h = add_content(secret, h, yyjson_obj_get(m, "content"));
         if (yyjson_equals_str(role, "user"))
             return h ? h : 1;
     }

@@ -4,20 +4,28 @@
 
 #include <stdint.h>
 #include <yyjson.h>
+#include "proto/messages.h"
 
-struct api;
 struct http;
-struct gen_request;
 
 struct session_key {
     uint64_t id;      /* 0: unknown */
     const char *from; /* the header or field that told, "conversation", or NULL */
 };
 
+/* What a body has that may name the session; empty where it says nothing. */
+struct session_names {
+    struct str cache_key, safety_id, user, metadata_user;
+    uint64_t conversation; /* by session_conversation() */
+};
+
+/* @secret keys the numbers: they are unknown outside, and no client can find names that collide. */
+
 /* What the header block says. */
-struct session_key session_of_head(const struct api *a, uint32_t tenant, const struct http *h);
+struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant, const struct http *h);
 /* What the body says; its conversation comes last. */
-struct session_key session_of_body(const struct api *a, uint32_t tenant,
-                                   const struct gen_request *r);
-/* A number for how a chat begins: everything up to the first message of the user. 0: it has none. On any thread. */
-uint64_t session_conversation(const struct api *a, yyjson_val *messages);
+struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
+                                   const struct session_names *n);
+/* A number for how a chat begins: everything up to the first message of the user. 0: it has none.
+ * On any thread. */
+uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages);

@@ -6,16 +6,17 @@
 #include <time.h>
 #include "api/http/conn.h"
 #include "api/http/dialect.h"
-#include "api/private.h"
+#include "api/http/exchange.h"
 
 /*
- * Tenants are made once and kept: a live generation points to its own, and its number is part of what the
- * worker and the names of sessions are keyed by. A reload changes limits in place; the buckets keep their level, so
- * nobody gets a fresh minute from it. How many there can be is bounded by the keys and the rows of the file.
+ * Tenants are made once and kept: a live generation points to its own, and its number is part of
+ * what the worker and the names of sessions are keyed by. A reload changes limits in place; the
+ * buckets keep their level, so nobody gets a fresh minute from it. How many there can be is
+ * bounded by the keys and the rows of the file.
  *
- * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the context
- * would be far too much: twice the tenant's mean answer is taken, and what is used beyond it makes the level
- * negative. Debt is paid by waiting, so the limit holds in the mean either way.
+ * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the
+ * context would be far too much: twice the tenant's mean answer is taken, and what is used beyond
+ * it makes the level negative. Debt is paid by waiting, so the limit holds in the mean either way.
  */
 
 #define MINUTE_NS 60e9
@@ -64,7 +65,8 @@ static struct tenant *add(struct tenants *ts, const char *name) {
     return t;
 }
 
-/* What a tenant without a row of his own has: the limits of the default, but neither its keys nor its group. */
+/* What a tenant without a row of his own has: the limits of the default, but neither its keys nor
+ * its group. */
 static struct api_tenant unlisted(const struct tenants *ts) {
     struct api_tenant row = ts->defaults;
 
@@ -134,8 +136,7 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
 /* ---- who asks ---- */
 
 /* The user at the other end of a UNIX socket, or NULL: none that is listed. */
-static struct tenant *of_peer(const struct exchange *x) {
-    const struct tenants *ts = &api_of(x)->tenants;
+static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x) {
     uid_t uid;
 
     if (!conn_peer_uid(x->conn, &uid))
@@ -156,20 +157,20 @@ static bool gives_key(const struct http *h) {
 }
 
 /* A key says more than the user does; who is listed by his user needs none. */
-int tenant_identify(struct exchange *x, const struct http *h, struct err *err) {
-    const struct auth *a = &api_of(x)->auth;
+int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
+                    const struct http *h, struct err *err) {
     struct tenant *t = NULL;
     uint32_t key = 0;
 
     x->tenant = 0;
     if (!a->file || !gives_key(h))
-        t = of_peer(x);
+        t = of_peer(ts, x);
     if (!t && a->file) {
         int r = auth_check(a, h, &key, err);
 
         if (r < 0)
             return r;
-        if (!(t = tenants_of_key(&api_of(x)->tenants, a->names[key])))
+        if (!(t = tenants_of_key(ts, a->names[key])))
             return -ENOMEM;
     }
     x->tenant = t ? t->number : 0;
@@ -182,7 +183,8 @@ void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]) {
              *t->conf.share ? t->conf.share : t->conf.name);
 }
 
-/* A class counts as so much weight, in the front and in the worker: none waits for ever behind another. */
+/* A class counts as so much weight, in the front and in the worker: none waits for ever behind
+ * another. */
 double tenant_weight(const struct tenant *t) {
     static const double factor[TENANT_CLASSES] = {1, 8, 0.125};
 

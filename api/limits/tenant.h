@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * tenant - for whom a request is served, what he may use and what he uses. A tenant is known by the name
- * of an API key, by the user at the other end of a UNIX socket, or he is `default`. There is always one; who
- * is not listed in the tenants file has what its section [default] says.
+ * tenant - for whom a request is served, what he may use and what he uses. A tenant is known by
+ * the name of an API key, by the user at the other end of a UNIX socket, or he is `default`. There
+ * is always one; who is not listed in the tenants file has what its section [default] says.
  *
- * Limits are enforced in the front, so that they answer at once. Requests and tokens per minute are buckets that
- * refill steadily and hold one minute's worth. What a generation takes is a charge embedded in it: the tokens that it
- * may need are reserved when it comes, its place and context count while it is with the worker, and what it
- * did not use is given back when it ends, however it ends.
+ * Limits are enforced in the front, so that they answer at once. Requests and tokens per minute
+ * are buckets that refill steadily and hold one minute's worth. What a generation takes is a
+ * charge embedded in it: the tokens that it may need are reserved when it comes, its place and
+ * context count while it is with the worker, and what it did not use is given back when it ends,
+ * however it ends.
  */
 
 #include "api/api.h"
@@ -54,21 +55,25 @@ int tenants_init(struct tenants *ts);
 void tenants_deinit(struct tenants *ts);
 /* Takes over what the file says. On -ENOMEM nothing has changed. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
-/* The tenant to whom API key @name belongs; one who was not heard of before is made. NULL: no memory. */
+/* The tenant to whom API key @name belongs; one who was not heard of before is made. NULL: no
+ * memory. */
 struct tenant *tenants_of_key(struct tenants *ts, const char *name);
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
 /* Who asks: 0 with c->tenant set, or -EINVAL with @err: 401. */
-int tenant_identify(struct exchange *x, const struct http *h, struct err *err);
+int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
+                    const struct http *h, struct err *err);
 /* Under which name his prefixes are kept: that of the group, or his own. */
 void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]);
 double tenant_weight(const struct tenant *t); /* with that of his class */
 
-/* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL with @err: 429 and
- * *retry_ms. A request that is larger than the bucket waits for it to be full. */
+/* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL
+ * with @err: 429 and *retry_ms. A request that is larger than the bucket waits for it to be
+ * full. */
 int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *retry_ms,
                    struct err *err);
-/* Output tokens to reserve where the client set no limit: its answers may be long and seldom are. */
+/* Output tokens to reserve where the client set no limit: its answers may be long and seldom
+ * are. */
 uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
 
 /* A zeroed charge takes @n_tokens of the bucket. */

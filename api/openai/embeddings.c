@@ -61,7 +61,7 @@ static struct exchange *detach(struct embedding *e) {
     x->n_prompt = (uint32_t)e->n_tokens;
     for (uint32_t i = 0; i < LANES; i++)
         if (e->lane[i].of)
-            admit_cancel(api_of(x), &e->lane[i].waiter);
+            admit_cancel(&api_of(x)->admit, &e->lane[i].waiter);
     if (!prompt_job_abandon(&e->job))
         free_embedding(e);
     return x;
@@ -234,7 +234,7 @@ static int unload(struct embedding *e, struct lane *l) {
     int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
     metrics_gen_done(&api_of(x)->metrics, g, x, 1);
-    admit_took(api_of(x), g->done_ns - g->first_step_ns);
+    admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;
     x->n_cached += g->n_cached;
@@ -267,7 +267,7 @@ static void on_changed(struct gen *g) {
         return;
     }
     if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)
-        admit_again(e->job.api, &l->waiter);
+        admit_again(&e->job.api->admit, &l->waiter);
     if (r < 0)
         fail_errno(e, r, &err);
 }
@@ -312,13 +312,13 @@ static int begin(struct embedding *e, struct err *err) {
         struct lane *l = &e->lane[i];
 
         r = load(e, l);
-        if (r == 0 && i > 0 && !admit_is_free(e->job.api, &l->waiter)) {
+        if (r == 0 && i > 0 && !admit_is_free(&e->job.api->admit, &l->waiter)) {
             l->gen = gen_free(l->gen); /* fewer lanes do it too */
             e->n_next--;
             break;
         }
         if (r == 0)
-            r = admit_enter(e->job.api, &l->waiter, &e->exchange->retry_ms, err);
+            r = admit_enter(&e->job.api->admit, &l->waiter, &e->exchange->retry_ms, err);
     }
     return r;
 }
@@ -342,8 +342,8 @@ void embeddings_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     (void)h;
-    if (admit_glance(api_of(x), tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms, &err) <
-        0) {
+    if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+                     &err) < 0) {
         respond_error(x, &err);
         return;
     }
