@@ -282,6 +282,27 @@ const char *gen_finish_name(const struct gen *g) {
     return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
 }
 
+struct metrics_gen gen_metrics(const struct gen *g) {
+    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+    struct metrics_gen m = {
+        .arrived_ns = g->m.arrived_ns,
+        .first_step_ns = g->first_step_ns,
+        .first_token_ns = g->first_token_ns,
+        .last_token_ns = g->last_token_ns,
+        .done_ns = g->done_ns,
+        .n_prompt = g->n_prompt,
+        .n_output = g->n_out,
+        .max_new = g->m.max_new,
+        .outcome = !ok                          ? METRICS_ABORT
+                   : g->finish == FINISH_LENGTH ? METRICS_LENGTH
+                   : *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS
+                                                : METRICS_STOP,
+        .embeds = g->vector != NULL,
+    };
+
+    return m;
+}
+
 static bool is_end_token(const struct gen *g, int32_t id) {
     for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
         if (g->m.stop_ids[i] == id)
@@ -396,7 +417,8 @@ static void take_times(struct gen *g, uint32_t n_new) {
         metrics_between_tokens(&g->api->metrics, now - g->last_token_ns, n_new);
     } else {
         g->first_token_ns = now;
-        metrics_first_token(&g->api->metrics, g);
+        struct metrics_gen seen = gen_metrics(g);
+        metrics_first_token(&g->api->metrics, &seen);
         g->api->stats.n_prompt_tokens += g->m.choice == 0 ? g->n_prompt : 0;
     }
     g->last_token_ns = now;

@@ -20,6 +20,7 @@
 #include "base/list.h"
 #include "api/generation/output_parser.h"
 #include "api/limits/tenant.h"
+#include "api/service/metrics.h"
 #include "proto/messages.h"
 #include "text/stops.h"
 
@@ -107,5 +108,7 @@ struct gen *gen_find(const struct api *a, uint64_t id);
 /* Ends it with an error; the worker is told. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
+/* What the histograms are told; started_ns and n_choices are the caller's to set. */
+struct metrics_gen gen_metrics(const struct gen *g);
 /* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
 bool gen_is_text(const struct gen *g, uint32_t i);

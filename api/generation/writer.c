@@ -115,8 +115,12 @@ static struct exchange *detach(struct writer *w) {
             x->queue_ns = g->first_step_ns - x->started_ns;
         if (g->first_token_ns && !x->ttft_ns)
             x->ttft_ns = g->first_token_ns - x->started_ns;
-        if (g->state != GEN_WAITING)
-            metrics_gen_done(&api_of(x)->metrics, g, x, w->job.request.n);
+        if (g->state != GEN_WAITING) {
+            struct metrics_gen seen = gen_metrics(g);
+            seen.started_ns = x->started_ns;
+            seen.n_choices = g->m.choice == 0 ? w->job.request.n : 0;
+            metrics_gen_done(&api_of(x)->metrics, &seen);
+        }
         if (g->done_ns && g->first_step_ns)
             admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
     }

@@ -233,7 +233,9 @@ static int unload(struct embedding *e, struct lane *l) {
     struct exchange *x = e->exchange;
     int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
-    metrics_gen_done(&api_of(x)->metrics, g, x, 1);
+    struct metrics_gen seen = gen_metrics(g);
+    seen.started_ns = x->started_ns;
+    metrics_gen_done(&api_of(x)->metrics, &seen);
     admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;

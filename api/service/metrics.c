@@ -1,24 +1,13 @@
 #include "api/service/metrics.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <assert.h>
 #include <string.h>
-#include "api/http/exchange.h"
-#include "api/generation/gen.h"
-#include "api/private.h"
-#include "api/http/respond.h"
-#include "api/service/service.h"
+#include "base/util.h"
 
-/*
- * A scrape formats what is already counted: routers ask every 50 ms and take figures older than 200 ms
- * for an overload. Names and buckets are vLLM's because its dashboards and routers are the ones that
- * exist; a bucket may be added, since histograms are summed by bucket, but none removed.
- */
+/* Buckets are vLLM's, because its dashboards and routers are the ones that exist; a bucket may be
+ * added, since histograms are summed by bucket, but none removed. */
 
 #define END -1.0
-#define TEXT_MAX (1u << 20)
 
 static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,   .75, 1,
                                      2.5,  5,    7.5, 10,  20,  40,  80,  160, 640, 2560, END};
@@ -54,218 +43,33 @@ static void observe_span(struct histogram *h, int64_t from, int64_t to) {
         observe(h, (double)MAX(to - from, 0) / 1e9, 1);
 }
 
-void metrics_first_token(struct metrics *m, const struct gen *g) {
-    observe_span(&m->queue, g->m.arrived_ns, g->first_step_ns);
-    observe_span(&m->ttft, g->m.arrived_ns, g->first_token_ns);
+void metrics_first_token(struct metrics *m, const struct metrics_gen *g) {
+    observe_span(&m->queue, g->arrived_ns, g->first_step_ns);
+    observe_span(&m->ttft, g->arrived_ns, g->first_token_ns);
     observe_span(&m->prefill, g->first_step_ns, g->first_token_ns);
 }
 
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
+    assert(n > 0);
     observe(&m->between, (double)ns / 1e9 / n, n);
 }
 
-void metrics_gen_done(struct metrics *m, const struct gen *g, const struct exchange *x,
-                      uint32_t n) {
-    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
-
-    m->success[!ok ? 2 : g->finish == FINISH_LENGTH ? 1 : *gen_finish_name(g) == 't' ? 3 : 0]++;
-    if (!ok)
+void metrics_gen_done(struct metrics *m, const struct metrics_gen *g) {
+    assert(g->outcome < METRICS_OUTCOMES);
+    m->success[g->outcome]++;
+    if (g->outcome == METRICS_ABORT)
         return;
     observe_span(&m->decode, g->first_token_ns, g->last_token_ns);
     observe_span(&m->inference, g->first_step_ns, g->done_ns);
-    observe_span(&m->e2e, x->started_ns, g->done_ns);
-    if (g->n_out > 1)
+    observe_span(&m->e2e, g->started_ns, g->done_ns);
+    if (g->n_output > 1)
         observe(&m->per_token,
-                (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_out - 1), 1);
+                (double)(g->last_token_ns - g->first_token_ns) / 1e9 / (g->n_output - 1), 1);
     observe(&m->prompt_tokens, g->n_prompt, 1);
-    if (g->vector)
-        return; /* nothing was put out */
-    observe(&m->output_tokens, g->n_out, 1);
-    observe(&m->max_tokens, g->m.max_new, 1);
-    if (g->m.choice == 0)
-        observe(&m->n, n, 1);
-}
-
-/* ---- text ---- */
-
-struct page {
-    struct buf *out;
-    char labels[300]; /* model_name="x",engine="0" */
-    int error;
-};
-
-static void put(struct page *p, const char *fmt, ...) PRINTF(2, 3);
-static void put(struct page *p, const char *fmt, ...) {
-    va_list ap;
-
-    va_start(ap, fmt);
-    if (p->error == 0)
-        p->error = buf_vprintf(p->out, fmt, ap);
-    va_end(ap);
-}
-
-static void head(struct page *p, const char *name, const char *type, const char *help) {
-    put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-}
-
-static void gauge(struct page *p, const char *name, const char *help, double v) {
-    head(p, name, "gauge", help);
-    put(p, "%s{%s} %.17g\n", name, p->labels, v);
-}
-
-/* The family @name with the value of row @s in @stats. */
-static void put_row(struct page *p, const char *name, const struct stat_row *s, const void *stats) {
-    head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
-    put(p, "%s{%s} %.17g\n", name, p->labels, stat_value(s, stats) / s->per);
-}
-
-static void put_rows(struct page *p, const struct stat_row *row, size_t n, const void *stats) {
-    for (; n > 0; n--, row++)
-        if (*row->metric)
-            put_row(p, row->metric, row, stats);
-}
-
-static void put_by_source(struct page *p, const struct msg_stats *w) {
-    for (size_t k = 0; k < n_source_rows; k++) {
-        const struct stat_row *row = &source_rows[k];
-
-        head(p, row->metric, "counter", row->help);
-        for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++)
-            put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", row->metric, p->labels,
-                msg_draft_source[i], stat_by_source(row, w)[i]);
-    }
-}
-
-static void histogram(struct page *p, const char *name, const char *help,
-                      const struct histogram *h) {
-    uint64_t sum = 0;
-
-    head(p, name, "histogram", help);
-    for (uint32_t i = 0; h->bounds[i] >= 0; i++) {
-        sum += h->count[i];
-        put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, p->labels, h->bounds[i],
-            (unsigned long long)sum);
-    }
-    put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, p->labels,
-        (unsigned long long)h->n, name, p->labels, h->sum, name, p->labels,
-        (unsigned long long)h->n);
-}
-
-/* A label value: quotes, backslashes and newlines escaped. */
-static void set_labels(struct page *p, const char *model) {
-    size_t n = (size_t)snprintf(p->labels, sizeof(p->labels), "model_name=\"");
-
-    for (; *model && n + 24 < sizeof(p->labels); model++) {
-        if (*model == '"' || *model == '\\')
-            p->labels[n++] = '\\';
-        p->labels[n++] = *model == '\n' ? ' ' : *model;
-    }
-    snprintf(p->labels + n, sizeof(p->labels) - n, "\",engine=\"0\"");
-}
-
-/* What the worker counts, and what follows from it. */
-static void put_worker(struct page *p, const struct api *a) {
-    /* Names that readers of older versions of vLLM ask for. */
-    static const struct {
-        const char *was, *is;
-    } older[] = {
-        {"vllm:gpu_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"},
-        {"vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"},
-    };
-    const struct msg_stats *w = &a->metrics.worker;
-    uint32_t running =
-        a->metrics.has_worker ? MIN(w->n_running, a->admit.n_running) : a->admit.n_running;
-    uint32_t waiting = a->admit.n_queued + a->admit.n_running - running;
-    double usage = w->n_pages ? (double)w->n_used / w->n_pages : 0;
-
-    gauge(p, "vllm:num_requests_running", "Generations in the running batch.", running);
-    gauge(p, "vllm:num_requests_waiting", "Generations that wait to be run.", waiting);
-    gauge(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", usage);
-    gauge(p, "vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, for older readers.", usage);
-    head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
-    put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->labels,
-        a->model->page_tokens, a->model->n_pages);
-    if (a->model->recipe) {
-        head(p, "weft_engine_info", "gauge", "How steps are computed.");
-        put(p, "weft_engine_info{%s,determinism=\"%s\"} 1\n", p->labels,
-            strncmp(a->model->recipe, "fast", 4) == 0 ? "fast" : "strict");
-    }
-    put_rows(p, worker_rows, n_worker_rows, w);
-    for (size_t i = 0; i < ARRAY_SIZE(older); i++)
-        for (size_t k = 0; k < n_worker_rows; k++)
-            if (strcmp(worker_rows[k].metric, older[i].is) == 0)
-                put_row(p, older[i].was, &worker_rows[k], w);
-    put_by_source(p, w);
-    gauge(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
-          a->metrics.has_worker ? (double)(clock_now(a->clock) - w->at_ns) / 1e9 : -1);
-}
-
-static void put_generations(struct page *p, const struct metrics *m) {
-    static const char *const reasons[] = {"stop", "length", "abort", "tool_calls"};
-
-    head(p, "vllm:request_success_total", "counter", "Generations that ended, by reason.");
-    for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
-        put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
-            reasons[i], (unsigned long long)m->success[i]);
-#define PUT_HISTOGRAM(field, bounds, family, help) histogram(p, family, help, &m->field);
-    METRICS_HISTOGRAMS(PUT_HISTOGRAM)
-}
-
-/* The first of them are named, with those of the tenants file among them; the others are one. */
-#define TENANTS_NAMED 64
-
-/* Names of keys may have any character. */
-static const char *label_of(const struct tenant *t, char out[64]) {
-    size_t i = 0;
-
-    for (; t->conf.name[i]; i++) {
-        char c = t->conf.name[i];
-
-        out[i] = c == '"' || c == '\\' || c == '\n' ? '_' : c;
-    }
-    out[i] = 0;
-    return out;
-}
-
-static void put_tenants(struct page *p, const struct tenants *ts) {
-    for (size_t k = 0; k < n_tenant_rows; k++) {
-        const struct stat_row *row = &tenant_rows[k];
-        uint64_t others = 0;
-        char name[64];
-
-        if (!*row->metric)
-            continue;
-        head(p, row->metric, row->kind == STAT_COUNTER ? "counter" : "gauge", row->help);
-        for (uint32_t i = 0; i < ts->n; i++) {
-            uint64_t v = stat_whole(row, &ts->list[i]->stats);
-
-            if (i >= TENANTS_NAMED)
-                others += v;
-            else
-                put(p, "%s{%s,tenant=\"%s\"} %" PRIu64 "\n", row->metric, p->labels,
-                    label_of(ts->list[i], name), v);
-        }
-        if (ts->n > TENANTS_NAMED)
-            put(p, "%s{%s,tenant=\"(others)\"} %" PRIu64 "\n", row->metric, p->labels, others);
-    }
-}
-
-void metrics_serve(struct exchange *x, struct http *h) {
-    CLEANUP(buf_deinit) struct buf b = {.max = TEXT_MAX};
-    struct page p = {.out = &b};
-    struct api_stats front;
-
-    (void)h;
-    set_labels(&p, api_of(x)->model->id);
-    put_worker(&p, api_of(x));
-    gauge(&p, "weft_serving", "1 while new requests are served.",
-          server_health(api_of(x)) == API_SERVING);
-    api_stats(api_of(x), &front);
-    put_rows(&p, front_rows, n_front_rows, &front);
-    put_generations(&p, &api_of(x)->metrics);
-    put_tenants(&p, &api_of(x)->tenants);
-    if (p.error < 0)
-        respond_errno(x, p.error);
-    else
-        respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", b.data, b.len);
+    if (g->embeds)
+        return; /* it has no output tokens */
+    observe(&m->output_tokens, g->n_output, 1);
+    observe(&m->max_tokens, g->max_new, 1);
+    if (g->n_choices > 0)
+        observe(&m->n, g->n_choices, 1);
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * metrics - /metrics: the rows of proto/stats.h and the front's histograms, in vLLM's families and buckets,
- * so that routers and dashboards need no configuration and histograms of several daemons add up. What only
- * the worker knows comes from its last report; a scrape never waits for it.
+ * metrics - /metrics: the rows of proto/stats.h and the front's histograms, in vLLM's families and
+ * buckets, so that routers and dashboards need no configuration and histograms of several daemons
+ * add up. What only the worker knows comes from its last report; a scrape never waits for it.
  *
  * Time to first token runs from the receipt of the request's head, so tokenising and queueing are
  * in it. An event that brings k tokens after a pause of t counts as k intervals of t / k.
@@ -15,13 +15,23 @@
 
 #define METRICS_BUCKETS 24
 
+/* How a generation ended. */
+enum metrics_outcome {
+    METRICS_STOP,
+    METRICS_LENGTH,
+    METRICS_ABORT,
+    METRICS_TOOL_CALLS,
+    METRICS_OUTCOMES
+};
+
 struct histogram {
     const double *bounds; /* ends with a negative one */
     uint64_t count[METRICS_BUCKETS + 1], n;
     double sum;
 };
 
-/* A histogram is a row, as in proto/stats.h: ROW(FIELD, BOUNDS, FAMILY, HELP), and its observe(). */
+/* A histogram is a row, as in proto/stats.h: ROW(FIELD, BOUNDS, FAMILY, HELP), and its
+ * observe(). */
 #define METRICS_HISTOGRAMS(ROW)                                                                    \
     ROW(ttft, ttft_bounds, "vllm:time_to_first_token_seconds", "Receipt to first token.")          \
     ROW(between, between_bounds, "vllm:inter_token_latency_seconds", "Between tokens.")            \
@@ -43,17 +53,25 @@ struct histogram {
 
 struct metrics {
     METRICS_HISTOGRAMS(METRICS_HISTOGRAM_FIELD)
-    uint64_t success[4]; /* stop, length, abort, tool_calls */
+    uint64_t success[METRICS_OUTCOMES];
     struct msg_stats worker;
     bool has_worker;
 };
 
-struct gen;
-struct exchange;
+/* A generation, as far as the histograms know it. Times by the front's clock, 0: not reached. */
+struct metrics_gen {
+    int64_t started_ns; /* its exchange */
+    int64_t arrived_ns, first_step_ns, first_token_ns, last_token_ns, done_ns;
+    uint32_t n_prompt, n_output, max_new; /* tokens */
+    uint32_t n_choices;                   /* of its request; 0: another one has told */
+    enum metrics_outcome outcome;
+    bool embeds; /* its result is a vector */
+};
 
 void metrics_init(struct metrics *m);
 /* A generation's first token has come. */
-void metrics_first_token(struct metrics *m, const struct gen *g);
+void metrics_first_token(struct metrics *m, const struct metrics_gen *g);
+/* @n > 0 tokens came after a pause of @ns. */
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n);
-/* A generation has ended, in whatever way, @n of its request. */
-void metrics_gen_done(struct metrics *m, const struct gen *g, const struct exchange *x, uint32_t n);
+/* A generation has ended, in whatever way. */
+void metrics_gen_done(struct metrics *m, const struct metrics_gen *g);
