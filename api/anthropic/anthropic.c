@@ -2,8 +2,11 @@
 #include <string.h>
 #include "api/anthropic/anthropic.h"
 #include "api/anthropic/input.h"
+#include "api/generation/endpoint.h"
+#include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
@@ -185,7 +188,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
     json_close(j, '}');
 }
 
-static void put_whole(struct json *j, const struct writer *w) {
+static void put_whole(struct json *j, struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
     open_message(j, w);
@@ -342,34 +345,67 @@ static void send_end(struct writer *w) {
     emit(w, &e);
 }
 
-/* What the worker refuses it knows by a chat's names. */
-static bool on_fail(struct writer *w, struct err *err) {
-    (void)w;
-    anthropic_rename(err);
-    return false;
-}
-
 static int too_long(const char *field, size_t n, uint32_t context, struct err *err) {
     return err_set_code(err, 400, "context_length_exceeded", field, "%zu tokens > %u maximum", n,
                         context - 1);
 }
 
-static const struct writer_events events = {
+/* ---- the request ---- */
+
+/* Takes @body over. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struct err *err) {
+    CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
+    struct gen_request *r = &job->request;
+    yyjson_doc *chat = NULL;
+    int result = anthropic_translate(job->api, body, count, &chat, &prefill, err);
+
+    yyjson_doc_free(body);
+    if (result == 0)
+        result = openai_read_chat(job, chat, err);
+    if (result < 0 || prefill.len == 0)
+        return result;
+    r->prefill.len = (uint32_t)prefill.len;
+    r->prefill.data = arena_strndup(&r->arena, prefill.data, prefill.len);
+    return r->prefill.data ? 0 : -ENOMEM;
+}
+
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, false, err);
+}
+
+static int translate_count(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, true, err);
+}
+
+static const struct endpoint endpoint = {
+    .translate = translate,
+    .rename = anthropic_rename,
     .too_long = too_long,
+    .id_prefix = "msg_",
+    .repeats = REPEATS_BLOCKS,
+    .parsed = true,
     .begin = send_start,
-    .fail = on_fail,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,
 };
 
-static const struct writer_form form = {
-    .kind = REQUEST_ANTHROPIC,
-    .id_prefix = "msg_",
-    .events = &events,
-};
-
 void anthropic_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &form);
+    writer_serve(x, &endpoint);
+}
+
+/* ---- /v1/messages/count_tokens ---- */
+
+static const struct endpoint count = {.translate = translate_count, .rename = anthropic_rename};
+
+static void write_count(struct json *j, const struct prompt_job *job) {
+    json_open(j, '{');
+    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
+    json_close(j, '}');
+}
+
+void anthropic_count_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    lookup_serve(x, &count, write_count);
 }

@@ -375,7 +375,7 @@ int constrain(struct prompt_job *job, bool quick) {
     bool tools = job->request.functions && job->parses;
     int r;
 
-    if (job->kind == REQUEST_TOKENIZE || (!tools && !job->request.form.kind))
+    if (!tools && !job->request.form.kind)
         return 0;
     if (!(d.n.doc = yyjson_mut_doc_new(NULL)))
         return -ENOMEM;

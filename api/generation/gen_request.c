@@ -23,11 +23,11 @@
 
 #define ARENA_MAX (256u << 20)
 
-#define CHAT REQUEST_CHAT
-#define TEXT REQUEST_COMPLETION
-#define BOTH (REQUEST_CHAT | REQUEST_COMPLETION)
-#define EMBED REQUEST_EMBEDDING
-#define RENDERED (REQUEST_CHAT | REQUEST_TOKENIZE)
+#define CHAT FIELDS_CHAT
+#define TEXT FIELDS_COMPLETION
+#define BOTH (FIELDS_CHAT | FIELDS_COMPLETION)
+#define EMBED FIELDS_EMBEDDING
+#define RENDERED (FIELDS_CHAT | FIELDS_TOKENIZE)
 #define ANY 0xFF
 
 #define PARSER(name) static READER(name)
@@ -260,15 +260,10 @@ PARSER(parse_bias) {
     return 0;
 }
 
-/* Chat: a flag, with the number in top_logprobs. Completions: the number itself. */
-PARSER(parse_logprobs) {
-    if (r->kind == REQUEST_CHAT)
-        return gen_request_bool(r, a, f, v, err);
-    struct field number = *f;
-    number.at = offsetof(struct gen_request, n_top);
-    number.is = "an integer";
+/* Of completions: the number itself, which a chat has in top_logprobs. */
+PARSER(parse_n_logprobs) {
     r->logprobs = true;
-    return parse_uint(r, a, &number, v, err);
+    return parse_uint(r, a, f, v, err);
 }
 
 PARSER(parse_stream_options) {
@@ -352,17 +347,10 @@ PARSER(parse_unsupported) {
     return unsupported(f->name, err);
 }
 
-/* Only /v1/completions knows it. */
-PARSER(parse_echo) {
-    return (r->kind == REQUEST_COMPLETION ? gen_request_bool : parse_unsupported)(r, a, f, v, err);
-}
-
 /* 0: only the prompt is looked at. */
 PARSER(parse_max_tokens) {
-    struct field from = *f;
+    int result = parse_uint(r, a, f, v, err);
 
-    from.lo = r->kind == REQUEST_COMPLETION ? 0 : 1;
-    int result = parse_uint(r, a, &from, v, err);
     r->score_only = result == 0 && r->max_new == 0;
     r->max_new += r->score_only;
     return result;
@@ -370,7 +358,7 @@ PARSER(parse_max_tokens) {
 
 /* Editors ask so for what stands between two texts. */
 PARSER(parse_suffix) {
-    if (r->kind != REQUEST_COMPLETION || yyjson_get_len(v) == 0)
+    if (yyjson_get_len(v) == 0)
         return parse_unsupported(r, a, f, v, err);
     if (!yyjson_is_str(v))
         return gen_request_refuse(f, err);
@@ -503,25 +491,27 @@ static const struct field fields[] = {
     {"model", ANY, parse_model, 0, 0, 0, "a string"},
     {"messages", RENDERED, parse_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
      "an array of at least one message"},
-    {"prompt", TEXT | REQUEST_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
-    {"content", REQUEST_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
-    {"add_special", REQUEST_TOKENIZE, gen_request_bool, AT(add_special), 0, 0, "a boolean"},
+    {"prompt", TEXT | FIELDS_TOKENIZE, parse_value, AT(prompt), 0, 0, NULL},
+    {"content", FIELDS_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
+    {"add_special", FIELDS_TOKENIZE, gen_request_bool, AT(add_special), 0, 0, "a boolean"},
     {"input", EMBED, parse_value, AT(prompt), 0, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\" or \"mean\""},
     {"normalize", EMBED, parse_not, AT(no_normalize), 0, 0, "a boolean"},
-    {"tokens", REQUEST_DETOKENIZE, parse_array, AT(tokens), 0, 1e9, "an array of token ids"},
+    {"tokens", FIELDS_DETOKENIZE, parse_array, AT(tokens), 0, 1e9, "an array of token ids"},
     {"include_reasoning", CHAT, parse_not, AT(no_reasoning), 0, 0, "a boolean"},
     FLAG("stream", BOTH, stream),
     {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
     {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
-    {"max_tokens", BOTH, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"max_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"max_tokens", TEXT, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
     {"max_completion_tokens", CHAT, parse_uint, AT(max_new), 1, INT32_MAX, "an integer"},
     {"stop", BOTH, parse_stop, 0, 0, 0,
      "a string of 1 to 256 bytes or an array of at most 16 of them"},
     {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},
-    {"logprobs", BOTH, parse_logprobs, AT(logprobs), 0, SUBMIT_TOP_MAX, "a boolean"},
+    {"logprobs", CHAT, gen_request_bool, AT(logprobs), 0, 0, "a boolean"},
+    {"logprobs", TEXT, parse_n_logprobs, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
     {"top_logprobs", CHAT, parse_uint, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
     {"logit_bias", BOTH, parse_bias, 0, 0, 0,
      "an object of at most 1024 token ids with a number from -100 to 100 each"},
@@ -563,7 +553,8 @@ static const struct field fields[] = {
     {"thinking", CHAT, gen_request_thinking, 0, 0, 0,
      "an object with the type \"enabled\" or \"disabled\""},
     {"reasoning", CHAT, gen_request_reasoning, 0, 0, 0, "an object"},
-    {"n_predict", BOTH, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"n_predict", CHAT, parse_predict, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"n_predict", TEXT, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
     {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
     {"regex", BOTH, parse_guided, 0, 0, 0, NULL},
     {"ebnf", BOTH, parse_guided, 0, 0, 0, NULL},
@@ -571,12 +562,12 @@ static const struct field fields[] = {
     {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
      "an object of plain values that the service does not set itself"},
     {"add_generation_prompt", RENDERED, parse_not, AT(no_generation_prompt), 0, 0, "a boolean"},
-    {"add_special_tokens", TEXT | EMBED | REQUEST_TOKENIZE, parse_not, AT(no_special_tokens), 0, 0,
+    {"add_special_tokens", TEXT | EMBED | FIELDS_TOKENIZE, parse_not, AT(no_special_tokens), 0, 0,
      "a boolean"},
     {"skip_special_tokens", BOTH, parse_not, AT(keep_special), 0, 0, "a boolean"},
     FLAG("include_stop_str_in_output", BOTH, include_stop),
     FLAG("return_token_ids", BOTH, return_token_ids),
-    FLAG("return_token_strs", REQUEST_TOKENIZE, token_strings),
+    FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),
     {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
     {"speculation", BOTH, parse_speculation, 0, 0, 0, "\"auto\" or \"off\""},
     SAMPLING("temperature"),
@@ -589,8 +580,10 @@ static const struct field fields[] = {
     SAMPLING("min_tokens"),
     SAMPLING("ignore_eos"),
     {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
-    {"echo", BOTH, parse_echo, AT(echo), 0, 0, "a boolean"},
-    {"suffix", BOTH, parse_suffix, AT(suffix), 0, 0, "a string"},
+    {"echo", CHAT, parse_unsupported, 0, 0, 0, NULL},
+    {"echo", TEXT, gen_request_bool, AT(echo), 0, 0, "a boolean"},
+    {"suffix", CHAT, parse_unsupported, 0, 0, 0, NULL},
+    {"suffix", TEXT, parse_suffix, AT(suffix), 0, 0, "a string"},
     UNSUPPORTED("functions", 0),
     UNSUPPORTED("function_call", 0),
     UNSUPPORTED("audio", 0),
@@ -613,23 +606,35 @@ static const struct field fields[] = {
     UNSUPPORTED("dynatemp_range", 0),
 };
 
-/* Rules between fields, and what must be there. */
-static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
-    if (r->kind == REQUEST_CHAT && !r->messages)
-        return err_set_code(err, 400, "missing_required_parameter", "messages",
-                            "Missing required parameter: messages.");
-    if (r->kind == REQUEST_COMPLETION && !r->prompt)
-        return err_set_code(err, 400, "missing_required_parameter", "prompt",
-                            "Missing required parameter: prompt.");
-    if (r->kind == REQUEST_EMBEDDING && !r->prompt)
-        return err_set_code(err, 400, "missing_required_parameter", "input",
-                            "Missing required parameter: input.");
-    if (r->kind == REQUEST_DETOKENIZE && !r->tokens)
-        return err_set_code(err, 400, "missing_required_parameter", "tokens",
-                            "Missing required parameter: tokens.");
-    if (r->kind == REQUEST_TOKENIZE && !r->messages == !r->prompt)
+static int require(yyjson_val *v, const char *name, struct err *err) {
+    if (v)
+        return 0;
+    return err_set_code(err, 400, "missing_required_parameter", name,
+                        "Missing required parameter: %s.", name);
+}
+
+/* What must be there. */
+static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
+    switch (known) {
+    case FIELDS_CHAT:
+        return require(r->messages, "messages", err);
+    case FIELDS_COMPLETION:
+        return require(r->prompt, "prompt", err);
+    case FIELDS_EMBEDDING:
+        return require(r->prompt, "input", err);
+    case FIELDS_DETOKENIZE:
+        return require(r->tokens, "tokens", err);
+    case FIELDS_TOKENIZE:
+        break;
+    }
+    if (!r->messages == !r->prompt)
         return err_set_code(err, 400, "missing_required_parameter", "prompt",
                             "Either prompt or messages is needed.");
+    return 0;
+}
+
+/* Rules between fields. */
+static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
     r->no_special_tokens |= r->no_bos && !r->add_special;
     if (has_stream_options && !r->stream)
         return err_set_code(err, 400, "invalid_value", "stream_options",
@@ -671,30 +676,29 @@ static int add_fim_ends(struct gen_request *r, const struct api *a) {
     return 0;
 }
 
-static const struct field *find(const char *name, enum gen_request_kind kind, size_t *index) {
-    for (size_t i = 0; i < ARRAY_SIZE(fields); i++) {
-        if (strcmp(fields[i].name, name) == 0) {
-            *index = i;
-            return fields[i].kinds & kind ? &fields[i] : NULL;
-        }
-    }
+/* The row of @name among the fields of @known, or NULL. */
+static const struct field *find(const char *name, enum field_set known) {
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        if (fields[i].kinds & known && strcmp(fields[i].name, name) == 0)
+            return &fields[i];
     return NULL;
 }
 
-static int parse_fields(struct gen_request *r, const struct api *a, struct err *err) {
+static int parse_fields(struct gen_request *r, const struct api *a, enum field_set known,
+                        struct err *err) {
     bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
     uint32_t max_completion = 0;
-    size_t i, n, at = 0;
+    size_t i, n;
     yyjson_val *key, *value;
 
     yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
-        const struct field *f = find(yyjson_get_str(key), r->kind, &at);
+        const struct field *f = find(yyjson_get_str(key), known);
 
         if (!f)
             continue;
-        if (seen[at])
+        if (seen[f - fields])
             return err_set_code(err, 400, "duplicate_key", f->name, "%s is given twice.", f->name);
-        seen[at] = true;
+        seen[f - fields] = true;
         if (yyjson_is_null(value))
             continue;
         int result = f->parse(r, a, f, value, err);
@@ -707,20 +711,18 @@ static int parse_fields(struct gen_request *r, const struct api *a, struct err *
     r->max_new = max_completion ? max_completion : r->max_new;
     if (r->suffix && add_fim_ends(r, a) < 0)
         return -ENOMEM;
-    return check(r, has_stream_options, err);
+    int result = check_given(r, known, err);
+    return result < 0 ? result : check(r, has_stream_options, err);
 }
 
-int gen_request_parse_doc(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
-                          yyjson_doc *doc, struct err *err) {
+int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
+                     yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
-    r->kind = kind;
     r->n = 1;
-    if (kind == REQUEST_EMBEDDING)
-        r->pool = a->model->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
     params_init(&r->sampling);
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
-    int result = parse_fields(r, a, err);
+    int result = parse_fields(r, a, known, err);
     if (result < 0)
         gen_request_deinit(r);
     return result;

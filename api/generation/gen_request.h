@@ -24,20 +24,13 @@ struct api;
 #define REQUEST_TOOLS_MAX 1024u
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
-enum gen_request_kind {
-    REQUEST_CHAT = 1,
-    REQUEST_COMPLETION = 2,
-    REQUEST_TOKENIZE = 4,
-    REQUEST_DETOKENIZE = 8,
-    /* Translated into a chat, and REQUEST_CHAT then. */
-    REQUEST_ANTHROPIC = 16,
-    REQUEST_ANTHROPIC_COUNT = 32,
-    REQUEST_LLAMACPP = 1024,
-    REQUEST_INFILL = 2048,
-    REQUEST_OLLAMA = 256,
-    REQUEST_OLLAMA_GENERATE = 512, /* a chat or a completion */
-    REQUEST_RESPONSES = 128,
-    REQUEST_EMBEDDING = 64,
+/* Which fields a body may have. */
+enum field_set {
+    FIELDS_CHAT = 1,
+    FIELDS_COMPLETION = 2,
+    FIELDS_TOKENIZE = 4,
+    FIELDS_DETOKENIZE = 8,
+    FIELDS_EMBEDDING = 16,
 };
 
 enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
@@ -58,8 +51,11 @@ struct gen_request_form {
     bool compact;
 };
 
+/*
+ * The canonical request: what is asked for, in whatever dialect. A dialect that is not OpenAI's
+ * writes its body as one of OpenAI's and has that read.
+ */
 struct gen_request {
-    enum gen_request_kind kind;
     yyjson_doc *doc;    /* the body */
     struct arena arena; /* what is kept when the body is not */
     struct sampling sampling;
@@ -73,7 +69,8 @@ struct gen_request {
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */
     uint32_t n_prompt_top, best_of; /* best_of 0: n */
-    uint16_t pool;                  /* SUBMIT_POOL_*, or 0 */
+    uint16_t pool;                  /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
+    bool tokens_only;               /* nothing is generated from the prompt */
     uint32_t n, n_top, max_new;     /* max_new 0: not given */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
@@ -99,12 +96,11 @@ struct gen_request {
         *response_format;
 };
 
-/* Parses @body for endpoint @kind, on any thread. The text may be freed afterwards. */
-int gen_request_parse(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
-                      const char *body, size_t len, struct err *err);
-/* The same of a parsed body, which it takes over. */
-int gen_request_parse_doc(struct gen_request *r, const struct api *a, enum gen_request_kind kind,
-                          yyjson_doc *doc, struct err *err);
+/* Reads @doc, a body with the fields of @known, which it takes over. @r is overwritten; it needs no
+ * gen_request_deinit() after an error. On any thread. 0, -ENOMEM, or a 400 (404 for an unknown
+ * model) that names the field. */
+int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
+                     yyjson_doc *doc, struct err *err);
 /* Generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;

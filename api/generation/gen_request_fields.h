@@ -6,7 +6,7 @@
 
 struct field {
     const char *name;
-    uint8_t kinds;
+    uint8_t kinds; /* enum field_set: where it is known */
     int (*parse)(struct gen_request *r, const struct api *a, const struct field *f, yyjson_val *v,
                  struct err *err);
     size_t at;      /* of the member that is set */

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "api/generation/gen_request_fields.h"
 
-#define CHAT REQUEST_CHAT
+#define CHAT FIELDS_CHAT
 
 READER(gen_request_effort) {
     (void)a;

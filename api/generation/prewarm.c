@@ -4,6 +4,7 @@
 #include <string.h>
 #include <uv.h>
 #include "api/generation/writer.h"
+#include "api/generation/endpoint.h"
 #include "api/private.h"
 
 /*
@@ -37,26 +38,21 @@ struct prewarm_job {
     size_t text_len;
     int32_t *held; /* [n_held] tokens whose pages there are */
     uint32_t n_held;
-    bool anthropic, parts; /* parts: texts come back as parts of a message */
-    bool thoughts;         /* reasoning comes back */
-    struct tokens tokens;  /* the result */
+    bool blocks, parts;   /* how texts and calls come back: enum repeats */
+    bool thoughts;        /* reasoning comes back */
+    struct tokens tokens; /* the result */
 };
 
 /* ---- taking ---- */
-
-static bool has_form(const struct writer *w) {
-    return w->form->kind == REQUEST_CHAT || w->form->kind == REQUEST_OLLAMA ||
-           w->form->kind == REQUEST_ANTHROPIC || w->form->kind == REQUEST_RESPONSES;
-}
 
 bool prewarm_keeps(const struct writer *w) {
     const struct prompt_job *job = &w->job;
     const struct api *api = job->api;
 
-    return api->opts.prewarm && has_form(w) && w->n_choices == 1 && job->request.messages &&
-           job->request.prefill.len == 0 && !job->request.no_generation_prompt &&
-           job->body_len <= BODY_MAX && w->choices[0].gen->m.session != 0 &&
-           api->kept_bytes + job->body_len <= BODIES_MAX;
+    return api->opts.prewarm && w->endpoint->repeats != REPEATS_NOTHING && w->n_choices == 1 &&
+           job->request.messages && job->request.prefill.len == 0 &&
+           !job->request.no_generation_prompt && job->body_len <= BODY_MAX &&
+           w->choices[0].gen->m.session != 0 && api->kept_bytes + job->body_len <= BODIES_MAX;
 }
 
 /* The pool has better things to do, or there is nobody to compute it. */
@@ -99,11 +95,11 @@ struct prewarm_job *prewarm_take(struct writer *w) {
     if (from->n_kept == 0 || !g || g->finish != FINISH_STOP || is_busy(from->api) ||
         !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
         return NULL;
-    t->anthropic = w->form->kind == REQUEST_ANTHROPIC;
-    t->parts = w->form->kind != REQUEST_CHAT && w->form->kind != REQUEST_OLLAMA;
+    t->blocks = w->endpoint->repeats == REPEATS_BLOCKS;
+    t->parts = w->endpoint->repeats != REPEATS_TEXT;
     t->thoughts = sends_thoughts(from->request.messages, t->parts);
     t->job = (struct prompt_job){.api = from->api,
-                                 .kind = from->kind,
+                                 .endpoint = from->endpoint,
                                  .request = from->request,
                                  .max_tokens = from->max_tokens};
     t->job.n_kept = from->n_kept;
@@ -146,7 +142,7 @@ static void put_calls(struct json *j, const struct prewarm_job *t) {
         json_open(j, '{');
         json_put_string(j, "name", c->name);
         json_key(j, "arguments");
-        (t->anthropic ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
+        (t->blocks ? json_raw : json_string)(j, args + c->begin, c->end - c->begin);
         json_close(j, '}');
         json_close(j, '}');
     }
@@ -205,7 +201,7 @@ static void put_next(struct json *j, const struct prewarm_job *t, const char *te
     json_put_string(j, "role", c ? "tool" : "user");
     if (c)
         json_put_string(j, "tool_call_id", c->id);
-    if (c && t->anthropic)
+    if (c && t->blocks)
         json_put_string(j, "name", c->name);
     json_put_string(j, "content", text);
     json_close(j, '}');

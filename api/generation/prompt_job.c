@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "api/anthropic/input.h"
+#include "api/generation/endpoint.h"
 #include "api/generation/normalize.h"
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
+#include "api/http/json.h"
 #include "api/private.h"
-#include "api/responses/responses.h"
 #include "api/limits/session.h"
 
 /*
@@ -28,7 +28,7 @@
 #define LARGE_AT_ONCE 2u       /* of libuv's four threads */
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
-    const char *name = job->chat ? "messages" : job->kind == REQUEST_EMBEDDING ? "input" : "prompt";
+    const char *name = job->chat ? "messages" : job->request.pool ? "input" : "prompt";
     struct prompt_place p;
 
     snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", name, i);
@@ -36,7 +36,7 @@ struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
 }
 
 static int bad_prompt(const struct prompt_job *job, const char *place, struct err *err) {
-    bool embeds = job->kind == REQUEST_EMBEDDING;
+    bool embeds = job->request.pool != 0;
 
     return err_set_code(err, 400, "invalid_value", place,
                         "%s must be a string, an array of strings, an array of token ids or an "
@@ -66,7 +66,7 @@ static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct 
         return set_ids(job, i, v, err);
     if (!yyjson_is_str(v))
         return bad_prompt(job, prompt_place(job, i).s, err);
-    if (job->kind == REQUEST_EMBEDDING && yyjson_get_len(v) == 0)
+    if (job->request.pool && yyjson_get_len(v) == 0)
         return err_set_code(err, 400, "invalid_value", prompt_place(job, i).s,
                             "%s must not be empty.", prompt_place(job, i).s);
     job->prompts[i].text = yyjson_get_str(v);
@@ -79,7 +79,7 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
     yyjson_val *v = job->request.prompt, *first = yyjson_arr_get_first(v), *item;
     bool many = yyjson_is_arr(v) && (yyjson_is_str(first) || yyjson_is_arr(first));
     size_t n = many ? yyjson_arr_size(v) : 1, i, max;
-    size_t most = job->kind == REQUEST_EMBEDDING ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
+    size_t most = job->request.pool ? REQUEST_INPUTS_MAX : REQUEST_PROMPTS_MAX;
 
     if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
         return bad_prompt(job, prompt_place(job, 0).s, err);
@@ -135,7 +135,9 @@ void prompt_job_deinit(struct prompt_job *job) {
         job->api->kept_bytes -= job->n_kept;
     job->n_kept = 0;
     gen_request_deinit(&job->request);
-    job->responses = responses_free(job->responses);
+    if (job->state)
+        job->endpoint->close(job);
+    job->state = NULL;
 }
 
 /* How the answer to the chat is read. */
@@ -255,7 +257,7 @@ static int render(struct prompt_job *job) {
     job->prompts[0].len = job->rendered.text.len;
     job->prompts[0].user = job->rendered.user;
     job->prompts[0].n_user = job->rendered.n_user;
-    if (job->request.kind == REQUEST_CHAT)
+    if (!job->request.tokens_only)
         set_parse(job);
     return 0;
 }
@@ -264,7 +266,7 @@ static int render(struct prompt_job *job) {
  * embedded is data, and never a special token. */
 static int tokenise(struct prompt_job *job, uint32_t i) {
     struct prompt *p = &job->prompts[i];
-    unsigned flags = job->kind == REQUEST_EMBEDDING ? 0 : TOKENIZE_SPECIAL;
+    unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;
 
     if (!job->chat && !job->request.no_special_tokens)
         flags |= TOKENIZE_BOS;
@@ -357,16 +359,15 @@ static int detokenise(struct prompt_job *job) {
 }
 
 static int prepare(struct prompt_job *job) {
-    int r = job->kind == REQUEST_RESPONSES
-                ? responses_parse(job->responses, &job->request, job->body.data, job->body.len,
-                                  &job->err)
-                : gen_request_parse(&job->request, job->api, job->kind, job->body.data,
-                                    job->body.len, &job->err);
+    yyjson_doc *doc = NULL;
+    int r = json_read(&doc, job->body.data, job->body.len, &job->err);
 
+    if (r == 0)
+        r = job->endpoint->translate(job, doc, &job->err);
     buf_deinit(&job->body);
     if (r < 0)
         return r;
-    if (job->kind == REQUEST_DETOKENIZE)
+    if (job->request.tokens)
         return detokenise(job);
     job->request.conversation = session_conversation(job->api->secret, job->request.messages);
     r = job->request.messages ? find_chat(job, &job->err) : find_prompts(job, &job->err);
@@ -397,10 +398,8 @@ static void finish(struct prompt_job *job) {
     http_server_release_body(&job->api->http, job->n_charged);
     job->n_charged = 0;
     job->running = false;
-    if (job->kind & (REQUEST_ANTHROPIC | REQUEST_ANTHROPIC_COUNT))
-        anthropic_rename(&job->err);
-    if (job->kind == REQUEST_RESPONSES)
-        responses_rename(&job->err);
+    if (job->endpoint->rename)
+        job->endpoint->rename(&job->err);
     job->done(job);
 }
 
@@ -454,10 +453,10 @@ bool prompt_job_abandon(struct prompt_job *job) {
     return job->running;
 }
 
-void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_request_kind kind,
+void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job)) {
     job->api = api_of(x);
-    job->kind = kind;
+    job->endpoint = endpoint;
     job->done = done;
     job->running = true;
     job->n_charged = conn_take_body(x->conn, &job->body);

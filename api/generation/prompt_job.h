@@ -13,8 +13,8 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
+struct endpoint;
 struct exchange;
-struct responses;
 
 struct prompt {
     const char *text; /* NULL: given as ids */
@@ -28,7 +28,8 @@ struct prompt_job {
     uv_work_t uv;
     struct list link; /* api.huge, while it waits for its turn */
     struct api *api;
-    enum gen_request_kind kind;
+    const struct endpoint *endpoint;
+    void *state; /* of the endpoint; or NULL */
     struct buf body;
     size_t n_charged; /* of api.body_bytes */
     size_t body_len;  /* what it was */
@@ -41,8 +42,7 @@ struct prompt_job {
     bool many;   /* the prompts were the entries of an array */
     bool parses; /* the output is taken apart, as `parse` says */
     struct toolcall_opts parse;
-    struct buf text;             /* REQUEST_DETOKENIZE */
-    struct responses *responses; /* REQUEST_RESPONSES */
+    struct buf text; /* of request.tokens, if there are any */
     struct err err;
     int result; /* 0, -ENOMEM, or -EINVAL with err */
     bool prepared, running, large, abandoned;
@@ -51,7 +51,7 @@ struct prompt_job {
 
 /* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @job is zeroed;
  * it may be freed in @done. */
-void prompt_job_start(struct prompt_job *job, struct exchange *x, enum gen_request_kind kind,
+void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job));
 /* Nobody wants the result any more. True: it still runs, and `done` will be called. */
 bool prompt_job_abandon(struct prompt_job *job);

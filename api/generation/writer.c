@@ -1,9 +1,11 @@
 #include "api/generation/writer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/generation/endpoint.h"
 #include "api/http/conn.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -63,39 +65,6 @@ struct writer_usage writer_usage(const struct writer *w) {
     return u;
 }
 
-static void put_output_details(struct json *j, const struct writer *w,
-                               const struct writer_usage *u) {
-    bool reasons = w->job.parses && w->job.api->family.reasons;
-
-    if (!reasons && !w->job.request.prediction.len)
-        return;
-    json_key(j, "completion_tokens_details");
-    json_open(j, '{');
-    if (reasons)
-        json_put_int(j, "reasoning_tokens", u->reasoning);
-    if (w->job.request.prediction.len) {
-        json_put_int(j, "accepted_prediction_tokens", u->predicted_accepted);
-        json_put_int(j, "rejected_prediction_tokens",
-                     (int64_t)u->predicted - MIN(u->predicted_accepted, u->predicted));
-    }
-    json_close(j, '}');
-}
-
-static void put_usage(struct json *j, const struct writer *w) {
-    struct writer_usage u = writer_usage(w);
-
-    json_open(j, '{');
-    json_put_int(j, "prompt_tokens", u.prompt);
-    json_put_int(j, "completion_tokens", u.output);
-    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
-    json_key(j, "prompt_tokens_details");
-    json_open(j, '{');
-    json_put_int(j, "cached_tokens", u.cached);
-    json_close(j, '}');
-    put_output_details(j, w, &u);
-    json_close(j, '}');
-}
-
 /* Takes the answer from its call, with everything that the log line says of it. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
@@ -130,110 +99,15 @@ static struct exchange *detach(struct writer *w) {
     return x;
 }
 
-/* ---- writing ---- */
-
-static void begin(struct json *j, struct buf *b, const struct writer *w, const char *object) {
-    json_begin(j, b);
-    json_open(j, '{');
-    json_put_string(j, "id", w->id);
-    json_put_string(j, "object", object);
-    json_put_int(j, "created", w->created);
-    json_put_string(j, "model", w->job.api->model->id);
-    json_key(j, "choices");
-    json_open(j, '[');
-}
-
-static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
-    json_key(j, key);
-    json_open(j, '[');
-    for (uint32_t i = 0; i < n; i++)
-        json_int(j, ids[i]);
-    json_close(j, ']');
-}
-
-/* Our extensions: the tokens themselves and the digests of their logits. */
-static void put_extras(struct json *j, const struct writer *w, const struct piece *p) {
-    const struct gen *g = p->choice->gen;
-    char hex[20];
-
-    if (w->job.request.return_token_ids) {
-        if (p->first)
-            put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
-        put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
-    }
-    if (w->job.request.prompt_logprobs && w->form->kind == REQUEST_COMPLETION) {
-        json_key(j, "prompt_logprobs");
-        writer_put_prompt(j, w, g);
-    }
-    if (!w->job.request.digests)
-        return;
-    json_key(j, "digests");
-    json_open(j, '[');
-    for (uint32_t i = p->from; i < p->to; i++) {
-        snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)g->digests[i]);
-        json_cstring(j, hex);
-    }
-    json_close(j, ']');
-}
-
-static bool has_text_token(const struct piece *p) {
-    for (uint32_t i = p->from; i < p->to; i++)
-        if (gen_is_text(p->choice->gen, i))
-            return true;
-    return p->first && p->choice->echo;
-}
-
-static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
-    json_open(j, '{');
-    json_put_int(j, "index", p->index);
-    w->form->content(j, w, p, stream);
-    json_key(j, "logprobs");
-    if (w->job.request.logprobs && (!stream || has_text_token(p)))
-        w->form->logprobs(j, w, p);
-    else
-        json_null(j);
-    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
-    put_extras(j, w, p);
-    json_close(j, '}');
-}
-
-const char *writer_token(const struct writer *w, int32_t id, size_t *len) {
-    *len = 0;
-    return id < 0 ? "" : tokenizer_piece(w->job.api->model->tokenizer, id, true, len);
-}
-
-static void send_chunk(struct writer *w, struct json *j, bool usage) {
-    const struct gen_request *r = &w->job.request;
-
-    json_close(j, ']');
-    if (r->include_usage || r->continuous_usage) {
-        json_key(j, "usage");
-        if (usage || r->continuous_usage)
-            put_usage(j, w);
-        else
-            json_null(j);
-    }
-    json_close(j, '}');
-    if (j->error < 0)
-        conn_break(w->exchange->conn);
-    else
-        respond_event(w->exchange, j->out->data, j->out->len);
-}
-
-static void send_piece(struct writer *w, const struct piece *p) {
-    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
-    struct json j;
-
-    if (w->form->events) {
-        w->form->events->piece(w, p);
-        return;
-    }
-    begin(&j, &b, w, w->form->chunk_object);
-    put_choice(&j, w, p, true);
-    send_chunk(w, &j, false);
-}
-
 /* ---- streams ---- */
+
+/* Tells @p, which is @p->choice's first piece if none came before. */
+static void send_piece(struct writer *w, struct piece *p) {
+    assert(!p->choice->finish_sent && p->from <= p->to && p->to <= p->choice->gen->n_out);
+    p->first = !p->choice->begun;
+    w->endpoint->piece(w, p);
+    p->choice->begun = true;
+}
 
 uint64_t writer_chars(const char *s, size_t len) {
     uint64_t n = 0;
@@ -272,8 +146,7 @@ static void send_text(struct writer *w, uint32_t i) {
                       .from = c->n_sent,
                       .to = ready_tokens(c),
                       .text = g->text.data + c->text_sent,
-                      .len = g->ready - c->text_sent,
-                      .first = c->text_sent == 0 && !w->form->has_role};
+                      .len = g->ready - c->text_sent};
 
     send_piece(w, &p);
     advance(c, p.to);
@@ -311,13 +184,8 @@ static void send_choice(struct writer *w, uint32_t i) {
         send_text(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
         !(g->output && conn_is_full(w->exchange->conn))) {
-        struct piece p = {.choice = c,
-                          .index = i,
-                          .from = c->n_sent,
-                          .to = g->n_out,
-                          .text = "",
-                          .first = c->text_sent == 0 && !w->form->has_role,
-                          .last = true};
+        struct piece p = {
+            .choice = c, .index = i, .from = c->n_sent, .to = g->n_out, .text = "", .last = true};
 
         send_piece(w, &p);
         advance(c, p.to);
@@ -328,25 +196,11 @@ static void send_choice(struct writer *w, uint32_t i) {
 static void send_head(struct writer *w) {
     respond_stream(w->exchange);
     w->head_sent = true;
-    if (w->form->events)
-        w->form->events->begin(w);
-    for (uint32_t i = 0; i < w->n_choices && w->form->has_role; i++) {
-        struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
-
-        send_piece(w, &p);
-    }
+    w->endpoint->begin(w);
 }
 
 static void end_stream(struct writer *w) {
-    if (w->form->events)
-        w->form->events->end(w);
-    if (w->job.request.include_usage) {
-        CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
-        struct json j;
-
-        begin(&j, &b, w, w->form->chunk_object);
-        send_chunk(w, &j, true);
-    }
+    w->endpoint->end(w);
     struct exchange *x = detach(w);
     struct prewarm_job *t = prewarm_take(w);
     free_answer(w);
@@ -378,44 +232,12 @@ static void stream(struct writer *w) {
 
 /* ---- whole answers ---- */
 
-static void put_whole(struct json *j, struct buf *b, struct writer *w) {
-    uint32_t n = w->job.request.n, made = gen_request_made(&w->job.request);
-
-    begin(j, b, w, w->form->object);
-    if (made > n)
-        writer_sort(w);
-    for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
-        struct choice *c = &w->choices[i / n * made + i % n];
-        struct gen *g = c->gen;
-        struct piece p = {.choice = c,
-                          .index = i,
-                          .to = g->n_out,
-                          .text = g->text.data ? g->text.data : "",
-                          .len = g->ready,
-                          .first = true,
-                          .last = true};
-
-        put_choice(j, w, &p, false);
-    }
-    json_close(j, ']');
-    json_key(j, "usage");
-    put_usage(j, w);
-    if (w->job.request.prompt_logprobs && w->form->kind == REQUEST_CHAT) {
-        json_key(j, "prompt_logprobs");
-        writer_put_prompt(j, w, w->choices[0].gen);
-    }
-    json_close(j, '}');
-}
-
 static void send_whole(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     struct json j;
 
     json_begin(&j, &b);
-    if (w->form->events)
-        w->form->events->whole(&j, w);
-    else
-        put_whole(&j, &b, w);
+    w->endpoint->whole(&j, w);
     struct exchange *x = detach(w);
     struct prewarm_job *t = prewarm_take(w);
     free_answer(w);
@@ -426,10 +248,13 @@ static void send_whole(struct writer *w) {
 /* ---- progress ---- */
 
 static void fail(struct writer *w, const struct err *err) {
-    const struct writer_events *events = w->form->events;
+    const struct endpoint *endpoint = w->endpoint;
     bool head_sent = w->head_sent;
     struct err e = *err;
-    bool told = events && events->fail && events->fail(w, &e);
+
+    if (endpoint->rename)
+        endpoint->rename(&e);
+    bool told = endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
     if (!prompt_job_abandon(&w->job))
@@ -490,9 +315,9 @@ static void on_gone(struct exchange *x) {
 static bool on_alive(struct exchange *x) {
     struct writer *w = x->state;
 
-    if (!w->form->events || !w->form->events->alive)
+    if (!w->endpoint->alive)
         return false;
-    w->form->events->alive(w);
+    w->endpoint->alive(w);
     return true;
 }
 
@@ -527,15 +352,15 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     const struct api *api = w->job.api;
     uint32_t own = tenants_get(&api->tenants, w->exchange->tenant)->conf.max_context;
     uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
-    uint32_t given = r->max_new                ? r->max_new
-                     : w->form->default_tokens ? w->form->default_tokens
-                                               : api->opts.default_max_tokens;
+    uint32_t given = r->max_new                    ? r->max_new
+                     : w->endpoint->default_tokens ? w->endpoint->default_tokens
+                                                   : api->opts.default_max_tokens;
     const char *field = w->job.chat ? "messages" : "prompt";
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
-    if (n >= context && w->form->events && w->form->events->too_long)
-        return w->form->events->too_long(field, n, context, err);
+    if (n >= context && w->endpoint->too_long)
+        return w->endpoint->too_long(field, n, context, err);
     if (n >= context)
         return err_set_code(err, 400, "context_length_exceeded", field,
                             "This model's maximum context length is %u tokens. However, your %s "
@@ -583,7 +408,7 @@ static int set_output(struct writer *w, struct gen *g) {
     struct toolcall_opts opts = w->job.parse;
 
     opts.seed = rng_next(&w->job.api->rng); /* ids of calls must not come again in w conversation */
-    if (!w->job.parses && !w->form->events)
+    if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     int r = gen_parse_output(g, &opts);
     return r == 0 && w->job.request.has_budget
@@ -686,7 +511,7 @@ static void on_prepared(struct prompt_job *job) {
     fail(w, &err);
 }
 
-void writer_serve(struct exchange *x, const struct writer_form *form) {
+void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
     struct err err = {0};
 
     if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
@@ -699,23 +524,23 @@ void writer_serve(struct exchange *x, const struct writer_form *form) {
         respond_errno(x, -ENOMEM);
         return;
     }
-    w->form = form;
+    w->endpoint = endpoint;
     w->exchange = x;
     w->created = time(NULL);
     list_init(&w->waiter.link);
     w->waiter.admitted = on_admitted;
     w->waiter.expired = on_expired;
     w->waiter.refused = on_refused;
-    snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", form->id_prefix,
+    snprintf(w->id, sizeof(w->id), "%s%016llx%08llx", endpoint->id_prefix,
              (unsigned long long)rng_next(&api_of(x)->rng),
              (unsigned long long)rng_next(&api_of(x)->rng) >> 32);
     x->ops = &ops;
     x->state = w;
-    if (form->events && form->events->prepare && form->events->prepare(w) < 0) {
+    if (endpoint->open && endpoint->open(&w->job, x, w) < 0) {
         x->ops = NULL;
         free_answer(w);
         respond_errno(x, -ENOMEM);
         return;
     }
-    prompt_job_start(&w->job, x, form->kind, on_prepared);
+    prompt_job_start(&w->job, x, endpoint, on_prepared);
 }

@@ -21,11 +21,11 @@
 struct choice {
     struct gen *gen;
     size_t text_sent;
-    struct output_at at; /* the same where the text is taken apart */
-    uint32_t n_sent;     /* output tokens */
-    uint64_t n_chars;    /* of the text before token n_sent, for text_offset */
-    struct echo *echo;   /* goes before the text; NULL: nothing does */
-    bool finish_sent;
+    struct output_at at;       /* the same where the text is taken apart */
+    uint32_t n_sent;           /* output tokens */
+    uint64_t n_chars;          /* of the text before token n_sent, for text_offset */
+    struct echo *echo;         /* goes before the text; NULL: nothing does */
+    bool begun, finish_sent;   /* its first piece was told; its last */
     struct custom_text custom; /* of the call that is being told, if its tool takes text */
 };
 
@@ -39,36 +39,8 @@ struct piece {
     bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
 };
 
+struct endpoint;
 struct writer;
-
-/* Of a form that is not made of OpenAI's choices. It has one generation, whose text is always taken
- * apart. */
-struct writer_events {
-    void (*begin)(struct writer *w); /* after the head */
-    /* What is new: @p->part, or the end, with @p->last. */
-    void (*piece)(struct writer *w, const struct piece *p);
-    void (*end)(struct writer *w); /* everything is sent */
-    void (*whole)(struct json *j, const struct writer *w);
-    /* The next four may be NULL. A 400 about w prompt of @n tokens, which fills all of @context. */
-    int (*too_long)(const char *field, size_t n, uint32_t context, struct err *err);
-    /* Before the body is worked on: 0 or -ENOMEM. */
-    int (*prepare)(struct writer *w);
-    /* The answer fails: @err may be put into other words. In w stream that has begun it may be told
-     * here, which is answered with true. */
-    bool (*fail)(struct writer *w, struct err *err);
-    void (*alive)(struct writer *w); /* w stream has been silent for keepalive_ms */
-};
-
-struct writer_form {
-    enum gen_request_kind kind;
-    const char *id_prefix, *object, *chunk_object;
-    bool has_role;           /* the first piece of each choice is empty */
-    uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
-    /* Writes the members of w choice between index and logprobs, and logprobs' value. */
-    void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
-    void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
-    const struct writer_events *events; /* NULL: choices, as above */
-};
 
 struct writer_usage {
     uint32_t prompt, cached, output, reasoning;
@@ -76,7 +48,7 @@ struct writer_usage {
 };
 
 struct writer {
-    const struct writer_form *form;
+    const struct endpoint *endpoint;
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
     struct prompt_job job;
     struct waiter waiter;
@@ -85,7 +57,7 @@ struct writer {
     char id[48];
     int64_t created;
     bool head_sent;
-    /* Of a form with events: the block that the stream is in. */
+    /* Of endpoints whose answers have blocks: the one that the stream is in. */
     struct {
         uint32_t n; /* blocks that have begun */
         bool open;
@@ -94,14 +66,10 @@ struct writer {
     } block;
 };
 
-void writer_serve(struct exchange *x, const struct writer_form *form);
+void writer_serve(struct exchange *x, const struct endpoint *endpoint);
 
 /* For the forms: tokens so far. A prompt counts once, however many choices it has. */
 struct writer_usage writer_usage(const struct writer *w);
-/* vLLM's list of what is told of the prompt of @g. */
-void writer_put_prompt(struct json *j, const struct writer *w, const struct gen *g);
 /* For each prompt the best of its choices come first, best first. */
 void writer_sort(struct writer *w);
 uint64_t writer_chars(const char *s, size_t len);
-/* Text and bytes of a token in logprobs. */
-const char *writer_token(const struct writer *w, int32_t id, size_t *len);

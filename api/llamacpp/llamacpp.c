@@ -1,10 +1,10 @@
-#include "api/llamacpp/llamacpp.h"
-
 #include <errno.h>
 #include <string.h>
+#include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
+#include "api/generation/endpoint.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
@@ -67,7 +67,7 @@ static int fill_in(yyjson_val *body, yyjson_mut_doc *doc, yyjson_mut_val *root, 
                : -ENOMEM;
 }
 
-int llamacpp_translate(yyjson_doc *body, bool infill, yyjson_doc **out, struct err *err) {
+static int translate(yyjson_doc *body, bool infill, yyjson_doc **out, struct err *err) {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
     yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
     int r = !doc ? -ENOMEM : infill ? fill_in(yyjson_doc_get_root(body), doc, root, err) : 0;
@@ -139,7 +139,7 @@ static void put_text(struct json *j, const struct writer *w, const char *text, s
     json_close(j, '}');
 }
 
-static void put_whole(struct json *j, const struct writer *w) {
+static void put_whole(struct json *j, struct writer *w) {
     const struct buf *text = &w->choices[0].gen->output->text[OUTPUT_CONTENT];
 
     put_text(j, w, text->data ? text->data : "", text->len, true);
@@ -170,12 +170,46 @@ static void send_end(struct writer *w) {
     send_text(w, "", 0, true);
 }
 
-static const struct writer_events events = {
-    .begin = send_begin, .piece = send_piece, .end = send_end, .whole = put_whole};
-static const struct writer_form completion = {
-    .kind = REQUEST_LLAMACPP, .id_prefix = "", .events = &events};
-static const struct writer_form infill = {
-    .kind = REQUEST_INFILL, .id_prefix = "", .events = &events};
+/* Takes @body over. Without a limit all that is left is generated, unlike OpenAI's 16 tokens. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, struct err *err) {
+    yyjson_doc *ours = NULL;
+    int r = translate(body, infill, &ours, err);
+
+    yyjson_doc_free(body);
+    if (r == 0)
+        r = openai_read_completion(job, ours, err);
+    if (r == 0 && !job->request.max_new)
+        job->request.max_new = INT32_MAX;
+    return r;
+}
+
+static int translate_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, false, err);
+}
+
+static int translate_infill(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, true, err);
+}
+
+static const struct endpoint completion = {
+    .translate = translate_completion,
+    .id_prefix = "",
+    .parsed = true,
+    .begin = send_begin,
+    .piece = send_piece,
+    .end = send_end,
+    .whole = put_whole,
+};
+
+static const struct endpoint infill = {
+    .translate = translate_infill,
+    .id_prefix = "",
+    .parsed = true,
+    .begin = send_begin,
+    .piece = send_piece,
+    .end = send_end,
+    .whole = put_whole,
+};
 
 static void completion_serve(struct exchange *x, struct http *h) {
     (void)h;
@@ -185,6 +219,24 @@ static void completion_serve(struct exchange *x, struct http *h) {
 static void infill_serve(struct exchange *x, struct http *h) {
     (void)h;
     writer_serve(x, &infill);
+}
+
+/* ---- /apply-template ---- */
+
+static const struct endpoint chat = {.translate = openai_read_chat};
+
+static void write_prompt(struct json *j, const struct prompt_job *job) {
+    const struct prompt *p = &job->prompts[0];
+
+    json_open(j, '{');
+    json_key(j, "prompt");
+    json_string(j, p->text, p->len);
+    json_close(j, '}');
+}
+
+static void template_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    lookup_serve(x, &chat, write_prompt);
 }
 
 /* ---- what clients read of the server ---- */
@@ -233,7 +285,7 @@ static const struct route routes[] = {
     {"/completion", HTTP_POST, false, true, completion_serve},
     {"/infill", HTTP_POST, false, true, infill_serve},
     {"/props", HTTP_GET, false, false, props_serve},
-    {"/apply-template", HTTP_POST, false, false, llamacpp_template_serve},
+    {"/apply-template", HTTP_POST, false, false, template_serve},
     {0},
 };
 

@@ -5,6 +5,8 @@
 #include <time.h>
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
+#include "api/generation/endpoint.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
@@ -27,7 +29,7 @@ void ollama_put_head(struct json *j, const struct api *a) {
 }
 
 static bool is_chat(const struct writer *w) {
-    return w->form->kind == REQUEST_OLLAMA;
+    return w->endpoint->repeats != REPEATS_NOTHING;
 }
 
 static void put_text(struct json *j, const char *key, const char *text, size_t len) {
@@ -110,7 +112,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
     json_bool(j, true);
 }
 
-static void put_whole(struct json *j, const struct writer *w) {
+static void put_whole(struct json *j, struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     json_open(j, '{');
@@ -223,24 +225,59 @@ static void send_end(struct writer *w) {
     emit(w, &l);
 }
 
-static const struct writer_events events = {
+/* ---- the request ---- */
+
+/* Takes @body over. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, struct err *err) {
+    yyjson_doc *ours = NULL;
+    bool text = false, load = false;
+    int r = ollama_translate(job->api, body, generate, &ours, &text, &load, err);
+
+    yyjson_doc_free(body);
+    if (r == 0)
+        r = (text ? openai_read_completion : openai_read_chat)(job, ours, err);
+    if (r == 0)
+        job->request.load_only = load;
+    if (r == 0 && text && !job->request.max_new)
+        job->request.max_new = INT32_MAX; /* all that is left, unlike OpenAI's 16 */
+    return r;
+}
+
+static int translate_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, false, err);
+}
+
+static int translate_generate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, true, err);
+}
+
+static const struct endpoint chat = {
+    .translate = translate_chat,
+    .id_prefix = "",
+    .repeats = REPEATS_TEXT,
+    .parsed = true,
     .begin = send_begin,
     .piece = send_piece,
     .end = send_end,
     .whole = put_whole,
 };
 
-static const struct writer_form chat_form = {
-    .kind = REQUEST_OLLAMA, .id_prefix = "", .events = &events};
-static const struct writer_form generate_form = {
-    .kind = REQUEST_OLLAMA_GENERATE, .id_prefix = "", .events = &events};
+static const struct endpoint generate = {
+    .translate = translate_generate,
+    .id_prefix = "",
+    .parsed = true,
+    .begin = send_begin,
+    .piece = send_piece,
+    .end = send_end,
+    .whole = put_whole,
+};
 
 void ollama_chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &chat_form);
+    writer_serve(x, &chat);
 }
 
 void ollama_generate_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &generate_form);
+    writer_serve(x, &generate);
 }

@@ -1,5 +1,5 @@
 #include <string.h>
-#include "api/generation/writer.h"
+#include "api/openai/choices.h"
 #include "api/openai/openai.h"
 
 /* Two names for the same: clients read one or the other. */
@@ -163,7 +163,7 @@ static void put_content(struct json *j, const struct writer *w, const struct pie
 /* {"token":..,"logprob":..,"bytes":[..]}, left open for more. */
 static void open_token(struct json *j, const struct writer *w, int32_t id, double logprob) {
     size_t len;
-    const char *text = writer_token(w, id, &len);
+    const char *text = choices_token(w, id, &len);
 
     json_open(j, '{');
     json_key(j, "token");
@@ -205,9 +205,7 @@ static void put_logprobs(struct json *j, const struct writer *w, const struct pi
     json_close(j, '}');
 }
 
-static const struct writer_form form = {
-    .kind = REQUEST_CHAT,
-    .id_prefix = "chatcmpl-",
+static const struct choices_form form = {
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
     .has_role = true,
@@ -215,7 +213,22 @@ static const struct writer_form form = {
     .logprobs = put_logprobs,
 };
 
+int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return gen_request_read(&job->request, job->api, FIELDS_CHAT, body, err);
+}
+
+static const struct endpoint endpoint = {
+    .translate = openai_read_chat,
+    .id_prefix = "chatcmpl-",
+    .repeats = REPEATS_TEXT,
+    .form = &form,
+    .begin = choices_begin,
+    .piece = choices_piece,
+    .end = choices_end,
+    .whole = choices_whole,
+};
+
 void chat_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &form);
+    writer_serve(x, &endpoint);
 }

@@ -1,6 +1,6 @@
 #include <errno.h>
 #include <string.h>
-#include "api/generation/writer.h"
+#include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
 
@@ -37,11 +37,11 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
 
     json_open(j, '[');
     for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
-        text = writer_token(w, s->g->tokens[i], &len);
+        text = choices_token(w, s->g->tokens[i], &len);
         json_string(j, text, len);
     }
     for (uint32_t i = s->from; i < s->to; i++) {
-        text = writer_token(w, s->g->tokens[s->g->n_prompt + i], &len);
+        text = choices_token(w, s->g->tokens[s->g->n_prompt + i], &len);
         if (gen_is_text(s->g, i))
             json_string(j, text, len);
     }
@@ -67,7 +67,7 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
     json_open(j, '{');
     for (uint32_t k = 0; k < n; k++) {
         size_t len;
-        const char *text = writer_token(w, t[k].token, &len);
+        const char *text = choices_token(w, t[k].token, &len);
 
         if (t[k].token < 0)
             continue;
@@ -134,17 +134,30 @@ static void put_logprobs(struct json *j, const struct writer *w, const struct pi
     json_close(j, '}');
 }
 
-static const struct writer_form form = {
-    .kind = REQUEST_COMPLETION,
-    .id_prefix = "cmpl-",
+static const struct choices_form form = {
     .object = "text_completion",
     .chunk_object = "text_completion",
-    .default_tokens = DEFAULT_TOKENS,
+    .prompt_in_choice = true,
     .content = put_content,
     .logprobs = put_logprobs,
 };
 
+int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return gen_request_read(&job->request, job->api, FIELDS_COMPLETION, body, err);
+}
+
+static const struct endpoint endpoint = {
+    .translate = openai_read_completion,
+    .id_prefix = "cmpl-",
+    .default_tokens = DEFAULT_TOKENS,
+    .form = &form,
+    .begin = choices_begin,
+    .piece = choices_piece,
+    .end = choices_end,
+    .whole = choices_whole,
+};
+
 void completions_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &form);
+    writer_serve(x, &endpoint);
 }

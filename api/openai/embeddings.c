@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "api/limits/admit.h"
+#include "api/generation/endpoint.h"
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/http/json.h"
@@ -340,6 +341,16 @@ static void on_prepared(struct prompt_job *job) {
         fail_errno(e, r, &err);
 }
 
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    int r = gen_request_read(&job->request, job->api, FIELDS_EMBEDDING, body, err);
+
+    if (r == 0 && !job->request.pool)
+        job->request.pool = job->api->model->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
+    return r;
+}
+
+static const struct endpoint endpoint = {.translate = translate};
+
 void embeddings_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
@@ -357,5 +368,5 @@ void embeddings_serve(struct exchange *x, struct http *h) {
     e->exchange = x;
     x->ops = &ops;
     x->state = e;
-    prompt_job_start(&e->job, x, REQUEST_EMBEDDING, on_prepared);
+    prompt_job_start(&e->job, x, &endpoint, on_prepared);
 }

@@ -2,7 +2,10 @@
 
 /* openai - the parts of OpenAI's dialect that others share with it. */
 
+#include <yyjson.h>
 #include "api/http/dialect.h"
+
+struct prompt_job;
 
 /* {"error": {...}} with all four members. */
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
@@ -11,7 +14,11 @@ size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out
 /* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */
 size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
 
-/* The routes, for openai.c. */
+/* endpoint.translate for bodies of OpenAI's form, which those of other dialects become. */
+int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
+int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
+
+/* route.serve */
 void chat_serve(struct exchange *x, struct http *h);
 void chat_render_serve(struct exchange *x, struct http *h);
 void completions_serve(struct exchange *x, struct http *h);

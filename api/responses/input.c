@@ -493,28 +493,26 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     rs->store = rs->api->store.limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
-    result = gen_request_parse_doc(r, rs->api, REQUEST_CHAT, chat, b->err);
+    result = gen_request_read(r, rs->api, FIELDS_CHAT, chat, b->err);
     if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
         gen_request_deinit(r);
     return result;
 }
 
-int responses_parse(struct responses *rs, struct gen_request *r, const char *body, size_t len,
-                    struct err *err) {
-    struct responses_build b = {.rs = rs, .err = err, .doc = yyjson_mut_doc_new(NULL)};
-    yyjson_doc *doc = NULL;
-    int result = b.doc ? json_read(&doc, body, len, err) : -ENOMEM;
+int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    struct responses_build b = {.rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL)};
+    int r = -ENOMEM;
 
     buf_init(&b.system, UINT32_MAX);
     buf_init(&b.turn.content, UINT32_MAX);
     buf_init(&b.turn.reasoning, UINT32_MAX);
-    if (result == 0)
-        result = translate(&b, yyjson_doc_get_root(doc), r);
+    if (b.doc)
+        r = translate(&b, yyjson_doc_get_root(body), &job->request);
     buf_deinit(&b.system);
     buf_deinit(&b.turn.content);
     buf_deinit(&b.turn.reasoning);
     free(b.calls);
     yyjson_mut_doc_free(b.doc);
-    yyjson_doc_free(doc);
-    return result;
+    yyjson_doc_free(body);
+    return r;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "api/http/conn.h"
+#include "api/generation/endpoint.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
@@ -30,7 +31,7 @@ static bool is_codex(const struct http *h) {
     return who && strncmp(who, "codex", 5) == 0;
 }
 
-struct responses *responses_new(struct exchange *x) {
+static struct responses *new_state(struct exchange *x) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
     if (!rs)
@@ -46,20 +47,7 @@ struct responses *responses_new(struct exchange *x) {
     return rs;
 }
 
-static int prepare(struct writer *w) {
-    struct responses *rs = responses_new(w->exchange);
-
-    if (!rs)
-        return -ENOMEM;
-    rs->answer = w;
-    list_push_back(&rs->api->responses, &rs->link);
-    w->job.responses = rs;
-    return 0;
-}
-
-struct responses *responses_free(struct responses *rs) {
-    if (!rs)
-        return NULL;
+static void free_state(struct responses *rs) {
     list_remove(&rs->link);
     stored_unref(rs->parent);
     buf_deinit(&rs->echo);
@@ -67,14 +55,29 @@ struct responses *responses_free(struct responses *rs) {
     buf_deinit(&rs->custom.text);
     arena_deinit(&rs->arena);
     free(rs);
-    return NULL;
+}
+
+int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
+    struct responses *rs = new_state(x);
+
+    if (!rs)
+        return -ENOMEM;
+    rs->writer = w;
+    if (w)
+        list_push_back(&rs->api->responses, &rs->link);
+    job->state = rs;
+    return 0;
+}
+
+void responses_close(struct prompt_job *job) {
+    free_state(job->state);
 }
 
 struct responses *responses_find(struct api *a, uint32_t tenant, const char *id) {
     LIST_FOREACH(node, &a->responses) {
         struct responses *rs = LIST_ENTRY(node, struct responses, link);
 
-        if (rs->tenant == tenant && strcmp(rs->answer->id, id) == 0)
+        if (rs->tenant == tenant && strcmp(rs->writer->id, id) == 0)
             return rs;
     }
     return NULL;
@@ -98,9 +101,8 @@ static bool is_whole(const struct gen *g) {
 static const struct responses_tool *tool_of(const struct writer *w, const struct output_run *run) {
     const struct output_parser *s = gen_of(w)->output;
 
-    return run->kind == OUTPUT_CALL
-               ? responses_find_tool(w->job.responses, s->calls[run->call].name)
-               : NULL;
+    return run->kind == OUTPUT_CALL ? responses_find_tool(responses_of(w), s->calls[run->call].name)
+                                    : NULL;
 }
 
 bool responses_is_custom(const struct writer *w, const struct output_run *run) {
@@ -130,7 +132,7 @@ void responses_item_id(const struct writer *w, const struct output_run *run, uin
                          : t && t->custom                    ? "ctc"
                                                              : "fc";
 
-    snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(w->form->id_prefix), i);
+    snprintf(out, size, "%s_%s_%u", prefix, w->id + strlen(RESPONSES_ID_PREFIX), i);
 }
 
 void responses_put_part(struct json *j, const char *type, const char *text, size_t len) {
@@ -171,7 +173,7 @@ static void put_sealed(struct json *j, const char *text, size_t len) {
 
 static void put_reasoning(struct json *j, const struct writer *w, const char *text, size_t len,
                           bool finished) {
-    const struct responses *rs = w->job.responses;
+    const struct responses *rs = responses_of(w);
 
     put_parts(j, "summary", "summary_text", text, len, finished && rs->summary);
     put_parts(j, "content", "reasoning_text", text, len, finished && !rs->summary);
@@ -332,13 +334,13 @@ static const char *status_word(const struct writer *w, enum responses_status sta
     if (status == RESPONSES_IN_PROGRESS)
         return "in_progress";
     if (status == RESPONSES_FAILED)
-        return w->job.responses->cancelled ? "cancelled" : "failed";
+        return responses_of(w)->cancelled ? "cancelled" : "failed";
     return was_cut(gen_of(w)) ? "incomplete" : "completed";
 }
 
 void responses_put(struct json *j, const struct writer *w, enum responses_status status,
                    const struct err *err) {
-    const struct responses *rs = w->job.responses;
+    const struct responses *rs = responses_of(w);
     bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
 
     json_open(j, '{');
@@ -374,21 +376,27 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
 }
 
 void responses_keep(const struct writer *w, const char *json, size_t len) {
-    const struct responses *rs = w->job.responses;
+    const struct responses *rs = responses_of(w);
 
     if (rs->store)
         store_add(&rs->api->store, rs->tenant, w->id, rs->parent, json, len, rs->input.data,
                   rs->input.len);
 }
 
-static void put_whole(struct json *j, const struct writer *w) {
+static void put_whole(struct json *j, struct writer *w) {
     responses_put(j, w, RESPONSES_DONE, NULL);
     if (j->error == 0)
         responses_keep(w, j->out->data, j->out->len);
 }
 
-static const struct writer_events events = {
-    .prepare = prepare,
+static const struct endpoint endpoint = {
+    .open = responses_open,
+    .close = responses_close,
+    .translate = responses_translate,
+    .rename = responses_rename,
+    .id_prefix = RESPONSES_ID_PREFIX,
+    .repeats = REPEATS_PARTS,
+    .parsed = true,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,
     .end = responses_stream_end,
@@ -397,13 +405,7 @@ static const struct writer_events events = {
     .alive = responses_stream_alive,
 };
 
-static const struct writer_form form = {
-    .kind = REQUEST_RESPONSES,
-    .id_prefix = "resp_",
-    .events = &events,
-};
-
 void responses_serve(struct exchange *x, struct http *h) {
     (void)h;
-    writer_serve(x, &form);
+    writer_serve(x, &endpoint);
 }

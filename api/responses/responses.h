@@ -13,6 +13,7 @@
 #include "api/responses/store.h"
 #include "base/arena.h"
 
+#define RESPONSES_ID_PREFIX "resp_"
 #define RESPONSES_ID_HEX 24u /* hex digits of an id */
 
 /* A tool that is offered to the model as the function `name`. */
@@ -28,8 +29,8 @@ struct responses {
     struct list link; /* api.responses: those under way; what only counts tokens is not in it */
     struct api *api;
     uint32_t tenant;
-    struct writer *answer;
-    bool streams_errors; /* its client wants to hear of a prompt that is too long in the stream */
+    struct writer *writer; /* NULL: it only counts tokens */
+    bool streams_errors;   /* its client wants to hear of a prompt that is too long in the stream */
     struct arena arena;
 
     /* Of the request, since its body was read. */
@@ -50,16 +51,17 @@ struct responses {
     struct custom_text custom;
 };
 
-/* For the request of @c; NULL: out of memory. */
-struct responses *responses_new(struct exchange *x);
-struct responses *responses_free(struct responses *rs); /* accepts NULL */
+/* endpoint.open and .close: the state of a job. */
+int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w);
+void responses_close(struct prompt_job *job);
+static inline struct responses *responses_of(const struct writer *w) {
+    return w->job.state;
+}
 /* One under way; NULL: there is none. */
 struct responses *responses_find(struct api *a, uint32_t tenant, const char *id);
 
-/* responses_input.c: reads the body, on any thread. Sets @r to the chat that it asks for. 0, -ENOMEM, or
- * an error that names the field. */
-int responses_parse(struct responses *rs, struct gen_request *r, const char *body, size_t len,
-                    struct err *err);
+/* input.c: endpoint.translate, into the chat that the body asks for. */
+int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err);
 /* A message about a chat's field, in the words of this API. */
 void responses_rename(struct err *err);
 
@@ -98,9 +100,8 @@ void responses_keep(const struct writer *w, const char *json, size_t len);
 void responses_stream_begin(struct writer *w);
 void responses_stream_piece(struct writer *w, const struct piece *p);
 void responses_stream_end(struct writer *w);
-bool responses_stream_fail(struct writer *w, struct err *err);
+bool responses_stream_fail(struct writer *w, const struct err *err);
 void responses_stream_alive(struct writer *w);
 
-/* Routes of other files than routes.c, which lists all. */
+/* route.serve */
 void responses_serve(struct exchange *x, struct http *h);
-void responses_count_serve(struct exchange *x, struct http *h);

@@ -1,8 +1,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/generation/endpoint.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
+#include "api/generation/lookup.h"
 #include "api/http/respond.h"
 #include "api/responses/responses.h"
 
@@ -44,7 +46,7 @@ static bool query(const struct http *h, const char *name, char *out, size_t size
 static struct responses *find_live(struct exchange *x) {
     struct responses *rs = responses_find(api_of(x), x->tenant, x->arg);
 
-    return rs && !rs->answer->job.running && rs->store ? rs : NULL;
+    return rs && !rs->writer->job.running && rs->store ? rs : NULL;
 }
 
 static void respond_live(struct exchange *x, struct responses *rs, enum responses_status status) {
@@ -52,7 +54,7 @@ static void respond_live(struct exchange *x, struct responses *rs, enum response
     struct json j;
 
     json_begin(&j, &b);
-    responses_put(&j, rs->answer, status, NULL);
+    responses_put(&j, rs->writer, status, NULL);
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -103,9 +105,9 @@ static void cancel(struct exchange *x, struct responses *rs) {
 
     rs->cancelled = true;
     json_begin(&j, &b);
-    responses_put(&j, rs->answer, RESPONSES_FAILED, NULL);
+    responses_put(&j, rs->writer, RESPONSES_FAILED, NULL);
     err_set_code(&err, 503, "cancelled", NULL, "The response was cancelled.");
-    respond_failure(rs->answer->exchange, &err);
+    respond_failure(rs->writer->exchange, &err);
     respond_buf(x, 200, &b, j.error);
 }
 
@@ -255,9 +257,30 @@ static void items_serve(struct exchange *x, struct http *h) {
         respond(x, 200, RESPOND_JSON, text, len);
 }
 
+/* ---- /v1/responses/input_tokens ---- */
+
+static const struct endpoint count = {.open = responses_open,
+                                      .close = responses_close,
+                                      .translate = responses_translate,
+                                      .rename = responses_rename};
+
+static void write_count(struct json *j, const struct prompt_job *job) {
+    json_open(j, '{');
+    json_put_string(j, "object", "response.input_tokens");
+    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
+    json_close(j, '}');
+}
+
+static void count_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    lookup_serve(x, &count, write_count);
+}
+
+/* ---- the dialect ---- */
+
 static const struct route routes[] = {
     {"/v1/responses", HTTP_POST, false, true, responses_serve},
-    {"/v1/responses/input_tokens", HTTP_POST, false, false, responses_count_serve},
+    {"/v1/responses/input_tokens", HTTP_POST, false, false, count_serve},
     {"/v1/responses/*/cancel", HTTP_POST, false, false, cancel_serve},
     {"/v1/responses/*/input_items", HTTP_GET, false, false, items_serve},
     {"/v1/responses/*", HTTP_GET, false, false, get_serve},

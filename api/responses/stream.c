@@ -36,7 +36,7 @@ static void begin_event(struct said *e, struct writer *w, const char *type) {
     json_open(&e->j, '{');
     json_put_string(&e->j, "type", type);
     json_key(&e->j, "sequence_number");
-    json_uint(&e->j, w->job.responses->sequence++);
+    json_uint(&e->j, responses_of(w)->sequence++);
 }
 
 static void end_event(struct said *e) {
@@ -116,7 +116,7 @@ static const struct words *words_of(const struct writer *w, const struct output_
     if (!run || run->kind == OUTPUT_CONTENT)
         return &message;
     if (run->kind == OUTPUT_REASONING)
-        return w->job.responses->summary ? &summary : &reasoning;
+        return responses_of(w)->summary ? &summary : &reasoning;
     return responses_is_native(w, run) ? &native : responses_is_custom(w, run) ? &custom : &call;
 }
 
@@ -206,7 +206,7 @@ static void send_text(struct writer *w, const struct item *it, const char *text,
 }
 
 static void begin_item(struct writer *w, const struct output_run *run) {
-    struct responses *rs = w->job.responses;
+    struct responses *rs = responses_of(w);
 
     rs->open = true;
     rs->run = run ? number_of(w, run) : UINT32_MAX;
@@ -219,7 +219,7 @@ static void begin_item(struct writer *w, const struct output_run *run) {
 
 /* What of a custom tool's text has not been sent; @all: it is complete. */
 static void send_custom(struct writer *w, const struct item *it, const char *text, size_t len) {
-    struct custom_text *t = &w->job.responses->custom;
+    struct custom_text *t = &responses_of(w)->custom;
 
     if (len > t->n_sent)
         send_delta(w, it, text + t->n_sent, len - t->n_sent);
@@ -250,7 +250,7 @@ static void finish_text(struct writer *w, const struct item *it) {
 }
 
 static void end_item(struct writer *w) {
-    struct responses *rs = w->job.responses;
+    struct responses *rs = responses_of(w);
     const struct output_parser *s = w->choices[0].gen->output;
 
     if (!rs->open)
@@ -264,7 +264,7 @@ static void end_item(struct writer *w) {
 /* ---- pieces ---- */
 
 static void send_more(struct writer *w, const struct item *it, const struct piece *p) {
-    struct custom_text *t = &w->job.responses->custom;
+    struct custom_text *t = &responses_of(w)->custom;
     const struct output_parser *s = w->choices[0].gen->output;
 
     if (!responses_is_custom(w, it->run)) {
@@ -279,7 +279,7 @@ static void send_more(struct writer *w, const struct item *it, const struct piec
 }
 
 void responses_stream_piece(struct writer *w, const struct piece *p) {
-    struct responses *rs = w->job.responses;
+    struct responses *rs = responses_of(w);
     const struct output_parser *s = p->choice->gen->output;
 
     if (p->part) {
@@ -309,12 +309,11 @@ void responses_stream_end(struct writer *w) {
 
 /* An error before the stream has begun that is told in it all the same. */
 static bool belongs_into_stream(const struct writer *w, const struct err *err) {
-    return w->job.responses->streams_errors && !w->job.running && w->job.request.stream &&
+    return responses_of(w)->streams_errors && !w->job.running && w->job.request.stream &&
            strcmp(err->code, "context_length_exceeded") == 0;
 }
 
-bool responses_stream_fail(struct writer *w, struct err *err) {
-    responses_rename(err);
+bool responses_stream_fail(struct writer *w, const struct err *err) {
     if (!w->head_sent && !belongs_into_stream(w, err))
         return false;
     if (!w->head_sent) {

@@ -1,0 +1,65 @@
+#pragma once
+
+/*
+ * endpoint - the half of a dialect that knows what a request means; the other half, how it is spoken,
+ * is struct dialect (api/http/dialect.h).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct exchange;
+struct json;
+struct piece;
+struct prompt_job;
+struct writer;
+struct yyjson_doc;
+
+/* How later requests of a conversation repeat what an endpoint has answered; for prewarm.h. */
+enum repeats {
+    REPEATS_NOTHING, /* there is no conversation */
+    REPEATS_TEXT,    /* as one text and calls with their arguments as text */
+    REPEATS_PARTS,   /* each text as a part; reasoning comes back */
+    REPEATS_BLOCKS,  /* likewise, with the arguments of calls as objects */
+};
+
+/*
+ * One path of a dialect that generates, or that tells what would be generated from: how its body
+ * becomes the canonical request (struct gen_request) and how the output becomes its answer. An
+ * endpoint that only looks things up needs @translate alone; one that generates also id_prefix,
+ * begin, piece, end and whole. The others may be NULL.
+ *
+ *      open ── translate ──┬── begin ── piece* ── end     a stream
+ *                          ├── whole                      a whole answer
+ *                          └── rename ── fail             an error, at any time
+ */
+struct endpoint {
+    /* Before the body is worked on: makes @job->state, if there is to be any. @w NULL: a lookup.
+     * 0 or -ENOMEM. @close frees the state. */
+    int (*open)(struct prompt_job *job, struct exchange *x, struct writer *w);
+    void (*close)(struct prompt_job *job);
+    /* Reads @body, which it takes over, into @job->request. On any thread. 0, -ENOMEM, or an error
+     * that names the field. */
+    int (*translate)(struct prompt_job *job, struct yyjson_doc *body, struct err *err);
+    /* Puts an error about a field of the canonical request into the dialect's words. May come twice
+     * for the same error. */
+    void (*rename)(struct err *err);
+    /* A 400 about a prompt of @n tokens, which leaves no room in @context. */
+    int (*too_long)(const char *field, size_t n, uint32_t context, struct err *err);
+
+    const char *id_prefix;   /* of the answer's id */
+    uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
+    enum repeats repeats;
+    bool parsed;      /* the output always goes through the output parser; there is one choice */
+    const void *form; /* of the endpoint's own functions */
+
+    void (*begin)(struct writer *w); /* after the head */
+    void (*piece)(struct writer *w, const struct piece *p);
+    void (*end)(struct writer *w); /* everything was told */
+    void (*whole)(struct json *j, struct writer *w);
+    /* The answer fails with @err. True: that has been told in the stream. */
+    bool (*fail)(struct writer *w, const struct err *err);
+    void (*alive)(struct writer *w); /* instead of the dialect's keepalive */
+};

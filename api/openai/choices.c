@@ -1,0 +1,247 @@
+#include "api/openai/choices.h"
+
+#include <stdio.h>
+#include "api/http/conn.h"
+#include "api/http/respond.h"
+#include "api/private.h"
+
+#define CHUNK_MAX API_SEND_MAX
+
+static const struct choices_form *form_of(const struct writer *w) {
+    return w->endpoint->form;
+}
+
+const char *choices_token(const struct writer *w, int32_t id, size_t *len) {
+    *len = 0;
+    return id < 0 ? "" : tokenizer_piece(w->job.api->model->tokenizer, id, true, len);
+}
+
+/* ---- usage ---- */
+
+static void put_output_details(struct json *j, const struct writer *w,
+                               const struct writer_usage *u) {
+    bool reasons = w->job.parses && w->job.api->family.reasons;
+
+    if (!reasons && !w->job.request.prediction.len)
+        return;
+    json_key(j, "completion_tokens_details");
+    json_open(j, '{');
+    if (reasons)
+        json_put_int(j, "reasoning_tokens", u->reasoning);
+    if (w->job.request.prediction.len) {
+        json_put_int(j, "accepted_prediction_tokens", u->predicted_accepted);
+        json_put_int(j, "rejected_prediction_tokens",
+                     (int64_t)u->predicted - MIN(u->predicted_accepted, u->predicted));
+    }
+    json_close(j, '}');
+}
+
+static void put_usage(struct json *j, const struct writer *w) {
+    struct writer_usage u = writer_usage(w);
+
+    json_open(j, '{');
+    json_put_int(j, "prompt_tokens", u.prompt);
+    json_put_int(j, "completion_tokens", u.output);
+    json_put_int(j, "total_tokens", (int64_t)u.prompt + u.output);
+    json_key(j, "prompt_tokens_details");
+    json_open(j, '{');
+    json_put_int(j, "cached_tokens", u.cached);
+    json_close(j, '}');
+    put_output_details(j, w, &u);
+    json_close(j, '}');
+}
+
+/* ---- log probabilities of the prompt ---- */
+
+/* "ID": {"logprob", "rank", "decoded_token"}; @rank 0: not among the best that were asked for. */
+static void put_entry(struct json *j, const struct writer *w, int32_t id, float logprob,
+                      uint32_t rank) {
+    size_t len;
+    const char *text = choices_token(w, id, &len);
+    char key[16];
+
+    snprintf(key, sizeof(key), "%d", (int)id);
+    json_key(j, key);
+    json_open(j, '{');
+    json_key(j, "logprob");
+    json_double(j, (double)logprob);
+    json_key(j, "rank");
+    if (rank)
+        json_uint(j, rank);
+    else
+        json_null(j);
+    json_key(j, "decoded_token");
+    json_string(j, text, len);
+    json_close(j, '}');
+}
+
+/* Prompt token @i and the best ones at its place. */
+static void put_position(struct json *j, const struct writer *w, const struct gen *g, uint32_t i) {
+    const struct event_top *t = &g->prompt_top[(size_t)(i - 1) * g->m.n_prompt_top];
+    bool seen = false;
+
+    json_open(j, '{');
+    for (uint32_t k = 0; k < w->job.request.n_prompt_top && t[k].token >= 0; k++) {
+        put_entry(j, w, t[k].token, t[k].logprob, k + 1);
+        seen |= t[k].token == g->tokens[i];
+    }
+    if (!seen)
+        put_entry(j, w, g->tokens[i], g->prompt_lp[i - 1], 0);
+    json_close(j, '}');
+}
+
+/* vLLM's list: what the model thought of each token of the prompt. */
+static void put_prompt(struct json *j, const struct writer *w, const struct gen *g) {
+    json_open(j, '[');
+    for (uint32_t i = 0; i < g->n_prompt; i++) {
+        if (i == 0 || !g->prompt_lp)
+            json_null(j);
+        else
+            put_position(j, w, g, i);
+    }
+    json_close(j, ']');
+}
+
+/* ---- choices ---- */
+
+static void begin(struct json *j, const struct writer *w, const char *object) {
+    json_open(j, '{');
+    json_put_string(j, "id", w->id);
+    json_put_string(j, "object", object);
+    json_put_int(j, "created", w->created);
+    json_put_string(j, "model", w->job.api->model->id);
+    json_key(j, "choices");
+    json_open(j, '[');
+}
+
+static void put_ids(struct json *j, const char *key, const int32_t *ids, uint32_t n) {
+    json_key(j, key);
+    json_open(j, '[');
+    for (uint32_t i = 0; i < n; i++)
+        json_int(j, ids[i]);
+    json_close(j, ']');
+}
+
+/* Our extensions: the tokens themselves and the digests of their logits. */
+static void put_extras(struct json *j, const struct writer *w, const struct piece *p) {
+    const struct choices_form *form = form_of(w);
+    const struct gen *g = p->choice->gen;
+    char hex[20];
+
+    if (w->job.request.return_token_ids) {
+        if (p->first)
+            put_ids(j, "prompt_token_ids", g->tokens, g->n_prompt);
+        put_ids(j, "token_ids", g->tokens + g->n_prompt + p->from, p->to - p->from);
+    }
+    if (w->job.request.prompt_logprobs && form->prompt_in_choice) {
+        json_key(j, "prompt_logprobs");
+        put_prompt(j, w, g);
+    }
+    if (!w->job.request.digests)
+        return;
+    json_key(j, "digests");
+    json_open(j, '[');
+    for (uint32_t i = p->from; i < p->to; i++) {
+        snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)g->digests[i]);
+        json_cstring(j, hex);
+    }
+    json_close(j, ']');
+}
+
+static bool has_text_token(const struct piece *p) {
+    for (uint32_t i = p->from; i < p->to; i++)
+        if (gen_is_text(p->choice->gen, i))
+            return true;
+    return p->first && p->choice->echo;
+}
+
+static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
+    json_open(j, '{');
+    json_put_int(j, "index", p->index);
+    form_of(w)->content(j, w, p, stream);
+    json_key(j, "logprobs");
+    if (w->job.request.logprobs && (!stream || has_text_token(p)))
+        form_of(w)->logprobs(j, w, p);
+    else
+        json_null(j);
+    json_put_string(j, "finish_reason", p->last ? gen_finish_name(p->choice->gen) : NULL);
+    put_extras(j, w, p);
+    json_close(j, '}');
+}
+
+static void send_chunk(struct writer *w, struct json *j, bool usage) {
+    const struct gen_request *r = &w->job.request;
+
+    json_close(j, ']');
+    if (r->include_usage || r->continuous_usage) {
+        json_key(j, "usage");
+        if (usage || r->continuous_usage)
+            put_usage(j, w);
+        else
+            json_null(j);
+    }
+    json_close(j, '}');
+    if (j->error < 0)
+        conn_break(w->exchange->conn);
+    else
+        respond_event(w->exchange, j->out->data, j->out->len);
+}
+
+void choices_piece(struct writer *w, const struct piece *p) {
+    CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
+    struct json j;
+
+    json_begin(&j, &b);
+    begin(&j, w, form_of(w)->chunk_object);
+    put_choice(&j, w, p, true);
+    send_chunk(w, &j, false);
+}
+
+void choices_begin(struct writer *w) {
+    for (uint32_t i = 0; i < w->n_choices && form_of(w)->has_role; i++) {
+        struct piece p = {.choice = &w->choices[i], .index = i, .text = "", .first = true};
+
+        choices_piece(w, &p);
+        p.choice->begun = true;
+    }
+}
+
+void choices_end(struct writer *w) {
+    CLEANUP(buf_deinit) struct buf b = {.max = CHUNK_MAX};
+    struct json j;
+
+    if (!w->job.request.include_usage)
+        return;
+    json_begin(&j, &b);
+    begin(&j, w, form_of(w)->chunk_object);
+    send_chunk(w, &j, true);
+}
+
+void choices_whole(struct json *j, struct writer *w) {
+    uint32_t n = w->job.request.n, made = gen_request_made(&w->job.request);
+
+    begin(j, w, form_of(w)->object);
+    if (made > n)
+        writer_sort(w);
+    for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
+        struct choice *c = &w->choices[i / n * made + i % n];
+        struct gen *g = c->gen;
+        struct piece p = {.choice = c,
+                          .index = i,
+                          .to = g->n_out,
+                          .text = g->text.data ? g->text.data : "",
+                          .len = g->ready,
+                          .first = true,
+                          .last = true};
+
+        put_choice(j, w, &p, false);
+    }
+    json_close(j, ']');
+    json_key(j, "usage");
+    put_usage(j, w);
+    if (w->job.request.prompt_logprobs && !form_of(w)->prompt_in_choice) {
+        json_key(j, "prompt_logprobs");
+        put_prompt(j, w, w->choices[0].gen);
+    }
+    json_close(j, '}');
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+/*
+ * choices - answers that are a list of choices, as OpenAI has them for chats and completions: whole,
+ * or as a stream of chunks that each have a part of one choice.
+ *
+ * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for
+ * each choice, the usage if asked for.
+ */
+
+#include "api/generation/endpoint.h"
+#include "api/generation/writer.h"
+#include "api/http/json.h"
+
+/* endpoint.form of an endpoint with the four functions below. */
+struct choices_form {
+    const char *object, *chunk_object;
+    bool has_role;         /* the first piece of each choice is empty */
+    bool prompt_in_choice; /* where prompt_logprobs stands */
+    /* Writes the members of a choice between index and logprobs, and logprobs' value. */
+    void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
+    void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
+};
+
+void choices_begin(struct writer *w);
+void choices_piece(struct writer *w, const struct piece *p);
+void choices_end(struct writer *w);
+void choices_whole(struct json *j, struct writer *w);
+
+/* Text and bytes of a token in logprobs; @id < 0: none. The text is the tokenizer's. */
+const char *choices_token(const struct writer *w, int32_t id, size_t *len);
