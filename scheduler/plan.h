@@ -96,11 +96,8 @@ struct plan {
     uint32_t fair_preempt_pages; /* that it lacks; 0: a slot */
     bool fair_preempt_begun;     /* also from one whose client has tokens */
     bool fair_preempted;         /* in and out: a victim was preempted, once is enough for a step */
-    /* With drafts a step takes draft_slower (at least 1) times what is expected, and draft_wait_ns more.
-     * drafting: the last step had drafts. */
+    /* With drafts a step takes draft_slower (at least 1) times what is expected. */
     float draft_slower;
-    int64_t draft_wait_ns;
-    bool drafting;
     const struct cost *cost;
     uint64_t turn; /* of the step: rotates what cannot all be in one */
 

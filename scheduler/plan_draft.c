@@ -15,8 +15,6 @@
 
 #define DRAFT_CLASSES 64    /* of survival */
 #define DRAFT_ROWS_MAX 128u /* of a step */
-#define PREFILL_ROWS 64     /* beside a prefill, a drafted row costs what it costs behind so many */
-#define MORE_TO_BEGIN 1.04  /* what drafts must promise while there are none */
 
 /* Slots by survival: those of class i have more than those of class i - 1. */
 struct slots {
@@ -59,7 +57,6 @@ static bool count_slots(const struct plan *p, struct slots *s) {
 struct draft_room {
     uint32_t n_rows;
     int64_t limit_ns;
-    bool beside_prefill;
 };
 
 static struct draft_room draft_room(const struct plan_work *w) {
@@ -68,12 +65,12 @@ static struct draft_room draft_room(const struct plan_work *w) {
     int64_t slow = MAX(p->max_step_ns, now / PLAN_SLOWER_DEN * PLAN_SLOWER_NUM);
     int64_t stretched = w->rows > 1 ? now / 2 * 3 : now * 3;
     struct draft_room room = {.n_rows = w->max_rows - w->rows};
+    bool beside_prefill = false;
 
     room.limit_ns = MIN(now <= w->limit_ns ? w->limit_ns : slow, stretched);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        room.beside_prefill |=
-            (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
-    if (room.beside_prefill) {
+        beside_prefill |= (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
+    if (beside_prefill) {
         room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
         room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
     }
@@ -81,13 +78,12 @@ static struct draft_room draft_room(const struct plan_work *w) {
     return room;
 }
 
-/* The step's shape with @n drafted rows, all sequences having the same length; beside a prefill rows are as
- * dear as there. */
-static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n, bool beside_prefill) {
+/* The step's shape with @n drafted rows, all sequences having the same length. */
+static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n) {
     struct cost_shape s = w->shape;
     uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
 
-    s.rows += n + (beside_prefill ? PREFILL_ROWS : 0);
+    s.rows += n;
     s.context += n;
     s.pairs += (n + MIN(n, s.seqs)) * context;
     return s;
@@ -97,21 +93,18 @@ static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n, bool
 static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots,
                             const struct draft_room *room) {
     const struct plan *p = w->p;
-    struct cost_shape s = with_drafts(w, 0, room->beside_prefill);
     double base = (double)cost_expect_ns(p->cost, &w->shape), tokens = w->rows;
-    double other = (double)cost_expect_ns(p->cost, &s);
-    double best = tokens / MAX(base, 1) * (p->drafting ? 1 : MORE_TO_BEGIN);
+    double best = tokens / MAX(base, 1);
     uint32_t n = 0, chosen = 0;
 
     for (uint32_t c = DRAFT_CLASSES; c-- > 0;)
         for (uint32_t k = 0; k < slots->n[c] && n < room->n_rows; k++) {
             tokens += slots->sum[c] / slots->n[c];
-            s = with_drafts(w, ++n, false);
+            struct cost_shape s = with_drafts(w, ++n);
+
             if (cost_bound_ns(p->cost, &s) > room->limit_ns)
                 return chosen;
-            s = with_drafts(w, n, room->beside_prefill);
-            double ns = base + (double)cost_expect_ns(p->cost, &s) - other;
-            double rate = tokens / (ns * p->draft_slower + (double)p->draft_wait_ns);
+            double rate = tokens / ((double)cost_expect_ns(p->cost, &s) * p->draft_slower);
             if (rate > best) {
                 best = rate;
                 chosen = n;

@@ -51,7 +51,6 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .itl_ns = p->itl_ns,
         .max_step_ns = p->max_step_ns,
         .add_ns = p->add_ns,
-        .draft_wait_ns = p->draft_wait_ns,
         .page_tokens = p->page_tokens,
         .n_available = p->n_available,
         .max_rows = p->max_rows,
@@ -69,9 +68,8 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
 
     memcpy(h.cost_a, c->a, sizeof(h.cost_a));
     h.flags = (p->fair_preempt ? TAPE_FAIR : 0) | (p->fair_preempt_begun ? TAPE_FAIR_BEGUN : 0) |
-              (p->fair_preempted ? TAPE_FAIR_PREEMPTED : 0) | (p->drafting ? TAPE_DRAFTING : 0) |
-              (p->group_part ? TAPE_PARTS : 0) | (p->group_over ? TAPE_OVERS : 0) |
-              (c->has_copied ? TAPE_COPIED : 0);
+              (p->fair_preempted ? TAPE_FAIR_PREEMPTED : 0) | (p->group_part ? TAPE_PARTS : 0) |
+              (p->group_over ? TAPE_OVERS : 0) | (c->has_copied ? TAPE_COPIED : 0);
     return h;
 }
 

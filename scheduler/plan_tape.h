@@ -15,14 +15,13 @@
 #include "base/buf.h"
 #include "scheduler/plan.h"
 
-#define PLAN_TAPE_VERSION 1u
+#define PLAN_TAPE_VERSION 2u
 
 /* plan_tape_head.flags, plan_tape_item.flags */
 enum {
     TAPE_FAIR = 1,
     TAPE_FAIR_BEGUN = 2,
     TAPE_FAIR_PREEMPTED = 4,
-    TAPE_DRAFTING = 8,
     TAPE_PARTS = 16, /* there are parts, */
     TAPE_OVERS = 32, /* and who is over */
     TAPE_COPIED = 64,
@@ -41,7 +40,7 @@ enum {
 struct plan_tape_head {
     uint32_t version, n_running, n_waiting, n_groups;
     uint64_t step, turn;
-    int64_t at_ns, itl_ns, max_step_ns, add_ns, draft_wait_ns;
+    int64_t at_ns, itl_ns, max_step_ns, add_ns;
     uint32_t page_tokens, n_available, max_rows, max_seqs, max_bypass, force_chunk, force_draft;
     uint32_t reserve_pages, fair_preempt_pages, flags;
     float draft_slower;

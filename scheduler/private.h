@@ -49,8 +49,6 @@ struct sched {
     struct turns turns;
     struct pins pins;
     struct warm warm;
-    int64_t
-        host_ns; /* running mean: from the end of a step to the launch of the next, none being under way */
 
     struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
     uint64_t n_launched, n_waited;       /* steps */

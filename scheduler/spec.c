@@ -2,13 +2,9 @@
  * spec - two estimates decide, kept apart because they change for different reasons: what is accepted
  * depends on the text, what a row costs on the load. The second is the cost model's (scheduler/cost.h).
  *
- * The first: each drafted token is a trial, counted by source, by how long the match was and by its place in
- * the draft. A request starts from what all requests have seen (they weigh WEIGHT trials); its own trials
- * fade, so that an estimate follows the text from prose into a quotation within a few drafts.
- *
- * The product of such estimates is too high where a text changes its nature all the time. So what the drafts
- * of a request promised is compared with what they held, and a draft is never more than twice as long as
- * what was right in the last one, and a little: it grows as fast as it pays, and falls at once.
+ * The first: each drafted token is a trial, counted by source and by its position in the draft; old trials fade. A
+ * draft is never more than twice as long as what was right in the request's last one, and a little: it grows as fast
+ * as it pays, and falls at once.
  *
  * And nothing of this is trusted blindly: now and then a step goes without drafts, and what steps bring with and
  * without is compared, at about the same load. If drafts lose, there are none for a while.
@@ -29,25 +25,17 @@
 #include "text/constraint.h"
 
 #define DEFAULT_MAX 16u
-#define WEIGHT 4.0F      /* trials that the estimate of all requests is worth to one */
-#define FADE 0.9F        /* of a request's trials, at each new one */
-#define FADE_ALL 0.998F  /* of everybody's */
-#define SHARE_ALL 8.0F   /* trials that the prior is worth */
-#define SURE 0.97F       /* no estimate is beyond it */
-#define LEAST 0.02F      /* survival below which a draft is cut */
-#define REFUSED_MAX 8u   /* drafts in a row before a source rests */
-#define REST_MIN 16u     /* tokens */
-#define REST_MAX 128u    /* tokens */
-#define PROBE 2u         /* tokens */
-#define PROBE_TURNS 16   /* tries are made in one step in so many, */
-#define PROBE_SHARE 16   /* by one request in so many; */
-#define PROBE_RARE 256   /* where rows are dear in one step in so many, by one request: */
-#define DEAR 0.75F       /* a drafted row costs so much of what each token costs anyway */
-#define MARGIN 1.02F     /* a gain below it is none: estimates are not that good */
-#define START 2u         /* tokens of a first draft, and of one after a draft that was wrong */
-#define KEEP 0.95F       /* of what recent drafts promised and held */
-#define DOUBT 4.0F       /* tokens promised before a promise is doubted */
-#define SLOW_MEMORY 0.9F /* of the running means of step times */
+#define FADE 0.998F       /* of old trials, at each new one */
+#define PRIOR_TRIALS 8.0F /* that the prior is worth */
+#define SURE 0.97F        /* no estimate is beyond it */
+#define REFUSED_MAX 8u    /* drafts in a row before a source rests */
+#define REST_MIN 16u      /* tokens */
+#define REST_MAX 128u     /* tokens */
+#define PROBE 2u          /* tokens */
+#define PROBE_TURNS 16    /* tries are made in one step in so many, */
+#define PROBE_SHARE 16    /* by one request in so many */
+#define START 2u          /* tokens of a first draft, and of one after a draft that was wrong */
+#define SLOW_MEMORY 0.9F  /* of the running means of step times */
 #define LEDGER_MEMORY 0.95
 #define ENOUGH 16u        /* steps with drafts before they are judged */
 #define INTERVAL_MIN 16u  /* steps, from one without drafts to the next, */
@@ -101,45 +89,28 @@ struct spec_request *spec_request_free(struct spec_request *q) {
 
 /* ---- estimates ---- */
 
-static uint32_t level_of(uint32_t strength) {
-    return strength <= 2 ? 0 : strength <= 5 ? 1 : strength <= 11 ? 2 : 3;
-}
-
 static uint32_t position_of(uint32_t i) {
     return i < 4 ? i : i < 8 ? 4 : 5;
 }
 
 /*
  * The probability that token @i of a draft is right, given that those before are. What has not been seen at a
- * place is taken from the place before: nobody would ever find out that long drafts are right if they were
- * expected to fail. @common and @own carry the estimates for token @i - 1, of everybody and of this request.
+ * position is taken from the position before: long drafts would never be tried if they were expected to fail.
+ * @before: the estimate for token @i - 1.
  */
-static float estimate(const struct spec *s, const struct spec_request *q, uint32_t source,
-                      uint32_t level, uint32_t i, float *common, float *own) {
-    const struct spec_trials *all = &s->seen[source][level][position_of(i)];
-    const struct spec_trials *mine = &q->seen[source][level][position_of(i)];
-    float before = *common;
+static float estimate(const struct spec *s, uint32_t source, uint32_t i, float before) {
+    const struct spec_trials *t = &s->seen[source][position_of(i)];
 
-    *common = (all->right + SHARE_ALL * before) / (all->n + SHARE_ALL);
-    float prior = MIN(*own * *common / before, SURE);
-    *own = MIN((mine->right + WEIGHT * prior) / (mine->n + WEIGHT), SURE);
-    return *own;
+    return (t->right + PRIOR_TRIALS * before) / (t->n + PRIOR_TRIALS);
 }
 
-static void count(struct spec_trials *t, float fade, bool right) {
-    t->n = t->n * fade + 1;
-    t->right = t->right * fade + (right ? 1 : 0);
+static void count(struct spec_trials *t, bool right) {
+    t->n = t->n * FADE + 1;
+    t->right = t->right * FADE + (right ? 1 : 0);
 }
 
-/* What was seen counts half when it is asked again: the text may be another one then. */
 static void rest(struct spec_request *q, uint32_t source, uint32_t n_out) {
     struct spec_rest *z = &q->rest[source];
-    struct spec_trials *t = &q->seen[source][0][0];
-
-    for (uint32_t i = 0; i < SPEC_LEVELS * SPEC_POSITIONS; i++) {
-        t[i].n /= 2;
-        t[i].right /= 2;
-    }
 
     z->length = z->length ? MIN(2 * z->length, REST_MAX) : REST_MIN;
     z->until = n_out + z->length;
@@ -243,28 +214,22 @@ static uint32_t cut_refused(struct constraint_state *place, const int32_t *draft
     return fits;
 }
 
-/* survival[k], for the first @n tokens of a draft of source @i: how many are worth a row. */
-static uint32_t survivals(const struct spec *s, const struct spec_request *q, uint32_t i,
-                          uint32_t level, uint32_t n, float *survival, float *sum) {
-    const struct spec_run *u = &q->run[i];
-    float p = MIN((u->right + DOUBT) / (u->promised + DOUBT), 1);
-    float common = s->source[i]->prior, own = common;
-    uint32_t k;
+/* survival[k] for the first @n tokens of a draft of source @i; returns their sum. */
+static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *survival) {
+    float p = 1, each = s->source[i]->prior, sum = 0;
 
-    *sum = 0;
-    for (k = 0; k < n; k++) {
-        p *= estimate(s, q, i, level, k, &common, &own);
-        if (p < LEAST && !q->rest[i].probe)
-            break;
+    for (uint32_t k = 0; k < n; k++) {
+        each = estimate(s, i, k, each);
+        p *= MIN(each, SURE);
         survival[k] = p;
-        *sum += p;
+        sum += p;
     }
-    return k;
+    return sum;
 }
 
 /* How long a draft of source @i may be. */
 static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
-    return MIN(max, q->rest[i].probe ? PROBE : MAX(q->run[i].most, START));
+    return MIN(max, q->rest[i].probe ? PROBE : MAX(q->longest[i], START));
 }
 
 /* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
@@ -273,33 +238,27 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
                  uint32_t max, float best) {
     struct spec_request *q = r->spec;
     int32_t draft[DRAFT_MAX];
-    float survival[DRAFT_MAX], sum;
-    uint32_t strength = 0, n, k;
+    float survival[DRAFT_MAX];
+    uint32_t n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max));
 
-    n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max), &strength);
     if (r->place)
         n = cut_refused(r->place, draft, n);
-    k = survivals(s, q, i, level_of(strength), n, survival, &sum);
-    if (k == 0 || sum <= best)
+    float sum = survivals(s, i, n, survival);
+    if (n == 0 || sum <= best)
         return best;
-    memcpy(q->draft, draft, k * sizeof(*draft));
-    memcpy(q->survival, survival, k * sizeof(*survival));
-    q->n_draft = k;
+    memcpy(q->draft, draft, n * sizeof(*draft));
+    memcpy(q->survival, survival, n * sizeof(*survival));
+    q->n_draft = n;
     q->source = i;
-    q->level = level_of(strength);
     return sum;
 }
 
-void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running, float row_share) {
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
     const struct spec_ledger *l = ledger_of(s, n_running);
-    bool dear = row_share * (float)n_running > DEAR;
 
     s->turn = turn;
     s->quiet = turn < l->paused_until || (l->n[1] > 0 && turn >= l->compare_at);
-    if (dear)
-        s->n_tries = turn % PROBE_RARE == 0;
-    else
-        s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
+    s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
 }
 
 /* Whether source @i of @r may be asked now. */
@@ -361,12 +320,13 @@ uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_sourc
     uint32_t i = index_of(s, source), max;
     struct draft_text t = text_of(r);
     struct spec_request *q = open_for(s, r, &t, &max);
-    float sum;
 
     if (!q || i == s->n_sources || !may_ask(s, r, i))
         return 0;
     *probe = q->rest[i].probe;
-    return survivals(s, q, i, level_of(DRAFT_MODEL_STRENGTH), longest(q, i, max), survival, &sum);
+    uint32_t n = longest(q, i, max);
+    survivals(s, i, n, survival);
+    return n;
 }
 
 void spec_decline(struct spec *s, struct request *r, const struct draft_source *source) {
@@ -386,18 +346,9 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
     struct spec_request *q = r->spec;
     uint32_t i = q->source, n = n_right + (n_right < n_drafted && !ended);
 
-    for (uint32_t k = 0; k < n; k++) {
-        count(&q->seen[i][q->level][position_of(k)], FADE, k < n_right);
-        count(&s->seen[i][q->level][position_of(k)], FADE_ALL, k < n_right);
-    }
-    struct spec_run *u = &q->run[i];
-    u->most = MIN(MAX(2 * n_right + START, u->most / 2), DRAFT_MAX);
-    if (!ended) {
-        u->right = u->right * KEEP + (float)n_right;
-        u->promised *= KEEP;
-        for (uint32_t k = 0; k < n_drafted; k++)
-            u->promised += q->survival[k];
-    }
+    for (uint32_t k = 0; k < n; k++)
+        count(&s->seen[i][position_of(k)], k < n_right);
+    q->longest[i] = MIN(MAX(2 * n_right + START, q->longest[i] / 2), DRAFT_MAX);
     if (n_right > 0)
         q->rest[i] = (struct spec_rest){0};
     else if (!ended)
@@ -421,5 +372,5 @@ void spec_finish(struct spec *s, const struct request *r) {
 }
 
 float spec_slower(const struct spec *s) {
-    return MIN(MAX(s->slow[1] / s->slow[0], 1.0F), 4.0F) * MARGIN;
+    return MIN(MAX(s->slow[1] / s->slow[0], 1.0F), 4.0F);
 }

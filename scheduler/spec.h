@@ -9,7 +9,6 @@
 #include "scheduler/draft/draft.h"
 #include "scheduler/request.h"
 
-#define SPEC_LEVELS 4u    /* classes of match length */
 #define SPEC_POSITIONS 6u /* classes of position in the draft */
 #define SPEC_LOADS 12u    /* classes of the number of running requests */
 
@@ -17,8 +16,6 @@
 struct spec_trials {
     float n, right;
 };
-
-typedef struct spec_trials spec_table[DRAFT_SOURCES_MAX][SPEC_LEVELS][SPEC_POSITIONS];
 
 struct spec_opts {
     bool off;
@@ -41,7 +38,7 @@ struct spec {
     void *common[DRAFT_SOURCES_MAX];
     uint32_t n_sources, max_draft; /* 0 sources: off */
     uint32_t no_sources;
-    spec_table seen; /* of all requests */
+    struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
     /* What a step takes compared with what the cost model expects: with drafts, and without. Running means. */
     float slow[2];
@@ -54,12 +51,8 @@ struct spec {
 struct spec_request {
     const struct spec *owner;
     void *state[DRAFT_SOURCES_MAX];
-    spec_table seen;
-    struct spec_run {
-        uint32_t
-            most; /* tokens of the next draft: twice what was right in the last one, and a few */
-        float promised, right; /* tokens in recent drafts: expected, and found right */
-    } run[DRAFT_SOURCES_MAX];
+    /* Tokens of the next draft: twice what was right in the last one, and a few. */
+    uint32_t longest[DRAFT_SOURCES_MAX];
     struct spec_rest {
         uint32_t until;   /* output tokens, before which the source is not asked */
         uint32_t length;  /* of the last rest */
@@ -70,16 +63,15 @@ struct spec_request {
     /* The draft at hand. survival[i]: probability that its first i + 1 tokens are right. */
     int32_t draft[DRAFT_MAX];
     float survival[DRAFT_MAX];
-    uint32_t n_draft, source, level;
+    uint32_t n_draft, source;
 };
 
 int spec_init(struct spec *s, const struct spec_opts *opts);
 void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
 struct spec_request *spec_request_free(struct spec_request *q);
 
-/* Step @turn is planned, with @n_running requests; a drafted row makes it longer by @row_share of its time. May be said
- * again for the same step. */
-void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running, float row_share);
+/* Step @turn is planned, with @n_running requests. May be said again for the same step. */
+void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
 /* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
  * worth mentioning. */
 void spec_propose(struct spec *s, struct request *r);
@@ -106,6 +98,5 @@ void spec_finish(struct spec *s, const struct request *r);
  * @n_tokens. */
 void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_tokens, int64_t ns,
                   int64_t expect_ns);
-/* How much longer than expected steps with drafts take, compared with those without: at least 1, and a little more,
- * so that what is hardly a gain is left. */
+/* How much longer than expected steps with drafts take, compared with those without: at least 1. */
 float spec_slower(const struct spec *s);

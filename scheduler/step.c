@@ -31,7 +31,6 @@
 #define HOST_MAX_NS 1000000     /* beyond it, the host was not busy but idle */
 #define AHEAD_MAX_NS 12000000   /* no step is launched behind one that takes longer */
 #define AHEAD_SHARED_NS 4000000 /* likewise, with several tenants */
-#define SOME_ROWS 8u  /* over which the price of a drafted row is asked: backends work in tiles */
 #define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
 
 /* ---- what the plan is to know ---- */
@@ -215,28 +214,13 @@ static void gather_waiting(struct sched *s) {
     }
 }
 
-/* What a drafted row adds to a step of those that run, as part of the step's time. */
-static float draft_row_share(const struct sched *s) {
-    struct cost_shape shape = {0};
-
-    LIST_FOREACH(node, &s->running) {
-        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
-        cost_add(&shape, r->n_computed, 1);
-    }
-    double without = (double)cost_expect_ns(&s->cost, &shape);
-    shape.rows += SOME_ROWS;
-    return (float)((double)cost_expect_ns(&s->cost, &shape) / fmax(without, 1) - 1) / SOME_ROWS;
-}
-
 static void begin_drafts(struct sched *s) {
-    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running, draft_row_share(s));
+    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
 }
 
 static void gather(struct sched *s) {
     begin_drafts(s);
     s->plan.draft_slower = spec_slower(&s->spec);
-    s->plan.draft_wait_ns = s->opts.depth > 1 ? s->host_ns : 0;
     gather_running(s);
     pin_begin_step(s, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);
@@ -369,7 +353,6 @@ static int build(struct sched *s, struct batch *t) {
             spec_refused(r);
     }
     t->expect_ns = p->expect_ns;
-    s->plan.drafting = t->drafts;
     t->alone = p->alone != PLAN_NOBODY;
     return 0;
 }
@@ -548,8 +531,6 @@ int step_launch(struct sched *s) {
     if (e < 0)
         return e;
     int64_t now = clock_now(s->clock);
-    if (sched_n_in_flight(s) == 0)
-        s->host_ns += (MIN(now - s->last_end_ns - t->draft_ns, HOST_MAX_NS) - s->host_ns) / 8;
     s->stats.plan_ns_total += (uint64_t)(now - begin - t->draft_ns);
     s->stats.last_plan_us = (uint32_t)((now - begin - t->draft_ns) / 1000);
     return launch(s, t, now);

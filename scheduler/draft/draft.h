@@ -24,7 +24,6 @@ struct draft_tokens {
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
-#define DRAFT_MODEL_STRENGTH 1u
 
 /* What a source may see. tokens and its counts change between calls, and may be elsewhere. */
 struct draft_text {
@@ -48,9 +47,8 @@ struct draft_source {
     /* A sequence begins. *state stays NULL: this source has nothing for it. 0 or -ENOMEM. */
     int (*begin)(void **state, void *common, const struct draft_text *t);
     void (*end)(void *state);
-    /* At most @max tokens that may follow; returns how many. @strength: how many tokens before agree. */
-    uint32_t (*propose)(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength);
+    /* At most @max tokens that may follow; returns how many. */
+    uint32_t (*propose)(void *state, const struct draft_text *t, int32_t *out, uint32_t max);
     /* A sequence has ended, well or not; NULL: does not care. */
     void (*finish)(void *common, const struct draft_text *t);
 };

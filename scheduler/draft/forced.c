@@ -62,8 +62,7 @@ static uint32_t cut(const struct forced *f, const struct tokenizer *t, const cha
     return n;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength) {
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     const struct forced *f = state;
     char text[sizeof(LEAD) + BYTES_MAX] = LEAD;
     size_t lead = f->n_lead > 0 ? strlen(LEAD) : 0;
@@ -75,7 +74,6 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
         n--; /* it goes on, and so may the last token */
     if (special >= 0 && n < max && (n > 0 || len == 0))
         out[n++] = special;
-    *strength = (uint32_t)len + (special >= 0);
     return n;
 }
 

@@ -17,14 +17,12 @@ static void end(void *state) {
     (void)state;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength) {
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     const struct draft_tokens *g = t->drafted;
     uint32_t n = MUTANT(guess_stale, g->at == t->n_tokens, true) ? MIN(g->n, max) : 0;
 
     (void)state;
     memcpy(out, g->token, n * sizeof(*out));
-    *strength = DRAFT_MODEL_STRENGTH;
     return n;
 }
 

@@ -11,14 +11,13 @@
 #include "scheduler/draft/ngram.h"
 
 #define SLOTS_MAX 65536u
-#define AHEAD 48u   /* tokens that may have been left out */
-#define AT_START 4u /* strength of the beginning, where nothing has agreed yet */
+#define AHEAD 48u /* tokens that may have been left out */
 
 struct prediction {
     struct ngram grams;
     uint32_t n_indexed;
     uint32_t n_seen; /* output tokens */
-    uint32_t at, len;
+    uint32_t at;
     bool
         on; /* the output follows it: what comes next is prediction[at]; else it was left at `at` */
 };
@@ -37,7 +36,6 @@ static int begin(void **state, void *common, const struct draft_text *t) {
         return -ENOMEM;
     }
     p->on = true;
-    p->len = AT_START;
     *state = p;
     return 0;
 }
@@ -58,7 +56,6 @@ static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t
 
         if (t->prediction[j] == y && (follows || t->prediction[j - 1] == x)) {
             p->at = j + 1;
-            p->len = follows ? 1 : 2;
             return true;
         }
     }
@@ -70,10 +67,9 @@ static void follow(struct prediction *p, const struct draft_text *t, uint32_t i)
     int32_t y = t->tokens[i];
 
     if (p->on && p->at < t->n_prediction && t->prediction[p->at] == y) {
-        p->at++, p->len++;
+        p->at++;
     } else if (p->on) {
         p->on = false;
-        p->len = 0;
     } else {
         p->on = meet_again(p, t, t->tokens[i - 1], y);
     }
@@ -87,12 +83,10 @@ static void search(struct prediction *p, const struct draft_text *t) {
     if (len > 0) {
         p->on = true;
         p->at = at;
-        p->len = len;
     }
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength) {
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     struct prediction *p = state;
     uint32_t until = MIN(t->n_prediction, p->n_indexed + DRAFT_CATCH_UP), n = 0;
 
@@ -104,7 +98,6 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
         search(p, t);
     while (p->on && n < max && p->at + n < t->n_prediction)
         out[n] = t->prediction[p->at + n], n++;
-    *strength = p->len;
     return n;
 }
 

@@ -72,8 +72,7 @@ static struct ring *find(struct recent *all, const uint8_t *key) {
     return NULL;
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength) {
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     struct reader *r = state;
     struct ring *g = find(r->all, t->isolation_key);
     uint32_t n = 0;
@@ -101,7 +100,6 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     }
     while (r->len > 0 && n < max && r->at + n < g->n_tokens && g->tokens[r->at + n] >= 0)
         out[n] = g->tokens[r->at + n], n++;
-    *strength = r->len;
     return n;
 }
 

@@ -54,8 +54,7 @@ static void catch_up(struct suffix *s, const struct draft_text *t) {
     }
 }
 
-static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                        uint32_t *strength) {
+static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     struct suffix *s = state;
 
     catch_up(s, t);
@@ -74,7 +73,6 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     uint32_t n_known = t->n_tokens - s->at;
     for (uint32_t i = 0; i < max; i++)
         out[i] = i < n_known ? t->tokens[s->at + i] : out[i - n_known];
-    *strength = s->len;
     return max;
 }
 

@@ -52,8 +52,6 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .fair_preempt_begun = h->flags & TAPE_FAIR_BEGUN,
         .fair_preempted = h->flags & TAPE_FAIR_PREEMPTED,
         .draft_slower = h->draft_slower,
-        .draft_wait_ns = h->draft_wait_ns,
-        .drafting = h->flags & TAPE_DRAFTING,
         .cost = &t->cost,
         .turn = h->turn,
     };

@@ -55,8 +55,7 @@ static int begin_draft(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-static uint32_t propose_draft(void *state, const struct draft_text *t, int32_t *out, uint32_t max,
-                              uint32_t *strength) {
+static uint32_t propose_draft(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     struct sim_draft *d = state;
     uint32_t n_out = t->n_tokens - t->n_prompt, n;
     const struct sim_client *c = d->client = client_of(d, t, max);
@@ -72,7 +71,6 @@ static uint32_t propose_draft(void *state, const struct draft_text *t, int32_t *
                      ? right
                      : (right + 1 + (int32_t)rng_below(r, SIM_VOCAB - 1)) % SIM_VOCAB;
     }
-    *strength = rng_below(r, 40);
     return n;
 }
 
