@@ -238,42 +238,20 @@ static void admit(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, 1);
 }
 
-/* What a step of decode will take once @r decodes as well; those that run now at least. */
-static void add_decode(struct cost_shape *s, const struct plan_req *r) {
-    cost_add(s, r->n_target - 1, 1);
-}
-
-static struct cost_shape all_decode(const struct plan *p) {
-    struct cost_shape s = {0};
-
-    for (uint32_t i = 0; i < p->n_running; i++)
-        add_decode(&s, &p->req[i]);
-    return s;
-}
-
-/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the last pages and half of
- * the time between tokens. */
-static bool leaves_rest(const struct plan_work *w, const struct plan_req *r, struct cost_shape all,
-                        uint32_t need, int64_t room) {
-    const struct plan *p = w->p;
+/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the last pages. */
+static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
+                        int64_t room) {
     uint32_t in = p->n_running + p->n_admitted;
 
     if (in == 0)
         return false;
-    if (r->victim || (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs))
+    if (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs)
         return true;
-    if (!r->over)
-        return false;
-    if (need + (int64_t)p->reserve_pages > room)
-        return true;
-    add_decode(&all, r);
-    return p->reserve_pages > 0 &&
-           cost_bound_ns(p->cost, &all) > MIN(p->itl_ns, p->max_step_ns) / 2;
+    return r->over && need + (int64_t)p->reserve_pages > room;
 }
 
 static void plan_admissions(struct plan_work *w) {
     struct plan *p = w->p;
-    struct cost_shape all = all_decode(p);
     uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
     int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
 
@@ -288,7 +266,7 @@ static void plan_admissions(struct plan_work *w) {
         if (r->verdict != PLAN_WAIT_PAGES)
             continue;
         uint32_t need = full_need(p, i);
-        if (leaves_rest(w, r, all, need, room)) {
+        if (leaves_rest(p, r, need, room)) {
             r->verdict = PLAN_WAIT_SHARE; /* nobody behind it waits for that */
             continue;
         }
@@ -299,7 +277,6 @@ static void plan_admissions(struct plan_work *w) {
             continue;
         }
         room -= need;
-        add_decode(&all, r);
         admit(w, i);
         if (overtakes == UINT32_MAX)
             continue;
@@ -645,26 +622,22 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, preempt(w, &p->req[p->n_running - 1]), (void)0);
 }
 
-/* Who has waited gets a slot, or pages, from the lowest requests of the tenant that has most: from as many as it takes
- * of those whose clients have no token yet, or else from one. Nothing else is planned: who has waited is admitted in the
- * next plan, when what was given back is there. */
+/* A tenant without its part of the slots gets one from the lowest request of the tenant that has most: of one without a
+ * token yet, or else, where fair_preempt_begun allows it, of one that has some. Nothing else is planned: the waiting request
+ * is admitted in the next plan, when what was given back is there. */
 static bool preempt_for_share(struct plan_work *w) {
     struct plan *p = w->p;
-    uint32_t given = 0;
 
     for (int begun = 0; begun <= p->fair_preempt_begun && p->fair_preempt && !p->fair_preempted;
-         begun++) {
-        for (uint32_t i = p->n_running;
-             i-- > 1 && (p->n_preempted == 0 || given < p->fair_preempt_pages);) {
+         begun++)
+        for (uint32_t i = p->n_running; i-- > 1 && !p->fair_preempted;) {
             struct plan_req *r = &p->req[i];
 
             if (!r->victim || r->last || r->begun != (bool)begun)
                 continue;
             preempt(w, r);
-            given += begun ? p->fair_preempt_pages : plan_pages(p, r->n_target);
+            p->fair_preempted = true;
         }
-        p->fair_preempted = p->n_preempted > 0;
-    }
     return p->n_preempted > 0;
 }
 

@@ -91,11 +91,10 @@ struct plan {
      * has to wait for its end. */
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
-    bool
-        fair_preempt; /* somebody has waited whose tenant has less: the lowest `victim` is preempted */
-    uint32_t fair_preempt_pages; /* that it lacks; 0: a slot */
-    bool fair_preempt_begun;     /* also from one whose client has tokens */
-    bool fair_preempted;         /* in and out: a victim was preempted, once is enough for a step */
+    /* All slots are taken and a tenant that has less waits for one: the lowest `victim` is preempted, */
+    bool fair_preempt;
+    bool fair_preempt_begun; /* also one whose client has tokens */
+    bool fair_preempted;     /* in and out: a victim was preempted, once is enough for a step */
     /* With drafts a step takes draft_slower (at least 1) times what is expected. */
     float draft_slower;
     const struct cost *cost;

@@ -59,7 +59,6 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .force_chunk = p->force_chunk,
         .force_draft = p->force_draft,
         .reserve_pages = p->reserve_pages,
-        .fair_preempt_pages = p->fair_preempt_pages,
         .draft_slower = p->draft_slower,
         .cost_max_rows = c->max_rows,
         .cost_n_seen = c->n_seen,

@@ -42,7 +42,7 @@ struct plan_tape_head {
     uint64_t step, turn;
     int64_t at_ns, itl_ns, max_step_ns, add_ns;
     uint32_t page_tokens, n_available, max_rows, max_seqs, max_bypass, force_chunk, force_draft;
-    uint32_t reserve_pages, fair_preempt_pages, flags;
+    uint32_t reserve_pages, flags;
     float draft_slower;
     uint32_t cost_max_rows;
     uint64_t cost_n_seen;

@@ -104,7 +104,7 @@ struct request {
     uint32_t n_drafted, n_accepted;
     uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
     uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */
-    uint32_t seen_hit, seen_idle; /* of the last look into the pager while waiting, at seen_step */
+    uint32_t seen_hit; /* of the last look into the pager while waiting, at seen_step */
     uint64_t seen_step;
     bool stalled;
 

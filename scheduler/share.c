@@ -117,7 +117,7 @@ static void tick(struct share *s, int64_t now) {
 /* A tenant comes, or comes back: no more credit than BURST_NS. */
 static void lift(struct share *s, struct share_tenant *t) {
     advance(s);
-    t->served_ns = fmax(t->served_ns, fmax(s->clock_ns, s->fair_ns) - BURST_NS / t->weight);
+    t->served_ns = fmax(t->served_ns, s->clock_ns - BURST_NS / t->weight);
 }
 
 /* ---- sessions ---- */

@@ -146,7 +146,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     }
     m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
     q->n_hit = r->seen_hit = m.n_tokens;
-    q->n_idle = r->seen_idle = m.n_idle;
+    q->n_idle = m.n_idle;
     r->seen_step = s->n_launched + 1;
 }
 
@@ -165,12 +165,12 @@ static void gather_running(struct sched *s) {
 
     p->n_running = 0;
     turns_begin(s, clock_now(s->clock));
-    /* Those who stand lowest come last. With one tenant all are at depth 0. */
-    for (uint32_t depth = 0; depth < (s->turns.n_groups > 1 ? TURNS_DEPTHS : 1); depth++)
+    /* Those who stand lowest come last. */
+    for (int over = 0; over <= (s->turns.n_groups > 1); over++)
         LIST_FOREACH(node, &s->running) {
             struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-            if (turns_depth(s, r) != depth)
+            if (turns_is_over(s, r) != (bool)over)
                 continue;
             if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
                 attach(s, r);
@@ -190,7 +190,7 @@ static void gather_waiting(struct sched *s) {
 
     p->n_waiting = 0;
     room = p->n_available - MIN(promised, p->n_available);
-    p->fair_preempt = turns_preempts(s, room, clock_now(s->clock));
+    p->fair_preempt = turns_preempts(s, clock_now(s->clock));
     for (uint32_t i = 0; i < p->n_running; i++)
         p->req[i].victim = turns_is_victim(s, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
@@ -210,7 +210,6 @@ static void gather_waiting(struct sched *s) {
         look_up(s, candidate[k], &p->req[i], room);
         p->req[i].over = limits[k].over;
         p->req[i].leave_seqs = limits[k].leave_seqs;
-        p->req[i].victim = turns_is_victim(s, candidate[k]);
     }
 }
 

@@ -15,10 +15,7 @@
 
 #define RESERVE_PAGES 8 /* one of so many is kept */
 #define ADD_PART 4      /* of the time between tokens: what some may add to a step */
-#define GROSS 2         /* who has so many times what a waiting tenant has is the victim */
-#define PATIENCE_NS INT64_C(50000000)
-#define PREEMPT_NS INT64_C(20000000) /* between two preemptions */
-#define DECODERS 16                  /* an output row is priced as one of so many */
+#define DECODERS 16     /* an output row is priced as one of so many */
 
 int turns_init(struct sched *s) {
     share_init(&s->turns.share);
@@ -95,39 +92,34 @@ void turns_begin(struct sched *s, int64_t now) {
     p->reserve_pages = shared ? s->info->n_pages / RESERVE_PAGES : 0;
 }
 
-uint32_t turns_depth(const struct sched *s, const struct request *r) {
+bool turns_is_over(const struct sched *s, const struct request *r) {
     const struct share *h = &s->turns.share;
-    uint32_t t = r->turn.tenant, depth = 0, n = h->tenant[t].n_pages;
+    uint32_t t = r->turn.tenant;
 
-    if (s->turns.n_groups < 2)
-        return 0;
-    for (; depth < TURNS_DEPTHS - 1 && n > 0; n /= 2, depth++)
-        if (!share_is_over(h, t, n, s->info->n_pages, false, 0))
-            break;
-    return depth;
+    return s->turns.n_groups > 1 &&
+           share_is_over(h, t, h->tenant[t].n_pages, s->info->n_pages, false, 0);
 }
 
-/* What tenant @t has for its weight. */
-static double has(const struct sched *s, uint32_t t, bool slots, uint32_t more) {
+/* Slots of tenant @t for its weight, with @more. */
+static double slots_of(const struct sched *s, uint32_t t, uint32_t more) {
     const struct share_tenant *x = &s->turns.share.tenant[t];
 
-    return ((slots ? x->n_running : x->n_pages) + more) / x->weight;
+    return (x->n_running + more) / x->weight;
 }
 
-/* The tenant that has most, and two requests that run at least: a tenant's last one is never preempted. */
-static uint32_t richest(const struct sched *s, uint32_t but, bool slots) {
+/* The tenant that has most slots, and two requests that run at least: a tenant's last one is never preempted. */
+static uint32_t richest(const struct sched *s, uint32_t but) {
     const struct share *h = &s->turns.share;
     uint32_t found = SHARE_TENANTS;
 
     for (uint32_t i = 0; i < h->n_tenants; i++)
         if (i != but && h->tenant[i].n_running > 1 &&
-            (found == SHARE_TENANTS || has(s, i, slots, 0) > has(s, found, slots, 0)))
+            (found == SHARE_TENANTS || slots_of(s, i, 0) > slots_of(s, found, 0)))
             found = i;
     return found;
 }
 
-/* Whether @r, which takes @n_pages, would have to leave what somebody gave to yet others: then nobody gives it
- * anything. */
+/* Whether @r, which takes @n_pages, would have to leave the slot to yet others: then none is preempted for it. */
 static bool leaves_it(struct sched *s, const struct request *r, uint32_t n_pages, int64_t now) {
     const struct share *h = &s->turns.share;
     uint32_t t = r->turn.tenant, slots = h->tenant[t].n_running + 1;
@@ -144,36 +136,25 @@ static uint32_t pages_of(const struct sched *s, const struct request *r) {
     return plan_pages(&s->plan, MAX(target, r->n_tokens));
 }
 
-bool turns_preempts(struct sched *s, uint64_t room, int64_t now) {
+bool turns_preempts(struct sched *s, int64_t now) {
     const struct share *h = &s->turns.share;
-    bool slots = s->plan.n_running >= s->plan.max_seqs;
-
     bool asked[SHARE_TENANTS] = {false};
 
     s->turns.victim = SHARE_TENANTS;
-    if (s->turns.n_groups < 2)
+    if (s->turns.n_groups < 2 || s->plan.n_running < s->plan.max_seqs)
         return false;
     for (const struct list *l = s->waiting.next; l != &s->waiting; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
-        uint32_t t = r->turn.tenant, pages = pages_of(s, r);
-        uint32_t lacks = pages - r->seen_hit / s->rules.page_tokens + r->seen_idle;
+        uint32_t t = r->turn.tenant;
 
-        /* A session whose pages are gone waits for pages as pin.c has it. */
-        if (asked[t] || (!slots && (lacks <= room || r->seen_step == 0)) ||
-            (!slots && pin_delays(s, r, 0, now)))
+        if (asked[t])
             continue;
         asked[t] = true; /* its first one speaks for all */
-        uint32_t victim = richest(s, t, slots);
+        uint32_t victim = richest(s, t);
         if (victim < SHARE_TENANTS && share_is_behind(h, t, victim) &&
-            !leaves_it(s, r, pages, now) &&
-            has(s, victim, slots, 0) > GROSS * has(s, t, slots, slots ? 1 : lacks)) {
+            slots_of(s, victim, 0) > slots_of(s, t, 1) && !leaves_it(s, r, pages_of(s, r), now)) {
             s->turns.victim = victim;
-            s->plan.fair_preempt_begun = h->tenant[t].n_running == 0 &&
-                                         now - r->since_ns >= PATIENCE_NS &&
-                                         now - s->turns.preempted_ns >= PREEMPT_NS;
-            if (s->plan.fair_preempt_begun)
-                s->turns.preempted_ns = now;
-            s->plan.fair_preempt_pages = slots ? 0 : lacks - (uint32_t)room;
+            s->plan.fair_preempt_begun = h->tenant[t].n_running == 0;
             return true;
         }
     }

@@ -9,7 +9,6 @@ struct request;
 struct sched;
 
 #define TURNS_ITEMS 4096u
-#define TURNS_DEPTHS 6u
 
 struct turns {
     struct share share;
@@ -19,8 +18,7 @@ struct turns {
     float weight[SHARE_TENANTS], part[SHARE_TENANTS]; /* [of groups] */
     bool over[SHARE_TENANTS];                         /* [of groups] */
     uint32_t n_groups;
-    int64_t preempted_ns; /* when the last one was preempted */
-    uint32_t victim;      /* tenant that is to make room, SHARE_TENANTS: none */
+    uint32_t victim; /* tenant that is to make room, SHARE_TENANTS: none */
 };
 
 /* What a waiting request has to leave to others; see plan.h. */
@@ -39,12 +37,11 @@ void turns_leave(struct sched *s, struct request *r);
 
 /* Before a plan: whose turn it is, what is kept for whom. */
 void turns_begin(struct sched *s, int64_t now);
-/* How far below others @r stands, less than TURNS_DEPTHS: its tenant holds so many times (in powers of two) more than its
- * part of the pages. */
-uint32_t turns_depth(const struct sched *s, const struct request *r);
-/* Whether somebody has waited whose turn it is, who finds no slot or not enough pages (@room are there), and whose
- * tenant has less than half of what another has for its weight: then that one is the victim, turns_is_victim(). */
-bool turns_preempts(struct sched *s, uint64_t room, int64_t now);
+/* Whether the tenant of @r holds more than its part of the pages: then @r stands below those of others. */
+bool turns_is_over(const struct sched *s, const struct request *r);
+/* Whether all slots are taken and a tenant waits whose turn it is and that has less for its weight than another would
+ * have left: then that one is the victim, turns_is_victim(). */
+bool turns_preempts(struct sched *s, int64_t now);
 bool turns_is_victim(const struct sched *s, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
  * sessions are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */

@@ -48,7 +48,6 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .add_ns = h->add_ns,
         .reserve_pages = h->reserve_pages,
         .fair_preempt = h->flags & TAPE_FAIR,
-        .fair_preempt_pages = h->fair_preempt_pages,
         .fair_preempt_begun = h->flags & TAPE_FAIR_BEGUN,
         .fair_preempted = h->flags & TAPE_FAIR_PREEMPTED,
         .draft_slower = h->draft_slower,

@@ -384,9 +384,8 @@ static void check_admissions(struct sim *s) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
 
         n_behind += q->admitted;
-        if (q->admitted || q->over || q->leave_seqs > 0 ||
-            q->victim) /* what is left may be kept for tenants that have less */
-            continue;
+        if (q->admitted || q->over || q->leave_seqs > 0)
+            continue; /* what is left may be kept for tenants that have less */
         HOLD(s, c, BYPASS, q->n_bypassed >= n_behind);
         HOLD(s, c, BYPASS, n_behind == 0 || q->n_bypassed <= p->max_bypass);
     }
