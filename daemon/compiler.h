@@ -15,6 +15,7 @@
  */
 
 #include "base/err.h"
+#include "proto/crash_page.h"
 #include "proto/messages.h"
 #include "scheduler/scheduler.h"
 

@@ -12,6 +12,7 @@
 #include "base/chan.h"
 #include "base/log.h"
 #include "daemon/worker.h"
+#include "proto/crash_page.h"
 #include "proto/flight_file.h"
 
 #define QUEUE_MAX (64u << 20)

@@ -1,13 +1,14 @@
 #include "proto/messages.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 /*
- * The wire form of a message is a fixed struct followed by its arrays; a span {off, len} of the fixed
- * struct gives each array's place, counted from the start of the message, 8-byte aligned, `len` in
- * bytes. The peer is the same executable but may have been corrupted: every span and count is
- * checked here and nowhere else.
+ * The wire form of a message is a fixed struct followed by its arrays; a span {off, len} of the
+ * fixed struct gives each array's place, counted from the start of the message, 8-byte aligned,
+ * `len` in bytes. The peer is the same executable but may have been corrupted: every span and
+ * count is checked here and nowhere else.
  */
 
 struct span {
@@ -23,6 +24,7 @@ struct writer {
     int error;
 };
 
+/* Appends the fixed part, whose spans are set by end(). */
 static struct writer begin(struct buf *out, const void *fixed, size_t size) {
     struct writer w = {out, out->len, 0};
 
@@ -38,7 +40,9 @@ static void pad8(struct writer *w) {
         w->error = buf_add(w->out, zeros, 8 - n);
 }
 
+/* Appends an array; after an error it does nothing, end() tells. */
 static struct span put(struct writer *w, const void *data, size_t bytes) {
+    assert(bytes <= UINT32_MAX && (data || bytes == 0));
     pad8(w);
     struct span s = {(uint32_t)(w->out->len - w->start), (uint32_t)bytes};
     if (!w->error && bytes)
@@ -63,6 +67,7 @@ static int end(struct writer *w, const void *fixed, size_t size) {
 
 /* ---- reading ---- */
 
+/* Copies the fixed part: the frame is not aligned for it beyond 8 bytes and must not be changed. */
 static int fixed_part(const void *data, uint32_t len, void *fixed, size_t size) {
     if (len < size)
         return -EPROTO;
@@ -191,17 +196,18 @@ int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
 struct wire_submit {
     struct submit m; /* its pointers are zero on the wire */
     struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
-    struct span grammar, triggers, prediction, media;
+    struct span grammar, triggers, prediction;
 };
 
 static void clear_pointers(struct submit *m) {
     m->tokens = m->stop_ids = NULL;
     m->bias = NULL;
     memset(m->stops, 0, sizeof(m->stops));
-    m->grammar = m->triggers = m->prediction = m->media = (struct str){0};
+    m->grammar = m->triggers = m->prediction = (struct str){0};
 }
 
 int msg_submit_pack(struct buf *out, const struct submit *m) {
+    assert(m->n_stops <= SUBMIT_STOPS_MAX && m->n_prompt <= m->n_tokens);
     struct wire_submit f = {.m = *m};
     struct writer w = begin(out, &f, sizeof(f));
 
@@ -214,10 +220,10 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
     f.grammar = put_str(&w, m->grammar);
     f.triggers = put_str(&w, m->triggers);
     f.prediction = put_str(&w, m->prediction);
-    f.media = put_str(&w, m->media);
     return end(&w, &f, sizeof(f));
 }
 
+/* What no parser of a span sees. */
 static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
@@ -238,8 +244,7 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
         get(data, len, f.bias, sizeof(*f.m.bias), &bias, &n_bias) < 0 ||
         get_str(data, len, f.grammar, &f.m.grammar) < 0 ||
         get_str(data, len, f.triggers, &f.m.triggers) < 0 ||
-        get_str(data, len, f.prediction, &f.m.prediction) < 0 ||
-        get_str(data, len, f.media, &f.m.media) < 0)
+        get_str(data, len, f.prediction, &f.m.prediction) < 0)
         return -EPROTO;
     if (n_tokens != f.m.n_tokens || n_stop_ids != f.m.n_stop_ids || n_bias != f.m.n_bias ||
         !submit_sane(&f.m))
@@ -270,7 +275,14 @@ static void clear_event_pointers(struct event *e) {
     e->text = (struct str){0};
 }
 
+/* What no parser of a span sees; true of every event that is packed. */
+static bool event_sane(const struct event *e) {
+    return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
+           e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);
+}
+
 int msg_event_pack(struct buf *out, const struct event *e) {
+    assert(event_sane(e));
     struct wire_event f = {.e = *e};
     struct writer w = begin(out, &f, sizeof(f));
     size_t n = e->n_tokens;
@@ -303,11 +315,6 @@ static int get_optional(const void *data, uint32_t len, struct span s, size_t si
     int r = get(data, len, s, size, p, &n);
 
     return r < 0 || (n && n != want) ? -EPROTO : 0;
-}
-
-static bool event_sane(const struct event *e) {
-    return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
-           e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);
 }
 
 int msg_events_next(struct event_cursor *c, struct event *out) {

@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * messages - what front and worker say to each other, as plain structs, and their packing into channel
- * frames. The structs here carry pointers for the convenience of both sides; on the wire every pointer
- * is a span inside the frame, and the parser checks each span, count and enum before it sets a pointer.
- * Parsed pointers lie inside the frame and live as long as it.
+ * messages - what front and worker say to each other, as plain structs, and their packing into
+ * channel frames (base/chan.h). The structs here carry pointers for the convenience of both sides;
+ * on the wire every pointer is a span inside the frame, and the parser checks each span, count and
+ * enum before it sets a pointer. Parsed pointers lie inside the frame and live as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, TURN_END. Up: HELLO at once, PROGRESS while loading, READY or FAILED,
- * then one EVENTS frame per step, and STATS (proto/stats.h) at most every 100 ms and when
- * idle begins. Events are cumulative: an event carries the
- * tokens [from, from + n) where `from` is what the worker knows to be delivered; when the channel is
- * full the worker skips and the next step's event carries more. FINISH comes exactly once per id that was
- * submitted, whatever happens.
+ * Down: OPEN once, then SUBMIT, CANCEL, TURN_END. Up: HELLO at once, PROGRESS while loading, READY
+ * or FAILED, then one EVENTS frame per step, and STATS (proto/stats.h) at most every 100 ms and
+ * when idle begins. Events are cumulative: an event carries the tokens [from, from + n) where
+ * `from` is what the worker knows to be delivered; when the channel is full the worker skips and
+ * the next step's event carries more. FINISH comes exactly once per id that was submitted,
+ * whatever happens.
  */
 
 #include <stdbool.h>
@@ -76,11 +76,12 @@ enum submit_flags {
     SUBMIT_DIGESTS = 2,
     SUBMIT_PROMPT_LOGPROBS = 4, /* skips the prefix lookup */
     SUBMIT_NO_SPECULATION = 8,
-    /* Not a text but a vector is wanted: the model's last hidden state, after the final norm, at the last
-     * token or as the mean over all tokens. It takes the place of the one token that max_new asks for. */
+    /* The result is a vector: the model's last hidden state, after the final norm, at the last
+     * token or as the mean over all tokens. It takes the place of the one token that max_new asks
+     * for. */
     SUBMIT_POOL_LAST = 16,
     SUBMIT_POOL_MEAN = 32,
-    /* Nobody waits for it: the prompt is computed when there is nothing else to do, so that the turn after @group finds
+    /* The prompt is computed when there is nothing else to do, so that the turn after @group finds
      * its pages. One EVENT_FINISH without tokens, and no other event. */
     SUBMIT_PREWARM = 64,
 };
@@ -90,32 +91,35 @@ struct submit_bias {
     float bias;
 };
 
+/* A generation to be made. Ids are the front's, never used twice in a worker's life. */
 struct submit {
-    uint64_t id, group, seed, session, cost_so_far;
-    int64_t arrived_ns, deadline_ns; /* clock_monotonic; deadline 0: none */
-    uint32_t tenant, n_prompt;       /* tokens[0, n_prompt) prompt, the rest output: resumed */
-    uint32_t max_new, min_new;       /* output tokens in all, those resumed included */
-    uint16_t choice, adapter, n_faults, flags;
-    int16_t priority;      /* among those of one tenant */
-    uint32_t weight_milli; /* of the tenant; 0 counts as 1000 */
-    uint8_t class;         /* of the tenant: 0 normal, 1 interactive, 2 batch */
-    uint8_t isolation_key[16], n_top;
+    uint64_t id, group, seed, session;
+    int64_t arrived_ns, deadline_ns;  /* clock_monotonic; deadline 0: none */
+    uint32_t tenant, n_prompt;        /* tokens[0, n_prompt) prompt, the rest output: resumed */
+    uint32_t max_new, min_new;        /* output tokens in all, those resumed included */
+    uint16_t choice, n_faults, flags; /* n_faults: worker deaths that it was present at */
+    int16_t priority;                 /* among those of one tenant */
+    uint32_t weight_milli;            /* of the tenant; 0 counts as 1000 */
+    uint8_t class;                    /* of the tenant: 0 normal, 1 interactive, 2 batch */
+    uint8_t isolation_key[16];        /* prefixes are shared only under an equal one */
+    uint8_t n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;
     uint32_t n_tokens, n_stop_ids, n_bias, n_stops;
     const int32_t *tokens, *stop_ids; /* stop_ids: end the generation, not part of its text */
     const struct submit_bias *bias;
     struct str stops[SUBMIT_STOPS_MAX]; /* matched on token bytes; the front cuts the text */
-    /* prediction: what the output will probably be, as token ids, int32_t of this machine. Only ever a
-     * draft. The others: later, must be empty. */
-    struct str grammar, triggers, prediction, media;
+    /* grammar, triggers: as text/constraint.h takes them. prediction: what the output will probably
+     * be, as token ids, int32_t of this machine; only ever a draft. */
+    struct str grammar, triggers, prediction;
 };
 
-/* What the front saw in the output of generation @id, which has ended as it should: it reads tool calls, the worker does
- * not. A hint: lost, or for a turn that is not the session's last one, it means nothing. */
+/* What the front saw in the output of generation @id, which has ended normally: it reads tool
+ * calls, the worker does not. A hint: lost, or for a turn that is not the session's last one, it
+ * means nothing. */
 struct turn_end {
     uint64_t id, session;
-    uint32_t calls; /* 1: the client will run tools and come back; 0: somebody has his answer */
+    uint32_t calls; /* 1: the client will run tools and come back; 0: the answer is final */
     uint32_t zero;
 };
 
@@ -141,15 +145,15 @@ struct event {
     uint8_t n_top, n_prompt_top;
     uint32_t from, n_tokens;
     uint32_t n_cached, n_drafted, n_accepted, retry_ms; /* totals so far */
-    uint32_t n_predicted,
-        n_predicted_accepted;    /* of those drafted and accepted, from submit.prediction */
+    uint32_t n_predicted, n_predicted_accepted;         /* of those two, from submit.prediction */
     int64_t first_step_ns;       /* when the request was first scheduled; 0: not yet */
     const int32_t *tokens;       /* [n_tokens] */
     const float *logprobs;       /* [n_tokens] or NULL */
     const struct event_top *top; /* [n_tokens][n_top] or NULL */
     const uint64_t *digests;     /* [n_tokens] or NULL */
-    uint32_t n_prompt_lp;        /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the */
-    /* prompt's tokens 1 .. n_prompt - 1, in this order */
+    /* FINISH or first TOKENS with SUBMIT_PROMPT_LOGPROBS: of the prompt's tokens 1 .. n_prompt - 1,
+     * in this order. */
+    uint32_t n_prompt_lp;
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
     struct str text;                    /* why, for REJECTED and FINISH_ERROR */
@@ -157,7 +161,9 @@ struct event {
     const float *vector;
 };
 
-/* Packing appends one frame's payload to @out; parsing returns 0 or -EPROTO. */
+/* x_pack() appends one frame's payload to @out: 0, or -errno of buf_add() and nothing appended. Its
+ * struct must hold what x_parse() asks for. x_parse() reads @len bytes at @data, which is 8-byte
+ * aligned: 0, or -EPROTO and *m unchanged. */
 int msg_open_pack(struct buf *out, const struct msg_open *m);
 int msg_open_parse(const void *data, uint32_t len, struct msg_open *m);
 int msg_progress_pack(struct buf *out, const struct msg_progress *m);
@@ -171,26 +177,11 @@ int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
 int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
 
-/* An EVENTS payload is built event by event and read by a cursor. */
-int msg_event_pack(struct buf *out, const struct event *e); /* appends to an EVENTS payload */
+/* An EVENTS payload is built event by event (0, or -errno and nothing appended) and read by a
+ * cursor (0; 1 at the end; -EPROTO, after which the cursor is not used again). */
+int msg_event_pack(struct buf *out, const struct event *e);
 struct event_cursor {
     const uint8_t *at, *end;
 };
 void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
-int msg_events_next(struct event_cursor *c, struct event *out); /* 0, 1 at the end, -EPROTO */
-
-/*
- * The page shared between front and worker that outlives the worker's death: what it was doing. Before
- * each launch (and each grammar compilation) the worker writes the ids concerned; the front reads them
- * when the worker is gone. Ids present in two deaths run alone; a third death fails that request.
- */
-#define CRASH_PAGE_MAX 1000
-#define CRASH_PAGE_COMPILING_MAX 16
-struct crash_page {
-    uint64_t step;       /* incremented at each launch: progress for the watchdog */
-    int64_t started_ns;  /* of the launch; 0: no step is running */
-    uint32_t n, loading; /* n ids; loading: 1 while the model is being loaded */
-    uint64_t ids[CRASH_PAGE_MAX];
-    uint32_t n_compiling; /* written by the compile thread: who asked for the grammar at hand */
-    uint64_t compiling[CRASH_PAGE_COMPILING_MAX];
-};
+int msg_events_next(struct event_cursor *c, struct event *out);

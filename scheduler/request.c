@@ -112,8 +112,6 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
         return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
-    if (m->adapter || m->media.len)
-        return err_set(err, 400, NULL, "This server cannot use adapters or media yet.");
     if (m->triggers.len > 0 && m->grammar.len == 0)
         return err_set(err, 400, NULL, "Triggers need a grammar.");
     if (m->grammar.len > 0 && !l->constraints)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "proto/crash_page.h"
 #include "proto/messages.h"
 
 /* sched_step: nothing to run; sleep until a message comes or sched_wake_ns(). */
