@@ -17,7 +17,8 @@ struct buf {
 void buf_init(struct buf *b, size_t max);
 void buf_deinit(struct buf *b); /* accepts a zeroed or a deinitialised buffer */
 
-/* All return 0, -ENOMEM, or -EMSGSIZE when the limit would be passed; on failure nothing is added. */
+/* All return 0, -ENOMEM, or -EMSGSIZE when the limit would be passed; on failure nothing is
+ * added. */
 int buf_reserve(struct buf *b, size_t extra); /* room for @extra more bytes at data + len */
 int buf_add(struct buf *b, const void *data, size_t len);
 int buf_add_str(struct buf *b, const char *s);

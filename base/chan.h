@@ -4,12 +4,12 @@
  * chan - framed messages between the front and the worker, over a UNIX stream socket pair.
  *
  * A frame is a header {u32 length of the payload, u16 type, u16 zero} and the payload, 8-byte
- * aligned in memory on both sides. The two processes are the same executable on the same machine, so
- * integers travel in host order. A frame over the limit, a non-zero third field or a closed peer
- * makes the channel dead: -EPROTO or -EPIPE from then on.
+ * aligned in memory on both sides. The two processes are the same executable on the same machine,
+ * so integers travel in host order. A frame over the limit, a non-zero third field or a closed
+ * peer makes the channel dead: -EPROTO or -EPIPE from then on.
  *
- * Writing never blocks: chan_send() queues up to a limit and answers CHAN_FULL beyond it (the caller
- * skips: events are cumulative). Reading is by chan_recv() after poll says readable, or
+ * Writing never blocks: chan_send() queues up to a limit and answers CHAN_FULL beyond it (the
+ * caller skips: events are cumulative). Reading is by chan_recv() after poll says readable, or
  * chan_wait(). The object is not shared between threads.
  */
 

@@ -1,11 +1,11 @@
 /*
  * gguf - opening: descriptors, mappings, shards, and the fingerprint.
  *
- * A file is read through one cursor (gguf_cursor.c) that cannot pass the end of the file nor the limit on
- * headers, metadata first (gguf_meta.c), then the directory of tensors (gguf_tensor.c). Counts are
- * compared with the bytes that remain before anything is allocated for them. Data must lie exactly as
- * the directory orders it, each tensor padded to the alignment: overlap and gaps are then impossible,
- * and only the last end has to be compared with the end of the file.
+ * A file is read through one cursor (gguf_cursor.c) that cannot pass the end of the file nor the
+ * limit on headers, metadata first (gguf_meta.c), then the directory of tensors (gguf_tensor.c).
+ * Counts are compared with the bytes that remain before anything is allocated for them. Data must
+ * lie exactly as the directory orders it, each tensor padded to the alignment: overlap and gaps
+ * are then impossible, and only the last end has to be compared with the end of the file.
  */
 
 #include "base/gguf_private.h"

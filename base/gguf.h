@@ -5,10 +5,10 @@
  *
  * gguf_open() checks everything before it returns: counts, string lengths, types, dimensions,
  * overflow of every size, alignment, offsets, overlap, the end of the file, the shards of a split
- * model. After that the accessors cannot fail on a bad file. A refusal names the byte offset and the
- * reason in one line. Nothing is allocated whose size comes from the file without being bounded by
- * the bytes that remain. Both processes read the file; the weights are only touched by the worker.
- * Layout: research llamacpp-facts b.1.
+ * model. After that the accessors cannot fail on a bad file. A refusal names the byte offset and
+ * the reason in one line. Nothing is allocated whose size comes from the file without being
+ * bounded by the bytes that remain. Both processes read the file; the weights are only touched by
+ * the worker. The layout is that of the specification in ggml's docs/gguf.md.
  */
 
 #include <stdbool.h>
@@ -82,8 +82,8 @@ struct tensor {
 struct gguf;
 struct gguf_array;
 
-/* Opens @path (for a split model any of its shards) read-only. Every shard's descriptor is kept open
- * until gguf_free(). Returns 0, -errno, or -EINVAL with @err ("offset 1234: ..."). */
+/* Opens @path (for a split model any of its shards) read-only. Every shard's descriptor is kept
+ * open until gguf_free(). Returns 0, -errno, or -EINVAL with @err ("offset 1234: ..."). */
 int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* As gguf_open() over descriptors that are already open (the worker has no file system), one a
  * shard, in order. The descriptors are duplicated. */
@@ -98,9 +98,9 @@ uint64_t gguf_bytes(const struct gguf *g); /* of all shards */
 void gguf_fingerprint(const struct gguf *g,
                       uint8_t out[16]); /* of header and tensor directory and sampled data */
 
-/* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has another
- * type or is out of the range of the result; out-parameters are written only on success. Integers of
- * every width are accepted by _u32, F32 and F64 by _f32. */
+/* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has
+ * another type or is out of the range of the result; out-parameters are written only on success.
+ * Integers of every width are accepted by _u32, F32 and F64 by _f32. */
 uint64_t gguf_n_kv(const struct gguf *g);
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
 bool gguf_has(const struct gguf *g, const char *key);

@@ -1,8 +1,9 @@
 /*
- * gguf_fingerprint - 128 bits that tell model files apart: size and header of every shard, and samples of
- * its data. Page keys and the handshake of the two processes contain it. It is not a proof against
- * an adversary who may write the model file (that one can change the answers anyhow), but random
- * differences, other quantisations and other fine-tunes of a model differ in it.
+ * gguf_fingerprint - 128 bits that tell model files apart: size and header of every shard, and
+ * samples of its data. Page keys and the handshake of the two processes contain it. It is not a
+ * proof against an adversary who may write the model file (that one can change the answers
+ * anyhow), but random differences, other quantisations and other fine-tunes of a model differ in
+ * it.
  *
  * Read with pread(), not through the mapping: no signal when the file shrinks meanwhile.
  */

@@ -8,9 +8,10 @@
 #include "base/arena.h"
 #include "base/gguf.h"
 
-/* All header bytes of all shards together. The largest vocabularies known take 16 MiB. This one number
- * bounds the memory and the time that a hostile file can cost: strings, arrays and counts all lie
- * inside it, and the index of a string array takes at most half of the bytes that it indexes. */
+/* All header bytes of all shards together. The largest vocabularies known take 16 MiB. This one
+ * number bounds the memory and the time that a hostile file can cost: strings, arrays and counts
+ * all lie inside it, and the index of a string array takes at most half of the bytes that it
+ * indexes. */
 #define GGUF_HEADER_MAX (32u << 20)
 #define GGUF_KV_MAX 65536u
 #define GGUF_TENSORS_MAX 65536u
@@ -18,8 +19,8 @@
 #define GGUF_NAME_MAX 63u /* bytes of a tensor's name */
 #define GGUF_KEY_MAX 1024u
 
-/* Reads the header of one shard. Nothing is read past @end; what a message calls an offset is @at, the
- * position in the file. */
+/* Reads the header of one shard. Nothing is read past @end; what a message calls an offset is @at,
+ * the position in the file. */
 struct gguf_cursor {
     const uint8_t *base;
     size_t at, end;
@@ -41,8 +42,8 @@ int gguf_cursor_str(struct gguf_cursor *c, struct gguf_str *out, const char *wha
 /* A key or tensor name: not empty, at most @max bytes, printable ASCII (it will be printed). */
 int gguf_cursor_name(struct gguf_cursor *c, size_t max, struct gguf_str *out, const char *what);
 
-/* Index of names: open addressing over a keyed hash, so that no choice of names makes it slow. Items are
- * numbers; @name gives the name of one. */
+/* Index of names: open addressing over a keyed hash, so that no choice of names makes it slow.
+ * Items are numbers; @name gives the name of one. */
 struct gguf_index {
     uint64_t seed[2];
     uint32_t n, mask; /* of the slots; slot = NULL: empty */

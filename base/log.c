@@ -15,10 +15,10 @@
 
 /*
  * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
- * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY.
- * A log that cannot be written is dropped: serving never waits for it. stderr may be a pipe that nobody reads or a
- * terminal that was stopped, and whether writes to it wait is a flag that is shared with whoever else has it:
- * therefore it is opened once more, for this process alone.
+ * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY. A
+ * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe that
+ * nobody reads or a terminal that was stopped, and whether writes to it wait is a flag that is
+ * shared with whoever else has it: therefore it is opened once more, for this process alone.
  */
 
 static enum log_level max_level = WLOG_INFO;
@@ -125,8 +125,8 @@ static void send_journal(enum log_level level, const char *event, const char *pa
     (void)!send(journal_fd, msg, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Whether all of it was taken. Where stderr could not be opened again it is asked first, which another process that writes to
- * it too can make wrong. */
+/* Whether all of it was taken. Where stderr could not be opened again it is asked first, which
+ * another process that writes to it too can make wrong. */
 static bool put_now(const char *line, size_t len) {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
 

@@ -5,7 +5,8 @@
  * journal when the process runs under systemd. Bytes that are not printable are escaped, so one
  * event is always one line. Never log prompt text, keys or file contents.
  *
- * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return errors.
+ * Only the step loop, api/server.c, api/http/listen.c, daemon/ and cmd/ log: libraries return
+ * errors.
  */
 
 #include "base/util.h"
@@ -15,8 +16,8 @@ enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 void log_init(enum log_level max, const char *process); /* @process: "front", "worker" */
 void log_set_level(enum log_level max);
 
-/* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and counted; the number is told when
- * there is room again. */
+/* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and
+ * counted; the number is told when there is room again. */
 void log_line(const char *line);
 
 /* @event is a short constant ("request_done"); @fmt renders `key=value` pairs separated by spaces;

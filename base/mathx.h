@@ -6,8 +6,8 @@
  * libm gives other last bits on other CPUs and versions; what a model computes must not depend on
  * that. Every function here is a fixed sequence of IEEE operations with explicit fma, so a
  * vectorised copy that performs the same operations lane by lane agrees bit for bit. Compile with
- * -ffp-contract=off (nvcc: --fmad=false where these are used). Polynomials: Cephes (expf) and fdlibm
- * (double); errors: expf < 2 ulp, the double functions < 1 ulp on the ranges stated.
+ * -ffp-contract=off (nvcc: --fmad=false where these are used). Polynomials: Cephes (expf) and
+ * fdlibm (double); errors: expf < 2 ulp, the double functions < 1 ulp on the ranges stated.
  */
 
 #include <math.h>
@@ -152,8 +152,8 @@ MX_FN void mx_sincos(double x, double *sin_out, double *cos_out) {
     }
 }
 
-/* Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)), docs/architecture.md 7. 1 - u is exact in
- * double, so log(1 - u) needs no log1p. */
+/* Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)), docs/architecture.md 7. 1 - u is
+ * exact in double, so log(1 - u) needs no log1p. */
 MX_FN double mx_gumbel(uint32_t x) {
     double u = ((double)x + 0.5) * 0x1p-32;
 

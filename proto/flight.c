@@ -1,5 +1,6 @@
 #include "proto/flight.h"
 
+#include <assert.h>
 #include <string.h>
 #include "base/util.h"
 
@@ -33,6 +34,7 @@ const char *flight_text(enum why why) {
 
 void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
                  uint32_t detail, int64_t now) {
+    assert(why < WHY_N && *at <= f->n_records);
     if (*at > 0 && *at + FLIGHT_RECORDS > f->n_records) {
         struct flight_record *last = &f->record[(*at - 1) % FLIGHT_RECORDS];
 

@@ -1,10 +1,11 @@
 #pragma once
 
 /*
- * flight - the flight recorder: what was decided about each request in the last steps, and the steps themselves. It
- * lies in memory that worker and front share, so writing costs no message, asking costs the worker nothing, and it
- * is still there when the worker has died. One writer; a reader may see an entry half written and checks what
- * it takes. Decisions that repeat are one record, so that a story is short and lasts long.
+ * flight - the flight recorder: what was decided about each request in the last steps, and the
+ * steps themselves. It lies in memory that worker and front share, so writing costs no message,
+ * asking costs the worker nothing, and it is still there when the worker has died. One writer; a
+ * reader may see an entry half written and checks what it takes. Decisions that repeat are one
+ * record, so that a story is short and lasts long.
  */
 
 #include <stdbool.h>
@@ -35,6 +36,7 @@ enum why {
     WHY_N,
 };
 
+/* A decision about request @id, as often as it was repeated without another between. */
 struct flight_record {
     uint64_t id;
     int64_t from_ns, until_ns; /* clock_monotonic */
@@ -42,6 +44,7 @@ struct flight_record {
     uint8_t why;
 };
 
+/* A step: what it held and how long it was expected to take and took. */
 struct flight_step {
     uint64_t step;
     int64_t at_ns;
@@ -55,13 +58,17 @@ struct flight {
     struct flight_step step[FLIGHT_STEPS];
 };
 
-/* Notes @why for request @id, whose place is kept in *at (0 at first). */
+/* Notes decision @why about request @id; `detail` as in enum why. *at is where the request's last
+ * record is, 0 at first: the same decision again extends it, another begins a new one. */
 void flight_note(struct flight *f, uint64_t *at, uint64_t id, enum why why, uint32_t n_rows,
                  uint32_t detail, int64_t now);
+/* Appends a step; the ring keeps the last FLIGHT_STEPS. */
 void flight_note_step(struct flight *f, const struct flight_step *step);
 
-/* The records of @id that are still there, the oldest first. How many, at most @max. */
+/* Copies the latest records of @id that are still in the ring to @out[max], the oldest first: how
+ * many. Safe beside the writer, except that the oldest may be half overwritten. */
 uint32_t flight_story(const struct flight *f, uint64_t id, struct flight_record *out, uint32_t max);
 
-const char *flight_name(enum why why); /* "pages" */
-const char *flight_text(enum why why); /* a sentence for people */
+/* "pages"; "waited for pages of the KV cache". "unknown" for a number that is none. */
+const char *flight_name(enum why why);
+const char *flight_text(enum why why);

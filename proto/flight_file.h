@@ -1,17 +1,17 @@
 #pragma once
 
 /*
- * flight_file - the flight recorder in a file: `weftctl dump`, and what weftd writes when a worker has died.
- * `weft-sim replay` reads it (docs/simulator.md). Numbers of requests, tokens and pages are in it, and times; no
- * text, no tokens, no names.
+ * flight_file - the flight recorder in a file: `weftctl dump`, and what weftd writes when a worker
+ * has died. `weft-sim replay` reads it (docs/simulator.md). Numbers of requests, tokens and pages
+ * are in it, and times; no text, no tokens, no names.
  */
 
 #include "proto/flight_tape.h"
 
 #define FLIGHT_FILE_MAX (FLIGHT_BYTES + 65536)
 
-/* Appends all that @f and the tape of @tape_bytes behind it hold. Whoever writes there is not trusted: only whole
- * records. 0, -errno. */
+/* Appends all that @f and the tape of @tape_bytes behind it hold, whole records only: the process
+ * that writes there may have died at any byte. 0 or -errno of buf_add(). */
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
                       const char *version, int64_t now_ns);
 
@@ -27,8 +27,8 @@ struct flight_file {
 
 /* Whether @data begins as such a file does. */
 bool flight_file_is(const void *data, size_t n);
-/* What is in @data, which is aligned as malloc() does and outlives @out: 0, -EINVAL: it is damaged or of another
- * version. */
+/* What is in @data, which is aligned as by malloc() and outlives @out: 0, or -EINVAL if it is
+ * damaged or of another version. */
 int flight_file_parse(struct flight_file *out, const void *data, size_t n);
 /* The next record of the tape from *at on (0 at first): its bytes and length, or NULL. */
 const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len);

@@ -1,10 +1,12 @@
 /*
- * A record stands between two copies of its length, so the ring can be walked from its end to the oldest record that is
- * still whole. What is being written lies over the oldest bytes: n_begun says so before the first of them changes.
+ * A record stands between two copies of its length, so the ring can be walked from its end to the
+ * oldest record that is still whole. What is being written lies over the oldest bytes: n_begun
+ * says so before the first of them changes.
  */
 
 #include "proto/flight_tape.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 #define FRAME (2 * (uint32_t)sizeof(uint32_t)) /* both lengths */
 #define PART 8                                 /* of the ring: the longest record */
 
+/* Writes @len bytes at byte @at of all that was ever written: the ring wraps around. */
 static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
@@ -19,6 +22,7 @@ static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *d
     memcpy(t->ring, (const uint8_t *)data + n, len - n);
 }
 
+/* Reads them. */
 static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
@@ -29,6 +33,7 @@ static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uin
 void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len) {
     uint64_t at = t->n_bytes;
 
+    assert(size >= PART * FRAME);
     if (len > size / PART - FRAME)
         return;
     __atomic_store_n(&t->n_begun, at + len + FRAME, __ATOMIC_RELAXED);
@@ -39,7 +44,8 @@ void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, u
     __atomic_store_n(&t->n_bytes, at + len + FRAME, __ATOMIC_RELEASE);
 }
 
-/* The oldest record in [from, end) of @ring; @end, if there is none. Nothing in the ring is trusted. */
+/* The oldest record in [from, end) of @ring; @end, if there is none. Nothing in the ring is
+ * trusted. */
 static uint64_t oldest(const uint8_t *ring, uint32_t size, uint64_t from, uint64_t end) {
     uint32_t len, first;
     uint64_t at = end;

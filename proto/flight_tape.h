@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * flight_tape - records of any length one behind the other in a ring of bytes: the plans of the last steps
- * (scheduler/plan_tape.h), behind struct flight in the memory that worker and front share. One writer, which may die
- * at any byte; whoever reads meanwhile or afterwards gets whole records only.
+ * flight_tape - records of any length one behind the other in a ring of bytes: the plans of the
+ * last steps (scheduler/plan_tape.h), behind struct flight in the memory that worker and front
+ * share. One writer, which may die at any byte; a reader meanwhile or afterwards gets whole
+ * records only.
  */
 
 #include <stdint.h>
@@ -13,7 +14,8 @@
 #define FLIGHT_TAPE_BYTES (4u << 20)
 
 struct flight_tape {
-    /* Bytes written in all: with the record being written, without it. The ring holds the last ones. */
+    /* Bytes written in all: with the record being written, without it. The ring holds the last
+     * ones. */
     uint64_t n_begun, n_bytes;
     uint8_t ring[];
 };
@@ -25,9 +27,9 @@ static inline struct flight_tape *flight_tape_of(struct flight *f) {
     return (struct flight_tape *)(f + 1);
 }
 
-/* Appends a record. @size of the ring, which holds at least eight of the longest: longer ones are left out. */
+/* Appends a record. @size: of the ring; a record longer than an eighth of it is left out. */
 void flight_tape_write(struct flight_tape *t, uint32_t size, const void *data, uint32_t len);
 
-/* Appends to @out the records that are whole, the oldest first: each its length as uint32_t and its bytes. 0, or
- * -errno of buf_add(). */
+/* Appends to @out the records that are whole, the oldest first: each its length as uint32_t and its
+ * bytes. 0, or -errno of buf_add(). */
 int flight_tape_read(const struct flight_tape *t, uint32_t size, struct buf *out);

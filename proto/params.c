@@ -1,5 +1,6 @@
 #include "proto/params.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +27,8 @@ const uint32_t params_count = ARRAY_SIZE(params_table);
 
 static void store(struct sampling *s, const struct param *p, double value) {
     char *at = (char *)s + p->offset;
+
+    assert(p->offset <= sizeof(*s) - sizeof(double));
 
     if (p->type == PARAM_NUMBER) {
         memcpy(at, &value, sizeof(value));
@@ -62,7 +65,7 @@ const struct param *params_find(const char *name) {
     return NULL;
 }
 
-/* Written so that NaN fails. */
+/* Range and type of @value; the comparison is written so that NaN fails. */
 static int check(const struct param *p, double value, struct err *err) {
     if (!(value >= p->min && value <= p->max))
         return err_set(err, 400, p->name, "%s must be between %g and %g", p->name, p->min, p->max);

@@ -1,14 +1,15 @@
 #pragma once
 
 /*
- * params - the sampling parameters of a request: one row each (name, type, range, default). The API
- * reads requests by this table, the worker checks frames by it; adding a parameter is a row here and
- * a stage in engine/sampler.c.
+ * params - the sampling parameters of a request: one row each (name, type, range, default). The
+ * API reads requests by this table, the worker checks frames by it; adding a parameter is a row
+ * here and a stage in engine/sampler.c.
  */
 
 #include <stdint.h>
 #include "base/err.h"
 
+/* How a request's tokens are chosen. What each does: docs/api.md and engine/sampler.c. */
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
@@ -29,8 +30,11 @@ struct param {
 extern const struct param params_table[];
 extern const uint32_t params_count;
 
-void params_init(struct sampling *s); /* every parameter at its default */
+/* Every parameter at its default. */
+void params_init(struct sampling *s);
+/* The row called @name, or NULL. */
 const struct param *params_find(const char *name);
 /* Stores @value after checking type and range; a refusal is a 400 with @err->param = name. */
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err);
-int params_check(const struct sampling *s, struct err *err); /* all ranges, for frames */
+/* All parameters, for structs that came in a frame: 0, or -EINVAL and @err as params_set(). */
+int params_check(const struct sampling *s, struct err *err);

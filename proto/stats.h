@@ -5,10 +5,10 @@
  *
  *     ROW(TYPE, FIELD, KIND, PER, METRIC, KEY, HELP)
  *
- * A row makes the field of its struct, which the owner increments or sets; the family METRIC of /metrics, as
- * value / PER (so that times are in seconds), "" if it is not there; and KEY of the admin socket, where the
- * value stands as it is. TYPE is uint32_t, uint64_t or double. Names that begin with vllm: are vLLM's, since
- * routers and dashboards look for them.
+ * A row makes the field of its struct, which the owner increments or sets; the family METRIC of
+ * /metrics, as value / PER (so that times are in seconds), "" if it is not there; and KEY of the
+ * admin socket, where the value stands as it is. TYPE is uint32_t, uint64_t or double. Names that
+ * begin with vllm: are vLLM's, since routers and dashboards look for them.
  *
  * The structs are sent and copied as they are: both processes are the same executable.
  */
@@ -21,7 +21,8 @@
 #define MSG_DRAFT_SOURCES 5
 extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 
-/* Of the worker since it started; gauges of now. Tokens of prewarming are in its own two counters only. */
+/* Of the worker since it started; gauges of now. Tokens of prewarming are in its own two counters
+ * only. */
 #define WORKER_STATS(ROW)                                                                          \
     ROW(uint64_t, n_steps, COUNTER, 1, "weft_steps_total", "steps", "Steps of the worker.")        \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "", "prompt_tokens", "Prompt tokens computed.")     \

@@ -28,8 +28,6 @@ NOT_YET_ACYCLIC = {
     "daemon",
 }
 NOT_YET_NARROW = {
-    "base",
-    "proto",
     "text",
     "scheduler",
     "api",
