@@ -67,9 +67,9 @@ static int end(struct writer *w, const void *fixed, size_t size) {
 
 /* ---- reading ---- */
 
-/* Copies the fixed part: the frame is not aligned for it beyond 8 bytes and must not be changed. */
+/* Copies the fixed part. Every message is padded to a multiple of 8 bytes. */
 static int fixed_part(const void *data, uint32_t len, void *fixed, size_t size) {
-    if (len < size)
+    if (len < size || len % 8)
         return -EPROTO;
     memcpy(fixed, data, size);
     return 0;
