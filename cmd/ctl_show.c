@@ -117,19 +117,19 @@ static bool any_of(yyjson_val *o, const char *a, const char *b) {
 
 /* Lines about what is only there when it is configured, or has happened. */
 static void show_tiers(struct buf *out, yyjson_val *w) {
-    if (any_of(w, "host_saved_tokens", "host_fetched_tokens"))
-        ADD("  host     %s tokens saved, %s brought back\n", ctl_number(w, "host_saved_tokens").s,
-            ctl_number(w, "host_fetched_tokens").s);
+    if (any_of(w, "host_offloaded_tokens", "host_loaded_tokens"))
+        ADD("  host     %s tokens offloaded, %s loaded\n", ctl_number(w, "host_offloaded_tokens").s,
+            ctl_number(w, "host_loaded_tokens").s);
     if (any_of(w, "disk_pages", "disk_bad_pages"))
         ADD("  disk     %s of %s pages; %s tokens written, %s read; %s damaged\n",
             ctl_number(w, "disk_pages_used").s, ctl_number(w, "disk_pages").s,
             ctl_number(w, "disk_saved_tokens").s, ctl_number(w, "disk_loaded_tokens").s,
             ctl_number(w, "disk_bad_pages").s);
-    if (any_of(w, "pages_kept", "kept_dropped"))
-        ADD("  kept     %s pages for sessions' next turns; %s turns dropped\n",
-            ctl_number(w, "pages_kept").s, ctl_number(w, "kept_dropped").s);
+    if (any_of(w, "pages_pinned", "pins_dropped"))
+        ADD("  pinned   %s pages for sessions' next turns; %s turns dropped\n",
+            ctl_number(w, "pages_pinned").s, ctl_number(w, "pins_dropped").s);
     if (any_of(w, "prewarm_tokens", "prewarm_hit_tokens"))
-        ADD("  ahead    %s tokens computed for turns to come, %s of them found\n",
+        ADD("  prewarm  %s tokens computed ahead, %s of them hit\n",
             ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
@@ -142,7 +142,7 @@ static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("  tokens   %s prompt computed, %s cached, %s output\n", ctl_number(w, "prompt_tokens").s,
         ctl_number(w, "cached_tokens").s, ctl_number(w, "output_tokens").s);
     if (any_of(w, "drafted", "accepted"))
-        ADD("  drafts   %s of %s tokens were right (%s)\n", ctl_number(w, "accepted").s,
+        ADD("  drafts   %s of %s tokens accepted (%s)\n", ctl_number(w, "accepted").s,
             ctl_number(w, "drafted").s, ctl_percent(w, "accepted", "drafted").s);
     ADD("  steps    %s; the last: %s rows of %s sequences, %s, planned in %s\n",
         ctl_number(w, "steps").s, ctl_number(w, "last_rows").s, ctl_number(w, "last_seqs").s,

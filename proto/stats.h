@@ -62,28 +62,28 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Masks of constrained tokens.")                                                            \
     ROW(uint64_t, mask_ns_total, COUNTER, 1e9, "weft_mask_seconds_total", "mask_ns",               \
         "Time that masks took of the step loop.")                                                  \
-    ROW(uint64_t, n_saved_tokens, COUNTER, 1, "weft_host_saved_tokens_total", "host_saved_tokens", \
-        "Tokens whose pages were copied to host memory.")                                          \
-    ROW(uint64_t, n_fetched_tokens, COUNTER, 1, "weft_host_fetched_tokens_total",                  \
-        "host_fetched_tokens", "Tokens whose pages came back from there.")                         \
-    ROW(uint64_t, n_left_tokens, COUNTER, 1, "weft_host_left_tokens_total", "host_left_tokens",    \
-        "Tokens that were there and computed all the same, which was faster.")                     \
+    ROW(uint64_t, n_saved_tokens, COUNTER, 1, "weft_host_offloaded_tokens_total",                  \
+        "host_offloaded_tokens", "Tokens whose pages were copied to host memory.")                 \
+    ROW(uint64_t, n_fetched_tokens, COUNTER, 1, "weft_host_loaded_tokens_total",                   \
+        "host_loaded_tokens", "Tokens whose pages were copied back from there.")                   \
+    ROW(uint64_t, n_left_tokens, COUNTER, 1, "weft_host_recomputed_tokens_total",                  \
+        "host_recomputed_tokens", "Tokens found there but computed again, which was faster.")      \
     ROW(uint64_t, n_disk_saved_tokens, COUNTER, 1, "weft_disk_saved_tokens_total",                 \
         "disk_saved_tokens", "Tokens whose pages were written to the disk.")                       \
     ROW(uint64_t, n_disk_loaded_tokens, COUNTER, 1, "weft_disk_loaded_tokens_total",               \
         "disk_loaded_tokens", "Tokens whose pages were read from there.")                          \
-    ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_left_tokens_total",                   \
-        "disk_left_tokens", "Tokens that were there and computed all the same, which was faster.") \
+    ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_recomputed_tokens_total",             \
+        "disk_recomputed_tokens", "Tokens found there but computed again, which was faster.")      \
     ROW(uint64_t, n_disk_bad, COUNTER, 1, "weft_disk_bad_pages_total", "disk_bad_pages",           \
         "Pages there that were damaged.")                                                          \
     ROW(uint32_t, n_disk_pages, GAUGE, 1, "weft_disk_pages", "disk_pages",                         \
         "Pages that fit there.")                                                                   \
     ROW(uint32_t, n_disk_used, GAUGE, 1, "weft_disk_pages_used", "disk_pages_used",                \
         "Pages that are there.")                                                                   \
-    ROW(uint64_t, n_swapped, COUNTER, 1, "weft_swaps_total", "swapped",                            \
-        "Preemptions whose pages were saved to host memory.")                                      \
-    ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_recomputes_total", "not_swapped",               \
-        "Preemptions after which everything is computed again.")                                   \
+    ROW(uint64_t, n_swapped, COUNTER, 1, "weft_preemptions_offloaded_total",                       \
+        "preemptions_offloaded", "Preemptions whose pages were copied to host memory.")            \
+    ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_preemptions_recomputed_total",                  \
+        "preemptions_recomputed", "Preemptions whose tokens are computed again.")                  \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \
@@ -91,17 +91,17 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, n_cached, GAUGE, 1, "weft_pages_cached", "pages_cached",                         \
         "Pages that hold idle prefixes.")                                                          \
     ROW(uint32_t, n_free, GAUGE, 1, "weft_pages_free", "pages_free", "Free pages.")                \
-    ROW(uint32_t, n_kept, GAUGE, 1, "weft_pages_kept", "pages_kept",                               \
-        "Of the cached ones, those kept for a session's next turn.")                               \
+    ROW(uint32_t, n_kept, GAUGE, 1, "weft_pages_pinned", "pages_pinned",                           \
+        "Of the cached ones, those pinned for a session's next turn.")                             \
     ROW(uint64_t, n_recomputed_tokens, COUNTER, 1, "weft_recomputed_tokens_total",                 \
         "recomputed_tokens",                                                                       \
         "Prompt tokens computed again that an earlier turn of the session had computed.")          \
-    ROW(uint64_t, n_pins_dropped, COUNTER, 1, "weft_kept_turns_dropped_total", "kept_dropped",     \
-        "Turns kept whose pages were needed by others.")                                           \
+    ROW(uint64_t, n_pins_dropped, COUNTER, 1, "weft_pins_dropped_total", "pins_dropped",       \
+        "Pinned turns whose pages other requests needed.")                                         \
     ROW(uint64_t, n_prewarm_tokens, COUNTER, 1, "weft_prewarm_tokens_total", "prewarm_tokens",     \
         "Tokens computed ahead for the next turns of chats; in no other counter.")                 \
     ROW(uint64_t, n_prewarm_hit_tokens, COUNTER, 1, "weft_prewarm_hit_tokens_total",               \
-        "prewarm_hit_tokens", "Of them, those that the turn then found.")                          \
+        "prewarm_hit_tokens", "Of them, those that the turn then took from the prefix cache.")     \
     ROW(uint32_t, n_tenants, GAUGE, 1, "weft_tenants_active", "tenants",                           \
         "Tenants that have requests at the worker.")                                               \
     ROW(double, jain, GAUGE, 1, "weft_fairness_jain", "jain",                                      \

@@ -106,16 +106,16 @@ def test_stats_show_every_figure():
                     assert str(value) in words, (key, value, out)
         for text in ("1.2.3", "up 1 h 02 min", "4.2 ms", "37 us", "45.0 ms ago", "25 %"):
             assert text in out, (text, out)
-        for text in ("drafts", "disk", "host", "kept", "ahead"):
+        for text in ("drafts", "disk", "host", "pinned", "prewarm"):
             assert text not in out, (text, out)
 
 
 def test_stats_show_what_is_configured_or_has_happened():
     more = copy.deepcopy(STATS)
-    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_saved_tokens": 64, "pages_kept": 3, "prewarm_tokens": 96})
+    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_offloaded_tokens": 64, "pages_pinned": 3, "prewarm_tokens": 96})
     with Server({("GET", "/stats"): http(more)}):
         out = run("stats")[0]
-    for text in ("50 of 200 tokens were right (25 %)", "7 of 900 pages", "64 tokens saved", "3 pages for sessions", "96 tokens computed"):
+    for text in ("50 of 200 tokens accepted (25 %)", "7 of 900 pages", "64 tokens offloaded", "3 pages for sessions", "96 tokens computed"):
         assert text in out, (text, out)
 
 

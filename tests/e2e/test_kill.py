@@ -103,9 +103,9 @@ def test_streams_survive_with_pages_in_host_memory():
     with Weftd(*FLAGS, "--max-context", "512", "--kv-pages", "24", "--host-kv-memory", "64M") as d:
         for _ in range(50):
             parallel([lambda r=r: run(d, r) for r in REQUESTS])
-            if d.stats()["worker"]["host_saved_tokens"] > 500:
+            if d.stats()["worker"]["host_offloaded_tokens"] > 500:
                 break
-        assert d.stats()["worker"]["host_saved_tokens"] > 500, "nothing was saved: the test is blind"
+        assert d.stats()["worker"]["host_offloaded_tokens"] > 500, "nothing was saved: the test is blind"
         survive(d, REQUESTS, should, 6, 44)
 
 
