@@ -55,6 +55,8 @@ bool ctl_value(yyjson_val *object, const char *key, double *out);
  * a table can be left out for it.
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
+/* Every statistic of proto/stats.h with its help. */
+void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns);
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "proto/stats.h"
 
 #define HEADLINE_EVERY 20
 
@@ -165,6 +166,20 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
         ctl_text(m, "determinism").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
+}
+
+/* A line for each of @row's statistics in @object: its key, its value, its help. */
+static void show_rows(struct buf *out, const char *title, yyjson_val *object,
+                      const struct stat_row *row, size_t n) {
+    ADD("%s\n", title);
+    for (; n > 0; n--, row++)
+        ADD("  %-22s %14s  %s\n", row->key, ctl_number(object, row->key).s, row->help);
+}
+
+void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
+    (void)columns;
+    show_rows(out, "front", yyjson_obj_get(stats, "front"), front_rows, n_front_rows);
+    show_rows(out, "worker", yyjson_obj_get(stats, "worker"), worker_rows, n_worker_rows);
 }
 
 static const struct column {

@@ -15,7 +15,7 @@
 static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND\n"
     "  stats [--watch[=SECONDS]]  what the daemon has done and does; a line every\n"
-    "                             SECONDS (1)\n"
+    "                             SECONDS (1); --all: every statistic with its help\n"
     "  requests                   the generations that are live\n"
     "  why ID                     what was decided about one in every step, also when\n"
     "                             it has ended; ID may be its x-request-id\n"
@@ -125,8 +125,10 @@ static int run_stats(struct call *c) {
 
     if (c->argc == 0)
         return answer(c, "/stats", ctl_show_stats);
+    if (c->argc == 1 && strcmp(c->argv[0], "--all") == 0)
+        return answer(c, "/stats", ctl_show_all);
     if (c->argc > 1 || strncmp(c->argv[0], "--watch", 7) != 0)
-        return cli_usage("stats takes only --watch[=SECONDS]");
+        return cli_usage("stats takes only --all or --watch[=SECONDS]");
     const char *value = c->argv[0] + 7;
     if (*value && (*value != '=' || !cli_double(value + 1, 0.1, 3600, &seconds)))
         return cli_usage("--watch takes a number of seconds from 0.1 to 3600");

@@ -110,6 +110,15 @@ def test_stats_show_every_figure():
             assert text not in out, (text, out)
 
 
+def test_all_statistics_have_a_line_with_their_help():
+    with Server({("GET", "/stats"): http(STATS)}):
+        lines = run("stats", "--all")[0].splitlines()
+    lines = [line.split(None, 2) for line in lines if line.startswith("  ")]
+    assert len(lines) > 50 and all(len(line) == 3 and line[2].endswith(".") for line in lines), lines
+    value = {line[0]: line[1] for line in lines[13:]}
+    assert value["preemptions"] == str(STATS["worker"]["preemptions"]) and value["masks"] == "-", value
+
+
 def test_stats_show_what_is_configured_or_has_happened():
     more = copy.deepcopy(STATS)
     more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_offloaded_tokens": 64, "pages_pinned": 3, "prewarm_tokens": 96})
