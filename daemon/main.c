@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #include "api/api.h"
 #include "base/log.h"
@@ -22,13 +21,12 @@
 #include "daemon/config.h"
 #include "daemon/kvdisk.h"
 #include "daemon/memory.h"
+#include "daemon/front_model.h"
 #include "daemon/service.h"
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
 #include "daemon/workers.h"
-#include "engine/engine.h"
 
-#define TEMPLATE_FILE_MAX (1u << 20)
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 
@@ -37,22 +35,15 @@ struct front {
     struct config config;
     int argc;
     char **argv;
-    struct gguf *file, *draft; /* draft: NULL without a draft model */
-    struct tokenizer *tokenizer;
-    struct template *template;
-    struct buf template_text; /* of the configured file */
-    char *model_name;
+    struct front_model model;
     uint32_t max_connections;
-    const char *aliases[1];
-    struct api_model model;
     struct api *api;
     struct workers *workers;
     struct admin *admin;
     uv_signal_t term, interrupt, hup;
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
-    char url[300], recipe[400];     /* recipe: of the worker */
-    char arch[64];                  /* of the model */
+    char url[300];                  /* of the first listener, for messages */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     uint32_t n_inherited;
     int disk_fd; /* of the disk tier; -1: there is none */
@@ -79,15 +70,6 @@ static bool is_temporary(int r) {
 static int fail(const struct err *err, int r) {
     fprintf(stderr, "weftd: %s\n", *err->message ? err->message : strerror(-r));
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
-}
-
-/* @r, with @err beginning with the name of the file it is about. */
-static int name_file(int r, const char *path, struct err *err) {
-    struct err e = *err;
-
-    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
-        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
-    return r;
 }
 
 /* @r, with @err beginning with the key of the option it is about. */
@@ -258,33 +240,13 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- starting ---- */
 
-/* Who asked for no limit should know that there is one. */
-static void warn_of_short_context(const struct front *f) {
-    struct gguf_str arch;
-    uint32_t context = 0;
-    char key[96];
-
-    if (f->config.engine.max_context || gguf_string(f->file, "general.architecture", &arch) < 0)
-        return;
-    snprintf(key, sizeof(key), "%.*s.context_length", (int)MIN(arch.len, 64), arch.data);
-    if (gguf_u32(f->file, key, &context) == 0 && context > f->model.max_context)
-        log_event(WLOG_WARN, "short_context",
-                  "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
-                  f->model.max_context, context);
-}
-
 /* The worker serves: fill in what only it knows, say so. */
 static void on_ready(void *ctx, const struct msg_ready *m) {
     struct front *f = ctx;
     struct err err = {0};
     char status[400];
 
-    f->model.max_context = m->max_context;
-    f->model.n_pages = m->n_pages;
-    f->model.page_tokens = m->page_tokens;
-    f->model.n_embd = m->n_embd;
-    snprintf(f->recipe, sizeof(f->recipe), "%.*s", (int)m->recipe.len, m->recipe.data);
-    f->model.recipe = f->recipe;
+    front_model_ready(&f->model, m);
     if (f->draining)
         return;
     for (uint32_t i = 0; i < f->n_inherited; i++) {
@@ -296,11 +258,11 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
             return;
         }
     }
-    if (!f->was_ready)
-        warn_of_short_context(f);
+    if (!f->was_ready && !f->config.engine.max_context)
+        front_model_warn_of_short_context(&f->model);
     f->was_ready = true;
     api_set_health(f->api, API_SERVING);
-    snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model_name, f->url);
+    snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model.name, f->url);
     service_status(status);
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->url);
@@ -314,127 +276,6 @@ static void on_refused(void *ctx, const char *why, int r) {
     err_set(&err, 0, "model", "%.150s: %.240s", f->config.model, why);
     f->exit_code = fail(&err, r);
     close_all(f);
-}
-
-/* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
-static char *name_of_file(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *name = strdup(slash ? slash + 1 : path);
-
-    if (!name)
-        return NULL;
-    size_t len = strlen(name);
-    if (len > 5 && strcmp(name + len - 5, ".gguf") == 0)
-        name[len -= 5] = 0;
-    if (len > 15 && strncmp(name + len - 9, "-of-", 4) == 0 && name[len - 15] == '-')
-        name[len - 15] = 0;
-    return name;
-}
-
-static int read_text_file(const char *path, struct buf *out, struct err *err) {
-    char chunk[4096];
-    size_t n;
-    int r = 0;
-    FILE *file = fopen(path, "re");
-
-    if (!file)
-        return err_set(err, 0, "chat-template", "chat-template: %s: cannot be read: %s", path,
-                       strerror(errno));
-    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
-        r = buf_add(out, chunk, n);
-    fclose(file);
-    return r < 0 ? err_set(err, 0, "chat-template", "chat-template: %s: larger than 1 MiB", path)
-                 : 0;
-}
-
-/* The chat template: the configured file, else the model's; a model may have none. */
-static int open_template(struct front *f, struct err *err) {
-    struct buf *text = &f->template_text;
-    struct gguf_str s;
-
-    if (*f->config.chat_template) {
-        buf_init(text, TEMPLATE_FILE_MAX);
-        int r = read_text_file(f->config.chat_template, text, err);
-
-        if (r < 0)
-            return r;
-        s = (struct gguf_str){text->data ? text->data : "", text->len};
-    } else if (gguf_string(f->file, "tokenizer.chat_template", &s) < 0) {
-        return 0;
-    }
-    f->model.template_source = s.data;
-    f->model.template_len = s.len;
-    return name_file(template_new(&f->template, s.data, s.len, err),
-                     *f->config.chat_template ? f->config.chat_template : f->config.model, err);
-}
-
-/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write, and their last
- * token has seen all others. */
-static bool pools_mean(const struct gguf *g) {
-    struct gguf_str arch;
-    uint32_t type = 0;
-    char key[96];
-
-    if (gguf_string(g, "general.architecture", &arch) < 0)
-        return false;
-    snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
-    return gguf_u32(g, key, &type) == 0 && type == 1;
-}
-
-static bool says(const struct gguf *g, const char *key, const char *value) {
-    struct gguf_str s;
-
-    return gguf_string(g, key, &s) == 0 && s.len == strlen(value) &&
-           memcmp(s.data, value, s.len) == 0;
-}
-
-/* Whether the engine could compute it, before a worker is started for it; and what is often mistaken for a model. */
-static int check_kind(const struct gguf *g, struct err *err) {
-    if (says(g, "general.type", "adapter"))
-        return err_set(err, 0, "model",
-                       "a LoRA adapter, not a model: merge it into its model first");
-    if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
-        return err_set(err, 0, "model",
-                       "the image encoder of a model (mmproj): give the model itself, which is "
-                       "served for text");
-    return engine_check(g, err);
-}
-
-static int open_model(struct front *f, struct err *err) {
-    struct gguf_str arch = {"", 0};
-    int r = gguf_open(&f->file, f->config.model, err);
-
-    if (r == 0)
-        r = check_kind(f->file, err);
-    if (r == 0)
-        r = tokenizer_new(&f->tokenizer, f->file, err);
-    r = name_file(r, f->config.model, err);
-    if (r == 0)
-        r = open_template(f, err);
-    if (r == 0 && *f->config.draft_model)
-        r = name_file(gguf_open(&f->draft, f->config.draft_model, err), f->config.draft_model, err);
-    if (r < 0)
-        return r;
-    f->model_name =
-        *f->config.model_name ? strdup(f->config.model_name) : name_of_file(f->config.model);
-    if (!f->model_name)
-        return -ENOMEM;
-    gguf_string(f->file, "general.architecture", &arch);
-    snprintf(f->arch, sizeof(f->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
-    f->model = (struct api_model){
-        .id = f->model_name,
-        .aliases = f->aliases,
-        .tokenizer = f->tokenizer,
-        .template = f->template,
-        .template_source = f->model.template_source,
-        .template_len = f->model.template_len,
-        .n_vocab = tokenizer_n_vocab(f->tokenizer),
-        .created_unix = time(NULL),
-        .pools_mean = pools_mean(f->file),
-        .arch = f->arch,
-        .n_bytes = gguf_bytes(f->file),
-    };
-    return 0;
 }
 
 /* As many as there can be descriptors for: one that is refused can be told so, but a worker that dies when there are none left
@@ -468,7 +309,8 @@ static int open_api(struct front *f) {
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
-    return api_new(&f->api, &f->loop, &o, &f->model, workers_port(f->workers), clock_monotonic());
+    return api_new(&f->api, &f->loop, &o, &f->model.api, workers_port(f->workers),
+                   clock_monotonic());
 }
 
 /* One address of the listen option. The first one names the service in messages. */
@@ -539,7 +381,7 @@ static int open_front(struct front *f, struct err *err) {
         .on_ready = on_ready,
         .on_refused = on_refused,
     };
-    int r = open_model(f, err);
+    int r = front_model_open(&f->model, &f->config, err);
 
     if (r < 0)
         return r;
@@ -547,8 +389,8 @@ static int open_front(struct front *f, struct err *err) {
     if (*f->config.kv_disk &&
         (r = kvdisk_open(f->config.kv_disk, &f->disk_fd, f->share_secret, err)) < 0)
         return r;
-    o.file = f->file;
-    o.draft = f->draft;
+    o.file = f->model.file;
+    o.draft = f->model.draft;
     o.disk_fd = f->disk_fd;
     o.kv_bytes = memory_available() / 4;
     limit_connections(f);
@@ -559,7 +401,7 @@ static int open_front(struct front *f, struct err *err) {
         .loop = &f->loop,
         .api = f->api,
         .workers = f->workers,
-        .model = &f->model,
+        .model = &f->model.api,
         .clock = clock_monotonic(),
         .started_ns = clock_now(clock_monotonic()),
         .ctx = f,
@@ -584,12 +426,7 @@ static void free_front(struct front *f) {
     api_free(f->api);
     workers_free(f->workers);
     uv_loop_close(&f->loop);
-    template_free(f->template);
-    buf_deinit(&f->template_text);
-    tokenizer_free(f->tokenizer);
-    gguf_free(f->draft);
-    gguf_free(f->file);
-    free(f->model_name);
+    front_model_deinit(&f->model);
     config_deinit(&f->config);
 }
 
@@ -612,7 +449,7 @@ static int serve(struct front *f) {
 /* Whether what the options name can be used, as far as that is quickly known. */
 static int check_files(struct front *f, struct err *err) {
     const char *keys = f->config.api_keys;
-    int r = open_model(f, err);
+    int r = front_model_open(&f->model, &f->config, err);
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));

@@ -96,7 +96,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_recomputed_tokens, COUNTER, 1, "weft_recomputed_tokens_total",                 \
         "recomputed_tokens",                                                                       \
         "Prompt tokens computed again that an earlier turn of the session had computed.")          \
-    ROW(uint64_t, n_pins_dropped, COUNTER, 1, "weft_pins_dropped_total", "pins_dropped",       \
+    ROW(uint64_t, n_pins_dropped, COUNTER, 1, "weft_pins_dropped_total", "pins_dropped",           \
         "Pinned turns whose pages other requests needed.")                                         \
     ROW(uint64_t, n_prewarm_tokens, COUNTER, 1, "weft_prewarm_tokens_total", "prewarm_tokens",     \
         "Tokens computed ahead for the next turns of chats; in no other counter.")                 \

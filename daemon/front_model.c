@@ -1,0 +1,167 @@
+#include "daemon/front_model.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "base/log.h"
+#include "engine/engine.h"
+
+#define TEMPLATE_FILE_MAX (1u << 20)
+
+/* @r, with @err beginning with the name of the file it is about. */
+static int name_file(int r, const char *path, struct err *err) {
+    struct err e = *err;
+
+    if (r < 0 && strncmp(e.message, path, strlen(path)) != 0)
+        err_set(err, 0, "model", "%.150s: %.240s", path, *e.message ? e.message : strerror(-r));
+    return r;
+}
+
+/* "/dir/TinyLlama-00001-of-00002.gguf" is "TinyLlama". */
+static char *name_of_file(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *name = strdup(slash ? slash + 1 : path);
+
+    if (!name)
+        return NULL;
+    size_t len = strlen(name);
+    if (len > 5 && strcmp(name + len - 5, ".gguf") == 0)
+        name[len -= 5] = 0;
+    if (len > 15 && strncmp(name + len - 9, "-of-", 4) == 0 && name[len - 15] == '-')
+        name[len - 15] = 0;
+    return name;
+}
+
+static int read_text_file(const char *path, struct buf *out, struct err *err) {
+    char chunk[4096];
+    size_t n;
+    int r = 0;
+    FILE *file = fopen(path, "re");
+
+    if (!file)
+        return err_set(err, 0, "chat-template", "chat-template: %s: cannot be read: %s", path,
+                       strerror(errno));
+    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
+        r = buf_add(out, chunk, n);
+    fclose(file);
+    return r < 0 ? err_set(err, 0, "chat-template", "chat-template: %s: larger than 1 MiB", path)
+                 : 0;
+}
+
+/* The chat template: the configured file, else the model's; a model may have none. */
+static int open_template(struct front_model *m, const struct config *c, struct err *err) {
+    struct buf *text = &m->template_text;
+    struct gguf_str s;
+
+    if (*c->chat_template) {
+        buf_init(text, TEMPLATE_FILE_MAX);
+        int r = read_text_file(c->chat_template, text, err);
+
+        if (r < 0)
+            return r;
+        s = (struct gguf_str){text->data ? text->data : "", text->len};
+    } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
+        return 0;
+    }
+    m->api.template_source = s.data;
+    m->api.template_len = s.len;
+    return name_file(template_new(&m->template, s.data, s.len, err),
+                     *c->chat_template ? c->chat_template : c->model, err);
+}
+
+/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write, and their last
+ * token has seen all others. */
+static bool pools_mean(const struct gguf *g) {
+    struct gguf_str arch;
+    uint32_t type = 0;
+    char key[96];
+
+    if (gguf_string(g, "general.architecture", &arch) < 0)
+        return false;
+    snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
+    return gguf_u32(g, key, &type) == 0 && type == 1;
+}
+
+static bool says(const struct gguf *g, const char *key, const char *value) {
+    struct gguf_str s;
+
+    return gguf_string(g, key, &s) == 0 && s.len == strlen(value) &&
+           memcmp(s.data, value, s.len) == 0;
+}
+
+/* Whether the engine could compute it, before a worker is started for it; and what is often mistaken for a model. */
+static int check_kind(const struct gguf *g, struct err *err) {
+    if (says(g, "general.type", "adapter"))
+        return err_set(err, 0, "model",
+                       "a LoRA adapter, not a model: merge it into its model first");
+    if (says(g, "general.type", "mmproj") || says(g, "general.architecture", "clip"))
+        return err_set(err, 0, "model",
+                       "the image encoder of a model (mmproj): give the model itself, which is "
+                       "served for text");
+    return engine_check(g, err);
+}
+
+int front_model_open(struct front_model *m, const struct config *c, struct err *err) {
+    struct gguf_str arch = {"", 0};
+    int r = gguf_open(&m->file, c->model, err);
+
+    assert(*c->model);
+    if (r == 0)
+        r = check_kind(m->file, err);
+    if (r == 0)
+        r = tokenizer_new(&m->tokenizer, m->file, err);
+    r = name_file(r, c->model, err);
+    if (r == 0)
+        r = open_template(m, c, err);
+    if (r == 0 && *c->draft_model)
+        r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
+    if (r < 0)
+        return r;
+    m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
+    if (!m->name)
+        return -ENOMEM;
+    gguf_string(m->file, "general.architecture", &arch);
+    snprintf(m->arch, sizeof(m->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
+    m->api.id = m->name;
+    m->api.aliases = m->aliases;
+    m->api.tokenizer = m->tokenizer;
+    m->api.template = m->template;
+    m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);
+    m->api.created_unix = time(NULL);
+    m->api.pools_mean = pools_mean(m->file);
+    m->api.arch = m->arch;
+    m->api.n_bytes = gguf_bytes(m->file);
+    return 0;
+}
+
+void front_model_deinit(struct front_model *m) {
+    template_free(m->template);
+    buf_deinit(&m->template_text);
+    tokenizer_free(m->tokenizer);
+    gguf_free(m->draft);
+    gguf_free(m->file);
+    free(m->name);
+}
+
+void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
+    assert(ready->page_tokens > 0);
+    m->api.max_context = ready->max_context;
+    m->api.n_pages = ready->n_pages;
+    m->api.page_tokens = ready->page_tokens;
+    m->api.n_embd = ready->n_embd;
+    snprintf(m->recipe, sizeof(m->recipe), "%.*s", (int)ready->recipe.len, ready->recipe.data);
+    m->api.recipe = m->recipe;
+}
+
+void front_model_warn_of_short_context(const struct front_model *m) {
+    uint32_t context = 0;
+    char key[96];
+
+    snprintf(key, sizeof(key), "%s.context_length", m->arch);
+    if (gguf_u32(m->file, key, &context) == 0 && context > m->api.max_context)
+        log_event(WLOG_WARN, "short_context",
+                  "max_context=%u model=%u reason=\"kv-memory (or kv-pages) has no room for more\"",
+                  m->api.max_context, context);
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * front_model - the served model as the front sees it: metadata and tokens of its file, its chat template, the file of
+ * its draft model. The weights are read by the worker, which gets the descriptors.
+ */
+
+#include "api/api.h"
+#include "base/gguf.h"
+#include "daemon/config.h"
+
+/* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
+struct front_model {
+    struct gguf *file, *draft; /* draft: NULL without a draft model */
+    struct tokenizer *tokenizer;
+    struct template *template; /* NULL: the model has none, and none is configured */
+    struct buf template_text;  /* of the configured file */
+    char *name;                /* as clients name it */
+    const char *aliases[1];
+    char arch[64], recipe[400];
+    struct api_model api;
+};
+
+/* Opens what the options name and checks that the engine can compute it. 0 or -errno with @err; front_model_deinit() in
+ * either case. */
+int front_model_open(struct front_model *m, const struct config *c, struct err *err);
+void front_model_deinit(struct front_model *m);
+
+/* Fills in what only the worker knows, when it serves. */
+void front_model_ready(struct front_model *m, const struct msg_ready *ready);
+/* Logs that the pages do not hold the model's context; for a configuration without max-context. */
+void front_model_warn_of_short_context(const struct front_model *m);
