@@ -1,14 +1,16 @@
 /*
- * weft-bench agents - the agents of a trace work against a server, each in a closed loop: the next turn sends
- * everything so far and what a tool said, when the last answer has come and the tool has run.
+ * weft-bench agents - the agents of a trace work against a server, each in a closed loop: the next
+ * turn sends everything so far and what a tool said, when the last answer has come and the tool has
+ * run.
  *
  *     WAITING --due--> RUNNING --answer--> sub-agents? DELEGATING --all done--> WAITING
  *        ^                |--answer of the last turn, or a failure--> ENDED
  *        |----refused-----|   (again after Retry-After; the turn is still due when it was)
  *
- * What is asked does not depend on the server (bench_agent.h). Unless --echo, the conversation continues with words
- * in place of the server's answer, as many tokens long: models of random weights answer with text that no tokenizer
- * cuts the same way again, and two servers would be asked different things.
+ * What is asked does not depend on the server (bench_agent.h). Unless --echo, the conversation
+ * continues with words in place of the server's answer, as many tokens long: models of random
+ * weights answer with text that no tokenizer cuts the same way again, and two servers would be
+ * asked different things.
  */
 
 #include <errno.h>

@@ -10,10 +10,10 @@
 #include "cmd/bench_clock.h"
 
 /*
- * Chunks of 256 KiB are handed out one by one: with fixed shares, one core that the host takes away for a
- * moment would stall all. The buffer is touched by the threads that read it, in huge pages where the
- * kernel gives them: small pages cost up to a fifth here. Each thread keeps four independent sums, so that
- * loads, not additions, are what it waits for.
+ * Chunks of 256 KiB are handed out one by one: with fixed shares, one core that the host takes away
+ * for a moment would stall all. The buffer is touched by the threads that read it, in huge pages
+ * where the kernel gives them: small pages cost up to a fifth here. Each thread keeps four
+ * independent sums, so that loads, not additions, are what it waits for.
  */
 
 #define CHUNK ((size_t)256 << 10)

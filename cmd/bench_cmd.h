@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_cmd - the commands of weft-bench. Each takes the arguments from its own name on and returns an exit
- * code of cli.h.
+ * bench_cmd - the commands of weft-bench. Each takes the arguments from its own name on and returns
+ * an exit code of cli.h.
  */
 
 int bench_cmd_engine(int argc, char **argv);

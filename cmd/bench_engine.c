@@ -1,13 +1,15 @@
 /*
- * weft-bench engine - how fast a model is computed, without scheduler and HTTP, in the manner of llama-bench.
+ * weft-bench engine - how fast a model is computed, without scheduler and HTTP, in the manner of
+ * llama-bench.
  *
  *   prefill   a prompt of -p tokens into an empty context
  *   decode    -n tokens, one at a time, for each of B sequences in one batch, after -d tokens of context
  *   replay    recorded prompts and outputs; the recorded token follows whatever was sampled, but everything
  *             is computed: the rates of real text, and how often greedy sampling agrees with the record
  *
- * Decoding reads every weight once a step. The rate of those bytes is set beside the rate at which memory can
- * be read at all, measured before and after with as many threads (the faster of the two counts).
+ * Decoding reads every weight once a step. The rate of those bytes is set beside the rate at which
+ * memory can be read at all, measured before and after with as many threads (the faster of the two
+ * counts).
  */
 
 #include <errno.h>

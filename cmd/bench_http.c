@@ -147,7 +147,8 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     return r < 0 ? 0 : size * n;
 }
 
-/* Connected, the request comes next. On a connection that had been closed meanwhile it comes again. */
+/* Connected, the request comes next. On a connection that had been closed meanwhile it comes
+ * again. */
 static int on_send(void *ctx, char *ip, char *local_ip, int port, int local_port) {
     struct http_transfer *t = ctx;
 
@@ -396,8 +397,8 @@ static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
     return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
 }
 
-/* GET, or POST of @body, of the path @path below the server's root. The reply's document when the status is 200, else
- * NULL, with what happened in @err. */
+/* GET, or POST of @body, of the path @path below the server's root. The reply's document when the
+ * status is 200, else NULL, with what happened in @err. */
 static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
                        struct err *err) {
     char url[1024], why[CURL_ERROR_SIZE] = "";

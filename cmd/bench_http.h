@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_http - many requests to an OpenAI-compatible server at once, from one thread (libcurl's multi
- * interface), each with the times at which its pieces arrived.
+ * bench_http - many requests to an OpenAI-compatible server at once, from one thread (libcurl's
+ * multi interface), each with the times at which its pieces arrived.
  */
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /*
- * weft-bench identity - does a server give the same greedy text whatever else it does? Every prompt is asked
- * alone first; then all together, among neighbours that come and go with other prompts, lengths and
- * temperatures. A server whose arithmetic depends on the batch gives other texts.
+ * weft-bench identity - does a server give the same greedy text whatever else it does? Every prompt
+ * is asked alone first; then all together, among neighbours that come and go with other prompts,
+ * lengths and temperatures. A server whose arithmetic depends on the batch gives other texts.
  */
 
 #include <errno.h>
@@ -128,7 +128,8 @@ static int run_alone(struct identity *id) {
     return CLI_OK;
 }
 
-/* Neighbours never repeat and have all lengths, so the batch around a probe changes all the time. */
+/* Neighbours never repeat and have all lengths, so the batch around a probe changes all the
+ * time. */
 static int keep_noise(struct identity *id) {
     int r = 0;
 

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * bench_load - what agents say: prompts of a wanted number of tokens, conversations, the bodies of requests.
- * Everything is a function of the seed, the session and the turn, so that two runs (or two servers) are
- * asked the same.
+ * bench_load - what agents say: prompts of a wanted number of tokens, conversations, the bodies of
+ * requests. Everything is a function of the seed, the session and the turn, so that two runs (or
+ * two servers) are asked the same.
  */
 
 #include <stdbool.h>

@@ -3,9 +3,10 @@
 /*
  * bench_replay - recorded requests, computed again with the recorded tokens.
  *
- * A transcript is JSON: {"requests": [{"prompt": P, "output": O, "prediction": Q}, ...]}, or one such request
- * alone. P and O, and Q where there is one, are arrays of token ids, or text, which the model file's vocabulary cuts
- * (special tokens recognised; BOS before the prompt where the vocabulary asks for it).
+ * A transcript is JSON: {"requests": [{"prompt": P, "output": O, "prediction": Q}, ...]}, or one
+ * such request alone. P and O, and Q where there is one, are arrays of token ids, or text, which
+ * the model file's vocabulary cuts (special tokens recognised; BOS before the prompt where the
+ * vocabulary asks for it).
  */
 
 #include "base/gguf.h"

@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * bench_result - what a load test measured, added up request by request; printed as a table and as JSON.
+ * bench_result - what a load test measured, added up request by request; printed as a table and as
+ * JSON.
  *
  *   ttft   from when the request was due to its first text
  *   itl    between consecutive pieces of text, all requests together
@@ -9,8 +10,8 @@
  *   e2e    from when the request was due to its end
  *   gap    the largest inter-token gap, one value a request
  *
- * A request of an open-loop test is due at its arrival time, also when it was sent later: a slow server
- * cannot hide its queue in the client.
+ * A request of an open-loop test is due at its arrival time, also when it was sent later: a slow
+ * server cannot hide its queue in the client.
  */
 
 #include <stdio.h>

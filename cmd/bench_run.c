@@ -27,7 +27,8 @@ static void free_batch(struct run_batch *b) {
     free(b->page);
 }
 
-/* Without tied embeddings a token reads one row of them, not the table; of the experts, those that it picks. */
+/* Without tied embeddings a token reads one row of them, not the table; of the experts, those that
+ * it picks. */
 static uint64_t count_bytes(const struct run *r) {
     const struct tensor *embd = gguf_find(r->file, "token_embd.weight");
     bool tied = !gguf_find(r->file, "output.weight");

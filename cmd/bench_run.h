@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_run - drives engine.h directly: sequences in fixed slots, each with its own pages, greedy sampling, no
- * scheduler and no HTTP.
+ * bench_run - drives engine.h directly: sequences in fixed slots, each with its own pages, greedy
+ * sampling, no scheduler and no HTTP.
  */
 
 #include "engine/engine.h"
@@ -39,17 +39,18 @@ struct run {
 int run_open(struct run *r, const struct run_opts *opts, struct err *err);
 void run_close(struct run *r); /* accepts a zeroed one */
 
-/* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they are the last of the
- * prompt. *next (may be NULL) is the token that follows them. 0 or -EIO. */
+/* Computes the prompt tokens [pos0, pos0 + n) of slot @slot, in steps of max_rows; they are the
+ * last of the prompt. *next (may be NULL) is the token that follows them. 0 or -EIO. */
 int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *tokens, uint32_t n,
                 int32_t *next);
 
-/* One token of each of @n slots: @tokens[i] at @pos[i] of slot @slots[i]. @next[i] is what follows it. */
+/* One token of each of @n slots: @tokens[i] at @pos[i] of slot @slots[i]. @next[i] is what follows
+ * it. */
 int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t *pos,
                const int32_t *tokens, int32_t *next);
 
-/* @n_tokens greedy tokens of each of slots 0 to @n_seqs - 1 from position @pos0 on, each beginning with
- * @first[i]; @last[i] (NULL: not wanted) is the one that follows them. Steps overlap as far as the engine
- * allows. */
+/* @n_tokens greedy tokens of each of slots 0 to @n_seqs - 1 from position @pos0 on, each beginning
+ * with @first[i]; @last[i] (NULL: not wanted) is the one that follows them. Steps overlap as far as
+ * the engine allows. */
 int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_tokens,
                  const int32_t *first, int32_t *last);

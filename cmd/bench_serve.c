@@ -1,14 +1,16 @@
 /*
  * weft-bench serve - an OpenAI-compatible server under the load of many agents.
  *
- * Closed loop (--clients N): N agents, each of which asks again as soon as it has its answer. Open loop
- * (--rate R): sessions arrive as a Poisson process, whatever the server does. A slot is one agent:
+ * Closed loop (--clients N): N agents, each of which asks again as soon as it has its answer. Open
+ * loop (--rate R): sessions arrive as a Poisson process, whatever the server does. A slot is one
+ * agent:
  *
  *     FREE --arrival--> WAITING --due--> RUNNING --answer, more turns--> WAITING
  *                                           |----answer of the last turn, or an error--> FREE
  *
- * A slot of a closed loop that becomes free waits for its next session at once. After an error an agent
- * pauses, as long as Retry-After says (0.25 to 5 s): a server that refuses must not be flooded.
+ * A slot of a closed loop that becomes free waits for its next session at once. After an error an
+ * agent pauses, as long as Retry-After says (0.25 to 5 s): a server that refuses must not be
+ * flooded.
  */
 
 #include <errno.h>

@@ -16,7 +16,8 @@ void sse_deinit(struct sse *s) {
     buf_deinit(&s->data);
 }
 
-/* A line is whole. Fields other than data (event, id, retry) and comments say nothing that is measured. */
+/* A line is whole. Fields other than data (event, id, retry) and comments say nothing that is
+ * measured. */
 static int end_line(struct sse *s, int (*event)(void *, const char *, size_t), void *ctx) {
     const char *p = s->line.data;
     size_t len = s->line.len;

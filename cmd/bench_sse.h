@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_sse - what a server sends: server-sent events out of chunks cut anywhere, and what an OpenAI chunk
- * or response says.
+ * bench_sse - what a server sends: server-sent events out of chunks cut anywhere, and what an
+ * OpenAI chunk or response says.
  */
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ struct sse {
 void sse_init(struct sse *s);
 void sse_deinit(struct sse *s);
 
-/* Calls @event with the data of each event that @bytes complete. Returns 0, -ENOMEM, -EMSGSIZE, or what
- * @event returned when it was not 0. */
+/* Calls @event with the data of each event that @bytes complete. Returns 0, -ENOMEM, -EMSGSIZE, or
+ * what @event returned when it was not 0. */
 int sse_feed(struct sse *s, const char *bytes, size_t n,
              int (*event)(void *ctx, const char *data, size_t len), void *ctx);
 
@@ -32,9 +32,10 @@ struct openai_part {
     char error[160]; /* the server's error message, else "" */
 };
 
-/* Parses @json: text of all choices (content, reasoning, text, names and arguments of tool calls) is added to
- * @text. Returns 0, -ENOMEM, -EMSGSIZE or -EBADMSG: not JSON or not an object. */
+/* Parses @json: text of all choices (content, reasoning, text, names and arguments of tool calls)
+ * is added to @text. Returns 0, -ENOMEM, -EMSGSIZE or -EBADMSG: not JSON or not an object. */
 int openai_parse(const char *json, size_t len, struct buf *text, struct openai_part *out);
 
-/* Copies UTF-8 that is to be printed: cut at @size between characters, control characters as spaces. */
+/* Copies UTF-8 that is to be printed: cut at @size between characters, control characters as
+ * spaces. */
 void openai_copy_text(char *out, size_t size, const char *text);

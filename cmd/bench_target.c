@@ -50,7 +50,8 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
 
 static void do_nothing(struct bench_request *q) {}
 
-/* How many prompt tokens the server counts in @n_words words. -1: it does not say; CLI_OK or an exit code. */
+/* How many prompt tokens the server counts in @n_words words. -1: it does not say; CLI_OK or an
+ * exit code. */
 static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n_words,
                         int64_t *n_tokens) {
     struct load_opts o = t->load;
@@ -95,8 +96,8 @@ static int64_t tokenize_words(struct bench_target *t, struct bench_http *h, uint
     return n;
 }
 
-/* The difference of two prompts is free of what the chat template adds. Short prompts: the context of a
- * small model is soon full. */
+/* The difference of two prompts is free of what the chat template adds. Short prompts: the context
+ * of a small model is soon full. */
 static int calibrate(struct bench_target *t, struct bench_http *h) {
     int64_t few = tokenize_words(t, h, 16), many = tokenize_words(t, h, 1040);
     int code;

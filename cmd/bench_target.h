@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_target - the server under test: the options that name it, its model, and how many words of the load
- * make a token in its vocabulary.
+ * bench_target - the server under test: the options that name it, its model, and how many words of
+ * the load make a token in its vocabulary.
  */
 
 #include <yyjson.h>

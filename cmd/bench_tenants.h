@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * bench_tenants - what the tenants of a trace saw: the table of the simulator (docs/simulator.md), but from where
- * a client stands.
+ * bench_tenants - what the tenants of a trace saw: the table of the simulator (docs/simulator.md),
+ * but from where a client stands.
  *
  *   first token     from when the turn was first due, refusals and pauses after them included. A turn without a first
  *                   token when the test ends counts with what it had waited, so percentiles are then lower bounds
@@ -52,8 +52,8 @@ struct bench_tenants {
 
 void bench_tenants_deinit(struct bench_tenants *r);
 
-/* A turn that was first due at @q's due_ns is over. @n_output: tokens that were asked for. 0 or -ENOMEM, as all
- * below. */
+/* A turn that was first due at @q's due_ns is over. @n_output: tokens that were asked for. 0 or
+ * -ENOMEM, as all below. */
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                            uint32_t n_output);
 int bench_tenants_refused(struct tenant *t, const struct bench_request *q);
@@ -62,13 +62,13 @@ void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struc
 int bench_tenants_cut(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                       int64_t due_ns);
 
-/* Jain's index, (sum x)^2 / (n sum x^2), of what tenants were served for their weight: of all of them, or of those
- * that waited for a first token nearly all the time and so could have used more. *n: how many these are; 0 when they
- * are fewer than two. */
+/* Jain's index, (sum x)^2 / (n sum x^2), of what tenants were served for their weight: of all of
+ * them, or of those that waited for a first token nearly all the time and so could have used more.
+ * *n: how many these are; 0 when they are fewer than two. */
 double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n);
 
-/* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited for its first token.
- * The samples are the caller's to free. 0 or -ENOMEM. */
+/* The inter-token times of @t that lie in, or reach into, those in which a turn of @other waited
+ * for its first token. The samples are the caller's to free. 0 or -ENOMEM. */
 int bench_tenants_during(const struct tenant *t, struct tenant *other, struct samples *out);
 
 /* @during (NULL: none): the tenant for which bench_tenants_during() is told, too. */

@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * bench_trace - a workload of agents as a text file, one statement a line (docs/simulator.md has the grammar):
+ * bench_trace - a workload of agents as a text file, one statement a line (docs/simulator.md has
+ * the grammar):
  *
  *   machine h200
  *   pool pages=20000 page=16
@@ -9,8 +10,8 @@
  *   agents coder tenant=1 count=8 start=0-3000 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
  *   until 120000
  *
- * Ranges are drawn from, evenly. Times are in ms. The simulator replays traces against the scheduler, weft-bench
- * against servers.
+ * Ranges are drawn from, evenly. Times are in ms. The simulator replays traces against the
+ * scheduler, weft-bench against servers.
  */
 
 #include <stdbool.h>
@@ -22,8 +23,8 @@ struct range {
     uint32_t low, high;
 };
 
-/* Agents that are alike. An agent's turn is a request; it ends, a tool runs for a while, and the next turn sends
- * everything so far and what the tool said. */
+/* Agents that are alike. An agent's turn is a request; it ends, a tool runs for a while, and the
+ * next turn sends everything so far and what the tool said. */
 struct trace_group {
     char name[24];
     struct range tenant, weight, class, priority, count; /* weight in thousandths */
@@ -46,10 +47,10 @@ struct trace_file {
     uint32_t until_ms; /* 0: until all have ended */
 };
 
-/* @check (may be NULL) is asked after each line: false, a name that only the caller knows (of a machine, of drafts) is
- * wrong in it. 0 or -EINVAL. */
+/* @check (may be NULL) is asked after each line: false, a name that only the caller knows (of a
+ * machine, of drafts) is wrong in it. 0 or -EINVAL. */
 int bench_trace_read(struct trace_file *t, const char *path,
                      bool (*check)(const struct trace_file *t), struct err *err);
-/* Puts other values in place of a file's: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by commas. 0 or
- * -EINVAL. */
+/* Puts other values in place of a file's: "GROUP.KEY=RANGE", "until=MS" or "seed=N", separated by
+ * commas. 0 or -EINVAL. */
 int bench_trace_set(struct trace_file *t, const char *values, struct err *err);

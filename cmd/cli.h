@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * cli - what the command-line programs share: exit codes, one-line errors, numbers. Errors go to stderr
- * as "PROGRAM: reason", with the reason always on one line.
+ * cli - what the command-line programs share: exit codes, one-line errors, numbers. Errors go to
+ * stderr as "PROGRAM: reason", with the reason always on one line.
  */
 
 #include <stdbool.h>
@@ -17,13 +17,14 @@ int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* adds "(try --help)" */
 /* "@what: @e's message", or the errno's text when @e has none. */
 int cli_fail_err(const char *what, const struct err *e, int r);
 
-/* All of @text is a number in [min, max]; else false and *out is not written. @text may end in K, M or G
- * (powers of 1024) for cli_u64(). */
+/* All of @text is a number in [min, max]; else false and *out is not written. @text may end in K, M
+ * or G (powers of 1024) for cli_u64(). */
 bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool cli_u32(const char *text, uint32_t min, uint32_t max, uint32_t *out);
 bool cli_double(const char *text, double min, double max, double *out);
 
-/* The whole of @path ("-": stdin), NUL-terminated, at most @max bytes. *out is owned by the caller. */
+/* The whole of @path ("-": stdin), NUL-terminated, at most @max bytes. *out is owned by the
+ * caller. */
 int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 
 /* Flushes stdout: false (after saying so) when what was printed did not arrive. */
@@ -31,8 +32,8 @@ bool cli_flush(void);
 
 enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
 
-/* An option "--name VALUE" or "--name=VALUE"; a name of one letter is "-n VALUE". CLI_TRUE and CLI_FALSE take
- * no value. */
+/* An option "--name VALUE" or "--name=VALUE"; a name of one letter is "-n VALUE". CLI_TRUE and
+ * CLI_FALSE take no value. */
 struct cli_option {
     const char *name;
     enum cli_kind kind;
@@ -40,12 +41,14 @@ struct cli_option {
     double min, max;
 };
 
-/* Reads the options of @argv (argv[0]: the command) into their places; other arguments are moved to argv[1]
- * to argv[*n_args]. Returns -1 to go on, else the exit code: after --help (prints @usage) or a mistake. */
+/* Reads the options of @argv (argv[0]: the command) into their places; other arguments are moved to
+ * argv[1] to argv[*n_args]. Returns -1 to go on, else the exit code: after --help (prints @usage)
+ * or a mistake. */
 int cli_parse(int argc, char **argv, const struct cli_option *options, size_t n, const char *usage,
               int *n_args);
 
-/* A command of a program with several: gets the arguments from its own name on, returns the exit code. */
+/* A command of a program with several: gets the arguments from its own name on, returns the exit
+ * code. */
 struct cli_command {
     const char *name;
     int (*run)(int argc, char **argv);

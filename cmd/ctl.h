@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * ctl - what weftctl's commands share: calls to the admin socket, and tables from its JSON. Private to
- * weftctl. The routes are listed in daemon/admin.h, the fields in daemon/admin_json.c.
+ * ctl - what weftctl's commands share: calls to the admin socket, and tables from its JSON. Private
+ * to weftctl. The routes are listed in daemon/admin.h, the fields in daemon/admin_json.c.
  */
 
 #include <stdbool.h>
@@ -28,7 +28,8 @@ int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *re
              struct err *err);
 /* As ctl_call(), and parses the answer, which must be a JSON object. @out is the caller's. */
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
-/* Calls @line for every line of an answer that goes on until it ends or @line returns false: then CTL_OK. */
+/* Calls @line for every line of an answer that goes on until it ends or @line returns false: then
+ * CTL_OK. */
 int ctl_watch(struct ctl *c, const char *path,
               bool (*line)(void *ctx, const char *text, size_t len), void *ctx, struct err *err);
 
@@ -36,8 +37,8 @@ int ctl_watch(struct ctl *c, const char *path,
 yyjson_doc *ctl_parse(const char *text, size_t len);
 
 /*
- * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could steer
- * a terminal are replaced.
+ * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could
+ * steer a terminal are replaced.
  */
 struct ctl_cell {
     char s[96];
@@ -51,8 +52,8 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
 /*
- * What a command shows, in lines of at most @columns (SIZE_MAX: any) as far as the least important columns of
- * a table can be left out for it.
+ * What a command shows, in lines of at most @columns (SIZE_MAX: any) as far as the least important
+ * columns of a table can be left out for it.
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
 /* Every statistic of proto/stats.h with its help. */
@@ -60,8 +61,8 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns);
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
-/* A line of columns per answer, with rates since the one before, @before NULL for the first; every 20th time
- * (@n) under a headline. */
+/* A line of columns per answer, with rates since the one before, @before NULL for the first; every
+ * 20th time (@n) under a headline. */
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
                    uint64_t n);
 /* Per second since @before; "-" where that cannot be said. */

@@ -11,7 +11,8 @@
 
 static const struct ctl_cell none = {"-"};
 
-/* Control characters (C0, DEL, and C1 in UTF-8) become '?'; a text that does not fit ends in "...". */
+/* Control characters (C0, DEL, and C1 in UTF-8) become '?'; a text that does not fit ends in
+ * "...". */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     const char *s = yyjson_get_str(yyjson_obj_get(object, key));
     struct ctl_cell c = {""};

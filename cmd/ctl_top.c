@@ -93,7 +93,8 @@ static void move_selection(struct top *t, int by) {
     t->any = true;
 }
 
-/* Line by line from row @y on; the first in reverse, and the one at @marked. Returns the row after. */
+/* Line by line from row @y on; the first in reverse, and the one at @marked. Returns the row
+ * after. */
 static int draw_table(const struct buf *text, int y, int bottom, size_t marked) {
     const char *line = text->data ? text->data : "";
 

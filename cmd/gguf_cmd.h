@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * gguf_cmd - the commands of weft-gguf. Each takes the arguments from its own name on and returns an exit
- * code of cli.h.
+ * gguf_cmd - the commands of weft-gguf. Each takes the arguments from its own name on and returns
+ * an exit code of cli.h.
  */
 
 int gguf_cmd_info(int argc, char **argv);

@@ -6,18 +6,19 @@
 #include "base/mathx.h"
 
 /*
- * A block of a quantised format is filled with random bits, then its scale (and minimum) is set. So every
- * bit of a layout varies independently: a decoder that swaps two fields is seen. The scale s = base * u
- * has u uniform in [0.5, 1.5) and, where the format is symmetric, a random sign, which takes the mean
- * of the weights to 0. With q the random number times its random sub-scale, the variance is
+ * A block of a quantised format is filled with random bits, then its scale (and minimum) is set. So
+ * every bit of a layout varies independently: a decoder that swaps two fields is seen. The scale s
+ * = base * u has u uniform in [0.5, 1.5) and, where the format is symmetric, a random sign, which
+ * takes the mean of the weights to 0. With q the random number times its random sub-scale, the
+ * variance is
  *
  *     symmetric      E[u^2] E[q^2]                              E[u^2] = 13/12
  *     with minimum   E[u^2] (E[q^2] + c^2 E[m^2]) - 2 (E[q])^2  minimum = c * base * u', mean again 0
  *
- * where m is the sub-block's random factor of the minimum and c the mean of the bare number. `square` below
- * is that variance at base 1. Bits are uniform, so all of it is arithmetic on the ranges: for Q4_K, q is
- * 0..15 and the sub-scales 0..63, E[q^2] = 77.5 * 1333.5, E[m^2] = 1333.5, c = 7.5, E[q] = 7.5 * 31.5.
- * The test measures every one with the engine's decoder.
+ * where m is the sub-block's random factor of the minimum and c the mean of the bare number.
+ * `square` below is that variance at base 1. Bits are uniform, so all of it is arithmetic on the
+ * ranges: for Q4_K, q is 0..15 and the sub-scales 0..63, E[q^2] = 77.5 * 1333.5, E[m^2] = 1333.5, c
+ * = 7.5, E[q] = 7.5 * 31.5. The test measures every one with the engine's decoder.
  */
 #define U2 (13.0 / 12.0)
 

@@ -18,7 +18,8 @@ struct gguf_fill {
     uint16_t level[FILL_LEVELS];
 };
 
-/* Weights of mean 0 and standard deviation @std (F16 and BF16 and blocks: up to the format's rounding). */
+/* Weights of mean 0 and standard deviation @std (F16 and BF16 and blocks: up to the format's
+ * rounding). */
 void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, double std,
                     uint64_t seed);
 /* The next @n blocks. The bytes depend on the sizes of the calls: keep them the same. */

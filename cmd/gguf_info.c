@@ -1,6 +1,6 @@
 /*
- * weft-gguf info - what is in a model file, for people and as JSON. Everything that comes from the file is
- * escaped before it is printed.
+ * weft-gguf info - what is in a model file, for people and as JSON. Everything that comes from the
+ * file is escaped before it is printed.
  */
 
 #include <inttypes.h>

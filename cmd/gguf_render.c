@@ -1,6 +1,6 @@
 /*
- * weft-gguf render - the prompt that a conversation becomes. The conversation is a JSON object of template
- * variables (messages, tools, add_generation_prompt, ...). Beside them may stand
+ * weft-gguf render - the prompt that a conversation becomes. The conversation is a JSON object of
+ * template variables (messages, tools, add_generation_prompt, ...). Beside them may stand
  *
  *   bos_token, eos_token   the model's where they are absent
  *   kwargs                 an object: more variables

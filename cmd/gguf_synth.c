@@ -1,7 +1,8 @@
 /*
- * weft-gguf synth - model files of any shape and format with random weights, for tests and measurements. A
- * file is a function of the options: every tensor has its own random sequence, keyed by the seed and
- * the tensor's name, so its bytes do not depend on the rest of the file or on how it is split.
+ * weft-gguf synth - model files of any shape and format with random weights, for tests and
+ * measurements. A file is a function of the options: every tensor has its own random sequence,
+ * keyed by the seed and the tensor's name, so its bytes do not depend on the rest of the file or on
+ * how it is split.
  */
 
 #include "cmd/gguf_synth.h"
@@ -185,8 +186,8 @@ static int write_fd(int fd, const struct options *o, const struct synth_shape *s
     return r;
 }
 
-/* Writes @path under a temporary name first: a file with the right name is whole. What is there and is no
- * plain file (a device, a pipe) is written to, not replaced. */
+/* Writes @path under a temporary name first: a file with the right name is whole. What is there and
+ * is no plain file (a device, a pipe) is written to, not replaced. */
 static int write_file(const char *path, const struct options *o, const struct synth_shape *s,
                       const struct synth_plan *p, const struct gguf *vocab, struct shard part,
                       struct err *err) {

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * gguf_synth - private header of `weft-gguf synth`: the shape of a model, the list of its tensors, its
- * vocabulary.
+ * gguf_synth - private header of `weft-gguf synth`: the shape of a model, the list of its tensors,
+ * its vocabulary.
  */
 
 #include <stdbool.h>
@@ -27,7 +27,8 @@ const char *synth_arch_name(enum synth_arch arch);
 /* -EINVAL for a name that is not known. */
 int synth_arch_find(const char *name, enum synth_arch *out);
 
-/* Parses "NAME", "key=value,..." or "NAME,key=value,...". @arch: by name, NULL for the shape's own. */
+/* Parses "NAME", "key=value,..." or "NAME,key=value,...". @arch: by name, NULL for the shape's
+ * own. */
 int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text, struct err *err);
 
 /* What a tensor is for decides its format, its mean and its standard deviation. */
@@ -53,7 +54,8 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
                    struct err *err);
 void synth_plan_deinit(struct synth_plan *p);
 
-/* Writes the tokenizer.* keys: a byte-level BPE vocabulary of @n_vocab tokens with a ChatML template. */
+/* Writes the tokenizer.* keys: a byte-level BPE vocabulary of @n_vocab tokens with a ChatML
+ * template. */
 int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct err *err);
 /* Copies all tokenizer.* keys of @from; *n_vocab is the number of its tokens. */
 int synth_vocab_copy(struct gguf_write *w, const struct gguf *from, struct err *err);

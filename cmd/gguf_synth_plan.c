@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* general.file_type of a model whose matrices are all of one format; for the formats that llama.cpp only
- * knows in mixes, the number of the smallest mix. */
+/* general.file_type of a model whose matrices are all of one format; for the formats that llama.cpp
+ * only knows in mixes, the number of the smallest mix. */
 static const struct {
     const char *format;
     uint32_t file_type;
@@ -73,7 +73,8 @@ static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_
     return t;
 }
 
-/* Weights of standard deviation @gain / sqrt(@n_in): the product with a vector of unit size has size @gain. */
+/* Weights of standard deviation @gain / sqrt(@n_in): the product with a vector of unit size has
+ * size @gain. */
 static void matrix(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
                    uint64_t n_out, const char *fmt, ...) PRINTF(6, 7);
 static void matrix(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
@@ -129,8 +130,8 @@ static void plan_ffn(struct planner *p, uint32_t i) {
     matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
 }
 
-/* The gains keep every branch at about unit size and give logits of a standard deviation near 3: clear
- * winners, few near ties. */
+/* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
+ * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, D = s->head_dim, Q = s->n_head * D, KV = s->n_kv * D;

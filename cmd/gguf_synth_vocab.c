@@ -7,11 +7,11 @@
 #include "base/buf.h"
 
 /*
- * A byte-level BPE vocabulary out of nothing: 256 tokens of one byte, then tokens made by merges, then
- * special tokens, then unused ones. The first merges spell common English and code words, a letter at a
- * time, so that text takes about two characters a token. After them come all groups of two, three and
- * four letters, with and without a leading space, until the vocabulary is full: a model with random
- * weights picks tokens at random, and nearly all of them should have a text.
+ * A byte-level BPE vocabulary out of nothing: 256 tokens of one byte, then tokens made by merges,
+ * then special tokens, then unused ones. The first merges spell common English and code words, a
+ * letter at a time, so that text takes about two characters a token. After them come all groups of
+ * two, three and four letters, with and without a leading space, until the vocabulary is full: a
+ * model with random weights picks tokens at random, and nearly all of them should have a text.
  */
 
 /* "_": the leading space. */
@@ -134,7 +134,8 @@ static void merge(struct vocab *v, const char *left, size_t n_left, const char *
     *s = v->n;
 }
 
-/* The printable stand-ins of the bytes: themselves, else U+0100 and up in the order of the bytes. */
+/* The printable stand-ins of the bytes: themselves, else U+0100 and up in the order of the
+ * bytes. */
 static void add_bytes(struct vocab *v) {
     unsigned extra = 0;
 

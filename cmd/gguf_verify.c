@@ -1,7 +1,7 @@
 /*
- * weft-gguf verify - the structure is checked by opening the file; then every number that can be infinite or
- * NaN is looked at: the weights of F32, F16 and BF16 tensors, the scales of the blocks of the others (the
- * rest of a block is integers).
+ * weft-gguf verify - the structure is checked by opening the file; then every number that can be
+ * infinite or NaN is looked at: the weights of F32, F16 and BF16 tensors, the scales of the blocks
+ * of the others (the rest of a block is integers).
  */
 
 #include <inttypes.h>
@@ -25,8 +25,8 @@ static const struct {
     {TENSOR_IQ4_XS, 0, 0}, {TENSOR_IQ2_XXS, 0, 0},
 };
 
-/* Offset of the first number at @at + k * @stride whose exponent bits (@mask of its top 16 bits) are all
- * set, -1 if there is none. */
+/* Offset of the first number at @at + k * @stride whose exponent bits (@mask of its top 16 bits)
+ * are all set, -1 if there is none. */
 static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
                         uint16_t mask) {
     for (size_t i = at; i + 2 <= bytes; i += stride)

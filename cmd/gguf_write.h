@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * gguf_write - writes a GGUF file (version 3) as a stream: metadata and directory are collected in memory,
- * then the data of the tensors follows in the order of the directory, in pieces of any size.
+ * gguf_write - writes a GGUF file (version 3) as a stream: metadata and directory are collected in
+ * memory, then the data of the tensors follows in the order of the directory, in pieces of any
+ * size.
  *
  *     init -> key ... tensor ... -> start -> (data ... tensor_end) per tensor -> finish
  *
- * The first error is kept and everything after it does nothing: it is looked at where start, data and
- * finish return it.
+ * The first error is kept and everything after it does nothing: it is looked at where start, data
+ * and finish return it.
  */
 
 #include <stdbool.h>
@@ -42,7 +43,8 @@ void gguf_write_item(struct gguf_write *w, enum gguf_type type,
                      double v); /* exact for <= 53 bits */
 void gguf_write_item_str(struct gguf_write *w, struct gguf_str v);
 
-/* Adds a tensor to the directory; returns the bytes of its data. @ne[0] is a multiple of the block. */
+/* Adds a tensor to the directory; returns the bytes of its data. @ne[0] is a multiple of the
+ * block. */
 uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct tensor_format *f,
                            uint32_t n_dims, const uint64_t *ne);
 

@@ -14,9 +14,9 @@
 #include "proto/flight_file.h"
 
 /*
- * A small HTTP server of its own: it must answer when the API's connection limit is reached, knows no
- * keys and has a handful of routes. Requests carry no bodies; a connection serves one request at a time and a
- * watched one sends until its client leaves.
+ * A small HTTP server of its own: it must answer when the API's connection limit is reached, knows
+ * no keys and has a handful of routes. Requests carry no bodies; a connection serves one request at
+ * a time and a watched one sends until its client leaves.
  */
 
 #define CONNS_MAX 64

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * admin - the admin socket: HTTP and JSON on a UNIX socket. Only root, the daemon's own user and members
- * of the socket's group are heard (file mode and peer credentials). `curl --unix-socket` works, weftctl
- * is its pleasant form.
+ * admin - the admin socket: HTTP and JSON on a UNIX socket. Only root, the daemon's own user and
+ * members of the socket's group are heard (file mode and peer credentials). `curl --unix-socket`
+ * works, weftctl is its pleasant form.
  *
  *   GET  /stats              everything at once; ?watch=1s: one JSON object per line, that often
  *   GET  /requests           live generations

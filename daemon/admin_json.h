@@ -1,13 +1,14 @@
 #pragma once
 
 /*
- * admin_json - what the admin socket says, as JSON text. The fields are an interface: weftctl and users'
- * scripts read them.
+ * admin_json - what the admin socket says, as JSON text. The fields are an interface: weftctl and
+ * users' scripts read them.
  */
 
 #include "daemon/admin.h"
 
-/* The answers to GET /stats, /requests and /health as malloc'ed text without a newline; NULL: no memory. */
+/* The answers to GET /stats, /requests and /health as malloc'ed text without a newline; NULL: no
+ * memory. */
 char *admin_json_stats(const struct admin_opts *o);
 char *admin_json_requests(const struct admin_opts *o);
 char *admin_json_why(const struct admin_opts *o, uint64_t id);

@@ -1,10 +1,12 @@
 /*
- * compiler - the step thread owns the entries; what the thread needs of one is its job, which is given away and
- * comes back through mailboxes. While a job is away the step thread does not touch it.
+ * compiler - the step thread owns the entries; what the thread needs of one is its job, which is
+ * given away and comes back through mailboxes. While a job is away the step thread does not touch
+ * it.
  *
- * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends is never used
- * for another's text, and equal texts cost one compilation however many requests of any tenant bring them.
- * That a text was seen before can be felt as time; it says no more than that somebody uses the same schema.
+ * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends
+ * is never used for another's text, and equal texts cost one compilation however many requests of
+ * any tenant bring them. That a text was seen before can be felt as time; it says no more than that
+ * somebody uses the same schema.
  */
 
 #include "daemon/compiler.h"
@@ -386,8 +388,8 @@ static void arrive(struct compiler *c, struct mbox_link *mail, compiler_ready_fn
     tell(c, e, ready, ctx);
 }
 
-/* The counter is read before the mailbox, and also when nothing is there: a post is seen before its wake-up, which
- * would otherwise stay and leave nobody asleep. */
+/* The counter is read before the mailbox, and also when nothing is there: a post is seen before its
+ * wake-up, which would otherwise stay and leave nobody asleep. */
 void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     struct mbox_link *mail;
     uint64_t count;

@@ -1,17 +1,18 @@
 #pragma once
 
 /*
- * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for the next
- * request that brings the same text. All functions are for the step thread.
+ * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for
+ * the next request that brings the same text. All functions are for the step thread.
  *
  *     ask ----> queued ----> with the thread ----> ready: as often in use as it was handed out,
  *                 |                |                      least recently used goes when memory is short
  *                 '-- nobody waits |-- refused: told to those who wait, and forgotten
  *
- * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred large
- * schemas delays nobody else's small one. What a request brings that was present when a worker died is compiled while
- * nothing else runs: if it kills again, no other request is blamed. Memory: what nobody uses is kept up to max_bytes; what is in use may take
- * COMPILER_USED_FACTOR times as much, a tenant a quarter of that, and a request that would add to it waits.
+ * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred
+ * large schemas delays nobody else's small one. What a request brings that was present when a
+ * worker died is compiled while nothing else runs: if it kills again, no other request is blamed.
+ * Memory: what nobody uses is kept up to max_bytes; what is in use may take COMPILER_USED_FACTOR
+ * times as much, a tenant a quarter of that, and a request that would add to it waits.
  */
 
 #include "base/err.h"
@@ -29,8 +30,8 @@ struct compiler_stats {
 
 #define COMPILER_USED_FACTOR 4
 
-/* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is kept for
- * later. @crash_page may be NULL. 0 or -errno. */
+/* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is
+ * kept for later. @crash_page may be NULL. 0 or -errno. */
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
                  struct crash_page *crash_page);
 /* Everything that was handed out has been released. Waits for the compilation under way. */

@@ -95,7 +95,8 @@ static int choice_of(const char *choices, const char *text) {
     return -1;
 }
 
-/* @v into the field of @o at @at, which has room for it: the table's ranges were checked against the fields. */
+/* @v into the field of @o at @at, which has room for it: the table's ranges were checked against
+ * the fields. */
 static void store(const struct option *o, char *at, uint64_t v) {
     uint32_t v32 = (uint32_t)v;
     uint8_t v8 = (uint8_t)v;
@@ -152,7 +153,8 @@ static int check_shell(const struct option *o, const char *text, struct err *err
     return 0;
 }
 
-/* Gives @o the value @text, checked. 0 or -errno with @err, which may be NULL: nothing has changed. */
+/* Gives @o the value @text, checked. 0 or -errno with @err, which may be NULL: nothing has
+ * changed. */
 static int set(struct config *c, const struct option *o, const char *text, struct err *err) {
     char *at = (char *)c + o->offset;
     int choice = o->choices ? choice_of(o->choices, text) : 0;

@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * config - the options of weftd. One row each in config_table.c gives an option its key in the file, its
- * flag (`--key VALUE`), type, default, range, sentence, and the field that it sets. Fields lie in the
- * options of the module that uses them, which struct config embeds: nothing is copied in between. A flag
- * wins over the file, the file over the default.
+ * config - the options of weftd. One row each in config_table.c gives an option its key in the
+ * file, its flag (`--key VALUE`), type, default, range, sentence, and the field that it sets.
+ * Fields lie in the options of the module that uses them, which struct config embeds: nothing is
+ * copied in between. A flag wins over the file, the file over the default.
  *
- * The worker process gets the options of section [engine] as config_pack() writes them and reads them
- * into a struct config of its own, by the same table.
+ * The worker process gets the options of section [engine] as config_pack() writes them and reads
+ * them into a struct config of its own, by the same table.
  */
 
 #include <stdbool.h>
@@ -23,8 +23,8 @@
 #define EXIT_CONFIG 78 /* EX_CONFIG: systemd does not restart on it */
 #define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
 
-/* Strings are never NULL; lists end with NULL. Of the embedded structs the fields that have no row are zero: who
- * opens the module sets them. */
+/* Strings are never NULL; lists end with NULL. Of the embedded structs the fields that have no row
+ * are zero: who opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
@@ -67,26 +67,29 @@ extern const uint32_t config_table_n;
 int config_init(struct config *c); /* every option at its default; 0 or -ENOMEM */
 void config_deinit(struct config *c);
 
-/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is allowed". */
+/* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is
+ * allowed". */
 int config_read_file(struct config *c, const char *path, struct err *err);
-/* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0 or -errno with
- * @err, also for an argument that is no option. */
+/* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
+ * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
 /* Rules between options, once all were read. 0 or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
 /* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
-/* The options of @section, appended to @out: KEY NUL VALUE NUL, one after the other. 0 or -errno. */
+/* The options of @section, appended to @out: KEY NUL VALUE NUL, one after the other. 0 or
+ * -errno. */
 int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
-/* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has accepted: bit i
- * stands for msg_draft_source[i]. */
+/* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has
+ * accepted: bit i stands for msg_draft_source[i]. */
 uint32_t config_no_sources(const struct config *c);
 
-/* The key that an unknown @name probably stands for: a slip, or the name that other servers use; NULL: no idea. */
+/* The key that an unknown @name probably stands for: a slip, or the name that other servers use;
+ * NULL: no idea. */
 const char *config_meant(const char *name);
 
 void config_print(FILE *out); /* the default configuration file */
@@ -94,5 +97,6 @@ void config_help(FILE *out);  /* the flags */
 
 /* Room for a value as it is written in a file; longer ones are cut. */
 #define CONFIG_VALUE_MAX 4096
-/* The value of @o in @c as it would be written in a file, into @out. Returns its length before it was cut. */
+/* The value of @o in @c as it would be written in a file, into @out. Returns its length before it
+ * was cut. */
 size_t config_value(const struct config *c, const struct option *o, char *out, size_t size);

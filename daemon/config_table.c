@@ -3,10 +3,10 @@
 #include <assert.h>
 
 /*
- * The options of weftd, one row each. The row names the field that it sets, in struct config or in the
- * options of the module that uses it, which config.h embeds; type and range of the field are checked when
- * this file is compiled. All that lists options is made of this table: --help, --print-config, the
- * installed weft.conf, weft.conf(5) and the completion of bash.
+ * The options of weftd, one row each. The row names the field that it sets, in struct config or in
+ * the options of the module that uses it, which config.h embeds; type and range of the field are
+ * checked when this file is compiled. All that lists options is made of this table: --help,
+ * --print-config, the installed weft.conf, weft.conf(5) and the completion of bash.
  */
 
 #define KiB (1ull << 10)

@@ -71,8 +71,8 @@ static int open_template(struct front_model *m, const struct config *c, struct e
                      *c->chat_template ? c->chat_template : c->model, err);
 }
 
-/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write, and their last
- * token has seen all others. */
+/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write,
+ * and their last token has seen all others. */
 static bool pools_mean(const struct gguf *g) {
     struct gguf_str arch;
     uint32_t type = 0;
@@ -91,7 +91,8 @@ static bool says(const struct gguf *g, const char *key, const char *value) {
            memcmp(s.data, value, s.len) == 0;
 }
 
-/* Whether the engine could compute it, before a worker is started for it; and what is often mistaken for a model. */
+/* Whether the engine could compute it, before a worker is started for it; and what is often
+ * mistaken for a model. */
 static int check_kind(const struct gguf *g, struct err *err) {
     if (says(g, "general.type", "adapter"))
         return err_set(err, 0, "model",

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * front_model - the served model as the front sees it: metadata and tokens of its file, its chat template, the file of
- * its draft model. The weights are read by the worker, which gets the descriptors.
+ * front_model - the served model as the front sees it: metadata and tokens of its file, its chat
+ * template, the file of its draft model. The weights are read by the worker, which gets the
+ * descriptors.
  */
 
 #include "api/api.h"
@@ -21,8 +22,8 @@ struct front_model {
     struct api_model api;
 };
 
-/* Opens what the options name and checks that the engine can compute it. 0 or -errno with @err; front_model_deinit() in
- * either case. */
+/* Opens what the options name and checks that the engine can compute it. 0 or -errno with @err;
+ * front_model_deinit() in either case. */
 int front_model_open(struct front_model *m, const struct config *c, struct err *err);
 void front_model_deinit(struct front_model *m);
 

@@ -1,11 +1,12 @@
 #pragma once
 
-/* kvdisk - the folder of the disk tier: the file that the worker gets, and the secret that keys of sharing come from. */
+/* kvdisk - the folder of the disk tier: the file that the worker gets, and the secret that keys of
+ * sharing come from. */
 
 #include <stdint.h>
 #include "base/err.h"
 
-/* Opens what is in folder @path, which is made if it is not there. *@fd is locked: no other daemon uses it. The secret is
- * drawn once and stays in the folder, so that a tenant finds again what was its own, and only that. 0 or -errno with
- * @err. */
+/* Opens what is in folder @path, which is made if it is not there. *@fd is locked: no other daemon
+ * uses it. The secret is drawn once and stays in the folder, so that a tenant finds again what was
+ * its own, and only that. 0 or -errno with @err. */
 int kvdisk_open(const char *path, int *fd, uint64_t secret[2], struct err *err);

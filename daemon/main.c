@@ -1,10 +1,10 @@
 /*
- * main - wires the front process: options, model file, API, worker, service life. With --worker as its
- * first argument the same executable is the worker process (daemon/worker.c).
+ * main - wires the front process: options, model file, API, worker, service life. With --worker as
+ * its first argument the same executable is the worker process (daemon/worker.c).
  *
- * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no new
- * connections, streams finish up to drain-timeout-ms), a second one stops at once; SIGHUP reloads what
- * can be reloaded and says what cannot.
+ * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no
+ * new connections, streams finish up to drain-timeout-ms), a second one stops at once; SIGHUP
+ * reloads what can be reloaded and says what cannot.
  */
 
 #include <assert.h>
@@ -97,7 +97,8 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
-/* Another daemon will answer who waits in the inherited sockets; who has been accepted is answered here. */
+/* Another daemon will answer who waits in the inherited sockets; who has been accepted is answered
+ * here. */
 static bool is_leaving(struct front *f) {
     struct api_stats s;
 
@@ -169,7 +170,8 @@ static enum log_level level_of(const struct config *c) {
     return levels[c->log_level];
 }
 
-/* Takes the reloadable options of @next over, and names every other one that differs. 0 or -errno. */
+/* Takes the reloadable options of @next over, and names every other one that differs. 0 or
+ * -errno. */
 static int apply_reload(struct front *f, const struct config *next) {
     int r = 0;
 
@@ -278,8 +280,8 @@ static void on_refused(void *ctx, const char *why, int r) {
     close_all(f);
 }
 
-/* As many as there can be descriptors for: one that is refused can be told so, but a worker that dies when there are none left
- * could not be replaced. */
+/* As many as there can be descriptors for: one that is refused can be told so, but a worker that
+ * dies when there are none left could not be replaced. */
 static void limit_connections(struct front *f) {
     rlim_t wanted = (rlim_t)f->config.api.max_connections + FILES_KEPT;
     struct rlimit files;
@@ -343,8 +345,9 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
     return r;
 }
 
-/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the model is
- * served (on_ready()): clients that come earlier wait in the socket's queue, also across a restart. */
+/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the
+ * model is served (on_ready()): clients that come earlier wait in the socket's queue, also across a
+ * restart. */
 static int open_listeners(struct front *f, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
     int n = service_inherited(fds), r = 0;
@@ -475,7 +478,8 @@ static int printed(void) {
     return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
 }
 
-/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is printed. */
+/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
+ * printed. */
 static void open_standard(void) {
     int fd;
 

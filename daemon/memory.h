@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * memory - how much memory this process may still take: what the machine has available, and less where a
- * control group (a container, MemoryMax= of systemd) or a limit of the address space says so.
+ * memory - how much memory this process may still take: what the machine has available, and less
+ * where a control group (a container, MemoryMax= of systemd) or a limit of the address space says
+ * so.
  */
 
 #include <stdint.h>
@@ -10,6 +11,6 @@
 /* Bytes. */
 uint64_t memory_available(void);
 
-/* The smallest room that the control group @path ("/system.slice/weftd.service") and those above it leave
- * below @root ("/sys/fs/cgroup"); UINT64_MAX: no limit. */
+/* The smallest room that the control group @path ("/system.slice/weftd.service") and those above it
+ * leave below @root ("/sys/fs/cgroup"); UINT64_MAX: no limit. */
 uint64_t memory_in_group(const char *root, const char *path);

@@ -11,9 +11,10 @@
 #include "base/util.h"
 
 /*
- * A list of what is refused, not of what is allowed: the libraries of a device driver need calls that nobody
- * lists. It stands beside the unit's own filter and also holds where weftd runs by hand. A model file or a
- * request that takes the worker over can then neither call home nor start a program.
+ * A list of what is refused, not of what is allowed: the libraries of a device driver need calls
+ * that nobody lists. It stands beside the unit's own filter and also holds where weftd runs by
+ * hand. A model file or a request that takes the worker over can then neither call home nor start a
+ * program.
  */
 
 #if defined(__x86_64__)
@@ -49,8 +50,9 @@ int sandbox_worker(void) {
         REFUSE_CALL(SYS_mount),
         REFUSE_CALL(SYS_bpf),
         REFUSE_CALL(SYS_keyctl),
-        /* Sockets between processes of this machine only: logging and driver helpers use them. They may be bound and
-         * listened on: libcuda does so with an abstract one (cuda-uvmfd-...), and without it there is no device. */
+        /* Sockets between processes of this machine only: logging and driver helpers use them. They
+         * may be bound and listened on: libcuda does so with an abstract one (cuda-uvmfd-...), and
+         * without it there is no device. */
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 3),
         LOAD(args[0]),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 1, 0),

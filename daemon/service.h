@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * service - what the process owes its service manager: inherited sockets, readiness, the watchdog and
- * the status line. Without systemd every call does nothing and succeeds.
+ * service - what the process owes its service manager: inherited sockets, readiness, the watchdog
+ * and the status line. Without systemd every call does nothing and succeeds.
  */
 
 #include <stdbool.h>
@@ -17,12 +17,14 @@ struct service_fd {
     bool admin; /* its name is "admin": the admin socket; else HTTP */
 };
 
-/* Whether a UNIX socket can stand at @path, which the option @key names: its folder exists and what may be there
- * already is a socket. libuv reports the first as a lack of permission, the kernel the second as a socket in use. */
+/* Whether a UNIX socket can stand at @path, which the option @key names: its folder exists and what
+ * may be there already is a socket. libuv reports the first as a lack of permission, the kernel the
+ * second as a socket in use. */
 int service_check_path(const char *key, const char *path, struct err *err);
 
-/* Sockets passed by socket activation. Each is checked to be a listening stream socket. Returns their
- * number, or -EINVAL when what was passed cannot be used. Removes the variables from the environment. */
+/* Sockets passed by socket activation. Each is checked to be a listening stream socket. Returns
+ * their number, or -EINVAL when what was passed cannot be used. Removes the variables from the
+ * environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
 
 void service_ready(void);
@@ -30,6 +32,7 @@ void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
 void service_status(const char *text);
 
-/* Pings the watchdog from @loop at half its interval, when one is set: a loop that hangs is killed. */
+/* Pings the watchdog from @loop at half its interval, when one is set: a loop that hangs is
+ * killed. */
 void service_watchdog_start(uv_loop_t *loop);
 void service_watchdog_stop(void);

@@ -30,7 +30,8 @@
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
 #define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
-/* Host memory for the disk tier when none was configured: what goes to the disk passes through it. */
+/* Host memory for the disk tier when none was configured: what goes to the disk passes through
+ * it. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
@@ -130,8 +131,8 @@ static int open_draft(struct worker *w, struct err *err) {
     return r < 0 ? r : engine_new(&w->draft, &o, err);
 }
 
-/* Opens the model and its draft model, which comes first where the model takes all that a device has left. 0 or
- * -errno with @err. */
+/* Opens the model and its draft model, which comes first where the model takes all that a device
+ * has left. 0 or -errno with @err. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     struct engine_opts *o = &w->config.engine;
     bool kv_given = o->kv_bytes != 0;
@@ -154,10 +155,10 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
 }
 
 /*
- * A backend without a device computes on every core, all the time. The front needs a core for some microseconds at a
- * time; at equal priorities the scheduler lets it wait for the next tick (4 ms) whenever it has just had more
- * than its part. So everything here steps behind it. It counts only among the processes of a service or session, as
- * Linux shares cores between those first.
+ * A backend without a device computes on every core, all the time. The front needs a core for some
+ * microseconds at a time; at equal priorities the scheduler lets it wait for the next tick (4 ms)
+ * whenever it has just had more than its part. So everything here steps behind it. It counts only
+ * among the processes of a service or session, as Linux shares cores between those first.
  */
 static void step_behind_the_front(const struct worker *w) {
     int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* more than there is counts as the most */
@@ -183,8 +184,8 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return h ^ h >> 29;
 }
 
-/* Completes @d for the file behind the shards. What is in it is of these very files of the model, and of this
- * version. */
+/* Completes @d for the file behind the shards. What is in it is of these very files of the model,
+ * and of this version. */
 static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
     uint32_t n = (uint32_t)w->n_shards - m->n_draft_shards;
     uint64_t h = n;
@@ -244,8 +245,8 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     return r < 0 ? r : open_wake(w);
 }
 
-/* Runs a few tokens through everything before the front is told READY: touches all weights, and a model
- * that cannot run a step never serves. */
+/* Runs a few tokens through everything before the front is told READY: touches all weights, and a
+ * model that cannot run a step never serves. */
 static int warm_up(struct worker *w) {
     int32_t tokens[WARM_UP_TOKENS] = {0};
     struct submit m = {.n_prompt = WARM_UP_TOKENS,

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * worker - the main loop of the worker process: it owns scheduler, pages, weights and device, has no
- * network, and hears and speaks only through the channel. Started by daemon/workers.c from the same
- * executable; descriptors as below, a clean environment.
+ * worker - the main loop of the worker process: it owns scheduler, pages, weights and device, has
+ * no network, and hears and speaks only through the channel. Started by daemon/workers.c from the
+ * same executable; descriptors as below, a clean environment.
  */
 
 #define WORKER_FLAG                                                                                \
@@ -13,8 +13,8 @@
 enum worker_fd {
     WORKER_FD_CHANNEL = 3,
     WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
-    /* The first shard; the others follow, then those of the draft model, then the file of the disk tier if there is
-     * one, which alone is open for writing. */
+    /* The first shard; the others follow, then those of the draft model, then the file of the disk
+     * tier if there is one, which alone is open for writing. */
     WORKER_FD_MODEL = 5,
 };
 

@@ -381,8 +381,8 @@ static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const 
 
 #define ENVIRONMENT_MAX 32u
 
-/* What a worker is told of the environment: where logs go, where the driver's library is, which devices it may see, and
- * the switches of the backend that are for measurements. */
+/* What a worker is told of the environment: where logs go, where the driver's library is, which
+ * devices it may see, and the switches of the backend that are for measurements. */
 static void choose_environment(char *out[ENVIRONMENT_MAX]) {
     static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
                                        "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
@@ -555,7 +555,8 @@ static void on_linger_end(uv_timer_t *t) {
         kill_worker(w, "it does not end");
 }
 
-/* A worker ends by itself when its channel is closed. It is waited for only where it has something to write. */
+/* A worker ends by itself when its channel is closed. It is waited for only where it has something
+ * to write. */
 void workers_stop(struct workers *w) {
     bool served = w->state == WORKERS_SERVING;
 

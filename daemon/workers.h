@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * workers - starts, watches and replaces the worker process. It is the port through which api/ reaches
- * the scheduler.
+ * workers - starts, watches and replaces the worker process. It is the port through which api/
+ * reaches the scheduler.
  *
  *      start ──> LOADING ──READY──> SERVING
  *                  │  ^                │
@@ -32,7 +32,8 @@ struct workers_opts {
     void *ctx;
     /* The first time: the model is served from now on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* No worker ever served: one gave the reason @why (-EINVAL), or several died without one (-EAGAIN). */
+    /* No worker ever served: one gave the reason @why (-EINVAL), or several died without one
+     * (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
 };
 

@@ -118,7 +118,8 @@ Test(bench_agent, a_plan_follows_from_seed_and_number) {
     }
 }
 
-/* Whatever else the server answers first, a sub-agent is the same: its plan was drawn when it began. */
+/* Whatever else the server answers first, a sub-agent is the same: its plan was drawn when it
+ * began. */
 Test(bench_agent, sub_agents_have_plans_and_names_of_their_own) {
     struct trace_file t = read_text(two_groups);
     struct agent a, b, one, two, again;

@@ -6,8 +6,8 @@
 #include "cmd/gguf_cmd.h"
 #include "tests/support/telltale.h"
 
-/* Against the tell-tale engine: a wrong page, position or fed token changes every token from there on, and
- * reading what was not written aborts. */
+/* Against the tell-tale engine: a wrong page, position or fed token changes every token from there
+ * on, and reading what was not written aborts. */
 
 enum { N_SEQS = 3, N_PREFIX = 37, N_TOKENS = 70, N_MAX = 110 };
 

@@ -24,8 +24,8 @@ static void make(enum tensor_type type, double std, uint64_t seed, float *values
     free(bytes);
 }
 
-/* The engine's decoder says what the bytes mean. The scale of a row of 14336 inputs is the smallest that
- * models have: half-float scales become subnormal there. */
+/* The engine's decoder says what the bytes mean. The scale of a row of 14336 inputs is the smallest
+ * that models have: half-float scales become subnormal there. */
 static void check_moments(enum tensor_type type, double std) {
     static float v[N_VALUES];
     const char *name = tensor_format(type)->name;
@@ -64,7 +64,8 @@ Test(gguf_fill, same_seed_gives_same_weights_and_another_seed_others) {
     }
 }
 
-/* Every byte of a block takes many values: no field is left constant, so no decoder can ignore one. */
+/* Every byte of a block takes many values: no field is left constant, so no decoder can ignore
+ * one. */
 Test(gguf_fill, every_byte_of_a_block_varies) {
     for (size_t i = 3; i < ARRAY_SIZE(all_types); i++) {
         const struct tensor_format *f = tensor_format(all_types[i]);

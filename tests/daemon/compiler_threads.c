@@ -1,5 +1,5 @@
-/* For the thread sanitizer: the step thread asks, gives up, takes and releases constraints while the compiler's
- * thread works, and closes it in the middle of everything. */
+/* For the thread sanitizer: the step thread asks, gives up, takes and releases constraints while
+ * the compiler's thread works, and closes it in the middle of everything. */
 
 #include <assert.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* Grammars are compiled by a thread: who waits is told exactly once, equal texts are compiled once, memory
- * has a limit, and one tenant's queue is not another's. */
+/* Grammars are compiled by a thread: who waits is told exactly once, equal texts are compiled once,
+ * memory has a limit, and one tenant's queue is not another's. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -16,7 +16,8 @@ static void *nothing(void *arg) {
     return arg;
 }
 
-/* What libcuda does when it starts: an abstract socket of its own; and what nobody may: reach another one's. */
+/* What libcuda does when it starts: an abstract socket of its own; and what nobody may: reach
+ * another one's. */
 static bool driver_can_start(void) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
