@@ -2,9 +2,9 @@
 
 /*
  * bench_agent - what an agent of a trace does, turn by turn: how much it says, how long an answer
- * it wants, who works for it and how long its tools and people take. All of it is a function of the
- * trace, the seed and the agent's number, whatever a server does and however long it takes: every
- * server is asked the same.
+ * it wants, which sub-agents work for it and how long its tools and people take. All of it is a
+ * function of the trace, the seed and the agent's number, whatever a server does and however long
+ * it takes: every server is asked the same.
  */
 
 #include "base/rng.h"

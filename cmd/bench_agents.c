@@ -105,7 +105,7 @@ static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
     return slot;
 }
 
-/* ---- who waits ---- */
+/* ---- waiting agents ---- */
 
 static bool is_before(const struct slot *a, const struct slot *b) {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
@@ -318,7 +318,7 @@ static void begin_agents(struct agents *s, int64_t start_ns) {
         uint32_t n = g->count.low + rng_below(&rng, g->count.high - g->count.low + 1);
 
         if (g->tenant.low == s->without) {
-            number += n; /* the others stay who they are */
+            number += n; /* the numbers of the others stay */
             continue;
         }
         if (!t->here)

@@ -26,7 +26,7 @@ const char *outcome_name(enum outcome o);
 struct bench_http;
 
 struct bench_request {
-    /* Set by the caller, who keeps the memory until @done. */
+    /* Set by the caller, which keeps the memory until @done. */
     struct buf body;
     bool stream, keep_text;
     int64_t due_ns;                /* when it should have been sent: where its times count from */

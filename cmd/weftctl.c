@@ -22,7 +22,7 @@ static const char help[] =
     "  cancel ID                  end one of them\n"
     "  dump FILE                  write the flight recorder, for weft-sim replay\n"
     "  health                     in a word; exit code 0 only when it serves\n"
-    "  tenants                    who uses what\n"
+    "  tenants                    what each tenant uses\n"
     "  reload                     read configuration, keys and tenants again\n"
     "  drain                      take no more requests, finish those that run, exit\n"
     "  top [SECONDS]              a screen of all this, live\n"

@@ -6,11 +6,12 @@
  * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends
  * is never used for another's text, and equal texts cost one compilation however many requests of
  * any tenant bring them. That a text was seen before can be felt as time; it says no more than that
- * somebody uses the same schema.
+ * some client uses the same schema.
  */
 
 #include "daemon/compiler.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ struct job {
     struct mbox_link mail;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
-    uint64_t blame[CRASH_PAGE_COMPILING_MAX]; /* who asked, when it was given away */
+    uint64_t blame[CRASH_PAGE_COMPILING_MAX]; /* the requests that waited when it was given away */
     uint32_t n_blame;
     bool stop; /* the thread ends */
     struct constraint *constraint;
@@ -44,6 +45,11 @@ struct job {
     int64_t ns;
 };
 
+/*
+ * A text, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
+ * its job belongs to the thread, it is in no list and is not dropped. READY: in compiler.ready,
+ * with a constraint; n_refs requests use it and only at 0 it may be dropped.
+ */
 struct entry {
     struct list link; /* in compiler.queued or compiler.ready */
     struct entry *next;
@@ -164,6 +170,7 @@ static struct entry *entry_free(struct entry *e) {
 static void drop(struct compiler *c, struct entry *e) {
     struct entry **at = &c->slot[e->hash % SLOTS];
 
+    assert(e->state != ENTRY_AWAY && e->n_refs == 0);
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
@@ -218,8 +225,10 @@ static void take_ref(struct compiler *c, struct entry *e) {
 }
 
 static void drop_ref(struct compiler *c, struct entry *e) {
+    assert(e->n_refs > 0);
     if (--e->n_refs > 0)
         return;
+    assert(c->used >= e->bytes);
     c->used -= e->bytes;
     c->used_by[e->tenant % TENANTS] -= e->bytes;
 }
@@ -243,6 +252,7 @@ static struct entry *next(struct compiler *c) {
 }
 
 static void give(struct compiler *c, struct entry *e) {
+    assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
     list_remove(&e->link);
     c->served[e->tenant % TENANTS] = ++c->turn;
     e->state = ENTRY_AWAY;
@@ -324,6 +334,7 @@ static void forget(void *ctx, uint64_t id) {
     }
 }
 
+/* Drops what is not in use, the least recently used first, until max_bytes are kept. */
 static void evict(struct compiler *c) {
     struct list *node = c->ready.prev;
 
@@ -353,7 +364,7 @@ static void release(void *ctx, const struct constraint *constraint) {
 
 /* ---- results ---- */
 
-/* The ids are taken off first: who is told may ask again. */
+/* The ids are taken off first: a request that is told may ask again. */
 static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, void *ctx) {
     CLEANUP(freep) uint64_t *id = STEAL(e->waiting);
     const struct constraint *constraint = e->job.constraint;
@@ -373,6 +384,7 @@ static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, v
 static void arrive(struct compiler *c, struct mbox_link *mail, compiler_ready_fn ready, void *ctx) {
     struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
 
+    assert(e->state == ENTRY_AWAY && c->n_away > 0);
     c->n_away--;
     c->ns += (uint64_t)e->job.ns;
     e->state = ENTRY_READY;
@@ -389,7 +401,7 @@ static void arrive(struct compiler *c, struct mbox_link *mail, compiler_ready_fn
 }
 
 /* The counter is read before the mailbox, and also when nothing is there: a post is seen before its
- * wake-up, which would otherwise stay and leave nobody asleep. */
+ * wake-up, which would otherwise stay, and the loop would never sleep. */
 void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     struct mbox_link *mail;
     uint64_t count;

@@ -4,15 +4,17 @@
  * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for
  * the next request that brings the same text. All functions are for the step thread.
  *
- *     ask ----> queued ----> with the thread ----> ready: as often in use as it was handed out,
+ *     ask ----> queued ----> with the thread ----> ready: n_refs requests use it;
  *                 |                |                      least recently used goes when memory is short
- *                 '-- nobody waits |-- refused: told to those who wait, and forgotten
+ *                 '-- cancelled    |-- refused: told to those that wait, and dropped
  *
- * Only two are with the thread at a time; who is next goes by tenant, so that one with a hundred
- * large schemas delays nobody else's small one. What a request brings that was present when a
- * worker died is compiled while nothing else runs: if it kills again, no other request is blamed.
- * Memory: what nobody uses is kept up to max_bytes; what is in use may take COMPILER_USED_FACTOR
- * times as much, a tenant a quarter of that, and a request that would add to it waits.
+ * Two at most are with the thread; the next one is that of the tenant served longest ago, so that a
+ * tenant with a hundred large schemas does not delay another's small one. A grammar whose request
+ * was present when a worker died is quarantined: compiled while nothing else runs, so that another
+ * death is blamed on it alone.
+ *
+ * Memory: what is not in use is kept up to max_bytes. What is in use may take COMPILER_USED_FACTOR
+ * times as much, a tenant a quarter of that; a request that would add to it waits.
  */
 
 #include "base/err.h"

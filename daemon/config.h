@@ -24,7 +24,7 @@
 #define EXIT_AGAIN 75  /* EX_TEMPFAIL: trying again may help */
 
 /* Strings are never NULL; lists end with NULL. Of the embedded structs the fields that have no row
- * are zero: who opens the module sets them. */
+ * are zero: the caller that opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];

@@ -97,8 +97,8 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
-/* Another daemon will answer who waits in the inherited sockets; who has been accepted is answered
- * here. */
+/* Whether requests on accepted connections are still served: those that wait in the inherited
+ * sockets are the next daemon's. */
 static bool is_leaving(struct front *f) {
     struct api_stats s;
 

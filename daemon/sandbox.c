@@ -12,7 +12,7 @@
 
 /*
  * A list of what is refused, not of what is allowed: the libraries of a device driver need calls
- * that nobody lists. It stands beside the unit's own filter and also holds where weftd runs by
+ * that no document lists. It stands beside the unit's own filter and also holds where weftd runs by
  * hand. A model file or a request that takes the worker over can then neither call home nor start a
  * program.
  */

@@ -228,7 +228,8 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
         row->given[i] = true;
         if (strcmp(section, "default") == 0 &&
             (keys[i].type == KEY_NAMES || keys[i].type == KEY_UIDS))
-            return err_set(r->err, 0, name, "%s: not in [default], which is who has none", name);
+            return err_set(r->err, 0, name, "%s: not in [default], which is for all that have none",
+                           name);
         return set(r, &keys[i], &row->t, value);
     }
     return err_set(r->err, 0, name,
@@ -237,7 +238,7 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                    name);
 }
 
-/* What a section leaves out is as in [default], but for what is somebody's own. */
+/* What a section leaves out is as in [default], but for what belongs to one tenant only. */
 static void inherit(struct reading *r) {
     const struct row *d = NULL;
 

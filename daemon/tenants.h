@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * tenants - reads the tenants file: a section for each tenant, `default` for everybody else and for
+ * tenants - reads the tenants file: a section for each tenant, `default` for all others and for
  * what the other sections leave out. Keys are rows of the table in tenants.c; conf/tenants.conf
  * explains them.
  */

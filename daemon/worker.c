@@ -1,5 +1,6 @@
 #include "daemon/worker.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -35,6 +36,10 @@
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
+/*
+ * What is opened is opened in this order and freed in the reverse one: files, tokenizer, engines,
+ * compiler, scheduler. From the first byte of OPEN to READY crash_page->loading is 1.
+ */
 struct worker {
     struct chan chan;
     struct config config; /* section [engine]: engine and scheduler keep pointers into it */
@@ -47,19 +52,21 @@ struct worker {
     struct sched *sched;
     struct buf out;
     int n_shards;
-    int wake_fd; /* somebody else than the front has something to tell */
+    int wake_fd; /* readable when the compiler or the disk tier has a result */
     int64_t stats_sent_ns;
     bool stats_stale; /* something happened since they were sent */
-    float told;       /* loading progress told last */
+    float told;       /* the last progress of loading that was sent */
 };
 
 void worker_build_id(unsigned char out[20]) {
     memset(out, 0, 20);
+    static_assert(sizeof(((struct msg_hello *)0)->build_id) == 20, "size of a build id");
     snprintf((char *)out, 20, "%s %zx.%zx", WEFT_VERSION, sizeof(struct submit),
              sizeof(struct event));
 }
 
-/* Everything that ends the process goes through here: the front gets the reason and says it. */
+/* Sends the reason @why to the front, which logs it; logs it here where that fails. Returns the
+ * exit code. */
 static int refuse(struct worker *w, const char *why) {
     bool told = chan_send(&w->chan, MSG_FAILED, why, (uint32_t)strlen(why)) == 0;
 
@@ -138,6 +145,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     bool kv_given = o->kv_bytes != 0;
     bool draft_first = o->fast || (!kv_given && o->n_pages == 0);
 
+    assert(w->file && !w->engine);
     o->file = w->file;
     o->max_wants = o->max_rows;
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
@@ -157,11 +165,12 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
 /*
  * A backend without a device computes on every core, all the time. The front needs a core for some
  * microseconds at a time; at equal priorities the scheduler lets it wait for the next tick (4 ms)
- * whenever it has just had more than its part. So everything here steps behind it. It counts only
- * among the processes of a service or session, as Linux shares cores between those first.
+ * whenever it has just had more than its part. So every thread of the worker gets a lower priority.
+ * It counts only among the processes of a service or session, as Linux shares cores between those
+ * first.
  */
-static void step_behind_the_front(const struct worker *w) {
-    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* more than there is counts as the most */
+static void lower_priority(const struct worker *w) {
+    int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* Linux cuts it at 19 */
     DIR *threads = NULL;
     struct dirent *t;
 
@@ -205,7 +214,7 @@ static void open_disk(const struct worker *w, const struct msg_open *m, struct s
     snprintf((char *)d->identity + sizeof(h), sizeof(d->identity) - sizeof(h), "%s", WEFT_VERSION);
 }
 
-/* One descriptor for all who have something to tell. */
+/* One descriptor for the results of the compiler and of the disk tier. */
 static int open_wake(struct worker *w) {
     int fds[] = {compiler_fd(w->compiler), sched_fd(w->sched)};
 
@@ -220,6 +229,7 @@ static int open_wake(struct worker *w) {
     return w->wake_fd < 0 ? -errno : 0;
 }
 
+/* Completes the options of the scheduler with what was opened. 0 or -errno. */
 static int new_sched(struct worker *w, const struct msg_open *m) {
     int r = compiler_new(&w->compiler, w->tokenizer, GRAMMARS_MAX, w->crash_page);
 
@@ -269,6 +279,7 @@ static int warm_up(struct worker *w) {
     return 0;
 }
 
+/* 0 or -errno. */
 static int send_ready(struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
     struct msg_ready m = {
@@ -338,6 +349,7 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->n_compiling = c.n_queued + c.n_away;
 }
 
+/* At most every STATS_NS, and when there is nothing to run. A full channel: with the next step. */
 static void send_stats(struct worker *w, bool idle) {
     int64_t now = clock_now(clock_monotonic());
     struct msg_stats s;
@@ -360,6 +372,7 @@ static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, cons
     sched_constraint_ready(w->sched, id, c, why);
 }
 
+/* Until the next deadline of the scheduler, as poll(2) takes it; -1: none. */
 static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
@@ -369,7 +382,13 @@ static int idle_timeout_ms(struct worker *w) {
     return (int)MAX(0, MIN(ms, 60000));
 }
 
+/*
+ * The loop: frames, compiled grammars, one step, its events. Returns only a negative errno: -EPIPE
+ * the front has closed the channel, -EIO the device is lost, others are faults of the channel or of
+ * memory.
+ */
 static int serve(struct worker *w) {
+    assert(w->sched && w->compiler);
     w->stats_stale = true;
     for (;;) {
         int r = drain(w);
@@ -391,7 +410,8 @@ static int serve(struct worker *w) {
         send_stats(w, r == SCHED_NO_STEP);
         if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
-        w->stats_stale |= sched_fd(w->sched) >= 0; /* the disk may have got on */
+        w->stats_stale |=
+            sched_fd(w->sched) >= 0; /* the disk tier may have saved or loaded pages */
     }
 }
 
@@ -402,6 +422,8 @@ static int read_options(struct worker *w, struct str packed) {
     return r < 0 ? r : config_unpack(&w->config, packed.data, packed.len);
 }
 
+/* The last @n_draft of the @n shards are the draft model's. 0 or -errno, -EPROTO: no shard is the
+ * model's. */
 static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_draft,
                       struct err *err) {
     if (n_draft >= n)
@@ -412,6 +434,7 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_d
                                  : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
 }
 
+/* From HELLO to the end of serving. Returns the exit code. */
 static int run(struct worker *w, int n_shards) {
     int fds[WORKER_SHARDS_MAX];
     struct chan_frame f;
@@ -430,14 +453,15 @@ static int run(struct worker *w, int n_shards) {
     if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
-    step_behind_the_front(w);
+    lower_priority(w);
     if (new_sched(w, &open) < 0 || warm_up(w) < 0)
         return refuse(w, "the model cannot run a step");
     w->crash_page->loading = 0;
     if (send_ready(w) < 0)
         return WORKER_CHANNEL;
     int r = serve(w);
-    if (r == -EPIPE) { /* the front has gone or let us go */
+    assert(r < 0);
+    if (r == -EPIPE) { /* the front has ended, or has closed the channel to end this */
         sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
         return WORKER_DONE;
     }

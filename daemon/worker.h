@@ -21,7 +21,10 @@ enum worker_fd {
 /* Exit codes, for the front's log line. */
 enum worker_exit { WORKER_DONE = 0, WORKER_REFUSED = 2, WORKER_LOST = 3, WORKER_CHANNEL = 4 };
 
+/* The whole life of the worker process: started with WORKER_FLAG, it takes the descriptors above.
+ * Returns the exit code, enum worker_exit. */
 int worker_main(int argc, char **argv);
 
-/* What both processes must agree on; differs between builds. */
+/* What HELLO carries: version and sizes of messages. The front refuses a worker of another
+ * build. */
 void worker_build_id(unsigned char out[20]);

@@ -35,6 +35,11 @@ struct fault {
     uint32_t n;
 };
 
+/*
+ * process_open: the process or its handle still exists. poll_open: chan and poll are in use. Both
+ * are false in DOWN only for a moment, before the next process. WORKERS_SERVING implies both, and
+ * `served`.
+ */
 struct workers {
     struct api_port port;
     struct workers_opts opts;
@@ -69,7 +74,7 @@ static void set_state(struct workers *w, enum workers_state next) {
         [WORKERS_SERVING] = {[WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
     };
 
-    assert(legal[w->state][next]);
+    assert(w->state != next && legal[w->state][next]);
     w->state = next;
 }
 
@@ -142,7 +147,8 @@ static void blame_id(struct workers *w, uint64_t id) {
     f->n++;
 }
 
-/* Nobody is in both lists: a request runs when its grammar has been compiled. */
+/* No request is in both lists: it runs when its grammar has been compiled. The page is shared with
+ * a process that has crashed, so its counts are cut to the arrays. */
 static void blame(struct workers *w) {
     const struct crash_page *s = w->crash_page;
 
@@ -152,6 +158,7 @@ static void blame(struct workers *w) {
         blame_id(w, s->compiling[i]);
 }
 
+/* SIGKILL; on_process_exit() does the rest. */
 static void kill_worker(struct workers *w, const char *why) {
     if (!w->process_open)
         return;
@@ -159,6 +166,7 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
+/* OPEN: the options of section [engine], and what only the front knows. */
 static void send_open(struct workers *w) {
     CLEANUP(buf_deinit) struct buf options;
 
@@ -195,6 +203,7 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
 }
 
 static void on_ready(struct workers *w, const struct msg_ready *m) {
+    assert(w->api);
     set_state(w, WORKERS_SERVING);
     w->backoff_ms = 0;
     w->progress_ns = clock_now(w->opts.clock);
@@ -395,6 +404,8 @@ static void choose_environment(char *out[ENVIRONMENT_MAX]) {
     out[n] = NULL;
 }
 
+/* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. 0
+ * or -errno; with process_open set on_process_closed() will be called, also after an error. */
 static int spawn(struct workers *w) {
     uv_stdio_container_t stdio[STDIO_MAX];
     uint32_t n_stdio = WORKER_FD_MODEL;
@@ -409,6 +420,7 @@ static int spawn(struct workers *w) {
                               .stdio = stdio};
     int pair[2];
 
+    assert(w->opts.file && !w->poll_open);
     if (add_shards(stdio, &n_stdio, w->opts.file) < 0 ||
         add_shards(stdio, &n_stdio, w->opts.draft) < 0)
         return -E2BIG;
@@ -426,6 +438,7 @@ static int spawn(struct workers *w) {
     stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
     stdio[WORKER_FD_CRASH_PAGE] =
         (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->crash_page_fd};
+    assert(n_stdio <= STDIO_MAX);
     o.stdio_count = (int)n_stdio;
 
     int r = uv_spawn(w->opts.loop, &w->process, &o);
@@ -444,6 +457,7 @@ static int spawn(struct workers *w) {
 }
 
 int workers_start(struct workers *w) {
+    assert(w->state == WORKERS_DOWN && !w->process_open && w->api);
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
     w->killed_for_hang = false;
@@ -490,7 +504,8 @@ static void on_watch(uv_timer_t *t) {
 
     if (!w->process_open || w->killed_for_hang)
         return;
-    /* Who stood still here (a machine that was paused) cannot say that the worker does. */
+    /* A front that was itself late (a machine that was paused) does not count that time against the
+     * worker. */
     int64_t late_ns = w->watched_ns ? now - w->watched_ns - WATCH_MS * INT64_C(1000000) : 0;
     w->watched_ns = now;
     if (late_ns > WATCH_MS * INT64_C(1000000)) {
@@ -544,6 +559,7 @@ struct api_port *workers_port(struct workers *w) {
 }
 
 void workers_attach(struct workers *w, struct api *api) {
+    assert(!w->api && api);
     w->api = api;
     uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
 }
@@ -577,6 +593,7 @@ void workers_stop(struct workers *w) {
 struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
+    assert(!w->process_open && !w->poll_open);
     munmap(w->crash_page, sizeof(struct crash_page));
     munmap(w->flight, FLIGHT_BYTES);
     close(w->exe_fd);

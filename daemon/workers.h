@@ -37,6 +37,7 @@ struct workers_opts {
     void (*on_refused)(void *ctx, const char *why, int error);
 };
 
+/* For the admin socket: what no worker can say of itself, and what the present one said last. */
 struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
@@ -45,11 +46,13 @@ struct workers_stats {
     struct msg_stats last;
 };
 
+/* Prepares what all workers share: this executable, the crash page. 0 or -errno with @err. */
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
 struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
 
 struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct api *api); /* before workers_start() */
+/* Starts the first worker. 0 or -errno. Later ones start by themselves. */
 int workers_start(struct workers *w);
 void workers_stop(struct workers *w); /* kills the worker; no new one is started */
 
