@@ -3,9 +3,10 @@
  * llama-bench.
  *
  *   prefill   a prompt of -p tokens into an empty context
- *   decode    -n tokens, one at a time, for each of B sequences in one batch, after -d tokens of context
- *   replay    recorded prompts and outputs; the recorded token follows whatever was sampled, but everything
- *             is computed: the rates of real text, and how often greedy sampling agrees with the record
+ *   decode    -n tokens, one at a time, for each of B sequences in one batch, after -d tokens of
+ *             context
+ *   replay    recorded prompts and outputs; the recorded token follows whatever was sampled, but
+ *             everything is computed: the rates of real text, and how often greedy sampling agrees
  *
  * Decoding reads every weight once a step. The rate of those bytes is set beside the rate at which
  * memory can be read at all, measured before and after with as many threads (the faster of the two

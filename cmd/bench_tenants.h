@@ -4,8 +4,9 @@
  * bench_tenants - what the tenants of a trace saw: the table of the simulator (docs/simulator.md),
  * but from where a client stands.
  *
- *   first token     from when the turn was first due, refusals and pauses after them included. A turn without a first
- *                   token when the test ends counts with what it had waited, so percentiles are then lower bounds
+ *   first token     from when the turn was first due, refusals and pauses after them included. A
+ *                   turn without a first token when the test ends counts with what it had waited:
+ *                   then percentiles are lower bounds
  *   between tokens  between pieces of text; a piece may hold several tokens
  *   job             from an agent's beginning to the end of its last turn
  *   served          tokens of prompts (cached or not) and answers of turns that were finished

@@ -7,7 +7,7 @@
  *   machine h200
  *   pool pages=20000 page=16
  *   server seqs=64 rows=2048 context=131072 itl=50 step=200 depth=2 bypass=8
- *   agents coder tenant=1 count=8 start=0-3000 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
+ *   agents coder tenant=1 count=8 turns=5-10 system=4000 first=500-2000 more=100-1500 output=50-400
  *   until 120000
  *
  * Ranges are drawn from, evenly. Times are in ms. The simulator replays traces against the

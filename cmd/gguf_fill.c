@@ -13,7 +13,7 @@
  * variance is
  *
  *     symmetric      E[u^2] E[q^2]                              E[u^2] = 13/12
- *     with minimum   E[u^2] (E[q^2] + c^2 E[m^2]) - 2 (E[q])^2  minimum = c * base * u', mean again 0
+ *     with minimum   E[u^2] (E[q^2] + c^2 E[m^2]) - 2 (E[q])^2  minimum = c * base * u', mean 0
  *
  * where m is the sub-block's random factor of the minimum and c the mean of the bare number.
  * `square` below is that variance at base 1. Bits are uniform, so all of it is arithmetic on the

@@ -33,8 +33,8 @@ static const struct {
     {"BF16", 32, TENSOR_BF16, TENSOR_BF16},
 };
 
-/* Rows that do not fill a block of 256 take a format of 32 of about as many bits; rows that do not fill
- * that, F16. As llama.cpp's quantiser does. */
+/* Rows that do not fill a block of 256 take a format of 32 of about as many bits; rows that do not
+ * fill that, F16. As llama.cpp's quantiser does. */
 static enum tensor_type fit(enum tensor_type type, uint64_t row) {
     static const struct {
         enum tensor_type wide, narrow;

@@ -303,8 +303,11 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
         return 0;
     }
     e->quarantined |= m->n_faults > 0;
-    if (add_waiting(e, m->id) < 0)
+    if (add_waiting(e, m->id) < 0) {
+        if (e->state == ENTRY_QUEUED && e->n_waiting == 0)
+            drop(c, e);
         return -ENOMEM;
+    }
     give_away(c);
     return 1;
 }

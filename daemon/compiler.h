@@ -4,8 +4,8 @@
  * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for
  * the next request that brings the same text. All functions are for the step thread.
  *
- *     ask ----> queued ----> with the thread ----> ready: n_refs requests use it;
- *                 |                |                      least recently used goes when memory is short
+ *     ask ----> queued ----> with the thread ----> ready: n_refs requests use it; at 0 it may be
+ *                 |                |               evicted, the least recently used one first
  *                 '-- cancelled    |-- refused: told to those that wait, and dropped
  *
  * Two at most are with the thread; the next one is that of the tenant served longest ago, so that a

@@ -74,7 +74,7 @@ static void set_state(struct workers *w, enum workers_state next) {
         [WORKERS_SERVING] = {[WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
     };
 
-    assert(w->state != next && legal[w->state][next]);
+    assert(legal[w->state][next]);
     w->state = next;
 }
 
