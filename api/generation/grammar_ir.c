@@ -58,6 +58,13 @@ yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *par
     return o;
 }
 
+yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param) {
+    yyjson_mut_val *o = ir_json(n, schema, param);
+
+    ir_put_bool(n, o, "declared_only", true);
+    return o;
+}
+
 yyjson_mut_val *ir_list(struct nodes *n, const char *key) {
     return ir_of(n, key, yyjson_mut_arr(n->doc));
 }

@@ -21,6 +21,8 @@ yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
 /* {"literal": text}, {"regex": text}, {"free_text": text}; @text is copied. */
 yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text);
 yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
+/* The same for a tool's arguments: without additionalProperties there are only declared ones. */
+yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param);
 /* {"sequence": []} or {"either": []}, and what is added to it; @item is used up. */
 yyjson_mut_val *ir_list(struct nodes *n, const char *key);
 void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);

@@ -126,7 +126,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
     }
     if (far)
         return force_refuse(f, "a reference to another place than $defs");
-    *out = ir_json(f->n, copy, f->tool->param);
+    *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
 
@@ -152,7 +152,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
         return force_refuse(f, "a type other than \"object\"");
     if (!type)
         f->n->failed |= !yyjson_mut_obj_add_str(f->n->doc, copy, "type", "object");
-    *out = ir_json(f->n, copy, f->tool->param);
+    *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
 

@@ -365,7 +365,7 @@ static int gemma_typed(struct force *f, yyjson_val *s, const char *type, unsigne
 
     yyjson_mut_obj_remove_key(copy, "type");
     f->n->failed |= !yyjson_mut_obj_add_strcpy(f->n->doc, copy, "type", type);
-    *out = ir_json(f->n, copy, f->tool->param);
+    *out = ir_arguments(f->n, copy, f->tool->param);
     return 0;
 }
 

@@ -84,8 +84,7 @@ static void write_value(struct buf *out, yyjson_val *v) {
         buf_add(out, yyjson_get_raw(v), yyjson_get_len(v));
         return;
     default:
-        buf_printf(out, "%s",
-                   yyjson_is_null(v) ? "null" : yyjson_get_bool(v) ? "true" : "false");
+        buf_printf(out, "%s", yyjson_is_null(v) ? "null" : yyjson_get_bool(v) ? "true" : "false");
     }
 }
 
@@ -105,7 +104,8 @@ static long read_instance(struct bench *b, struct grammar_state *s, const struct
 
         buf_printf(&b->masks, "%s%lld", b->masks.len ? "," : "", (long long)(now_ns() - t0));
         if (n >= 0 && allowed != accepted) {
-            fprintf(stderr, "a mask and its acceptance differ: token %u of %s (%d %ld)\n", id, text->data, allowed, (long)n);
+            fprintf(stderr, "a mask and its acceptance differ: token %u of %s (%d %ld)\n", id,
+                    text->data, allowed, (long)n);
             exit(1);
         }
         b->n_too_ambiguous += n < 0;
@@ -149,8 +149,7 @@ static void read_tests(struct bench *b, const struct grammar *g, yyjson_val *tes
 }
 
 static void run_file(struct bench *b, const char *name) {
-    yyjson_doc *doc =
-        yyjson_read_file(name, YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
+    yyjson_doc *doc = yyjson_read_file(name, YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
     yyjson_val *root = yyjson_doc_get_root(doc);
     struct buf schema, line;
     CLEANUP(grammar_freep) struct grammar *g = NULL;
@@ -213,7 +212,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_schemas VOCABULARY.gguf < names %s\n", err.message);
         return 1;
     }
-    struct bench b = {.tokens = t, .vocab = v};
+    struct bench b = {.tokens = t, .vocab = v, .flags = GRAMMAR_ANY_FORMAT};
 
     b.bits = calloc(grammar_vocab_n_words(v), sizeof(*b.bits));
     while (b.bits && fgets(name, sizeof(name), stdin)) {

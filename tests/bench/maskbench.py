@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts and times of constrained generation over a folder of schemas with valid and invalid instances.
 
-usage: maskbench.py [--sample N] [--list KIND] [--standard] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
+usage: maskbench.py [--sample N] [--list KIND] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
 
 FOLDER holds files {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}, as maskbench/data of
 guidance-ai/jsonschemabench does. BENCH_SCHEMAS is the program of this name in the build folder. One core is used.
@@ -40,8 +40,7 @@ def kind_of(row):
 
 
 def run(options, files):
-    command = [options.program, options.vocabulary] + (["standard"] if options.standard else [])
-    p = subprocess.run(command, input="".join(f"{f}\n" for f in files).encode(), stdout=subprocess.PIPE, check=False)
+    p = subprocess.run([options.program, options.vocabulary], input="".join(f"{f}\n" for f in files).encode(), stdout=subprocess.PIPE, check=False)
     if p.returncode:
         sys.exit(f"{options.program} failed: {p.returncode}")
     return [json.loads(line) for line in p.stdout.decode(errors="replace").splitlines()]
@@ -51,7 +50,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, help="every so many files only that about N are read")
     parser.add_argument("--list", default="", metavar="KIND")
-    parser.add_argument("--standard", action="store_true", help="undeclared properties as the standard has them")
     parser.add_argument("program")
     parser.add_argument("vocabulary")
     parser.add_argument("folder", type=pathlib.Path)

@@ -47,6 +47,30 @@ WHOLE = [
     {"type": "object", "propertyNames": STRING, "properties": {"a": {}}, "additionalProperties": {"type": "boolean"}},
 ]
 
+AB = {"a": {"type": "integer"}, "b": STRING}
+WHOLE += [
+    {"not": {"type": ["string", "number"]}}, {"type": "string", "not": {"enum": ["a", ""]}}, {"not": {"enum": [1, True, None, "x"]}},
+    {"type": "object", "properties": AB, "not": {"required": ["a", "b"]}},
+    {"type": "object", "properties": AB, "not": {"properties": {"a": {"minimum": 3}}}},
+    {"type": "array", "not": {"items": {"type": "integer"}}, "maxItems": 4},
+    {"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b$"}], "not": {"pattern": "c"}, "maxLength": 6},
+    {"type": "string", "pattern": "^2", "format": "date"}, {"type": "string", "pattern": "[^a]{2}", "minLength": 3, "maxLength": 5},
+    {"type": "integer", "multipleOf": 7, "minimum": -30}, {"type": "number", "multipleOf": 0.25, "maximum": 100},
+    {"type": "integer", "not": {"multipleOf": 3}},
+    {"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"minimum": 2, "type": "number"}}, "additionalProperties": {"type": "null"}},
+    {"type": "object", "properties": {"ab": {"type": "integer"}}, "patternProperties": {"b": {"maximum": 5}}, "maxProperties": 3},
+    {"type": "object", "properties": AB, "propertyNames": {"maxLength": 2}, "additionalProperties": {"type": "boolean"}},
+    {"type": "object", "properties": AB, "dependentRequired": {"a": ["b"]}},
+    {"type": "object", "properties": AB, "dependentSchemas": {"a": {"properties": {"b": {"maxLength": 2}}}}},
+    {"type": "object", "properties": AB, "required": ["a"], "if": {"properties": {"a": {"minimum": 0}}}, "then": {"required": ["b"]},
+     "else": {"properties": {"b": False}}},
+    {"type": "object", "properties": AB, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    {"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string", "maxLength": 2}, {"type": "number"}, {"type": "integer"}]},
+    {"oneOf": [{"type": "object", "properties": AB, "additionalProperties": False}, {"type": "object", "properties": {"a": {}}}]},
+    {"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "maxItems": 4},
+    {"enum": [{}, {"a": 1}, {"a": None}, [2], [2, 3]], "properties": {"a": {"type": "integer"}}, "maxItems": 1},
+]
+
 
 def schemas():
     yield from LEAVES

@@ -175,7 +175,12 @@ bool test_fits(const struct grammar *g, const char *text, size_t len) {
 
 void test_lists(enum grammar_kind kind, const char *source, const char *const *fits,
                 const char *const *fits_not) {
-    CLEANUP(grammar_freep) struct grammar *g = test_compile(kind, source);
+    test_lists_with(kind, 0, source, fits, fits_not);
+}
+
+void test_lists_with(enum grammar_kind kind, unsigned flags, const char *source,
+                     const char *const *fits, const char *const *fits_not) {
+    CLEANUP(grammar_freep) struct grammar *g = test_compile_with(kind, flags, source);
 
     for (; *fits; fits++)
         cr_expect(test_fits(g, *fits, strlen(*fits)), "%.200s must fit: %s", source, *fits);

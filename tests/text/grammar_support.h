@@ -24,6 +24,8 @@ bool test_fits(const struct grammar *g, const char *text, size_t len);
 /* Both lists end with NULL. */
 void test_lists(enum grammar_kind kind, const char *source, const char *const *fits,
                 const char *const *fits_not);
+void test_lists_with(enum grammar_kind kind, unsigned flags, const char *source,
+                     const char *const *fits, const char *const *fits_not);
 /* The source is refused with @code, and the message has @part. */
 void test_refused(enum grammar_kind kind, const char *source, const char *code, const char *part);
 /* Compares the mask of @s with the acceptance of every single token, byte by byte. Returns the allowed ones. */

@@ -61,8 +61,8 @@ Test(constraint, numbers_of_schemas_stay_exact) {
 }
 
 Test(constraint, refusals_name_what_is_wrong) {
-    struct err e =
-        refused("{\"json_schema\":{\"not\":{}},\"param\":\"tools[2].function.parameters\"}");
+    struct err e = refused(
+        "{\"json_schema\":{\"$dynamicRef\":\"#\"},\"param\":\"tools[2].function.parameters\"}");
 
     cr_assert_str_eq(e.code, "grammar_unsupported");
     cr_assert_str_eq(e.param, "tools[2].function.parameters");

@@ -5,6 +5,9 @@
 #include "tests/text/grammar_support.h"
 
 #define SCHEMA(source, yes, no) test_lists(GRAMMAR_JSON_SCHEMA, source, yes, no)
+/* Without additionalProperties only declared properties. */
+#define CLOSED(source, yes, no)                                                                    \
+    test_lists_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_DECLARED_ONLY, source, yes, no)
 #define REFUSED(source, code, part) test_refused(GRAMMAR_JSON_SCHEMA, source, "grammar_" code, part)
 
 Test(grammar_schema, types) {
@@ -33,17 +36,17 @@ Test(grammar_schema, properties_in_their_order) {
         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"b\": {\"type\": "
         "\"boolean\"}, \"ab\": {\"type\": \"null\"}}, \"required\": [\"b\"]}";
 
-    SCHEMA(S,
+    CLOSED(S,
            YES("{\"b\": true}", "{\"a\":1,\"b\":false}", "{\"a\": 1, \"b\": true, \"ab\": null}",
                "{ \"b\":true, \"ab\":null }"),
            YES("{}", "{\"a\":1}", "{\"b\":true,\"a\":1}", "{\"b\":1}", "{\"b\":true,\"c\":1}",
                "{\"b\":true,}", "{,\"b\":true}"));
-    SCHEMA("{\"properties\": {\"x\": {}}}", YES("{}", "{\"x\": [1]}"), YES("{\"y\": 1}", "1"));
-    SCHEMA("{\"properties\": {\"x\": false, \"y\": true}}", YES("{}", "{\"y\": 1}"),
+    CLOSED("{\"properties\": {\"x\": {}}}", YES("{}", "{\"x\": [1]}"), YES("{\"y\": 1}", "1"));
+    CLOSED("{\"properties\": {\"x\": false, \"y\": true}}", YES("{}", "{\"y\": 1}"),
            YES("{\"x\": 1}"));
-    SCHEMA("{\"properties\": {\"a\\\"\\n\\u00e9/\": {\"type\": \"null\"}}}",
+    CLOSED("{\"properties\": {\"a\\\"\\n\\u00e9/\": {\"type\": \"null\"}}}",
            YES("{\"a\\\"\\n\xc3\xa9/\": null}"), YES("{\"a\": null}"));
-    SCHEMA("{\"type\": \"object\", \"required\": [\"z\", \"y\"]}",
+    CLOSED("{\"type\": \"object\", \"required\": [\"z\", \"y\"]}",
            YES("{\"z\": 1, \"y\": 2}", "{\"z\": 1, \"y\": 2, \"x\": 3}"),
            YES("{}", "{\"z\": 1}", "{\"y\": 1}", "{\"z\": 1, \"y\": 2, \"z\": 3}"));
     REFUSED("{\"properties\": {\"x\": false}, \"required\": [\"x\"]}", "invalid", "nothing fits");
@@ -103,15 +106,15 @@ Test(grammar_schema, property_names) {
     SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"$ref\": \"#/$defs/k\"}, \"$defs\": "
            "{\"k\": {\"maxLength\": 2}}}",
            YES("{\"ab\": 1}"), YES("{\"abc\": 1}"));
-    REFUSED("{\"properties\": {\"a\": {}}, \"propertyNames\": {\"maxLength\": 2}}", "unsupported",
-            "#/propertyNames");
+    SCHEMA("{\"properties\": {\"abc\": {}, \"a\": {}}, \"propertyNames\": {\"maxLength\": 2}}",
+           YES("{\"a\": 1, \"bc\": 2}"), YES("{\"abc\": 1}", "{\"bcd\": 1}"));
 }
 
 Test(grammar_schema, counts_of_properties) {
     SCHEMA("{\"type\": \"object\", \"minProperties\": 2, \"maxProperties\": 3}",
            YES("{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}"),
            YES("{}", "{\"a\":1}", "{\"a\":1,\"b\":2,\"c\":3,\"d\":4}"));
-    SCHEMA("{\"properties\": {\"a\": {}, \"b\": {}, \"c\": {}}, \"minProperties\": 1, "
+    CLOSED("{\"properties\": {\"a\": {}, \"b\": {}, \"c\": {}}, \"minProperties\": 1, "
            "\"maxProperties\": 2}",
            YES("{\"a\":1}", "{\"b\":1,\"c\":2}", "{\"a\":1,\"c\":1}"),
            YES("{}", "{\"a\":1,\"b\":2,\"c\":3}"));
@@ -120,7 +123,8 @@ Test(grammar_schema, counts_of_properties) {
            YES("{\"a\":1,\"b\":2}", "{\"b\":1,\"x\":2}", "{\"b\":1,\"x\":2,\"y\":3,\"z\":4}"),
            YES("{\"b\":1}", "{\"a\":1,\"x\":1}"));
     SCHEMA("{\"type\": \"object\", \"maxProperties\": 0}", YES("{}"), YES("{\"a\":1}"));
-    REFUSED("{\"properties\": {\"a\": {}}, \"minProperties\": 2}", "invalid", "nothing fits");
+    REFUSED("{\"properties\": {\"a\": {}}, \"minProperties\": 2, \"additionalProperties\": false}",
+            "invalid", "nothing fits");
 }
 
 Test(grammar_schema, items) {
@@ -174,8 +178,10 @@ Test(grammar_schema, enum_and_const) {
     SCHEMA("{\"enum\": [\"a\", \"abc\"], \"minLength\": 2}", YES("\"abc\""), YES("\"a\""));
     REFUSED("{\"enum\": []}", "invalid", "#/enum");
     REFUSED("{\"type\": \"integer\", \"const\": \"x\"}", "invalid", "nothing fits");
-    REFUSED("{\"enum\": [\"a\"], \"pattern\": \"a\"}", "unsupported", "#/pattern");
-    REFUSED("{\"enum\": [{}], \"properties\": {\"a\": {}}}", "unsupported", "#/enum/0");
+    SCHEMA("{\"enum\": [\"a\", \"b\", 1], \"pattern\": \"a\"}", YES("\"a\"", "1"), YES("\"b\""));
+    SCHEMA("{\"enum\": [{}, {\"a\": 1}, {\"a\": null}, [2]], \"properties\": {\"a\": {\"type\": "
+           "\"integer\"}}}",
+           YES("{}", "{\"a\": 1}", "[2]"), YES("{\"a\": null}", "{\"b\": 1}"));
 }
 
 Test(grammar_schema, any_of_and_one_of) {
@@ -200,11 +206,11 @@ Test(grammar_schema, any_of_and_one_of) {
     SCHEMA("{\"oneOf\": [{\"maxLength\": 2, \"type\": \"string\"}, {\"minLength\": 4, \"type\": "
            "\"string\"}]}",
            YES("\"ab\"", "\"abcd\""), YES("\"abc\""));
-    REFUSED("{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}", "unsupported",
-            "#/oneOf: branches 0 and 1");
-    REFUSED(
+    SCHEMA("{\"oneOf\": [{\"type\": \"number\"}, {\"type\": \"integer\"}]}", YES("1.5", "-0.25"),
+           YES("1", "1.0", "0"));
+    SCHEMA(
         "{\"properties\": {\"p\": {\"oneOf\": [{\"type\": \"object\"}, {\"required\": [\"a\"]}]}}}",
-        "unsupported", "#/properties/p/oneOf");
+        YES("{\"p\": {}}", "{\"p\": {\"b\": 1}}"), YES("{\"p\": {\"a\": 1}}"));
     REFUSED("{\"anyOf\": []}", "invalid", "#/anyOf");
 }
 
@@ -280,7 +286,13 @@ Test(grammar_schema, ranges_of_integers) {
             "nothing fits");
     REFUSED("{\"type\": \"integer\", \"minimum\": \"3\"}", "invalid", "#/minimum");
     REFUSED("{\"type\": \"integer\", \"minimum\": 1e300}", "unsupported", "#/minimum");
-    REFUSED("{\"type\": \"integer\", \"multipleOf\": 5}", "unsupported", "#/multipleOf");
+    SCHEMA("{\"type\": \"integer\", \"multipleOf\": 5, \"minimum\": 7}", YES("10", "15", "1000"),
+           YES("5", "12", "0", "-10"));
+    SCHEMA("{\"multipleOf\": 0.25, \"maximum\": 2}", YES("0.5", "-1.25", "2", "0", "1.0"),
+           YES("0.3", "2.25", "1.255"));
+    SCHEMA("{\"type\": \"integer\", \"not\": {\"multipleOf\": 3}}", YES("1", "10", "-2"),
+           YES("0", "9", "-3"));
+    REFUSED("{\"multipleOf\": 0}", "invalid", "#/multipleOf");
 }
 
 Test(grammar_schema, ranges_of_numbers) {
@@ -332,12 +344,16 @@ Test(grammar_schema, patterns) {
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]{2}-[0-9]$\", \"minLength\": 1, "
            "\"maxLength\": 4}",
            YES("\"ab-1\""), YES("\"ab\""));
-    REFUSED("{\"type\": \"string\", \"pattern\": \"a\", \"maxLength\": 3}", "unsupported",
-            "#/maxLength");
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"a\", \"maxLength\": 3}", YES("\"xa\"", "\"axx\""),
+           YES("\"xx\"", "\"axxx\""));
+    SCHEMA(
+        "{\"type\": \"string\", \"allOf\": [{\"pattern\": \"a\"}, {\"pattern\": \"b\"}], \"not\": "
+        "{\"pattern\": \"c\"}}",
+        YES("\"ab\"", "\"xbxa\"", "\"a\\nb\""), YES("\"a\"", "\"abc\"", "\"\""));
     REFUSED("{\"type\": \"string\", \"pattern\": \"(?=a)\"}", "unsupported", "#/pattern");
     REFUSED("{\"type\": \"string\", \"pattern\": \"(a\"}", "invalid", "#/pattern");
-    REFUSED("{\"type\": \"string\", \"pattern\": \"a\", \"format\": \"date\"}", "unsupported",
-            "#/pattern");
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^2024\", \"format\": \"date\"}",
+           YES("\"2024-02-29\""), YES("\"2023-02-28\"", "\"2024-02-30\""));
 }
 
 #define FORMAT(name, yes, no) SCHEMA("{\"type\": \"string\", \"format\": \"" name "\"}", yes, no)
@@ -365,8 +381,13 @@ Test(grammar_schema, formats) {
            YES("\"example.com\"", "\"http://a b\"", "\"/a\"", "\"http://x/%zz\""));
     FORMAT("hostname", YES("\"localhost\"", "\"www.example-site.com\""),
            YES("\"-a.com\"", "\"a..b\"", "\"a_b\""));
-    REFUSED("{\"type\": \"string\", \"format\": \"iri-reference\"}", "unsupported",
-            "#/format: format 'iri-reference'");
+    FORMAT("regex", YES("\"^[a-z]+$\"", "\"a|(b|c)*\"", "\"\\\\d{2}\""),
+           YES("\"*\"", "\"(a\"", "\"[\"", "\"\\\\\""));
+    FORMAT("duration", YES("\"P1Y\"", "\"PT5M\"", "\"P3W\"", "\"P1DT2H\""),
+           YES("\"P\"", "\"1Y\"", "\"PT\""));
+    FORMAT("json-pointer", YES("\"\"", "\"/a~0b/1\""), YES("\"a\"", "\"/~2\""));
+    REFUSED("{\"type\": \"string\", \"format\": \"topic\"}", "unsupported",
+            "#/format: format 'topic'");
     CLEANUP(grammar_freep)
     struct grammar *g =
         test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_FORMAT,
@@ -410,21 +431,9 @@ Test(grammar_schema, annotations_are_ignored) {
 
 Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
     static const char *const WORDS[] = {
-        "not",
-        "if",
-        "then",
-        "else",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-        "patternProperties",
         "unevaluatedItems",
-        "contains",
-        "minContains",
-        "maxContains",
         "$dynamicRef",
         "$recursiveRef",
-        "additionalItems",
         "$id",
     };
     char source[200], path[100];
@@ -437,10 +446,107 @@ Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
         REFUSED(source, "unsupported", path);
     }
     REFUSED("{\"items\": {\"uniqueItems\": true}}", "unsupported", "#/items/uniqueItems");
-    REFUSED("{\"items\": [{}]}", "unsupported", "#/items");
     SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"maxItems\": 1}", YES("[]", "[1]"),
            YES("[1,2]"));
     SCHEMA("{\"type\": \"array\", \"uniqueItems\": false}", YES("[1,1]"), YES("1"));
+}
+
+Test(grammar_schema, not ) {
+    SCHEMA("{\"not\": {\"type\": [\"string\", \"number\"]}}", YES("null", "[1]", "{}"),
+           YES("1", "\"\""));
+    SCHEMA("{\"type\": \"object\", \"not\": {\"required\": [\"a\", \"b\"]}}",
+           YES("{}", "{\"a\":1}", "{\"b\":1}", "{\"c\":1}"), YES("{\"a\":1,\"b\":1}"));
+    SCHEMA("{\"type\": \"string\", \"not\": {\"enum\": [\"a\", \"b\\n\"]}}", YES("\"ab\"", "\"\""),
+           YES("\"a\"", "\"b\\n\""));
+    SCHEMA("{\"not\": {\"enum\": [1, true, null, \"x\"]}}", YES("1.5", "2", "false", "\"y\"", "[]"),
+           YES("1", "1.0", "true", "null", "\"x\""));
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"a\": {\"not\": {}}, \"b\": {}}}",
+           YES("{}", "{\"b\":1}"), YES("{\"a\":1}"));
+    SCHEMA("{\"type\": \"array\", \"not\": {\"items\": {\"type\": \"integer\"}}}",
+           YES("[1,\"\"]", "[null]"), YES("[]", "[1,2]"));
+    SCHEMA("{\"type\": \"object\", \"not\": {\"properties\": {\"a\": {\"type\": \"null\"}}}}",
+           YES("{\"a\":1}", "{\"a\":[],\"b\":1}"), YES("{}", "{\"a\":null}", "{\"b\":1}"));
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"a\": {}}, \"not\": {\"properties\": {\"a\": "
+           "{}}, "
+           "\"additionalProperties\": false}}",
+           YES("{\"b\":1}", "{\"a\":1,\"b\":2}"), YES("{}", "{\"a\":1}"));
+    SCHEMA("{\"type\": \"integer\", \"not\": {\"minimum\": 3}}", YES("2", "-5"), YES("3", "10"));
+    SCHEMA("{\"type\": \"integer\", \"not\": {\"not\": {\"not\": {\"const\": 4}}}}", YES("5"),
+           YES("4"));
+    REFUSED("{\"not\": {}}", "invalid", "nothing fits");
+}
+
+Test(grammar_schema, if_then_else) {
+    static const char S[] =
+        "{\"type\": \"object\", \"properties\": {\"k\": {\"enum\": [\"a\", \"b\"]}, \"v\": {}}, "
+        "\"required\": [\"k\"], \"if\": {\"properties\": {\"k\": {\"const\": \"a\"}}}, \"then\": "
+        "{\"properties\": {\"v\": {\"type\": \"integer\"}}}, \"else\": {\"required\": [\"v\"]}}";
+
+    SCHEMA(S, YES("{\"k\":\"a\"}", "{\"k\":\"a\",\"v\":1}", "{\"k\":\"b\",\"v\":\"\"}"),
+           YES("{\"k\":\"a\",\"v\":\"\"}", "{\"k\":\"b\"}", "{}"));
+    SCHEMA("{\"type\": \"integer\", \"if\": {\"minimum\": 5}}", YES("1", "9"), YES("\"\""));
+}
+
+Test(grammar_schema, dependencies) {
+    static const char S[] = "{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}, \"c\": "
+                            "{\"type\": \"integer\"}}, \"%s\": {\"a\": %s}}";
+    static const char *const WORDS[] = {"dependencies", "dependentRequired", "dependencies",
+                                        "dependentSchemas"};
+    char source[300];
+
+    for (size_t i = 0; i < ARRAY_SIZE(WORDS); i++) {
+        snprintf(source, sizeof(source), S, WORDS[i],
+                 i < 2 ? "[\"b\"]" : "{\"required\": [\"b\"]}");
+        SCHEMA(source, YES("{}", "{\"b\":1}", "{\"a\":1,\"b\":1}", "{\"c\":1}"),
+               YES("{\"a\":1}", "{\"a\":1,\"c\":1}"));
+    }
+}
+
+Test(grammar_schema, pattern_properties) {
+    static const char S[] =
+        "{\"type\": \"object\", \"properties\": {\"ab\": {\"maximum\": 5}}, \"patternProperties\": "
+        "{\"^a\": {\"type\": \"integer\"}, \"b$\": {\"minimum\": 2}}, \"additionalProperties\": "
+        "{\"type\": \"null\"}}";
+
+    SCHEMA(S, YES("{}", "{\"ab\":3}", "{\"ac\":1}", "{\"xb\":2.5}", "{\"aab\":2}", "{\"x\":null}"),
+           YES("{\"ab\":1}", "{\"ab\":6}", "{\"ac\":null}", "{\"xb\":1}", "{\"aab\":2.5}",
+               "{\"x\":1}"));
+    SCHEMA("{\"type\": \"object\", \"patternProperties\": {\"^x-\": {}}, \"additionalProperties\": "
+           "false}",
+           YES("{}", "{\"x-\":1,\"x-y\":2}"), YES("{\"y\":1}"));
+    SCHEMA("{\"type\": \"object\", \"patternProperties\": {\"secret\": false}}", YES("{\"a\":1}"),
+           YES("{\"my_secret\":1}"));
+    REFUSED("{\"patternProperties\": {\"(\": {}}}", "invalid", "#/patternProperties/(");
+}
+
+Test(grammar_schema, one_of_that_overlaps) {
+    SCHEMA(
+        "{\"type\": \"object\", \"properties\": {\"a\": {}, \"b\": {}}, \"oneOf\": [{\"required\": "
+        "[\"a\"]}, {\"required\": [\"b\"]}]}",
+        YES("{\"a\":1}", "{\"b\":1}", "{\"b\":1,\"c\":1}"), YES("{}", "{\"a\":1,\"b\":1}"));
+    SCHEMA("{\"oneOf\": [{\"type\": \"integer\", \"minimum\": 3}, {\"type\": \"integer\", "
+           "\"maximum\": 5}]}",
+           YES("2", "6", "-1"), YES("3", "4", "5"));
+    SCHEMA("{\"oneOf\": [{\"type\": \"string\", \"pattern\": \"a\"}, {\"type\": \"string\", "
+           "\"pattern\": \"b\"}, {\"type\": \"string\", \"maxLength\": 2}]}",
+           YES("\"xxa\"", "\"c\"", "\"bbb\""), YES("\"aab\"", "\"a\"", "\"xxx\"", "\"ab\""));
+}
+
+Test(grammar_schema, contains) {
+    SCHEMA("{\"type\": \"array\", \"contains\": {\"const\": 1}, \"maxItems\": 3}",
+           YES("[1]", "[2,1]", "[1,1,1]", "[2,2,1]"), YES("[]", "[2]", "[2,2,2]", "[1,2,2,2]"));
+    SCHEMA("{\"items\": {\"type\": \"integer\"}, \"contains\": {\"minimum\": 5}, \"minItems\": 2}",
+           YES("[5,1]", "[1,9]", "[1,2,3,7]"), YES("[5]", "[1,2]", "[5,\"\"]"));
+}
+
+Test(grammar_schema, old_drafts) {
+    SCHEMA("{\"items\": [{\"type\": \"integer\"}, {}], \"additionalItems\": false}",
+           YES("[]", "[1]", "[1,\"\"]"), YES("[\"\"]", "[1,1,1]"));
+    SCHEMA("{\"type\": \"integer\", \"minimum\": 3, \"exclusiveMinimum\": true}", YES("4"),
+           YES("3"));
+    SCHEMA("{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"definitions\": {\"x\": "
+           "{\"type\": \"integer\"}}, \"items\": {\"$ref\": \"#/definitions/x\", \"maximum\": 3}}",
+           YES("[4]"), YES("[\"\"]"));
 }
 
 Test(grammar_schema, mistakes_name_their_place) {

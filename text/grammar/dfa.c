@@ -342,38 +342,52 @@ static int emit_state(struct dfa *d, uint32_t local) {
     return r < 0 ? r : emit_calls(d, state, n_bytes);
 }
 
-int dfa_make(struct maker *m, uint32_t rule) {
-    struct build *b = m->b;
-    struct grammar *g = m->g;
-    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
-    uint32_t start, first;
+static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) {
+    struct maker *m = d->m;
+    uint32_t start;
 
     m->n_nfa = m->n_nfa_edges = 0;
     int r = nfa_state(m, &start);
 
-    d.end = start;
-    if (r == 0 && !d.loop)
-        r = nfa_state(m, &d.end);
+    d->end = start;
+    if (r == 0 && !d->loop)
+        r = nfa_state(m, &d->end);
     if (r == 0)
-        r = nfa_add(m, b->rule[rule].body, start, d.end);
+        r = nfa_add(m, body, start, d->end);
     if (r == 0)
-        r = sets_init(&d);
+        r = sets_init(d);
     if (r == 0) {
-        start_closure(&d.s);
-        r = close_over(&d, start);
+        start_closure(&d->s);
+        r = close_over(d, start);
     }
     if (r == 0)
-        r = intern(&d, !d.loop, &first);
-    for (uint32_t i = 0; r == 0 && i < d.s.n; i++)
-        r = emit_state(&d, i);
-    if (r == 0) {
-        if (d.loop)
-            g->state[first].flags |= STATE_BORDER;
-        g->rule[rule] = (struct auto_rule){.start = first,
-                                           .n_states = g->n_states - d.base,
-                                           .loop = d.loop,
-                                           .shared = b->rule[rule].shared};
-    }
-    sets_free(&d.s);
+        r = intern(d, !d->loop, first);
+    for (uint32_t i = 0; r == 0 && i < d->s.n; i++)
+        r = emit_state(d, i);
+    sets_free(&d->s);
     return r;
+}
+
+int dfa_make(struct maker *m, uint32_t rule) {
+    struct build *b = m->b;
+    struct grammar *g = m->g;
+    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
+    uint32_t first;
+    int r = make_states(&d, b->rule[rule].body, &first);
+
+    if (r < 0)
+        return r;
+    if (d.loop)
+        g->state[first].flags |= STATE_BORDER;
+    g->rule[rule] = (struct auto_rule){.start = first,
+                                       .n_states = g->n_states - d.base,
+                                       .loop = d.loop,
+                                       .shared = b->rule[rule].shared};
+    return 0;
+}
+
+int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start) {
+    struct dfa d = {.m = m, .base = m->g->n_states};
+
+    return make_states(&d, e, start);
 }

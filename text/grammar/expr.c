@@ -1,6 +1,6 @@
 /* Makers of expressions. They simplify what is trivial: nothing in a sequence makes it nothing. */
 
-#include "text/grammar/expr.h"
+#include "text/grammar/lang.h"
 
 #include <assert.h>
 #include <string.h>
@@ -228,6 +228,8 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
         return list_nullable(b, e->list);
     case EXPR_NAMES:
         return !e->names->node[0].end;
+    case EXPR_LANG:
+        return e->lang->n && (e->lang->state[0].accepts & 1);
     }
     return false;
 }

@@ -27,6 +27,7 @@ enum expr_kind {
     EXPR_TOKEN,  /* a special token */
     EXPR_LIST,   /* members of an object: struct expr_list */
     EXPR_NAMES,  /* characters of a key that is none of a set of names: struct names */
+    EXPR_LANG,   /* a text of a language (lang.h) */
 };
 
 enum char_mode {
@@ -56,13 +57,15 @@ struct expr {
         const struct cp_set *set;
         const struct expr_list *list;
         const struct names *names;
+        const struct lang *lang;
     };
 };
 
 /* Members in this order, each at most once, `separator` between those that are there; then any number of `rest`
- * (NULL: none). In all at least min and at most max of them. `after` comes last, unless there was nothing. */
+ * (NULL: none). The last n_needs members may stand anywhere among the rest. In all at least min and at
+ * most max of them. `after` comes last, unless there was nothing. */
 struct expr_list {
-    uint32_t n, min, max;
+    uint32_t n, min, max, n_needs;
     struct expr **member;
     bool *optional;
     struct expr *separator, *rest, *after;
@@ -109,6 +112,7 @@ struct build {
     uint32_t number, integer;               /* likewise */
     struct loop_rule *loops;                /* rules made for counted atoms */
     struct string_rule *strings;            /* rules made for patterns and formats */
+    const struct lang *strings_lang;        /* lang_strings() */
 };
 
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
@@ -177,6 +181,8 @@ int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
 enum regex_options {
     REGEX_ANY_CASE = 1, /* of letters of ASCII */
     REGEX_DOT_ALL = 2,  /* `.` is a line break, too */
+    REGEX_CANONICAL =
+        4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };
 int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                     enum regex_kind kind, unsigned options, struct expr **out);

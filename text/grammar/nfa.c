@@ -13,6 +13,7 @@
  */
 
 #include "text/grammar/nfa.h"
+#include "text/grammar/lang.h"
 
 #include <assert.h>
 #include <string.h>
@@ -241,6 +242,8 @@ static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint
     struct expr *x = e->child[0];
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
 
+    if (m->flat)
+        return add_copies(m, x, e->min, e->max == NO_MAX ? NO_MAX : e->max - e->min, from, to);
     if (x->atom) {
         bool shared = x == m->b->shared_atom[SHARED_JSON_CHARS] ||
                       x == m->b->shared_atom[SHARED_JSON_CANONICAL];
@@ -303,11 +306,31 @@ static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth)
 static int add_rule_call(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     int r = 0;
 
-    if (flat_size(m, e, 0) != NOT_FLAT)
+    if (m->flat || flat_size(m, e, 0) != NOT_FLAT)
         return nfa_add(m, m->b->rule[e->id].body, from, to);
     if (m->b->rule[e->id].nullable)
         r = nfa_add_empty(m, from, to);
     return r < 0 ? r : add_call(m, (struct call_desc){.rule = e->id}, from, to);
+}
+
+/* Its start may be entered again: it is a state of its own. */
+static int add_lang(struct maker *m, const struct lang *l, uint32_t from, uint32_t to) {
+    uint32_t base = m->n_nfa, q;
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < l->n; i++)
+        r = nfa_state(m, &q);
+    if (r == 0 && l->n)
+        r = nfa_add_empty(m, from, base);
+    for (uint32_t i = 0; r == 0 && i < l->n; i++) {
+        const struct lang_state *s = &l->state[i];
+
+        if (s->accepts & 1)
+            r = nfa_add_empty(m, base + i, to);
+        for (uint32_t e = s->edge; r == 0 && e < s->edge + s->n_edges; e++)
+            r = nfa_add_bytes(m, base + i, l->edge[e].lo, l->edge[e].hi, base + l->edge[e].to);
+    }
+    return r;
 }
 
 int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
@@ -338,6 +361,8 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
         return nfa_add_list(m, e->list, from, to);
     case EXPR_NAMES:
         return add_names(m, e->names, from, to);
+    case EXPR_LANG:
+        return add_lang(m, e->lang, from, to);
     }
     return r;
 }

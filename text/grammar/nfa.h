@@ -26,6 +26,7 @@ struct maker {
     struct nfa_edge *nfa_edge; /* NFA of the current rule */
     uint32_t *nfa_head;
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa;
+    bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
 };
 
 /* Makes room for one more element of @v. */
@@ -41,6 +42,8 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
 
 /* Makes the rule's states: dfa.c. */
 int dfa_make(struct maker *m, uint32_t rule);
+/* The states of one expression without calls; *@start accepts what @e does but the empty text. */
+int dfa_flat(struct maker *m, const struct expr *e, uint32_t *start);
 /* Removes what cannot end, refuses left recursion, finds first and follow bytes: analyse.c. */
 int automaton_analyse(struct build *b, struct grammar *g);
 /* Adds token classes where they are worth it: classify.c. */

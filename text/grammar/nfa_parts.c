@@ -176,6 +176,15 @@ static int add_row(struct list_maker *k, uint32_t i) {
     return r;
 }
 
+/* Any number of the rest: it leads back to its own row. */
+static int add_rest(struct list_maker *k) {
+    int r = 0;
+
+    for (uint32_t c = 1, s; r == 0 && c <= k->top; c++)
+        r = reach(k, k->now, c, &s);
+    return r < 0 ? r : add_member(k, k->l->rest, k->now);
+}
+
 int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to) {
     uint32_t n_required = 0;
     struct expr_list plain = *l;
@@ -203,17 +212,18 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
     k.next = rows + k.top + 1;
     k.now[0] = from;
     for (uint32_t i = 0; r == 0 && i < l->n; i++) {
-        r = add_row(&k, i);
+        if (plain.rest && l->n - i <= l->n_needs)
+            r = add_rest(&k);
+        if (r == 0)
+            r = add_row(&k, i);
         uint32_t *swap = k.now;
 
         k.now = k.next;
         k.next = swap;
         memset(k.next, 0xff, (k.top + 1) * sizeof(*rows));
     }
-    for (uint32_t c = 1, s; r == 0 && plain.rest && c <= k.top; c++)
-        r = reach(&k, k.now, c, &s); /* the rest leads back to its own row */
     if (r == 0 && plain.rest)
-        r = add_member(&k, plain.rest, k.now);
+        r = add_rest(&k);
     uint32_t last;
 
     r = r < 0 ? r : nfa_state(m, &last);

@@ -384,6 +384,8 @@ static int read_alternatives(struct reader *r, struct expr **out) {
 static struct expr *anything(struct reader *r) {
     struct cp_set *all = arena_alloc(&r->b->arena, sizeof(*all));
 
+    if (r->options & REGEX_CANONICAL)
+        return expr_repeat(r->b, json_canonical_char(r->b), 0, NO_MAX);
     if (r->mode == CHARS_JSON)
         return expr_repeat(r->b, json_char_unshared(r->b), 0, NO_MAX);
     if (!all || cp_set_invert(r->b, all) < 0)

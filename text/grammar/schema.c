@@ -99,14 +99,8 @@ int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, s
     return build_work(s->b, 1);
 }
 
-/* The schemas that are being expanded: meeting one again means a circle. */
-struct open {
-    const struct open *up;
-    yyjson_val *v;
-    uint32_t depth;
-};
-
-static int add_choice(struct schema *s, struct parts *out, struct place at, bool one) {
+static int add_choice(struct schema *s, struct parts *out, struct place at, bool one,
+                      const struct open *open) {
     if (!yyjson_is_arr(at.v) || yyjson_arr_size(at.v) == 0)
         return schema_invalid(s, at.path, "this must be an array of at least one schema");
     if (out->n_choices == out->cap_choices) {
@@ -120,28 +114,49 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
         out->choice = v;
         out->cap_choices = cap;
     }
-    out->choice[out->n_choices++] = (struct choice){at, one};
+    struct open *from = arena_alloc(&s->b->arena, sizeof(*from));
+
+    if (!from)
+        return build_no_memory(s->b);
+    /* Its branches are nested from here. */
+    *from = (struct open){open->up, open->v, 0};
+    out->choice[out->n_choices++] = (struct choice){at, one, from};
     return 0;
 }
 
-/* A part that is there already adds nothing, unless one of its branches leads back to it. */
-static int check_again(struct schema *s, const struct parts *out, struct place p) {
-    yyjson_val *choice[] = {yyjson_obj_get(p.v, "anyOf"), yyjson_obj_get(p.v, "oneOf")};
+static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up);
 
-    for (size_t k = 0; k < ARRAY_SIZE(choice); k++) {
-        bool open = choice[k] == NULL;
+/* What is said by words for which there is a plainer schema. */
+static int expand_logic(struct schema *s, struct parts *out, struct place p,
+                        const struct open *open) {
+    struct place not = schema_at(s, p, "not"), d;
+    int r = 0;
 
-        for (uint32_t i = 0; i < out->n_choices && !open; i++)
-            open = out->choice[i].at.v == choice[k];
-        if (!open)
-            return schema_invalid(s, p.path, "the schema refers to itself without any progress");
+    if (not .v) {
+        r = logic_not(s, not, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
     }
-    return 0;
+    if (r == 0 && yyjson_obj_get(p.v, "if") &&
+        (yyjson_obj_get(p.v, "then") || yyjson_obj_get(p.v, "else"))) {
+        r = logic_if(s, p, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
+    }
+    if (r == 0 &&
+        (yyjson_obj_get(p.v, "dependencies") || yyjson_obj_get(p.v, "dependentRequired") ||
+         yyjson_obj_get(p.v, "dependentSchemas"))) {
+        r = logic_dependencies(s, p, &d);
+        if (r == 0)
+            r = expand(s, out, d, open);
+    }
+    return r;
 }
 
 static int expand(struct schema *s, struct parts *out, struct place p, const struct open *up) {
-    struct open open = {up, p.v, up ? up->depth + 1 : 1};
+    struct open *open = arena_alloc(&s->b->arena, sizeof(*open));
     struct place ref, all, any, one;
+    uint32_t n_open = 0;
     int r = build_work(s->b, 1 + out->n);
 
     if (r < 0 || yyjson_is_true(p.v))
@@ -152,19 +167,28 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
     }
     if (!yyjson_is_obj(p.v))
         return schema_invalid(s, p.path, "a schema must be an object or a boolean");
-    if (open.depth > s->b->limits.max_depth)
+    if (!open)
+        return build_no_memory(s->b);
+    *open = (struct open){up, p.v, up ? up->depth + 1 : 1};
+    if (open->depth > s->b->limits.max_depth)
         return build_too_complex(s->b, "the schema's references are nested more than %u deep",
                                  s->b->limits.max_depth);
-    for (const struct open *o = up; o; o = o->up) {
+    for (const struct open *o = up; o; o = o->up, n_open++) {
         if (o->v == p.v)
             return schema_invalid(s, p.path, "the schema refers to itself without any progress");
     }
     for (uint32_t i = 0; i < out->n; i++) {
         if (out->v[i].v == p.v)
-            return check_again(s, out, p);
+            return 0;
     }
-    r = places_add(s, &out->v, &out->n, &out->cap, p);
+    r = build_work(s->b, n_open);
+    if (r == 0)
+        r = places_add(s, &out->v, &out->n, &out->cap, p);
     ref = schema_at(s, p, "$ref");
+    if (r == 0 && ref.v && s->old_refs) {
+        r = schema_resolve(s, ref, &ref);
+        return r < 0 ? r : expand(s, out, ref, open);
+    }
     all = schema_at(s, p, "allOf");
     any = schema_at(s, p, "anyOf");
     one = schema_at(s, p, "oneOf");
@@ -173,7 +197,7 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
 
         r = schema_resolve(s, ref, &target);
         if (r == 0)
-            r = expand(s, out, target, &open);
+            r = expand(s, out, target, open);
     }
     if (r == 0 && all.v && (!yyjson_is_arr(all.v) || yyjson_arr_size(all.v) == 0))
         return schema_invalid(s, all.path, "this must be an array of at least one schema");
@@ -182,13 +206,13 @@ static int expand(struct schema *s, struct parts *out, struct place p, const str
 
         r = build_work(s->b, i);
         if (r == 0)
-            r = expand(s, out, part, &open);
+            r = expand(s, out, part, open);
     }
     if (r == 0 && any.v)
-        r = add_choice(s, out, any, false);
+        r = add_choice(s, out, any, false, open);
     if (r == 0 && one.v)
-        r = add_choice(s, out, one, true);
-    return r;
+        r = add_choice(s, out, one, true, open);
+    return r < 0 ? r : expand_logic(s, out, p, open);
 }
 
 int parts_expand(struct schema *s, struct parts *out, struct place p) {
@@ -202,7 +226,7 @@ static int copy_parts(struct schema *s, struct parts *to, const struct parts *fr
     for (uint32_t i = 0; r == 0 && i < from->n; i++)
         r = places_add(s, &to->v, &to->n, &to->cap, from->v[i]);
     for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
-        r = add_choice(s, to, from->choice[i].at, from->choice[i].one);
+        r = add_choice(s, to, from->choice[i].at, from->choice[i].one, from->choice[i].open);
     return r;
 }
 
@@ -238,6 +262,25 @@ static int lower_facets(struct schema *s, const struct facets *f, struct expr **
     return r;
 }
 
+/* An object or array of an enum beside other keywords for its type: its members and items must satisfy them. */
+static int lower_constant(struct schema *s, const struct facets *f, struct place value,
+                          struct expr **out) {
+    struct parts parts;
+    struct facets both;
+    struct place shape;
+    int r = copy_parts(s, &parts, f->parts);
+
+    if (r == 0)
+        r = logic_const(s, value, &shape);
+    if (r == 0)
+        r = places_add(s, &parts.v, &parts.n, &parts.cap, shape);
+    if (r == 0)
+        r = facets_gather(s, &parts, &both);
+    if (r < 0)
+        return r;
+    return yyjson_is_obj(value.v) ? lower_object(s, &both, out) : lower_array(s, &both, out);
+}
+
 /* The values of the first enum or const that all other keywords admit. */
 static int lower_values(struct schema *s, const struct facets *f, struct expr **out) {
     struct place at = f->value[0];
@@ -254,7 +297,9 @@ static int lower_values(struct schema *s, const struct facets *f, struct expr **
         if (r == 0)
             continue;
         if (r > 0)
-            r = value_expr(s, value.v, &x);
+            r = yyjson_is_ctn(value.v) && (f->implied & value_type(value.v))
+                    ? lower_constant(s, f, value, &x)
+                    : value_expr(s, value.v, &x);
         if (r == 0)
             r = expr_vec_add(s->b, &v, x);
         if (r < 0)
@@ -266,48 +311,57 @@ static int lower_values(struct schema *s, const struct facets *f, struct expr **
 
 static int lower(struct schema *s, struct parts *parts, struct expr **out);
 
-static int check_disjoint(struct schema *s, const struct facets *branch, size_t n,
-                          struct place at) {
-    for (size_t i = 0; i < n; i++) {
-        for (size_t k = i + 1; k < n; k++) {
-            int r = facets_disjoint(s, &branch[i], &branch[k], 0);
+/* oneOf: where branch @i and another may both match, @i gets the contrary of the other. */
+static int exclude_others(struct schema *s, struct parts *branch, const struct facets *facets,
+                          uint32_t n, struct choice c) {
+    CLEANUP(freep) bool *meet = calloc((size_t)n * n + 1, sizeof(*meet));
+    int r = meet ? build_work(s->b, (uint64_t)n * n) : build_no_memory(s->b);
 
-            if (r < 0)
-                return r;
-            if (r == 0)
-                return schema_unsupported(
-                    s, at.path,
-                    "branches %zu and %zu may both match; use anyOf, or make a required "
-                    "property tell them apart",
-                    i, k);
+    for (uint32_t i = 0; r >= 0 && i < n; i++) {
+        for (uint32_t k = i + 1; r >= 0 && k < n; k++) {
+            if (branch[i].never || branch[k].never)
+                continue;
+            r = facets_disjoint(s, &facets[i], &facets[k], 0);
+            meet[i * n + k] = meet[k * n + i] = r == 0;
         }
     }
-    return 0;
+    for (uint32_t i = 0; r >= 0 && i < n; i++) {
+        for (uint32_t k = 0; r >= 0 && k < n; k++) {
+            struct place other = {yyjson_arr_get(c.at.v, k), schema_path_index(s, c.at.path, k)};
+
+            if (!meet[i * n + k])
+                continue;
+            r = logic_not(s, other, &other);
+            if (r == 0)
+                r = expand(s, &branch[i], other, c.open);
+        }
+    }
+    return r < 0 ? r : 0;
 }
 
 /* anyOf or oneOf: one alternative per branch, each with all the other parts. */
 static int lower_choice(struct schema *s, const struct parts *parts, struct expr **out) {
     struct choice c = parts->choice[0];
-    size_t n = yyjson_arr_size(c.at.v);
+    uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
     struct parts *branch = arena_alloc_array(&s->b->arena, n, sizeof(*branch));
     struct facets *facets = arena_alloc_array(&s->b->arena, n, sizeof(*facets));
     struct expr_vec v = {0};
     int r = branch && facets ? 0 : build_no_memory(s->b);
 
-    for (size_t i = 0; r == 0 && i < n; i++) {
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
         struct place at = {yyjson_arr_get(c.at.v, i), schema_path_index(s, c.at.path, i)};
 
         r = build_work(s->b, i + parts->n);
         if (r == 0)
             r = copy_parts(s, &branch[i], parts);
         if (r == 0)
-            r = parts_expand(s, &branch[i], at);
+            r = expand(s, &branch[i], at, c.open);
         if (r == 0 && c.one)
             r = facets_gather(s, &branch[i], &facets[i]);
     }
     if (r == 0 && c.one)
-        r = check_disjoint(s, facets, n, c.at);
-    for (size_t i = 0; r == 0 && i < n; i++) {
+        r = exclude_others(s, branch, facets, n, c);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
         struct expr *x = NULL;
 
         r = lower(s, &branch[i], &x);
@@ -325,21 +379,24 @@ static int lower(struct schema *s, struct parts *parts, struct expr **out) {
         *out = expr_never(s->b);
         return *out ? 0 : build_no_memory(s->b);
     }
-    if (parts->n_choices) {
-        /* A branch may bring further choices: each takes one level. */
-        if (++s->depth > s->b->limits.max_depth)
-            return build_too_complex(s->b, "the schema is nested more than %u deep",
-                                     s->b->limits.max_depth);
-        int r = lower_choice(s, parts, out);
-
-        s->depth--;
-        return r;
-    }
     struct facets f;
     int r = facets_gather(s, parts, &f);
 
     if (r < 0)
         return r;
+    if (f.types == 0) {
+        *out = expr_never(s->b);
+        return *out ? 0 : build_no_memory(s->b);
+    }
+    if (parts->n_choices) {
+        /* A branch may bring further choices: each takes one level. */
+        if (++s->depth > s->b->limits.max_depth)
+            return build_too_complex(s->b, "the schema is nested more than %u deep",
+                                     s->b->limits.max_depth);
+        r = lower_choice(s, parts, out);
+        s->depth--;
+        return r;
+    }
     if (f.n_values)
         return lower_values(s, &f, out);
     if (f.types == T_ALL && !f.implied) {
@@ -387,8 +444,7 @@ static int call_memo(struct schema *s, struct memo *m, struct expr **out) {
     return *out ? 0 : build_no_memory(s->b);
 }
 
-/* A schema that is nothing but a reference stands for its target. */
-static int follow(struct schema *s, struct place *p) {
+int schema_follow(struct schema *s, struct place *p) {
     for (uint32_t i = 0; yyjson_is_obj(p->v) && yyjson_obj_size(p->v) == 1; i++) {
         struct place ref = schema_at(s, *p, "$ref"), target;
 
@@ -414,7 +470,7 @@ int schema_value(struct schema *s, const struct place *given, uint32_t n, struct
 
     for (uint32_t i = 0; r == 0 && i < n; i++) {
         v[i] = given[i];
-        r = follow(s, &v[i]);
+        r = schema_follow(s, &v[i]);
         key[i] = v[i].v;
     }
     if (r < 0)
@@ -455,11 +511,20 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
     static const char STRING_TYPE[] = "{\"string\": {\"type\": \"string\"}}";
     yyjson_doc *own = yyjson_read(STRING_TYPE, sizeof(STRING_TYPE) - 1, 0);
 
+    const char *draft = yyjson_get_str(yyjson_obj_get(s.root, "$schema"));
+
+    for (const char *d = "34567"; draft && *d; d++) {
+        char name[] = "/draft-00/";
+
+        name[8] = *d;
+        s.old_refs = s.old_refs || strstr(draft, name);
+    }
     s.string_type = yyjson_doc_get_root(own);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
     int r = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1, out)
                           : build_no_memory(b);
 
+    logic_deinit(&s);
     free(s.memo);
     yyjson_doc_free(own);
     yyjson_doc_free(doc);

@@ -16,6 +16,8 @@
 #include <yyjson.h>
 #include "text/grammar/expr.h"
 
+#define OWN "\x01" /* begins words that only schema_logic.c writes */
+
 enum json_type {
     T_NULL = 1,
     T_BOOL = 2,
@@ -39,9 +41,17 @@ struct place {
     const struct path *path;
 };
 
+/* A schema that is being expanded, and those it is in: meeting one again is a circle. */
+struct open {
+    const struct open *up;
+    yyjson_val *v;
+    uint32_t depth;
+};
+
 struct choice {
     struct place at; /* the array */
     bool one;        /* oneOf */
+    const struct open *open;
 };
 
 struct parts {
@@ -68,6 +78,7 @@ struct bound {
 /* The keywords of all parts together. */
 struct facets {
     const struct parts *parts;
+    struct place part; /* while they are read: the one at hand */
     unsigned types;
     unsigned implied; /* types whose keywords occur */
     bool typed, closed, unique;
@@ -77,7 +88,21 @@ struct facets {
     uint32_t n_values, cap_values;
     struct bound lower, upper;
     uint32_t min_length, max_length, min_items, max_items, min_members, max_members;
-    struct place pattern, format, lengths; /* v NULL: none */
+    struct text_rule {
+        struct place at;
+        enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM } kind;
+    } * text; /* what strings must match, or (NOT_) must not */
+    uint32_t n_text, cap_text;
+    struct place
+        *some; /* members that must be there, by a description of their names (schema_keys.c) */
+    uint32_t n_some, cap_some;
+    struct multiple {
+        struct place at;
+        bool negated;
+    } * multiple; /* what numbers must be a multiple of, or must not */
+    uint32_t n_multiples;
+    struct place *contains;
+    uint32_t n_contains, cap_contains;
 };
 
 struct memo;
@@ -89,6 +114,15 @@ struct schema {
     const struct path *root_path;
     struct memo **memo; /* hash table */
     uint32_t n_memo, depth;
+    struct lang_memo *langs;
+    bool old_refs;        /* drafts up to 7: words beside a $ref mean nothing */
+    struct place *target; /* what derived schemas refer to (schema_logic.c) */
+    uint32_t n_targets, cap_targets;
+    struct schema_doc {
+        struct schema_doc *next;
+        yyjson_doc *doc;
+    } * docs;
+    struct derived *derived;
 };
 
 /* Errors: "#/path/keyword: message". */
@@ -102,6 +136,8 @@ struct place schema_at(struct schema *s, struct place p, const char *key); /* v 
 /* A value that satisfies all of @v, as an expression. */
 int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
+/* A schema that is nothing but a reference stands for its target. */
+int schema_follow(struct schema *s, struct place *p);
 int parts_expand(struct schema *s, struct parts *out, struct place p);
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p);
 
@@ -118,6 +154,44 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n);
 
+/* Schemas without not, if and dependencies that say the same (schema_logic.c). */
+int logic_not(struct schema *s, struct place p, struct place *out);
+int logic_if(struct schema *s, struct place p, struct place *out);           /* of the schema @p */
+int logic_dependencies(struct schema *s, struct place p, struct place *out); /* of the schema @p */
+int logic_const(struct schema *s, struct place value, struct place *out); /* an object or array */
+void logic_deinit(struct schema *s);
+/* What the number @at in a derived schema stands for. */
+int schema_target(struct schema *s, struct place at, struct place *out);
+int types_read(struct schema *s, struct place at, unsigned *types); /* the value of `type` */
+int count_read(struct schema *s, struct place at, uint32_t *out);
+bool keyword_constrains(const char *key); /* in some draft */
+/* @e, or a call of it when it is large: for expressions that are used more than once. */
+struct expr *schema_share(struct schema *s, struct expr *e);
+
+struct lang;
+struct keys;
+/* The rules for the names of members of @f. */
+int keys_new(struct schema *s, const struct facets *f, struct keys **out);
+bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
+struct name_rules {
+    bool allowed;
+    uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
+};
+int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
+/* A member with a name that is not in @declared (in quotes; @plain_key is the same for keys_plain()); *@out NULL: there
+ * is none. @some[i]: one that satisfies f->some[i]. */
+int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
+              struct expr **out, struct expr **some);
+
+/* The strings that satisfy everything that @f says of strings, as JSON writes them in their shortest spelling,
+ * without quotes. */
+int facets_lang(struct schema *s, const struct facets *f, const struct lang **out);
+/* What a pattern or format matches, or the strings of a list (TEXT_NOT_ENUM); not its complement. */
+int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
+/* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
+int format_known(struct schema *s, struct place at);
+/* Whether a number is what f->multiple asks for: 1, 0 (also where it is not seen), or -errno. */
+int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
 int lower_number(struct schema *s, const struct facets *f, struct expr **out);
 int lower_string(struct schema *s, const struct facets *f, struct expr **out);
 int lower_array(struct schema *s, const struct facets *f, struct expr **out);

@@ -14,7 +14,7 @@
 
 typedef int take_fn(struct schema *s, struct facets *f, struct place at);
 
-static int read_count(struct schema *s, struct place at, uint32_t *out) {
+int count_read(struct schema *s, struct place at, uint32_t *out) {
     struct decimal d;
     uint64_t n = 0;
 
@@ -31,7 +31,7 @@ static int read_count(struct schema *s, struct place at, uint32_t *out) {
 
 static int take_min(struct schema *s, struct place at, uint32_t *field) {
     uint32_t n;
-    int r = read_count(s, at, &n);
+    int r = count_read(s, at, &n);
 
     if (r == 0)
         *field = MAX(*field, n);
@@ -40,7 +40,7 @@ static int take_min(struct schema *s, struct place at, uint32_t *field) {
 
 static int take_max(struct schema *s, struct place at, uint32_t *field) {
     uint32_t n;
-    int r = read_count(s, at, &n);
+    int r = count_read(s, at, &n);
 
     if (r == 0)
         *field = MIN(*field, n);
@@ -48,12 +48,10 @@ static int take_max(struct schema *s, struct place at, uint32_t *field) {
 }
 
 static int take_min_length(struct schema *s, struct facets *f, struct place at) {
-    f->lengths = at;
     return take_min(s, at, &f->min_length);
 }
 
 static int take_max_length(struct schema *s, struct facets *f, struct place at) {
-    f->lengths = at;
     return take_max(s, at, &f->max_length);
 }
 
@@ -89,20 +87,25 @@ static int take_bound(struct schema *s, struct place at, struct bound *b, bool l
     return 0;
 }
 
+/* Draft 4: the bound itself is out where this word is true. */
+static bool beside_true(const struct facets *f, const char *key) {
+    return yyjson_is_true(yyjson_obj_get(f->part.v, key));
+}
+
 static int take_minimum(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->lower, true, false);
+    return take_bound(s, at, &f->lower, true, beside_true(f, "exclusiveMinimum"));
 }
 
 static int take_maximum(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->upper, false, false);
+    return take_bound(s, at, &f->upper, false, beside_true(f, "exclusiveMaximum"));
 }
 
 static int take_above(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->lower, true, true);
+    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->lower, true, true);
 }
 
 static int take_below(struct schema *s, struct facets *f, struct place at) {
-    return take_bound(s, at, &f->upper, false, true);
+    return yyjson_is_bool(at.v) ? 0 : take_bound(s, at, &f->upper, false, true);
 }
 
 static unsigned type_named(const char *name) {
@@ -110,8 +113,9 @@ static unsigned type_named(const char *name) {
         const char *name;
         unsigned types;
     } NAMES[] = {
-        {"null", T_NULL},     {"boolean", T_BOOL}, {"integer", T_INT},   {"number", T_INT | T_REAL},
-        {"string", T_STRING}, {"array", T_ARRAY},  {"object", T_OBJECT},
+        {"null", T_NULL},           {"boolean", T_BOOL},      {"integer", T_INT},
+        {"number", T_INT | T_REAL}, {"string", T_STRING},     {"array", T_ARRAY},
+        {"object", T_OBJECT},       {OWN "fraction", T_REAL}, {"any", T_ALL},
     };
 
     for (size_t i = 0; name && i < ARRAY_SIZE(NAMES); i++) {
@@ -121,7 +125,7 @@ static unsigned type_named(const char *name) {
     return 0;
 }
 
-static int take_type(struct schema *s, struct facets *f, struct place at) {
+int types_read(struct schema *s, struct place at, unsigned *out) {
     unsigned types = 0;
     yyjson_val *v;
     size_t i, n;
@@ -137,6 +141,16 @@ static int take_type(struct schema *s, struct facets *f, struct place at) {
     }
     if (!types)
         return schema_invalid(s, at.path, "an unknown type");
+    *out = types;
+    return 0;
+}
+
+static int take_type(struct schema *s, struct facets *f, struct place at) {
+    unsigned types;
+    int r = types_read(s, at, &types);
+
+    if (r < 0)
+        return r;
     f->types &= types;
     f->typed = true;
     return 0;
@@ -164,17 +178,43 @@ static int take_const(struct schema *s, struct facets *f, struct place at) {
     return add_values(s, f, at, true);
 }
 
-static int take_one(struct schema *s, struct place at, struct place *field) {
-    if (!yyjson_is_str(at.v))
-        return schema_invalid(s, at.path, "this must be a string");
-    if (field->v && !yyjson_equals(field->v, at.v))
-        return schema_unsupported(s, at.path, "two different ones for one value");
-    *field = at;
-    return 0;
+static int add_text(struct schema *s, struct facets *f, struct place at, int kind) {
+    for (uint32_t i = 0; i < f->n_text; i++) {
+        if ((int)f->text[i].kind == kind && yyjson_equals(f->text[i].at.v, at.v))
+            return 0;
+    }
+    if (f->n_text == f->cap_text) {
+        uint32_t cap = f->cap_text ? f->cap_text * 2 : 4;
+        struct text_rule *v = arena_alloc_array(&s->b->arena, cap, sizeof(*v));
+
+        if (!v)
+            return build_no_memory(s->b);
+        if (f->n_text)
+            memcpy(v, f->text, f->n_text * sizeof(*v));
+        f->text = v;
+        f->cap_text = cap;
+    }
+    f->text[f->n_text].at = at;
+    f->text[f->n_text++].kind = kind;
+    return build_work(s->b, f->n_text);
 }
 
 static int take_pattern(struct schema *s, struct facets *f, struct place at) {
-    return take_one(s, at, &f->pattern);
+    if (!yyjson_is_str(at.v))
+        return schema_invalid(s, at.path, "this must be a string");
+    return add_text(s, f, at, TEXT_PATTERN);
+}
+
+static int take_not_pattern(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_PATTERN);
+}
+
+static int take_not_enum(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_ENUM);
 }
 
 /* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
@@ -213,17 +253,53 @@ static int take_format(struct schema *s, struct facets *f, struct place at) {
         return 0;
     }
     f->implied |= T_STRING;
-    return take_one(s, at, &f->format);
+    int r = format_known(s, at);
+
+    return r > 0 ? add_text(s, f, at, TEXT_FORMAT) : r;
+}
+
+static int add_multiple(struct schema *s, struct facets *f, struct place at, bool negated) {
+    struct decimal d, one = {.n_int = 1, .digit_int = "1"};
+    struct multiple *v;
+
+    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
+        d.negative || (d.n_int == 0 && d.n_frac == 0))
+        return schema_invalid(s, at.path, "this must be a number above zero");
+    if (decimal_compare(&d, &one) == 0) {
+        f->types &= (unsigned)~(negated ? T_INT : T_REAL);
+        return 0;
+    }
+    v = arena_alloc_array(&s->b->arena, f->n_multiples + 1, sizeof(*v));
+    if (!v)
+        return build_no_memory(s->b);
+    if (f->n_multiples)
+        memcpy(v, f->multiple, f->n_multiples * sizeof(*v));
+    v[f->n_multiples++] = (struct multiple){at, negated};
+    f->multiple = v;
+    return build_work(s->b, f->n_multiples);
 }
 
 static int take_multiple(struct schema *s, struct facets *f, struct place at) {
-    struct decimal d, one = {.n_int = 1, .digit_int = "1"};
+    return add_multiple(s, f, at, false);
+}
 
-    if (!yyjson_is_raw(at.v) || decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 ||
-        decimal_compare(&d, &one) != 0)
-        return schema_unsupported(s, at.path, "only multipleOf 1 is supported");
-    f->types &= (unsigned)~T_REAL;
-    return 0;
+static int take_not_multiple(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_multiple(s, f, at, true);
+}
+
+static int take_some(struct schema *s, struct facets *f, struct place at) {
+    return places_add(s, &f->some, &f->n_some, &f->cap_some, at);
+}
+
+static int take_contains(struct schema *s, struct facets *f, struct place at) {
+    yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
+
+    if (yyjson_obj_get(f->part.v, "maxContains") ||
+        (least && strcmp(yyjson_get_raw(least), "1") != 0))
+        return schema_unsupported(s, at.path, "only with minContains 1 and without maxContains");
+    return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
 
 static int take_unique(struct schema *s, struct facets *f, struct place at) {
@@ -259,6 +335,7 @@ static int check_closed(struct schema *s, const struct parts *parts, uint32_t pa
     return 0;
 }
 
+/* Draft 3 and 4 write `required: true` in a property; it means nothing since. */
 static int expect_object(struct schema *s, struct facets *f, struct place at) {
     return yyjson_is_obj(at.v) ? 0 : schema_invalid(s, at.path, "this must be an object");
 }
@@ -267,18 +344,14 @@ static int check_required(struct schema *s, struct facets *f, struct place at) {
     yyjson_val *v;
     size_t i, n;
 
+    if (yyjson_is_bool(at.v))
+        return 0;
     if (!yyjson_is_arr(at.v))
         return schema_invalid(s, at.path, "this must be an array of strings");
     yyjson_arr_foreach(at.v, i, n, v) {
         if (!yyjson_is_str(v))
             return schema_invalid(s, at.path, "this must be an array of strings");
     }
-    return 0;
-}
-
-static int check_items(struct schema *s, struct facets *f, struct place at) {
-    if (yyjson_is_arr(at.v))
-        return schema_unsupported(s, at.path, "a list here is from an old draft; use prefixItems");
     return 0;
 }
 
@@ -306,49 +379,53 @@ static const struct keyword {
     take_fn *take;
     unsigned implies;
 } KEYWORDS[] = {
+    {OWN "notEnum", take_not_enum, T_STRING},
+    {OWN "notMultiple", take_not_multiple, T_INT | T_REAL},
+    {OWN "notPattern", take_not_pattern, T_STRING},
+    {OWN "some", take_some, T_OBJECT},
     {"$id", refuse_inner_id, 0},
     {"$dynamicRef", refuse, 0},
     {"$recursiveRef", refuse, 0},
     {"$ref", pass, 0},
-    {"additionalItems", refuse, 0},
+    {"additionalItems", pass, 0},
     {"additionalProperties", pass, T_OBJECT},
     {"allOf", pass, 0},
     {"anyOf", pass, 0},
     {"const", take_const, 0},
-    {"contains", refuse, 0},
-    {"dependencies", refuse, 0},
-    {"dependentRequired", refuse, 0},
-    {"dependentSchemas", refuse, 0},
+    {"contains", take_contains, T_ARRAY},
+    {"dependencies", pass, T_OBJECT},
+    {"dependentRequired", pass, T_OBJECT},
+    {"dependentSchemas", pass, T_OBJECT},
     {"disallow", refuse, 0},
     {"divisibleBy", refuse, 0},
-    {"else", refuse, 0},
+    {"else", pass, 0},
     {"enum", take_enum, 0},
     {"exclusiveMaximum", take_below, T_INT | T_REAL},
     {"exclusiveMinimum", take_above, T_INT | T_REAL},
     {"extends", refuse, 0},
     {"format", take_format, 0},
-    {"if", refuse, 0},
-    {"items", check_items, T_ARRAY},
-    {"maxContains", refuse, 0},
+    {"if", pass, 0},
+    {"items", pass, T_ARRAY},
+    {"maxContains", pass, 0},
     {"maxItems", take_max_items, T_ARRAY},
     {"maxLength", take_max_length, T_STRING},
     {"maxProperties", take_max_members, T_OBJECT},
     {"maximum", take_maximum, T_INT | T_REAL},
-    {"minContains", refuse, 0},
+    {"minContains", pass, 0},
     {"minItems", take_min_items, T_ARRAY},
     {"minLength", take_min_length, T_STRING},
     {"minProperties", take_min_members, T_OBJECT},
     {"minimum", take_minimum, T_INT | T_REAL},
     {"multipleOf", take_multiple, T_INT | T_REAL},
-    {"not", refuse, 0},
+    {"not", pass, 0},
     {"oneOf", pass, 0},
     {"pattern", take_pattern, T_STRING},
-    {"patternProperties", refuse, 0},
+    {"patternProperties", expect_object, T_OBJECT},
     {"prefixItems", check_prefix, T_ARRAY},
     {"properties", expect_object, T_OBJECT},
     {"propertyNames", pass, T_OBJECT},
     {"required", check_required, T_OBJECT},
-    {"then", refuse, 0},
+    {"then", pass, 0},
     {"type", take_type, 0},
     {"unevaluatedItems", refuse, 0},
     {"unevaluatedProperties", take_unevaluated, T_OBJECT},
@@ -363,6 +440,12 @@ static const struct keyword *find_keyword(const char *name) {
     return NULL;
 }
 
+bool keyword_constrains(const char *key) {
+    const struct keyword *word = find_keyword(key);
+
+    return word && (word->take != pass || word->implies);
+}
+
 int facets_gather(struct schema *s, const struct parts *parts, struct facets *f) {
     *f = (struct facets){
         .parts = parts,
@@ -375,13 +458,14 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
         yyjson_val *key, *value;
         size_t k, n;
 
+        f->part = parts->v[i];
         yyjson_obj_foreach(parts->v[i].v, k, n, key, value) {
             const struct keyword *word = find_keyword(yyjson_get_str(key));
             int r = build_work(s->b, 8);
 
             if (r < 0)
                 return r;
-            if (!word)
+            if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
                 continue;
             f->implied |= word->implies;
             struct place at = {value,
@@ -395,7 +479,7 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
     }
     if (parts->never)
         f->types = 0;
-    if (!f->typed && f->implied)
+    if (!f->typed && f->implied && !f->n_values)
         f->types &= f->implied;
     return 0;
 }

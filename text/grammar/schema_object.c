@@ -1,17 +1,16 @@
 /*
  * Objects and arrays. Properties come in the order in which the schema declares them, those that are only `required` after
- * them, then the additional ones. Properties that are not declared are generated only when the schema says so
- * (additionalProperties) or declares none at all; their names are none of the declared ones.
+ * them, then the others, whose names are none of the declared ones (schema_keys.c).
  */
 
 #include "text/grammar/schema.h"
+#include "text/grammar/lang.h"
 
 #include <string.h>
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
 
-/* @e, or a call of it when it is large: for expressions that are used more than once. */
-static struct expr *share(struct schema *s, struct expr *e) {
+struct expr *schema_share(struct schema *s, struct expr *e) {
     uint32_t rule;
 
     if (!e || e->size <= INLINE_MAX || e->kind == EXPR_CALL)
@@ -22,6 +21,32 @@ static struct expr *share(struct schema *s, struct expr *e) {
     return expr_call(s->b, rule);
 }
 
+/* The schemas of the patterns of one part that match @name; whether there are any. */
+static int match_patterns(struct schema *s, struct place all, const char *name, size_t len,
+                          struct place **out, uint32_t *n, uint32_t *cap, bool *matched) {
+    yyjson_val *key, *v;
+    size_t i, n_all, n_text;
+    uint8_t *text;
+    int r = yyjson_obj_size(all.v) ? json_escape(s->b, name, len, &text, &n_text) : 0;
+
+    yyjson_obj_foreach(all.v, i, n_all, key, v) {
+        const struct path *path =
+            schema_path(s, all.path, yyjson_get_str(key), yyjson_get_len(key));
+        struct text_rule t = {{key, path}, TEXT_PATTERN};
+        const struct lang *l;
+
+        if (r == 0)
+            r = text_lang(s, &t, &l);
+        if (r < 0)
+            return r;
+        if (!lang_matches(l, text, n_text))
+            continue;
+        *matched = true;
+        r = places_add(s, out, n, cap, (struct place){v, path});
+    }
+    return r;
+}
+
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
                   struct place **out, uint32_t *n) {
     uint32_t cap = 0;
@@ -30,12 +55,16 @@ int member_places(struct schema *s, const struct parts *parts, const char *name,
     *n = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         struct place all = schema_at(s, parts->v[i], "properties"), p = {0};
+        struct place patterns = schema_at(s, parts->v[i], "patternProperties");
         int r = build_work(s->b, 1 + yyjson_obj_size(all.v) / 4);
+        bool found = false;
 
         p.v = yyjson_obj_getn(all.v, name, len);
         if (p.v)
             p.path = schema_path(s, all.path, name, len);
-        else
+        if (r == 0 && patterns.v)
+            r = match_patterns(s, patterns, name, len, out, n, &cap, &found);
+        if (!p.v && !found)
             p = schema_at(s, parts->v[i], "additionalProperties");
         if (r == 0 && p.v)
             r = places_add(s, out, n, &cap, p);
@@ -188,124 +217,92 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
 
 /* ---- objects */
 
-/* Keys under propertyNames: strings that satisfy it. Beside declared names that would take the difference of two
- * languages, so those must be closed. *@out NULL: there is no propertyNames that says more than "a string". */
-static int constrained_key(struct schema *s, const struct facets *f, const struct name_list *l,
-                           bool open, struct expr **out) {
-    struct place *v = NULL, at = {0};
-    uint32_t n = 0, cap = 0;
-    struct parts parts = {0};
-    struct facets key;
-    int r = 0;
+/* Which member satisfies each f->some: the number of a declared name, or NO_NAME: one that is not. */
+#define NO_NAME UINT32_MAX
 
-    *out = NULL;
-    for (uint32_t i = 0; r == 0 && i < f->parts->n; i++) {
-        struct place names = schema_at(s, f->parts->v[i], "propertyNames");
+struct object {
+    struct schema *s;
+    const struct facets *f;
+    const struct keys *keys;
+    struct name_list names;
+    struct name_rules *rules; /* of each name */
+    uint32_t witness[64];
+    struct expr *rest, *some[64];
+};
 
-        if (names.v)
-            r = places_add(s, &v, &n, &cap, at = names);
+/* The value of a declared name, which must satisfy those of f->some that chose it. */
+static int declared_value(struct object *o, uint32_t i, struct expr **out, bool *chosen) {
+    const struct name *name = &o->names.v[i];
+    struct place *v;
+    uint32_t n, cap;
+    int r = member_places(o->s, o->f->parts, name->s, name->len, &v, &n);
+
+    cap = n;
+    *chosen = false;
+    for (uint32_t k = 0; r == 0 && k < o->f->n_some; k++) {
+        if (o->witness[k] != i)
+            continue;
+        *chosen = true;
+        r = places_add(o->s, &v, &n, &cap, schema_at(o->s, o->f->some[k], "value"));
     }
-    for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = parts_expand(s, &parts, v[i]);
-    if (r == 0 && n)
-        r = facets_gather(s, &parts, &key);
-    if (r < 0 || n == 0)
-        return r;
-    bool any = !parts.never && !parts.n_choices && !key.n_values && (key.types & T_STRING) &&
-               !key.pattern.v && !key.format.v && !key.lengths.v;
-
-    if (any)
-        return 0;
-    if (l->n || !open)
-        return schema_unsupported(s, at.path, "beside declared properties this is not supported");
-    yyjson_val *type = yyjson_obj_get(s->string_type, "string");
-
-    r = places_add(s, &v, &n, &cap, (struct place){type, at.path});
-    return r < 0 ? r : schema_value(s, v, n, out);
+    if (r == 0 && !o->rules[i].allowed) {
+        *out = expr_never(o->s->b);
+        return *out ? 0 : build_no_memory(o->s->b);
+    }
+    return r < 0 ? r : schema_value(o->s, v, n, out);
 }
 
-static int add_declared(struct schema *s, const struct facets *f, const struct name_list *l,
-                        struct expr_list *list) {
-    bool counted = f->min_members || f->max_members < l->n;
+static int add_declared(struct object *o, struct expr_list *list) {
+    struct schema *s = o->s;
+    uint32_t n_all = o->names.n + o->f->n_some;
+    bool counted = o->f->min_members || o->f->max_members < n_all;
 
-    list->member = arena_alloc_array(&s->b->arena, l->n, sizeof(*list->member));
-    list->optional = arena_alloc_array(&s->b->arena, l->n, sizeof(*list->optional));
-    if (l->n && (!list->member || !list->optional))
+    list->member = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->member));
+    list->optional = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->optional));
+    if (n_all && (!list->member || !list->optional))
         return build_no_memory(s->b);
-    for (uint32_t i = 0; i < l->n; i++) {
-        const struct name *name = &l->v[i];
-        struct place *v;
-        uint32_t n;
+    for (uint32_t i = 0; i < o->names.n; i++) {
+        const struct name *name = &o->names.v[i];
         struct expr *x = NULL, *m;
-        int r = member_places(s, f->parts, name->s, name->len, &v, &n);
+        bool chosen;
+        int r = declared_value(o, i, &x, &chosen);
 
-        if (r == 0)
-            r = schema_value(s, v, n, &x);
         if (r < 0)
             return r;
-        if (x->kind == EXPR_NEVER && !name->required)
+        if (x->kind == EXPR_NEVER && !name->required && !chosen)
             continue;
         m = expr_seq3(s->b, json_literal(s->b, name->s, name->len), json_colon_space(s->b),
-                      counted ? share(s, x) : x);
+                      counted || o->f->n_some ? schema_share(s, x) : x);
         if (!m)
             return build_no_memory(s->b);
         list->member[list->n] = m;
-        list->optional[list->n++] = !name->required;
+        list->optional[list->n++] = !name->required && !chosen;
+    }
+    for (uint32_t k = 0; k < o->f->n_some; k++) {
+        if (o->witness[k] != NO_NAME)
+            continue;
+        list->member[list->n] = o->some[k];
+        list->optional[list->n++] = false;
+        list->n_needs++;
     }
     return 0;
 }
 
-/* Whether members that are not declared are generated, and their schemas. */
-static int other_members(struct schema *s, const struct facets *f, const struct name_list *l,
-                         struct expr **out) {
-    struct place *v = NULL;
-    uint32_t n = 0, cap = 0;
-    bool declares = false;
-
-    *out = NULL;
-    for (uint32_t i = 0; i < f->parts->n; i++) {
-        struct place more = schema_at(s, f->parts->v[i], "additionalProperties");
-        int r = 0;
-
-        declares = declares || yyjson_obj_get(f->parts->v[i].v, "properties");
-        if (more.v)
-            r = places_add(s, &v, &n, &cap, more);
-        if (r < 0)
-            return r;
-    }
-    struct expr *x = NULL, *key = NULL;
-    bool open = !f->closed && !(n == 0 && declares);
-    int r = constrained_key(s, f, l, open, &key);
-
-    if (r < 0 || !open)
-        return r;
-    r = schema_value(s, v, n, &x);
-    if (r == 0 && x->kind == EXPR_NEVER)
-        return 0;
-    if (r == 0 && !key)
-        r = other_key(s, l, &key);
-    if (r < 0)
-        return r;
-    *out = expr_seq3(s->b, key, json_colon_space(s->b), share(s, x));
-    return *out ? 0 : build_no_memory(s->b);
-}
-
-int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
-    struct name_list names = {0};
+/* The members of the object, with the witnesses that were chosen. */
+static int object_members(struct object *o, struct expr **out) {
+    struct build *b = o->s->b;
     struct expr_list *list = arena_alloc(&b->arena, sizeof(*list));
     struct expr *e = expr_empty(b);
-    int r = list && e ? collect_names(s, f->parts, &names) : build_no_memory(b);
+    int r = list && e ? 0 : build_no_memory(b);
 
     if (r == 0) {
-        list->min = f->min_members;
-        list->max = f->max_members;
+        list->min = o->f->min_members;
+        list->max = o->f->max_members;
         list->separator = json_comma(b);
         list->after = json_space(b);
-        r = add_declared(s, f, &names, list);
+        list->rest = o->rest;
+        r = add_declared(o, list);
     }
-    if (r == 0)
-        r = other_members(s, f, &names, &list->rest);
     if (r < 0)
         return r;
     if (list->min > list->max || (!list->rest && list->min > list->n)) {
@@ -320,42 +317,116 @@ int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
     }
     if (!list->separator || !list->after)
         return build_no_memory(b);
+    *out = e;
+    return 0;
+}
+
+/* One alternative per choice of witnesses. */
+static int choose_witness(struct object *o, uint32_t k, struct expr_vec *out) {
+    struct expr *e = NULL;
+    int r = build_work(o->s->b, 64);
+
+    if (k == o->f->n_some) {
+        r = r < 0 ? r : object_members(o, &e);
+        return r < 0 ? r : expr_vec_add(o->s->b, out, e);
+    }
+    for (uint32_t i = 0; r == 0 && i < o->names.n; i++) {
+        if (!(o->rules[i].some >> k & 1))
+            continue;
+        o->witness[k] = i;
+        r = choose_witness(o, k + 1, out);
+    }
+    o->witness[k] = NO_NAME;
+    if (r == 0 && o->some[k]->kind != EXPR_NEVER)
+        r = choose_witness(o, k + 1, out);
+    return r;
+}
+
+/* The declared names as a language (in quotes), and the keys that are none of them. */
+static int declared_names(struct object *o, const struct lang **declared, struct expr **other) {
+    struct expr_vec v = {0};
+    int r = 0;
+
+    if (keys_plain(o->keys))
+        return other_key(o->s, &o->names, other);
+    for (uint32_t i = 0; r == 0 && i < o->names.n; i++)
+        r = expr_vec_add(o->s->b, &v, json_literal(o->s->b, o->names.v[i].s, o->names.v[i].len));
+    return r < 0 ? r : lang_of(o->s->b, expr_alt(o->s->b, v.v, v.n), declared);
+}
+
+int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct object o = {.s = s, .f = f};
+    struct keys *keys = NULL;
+    const struct lang *declared = NULL;
+    struct expr *other = NULL;
+    struct expr_vec v = {0};
+    int r = f->n_some > ARRAY_SIZE(o.some)
+                ? build_too_complex(b, "an object must satisfy too many conditions at once")
+                : collect_names(s, f->parts, &o.names);
+
+    if (r == 0)
+        r = keys_new(s, f, &keys);
+    o.keys = keys;
+    o.rules = arena_alloc_array(&b->arena, MAX(o.names.n, 1u), sizeof(*o.rules));
+    if (r == 0 && !o.rules)
+        r = build_no_memory(b);
+    for (uint32_t i = 0; r == 0 && i < o.names.n; i++)
+        r = keys_name(keys, o.names.v[i].s, o.names.v[i].len, &o.rules[i]);
+    if (r == 0)
+        r = declared_names(&o, &declared, &other);
+    if (r == 0)
+        r = keys_rest(keys, declared, other, &o.rest, o.some);
+    if (r == 0)
+        r = choose_witness(&o, 0, &v);
+    if (r < 0)
+        return r;
+    struct expr *e = expr_alt(b, v.v, v.n);
+
     *out = expr_seq(b, (struct expr *[]){expr_str(b, "{"), json_space(b), e, expr_str(b, "}")}, 4);
     return *out ? 0 : build_no_memory(b);
 }
 
 /* ---- arrays */
 
-/* Schemas of item @i: by position, or `items`. */
-static int item_value(struct schema *s, const struct parts *parts, uint32_t i, struct expr **out) {
+/* The list of schemas by position: prefixItems, or in old drafts items. */
+static struct place prefix_of(struct schema *s, struct place part) {
+    struct place items = schema_at(s, part, "items");
+
+    return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
+}
+
+/* Schemas of item @i: by position, or `items`. @with: one more. */
+static int item_value(struct schema *s, const struct parts *parts, uint32_t i, struct place with,
+                      struct expr **out) {
     struct place *v = NULL;
     uint32_t n = 0, cap = 0;
+    int r = with.v ? places_add(s, &v, &n, &cap, with) : 0;
 
-    for (uint32_t k = 0; k < parts->n; k++) {
-        struct place prefix = schema_at(s, parts->v[k], "prefixItems"), p;
-        int r = 0;
+    for (uint32_t k = 0; r == 0 && k < parts->n; k++) {
+        struct place prefix = prefix_of(s, parts->v[k]), p;
+        bool old = yyjson_is_arr(yyjson_obj_get(parts->v[k].v, "items"));
 
         if (i < yyjson_arr_size(prefix.v))
             p = (struct place){yyjson_arr_get(prefix.v, i), schema_path_index(s, prefix.path, i)};
         else
-            p = schema_at(s, parts->v[k], "items");
+            p = schema_at(s, parts->v[k], old ? "additionalItems" : "items");
         if (p.v)
             r = places_add(s, &v, &n, &cap, p);
-        if (r < 0)
-            return r;
     }
-    return schema_value(s, v, n, out);
+    return r < 0 ? r : schema_value(s, v, n, out);
 }
 
 /* The items with the commas between them, without an optional around all of them. */
 static int array_items(struct schema *s, const struct facets *f, uint32_t n_prefix,
                        struct expr **out) {
     struct build *b = s->b;
+    struct place none = {0};
     struct expr *x = NULL, *tail, *comma = json_comma(b);
     uint32_t min = f->min_items, max = f->max_items;
-    int r = item_value(s, f->parts, n_prefix, &x);
+    int r = item_value(s, f->parts, n_prefix, none, &x);
 
-    if (r < 0 || !(x = share(s, x)))
+    if (r < 0 || !(x = schema_share(s, x)))
         return r < 0 ? r : build_no_memory(b);
     uint32_t more = min > n_prefix ? min - n_prefix : 0;
     uint32_t room = max == NO_MAX ? NO_MAX : max > n_prefix ? max - n_prefix : 0;
@@ -368,7 +439,7 @@ static int array_items(struct schema *s, const struct facets *f, uint32_t n_pref
     }
     tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
     for (uint32_t i = MIN(n_prefix, max); i-- > 0;) {
-        r = item_value(s, f->parts, i, &x);
+        r = item_value(s, f->parts, i, none, &x);
         if (r < 0)
             return r;
         tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
@@ -379,27 +450,66 @@ static int array_items(struct schema *s, const struct facets *f, uint32_t n_pref
     return tail ? 0 : build_no_memory(b);
 }
 
+/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of that one. */
+static int array_containing(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct expr *any = NULL, *one = NULL, *comma = json_comma(b);
+    struct expr_vec v = {0};
+    uint32_t min = MAX(f->min_items, 1u), max = f->max_items, last = max == NO_MAX ? min : max;
+    int r = item_value(s, f->parts, 0, (struct place){0}, &any);
+
+    if (r == 0)
+        r = item_value(s, f->parts, 0, f->contains[0], &one);
+    if (r < 0)
+        return r;
+    any = schema_share(s, any);
+    one = schema_share(s, one);
+    if (last > 64)
+        return schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems");
+    struct expr *before = expr_seq2(b, any, comma), *after = expr_seq2(b, comma, any);
+
+    for (uint32_t i = 0; i < last; i++) {
+        bool open = max == NO_MAX && i + 1 == last;
+        uint32_t least = min > i + 1 ? min - i - 1 : 0;
+        struct expr *e =
+            expr_seq3(b, expr_repeat(b, before, i, open ? NO_MAX : i), one,
+                      expr_repeat(b, after, least, max == NO_MAX ? NO_MAX : max - i - 1));
+
+        if ((r = expr_vec_add(b, &v, e)) < 0)
+            return r;
+    }
+    *out = expr_alt(b, v.v, v.n);
+    return *out ? 0 : build_no_memory(b);
+}
+
 int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct expr *items = NULL;
     size_t n_prefix = 0;
+    uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u);
+    int r = 0;
 
     if (f->unique && f->max_items > 1)
         return schema_unsupported(s, f->unique_at.path, "this keyword is not supported");
     for (uint32_t i = 0; i < f->parts->n; i++)
-        n_prefix = MAX(n_prefix, yyjson_arr_size(yyjson_obj_get(f->parts->v[i].v, "prefixItems")));
+        n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
     if (n_prefix > 4096)
         return build_too_complex(b, "more than 4096 prefixItems");
-    if (f->min_items > f->max_items) {
+    if (f->n_contains > 1 || (f->n_contains && n_prefix))
+        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                  "twice, or beside schemas by position");
+    if (min > f->max_items) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
     }
-    int r = f->max_items ? array_items(s, f, (uint32_t)n_prefix, &items) : 0;
-
+    if (f->n_contains)
+        r = array_containing(s, f, &items);
+    else if (f->max_items)
+        r = array_items(s, f, (uint32_t)n_prefix, &items);
     if (r < 0)
         return r;
     items = items ? expr_seq2(b, items, json_space(b)) : expr_empty(b);
-    if (f->min_items == 0)
+    if (min == 0)
         items = expr_optional(b, items);
     *out =
         expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")}, 4);

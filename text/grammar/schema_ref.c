@@ -54,6 +54,18 @@ static yyjson_val *step_into(yyjson_val *v, const char *key, size_t len) {
     return yyjson_arr_get(v, index);
 }
 
+static int derived_target(struct schema *s, struct place ref, const char *digits,
+                          struct place *out) {
+    uint64_t n = 0;
+
+    for (; *digits >= '0' && *digits <= '9' && n < s->n_targets; digits++)
+        n = n * 10 + (uint64_t)(*digits - '0');
+    if (*digits || n >= s->n_targets)
+        return schema_invalid(s, ref.path, "an unknown reference");
+    *out = s->target[n];
+    return 0;
+}
+
 int schema_resolve(struct schema *s, struct place ref, struct place *out) {
     const char *p = yyjson_get_str(ref.v);
     size_t len = yyjson_get_len(ref.v);
@@ -61,6 +73,8 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
 
     if (!p)
         return schema_invalid(s, ref.path, "a reference must be a string");
+    if (len > 1 && p[0] == OWN[0])
+        return derived_target(s, ref, p + 1, out);
     if (len == 0 || p[0] != '#' || (len > 1 && p[1] != '/') || len > POINTER_MAX)
         return schema_unsupported(s, ref.path,
                                   "only references inside the schema (\"#/...\") are supported");

@@ -1,6 +1,7 @@
 /* Strings: lengths, patterns, formats. Formats are regular expressions over the string's characters. */
 
 #include "text/grammar/schema.h"
+#include "text/grammar/lang.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,10 +23,25 @@
     ":" H16 "::(" H16 "(:" H16 "){0,4})?|" H16 "(:" H16 "){2}::(" H16 "(:" H16 "){0,3})?|" H16     \
     "(:" H16 "){3}::(" H16 "(:" H16 "){0,2})?|" H16 "(:" H16 "){4}::(" H16 "(:" H16 ")?)?|" H16    \
     "(:" H16 "){5}::(" H16 ")?|" H16 "(:" H16 "){6}::)"
+#define EMAIL "[a-zA-Z0-9_+-]{1,20}(\\.[a-zA-Z0-9_+-]{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
 #define URI                                                                                        \
     "([a-zA-Z][a-zA-Z0-9+.-]{0,8}://" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR                \
     "*)*|(mailto|urn|tel|data):" PCHAR "+)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+/* Narrower than the standards have them, where these ask for more than a regular language or for tables. */
+#define DURATION                                                                                   \
+    "P([0-9]{1,4}W|([0-9]{1,4}Y)?([0-9]{1,4}M)?[0-9]{1,4}D(T[0-9]{1,4}H)?|[0-9]{1,4}Y([0-9]{1,4}"  \
+    "M)?|"                                                                                         \
+    "T([0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|[0-9]{1,4}M([0-9]{1,4}S)?|[0-9]{1,4}S))"
+#define REGEX_ATOM                                                                                 \
+    "([A-Za-z0-9_ ,:;=@#%&~<>/!'\"-]|\\\\[dDwWsS.+*?^$(){}|/\\[\\]\\\\]|\\.|"                      \
+    "\\[\\^?(a-z|A-Z|0-9|a-f|A-F|[A-Za-z0-9_.*+?$/ ]|\\\\[dws.])+-?\\])([*+?]|\\{[1-9]\\})?"
+#define REGEX_GROUP "(" REGEX_ATOM "|\\((\\?:)?(" REGEX_ATOM ")+(\\|(" REGEX_ATOM ")+)*\\)[*+?]?)"
+#define REGEX "\\^?" REGEX_GROUP "+(\\|" REGEX_GROUP "+)*\\$?"
+#define POINTER "(/([^~/\\x00-\\x1f]|~[01])*)*"
+#define REFERENCE                                                                                  \
+    "(\\.{0,2}(/" PCHAR "*)*|[a-zA-Z0-9._-]+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR       \
+    "|[/?])*)?"
 #define UUID "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 
 static const struct {
@@ -35,10 +51,20 @@ static const struct {
     {"time", TIME},
     {"date-time", DATE "T" TIME},
     {"uuid", UUID},
-    {"email", "[a-zA-Z0-9_+-]{1,20}(\\.[a-zA-Z0-9_+-]{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"},
+    {"email", EMAIL},
     {"ipv4", IPV4},
     {"ipv6", IPV6},
     {"uri", URI},
+    {"iri", URI},
+    {"uri-reference", URI "|" REFERENCE},
+    {"iri-reference", URI "|" REFERENCE},
+    {"uri-template", URI "|" REFERENCE},
+    {"json-pointer", POINTER},
+    {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|" POINTER ")"},
+    {"duration", DURATION},
+    {"regex", REGEX},
+    {"idn-email", EMAIL},
+    {"idn-hostname", LABEL "(\\." LABEL "){0,3}"},
     {"hostname", LABEL "(\\." LABEL "){0,3}"},
 };
 
@@ -78,20 +104,19 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     }
 }
 
-/* A pattern beside lengths: they follow from it, or it repeats one character and the counts are merged. */
-static int limit_length(struct schema *s, const struct facets *f, struct expr **e) {
+/* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one character and the
+ * counts are merged. */
+static bool limit_length(struct build *b, const struct facets *f, struct expr **e) {
     uint32_t lo, hi;
 
     count_chars(*e, &lo, &hi);
     if (lo >= f->min_length && hi <= f->max_length)
-        return 0;
-    if ((*e)->kind == EXPR_REPEAT && (*e)->child[0]->atom) {
-        *e = expr_repeat(s->b, (*e)->child[0], MAX((*e)->min, f->min_length),
-                         MIN((*e)->max, f->max_length));
-        return *e ? 0 : build_no_memory(s->b);
-    }
-    return schema_unsupported(s, f->lengths.path,
-                              "beside a pattern or format from which it does not follow");
+        return true;
+    if ((*e)->kind != EXPR_REPEAT || !(*e)->child[0]->atom)
+        return false;
+    *e = expr_repeat(b, (*e)->child[0], MAX((*e)->min, f->min_length),
+                     MIN((*e)->max, f->max_length));
+    return true;
 }
 
 /* The rule of a pattern or format (with what lengths leave of it): equal ones are one rule. */
@@ -100,36 +125,37 @@ struct string_rule {
     const char *text; /* in the arena */
     size_t len;
     uint32_t min, max, rule;
-    bool is_format;
+    uint8_t kind;
 };
 
-static struct string_rule *find_rule(struct schema *s, const struct facets *f, struct place at) {
-    const char *text = yyjson_get_str(at.v);
+static struct string_rule *find_rule(struct schema *s, const struct facets *f) {
+    const struct text_rule *t = &f->text[0];
+    const char *text = yyjson_get_str(t->at.v);
     struct string_rule *r = s->b->strings;
 
     for (; r && build_work(s->b, 1) == 0; r = r->next) {
-        if (r->len == yyjson_get_len(at.v) && memcmp(r->text, text, r->len) == 0 &&
-            r->min == f->min_length && r->max == f->max_length &&
-            r->is_format == (at.v == f->format.v))
+        if (r->len == yyjson_get_len(t->at.v) && memcmp(r->text, text, r->len) == 0 &&
+            r->min == f->min_length && r->max == f->max_length && r->kind == t->kind)
             break;
     }
     return r;
 }
 
-static int add_rule(struct schema *s, const struct facets *f, struct place at, struct expr *body,
+static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
                     struct string_rule **out) {
     struct build *b = s->b;
+    yyjson_val *v = f->text[0].at.v;
     struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
-    size_t len = yyjson_get_len(at.v);
+    size_t len = yyjson_get_len(v);
 
     if (!r)
         return build_no_memory(b);
     *r = (struct string_rule){.next = b->strings,
-                              .text = arena_strndup(&b->arena, yyjson_get_str(at.v), len),
+                              .text = arena_strndup(&b->arena, yyjson_get_str(v), len),
                               .len = len,
                               .min = f->min_length,
                               .max = f->max_length,
-                              .is_format = at.v == f->format.v};
+                              .kind = (uint8_t)f->text[0].kind};
     if (!r->text)
         return build_no_memory(b);
     int e = build_rule(b, NULL, &r->rule);
@@ -143,13 +169,13 @@ static int add_rule(struct schema *s, const struct facets *f, struct place at, s
 }
 
 /* A mistake in a pattern is reported with the place of the pattern. */
-static int read_pattern(struct schema *s, struct place at, struct expr **out) {
+static int read_pattern(struct schema *s, struct place at, unsigned options, struct expr **out) {
     struct build *b = s->b;
     struct err why = {0}, *err = b->err;
 
     b->err = &why;
-    int r =
-        regex_read(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH, out);
+    int r = regex_read_with(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH,
+                            options, out);
 
     b->err = err;
     if (r == 0)
@@ -161,53 +187,164 @@ static int read_pattern(struct schema *s, struct place at, struct expr **out) {
     return build_too_complex(b, "%s", why.message);
 }
 
-static int read_format(struct schema *s, struct place at, struct expr **out) {
+static const char *find_format(const char *name) {
+    for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
+        if (strcmp(name, FORMATS[i].name) == 0)
+            return FORMATS[i].regex;
+    }
+    return NULL;
+}
+
+int format_known(struct schema *s, struct place at) {
     const char *name = yyjson_get_str(at.v);
 
-    *out = NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
-        if (strcmp(name, FORMATS[i].name) != 0)
-            continue;
-        *out = regex_of(s->b, FORMATS[i].regex, CHARS_JSON);
+    if (find_format(name))
+        return 1;
+    return s->b->flags & GRAMMAR_ANY_FORMAT
+               ? 0
+               : schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+}
+
+static int read_text(struct schema *s, const struct text_rule *t, unsigned options,
+                     struct expr **out) {
+    if (t->kind == TEXT_FORMAT) {
+        *out = regex_of(s->b, find_format(yyjson_get_str(t->at.v)), CHARS_JSON);
         return *out ? 0 : build_no_memory(s->b);
     }
-    if (s->b->flags & GRAMMAR_ANY_FORMAT)
-        return 0;
-    return schema_unsupported(s, at.path, "format '%.40s' is not supported", name);
+    return read_pattern(s, t->at, options, out);
+}
+
+/* Languages that were read before, by the text that they come from. */
+struct lang_memo {
+    struct lang_memo *next;
+    yyjson_val *v;
+    uint8_t kind;
+    const struct lang *lang;
+};
+
+static int values_lang(struct schema *s, yyjson_val *list, const struct lang **out) {
+    struct expr_vec v = {0};
+    yyjson_val *item;
+    size_t i, n;
+
+    /* A const is no list. */
+    n = yyjson_is_arr(list) ? yyjson_arr_size(list) : 1;
+    item = yyjson_is_arr(list) ? yyjson_arr_get_first(list) : list;
+    for (i = 0; i < n; i++, item = unsafe_yyjson_get_next(item)) {
+        uint8_t *text;
+        size_t len;
+        int r = 0;
+
+        if (!yyjson_is_str(item))
+            continue;
+        r = json_escape(s->b, yyjson_get_str(item), yyjson_get_len(item), &text, &len);
+        if (r == 0)
+            r = expr_vec_add(s->b, &v, expr_bytes(s->b, text, len));
+        if (r < 0)
+            return r;
+    }
+    return lang_of(s->b, expr_alt(s->b, v.v, v.n), out);
+}
+
+int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out) {
+    struct lang_memo *m = s->langs;
+    struct expr *e = NULL;
+    int r = 0;
+
+    for (; m && build_work(s->b, 1) == 0; m = m->next) {
+        bool equal = m->v == t->at.v || (t->kind != TEXT_NOT_ENUM && m->kind == t->kind &&
+                                         yyjson_equals(m->v, t->at.v));
+
+        if (equal) {
+            *out = m->lang;
+            return 0;
+        }
+    }
+    m = arena_alloc(&s->b->arena, sizeof(*m));
+    if (!m)
+        return build_no_memory(s->b);
+    *m = (struct lang_memo){.next = s->langs, .v = t->at.v, .kind = (uint8_t)t->kind};
+    if (t->kind == TEXT_NOT_ENUM) {
+        r = values_lang(s, t->at.v, &m->lang);
+    } else {
+        r = read_text(s, t, REGEX_CANONICAL, &e);
+        if (r == 0)
+            r = lang_of(s->b, e, &m->lang);
+    }
+    if (r < 0)
+        return r;
+    s->langs = m;
+    *out = m->lang;
+    return 0;
+}
+
+int facets_lang(struct schema *s, const struct facets *f, const struct lang **out) {
+    const struct lang *in[LANG_MAX], *not_in[LANG_MAX];
+    uint32_t n = 0, n_not = 0;
+
+    if (f->n_text > LANG_MAX - 2)
+        return build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2);
+    int r = lang_strings(s->b, &in[n++]);
+
+    if (r == 0 && (f->min_length || f->max_length != NO_MAX)) {
+        struct expr *c = json_canonical_char(s->b);
+
+        r = lang_of(s->b, expr_repeat(s->b, c, f->min_length, f->max_length), &in[n++]);
+    }
+    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+        const struct text_rule *t = &f->text[i];
+        bool negated = t->kind == TEXT_NOT_PATTERN || t->kind == TEXT_NOT_ENUM;
+
+        r = text_lang(s, t, negated ? &not_in[n_not++] : &in[n++]);
+    }
+    return r < 0 ? r : lang_meet(s->b, in, n, not_in, n_not, out);
+}
+
+/* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths beside it
+ * take a product. */
+static int lower_text(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct string_rule *rule = find_rule(s, f);
+    struct expr *e = NULL;
+    int r = build_work(b, 1);
+
+    if (r == 0 && !rule) {
+        r = read_text(s, &f->text[0], 0, &e);
+        if (r == 0 && !limit_length(b, f, &e))
+            return 1;
+        if (r == 0)
+            r = add_rule(s, f, json_quoted(b, e), &rule);
+    }
+    if (r < 0)
+        return r;
+    *out = expr_call(b, rule->rule);
+    return *out ? 0 : build_no_memory(b);
 }
 
 int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
-    struct expr *e = NULL;
-    struct place at = f->format;
-    int r = 0;
+    const struct lang *l;
+    uint32_t rule;
+    int r = 1;
 
-    if (f->format.v)
-        r = read_format(s, f->format, &e);
-    if (r == 0 && f->pattern.v) {
-        if (e)
-            return schema_unsupported(s, f->pattern.path, "pattern beside format");
-        at = f->pattern;
-        r = read_pattern(s, at, &e);
-    }
-    if (r < 0)
-        return r;
-    if (!e) {
-        *out = f->min_length > f->max_length ? expr_never(b)
-                                             : json_any_string(b, f->min_length, f->max_length);
+    if (f->min_length > f->max_length) {
+        *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
     }
-    struct string_rule *rule = find_rule(s, f, at);
-
-    if ((r = build_work(b, 1)) < 0)
-        return r;
-    if (!rule) {
-        r = limit_length(s, f, &e);
-        if (r == 0)
-            r = add_rule(s, f, at, json_quoted(b, e), &rule);
-        if (r < 0)
-            return r;
+    if (f->n_text == 0) {
+        *out = json_any_string(b, f->min_length, f->max_length);
+        return *out ? 0 : build_no_memory(b);
     }
-    *out = expr_call(b, rule->rule);
+    if (f->n_text == 1 && f->text[0].kind <= TEXT_FORMAT)
+        r = lower_text(s, f, out);
+    if (r <= 0)
+        return r;
+    r = facets_lang(s, f, &l);
+    if (r == 0)
+        r = build_rule(b, NULL, &rule);
+    if (r < 0)
+        return r;
+    b->rule[rule].body = json_quoted(b, lang_expr(b, l));
+    *out = b->rule[rule].body ? expr_call(b, rule) : NULL;
     return *out ? 0 : build_no_memory(b);
 }

@@ -7,6 +7,7 @@
  */
 
 #include "text/grammar/schema.h"
+#include "text/grammar/lang.h"
 
 #include <errno.h>
 #include <string.h>
@@ -80,6 +81,23 @@ static bool listed(const struct facets *f, uint32_t i, yyjson_val *v) {
     return false;
 }
 
+static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) {
+    uint8_t *text;
+    size_t n;
+    int r = json_escape(s->b, yyjson_get_str(v), yyjson_get_len(v), &text, &n);
+
+    for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
+        const struct text_rule *t = &f->text[i];
+        bool negated = t->kind == TEXT_NOT_PATTERN || t->kind == TEXT_NOT_ENUM;
+        const struct lang *l;
+
+        r = text_lang(s, t, &l);
+        if (r == 0 && lang_matches(l, text, n) == negated)
+            return 0;
+    }
+    return r < 0 ? r : 1;
+}
+
 static int admits_shape(struct schema *s, const struct facets *f, struct place value) {
     unsigned type = value_type(value.v);
 
@@ -88,20 +106,17 @@ static int admits_shape(struct schema *s, const struct facets *f, struct place v
     if (type & (T_INT | T_REAL)) {
         int r = number_in(f, value.v);
 
-        return r == -ERANGE ? schema_unsupported(s, value.path, "a number with so many digits") : r;
+        if (r == -ERANGE)
+            return schema_unsupported(s, value.path, "a number with so many digits");
+        return r == 1 && f->n_multiples ? multiples_admit(s, f, value.v) : r;
     }
     if (type == T_STRING) {
         uint32_t n = count_chars(value.v);
 
         if (n < f->min_length || n > f->max_length)
             return 0;
-        if (f->pattern.v)
-            return schema_unsupported(s, f->pattern.path, "pattern beside enum or const");
-        if (f->format.v && !(s->b->flags & GRAMMAR_ANY_FORMAT))
-            return schema_unsupported(s, f->format.path, "format beside enum or const");
+        return f->n_text ? admits_text(s, f, value.v) : 1;
     }
-    if ((type & (T_ARRAY | T_OBJECT)) && (f->implied & type))
-        return schema_unsupported(s, value.path, "an array or object beside other keywords for it");
     return 1;
 }
 

@@ -1,0 +1,355 @@
+/*
+ * lang - products of automata, made state by state from the start.
+ *
+ * A state of a product is a tuple of states, found again by a hash table. Complement is not an
+ * operation of its own: it is a product with a language that has everything, of which those states are
+ * taken where the other one does not accept.
+ */
+
+#include "text/grammar/lang.h"
+#include "text/grammar/nfa.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Arrays that grow in the heap until they are copied into the arena. */
+struct product {
+    struct build *b;
+    const struct lang *const *in;
+    uint32_t n_in;
+    uint64_t must;
+    uint32_t *tuple; /* n_in numbers a state; NO_STATE: left */
+    struct lang_state *state;
+    struct edge *edge;
+    uint32_t *slot, mask; /* hash table: state + 1 */
+    uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
+};
+
+static int grow(struct product *p, void *v, uint32_t need, uint32_t *cap, size_t size) {
+    void **array = v;
+
+    if (need <= *cap)
+        return 0;
+    uint32_t bigger = MAX(need, *cap ? *cap * 2 : 64);
+    void *q = realloc(*array, bigger * size);
+
+    if (!q)
+        return build_no_memory(p->b);
+    *array = q;
+    *cap = bigger;
+    return 0;
+}
+
+static uint32_t hash_of(const uint32_t *v, uint32_t n) {
+    uint64_t h = n;
+
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    return (uint32_t)(h >> 16);
+}
+
+static int rehash(struct product *p) {
+    uint32_t mask = p->mask * 2 + 1;
+    uint32_t *slot = calloc(mask + 1, sizeof(*slot));
+
+    if (!slot)
+        return build_no_memory(p->b);
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint32_t h = hash_of(p->tuple + (size_t)i * p->n_in, p->n_in) & mask;
+
+        while (slot[h])
+            h = (h + 1) & mask;
+        slot[h] = i + 1;
+    }
+    free(p->slot);
+    p->slot = slot;
+    p->mask = mask;
+    return 0;
+}
+
+/* The state of the tuple that lies behind the last one, made when it is new. */
+static int intern(struct product *p, uint32_t *out) {
+    const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
+    uint32_t h = hash_of(t, p->n_in) & p->mask;
+    uint64_t accepts = 0;
+
+    for (; p->slot[h]; h = (h + 1) & p->mask) {
+        uint32_t i = p->slot[h] - 1;
+
+        if (memcmp(p->tuple + (size_t)i * p->n_in, t, p->n_in * sizeof(*t)) == 0) {
+            *out = i;
+            return build_work(p->b, p->n_in);
+        }
+    }
+    if (p->n >= p->b->limits.max_states)
+        return build_too_complex(p->b, "an intersection needs more than %u states",
+                                 p->b->limits.max_states);
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        if (t[i] != NO_STATE && (p->in[i]->state[t[i]].accepts & 1))
+            accepts |= UINT64_C(1) << i;
+    }
+    int r = grow(p, &p->state, p->n + 1, &p->cap_state, sizeof(*p->state));
+
+    if (r < 0)
+        return r;
+    p->state[p->n] = (struct lang_state){.accepts = accepts};
+    p->slot[h] = p->n + 1;
+    *out = p->n++;
+    r = p->n * 2 > p->mask ? rehash(p) : 0;
+    return r < 0 ? r : build_work(p->b, 2 + p->n_in);
+}
+
+/* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same. False: one
+ * that must stay has left. */
+static bool step(struct product *p, uint32_t from, unsigned c, unsigned *last) {
+    uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
+    bool alive = true;
+
+    *last = 255;
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        uint32_t q = p->tuple[(size_t)from * p->n_in + i];
+        const struct lang *l = p->in[i];
+        const struct edge *e = NULL, *end = NULL;
+
+        to[i] = NO_STATE;
+        if (q != NO_STATE) {
+            e = l->edge + l->state[q].edge;
+            end = e + l->state[q].n_edges;
+        }
+        while (e < end && e->hi < c)
+            e++;
+        if (e < end) {
+            *last = MIN(*last, e->lo <= c ? (unsigned)e->hi : e->lo - 1u);
+            if (e->lo <= c)
+                to[i] = e->to;
+        }
+        alive = alive && (to[i] != NO_STATE || !(p->must >> i & 1));
+    }
+    return alive;
+}
+
+static int add_edges(struct product *p, uint32_t from) {
+    p->state[from].edge = p->n_edges;
+    for (unsigned c = 0, last; c < 256; c = last + 1) {
+        uint32_t to = 0;
+        int r = grow(p, &p->tuple, (p->n + 1) * p->n_in, &p->cap_tuple, sizeof(*p->tuple));
+
+        if (r < 0)
+            return r;
+        bool alive = step(p, from, c, &last);
+
+        r = build_work(p->b, p->n_in);
+        if (r == 0 && alive)
+            r = intern(p, &to);
+        if (r == 0 && alive)
+            r = grow(p, &p->edge, p->n_edges + 1, &p->cap_edge, sizeof(*p->edge));
+        if (r < 0)
+            return r;
+        if (!alive)
+            continue;
+        struct edge *before = p->n_edges > p->state[from].edge ? &p->edge[p->n_edges - 1] : NULL;
+
+        if (before && before->to == to && before->hi + 1u == c)
+            before->hi = (uint16_t)last;
+        else
+            p->edge[p->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)last, to};
+        p->state[from].n_edges = p->n_edges - p->state[from].edge;
+    }
+    return 0;
+}
+
+/* A copy in the arena. */
+static int keep(struct build *b, const struct lang_state *state, uint32_t n,
+                const struct edge *edge, uint32_t n_edges, const struct lang **out) {
+    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+    struct lang_state *s = arena_alloc_array(&b->arena, MAX(n, 1u), sizeof(*s));
+    struct edge *e = arena_alloc_array(&b->arena, MAX(n_edges, 1u), sizeof(*e));
+
+    if (!l || !s || !e)
+        return build_no_memory(b);
+    if (n)
+        memcpy(s, state, n * sizeof(*s));
+    if (n_edges)
+        memcpy(e, edge, n_edges * sizeof(*e));
+    *l = (struct lang){.n = n, .n_edges = n_edges, .state = s, .edge = e};
+    *out = l;
+    return 0;
+}
+
+int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                 const struct lang **out) {
+    struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
+    uint32_t start;
+    bool alive = true;
+    int r;
+
+    if (n > LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    assert(n > 0);
+    p.slot = calloc(p.mask + 1, sizeof(*p.slot));
+    r = p.slot ? grow(&p, &p.tuple, n, &p.cap_tuple, sizeof(*p.tuple)) : build_no_memory(b);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
+        p.tuple[i] = in[i]->n ? 0 : NO_STATE;
+        alive = alive && (in[i]->n || !(must >> i & 1));
+    }
+    if (r == 0 && alive)
+        r = intern(&p, &start);
+    for (uint32_t i = 0; r == 0 && i < p.n; i++)
+        r = add_edges(&p, i);
+    if (r == 0)
+        r = keep(b, p.state, p.n, p.edge, p.n_edges, out);
+    free(p.tuple);
+    free(p.state);
+    free(p.edge);
+    free(p.slot);
+    return r;
+}
+
+/* Marks the states that reach an accepting one. */
+static int find_alive(struct build *b, const struct lang *l, bool *alive) {
+    bool changed = true;
+    int r = 0;
+
+    /* Backwards: most edges lead to later states, so that few passes suffice. */
+    while (r == 0 && changed) {
+        changed = false;
+        for (uint32_t q = l->n; q-- > 0;) {
+            const struct lang_state *s = &l->state[q];
+
+            for (uint32_t i = 0; i < s->n_edges && !alive[q]; i++)
+                alive[q] = alive[l->edge[s->edge + i].to] ? (changed = true) : false;
+        }
+        r = build_work(b, l->n);
+    }
+    return r;
+}
+
+int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                const struct lang **out) {
+    CLEANUP(freep) bool *alive = calloc(MAX(l->n, 1u), sizeof(*alive));
+    CLEANUP(freep) uint32_t *number = calloc(MAX(l->n, 1u), sizeof(*number));
+    CLEANUP(freep) struct lang_state *state = calloc(MAX(l->n, 1u), sizeof(*state));
+    CLEANUP(freep) struct edge *edge = calloc(MAX(l->n_edges, 1u), sizeof(*edge));
+    uint32_t n = 0, n_edges = 0;
+
+    if (!alive || !number || !state || !edge)
+        return build_no_memory(b);
+    for (uint32_t q = 0; q < l->n; q++)
+        alive[q] = (l->state[q].accepts & care) == want;
+    int r = find_alive(b, l, alive);
+
+    if (r < 0)
+        return r;
+    for (uint32_t q = 0; q < l->n && alive[0]; q++)
+        number[q] = alive[q] ? n++ : NO_STATE;
+    for (uint32_t q = 0; q < l->n && alive[0]; q++) {
+        const struct lang_state *s = &l->state[q];
+
+        if (!alive[q])
+            continue;
+        struct lang_state *to = &state[number[q]];
+
+        *to = (struct lang_state){.edge = n_edges, .accepts = (s->accepts & care) == want};
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            struct edge e = l->edge[i];
+
+            if (!alive[e.to])
+                continue;
+            e.to = number[e.to];
+            edge[n_edges++] = e;
+        }
+        to->n_edges = n_edges - to->edge;
+    }
+    r = build_work(b, l->n + l->n_edges);
+    return r < 0 ? r : keep(b, state, n, edge, n_edges, out);
+}
+
+int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+              const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    const struct lang *all[LANG_MAX], *product;
+
+    if (n + n_not > LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    assert(n > 0);
+    memcpy(all, in, n * sizeof(*in));
+    if (n_not)
+        memcpy(all + n, not_in, n_not * sizeof(*in));
+    uint64_t must = (UINT64_C(1) << n) - 1;
+    int r = lang_product(b, all, n + n_not, must, &product);
+
+    return r < 0 ? r : lang_select(b, product, UINT64_MAX, must, out);
+}
+
+bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
+    uint32_t q = 0;
+
+    if (l->n == 0)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const struct lang_state *s = &l->state[q];
+        const struct edge *e = l->edge + s->edge, *end = e + s->n_edges;
+
+        while (e < end && e->hi < text[i])
+            e++;
+        if (e == end || e->lo > text[i])
+            return false;
+        q = e->to;
+    }
+    return l->state[q].accepts & 1;
+}
+
+int lang_strings(struct build *b, const struct lang **out) {
+    if (!b->strings_lang) {
+        int r = lang_of(b, expr_repeat(b, json_canonical_char(b), 0, NO_MAX), &b->strings_lang);
+
+        if (r < 0)
+            return r;
+    }
+    *out = b->strings_lang;
+    return 0;
+}
+
+struct expr *lang_expr(struct build *b, const struct lang *l) {
+    struct expr *e = l->n ? expr_empty(b) : expr_never(b);
+
+    if (e && l->n) {
+        e->kind = EXPR_LANG;
+        e->lang = l;
+        e->size = l->n;
+    }
+    return e;
+}
+
+int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
+    struct grammar g = {0};
+    struct maker m = {.b = b, .g = &g, .flat = true};
+    struct lang_state *state = NULL;
+    uint32_t start = 0;
+
+    if (!e)
+        return build_no_memory(b);
+    if (e->kind == EXPR_LANG) {
+        *out = e->lang;
+        return 0;
+    }
+    int r = dfa_flat(&m, e, &start);
+
+    assert(r < 0 || start == 0);
+    state = r == 0 ? calloc(MAX(g.n_states, 1u), sizeof(*state)) : NULL;
+    for (uint32_t q = 0; state && q < g.n_states; q++) {
+        const struct state *s = &g.state[q];
+
+        assert(s->n_calls == 0);
+        state[q] = (struct lang_state){s->edge, s->n_edges, s->flags & STATE_ACCEPT ? 1 : 0};
+    }
+    if (state && expr_nullable(b, e))
+        state[0].accepts = 1;
+    if (r == 0)
+        r = state ? keep(b, state, g.n_states, g.edge, g.n_edges, out) : build_no_memory(b);
+    free(state);
+    free(m.nfa_edge);
+    free(m.nfa_head);
+    free(g.state);
+    free(g.edge);
+    return r;
+}

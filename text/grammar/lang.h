@@ -1,0 +1,42 @@
+#pragma once
+
+/*
+ * lang - regular languages of bytes as deterministic automata, with the operations that expressions
+ * lack: intersection, complement, difference. A pattern beside a format, a length beside a pattern,
+ * keys that no pattern matches, look-ahead and multiples are all products of such automata.
+ *
+ * States that the product does not reach are never made. What a state and an edge cost is counted
+ * as work of the compilation; memory is the build's arena.
+ */
+
+#include "text/grammar/automaton.h"
+
+#define LANG_MAX 60 /* languages in one product */
+
+struct lang_state {
+    uint32_t edge, n_edges;
+    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language */
+};
+
+/* State 0 is the start. n 0: the empty language. Edges of a state are sorted and disjoint. */
+struct lang {
+    uint32_t n, n_edges;
+    struct lang_state *state;
+    struct edge *edge;
+};
+
+/* The language of an expression without calls (or of rules without any). */
+int lang_of(struct build *b, const struct expr *e, const struct lang **out);
+/* Reads all of @in side by side. A text that leaves one of @must (bits) is dropped. */
+int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                 const struct lang **out);
+/* The texts that are accepted by exactly @want of the languages @care of a product. */
+int lang_select(struct build *b, const struct lang *product, uint64_t care, uint64_t want,
+                const struct lang **out);
+/* Texts of all of @in, and of none of @not_in. At least one @in. */
+int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+              const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
+/* Everything that a JSON string can hold, each character in its shortest spelling. */
+int lang_strings(struct build *b, const struct lang **out);
+struct expr *lang_expr(struct build *b, const struct lang *l);
