@@ -25,7 +25,7 @@
 #define GET                                                                                        \
     "{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
     "{\"json_schema\":" SCHEMA                                                                     \
-    ",\"param\":\"tools[1].function.parameters\",\"any_format\":true}]}"
+    ",\"param\":\"tools[1].function.parameters\",\"any_format\":true,\"declared_only\":true}]}"
 #define NOW                                                                                        \
     "{\"sequence\":[{\"literal\":\"now\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"            \
     "{\"literal\":\"{}\"}]}"
@@ -136,7 +136,7 @@ Test(constrain, what_cannot_be_held_is_named) {
         {FORMAT("{\"name\":1,\"schema\":{}}"), "response_format.json_schema.name", "invalid_value"},
         {FORMAT("{\"strict\":1,\"schema\":{}}"), "response_format.json_schema.strict",
          "invalid_value"},
-        {FORMAT(NAMED("{\"not\":{}}")), IN_FORMAT, "grammar_unsupported"},
+        {FORMAT(NAMED("{\"$dynamicRef\":\"#\"}")), IN_FORMAT, "grammar_unsupported"},
         {FORMAT(NAMED("{\"type\":\"what\"}")), IN_FORMAT, "grammar_invalid"},
         {"\"structured_outputs\":[]", "structured_outputs", "invalid_value"},
         {"\"structured_outputs\":{\"json\":\"{\"}", "structured_outputs.json", "invalid_value"},
@@ -209,7 +209,7 @@ Test(constrain, tool_choice_becomes_a_grammar) {
         {TOOLS ",\"guided_regex\":\"a\"",
          "{\"either\":[" CALLS(GET "," NOW) ",{\"regex\":\"a\",\"param\":\"guided_regex\"}]}", ""},
         /* what a schema cannot hold is not asked */
-        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"not\":{}}")) "]",
+        {"\"tools\":[" TOOL("get", SCHEMA_OF("{\"$dynamicRef\":\"#\"}")) "]",
          AFTER("{\"sequence\":[{\"literal\":\"get\"},{\"literal\":\"\\\", \\\"arguments\\\": \"},"
                "{\"json_object\":true}]}"),
          REPEAT},
@@ -313,7 +313,7 @@ Test(constrain, what_cannot_be_called_is_named) {
         {CHOICE(
              "{\"type\":\"allowed_tools\",\"tools\":[{\"type\":\"function\",\"name\":\"what\"}]}"),
          "tool_choice.allowed_tools.tools[0]", "invalid_value"},
-        {"\"tools\":[" TOOL("get", ",\"strict\":true" SCHEMA_OF("{\"not\":{}}")) "]",
+        {"\"tools\":[" TOOL("get", ",\"strict\":true" SCHEMA_OF("{\"$dynamicRef\":\"#\"}")) "]",
          "tools[0].function.parameters", "grammar_unsupported"},
         {"\"tool_choice\":\"required\",\"tools\":[" TOOL("a b", "") "]", "tools[0].function.name",
          "grammar_unsupported"},

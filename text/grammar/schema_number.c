@@ -451,6 +451,9 @@ int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
     return r < 0 ? r : 1;
 }
 
+/* Few enough digits that a reader who rounds to double sees the same fraction. */
+#define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
+
 /* The multiples within a range, and the numbers that are not whole, take a product. */
 static int number_product(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
@@ -461,7 +464,7 @@ static int number_product(struct schema *s, const struct facets *f, struct expr 
     if (f->n_multiples > LANG_MAX - 4)
         return build_too_complex(b, "more than %u multiples for one value", LANG_MAX - 4);
     if (r == 0)
-        r = lang_of(b, regex_of(b, "-?[0-9]+(\\.[0-9]+)?", CHARS_TEXT), &in[n++]);
+        r = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT), &in[n++]);
     if (r == 0 && !(f->types & T_INT))
         r = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT), &not_in[n_not++]);
     for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++)
