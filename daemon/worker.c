@@ -159,6 +159,9 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         r = open_draft(w, err);
     if (r == 0)
         r = engine_new(&w->engine, o, err);
+    if (r == 0 && engine_info(w->engine)->note[0])
+        log_event(WLOG_INFO, "backend", "name=%s note=\"%s\"", engine_info(w->engine)->backend,
+                  engine_info(w->engine)->note);
     return r < 0 || draft_first ? r : open_draft(w, err);
 }
 

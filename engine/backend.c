@@ -92,9 +92,15 @@ const struct be_ops *backend_find(const char *name, struct err *err) {
     if (strcmp(name, "cuda") == 0)
         return probe(find_cuda(err), err);
     if (strcmp(name, "auto") == 0) {
-        const struct be_ops *cuda = probe(find_cuda(NULL), NULL);
+        const struct be_ops *cuda = find_cuda(NULL), *cpu;
+        struct err why;
 
-        return cuda && !cuda->unproven ? cuda : probe(find_linked(&backend_cpu, err), err);
+        if (cuda && probe(cuda, err))
+            return cuda;
+        cpu = probe(find_linked(&backend_cpu, &why), &why);
+        if (!cpu && err)
+            *err = why;
+        return cpu;
     }
     err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
     return NULL;

@@ -137,8 +137,7 @@ struct be_ops {
      * engine_wait(), with the tokens of `feed` filled in. true: they enqueue, are called inside
      * engine_launch() and engine_seal(), and resolve `feed` on the device. */
     bool device;
-    bool hidden;   /* answers WANT_HIDDEN */
-    bool unproven; /* never checked on hardware: used only when asked for by name */
+    bool hidden; /* answers WANT_HIDDEN */
     /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
     uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
     /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
@@ -155,6 +154,14 @@ struct be_ops {
     /* The logits of a want of the last step that ended, before processors; tests only. May be
      * NULL. */
     const float *(*peek)(const struct be *b, uint32_t want);
+    /* prove.h: what is used may be left out, with the same bits. Uses variant @i from now on, or
+     * not; false: there are no more. *name says what it is. */
+    bool (*variant)(struct be *b, uint32_t i, bool use, const char **name);
+    /* A proof begins, or has ended. false: none is wanted. NULL: this backend needs none. */
+    bool (*proving)(struct be *b, bool on);
+    /* One line on what was found wrong at open and is left out, and why; "". NULL: nothing ever
+     * is. */
+    const char *(*note)(const struct be *b);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
     int (*probe)(struct err *err);
 };
@@ -174,7 +181,8 @@ extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;
 
 /* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or
- * this machine cannot run it (never replaced silently). */
+ * this machine cannot run it. "auto": CUDA where there is a device, else the CPU; where the
+ * library is there but finds nothing to run on, @err says why beside the CPU's table. */
 const struct be_ops *backend_find(const char *name, struct err *err);
 
 struct engine;

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/arch/arch.h"
+#include "engine/prove.h"
 
 #define MAX_IN_FLIGHT 2u
 #define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
@@ -33,7 +34,7 @@ struct flight {
 struct engine {
     struct engine_opts opts; /* our copy: max_context and n_pages filled in */
     struct engine_info info;
-    char name[128];
+    char name[128], note[600];
     const struct be_ops *ops;
     struct be *be;
     struct model model;
@@ -192,6 +193,7 @@ static void fill_info(struct engine *e) {
     i->backend = e->ops->name;
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
+    i->note = e->note;
     i->recipe = e->ops->recipe ? e->ops->recipe(e->be)
                 : e->opts.fast ? "strict: only cuda has anything else"
                                : "strict";
@@ -212,6 +214,18 @@ static void fill_info(struct engine *e) {
     i->kv_type = e->opts.kv_type;
 }
 
+/* What the device leaves out: found when it was opened, then by the proof. */
+static int prove(struct engine *e, struct err *err) {
+    char found[300];
+    int r = prove_device(&e->model, e->ops, e->be, &e->opts, found, sizeof(found), err);
+
+    if (r < 0)
+        return r;
+    const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
+    snprintf(e->note, sizeof(e->note), "%s%s%s", at_open, *at_open && *found ? "; " : "", found);
+    return 0;
+}
+
 static int open_backend(struct engine *e, struct err *err) {
     struct be_opts o = {
         .shape = &e->model.shape,
@@ -221,7 +235,8 @@ static int open_backend(struct engine *e, struct err *err) {
     };
     int r = e->ops->open(&e->be, &o, err);
 
-    return r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
+    r = r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
+    return r < 0 || !e->ops->device ? r : prove(e, err);
 }
 
 int engine_check(const struct gguf *file, struct err *err) {
@@ -233,22 +248,16 @@ int engine_check(const struct gguf *file, struct err *err) {
     return r;
 }
 
-int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
-    struct err none;
-
-    err = err ? err : &none;
-    *err = (struct err){0};
-    int r = check_opts(opts, err);
-    if (r < 0)
-        return r;
+/* With a backend that this machine has. */
+static int open_with(struct engine **out, const struct engine_opts *opts, const struct be_ops *ops,
+                     struct err *err) {
     CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
+
     if (!e)
         return -ENOMEM;
     e->opts = *opts;
-    e->ops = backend_find(opts->backend, err);
-    if (!e->ops)
-        return -EINVAL;
-    r = arch_read(&e->model, opts->file, err);
+    e->ops = ops;
+    int r = arch_read(&e->model, opts->file, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
     r = r < 0 ? r : alloc_flights(e);
@@ -260,6 +269,31 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     fill_info(e);
     *out = STEAL(e);
     return 0;
+}
+
+int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err) {
+    struct err none, why;
+
+    err = err ? err : &none;
+    *err = (struct err){0};
+    int r = check_opts(opts, err);
+    if (r < 0)
+        return r;
+    const struct be_ops *ops = backend_find(opts->backend, err);
+    if (!ops)
+        return -EINVAL;
+    why = *err;
+    *err = (struct err){0};
+    r = open_with(out, opts, ops, err);
+    if (r < 0 && ops->device && strcmp(opts->backend, "auto") == 0) {
+        why = *err;
+        *err = (struct err){0};
+        ops = backend_find("cpu", err);
+        r = ops ? open_with(out, opts, ops, err) : -EINVAL;
+    }
+    if (r == 0 && why.message[0])
+        snprintf((*out)->note, sizeof((*out)->note), "the CPU computes: %s", why.message);
+    return r;
 }
 
 struct engine *engine_free(struct engine *e) {

@@ -9,7 +9,7 @@
  * answer is the lowest id that mask and bans allow, else the lowest id that is not banned, else 0.
  */
 
-#include "engine/engine.h"
+#include "engine/types.h"
 
 #define SAMPLER_LIST_MAX 256
 

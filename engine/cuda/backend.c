@@ -109,6 +109,7 @@ static void read_environment(struct be *b) {
     b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->shares = !(share && strcmp(share, "0") == 0);
+    b->wants_fuse = b->fuse;
 }
 
 static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
@@ -143,7 +144,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     read_environment(b);
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
-        b->early = b->early && b->device.major >= 9;
+        b->early = b->wants_early = b->early && b->device.major >= 9;
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : upload_tables(b);
@@ -169,6 +170,32 @@ static const char *recipe(struct be *b) {
 
 static uint32_t n_threads(const struct be *b) {
     return 0;
+}
+
+/* What the kernels of few rows do beside their own work, and when they come up. */
+static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
+    static const char *const names[] = {"early launch", "fused kernels"};
+
+    if (i >= ARRAY_SIZE(names))
+        return false;
+    *name = names[i];
+    if (i == 0)
+        b->early = use && b->wants_early;
+    else
+        b->fuse = use ? b->wants_fuse : 0;
+    return true;
+}
+
+/* Its steps are not those of the model: no graph is made of them. */
+static bool proving(struct be *b, bool on) {
+    if (!cuda_selftest_wanted())
+        return false;
+    b->graphs.on = !on && b->graphs.note != NULL;
+    return true;
+}
+
+static const char *note(const struct be *b) {
+    return b->note;
 }
 
 static void *host_page(struct be *b, uint32_t page) {
@@ -198,7 +225,6 @@ const struct be_ops weft_backend_cuda = {
     .depth = 2,
     .device = true,
     .hidden = true,
-    .unproven = true,
     .probe = probe,
     .page_bytes = page_bytes,
     .room = room,
@@ -207,6 +233,9 @@ const struct be_ops weft_backend_cuda = {
     .isa = isa,
     .n_threads = n_threads,
     .recipe = recipe,
+    .variant = variant,
+    .proving = proving,
+    .note = note,
     .load = cuda_load,
     .begin = step_begin,
     .run =

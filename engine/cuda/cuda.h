@@ -140,6 +140,9 @@ struct be {
     /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more
      * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
+    bool wants_early, no_matvec; /* as configured; matvec was found wrong */
+    uint32_t wants_fuse;
+    char note[300];                  /* what the self-test has left out, and why; "" */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;
@@ -239,9 +242,11 @@ int m128_open(struct be *b);
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* cuda_matmul_strict() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* Whether the kernels compute what they should, at the end of open (selftest.c): 0, or refused with
- * the reason. */
+/* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
+ * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */
 int cuda_selftest(struct be *b, struct err *err);
+/* false: WEFT_CUDA_CHECK=0. */
+bool cuda_selftest_wanted(void);
 /* Allows each kernel the shared memory that its launches ask for; once, at open. */
 int cuda_matmul_allow(struct be *b);
 

@@ -85,7 +85,7 @@ int cuda_matmul_strict(struct be *b, const struct weights *w, const struct opera
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;
 
-    if (x->n_rows <= MATVEC_ROWS)
+    if (x->n_rows <= MATVEC_ROWS && !b->no_matvec)
         return cuda_matvec(b, &a);
     for (uint32_t i = 0; i < w->n_mats; i++) {
         shared = MAX(shared, wide_shared(w->m[i].format));

@@ -1,9 +1,10 @@
 /*
  * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
  * each type, times made-up activations, and attention over made-up keys, beside the same in double
- * on the host. A device, driver or compiler that gives something else is refused with one line
- * before anything is served, not noticed by what is generated. Only matmul_m128, which nothing
- * needs, is left out where its bits are not those of the others.
+ * on the host. A kernel that gives something else is left out where a plainer one does the same
+ * (be.note says so): matmul_m128 and matvec for matmul_wide, attend_wide for attend. Where there is
+ * none the device is refused with one line before anything is served. What a step is made of beside
+ * these, engine/prove.c looks at when the weights are loaded.
  *
  * It takes some 20 launches for each type of tensor in the file. WEFT_CUDA_CHECK=0 does without.
  */
@@ -23,7 +24,7 @@
 #define OUT 32u  /* of the matrix */
 #define COLUMNS 2048u
 #define LIMIT 4e-3
-#define KEYS 40u
+#define KEYS 300u /* more than a chunk: results of chunks are merged */
 #define TYPES 64u
 
 /* Memory of the device that weights will pass through, and of the host beside it. */
@@ -184,6 +185,17 @@ static int refuse(const struct be *b, const char *what, double error, struct err
                    b->device.name, b->isa, what, error, LIMIT);
 }
 
+/* Says that a plainer kernel does what @what did. */
+static void leave_out(struct be *b, const char *what, const char *why) {
+    size_t at = strlen(b->note);
+
+    snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
+}
+
+static bool is_used(const struct be *b, enum way way) {
+    return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
+}
+
 static int try_type(struct be *b, const struct tensor *tensor, struct err *err) {
     float y[WAYS][ROWS * OUT];
     struct bench t = {b, 0};
@@ -197,7 +209,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     if (r < 0 || *b->bad_host) /* load.c refuses it by its name */
         return r;
     for (enum way way = ALONE; way < WAYS; way++) {
-        if (way == M128 && b->m128 == M128_NEVER)
+        if (!is_used(b, way))
             continue;
         r = multiply(b, &p, way, y[way]);
         if (r < 0)
@@ -210,21 +222,15 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     for (enum way way = ALONE; way < WAYS; way++) {
         size_t n = (size_t)rows_of(way) * p.n_out * sizeof(float);
 
-        if (way == WIDE || (way == M128 && b->m128 == M128_NEVER) ||
-            memcmp(y[way], y[WIDE], n) == 0)
+        if (way == WIDE || !is_used(b, way) || memcmp(y[way], y[WIDE], n) == 0)
             continue;
-        if (way == M128) {
+        snprintf(what, sizeof(what), "other bits than matmul_wide for %s and %u rows",
+                 tensor->format->name, rows_of(way));
+        leave_out(b, way_name[way], what);
+        if (way == M128)
             b->m128 = M128_NEVER;
-            if (getenv("WEFT_CUDA_SAY"))
-                fprintf(stderr, "weft-cuda: without matmul_m128: other bits for %s\n",
-                        tensor->format->name);
-            continue;
-        }
-        return err_set(
-            err, 0, NULL,
-            "%s (%s) does not compute what it should: %s and matmul_wide give other bits "
-            "for %s and %u rows; use --backend cpu and report this",
-            b->device.name, b->isa, way_name[way], tensor->format->name, rows_of(way));
+        else
+            b->no_matvec = true;
     }
     return 0;
 }
@@ -286,61 +292,136 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
     return r;
 }
 
-/* A prompt, then its last row alone: near what the host gives, and the same bits. */
-static int try_attention(struct be *b, struct err *err) {
+struct attention {
+    struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */
+    uint32_t n;
+    size_t n_q, n_kv; /* values of a row */
+    double limit;
+};
+
+/* Rows [pos0, pos0 + n) of @t, their queries sent before; o comes to @o. */
+static int attend_part(struct be *b, const struct attention *t, uint32_t pos0, uint32_t n,
+                       bool store, float *o) {
+    const struct {
+        const struct piece *from;
+        void *to;
+        size_t width;
+    } send_of[] = {{&t->q, b->q, t->n_q}, {&t->k, b->k, t->n_kv}, {&t->v, b->v, t->n_kv}};
+    int r = 0;
+
+    for (size_t i = 0; i < (store ? ARRAY_SIZE(send_of) : 1) && r == 0; i++) {
+        struct piece p = {(float *)send_of[i].from->host + pos0 * send_of[i].width, send_of[i].to,
+                          n * send_of[i].width * sizeof(float)};
+
+        r = send(b, &p);
+    }
+    return r < 0 ? r : attend_rows(b, pos0, n, store, o);
+}
+
+/* All rows, in as few steps as may be: |o - right| / |right| of the first and the last one. */
+static int attend_all(struct be *b, const struct attention *t, double *error) {
     const struct model_shape *m = b->shape;
-    size_t n_q = (size_t)m->n_head * m->head_dim, n_kv = (size_t)m->n_head_kv * m->head_dim;
-    uint64_t most = MIN((uint64_t)b->n_pages * b->page.page_tokens, b->opts->max_context);
-    uint32_t n = (uint32_t)MIN(MIN(most, b->opts->max_rows), KEYS);
-    struct bench t = {b, 0};
-    struct piece q = take(&t, n * n_q * 4), k = take(&t, n * n_kv * 4), v = take(&t, n * n_kv * 4);
-    struct piece o = take(&t, n * n_q * 4), alone = take(&t, n_q * 4);
     double right[256], d = 0, norm = 0;
+    int r = 0;
 
-    if (t.used > b->load_bytes)
-        return 0;
-    fill(q.host, n * n_q, 1);
-    fill(k.host, n * n_kv, 2);
-    fill(v.host, n * n_kv, 3);
-    q.device = b->q;
-    k.device = b->k;
-    v.device = b->v;
-    int r = send(b, &q);
-    r = r < 0 ? r : send(b, &k);
-    r = r < 0 ? r : send(b, &v);
-    r = r < 0 ? r : attend_rows(b, 0, n, true, o.host);
-    struct piece last = {(float *)q.host + (n - 1) * n_q, b->q, n_q * 4};
-    r = r < 0 ? r : send(b, &last);
-    r = r < 0 ? r : attend_rows(b, n - 1, 1, false, alone.host);
-    if (r < 0)
-        return r;
-    for (uint32_t row = 0; row < n; row += MAX(n - 1, 1u))
+    for (uint32_t at = 0, n; at < t->n && r == 0; at += n) {
+        n = MIN(t->n - at, b->opts->max_rows);
+        r = attend_part(b, t, at, n, true, (float *)t->o.host + at * t->n_q);
+    }
+    for (uint32_t row = 0; row < t->n && r == 0; row += MAX(t->n - 1, 1u))
         for (uint32_t h = 0; h < m->n_head; h++) {
-            size_t at = row * n_q + (size_t)h * m->head_dim;
+            size_t at = row * t->n_q + (size_t)h * m->head_dim;
 
-            attend_on_host(b, (float *)q.host + at, k.host, v.host, h * m->n_head_kv / m->n_head,
-                           row, right);
+            attend_on_host(b, (float *)t->q.host + at, t->k.host, t->v.host,
+                           h * m->n_head_kv / m->n_head, row, right);
             for (uint32_t i = 0; i < m->head_dim; i++) {
-                d += pow(right[i] - (double)((float *)o.host)[at + i], 2);
+                d += pow(right[i] - (double)((float *)t->o.host)[at + i], 2);
                 norm += right[i] * right[i];
             }
         }
-    double error = sqrt(d / norm), limit = b->page.q8 ? 8 * LIMIT : LIMIT;
-    if (!(error <= limit))
+    *error = sqrt(d / norm);
+    return r;
+}
+
+/* Whether the last @n rows, in a step of their own, have the bits that they have among all. 1, 0 or
+ * -EIO. */
+static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
+    int r = attend_part(b, t, t->n - n, n, false, t->part.host);
+
+    return r < 0 ? r
+                 : memcmp((float *)t->o.host + (t->n - n) * t->n_q, t->part.host,
+                          n * t->n_q * sizeof(float)) == 0;
+}
+
+/* A prompt, its last rows alone, its last row alone: near what the host gives, and the same
+ * bits. */
+static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
+    bool wide = t->n > b->wide_rows && b->shape->head_dim <= 128;
+    uint32_t few = MIN(t->n, ROWS);
+    double error;
+    int r = attend_all(b, t, &error), same = 1;
+
+    if (r == 0 && error <= t->limit)
+        same = same_alone(b, t, few);
+    if (r == 0 && wide && (!(error <= t->limit) || same == 0)) { /* the plainer kernel for all */
+        leave_out(b, "attend_wide", same ? "attention of a prompt is off" : "other bits");
+        b->wide_rows = UINT32_MAX;
+        r = attend_all(b, t, &error);
+        same = r == 0 && error <= t->limit ? same_alone(b, t, few) : 1;
+    }
+    if (r < 0 || same < 0)
+        return -EIO;
+    if (!(error <= t->limit))
         return refuse(b, "attention", error, err);
-    if (memcmp((float *)o.host + (n - 1) * n_q, alone.host, n_q * 4) != 0)
+    if (same == 1)
+        same = same_alone(b, t, 1);
+    if (same == 0 && b->fuse) {
+        leave_out(b, "fused kernels", "attention of a row alone gives other bits");
+        b->fuse = b->wants_fuse = 0;
+        same = same_alone(b, t, 1);
+    }
+    if (same == 0)
         return err_set(err, 0, NULL,
                        "%s (%s) does not compute what it should: attention of a row alone gives "
                        "other bits; use --backend cpu and report this",
                        b->device.name, b->isa);
-    return 0;
+    return same < 0 ? same : 0;
+}
+
+static int try_attention(struct be *b, struct err *err) {
+    const struct model_shape *m = b->shape;
+    uint64_t most = MIN((uint64_t)b->n_pages * b->page.page_tokens, b->opts->max_context);
+    struct attention t = {
+        .n = (uint32_t)MIN(most, KEYS),
+        .n_q = (size_t)m->n_head * m->head_dim,
+        .n_kv = (size_t)m->n_head_kv * m->head_dim,
+        .limit = b->page.q8 ? 8 * LIMIT : LIMIT,
+    };
+    struct bench bench = {b, 0};
+
+    t.q = take(&bench, t.n * t.n_q * 4);
+    t.k = take(&bench, t.n * t.n_kv * 4);
+    t.v = take(&bench, t.n * t.n_kv * 4);
+    t.o = take(&bench, t.n * t.n_q * 4);
+    t.part = take(&bench, MIN(t.n, ROWS) * t.n_q * 4);
+    if (bench.used > b->load_bytes)
+        return 0;
+    fill(t.q.host, t.n * t.n_q, 1);
+    fill(t.k.host, t.n * t.n_kv, 2);
+    fill(t.v.host, t.n * t.n_kv, 3);
+    return compare_attention(b, &t, err);
+}
+
+bool cuda_selftest_wanted(void) {
+    const char *said = getenv("WEFT_CUDA_CHECK");
+
+    return !(said && strcmp(said, "0") == 0);
 }
 
 int cuda_selftest(struct be *b, struct err *err) {
-    const char *said = getenv("WEFT_CUDA_CHECK");
     bool tried[TYPES] = {false};
 
-    if (said && strcmp(said, "0") == 0)
+    if (!cuda_selftest_wanted())
         return 0;
     int r = try_attention(b, err);
     for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file) && r == 0; i++) {

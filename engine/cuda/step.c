@@ -273,7 +273,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
  * a row.
  */
 static bool fuses(const struct step *s) {
-    return s->be->fuse > 0 && s->grid.rows <= MATVEC_ROWS && !is_wide(s);
+    return s->be->fuse > 0 && !s->be->no_matvec && s->grid.rows <= MATVEC_ROWS && !is_wide(s);
 }
 
 static bool packs_last(const struct step *s, uint32_t n) {

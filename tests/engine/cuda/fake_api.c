@@ -124,7 +124,8 @@ static void run(struct op *o) {
             fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
         if (fake_cuda.order)
             simt_order(fake_cuda.order + fake_cuda.n_launches);
-        simt_launch(k, o->grid, o->shared, o->args);
+        if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
+            simt_launch(k, o->grid, o->shared, o->args);
         break;
     case OP_CALL:
         o->call(o->args);

@@ -58,15 +58,27 @@ Test(device, without_a_device_the_reason_is_told) {
     cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "and prefers the device");
 }
 
-Test(device, kernels_that_no_device_has_checked_must_be_asked_for) {
+/* What "auto" opens under FAKE_CUDA=@how, and whether it says @why. */
+static void expect_auto(const char *how, const char *backend, const char *why) {
+    struct driver d;
+
+    setenv("FAKE_CUDA", how, 1);
+    open_driver(&d, "auto");
+    cr_expect(strcmp(d.info->backend, backend) == 0, "%s: %s", how, d.info->backend);
+    cr_expect(why[0] ? strstr(d.info->note, why) != NULL : d.info->note[0] == 0, "%s: '%s'", how,
+              d.info->note);
+    driver_close(&d);
+    unsetenv("FAKE_CUDA");
+}
+
+Test(device, auto_takes_the_device_or_says_why_not) {
     struct err err = {0};
 
-    setenv("FAKE_CUDA", "unproven", 1);
-    const struct be_ops *ops = backend_find("auto", &err);
-    cr_expect(ops == NULL || strcmp(ops->name, "cpu") == 0);
-    ops = backend_find("cuda", &err);
-    cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "%s", err.message);
-    unsetenv("FAKE_CUDA");
+    if (!backend_find("cpu", &err))
+        cr_skip_test("%s", err.message);
+    expect_auto("", "cuda", "");
+    expect_auto("open", "cpu", "the CPU computes: the fake does not open");
+    expect_auto("probe", "cpu", "the CPU computes: the fake has no device");
 }
 
 Test(device, a_backend_that_does_not_open_is_cleaned_up) {

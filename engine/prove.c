@@ -1,0 +1,275 @@
+#include "engine/prove.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/sampler.h"
+
+#define ROWS 20u        /* of the prompt: more than any kernel for few rows takes */
+#define LIMIT 1e-2      /* relative, of logits and hidden vectors */
+#define LIMIT_Q8_0 3e-2 /* a small difference takes some codes of a page to their neighbour */
+#define VARIANTS_MAX 8u
+
+struct proof {
+    const struct model *m;
+    const struct be_ops *ops; /* of the device */
+    struct be *be, *judge;
+    struct model_op *op;             /* [n_ops] those of the model that are run */
+    uint32_t n_ops, n_rows, n_pages; /* n_pages: of the device */
+    struct engine_opts opts;         /* the judge's: for the rows of the proof */
+    struct model_shape shape;
+    struct sampler sampler;
+    float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
+    uint64_t step;
+    bool moved; /* the last page lies in a spare one, behind the others */
+    double limit;
+    char why[160]; /* the first thing that was wrong, "" */
+};
+
+/* The layers that have an op of a kind which none before has. */
+static void choose_ops(struct proof *p) {
+    bool seen[OP_KINDS] = {false};
+    uint32_t last = UINT32_MAX;
+
+    for (uint32_t i = 0; i < p->m->n_ops; i++) {
+        const struct model_op *op = &p->m->op[i];
+        bool bare = op->kind == OP_EMBED || op->kind == OP_LOGITS;
+
+        if (!bare && op->layer != last)
+            for (uint32_t k = i; k < p->m->n_ops && p->m->op[k].layer == op->layer; k++)
+                if (!seen[p->m->op[k].kind] && p->m->op[k].kind != OP_LOGITS)
+                    last = op->layer;
+        seen[op->kind] = true;
+        if (bare || op->layer == last)
+            p->op[p->n_ops++] = *op;
+    }
+}
+
+/* One step of rows [pos0, n_rows) of the one sequence, with one want of its last row. */
+static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t end, uint8_t what,
+                    const struct engine_param *param, struct engine_result *out) {
+    const struct be_ops *ops = judge ? &backend_reference : p->ops;
+    uint32_t page[ROWS], n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
+    const uint32_t start[2] = {0, n_pages};
+    const struct engine_seq seq = {.n_rows = end - pos0, .pos0 = pos0, .feed = -1};
+    const struct engine_want want = {
+        .row = end - pos0 - 1, .out_pos = 0, .what = what, .n_top = 3, .logprob = true};
+    const struct engine_batch batch = {
+        .step = p->step,
+        .n_rows = end - pos0,
+        .n_seqs = 1,
+        .n_wants = 1,
+        .n_params = 1,
+        .token = param->tokens + pos0,
+        .seq = &seq,
+        .want = &want,
+        .param = param,
+        .table[KV_GLOBAL] = {start, page},
+    };
+    struct step *s;
+
+    assert(n_pages > 0 && n_pages <= ROWS && p->n_ops > 0);
+    for (uint32_t i = 0; i < n_pages; i++)
+        page[i] = i;
+    page[n_pages - 1] += p->moved;
+    int r = ops->begin(judge ? p->judge : p->be, &batch, &s);
+    for (uint32_t i = 0; i < p->n_ops && r == 0; i++)
+        r = ops->run[p->op[i].kind](s, &p->op[i]);
+    r = r < 0 ? r : ops->sample(s);
+    return r < 0 ? r : ops->end(s, out);
+}
+
+static double distance(const float *x, const float *right, uint32_t n) {
+    double d = 0, norm = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        d += pow((double)x[i] - (double)right[i], 2);
+        norm += pow((double)right[i], 2);
+    }
+    return d == 0 ? 0 : sqrt(d / norm);
+}
+
+static void fail(struct proof *p, const char *what, double error) {
+    if (!p->why[0])
+        snprintf(p->why, sizeof(p->why), "%s are off by %.2g, at most %.2g is expected", what,
+                 error, p->limit);
+}
+
+/* The device's sample against the host's, of the device's own logits: they are equal. */
+static void check_sample(struct proof *p, const struct engine_out *out, const float *logits,
+                         const struct engine_param *param) {
+    const struct engine_want want = {.what = WANT_SAMPLE, .n_top = 3, .logprob = true};
+    const struct sample_job job = {
+        .logits = logits, .want = &want, .param = param, .fed = -1, .target = -1};
+    struct engine_top top[ENGINE_TOP_MAX];
+    struct engine_out right;
+
+    sampler_run(&p->sampler, &job, &right, top);
+    bool same = out->token == right.token && out->n_top == right.n_top &&
+                fabsf(out->logprob - right.logprob) <= 1e-5f;
+    for (uint32_t i = 0; same && i < right.n_top; i++)
+        same = out->top[i].token == top[i].token;
+    if (!same && !p->why[0])
+        snprintf(p->why, sizeof(p->why),
+                 "token %d of log probability %.3g was sampled, it should be %d of %.3g",
+                 out->token, (double)out->logprob, right.token, (double)right.logprob);
+}
+
+/* A step for a sample, or for the hidden vector. -EIO: the device is lost; p->why: what is
+ * wrong. */
+static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
+                    const struct engine_param *param) {
+    struct engine_result mine, right;
+
+    p->step++;
+    int r = run_step(p, true, pos0, end, what, param, &right);
+    if (r == 0 && what == WANT_HIDDEN)
+        memcpy(p->hidden, right.out->vector, p->shape.n_embd * sizeof(float));
+    else if (r == 0)
+        memcpy(p->logits, backend_reference.peek(p->judge, 0), p->shape.n_vocab * sizeof(float));
+    r = r < 0 ? r : run_step(p, false, pos0, end, what, param, &mine);
+    if (r < 0)
+        return r;
+    if (what == WANT_HIDDEN) {
+        double d = distance(mine.out->vector, p->hidden, p->shape.n_embd);
+        if (!(d <= p->limit))
+            fail(p, "hidden vectors", d);
+        return 0;
+    }
+    const float *logits = p->ops->peek(p->be, 0);
+    if (!logits)
+        return -EIO;
+    double d = distance(logits, p->logits, p->shape.n_vocab);
+    if (!(d <= p->limit))
+        fail(p, end - pos0 > 1 ? "logits of a prompt" : "logits of a row alone", d);
+    else
+        check_sample(p, mine.out, logits, param);
+    return 0;
+}
+
+/* Copies the last page to the next one, which is read from then on; where there is one. */
+static int move_page(struct proof *p) {
+    uint32_t last = (p->n_rows - 1) / p->opts.page_tokens;
+    const struct engine_copy copy = {
+        .src = last, .dst = last + 1, .n_tokens = (uint16_t)p->opts.page_tokens};
+
+    if (!p->ops->copy || p->n_pages < last + 2)
+        return 0;
+    int r = backend_reference.copy(p->judge, &copy);
+    r = r < 0 ? r : p->ops->copy(p->be, &copy);
+    p->moved = r == 0;
+    return r;
+}
+
+/* All steps. 1: right; 0: wrong, p->why; -EIO. */
+static int is_right(struct proof *p) {
+    int32_t token[ROWS];
+    struct engine_param greedy = {
+        .top_p = 1, .repetition = 1, .tokens = token, .n_prompt = p->n_rows, .n_tokens = p->n_rows};
+    struct engine_param drawn = greedy;
+    uint32_t n = p->n_rows;
+
+    drawn.temperature = 0.9f;
+    drawn.top_p = 0.9f;
+    drawn.min_p = 0.01f;
+    drawn.top_k = 30;
+    drawn.repetition = 1.1f;
+    drawn.seed = 7;
+    for (uint32_t i = 0; i < n; i++)
+        token[i] = (int32_t)((i * 7919u + 11) % p->shape.n_vocab);
+    p->why[0] = 0;
+    p->moved = false;
+    int r = n > 1 ? try_step(p, 0, n - 1, WANT_SAMPLE, &greedy) : 0;
+    r = r < 0 ? r : move_page(p);
+    r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
+    if (r == 0 && p->ops->hidden)
+        r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
+    return r < 0 ? r : p->why[0] == 0;
+}
+
+/* Leaves variants out until the results are right, then takes those again that are not to blame. */
+static int find_variants(struct proof *p, char *note, size_t size, struct err *err) {
+    const char *name[VARIANTS_MAX];
+    char why[sizeof(p->why)];
+    bool out[VARIANTS_MAX] = {false};
+    uint32_t n = 0;
+    int r = is_right(p);
+
+    memcpy(why, p->why, sizeof(why));
+    for (; r == 0 && n < VARIANTS_MAX && p->ops->variant(p->be, n, false, &name[n]); n++) {
+        out[n] = true;
+        r = is_right(p);
+    }
+    if (r == 0)
+        return err_set(err, 0, NULL, "the device does not compute what it should: %s", why);
+    for (uint32_t i = 0; i + 1 < n && r > 0; i++) {
+        p->ops->variant(p->be, i, true, &name[i]);
+        r = is_right(p);
+        out[i] = r == 0;
+        if (r == 0)
+            r = p->ops->variant(p->be, i, false, &name[i]);
+    }
+    for (uint32_t i = 0; i < n && r > 0; i++)
+        if (out[i]) {
+            size_t at = strlen(note);
+
+            snprintf(note + at, size - at, "%swithout %s: %s", at ? "; " : "", name[i], why);
+        }
+    return r < 0 ? r : 0;
+}
+
+static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {
+    const struct model_shape *s = &p->shape;
+    size_t values =
+        (size_t)s->n_kv_layer[KV_GLOBAL] * o->page_tokens * 2 * s->n_head_kv * s->head_dim;
+
+    p->opts = *o;
+    p->opts.max_rows = p->opts.max_context = p->n_rows;
+    p->opts.max_seqs = p->opts.max_wants = 1;
+    p->opts.n_host_pages = 0;
+    const struct be_opts be = {
+        .shape = s,
+        .engine = &p->opts,
+        .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
+        .page_bytes = o->kv_type == ENGINE_KV_Q8_0 ? values / 32 * 34 : values * 2,
+    };
+    int r = backend_reference.open(&p->judge, &be, err);
+    if (r < 0)
+        return r;
+    p->op = calloc(p->m->n_ops, sizeof(*p->op));
+    p->logits = calloc(s->n_vocab, sizeof(*p->logits));
+    p->hidden = calloc(s->n_embd, sizeof(*p->hidden));
+    return p->op && p->logits && p->hidden && sampler_init(&p->sampler, s->n_vocab) == 0 ? 0
+                                                                                         : -ENOMEM;
+}
+
+int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
+                 const struct engine_opts *opts, char *note, size_t size, struct err *err) {
+    struct proof p = {
+        .m = m,
+        .ops = ops,
+        .be = be,
+        .shape = m->shape,
+        .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
+        .n_pages = opts->n_pages,
+        .limit = opts->kv_type == ENGINE_KV_Q8_0 ? LIMIT_Q8_0 : LIMIT,
+    };
+
+    note[0] = 0;
+    if (!ops->proving || !ops->proving(be, true))
+        return 0;
+    int r = open_judge(&p, opts, err);
+    if (r == 0) {
+        choose_ops(&p);
+        r = find_variants(&p, note, size, err);
+    }
+    ops->proving(be, false);
+    backend_reference.close(p.judge);
+    sampler_deinit(&p.sampler);
+    free(p.op);
+    free(p.logits);
+    free(p.hidden);
+    return r;
+}

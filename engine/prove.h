@@ -1,0 +1,17 @@
+#pragma once
+
+/*
+ * prove - whether a device computes a model as the reference backend does, before it serves. A few
+ * rows go through the first layer of each kind, the embedding and the logits, on both; then the
+ * device's own sampling is compared with the host's, which must be equal.
+ */
+
+#include "engine/model.h"
+
+/*
+ * @m is loaded on @be, which is idle. A variant of the backend (be_ops.variant) without which the
+ * results are right is left out, and @note says which and why, in one line; "" if nothing is. 0,
+ * -EINVAL with @err: the device is wrong without all of them, too; -ENOMEM, -EIO.
+ */
+int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
+                 const struct engine_opts *opts, char *note, size_t size, struct err *err);
