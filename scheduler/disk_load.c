@@ -1,138 +1,103 @@
 #include "scheduler/disk_load.h"
 
-#include <string.h>
-#include "scheduler/private.h"
+#include <assert.h>
+#include "base/clock.h"
+#include "kvpager/kvpager.h"
+#include "scheduler/disk.h"
+#include "scheduler/offload.h"
 
 #define PATIENCE_NS INT64_C(2000000000) /* a disk that takes longer is not waited for */
 
-static void put_into_queue(struct sched *s, struct request *r) {
+static void put_into_queue(struct disk_load *l, struct request *r) {
+    assert(r->loading && r->state == REQUEST_WAITING);
     r->loading = r->compiling = false;
     list_remove(&r->queued.link);
-    sched_note_news(s, r);
-    queue_insert(&s->waiting, &r->queued);
+    l->opts.note_news(l->opts.ctx, r);
+    queue_insert(l->opts.waiting, &r->queued);
 }
 
 static void on_loaded(void *ctx, uint64_t id) {
-    struct sched *s = ctx;
-    struct request *r = *sched_slot(s, id);
+    struct disk_load *l = ctx;
+    struct request *r = l->opts.find(l->opts.ctx, id);
 
     if (r && r->loading)
-        put_into_queue(s, r);
+        put_into_queue(l, r);
 }
 
-/* All that the bytes of a page depend on. */
-static void identify(const struct sched *s, struct disk_opts *o) {
-    const struct engine_info *i = s->info;
-    uint32_t kv_type = i->kv_type;
-    struct buf b;
-
-    buf_init(&b, sizeof(o->identity));
-    int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
-    e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
-    e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
-    e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s %.4s", i->backend, i->isa, i->recipe);
-    o->n_identity = e < 0 ? 0 : b.len;
-    if (e >= 0)
-        memcpy(o->identity, b.data, b.len);
-    buf_deinit(&b);
-}
-
-void disk_load_init(struct sched *s) {
-    const struct sched_disk *k = &s->opts.disk;
-    struct disk_opts o = {
-        .fd = k->fd,
-        .n_bytes = k->n_bytes,
-        .daily_bytes = k->daily_bytes,
-        .clock = s->clock,
-        .pager = s->pager_opts,
-        .host = s->offload.host,
-        .engine = s->engine,
-        .in_step = k->in_step,
-        .ctx = s,
-        .loaded = on_loaded,
-        .note_ctx = k->ctx,
-        .note = k->note,
-    };
-
-    if (k->n_bytes == 0 || s->opts.no_prefix_sharing)
+void disk_load_init(struct disk_load *l, const struct disk_load_opts *opts,
+                    struct disk_opts *disk) {
+    *l = (struct disk_load){.opts = *opts};
+    if (disk->n_bytes == 0)
         return;
-    identify(s, &o);
-    int e = disk_new(&s->disk, &o);
-    if (e < 0 && k->note)
-        k->note(k->ctx, "the file cannot be used", e);
-    s->offload.disk = s->disk;
+    disk->ctx = l;
+    disk->loaded = on_loaded;
+    int e = disk_new(&l->disk, disk);
+    if (e < 0 && disk->note)
+        disk->note(disk->note_ctx, "the file cannot be used", e);
+    l->opts.offload->disk = l->disk;
 }
 
-bool disk_load_begin(struct sched *s, struct request *r) {
+void disk_load_deinit(struct disk_load *l) {
+    l->disk = disk_free(l->disk);
+}
+
+bool disk_load_begin(struct disk_load *l, struct request *r) {
     uint32_t n = request_shareable(r);
 
-    if (!s->disk)
+    if (!l->disk)
         return false;
-    uint32_t on_disk = disk_has(s->disk, &r->share, r->tokens, n);
+    uint32_t on_disk = disk_has(l->disk, &r->share, r->tokens, n);
     if (on_disk == 0)
         return false;
-    uint32_t host = offload_has(&s->offload, &r->share, r->tokens, n);
-    uint32_t device = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
+    uint32_t host = offload_has(l->opts.offload, &r->share, r->tokens, n);
+    uint32_t device = kv_pager_match(l->opts.pager, &r->share, r->tokens, n).n_tokens;
     uint32_t have = MAX(host, device);
     if (on_disk <= have)
         return false;
-    double read_ns = disk_read_ns(s->disk, (on_disk - host) / s->rules.page_tokens);
-    if (read_ns > (double)PATIENCE_NS || !offload_pays_with(&s->offload, have, on_disk, read_ns)) {
-        s->n_disk_left += on_disk - have;
+    double read_ns = disk_read_ns(l->disk, (on_disk - host) / l->opts.page_tokens);
+    if (read_ns > (double)PATIENCE_NS ||
+        !offload_pays_with(l->opts.offload, have, on_disk, read_ns)) {
+        l->n_left_tokens += on_disk - have;
         return false;
     }
-    if (disk_load(s->disk, r->id, &r->share, r->tokens, on_disk) < 0)
+    if (disk_load(l->disk, r->id, &r->share, r->tokens, on_disk) < 0)
         return false;
     r->loading = r->compiling = true;
-    r->loading_ns = clock_now(s->clock);
-    list_push_back(&s->compiling, &r->queued.link);
+    r->loading_ns = clock_now(l->opts.clock);
+    list_push_back(l->opts.compiling, &r->queued.link);
     return true;
 }
 
-void disk_load_cancel(struct sched *s, struct request *r) {
-    disk_cancel(s->disk, r->id);
+void disk_load_cancel(struct disk_load *l, struct request *r) {
+    disk_cancel(l->disk, r->id);
     r->loading = r->compiling = false;
 }
 
-void disk_load_step(struct sched *s) {
-    if (!s->disk)
+void disk_load_step(struct disk_load *l, uint64_t n_decided, uint64_t n_waited) {
+    if (!l->disk)
         return;
-    disk_step(s->disk, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
-    if (list_empty(&s->compiling))
+    disk_step(l->disk, n_decided, n_waited);
+    if (list_empty(l->opts.compiling))
         return;
-    int64_t now = clock_now(s->clock);
-    LIST_FOREACH(node, &s->compiling) {
+    int64_t now = clock_now(l->opts.clock);
+    LIST_FOREACH(node, l->opts.compiling) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         if (!r->loading || now - r->loading_ns < PATIENCE_NS)
             continue;
-        disk_cancel(s->disk, r->id);
-        put_into_queue(s, r);
+        disk_cancel(l->disk, r->id);
+        put_into_queue(l, r);
     }
 }
 
-int64_t disk_load_wake_ns(const struct sched *s) {
+int64_t disk_load_wake_ns(const struct disk_load *l) {
     int64_t wake = INT64_MAX;
 
-    LIST_FOREACH(node, &s->compiling) {
+    LIST_FOREACH(node, l->opts.compiling) {
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
         if (r->loading)
             wake = MIN(wake, r->loading_ns + PATIENCE_NS);
     }
     return wake;
-}
-
-void disk_load_stats(const struct sched *s, struct msg_stats *out) {
-    struct disk_stats d = {0};
-
-    if (s->disk)
-        disk_stats(s->disk, &d);
-    out->n_disk_saved_tokens = d.n_saved_tokens;
-    out->n_disk_loaded_tokens = d.n_loaded_tokens;
-    out->n_disk_left_tokens = s->n_disk_left;
-    out->n_disk_bad = d.n_bad;
-    out->n_disk_pages = d.n_pages;
-    out->n_disk_used = d.n_used;
 }

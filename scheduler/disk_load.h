@@ -1,26 +1,49 @@
 #pragma once
 
 /*
- * disk_load - what the scheduler does with the disk tier: a request of which the file has more than device and host memory is
- * put into the queue when those pages have been read, if that is faster than computing them. Private.
+ * disk_load - a request of which the disk tier has more than device and host memory waits until those
+ * pages have been read, where that is faster than computing them. It is not in the queue meanwhile.
  */
 
 #include "scheduler/request.h"
 
-struct sched;
-struct msg_stats;
+struct disk;
+struct disk_opts;
+struct kv_pager;
+struct offload;
 
-/* Opens the tier that sched_opts.disk asks for. A file that cannot be used is noted, and there is no such tier. */
-void disk_load_init(struct sched *s);
+/* What it may see and call, all of it owned by others and outliving it. */
+struct disk_load_opts {
+    uint32_t page_tokens;
+    struct clock *clock;
+    struct kv_pager *pager;
+    struct offload *offload;
+    struct list *waiting;   /* where a request goes when its pages are there */
+    struct list *compiling; /* where it is meanwhile */
+    struct request *(*find)(void *ctx, uint64_t id);
+    void (*note_news)(void *ctx, struct request *r); /* the front has something to learn of @r */
+    void *ctx;
+};
 
-/* Whether @r, which could be put into the queue, waits for the disk: it is put there later. */
-bool disk_load_begin(struct sched *s, struct request *r);
+struct disk_load {
+    struct disk_load_opts opts;
+    struct disk *disk;      /* NULL: there is no disk tier */
+    uint64_t n_left_tokens; /* that the file has and that were faster computed */
+};
+
+/* Opens the file of @disk, whose `loaded` and `ctx` are set here. One that cannot be used is told to
+ * disk->note, and there is no such tier then. */
+void disk_load_init(struct disk_load *l, const struct disk_load_opts *opts, struct disk_opts *disk);
+void disk_load_deinit(struct disk_load *l); /* accepts a zeroed one */
+
+/* Whether @r, which could be put into the queue, waits for the disk; it is put there later. */
+bool disk_load_begin(struct disk_load *l, struct request *r);
 /* @r, which waits for it, is over. */
-void disk_load_cancel(struct sched *s, struct request *r);
+void disk_load_cancel(struct disk_load *l, struct request *r);
 
-/* Takes what has been read and written meanwhile. */
-void disk_load_step(struct sched *s);
+/* Takes what has been read and written meanwhile. Steps up to @n_decided have all copies that were
+ * decided, those up to @n_waited have ended. */
+void disk_load_step(struct disk_load *l, uint64_t n_decided, uint64_t n_waited);
 
-void disk_load_stats(const struct sched *s, struct msg_stats *out);
-/* When somebody has waited too long. */
-int64_t disk_load_wake_ns(const struct sched *s);
+/* When a request has waited too long, or INT64_MAX. */
+int64_t disk_load_wake_ns(const struct disk_load *l);

@@ -142,6 +142,13 @@ const struct kv_pager *drafter_pager(const struct drafter *d) {
     return d->pager;
 }
 
+void drafter_forget(struct request *r) {
+    drafter_drop(r);
+    free(r->drafter);
+    r->drafter = NULL;
+    r->drafted = NULL;
+}
+
 /* ---- for whom, and how much ---- */
 
 /* Whether the small model can read @r at all, with @n tokens more. */
@@ -219,6 +226,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             r->drafter = calloc(1, sizeof(*r->drafter));
         if (!r->drafter) /* no memory, no drafts */
             continue;
+        r->drafted = &r->drafter->drafted;
         if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= ENOUGH)
             continue;
         c->max = spec_expect(spec, r, &draft_model, c->survival, &c->probe);

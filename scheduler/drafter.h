@@ -47,4 +47,6 @@ int64_t drafter_run(struct drafter *d, const struct list *running);
 
 /* The request gives its pages back, here too. */
 void drafter_drop(struct request *r);
+/* The request is freed: likewise, and its part is gone. */
+void drafter_forget(struct request *r);
 const struct kv_pager *drafter_pager(const struct drafter *d); /* for checks */

@@ -27,8 +27,8 @@ static int pack_refusal(struct buf *out, const struct request *r) {
 /* TOKENS, or FINISH when these are the last. */
 static int pack_progress(struct buf *out, struct request *r) {
     uint32_t n_out = request_n_out(r), from = r->told.n_out, i = from - r->out_base;
-    uint32_t n = request_is_warm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
-    bool end = r->state == REQUEST_DONE && (from + n == n_out || request_is_warm(r));
+    uint32_t n = request_is_prewarm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
+    bool end = r->state == REQUEST_DONE && (from + n == n_out || request_is_prewarm(r));
     bool lp = r->want_prompt_lp > 0 && r->n_prompt_lp == r->want_prompt_lp && !r->told.prompt_lp;
 
     if (n == 0 && !end)
@@ -79,7 +79,7 @@ int events_pack(struct buf *out, struct request *r) {
     } else {
         struct event accepted = blank(r, EVENT_ACCEPTED);
 
-        if (!r->told.accepted && !r->compiling && !request_is_warm(r))
+        if (!r->told.accepted && !r->compiling && !request_is_prewarm(r))
             e = msg_event_pack(out, &accepted);
         r->packed.accepted = MUTANT(accepted_again, !r->compiling, false);
         if (e == 0)

@@ -29,7 +29,9 @@
 #include <assert.h>
 #include <math.h>
 #include "base/buggify.h"
-#include "scheduler/private.h"
+#include "scheduler/offload.h"
+#include "scheduler/plan.h"
+#include "scheduler/request.h"
 
 #define LONG_START_MS 15000.0 /* before a pause was seen */
 #define LONG_MIN_MS 500.0
@@ -53,10 +55,10 @@
 #define FORCE_NS INT64_C(30000000000)     /* that a session's turn waits for others' pages; */
 #define FORCE_PLAIN_NS INT64_C(250000000) /* one without a session, or most of which is there */
 
-void pin_init(struct pins *t, bool off) {
+void pin_init(struct pins *t, const struct pin_opts *opts) {
     list_init(&t->pinned);
     list_init(&t->unused);
-    t->off = off;
+    t->opts = *opts;
     for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
         t->any.after[i].long_ms = LONG_START_MS;
     for (uint32_t i = 0; i < PIN_MAX; i++)
@@ -155,30 +157,29 @@ static bool others_come_back(const struct pins *t, uint16_t tenant) {
            t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
 }
 
-static bool has_room(const struct sched *s, const struct request *r) {
+static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
-    kv_pager_stats(s->pager, &kv);
+    kv_pager_stats(t->opts.pager, &kv);
     return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / PINNED_DEN * PINNED_NUM;
 }
 
-static bool is_worth_pinning(struct sched *s, const struct request *r, const struct pauses *p) {
-    const struct pins *t = &s->pins;
+static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
     const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
-    return kv_seq_committed(r->seq) >= s->rules.page_tokens && !s->rules.no_sharing &&
+    return kv_seq_committed(r->seq) >= t->opts.page_tokens && !t->opts.no_sharing &&
            comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant));
 }
 
-static struct pin *next_victim(struct sched *s, int64_t now) {
-    const struct share *h = &s->turns.share;
+static struct pin *next_victim(struct pins *t, int64_t now) {
+    const struct share *h = t->opts.share;
     struct pin *best = NULL;
     int best_rank = -1;
 
-    LIST_FOREACH(node, &s->pins.pinned) {
+    LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
         bool over =
-            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, s->info->n_pages, false, now);
+            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, t->opts.n_pages, false, now);
         int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
 
         if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
@@ -189,41 +190,41 @@ static struct pin *next_victim(struct sched *s, int64_t now) {
     return best;
 }
 
-static void give_up(struct sched *s, struct pin *k) {
-    offload_demote(&s->offload, k->seq);
-    drop(&s->pins, k);
-    s->stats.n_pins_dropped++;
+static void give_up(struct pins *t, struct pin *k) {
+    offload_demote(t->opts.offload, k->seq);
+    drop(t, k);
+    t->n_dropped++;
 }
 
-static bool drop_one(struct sched *s, int64_t now) {
-    if (list_empty(&s->pins.pinned))
+static bool drop_one(struct pins *t, int64_t now) {
+    if (list_empty(&t->pinned))
         return false;
-    give_up(s, next_victim(s, now));
+    give_up(t, next_victim(t, now));
     return true;
 }
 
 /* The shortest of those that are spare. */
-static bool drop_spare(struct sched *s) {
+static bool drop_spare(struct pins *t) {
     struct pin *best = NULL;
 
-    LIST_FOREACH(node, &s->pins.pinned) {
+    LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
 
         if (k->spare && (!best || k->n_tokens < best->n_tokens))
             best = k;
     }
     if (best)
-        give_up(s, best);
+        give_up(t, best);
     return best != NULL;
 }
 
 /* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its tenant. */
-static bool make_room(struct sched *s, const struct request *r, int64_t now) {
-    while (!has_room(s, r)) {
-        const struct pin *k = list_empty(&s->pins.pinned) ? NULL : next_victim(s, now);
+static bool make_room(struct pins *t, const struct request *r, int64_t now) {
+    while (!has_room(t, r)) {
+        const struct pin *k = list_empty(&t->pinned) ? NULL : next_victim(t, now);
         bool shorter = k && k->tenant == r->turn.tenant && k->n_tokens < kv_seq_committed(r->seq);
 
-        if (!drop_spare(s) && !(shorter && drop_one(s, now)))
+        if (!drop_spare(t) && !(shorter && drop_one(t, now)))
             return false;
     }
     return true;
@@ -245,8 +246,7 @@ static int64_t until(const struct pins *t, const struct pauses *p, enum pause_af
     return since + (int64_t)(long_pause_ms(t, p, end) * SLACK * 1e6);
 }
 
-bool pin_turn(struct sched *s, struct request *r, int64_t now) {
-    struct pins *t = &s->pins;
+bool pin_turn(struct pins *t, struct request *r, int64_t now) {
     struct pauses *p = r->session ? pauses_of(t, r->session) : NULL;
 
     if (p) {
@@ -258,8 +258,8 @@ bool pin_turn(struct sched *s, struct request *r, int64_t now) {
         p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->turn.tenant);
     }
-    if (!p || t->off || !r->seq || request_pools(r) || !is_worth_pinning(s, r, p) ||
-        !make_room(s, r, now)) {
+    if (!p || t->opts.off || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
+        !make_room(t, r, now)) {
         r->seq = kv_seq_free(r->seq);
         return false;
     }
@@ -281,7 +281,7 @@ bool pin_turn(struct sched *s, struct request *r, int64_t now) {
     return true;
 }
 
-static struct pin *pin_of(struct pins *t, uint64_t session, uint64_t turn) {
+static struct pin *pin_of(const struct pins *t, uint64_t session, uint64_t turn) {
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
 
@@ -291,8 +291,7 @@ static struct pin *pin_of(struct pins *t, uint64_t session, uint64_t turn) {
     return NULL;
 }
 
-void pin_turn_end(struct sched *s, const struct turn_end *m) {
-    struct pins *t = &s->pins;
+void pin_turn_end(struct pins *t, const struct turn_end *m) {
     struct pauses *p = slot_of(t, m->session);
 
     struct pin *k = pin_of(t, m->session, m->id);
@@ -314,23 +313,22 @@ void pin_turn_end(struct sched *s, const struct turn_end *m) {
         drop(t, k);
 }
 
-bool pin_expects(const struct sched *s, uint64_t session, uint64_t turn) {
-    struct pins *t = (struct pins *)&s->pins;
-    const struct pauses *p = slot_of(t, session);
+bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn) {
+    const struct pauses *p = slot_of((struct pins *)t, session);
 
-    if (!t->off)
+    if (!t->opts.off)
         return pin_of(t, session, turn) != NULL;
     return p->session == session && p->turn == turn && p->ended_ns != 0;
 }
 
-void pin_prewarmed(struct sched *s, struct request *r) {
-    struct pin *k = pin_of(&s->pins, r->session, r->warm.turn);
+void pin_prewarmed(struct pins *t, struct request *r) {
+    struct pin *k = pin_of(t, r->session, r->prewarm.turn);
 
     if (!k)
         return;
     k->seq = kv_seq_free(k->seq);
-    if (!has_room(s, r)) {
-        drop(&s->pins, k);
+    if (!has_room(t, r)) {
+        drop(t, k);
         return;
     }
     k->n_sole = kv_seq_sole(r->seq);
@@ -347,10 +345,9 @@ static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
     return n_kept > 0 && n_kept <= n && a[n_kept - 1] == b[n_kept - 1];
 }
 
-void pin_admitted(struct sched *s, const struct request *r) {
-    struct pins *t = &s->pins;
+void pin_admitted(struct pins *t, const struct request *r) {
 
-    if (r->session == 0 || t->off)
+    if (r->session == 0 || t->opts.off)
         return;
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
@@ -359,112 +356,111 @@ void pin_admitted(struct sched *s, const struct request *r) {
             drop(t, k);
     }
     const struct pauses *p = pauses_of(t, r->session);
-    uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
     uint32_t has = MAX(r->n_computed, r->n_host);
     if (r->n_preempted == 0 && had > has)
-        s->stats.n_recomputed_tokens += had - has;
+        t->n_recomputed_tokens += had - has;
 }
 
-static void expire(struct sched *s, int64_t now) {
-    LIST_FOREACH(node, &s->pins.pinned) {
+static void expire(struct pins *t, int64_t now) {
+    LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
 
         if (k->until_ns <= now || BUGGIFY(pin_expires))
-            drop(&s->pins, k);
+            drop(t, k);
     }
 }
 
 /* Pages by which those that are active, running or in a pause, will grow before one of them is likely to end. */
-static uint64_t growth_pages(const struct sched *s) {
-    const struct pins *t = &s->pins;
+static uint64_t growth_pages(const struct pins *t) {
     double tokens = 0;
 
     LIST_FOREACH(node, &t->pinned)
     tokens += (double)t->of_tenant[LIST_ENTRY(node, struct pin, link)->tenant].growth;
-    LIST_FOREACH(node, &s->running) {
+    LIST_FOREACH(node, t->opts.running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         tokens += r->session ? (double)t->of_tenant[r->turn.tenant].growth : 0;
     }
-    uint64_t pages = (uint64_t)(tokens * GROWTH_TURNS) / s->rules.page_tokens;
-    return MIN(pages, s->info->n_pages / GROWTH_MOST);
+    uint64_t pages = (uint64_t)(tokens * GROWTH_TURNS) / t->opts.page_tokens;
+    return MIN(pages, t->opts.n_pages / GROWTH_MOST);
 }
 
-void pin_begin_step(struct sched *s, int64_t now) {
-    uint64_t need = plan_next_pages(&s->plan);
+void pin_begin_step(struct pins *t, int64_t now) {
+    uint64_t need = plan_next_pages(t->opts.plan);
 
-    expire(s, now);
-    while (kv_pager_available(s->pager) < need && drop_one(s, now))
+    expire(t, now);
+    while (kv_pager_available(t->opts.pager) < need && drop_one(t, now))
         ;
-    s->pins.growth_pages = growth_pages(s);
-    s->pins.spare_pages = 0;
-    LIST_FOREACH(node, &s->pins.pinned) {
+    t->growth_pages = growth_pages(t);
+    t->spare_pages = 0;
+    LIST_FOREACH(node, &t->pinned) {
         const struct pin *k = LIST_ENTRY(node, struct pin, link);
 
-        s->pins.spare_pages += k->spare ? k->n_sole : 0;
+        t->spare_pages += k->spare ? k->n_sole : 0;
     }
 }
 
 /* What it had is there: its session was active a moment ago, and costs little. Of one that is new most must be there. */
-static bool is_returning(const struct sched *s, const struct request *r) {
-    const struct pauses *p = slot_of((struct pins *)&s->pins, r->session);
+static bool is_returning(const struct pins *t, const struct request *r) {
+    const struct pauses *p = slot_of((struct pins *)t, r->session);
 
     if (r->session == 0 || p->session != r->session || p->n_tokens == 0)
         return r->seen_hit >= r->n_tokens / 2;
-    uint32_t had = MIN(p->n_tokens, r->n_prompt) / s->rules.page_tokens * s->rules.page_tokens;
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
     return r->seen_hit + r->n_tokens / LOST_MOST >= had;
 }
 
-static bool has_waited(const struct sched *s, const struct request *r, int64_t now) {
-    int64_t patience = r->session && !is_returning(s, r) ? FORCE_NS : FORCE_PLAIN_NS;
+static bool has_waited(const struct pins *t, const struct request *r, int64_t now) {
+    int64_t patience = r->session && !is_returning(t, r) ? FORCE_NS : FORCE_PLAIN_NS;
 
-    return now - r->since_ns >= patience || r->n_bypassed >= s->opts.max_bypass;
+    return now - r->since_ns >= patience || r->n_bypassed >= t->opts.max_bypass;
 }
 
-bool pin_delays(const struct sched *s, const struct request *r, uint64_t room, int64_t now) {
-    uint32_t hit = r->seen_hit / s->rules.page_tokens;
+bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {
+    uint32_t hit = r->seen_hit / t->opts.page_tokens;
 
-    if (r->session == 0 || r->seen_step == 0 || is_returning(s, r) || list_empty(&s->running) ||
-        list_empty(&s->pins.pinned))
+    if (r->session == 0 || r->seen_step == 0 || is_returning(t, r) || list_empty(t->opts.running) ||
+        list_empty(&t->pinned))
         return false;
-    return plan_pages(&s->plan, r->n_tokens) - hit + s->pins.growth_pages >
-               room + s->pins.spare_pages &&
+    return plan_pages(t->opts.plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
            now - r->since_ns < FORCE_NS;
 }
 
 /* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */
-static uint64_t need_of(struct sched *s, const struct request *r) {
+static uint64_t need_of(struct pins *t, const struct request *r) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
-    struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, request_shareable(r));
+    uint32_t target = r->n_prompt + estimate_output(t->opts.estimate, r->session, n_out, max_new);
+    struct kv_match m = kv_pager_match(t->opts.pager, &r->share, r->tokens, request_shareable(r));
 
-    return plan_pages(&s->plan, MAX(target, r->n_tokens)) - m.n_tokens / s->rules.page_tokens +
+    return plan_pages(t->opts.plan, MAX(target, r->n_tokens)) - m.n_tokens / t->opts.page_tokens +
            m.n_idle;
 }
 
 /* For the first that has waited a little, also for a session that is paused: what is spare is worth less than its turn. */
-static void drop_spares(struct sched *s, struct request *const *r, uint32_t n, uint64_t promised,
+static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now) {
     uint32_t i = 0;
 
     while (i < n && now - r[i]->since_ns < FORCE_PLAIN_NS)
         i++;
-    if (i == n || s->pins.spare_pages == 0)
+    if (i == n || t->spare_pages == 0)
         return;
-    uint64_t need = promised + need_of(s, r[i]) + s->pins.growth_pages;
-    while (need > kv_pager_available(s->pager) && drop_spare(s))
+    uint64_t need = promised + need_of(t, r[i]) + t->growth_pages;
+    while (need > kv_pager_available(t->opts.pager) && drop_spare(t))
         ;
 }
 
-void pin_release_for_waiting(struct sched *s, struct request *const *r, uint32_t n,
+void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t n,
                              uint64_t promised, int64_t now) {
     uint32_t i = 0;
 
-    if (list_empty(&s->pins.pinned) || n == 0)
+    if (list_empty(&t->pinned) || n == 0)
         return;
-    drop_spares(s, r, n, promised, now);
-    while (s->plan.n_running > 0 && i < n && !has_waited(s, r[i], now))
+    drop_spares(t, r, n, promised, now);
+    while (t->opts.plan->n_running > 0 && i < n && !has_waited(t, r[i], now))
         i++;
-    while (i < n && promised + need_of(s, r[i]) > kv_pager_available(s->pager) && drop_one(s, now))
+    while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->opts.pager) &&
+           drop_one(t, now))
         ;
 }

@@ -31,7 +31,7 @@
 #include "base/buggify.h"
 #include "base/mutant.h"
 #include "base/util.h"
-#include "scheduler/plan_work.h"
+#include "scheduler/plan_private.h"
 
 #define MIN_ROWS 4u   /* that a prefill gets, if a row costs ever so much */
 #define ALONE_TURNS 4 /* one step in so many is for those that must be alone */

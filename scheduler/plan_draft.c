@@ -11,7 +11,7 @@
 #include "base/buggify.h"
 #include "base/mutant.h"
 #include "base/util.h"
-#include "scheduler/plan_work.h"
+#include "scheduler/plan_private.h"
 
 #define DRAFT_CLASSES 64    /* of survival */
 #define DRAFT_ROWS_MAX 128u /* of a step */

@@ -1,8 +1,11 @@
 #include "scheduler/recorder.h"
 
+#include "base/clock.h"
 #include "proto/flight_tape.h"
+#include "kvpager/kvpager.h"
+#include "scheduler/batch.h"
 #include "scheduler/plan_tape.h"
-#include "scheduler/private.h"
+#include "scheduler/request.h"
 
 static enum why why_of(const struct plan_req *q) {
     static const uint8_t why[] = {
@@ -19,82 +22,90 @@ static enum why why_of(const struct plan_req *q) {
     return (enum why)why[q->verdict];
 }
 
-static void note(struct sched *s, struct request *r, enum why why, uint32_t n_rows, uint32_t detail,
-                 int64_t now) {
-    if (s->opts.flight)
-        flight_note(s->opts.flight, &r->record, r->id, why, n_rows, detail, now);
+static void note(struct recorder *c, struct request *r, enum why why, uint32_t n_rows,
+                 uint32_t detail, int64_t now) {
+    if (c->opts.flight)
+        flight_note(c->opts.flight, &r->record, r->id, why, n_rows, detail, now);
 }
 
-void recorder_came(struct sched *s, struct request *r) {
-    note(s, r, WHY_QUEUED, 0, 0, clock_now(s->clock));
+void recorder_init(struct recorder *c, const struct recorder_opts *opts) {
+    *c = (struct recorder){.opts = *opts};
+    buf_init(&c->record, opts->tape_bytes);
 }
 
-void recorder_ended(struct sched *s, struct request *r, enum finish_reason why) {
-    note(s, r, WHY_ENDED, 0, why, clock_now(s->clock));
+void recorder_deinit(struct recorder *c) {
+    buf_deinit(&c->record);
 }
 
-void recorder_preempted(struct sched *s, struct request *r, uint32_t n_pages) {
-    note(s, r, WHY_PREEMPTED, 0, n_pages, clock_now(s->clock));
+void recorder_came(struct recorder *c, struct request *r) {
+    note(c, r, WHY_QUEUED, 0, 0, clock_now(c->opts.clock));
 }
 
-void recorder_admitted(struct sched *s, struct request *r) {
-    note(s, r, WHY_ADMITTED, 0, r->n_computed, clock_now(s->clock));
+void recorder_ended(struct recorder *c, struct request *r, enum finish_reason why) {
+    note(c, r, WHY_ENDED, 0, why, clock_now(c->opts.clock));
 }
 
-void recorder_plan(struct sched *s, int64_t now) {
-    const struct plan *p = &s->plan;
+void recorder_preempted(struct recorder *c, struct request *r, uint32_t n_pages) {
+    note(c, r, WHY_PREEMPTED, 0, n_pages, clock_now(c->opts.clock));
+}
 
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting && s->opts.flight; i++) {
+void recorder_admitted(struct recorder *c, struct request *r) {
+    note(c, r, WHY_ADMITTED, 0, r->n_computed, clock_now(c->opts.clock));
+}
+
+void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
+                   int64_t now) {
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->opts.flight; i++) {
         const struct plan_req *q = &p->req[i];
 
         if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
-            !request_is_warm(s->planned[i]))
-            note(s, s->planned[i], why_of(q), q->n_rows, 0, now);
+            !request_is_prewarm(planned[i]))
+            note(c, planned[i], why_of(q), q->n_rows, 0, now);
     }
 }
 
-void recorder_asks(struct sched *s) {
-    const struct plan *p = &s->plan;
-
-    if (!s->opts.tape)
+void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
+                   uint64_t step) {
+    if (!c->opts.tape)
         return;
-    buf_clear(&s->record);
-    if (plan_tape_begin(&s->record, p, s->n_launched + 1, clock_now(s->clock)) < 0) {
-        buf_clear(&s->record); /* no memory, no record */
+    buf_clear(&c->record);
+    if (plan_tape_begin(&c->record, p, step, clock_now(c->opts.clock)) < 0) {
+        buf_clear(&c->record); /* no memory, no record */
         return;
     }
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
-        plan_tape_items(&s->record)[i].id = s->planned[i]->id;
+        plan_tape_items(&c->record)[i].id = planned[i]->id;
 }
 
-void recorder_decided(struct sched *s) {
-    if (!s->opts.tape || s->record.len == 0)
+void recorder_decided(struct recorder *c, const struct plan *p) {
+    if (!c->opts.tape || c->record.len == 0)
         return;
-    plan_tape_end(&s->record, &s->plan);
-    flight_tape_write(s->opts.tape, s->opts.tape_bytes, s->record.data, (uint32_t)s->record.len);
+    plan_tape_end(&c->record, p);
+    flight_tape_write(c->opts.tape, c->opts.tape_bytes, c->record.data, (uint32_t)c->record.len);
 }
 
-void recorder_step(struct sched *s, const struct batch *t, int64_t ns, int64_t now) {
+void recorder_step(struct recorder *c, const struct plan *p, const struct batch *t,
+                   uint32_t plan_us, int64_t ns, int64_t now) {
     struct kv_stats kv;
 
-    if (!s->opts.flight)
+    if (!c->opts.flight)
         return;
-    kv_pager_stats(s->pager, &kv);
+    kv_pager_stats(c->opts.pager, &kv);
     struct flight_step f = {
         .step = t->b.step,
         .at_ns = now,
         .took_us = (uint32_t)(ns / 1000),
         .expect_us = (uint32_t)(t->expect_ns / 1000),
-        .plan_us = s->stats.last_plan_us,
+        .plan_us = plan_us,
         .rows = t->b.n_rows,
         .seqs = t->b.n_seqs,
-        .drafts = s->plan.n_drafts,
-        .running = s->plan.n_running + s->plan.n_admitted - s->plan.n_preempted,
-        .waiting = s->plan.n_waiting,
-        .admitted = s->plan.n_admitted,
-        .preempted = s->plan.n_preempted,
+        .drafts = p->n_drafts,
+        .running = p->n_running + p->n_admitted - p->n_preempted,
+        .waiting = p->n_waiting,
+        .admitted = p->n_admitted,
+        .preempted = p->n_preempted,
         .available = kv.n_free + kv.n_cached,
         .kept = kv.n_kept,
     };
-    flight_note_step(s->opts.flight, &f);
+    flight_note_step(c->opts.flight, &f);
 }

@@ -1,23 +1,47 @@
 #pragma once
 
-/* recorder - what the flight recorder (proto/flight.h) is told. Private. */
+/* recorder - what the flight recorder (proto/flight.h) is told of requests, plans and steps. */
 
+#include "base/buf.h"
 #include "proto/flight.h"
 #include "proto/messages.h"
 
 struct batch;
+struct clock;
+struct flight_tape;
+struct kv_pager;
+struct plan;
 struct request;
-struct sched;
 
-/* All do nothing without a recorder. */
-void recorder_came(struct sched *s, struct request *r);
-void recorder_ended(struct sched *s, struct request *r, enum finish_reason why);
-void recorder_preempted(struct sched *s, struct request *r, uint32_t n_pages);
-void recorder_admitted(struct sched *s, struct request *r);
-/* Before and after plan_step(): all that it is told, and what it decides. */
-void recorder_asks(struct sched *s);
-void recorder_decided(struct sched *s);
-/* After a plan was applied: its verdicts. */
-void recorder_plan(struct sched *s, int64_t now);
-/* A step has ended. */
-void recorder_step(struct sched *s, const struct batch *t, int64_t ns, int64_t now);
+struct recorder_opts {
+    struct flight *flight;    /* NULL: no records */
+    struct flight_tape *tape; /* NULL: no plans */
+    uint32_t tape_bytes;      /* of the tape's ring */
+    struct clock *clock;
+    const struct kv_pager *pager;
+};
+
+struct recorder {
+    struct recorder_opts opts;
+    struct buf record; /* of the plan being made; empty: there was no memory */
+};
+
+void recorder_init(struct recorder *c, const struct recorder_opts *opts);
+void recorder_deinit(struct recorder *c);
+
+/* A request was submitted, has ended, lost its @n_pages pages, got a slot. */
+void recorder_came(struct recorder *c, struct request *r);
+void recorder_ended(struct recorder *c, struct request *r, enum finish_reason why);
+void recorder_preempted(struct recorder *c, struct request *r, uint32_t n_pages);
+void recorder_admitted(struct recorder *c, struct request *r);
+/* Before plan_step(): all that it is told, of requests @planned, for step @step. */
+void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
+                   uint64_t step);
+/* After it: what it decided. */
+void recorder_decided(struct recorder *c, const struct plan *p);
+/* After a plan was applied: the verdict about each of @planned. */
+void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
+                   int64_t now);
+/* Step @t took @ns and ended @now; @p is the last plan, which took @plan_us. */
+void recorder_step(struct recorder *c, const struct plan *p, const struct batch *t,
+                   uint32_t plan_us, int64_t ns, int64_t now);

@@ -4,9 +4,8 @@
 #include <errno.h>
 #include <string.h>
 #include "base/mutant.h"
-#include "scheduler/drafter.h"
-#include "scheduler/scheduler.h"
-#include "scheduler/spec.h"
+#include "scheduler/constraints.h"
+#include "scheduler/draft/draft.h"
 #include "text/constraint.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
@@ -425,13 +424,13 @@ static int fill(struct request *r, const struct submit *m, const struct request_
         if (!r->prompt_lp || !r->prompt_top)
             return -ENOMEM;
     }
-    if (request_is_warm(r)) {
+    if (request_is_prewarm(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
         r->deadline_ns = 0;
-        r->warm.turn = m->group;
-        r->warm.tenant = m->tenant;
-        r->warm.weight_milli = m->weight_milli;
+        r->prewarm.turn = m->group;
+        r->prewarm.tenant = m->tenant;
+        r->prewarm.weight_milli = m->weight_milli;
     }
     if (request_pools(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
@@ -486,16 +485,13 @@ int request_new(struct request **out, const struct submit *m, const struct reque
 struct request *request_free(struct request *r) {
     if (!r)
         return NULL;
-    assert(!r->seq && r->n_in_flight == 0);
+    assert(!r->seq && r->n_in_flight == 0 && !r->spec && !r->drafter);
     list_remove(&r->queued.link);
     list_remove(&r->news);
     stops_free(r->stops);
     free(r->bans);
     free(r->bias);
     free(r->prediction);
-    spec_request_free(r->spec);
-    drafter_drop(r);
-    free(r->drafter);
     constraint_state_free(r->place);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);

@@ -41,6 +41,7 @@ struct request_rules {
     uint32_t n_embd; /* of vectors; 0: the engine gives none */
 };
 
+struct draft_tokens;
 struct drafter_seq;
 struct spec_request;
 struct constraint;
@@ -55,7 +56,7 @@ struct request {
         uint64_t turn;
         uint32_t tenant, weight_milli;
         bool over; /* the one after it has come */
-    } warm;
+    } prewarm;
     bool entered;
     int64_t since_ns;    /* it waits */
     uint64_t record;     /* in the flight recorder */
@@ -98,9 +99,10 @@ struct request {
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_in_flight;                 /* steps under way that have it */
     uint32_t n_bypassed, n_preempted;
-    struct drafter_seq *drafter;    /* scheduler/drafter.h; NULL: nothing yet */
-    struct spec_request *spec;      /* scheduler/spec.h; NULL: nothing was drafted yet */
-    struct constraint_state *place; /* after all of tokens[]; NULL: nothing is constrained */
+    struct drafter_seq *drafter;        /* scheduler/drafter.h; NULL: nothing yet */
+    const struct draft_tokens *drafted; /* of drafter; NULL likewise */
+    struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */
+    struct constraint_state *place;     /* after all of tokens[]; NULL: nothing is constrained */
     uint32_t n_drafted, n_accepted;
     uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
     uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */
@@ -136,7 +138,7 @@ struct request {
  * that was resumed after its last token. 0 or -ENOMEM. */
 int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
                 uint64_t order);
-/* It must have no pages and be in no list. */
+/* It must have no pages, no step in flight, and neither spec nor drafter any more. */
 struct request *request_free(struct request *r);
 DEFINE_FREEP(struct request, request)
 
@@ -152,8 +154,8 @@ static inline bool request_pools(const struct request *r) {
     return (r->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
 }
 
-/* scheduler/warm.h */
-static inline bool request_is_warm(const struct request *r) {
+/* scheduler/prewarm.h */
+static inline bool request_is_prewarm(const struct request *r) {
     return (r->flags & SUBMIT_PREWARM) != 0;
 }
 

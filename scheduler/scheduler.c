@@ -15,7 +15,8 @@
 #include "base/buggify.h"
 #include "base/mutant.h"
 #include "scheduler/events.h"
-#include "scheduler/private.h"
+#include "scheduler/disk.h"
+#include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
 
 #define CATCH_UP_PART 4 /* of the inter-token target: what the draft model may take to catch up */
@@ -35,6 +36,12 @@ struct request **sched_slot(struct sched *s, uint64_t id) {
     while (*at && (*at)->id != id)
         at = &(*at)->next_id;
     return at;
+}
+
+static void free_request(struct request *r) {
+    r->spec = spec_request_free(r->spec);
+    drafter_forget(r);
+    request_free(r);
 }
 
 /* ---- life ---- */
@@ -106,6 +113,131 @@ static int init_drafter(struct sched *s) {
     return drafter_new(&s->drafter, &o);
 }
 
+/* ---- the features, each with what it may see ---- */
+
+static void note_news(void *ctx, struct request *r) {
+    sched_note_news(ctx, r);
+}
+
+static struct request *find_request(void *ctx, uint64_t id) {
+    return *sched_slot(ctx, id);
+}
+
+static void init_pins(struct sched *s) {
+    struct pin_opts o = {
+        .off = s->opts.no_pins,
+        .no_sharing = s->rules.no_sharing,
+        .n_pages = s->info->n_pages,
+        .page_tokens = s->rules.page_tokens,
+        .max_bypass = s->opts.max_bypass,
+        .pager = s->pager,
+        .offload = &s->offload,
+        .share = &s->turns.share,
+        .estimate = &s->estimate,
+        .plan = &s->plan,
+        .running = &s->running,
+    };
+
+    pin_init(&s->pins, &o);
+}
+
+static int init_turns(struct sched *s) {
+    struct turns_opts o = {
+        .n_pages = s->info->n_pages,
+        .page_tokens = s->rules.page_tokens,
+        .max_seqs = s->opts.max_seqs,
+        .max_bypass = s->opts.max_bypass,
+        .clock = s->clock,
+        .cost = &s->cost,
+        .estimate = &s->estimate,
+        .pins = &s->pins,
+        .plan = &s->plan,
+        .waiting = &s->waiting,
+        .running = &s->running,
+    };
+
+    return turns_init(&s->turns, &o);
+}
+
+static void init_prewarm(struct sched *s) {
+    struct prewarm_opts o = {
+        .page_tokens = s->rules.page_tokens,
+        .pager = s->pager,
+        .plan = &s->plan,
+        .turns = &s->turns,
+        .pins = &s->pins,
+        .offload = &s->offload,
+        .waiting = &s->waiting,
+        .running = &s->running,
+        .compiling = &s->compiling,
+        .note_news = note_news,
+        .ctx = s,
+    };
+
+    prewarm_init(&s->prewarm, &o);
+}
+
+static void init_recorder(struct sched *s) {
+    struct recorder_opts o = {
+        .flight = s->opts.flight,
+        .tape = s->opts.tape,
+        .tape_bytes = s->opts.tape_bytes,
+        .clock = s->clock,
+        .pager = s->pager,
+    };
+
+    recorder_init(&s->recorder, &o);
+}
+
+/* All that the bytes of a page depend on. */
+static void identify(const struct sched *s, struct disk_opts *o) {
+    const struct engine_info *i = s->info;
+    uint32_t kv_type = i->kv_type;
+    struct buf b;
+
+    buf_init(&b, sizeof(o->identity));
+    int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
+    e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
+    e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
+    e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
+    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s %.4s", i->backend, i->isa, i->recipe);
+    o->n_identity = e < 0 ? 0 : b.len;
+    if (e >= 0)
+        memcpy(o->identity, b.data, b.len);
+    buf_deinit(&b);
+}
+
+static void init_disk(struct sched *s) {
+    const struct sched_disk *k = &s->opts.disk;
+    struct disk_load_opts o = {
+        .page_tokens = s->rules.page_tokens,
+        .clock = s->clock,
+        .pager = s->pager,
+        .offload = &s->offload,
+        .waiting = &s->waiting,
+        .compiling = &s->compiling,
+        .find = find_request,
+        .note_news = note_news,
+        .ctx = s,
+    };
+    struct disk_opts d = {
+        .fd = k->fd,
+        .n_bytes = s->opts.no_prefix_sharing ? 0 : k->n_bytes,
+        .daily_bytes = k->daily_bytes,
+        .clock = s->clock,
+        .pager = s->pager_opts,
+        .host = s->offload.host,
+        .engine = s->engine,
+        .in_step = k->in_step,
+        .note_ctx = k->ctx,
+        .note = k->note,
+    };
+
+    if (d.n_bytes > 0)
+        identify(s, &d);
+    disk_load_init(&s->disk_load, &o, &d);
+}
+
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
@@ -118,19 +250,19 @@ static int init(struct sched *s) {
     };
     int r = init_pager(s);
 
-    pin_init(&s->pins, s->opts.no_pins);
-
+    init_pins(s);
+    init_recorder(s);
     if (r == 0)
         r = init_plan(s);
-    warm_init(s);
+    init_prewarm(s);
     if (r == 0)
         r = spec_init(&s->spec, &spec);
     if (r == 0)
         r = init_drafter(s);
     if (r == 0)
-        r = turns_init(s);
+        r = init_turns(s);
     if (r == 0)
-        disk_load_init(s);
+        init_disk(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        MAX(s->info->n_vocab, n_tokens));
@@ -160,7 +292,6 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->news);
     cost_init(&s->cost);
     estimate_init(&s->estimate);
-    buf_init(&s->record, opts->tape_bytes);
     int r = init(s);
     if (r < 0)
         return r;
@@ -182,18 +313,18 @@ struct sched *sched_free(struct sched *s) {
             next = r->next_id;
             r->seq = kv_seq_free(r->seq);
             r->n_in_flight = 0;
-            request_free(r);
+            free_request(r);
         }
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX; i++)
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
-    disk_free(s->disk);
+    disk_load_deinit(&s->disk_load);
     offload_deinit(&s->offload);
-    turns_deinit(s);
+    turns_deinit(&s->turns);
     pin_deinit(&s->pins);
-    warm_deinit(&s->warm);
-    buf_deinit(&s->record);
+    prewarm_deinit(&s->prewarm);
+    recorder_deinit(&s->recorder);
     kv_pager_free(s->pager);
     free(s->plan.scratch);
     free(s->plan_req);
@@ -216,7 +347,7 @@ void sched_maybe_free(struct sched *s, struct request *r) {
     struct request **at = sched_slot(s, r->id);
     assert(*at == r);
     *at = r->next_id;
-    request_free(r);
+    free_request(r);
 }
 
 static void count_end(struct sched *s, const struct request *r) {
@@ -228,20 +359,20 @@ static void count_end(struct sched *s, const struct request *r) {
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     bool well = why == FINISH_STOP || why == FINISH_LENGTH;
 
-    if (request_is_warm(r)) {
-        warm_finish(s, r, why);
+    if (request_is_prewarm(r)) {
+        prewarm_finish(&s->prewarm, r, why);
         return;
     }
-    recorder_ended(s, r, why);
+    recorder_ended(&s->recorder, r, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
-    bool kept = well && pin_turn(s, r, clock_now(s->clock));
+    bool kept = well && pin_turn(&s->pins, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
                  pin_chance(&s->pins, r->session, r->turn.tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
     if (r->loading)
-        disk_load_cancel(s, r);
+        disk_load_cancel(&s->disk_load, r);
     else if (r->compiling && r->constraints->forget)
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
@@ -250,14 +381,14 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         estimate_learn(&s->estimate, r->session, request_n_out(r));
         spec_finish(&s->spec, r);
     }
-    MUTANT(tenant_never_leaves, turns_leave(s, r), (void)0);
+    MUTANT(tenant_never_leaves, turns_leave(&s->turns, r), (void)0);
     count_end(s, r);
     sched_note_news(s, r);
 }
 
 /* It can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
-    if (!disk_load_begin(s, r))
+    if (!disk_load_begin(&s->disk_load, r))
         queue_insert(&s->waiting, &r->queued);
 }
 
@@ -330,8 +461,8 @@ int sched_submit(struct sched *s, const struct submit *m) {
     if (e < 0)
         return e;
     *at = r;
-    if (r->state != REQUEST_DONE && request_is_warm(r)) {
-        warm_submit(s, r);
+    if (r->state != REQUEST_DONE && request_is_prewarm(r)) {
+        prewarm_submit(&s->prewarm, r);
         return 0;
     }
     sched_note_news(s, r);
@@ -339,9 +470,9 @@ int sched_submit(struct sched *s, const struct submit *m) {
         count_end(s, r);
         return 0;
     }
-    warm_note_turn(s, r);
-    recorder_came(s, r);
-    turns_enter(s, r, m->tenant, m->weight_milli, m->class);
+    prewarm_note_turn(&s->prewarm, r);
+    recorder_came(&s->recorder, r);
+    turns_enter(&s->turns, r, m->tenant, m->weight_milli, m->class);
     pin_note_turn(&s->pins, r->session, r->turn.tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
         s->next_deadline_ns =
@@ -360,7 +491,7 @@ void sched_cancel(struct sched *s, uint64_t id) {
 }
 
 void sched_turn_end(struct sched *s, const struct turn_end *m) {
-    pin_turn_end(s, m);
+    pin_turn_end(&s->pins, m);
 }
 
 static void expire_list(struct sched *s, struct list *l, int64_t now) {
@@ -388,10 +519,14 @@ static void expire(struct sched *s) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unpacked ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(s));
+    return s->unpacked ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(&s->disk_load));
 }
 
 /* ---- a step ---- */
+
+static void take_from_disk(struct sched *s) {
+    disk_load_step(&s->disk_load, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
+}
 
 static int check_when_idle(struct sched *s) {
     int64_t now = clock_now(s->clock);
@@ -421,7 +556,7 @@ int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
     expire(s);
-    disk_load_step(s);
+    take_from_disk(s);
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)
@@ -439,22 +574,22 @@ int sched_settle(struct sched *s) {
 }
 
 void sched_flush(struct sched *s, int64_t until_ns) {
-    int r = s->disk ? sched_settle(s) : -ENODEV;
+    int r = s->disk_load.disk ? sched_settle(s) : -ENODEV;
 
     while (r >= 0 && clock_now(s->clock) < until_ns) {
         r = step_copies(s);
         if (r == 0)
             r = sched_settle(s);
-        disk_load_step(s);
-        if (!offload_has_work(&s->offload) && !disk_is_saving(s->disk))
+        take_from_disk(s);
+        if (!offload_has_work(&s->offload) && !disk_is_saving(s->disk_load.disk))
             return;
         if (r == 1)
-            disk_sleep(s->disk, FLUSH_SLEEP_MS);
+            disk_sleep(s->disk_load.disk, FLUSH_SLEEP_MS);
     }
 }
 
 int sched_fd(const struct sched *s) {
-    return s->disk ? disk_fd(s->disk) : -1;
+    return s->disk_load.disk ? disk_fd(s->disk_load.disk) : -1;
 }
 
 /* ---- news ---- */
@@ -500,6 +635,19 @@ static uint32_t length(const struct list *l) {
     return n;
 }
 
+static void disk_tier_stats(const struct sched *s, struct msg_stats *out) {
+    struct disk_stats d = {0};
+
+    if (s->disk_load.disk)
+        disk_stats(s->disk_load.disk, &d);
+    out->n_disk_saved_tokens = d.n_saved_tokens;
+    out->n_disk_loaded_tokens = d.n_loaded_tokens;
+    out->n_disk_left_tokens = s->disk_load.n_left_tokens;
+    out->n_disk_bad = d.n_bad;
+    out->n_disk_pages = d.n_pages;
+    out->n_disk_used = d.n_used;
+}
+
 void sched_stats(const struct sched *s, struct msg_stats *out) {
     struct kv_stats kv;
 
@@ -507,17 +655,21 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     *out = s->stats;
     out->at_ns = clock_now(s->clock);
     out->n_evicted = kv.n_evicted;
-    out->n_lookup_tokens = kv.n_lookup_tokens - s->warm.n_lookup_tokens;
-    out->n_hit_tokens = kv.n_hit_tokens - s->warm.n_hit_tokens;
+    out->n_lookup_tokens = kv.n_lookup_tokens - s->prewarm.n_lookup_tokens;
+    out->n_hit_tokens = kv.n_hit_tokens - s->prewarm.n_hit_tokens;
     out->n_saved_tokens = s->offload.n_saved_tokens;
     out->n_fetched_tokens = s->offload.n_fetched_tokens;
     out->n_left_tokens = s->offload.n_left_tokens;
-    disk_load_stats(s, out);
+    out->n_pins_dropped = s->pins.n_dropped;
+    out->n_recomputed_tokens = s->pins.n_recomputed_tokens;
+    out->n_prewarm_hit_tokens = s->prewarm.n_found_tokens;
+    disk_tier_stats(s, out);
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;
-    bool warm = s->warm.now && s->warm.now->state == REQUEST_RUNNING;
-    out->n_running = length(&s->running) - warm;
-    out->n_waiting = length(&s->waiting) + length(&s->compiling) - (s->warm.now != NULL && !warm);
+    bool prewarm = s->prewarm.now && s->prewarm.now->state == REQUEST_RUNNING;
+    out->n_running = length(&s->running) - prewarm;
+    out->n_waiting =
+        length(&s->waiting) + length(&s->compiling) - (s->prewarm.now != NULL && !prewarm);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
     out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "proto/crash_page.h"
 #include "proto/messages.h"
+#include "scheduler/constraints.h"
 
 /* sched_step: nothing to run; sleep until a message comes or sched_wake_ns(). */
 #define SCHED_NO_STEP 1
@@ -22,19 +23,6 @@
 struct sched;
 struct tokenizer;
 struct draft_source;
-struct constraint;
-
-/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed out is
- * given back once. */
-struct sched_constraints {
-    void *ctx;
-    /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
-     * -EINVAL with @err; -ENOMEM. */
-    int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
-    /* Nobody waits for what was asked for @id any more; NULL: do not care. */
-    void (*forget)(void *ctx, uint64_t id);
-    void (*release)(void *ctx, const struct constraint *c);
-};
 
 /* A file that keeps prefixes over restarts; zero: none. */
 struct sched_disk {

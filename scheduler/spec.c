@@ -21,7 +21,6 @@
 #include <string.h>
 #include "base/buggify.h"
 #include "base/mutant.h"
-#include "scheduler/drafter.h"
 #include "text/constraint.h"
 
 #define DEFAULT_MAX 16u
@@ -196,7 +195,7 @@ static struct draft_text text_of(const struct request *r) {
                                .n_tokens = r->n_tokens,
                                .prediction = r->prediction,
                                .n_prediction = r->n_prediction,
-                               .drafted = r->drafter ? &r->drafter->drafted : NULL,
+                               .drafted = r->drafted,
                                .place = r->place,
                                .tokenizer = r->tokenizer,
                                .isolation_key = r->share.key};

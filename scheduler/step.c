@@ -26,7 +26,7 @@
 #include "base/buggify.h"
 #include "base/mutant.h"
 #include "scheduler/constrain.h"
-#include "scheduler/private.h"
+#include "scheduler/scheduler_private.h"
 
 #define HOST_MAX_NS 1000000     /* beyond it, the host was not busy but idle */
 #define AHEAD_MAX_NS 12000000   /* no step is launched behind one that takes longer */
@@ -49,15 +49,15 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
     if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
-        s->stats.n_cached_tokens += request_is_warm(r) ? 0 : to - from;
+        s->stats.n_cached_tokens += request_is_prewarm(r) ? 0 : to - from;
     }
     r->n_computed = n;
 }
 
 static void attach(struct sched *s, struct request *r) {
     note_cached(s, r,
-                request_is_warm(r) ? warm_attach(s, r)
-                                   : kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
+                request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r)
+                                      : kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
 }
 
 /*
@@ -164,13 +164,13 @@ static void gather_running(struct sched *s) {
     struct plan *p = &s->plan;
 
     p->n_running = 0;
-    turns_begin(s, clock_now(s->clock));
+    turns_begin(&s->turns, clock_now(s->clock));
     /* Those who stand lowest come last. */
     for (int over = 0; over <= (s->turns.n_groups > 1); over++)
         LIST_FOREACH(node, &s->running) {
             struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-            if (turns_is_over(s, r) != (bool)over)
+            if (turns_is_over(&s->turns, r) != (bool)over)
                 continue;
             if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
                 attach(s, r);
@@ -190,14 +190,14 @@ static void gather_waiting(struct sched *s) {
 
     p->n_waiting = 0;
     room = p->n_available - MIN(promised, p->n_available);
-    p->fair_preempt = turns_preempts(s, clock_now(s->clock));
+    p->fair_preempt = turns_preempts(&s->turns, clock_now(s->clock));
     for (uint32_t i = 0; i < p->n_running; i++)
-        p->req[i].victim = turns_is_victim(s, s->planned[i]);
+        p->req[i].victim = turns_is_victim(&s->turns, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just been preempted and whose samples are still to come. */
-    p->n_waiting = turns_waiting(s, room, candidate, limits, SCHED_CANDIDATES);
-    pin_release_for_waiting(s, candidate, p->n_waiting, promised, clock_now(s->clock));
+    p->n_waiting = turns_waiting(&s->turns, room, candidate, limits, SCHED_CANDIDATES);
+    pin_release_for_waiting(&s->pins, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
@@ -221,7 +221,7 @@ static void gather(struct sched *s) {
     begin_drafts(s);
     s->plan.draft_slower = spec_slower(&s->spec);
     gather_running(s);
-    pin_begin_step(s, clock_now(s->clock));
+    pin_begin_step(&s->pins, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);
     s->plan.turn = s->n_launched;
     gather_waiting(s);
@@ -231,7 +231,7 @@ static void gather(struct sched *s) {
 /* ---- applying it ---- */
 
 static void preempt(struct sched *s, struct request *r) {
-    recorder_preempted(s, r, kv_seq_sole(r->seq));
+    recorder_preempted(&s->recorder, r, kv_seq_sole(r->seq));
     offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
@@ -263,11 +263,11 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     assert(r->n_computed == q->n_hit);
     r->n_host = r->n_host > r->n_computed ? r->n_host : 0;
     r->n_bypassed = 0;
-    if (request_is_warm(r))
+    if (request_is_prewarm(r))
         return;
-    pin_admitted(s, r);
-    warm_found(s, r);
-    recorder_admitted(s, r);
+    pin_admitted(&s->pins, r);
+    prewarm_found(&s->prewarm, r);
+    recorder_admitted(&s->recorder, r);
     if (r->first_step_ns == 0) {
         r->first_step_ns = now;
         s->stats.n_prompt_tokens += r->n_prompt;
@@ -312,7 +312,7 @@ static void apply_places(struct sched *s, int64_t now) {
     for (uint32_t i = p->n_running; i < n; i++)
         if (p->req[i].admitted)
             admit(s, s->planned[i], &p->req[i], now);
-    turns_note_admissions(s);
+    turns_note_admissions(&s->turns, s->planned);
 }
 
 static void apply_rows(struct sched *s) {
@@ -425,9 +425,9 @@ static int plan(struct sched *s, int64_t now) {
     for (;;) {
         assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         gather(s);
-        recorder_asks(s);
+        recorder_asks(&s->recorder, p, s->planned, s->n_launched + 1);
         plan_step(p);
-        recorder_decided(s);
+        recorder_decided(&s->recorder, p);
         /* Who must be alone and who drafts waits until nothing is under way. */
         if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
             return 1;
@@ -437,7 +437,7 @@ static int plan(struct sched *s, int64_t now) {
         if (again)
             continue;
         apply_rows(s);
-        recorder_plan(s, clock_now(s->clock));
+        recorder_plan(&s->recorder, p, s->planned, clock_now(s->clock));
         if (p->n_rows > 0)
             return 0;
         if (p->n_preempted + p->n_admitted + s->offload.n_fetched == 0)
@@ -518,7 +518,7 @@ int step_launch(struct sched *s) {
      * beside it. */
     if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
-    warm_turn(s);
+    prewarm_turn(&s->prewarm);
     if (list_empty(&s->running) && list_empty(&s->waiting))
         return step_copies(s);
     int e = draft(s, t);
@@ -562,7 +562,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
             return why;
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);
-        if (request_is_warm(r))
+        if (request_is_prewarm(r))
             s->stats.n_prewarm_tokens += t->item[i].n_rows;
         else
             s->stats.n_output_tokens += r->n_tokens - before;
@@ -583,7 +583,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     if (t->b.n_rows > 0 && !t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns + idle, t->expect_ns + t->draft_ns + idle);
-    recorder_step(s, t, ns, now);
+    recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
     if (t->b.n_before > 0)
@@ -608,7 +608,7 @@ int step_wait(struct sched *s) {
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
     write_crash_page(s, now);
-    turns_charge(s, t, now - MAX(t->launched_ns, s->last_end_ns), now);
+    turns_charge(&s->turns, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];

@@ -28,7 +28,7 @@
 #include "cmd/bench_replay.h"
 #include "cmd/cli.h"
 #include "engine/engine.h"
-#include "scheduler/private.h"
+#include "scheduler/scheduler_private.h"
 
 enum { STREAMS_MAX = 64, PAIRS_MAX = 100, WANTS_MAX = 512, ROWS_MAX = 512, POINTS_MAX = 16 };
 enum mode { OFF, AUTO, MODES };

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "scheduler/private.h"
+#include "scheduler/scheduler_private.h"
 #include "tests/support/json_vocab.h"
 #include "tests/support/telltale.h"
 #include "text/constraint.h"

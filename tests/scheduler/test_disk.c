@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "scheduler/disk.h"
 #include "tests/support/sched_sim.h"
 
 #define SLOT 8192u /* of the file: a block for the head, one for the bytes */
@@ -271,7 +272,7 @@ static struct sim_client *ask_and_wait(uint32_t family) {
     sim_submit(&sim, c, 0);
     while (c->n_ends == 0)
         if (sim_step(&sim) == SCHED_NO_STEP)
-            disk_sleep(sim.sched->disk, 1000);
+            disk_sleep(sim.sched->disk_load.disk, 1000);
     sched_flush(sim.sched, INT64_MAX);
     return c;
 }
@@ -310,7 +311,7 @@ Test(disk, an_end_in_between_is_no_harm) {
         ask_and_wait(1);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
-                disk_sleep(sim.sched->disk, 1000);
+                disk_sleep(sim.sched->disk_load.disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }

@@ -263,7 +263,7 @@ static void warm(struct run *u, struct rng *r) {
     before = &s->client[s->n_clients - 1 - rng_below(r, n_late)];
     for (uint32_t i = 1; i <= n_late && !any; i++) {
         c = &s->client[s->n_clients - i];
-        if (pin_expects(s->sched, c->m.session, c->m.id))
+        if (pin_expects(&s->sched->pins, c->m.session, c->m.id))
             before = c;
     }
     uint32_t n_same = rng_below(r, before->n_got + 1);

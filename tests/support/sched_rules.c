@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "kvpager/private.h"
+#include "scheduler/disk.h"
 #include "scheduler/draft/draft.h"
 #include "tests/support/sched_sim.h"
 #include "tests/support/sim_flight.h"
@@ -246,7 +247,7 @@ static void check_requests(struct sim *s) {
         HOLD(s, c, ONE_PLACE, r && r->state <= REQUEST_DONE);
         check_request(s, c, r);
         if (sim_is_prewarm(c)) { /* in none of the lists before its turn comes, and in no counter */
-            n_in[r->state] += r == s->sched->warm.now;
+            n_in[r->state] += r == s->sched->prewarm.now;
             continue;
         }
         n_compiling += r->compiling;
@@ -258,7 +259,7 @@ static void check_requests(struct sim *s) {
     check_list(s, &s->sched->compiling, REQUEST_WAITING, n_compiling);
     check_list(s, &s->sched->running, REQUEST_RUNNING, n_in[REQUEST_RUNNING]);
     HOLD(s, NULL, LIMITS, n_in[REQUEST_RUNNING] <= s->opts.sched.max_seqs);
-    bool warm = s->sched->warm.now != NULL;
+    bool warm = s->sched->prewarm.now != NULL;
     HOLD(s, NULL, COUNTERS,
          s->stats.n_running + s->stats.n_waiting + warm ==
              n_in[REQUEST_RUNNING] + n_in[REQUEST_WAITING] + n_compiling);
@@ -320,9 +321,9 @@ static void check_host(struct sim *s) {
     bool changed = check_pager(&s->was.host, p->host, 2 * CHECK_PARTS);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
-    if (s->sched->disk) {
-        n += disk_held(s->sched->disk);
-        check_pager(&s->was.disk, disk_pager(s->sched->disk), CHECK_PARTS);
+    if (s->sched->disk_load.disk) {
+        n += disk_held(s->sched->disk_load.disk);
+        check_pager(&s->was.disk, disk_pager(s->sched->disk_load.disk), CHECK_PARTS);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (!changed || sched_n_in_flight(s->sched) > 0 ||

@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "proto/flight_file.h"
 #include "proto/messages.h"
-#include "scheduler/private.h"
+#include "scheduler/scheduler_private.h"
 #include "tests/support/sched_rules.h"
 #include "tests/support/sim_constraint.h"
 #include "tests/support/telltale.h"

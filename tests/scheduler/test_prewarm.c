@@ -246,12 +246,12 @@ Test(warm, only_the_latest_are_remembered_and_all_are_told_their_end) {
         sim_step(&sim);
     for (int i = 0; i < 100; i++)
         ahead[i] = warm(turn[i], 60);
-    cr_expect_eq(sim.sched->warm.n_waiting, WARM_MAX);
+    cr_expect_eq(sim.sched->prewarm.n_waiting, PREWARM_MAX);
     sim_run(&sim, 2000);
     cr_expect_eq(busy->n_got, 30);
     for (int i = 0; i < 100; i++)
         cr_expect_eq(ahead[i]->finish, i < 36 ? FINISH_CANCELLED : FINISH_LENGTH, "%d", i);
-    cr_expect_eq(sim.sched->warm.n_waiting, 0);
+    cr_expect_eq(sim.sched->prewarm.n_waiting, 0);
     sim_deinit(&sim);
 }
 

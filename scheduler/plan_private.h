@@ -1,6 +1,6 @@
 #pragma once
 
-/* plan_work - what plan.c and plan_draft.c share while a step is decided. */
+/* plan_private - what plan.c and plan_draft.c share while a step is decided. */
 
 #include "base/mutant.h"
 #include "scheduler/plan.h"

@@ -1,11 +1,11 @@
 #pragma once
 
-/* private - the scheduler's object, shared by scheduler.c (what others call) and step.c (one step). */
+/* scheduler_private - the scheduler's object, shared by scheduler.c (what others call) and the files of a step. */
 
 #include "scheduler/batch.h"
-#include "scheduler/disk.h"
 #include "scheduler/drafter.h"
 #include "scheduler/plan.h"
+#include "scheduler/prewarm.h"
 #include "scheduler/disk_load.h"
 #include "scheduler/recorder.h"
 #include "scheduler/pin.h"
@@ -13,10 +13,9 @@
 #include "scheduler/spec.h"
 #include "scheduler/offload.h"
 #include "scheduler/turns.h"
-#include "scheduler/warm.h"
 
 #define SCHED_DEPTH_MAX 2u
-#define SCHED_CANDIDATES 32u /* waiting requests that a plan looks at */
+#define SCHED_CANDIDATES TURNS_CANDIDATES
 #define SCHED_ID_SLOTS 4096u
 
 struct sched {
@@ -44,11 +43,11 @@ struct sched {
     struct drafter *drafter; /* NULL: there is no draft model */
     struct offload offload;
     struct kv_opts pager_opts;
-    struct disk *disk;    /* NULL: there is no disk tier */
-    uint64_t n_disk_left; /* tokens that it has and that were faster computed */
+    struct disk_load disk_load;
     struct turns turns;
     struct pins pins;
-    struct warm warm;
+    struct prewarm prewarm;
+    struct recorder recorder;
 
     struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
     uint64_t n_launched, n_waited;       /* steps */
@@ -56,7 +55,6 @@ struct sched {
     int64_t checked_ns;                  /* when the pager was last checked */
     bool lost;                           /* the engine */
     struct msg_stats stats;              /* its counters */
-    struct buf record;                   /* of the flight recorder: the plan being made */
 };
 
 static inline uint32_t sched_n_in_flight(const struct sched *s) {

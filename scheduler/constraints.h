@@ -1,0 +1,21 @@
+#pragma once
+
+/* constraints - where a request gets the constraint of its output (text/constraint.h) from. */
+
+#include <stdint.h>
+#include "base/err.h"
+
+struct constraint;
+struct submit;
+
+/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed out is
+ * given back once. */
+struct sched_constraints {
+    void *ctx;
+    /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
+     * -EINVAL with @err; -ENOMEM. */
+    int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
+    /* Nobody waits for what was asked for @id any more; NULL: do not care. */
+    void (*forget)(void *ctx, uint64_t id);
+    void (*release)(void *ctx, const struct constraint *c);
+};

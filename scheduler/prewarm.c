@@ -1,0 +1,221 @@
+/*
+ * prewarm - when a turn has ended, the front knows how the next one will begin: the conversation as the chat template
+ * writes it once the answer is part of it. Often that is not what the model wrote (reasoning is left out, calls are put in
+ * other words), so the pages of the turn do not help from there on. A warm request (SUBMIT_PREWARM) is that text, and
+ * asks for nothing but its pages.
+ *
+ *      submitted ──> prewarm.waiting ──nobody is there──> sched.waiting, sched.running ──> kept for the turn
+ *                         ^                                         │
+ *                         '──────────somebody comes─────────────────'
+ *
+ * It runs only when nobody waits and nobody runs, alone in steps of at most PREWARM_STEP_NS (or the few rows that any prompt
+ * gets), with nothing launched behind them. So whoever comes waits for the end of one such step, and finds the house
+ * empty: what was computed so far stays as cached pages, which cost nobody anything but the oldest of the pages that
+ * nobody holds. It takes none that are pinned for others' turns. When its session comes back, or is no longer waited for,
+ * it is over.
+ *
+ * It leaves no trace in what is counted of requests; its device time is its tenant's. No token depends on it: pages are
+ * found by the tokens in them, and hold what anybody would compute.
+ */
+
+#include "scheduler/prewarm.h"
+
+#include <string.h>
+#include "scheduler/offload.h"
+#include "scheduler/pin.h"
+#include "scheduler/plan.h"
+#include "scheduler/turns.h"
+
+#define PREWARM_STEP_NS INT64_C(10000000)
+
+void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
+    p->opts = *opts;
+    list_init(&p->waiting);
+    p->max_step_ns = p->opts.plan->max_step_ns;
+}
+
+void prewarm_deinit(struct prewarm *w) {
+    for (uint32_t i = 0; i < PREWARM_DONE; i++)
+        free(w->done[i].hash);
+}
+
+/* ---- what it was good for ---- */
+
+static struct prewarm_done *done_of(struct prewarm *w, uint64_t session) {
+    return &w->done[(session * 0x9E3779B97F4A7C15u) >> 56];
+}
+
+/* @r has its first pages now. */
+static void note_done(struct prewarm *p, const struct request *r) {
+    uint32_t t = p->opts.page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
+    struct prewarm_done *d = done_of(p, r->session);
+
+    n = MIN(n, r->n_hashes);
+    if (n <= r->n_cached / t || (d->session == r->session && d->hash && n <= d->to))
+        return;
+    uint64_t *hash = malloc(n * sizeof(*hash));
+    if (!hash)
+        return;
+    memcpy(hash, r->hash, n * sizeof(*hash));
+    free(d->hash);
+    *d = (struct prewarm_done){r->session, hash, r->n_cached / t, n};
+}
+
+void prewarm_found(struct prewarm *p, const struct request *r) {
+    struct prewarm_done *d = done_of(p, r->session);
+    uint32_t hit = MIN(r->n_computed / p->opts.page_tokens, r->n_hashes), i = d->from;
+
+    if (!d->hash || d->session != r->session || r->n_preempted > 0)
+        return;
+    if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
+        return; /* something else than the turn */
+    while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
+        i++;
+    p->n_found_tokens += (uint64_t)(i - d->from) * p->opts.page_tokens;
+    free(d->hash);
+    *d = (struct prewarm_done){0};
+}
+
+/* ---- coming and going ---- */
+
+static void leave_queue(struct prewarm *p, struct request *r) {
+    if (p->now == r) {
+        p->now = NULL;
+        p->opts.plan->max_step_ns = p->max_step_ns;
+        turns_leave(p->opts.turns, r);
+    } else if (!list_empty(&r->queued.link)) {
+        p->n_waiting--;
+    }
+    list_remove(&r->queued.link);
+}
+
+void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why) {
+    note_done(p, r);
+    leave_queue(p, r);
+    if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
+        uint32_t n_tokens = kv_seq_committed(r->seq);
+
+        pin_prewarmed(p->opts.pins, r);
+        offload_save(p->opts.offload, &r->share, r->tokens, n_tokens,
+                     pin_chance(p->opts.pins, r->session, r->turn.tenant), !r->seq);
+    }
+    r->seq = kv_seq_free(r->seq);
+    request_finish(r, why);
+    p->opts.note_news(p->opts.ctx, r);
+}
+
+void prewarm_submit(struct prewarm *p, struct request *r) {
+
+    if (!pin_expects(p->opts.pins, r->session, r->prewarm.turn)) {
+        prewarm_finish(p, r, FINISH_CANCELLED);
+        return;
+    }
+    if (p->n_waiting == PREWARM_MAX)
+        prewarm_finish(p, LIST_ENTRY(p->waiting.prev, struct request, queued.link),
+                       FINISH_CANCELLED);
+    list_push_front(&p->waiting, &r->queued.link);
+    p->n_waiting++;
+}
+
+/* @r goes on with the conversation of @w: at least half of it is the same. Agents ask other things in between. */
+static bool continues(const struct request *r, const struct request *w) {
+    uint32_t half = w->n_hashes / 2;
+
+    return w->n_hashes == 0 || (half < r->n_hashes && r->hash[half] == w->hash[half]);
+}
+
+void prewarm_note_turn(struct prewarm *p, const struct request *r) {
+    struct request *now = p->now;
+
+    if (r->session == 0)
+        return;
+    LIST_FOREACH(node, &p->waiting) {
+        struct request *w = LIST_ENTRY(node, struct request, queued.link);
+
+        if (w->session == r->session && continues(r, w))
+            prewarm_finish(p, w, FINISH_CANCELLED);
+    }
+    /* A step that it is in ends first, and what it brings is what this turn wants. */
+    if (now && now->session == r->session && continues(r, now)) {
+        now->prewarm.over = true;
+        if (now->n_in_flight == 0)
+            prewarm_finish(p, now, FINISH_CANCELLED);
+    }
+}
+
+/* ---- its turn ---- */
+
+uint32_t prewarm_attach(struct prewarm *p, const struct request *r) {
+    struct kv_stats before, after;
+
+    kv_pager_stats(p->opts.pager, &before);
+    uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
+    kv_pager_stats(p->opts.pager, &after);
+    p->n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
+    p->n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;
+    return n;
+}
+
+static void take_back(struct prewarm *p, struct request *r) {
+    note_done(p, r);
+    leave_queue(p, r);
+    if (r->state == REQUEST_RUNNING) {
+        r->seq = kv_seq_free(r->seq);
+        r->n_computed = r->n_host = 0;
+        r->n_preempted++;
+        r->stalled = false;
+        request_set_state(r, REQUEST_WAITING);
+    }
+    r->n_bypassed = 0;
+    r->seen_step = 0;
+    if (r->prewarm.over || !pin_expects(p->opts.pins, r->session, r->prewarm.turn)) {
+        prewarm_finish(p, r, FINISH_CANCELLED);
+        return;
+    }
+    list_push_front(&p->waiting, &r->queued.link);
+    p->n_waiting++;
+}
+
+/* Without what is pinned for others. */
+static bool fits(const struct prewarm *p, const struct request *r) {
+    struct kv_match m = kv_pager_match(p->opts.pager, &r->share, r->tokens, request_shareable(r));
+    uint32_t need = plan_pages(p->opts.plan, r->max_tokens) + 1;
+
+    return need - m.n_tokens / p->opts.page_tokens + m.n_idle <= kv_pager_available(p->opts.pager);
+}
+
+static void start(struct prewarm *p, struct request *r) {
+    list_remove(&r->queued.link);
+    p->n_waiting--;
+    p->now = r;
+    p->opts.plan->max_step_ns = MIN(p->max_step_ns, PREWARM_STEP_NS);
+    turns_enter(p->opts.turns, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
+    queue_insert(p->opts.waiting, &r->queued);
+}
+
+static bool is_only(const struct list *l, const struct request *r) {
+    return list_empty(l) || (l->next == l->prev && l->next == &r->queued.link);
+}
+
+void prewarm_turn(struct prewarm *p) {
+    struct request *r = p->now;
+
+    if (r) {
+        bool others = !is_only(p->opts.waiting, r) || !is_only(p->opts.running, r);
+
+        if ((others || !list_empty(p->opts.compiling)) && r->n_in_flight == 0)
+            take_back(p, r);
+        return;
+    }
+    if (!list_empty(p->opts.waiting) || !list_empty(p->opts.running) ||
+        !list_empty(p->opts.compiling))
+        return;
+    LIST_FOREACH(node, &p->waiting) {
+        r = LIST_ENTRY(node, struct request, queued.link);
+        if (pin_expects(p->opts.pins, r->session, r->prewarm.turn) && fits(p, r)) {
+            start(p, r);
+            return;
+        }
+        prewarm_finish(p, r, FINISH_CANCELLED);
+    }
+}

@@ -1,0 +1,62 @@
+#pragma once
+
+/* prewarm - prefixes computed ahead, for turns that have not come yet, while nobody else asks for anything. Private. */
+
+#include "base/list.h"
+#include "scheduler/request.h"
+
+struct kv_pager;
+struct offload;
+struct pins;
+struct plan;
+struct turns;
+
+#define PREWARM_MAX 64u   /* that wait; more: the oldest is forgotten */
+#define PREWARM_DONE 256u /* of which it is known what was computed */
+
+/* What was computed for a session's next turn: pages [from, to) of a prompt with these hashes. */
+struct prewarm_done {
+    uint64_t session;
+    uint64_t *hash; /* [to] or NULL */
+    uint32_t from, to;
+};
+
+/* What it may see and call, all of it owned by others and outliving it. */
+struct prewarm_opts {
+    uint32_t page_tokens;
+    struct kv_pager *pager;
+    struct plan *plan; /* whose max_step_ns is shorter while one runs */
+    struct turns *turns;
+    struct pins *pins;
+    struct offload *offload;
+    struct list *waiting; /* the scheduler's queue */
+    const struct list *running, *compiling;
+    void (*note_news)(void *ctx, struct request *r); /* the front has something to learn of @r */
+    void *ctx;
+};
+
+struct prewarm {
+    struct prewarm_opts opts;
+    struct list waiting; /* request.queued, the latest first */
+    uint32_t n_waiting;
+    struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
+    int64_t max_step_ns;                    /* of a plan without one */
+    uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
+    uint64_t n_found_tokens;                /* that turns found of what was computed for them */
+    struct prewarm_done done[PREWARM_DONE];
+};
+
+void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts);
+void prewarm_deinit(struct prewarm *p);
+
+/* One comes, and is ended by whatever it is that ends requests. */
+void prewarm_submit(struct prewarm *p, struct request *r);
+void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why);
+/* @r, somebody's, comes: what was computed ahead of it is all that will be. */
+void prewarm_note_turn(struct prewarm *p, const struct request *r);
+/* @r, somebody's, is admitted: counts what it has found of what was computed for it. */
+void prewarm_found(struct prewarm *p, const struct request *r);
+/* kv_seq_attach() of one that runs. */
+uint32_t prewarm_attach(struct prewarm *p, const struct request *r);
+/* Before a plan: lets the next one run if nobody else is there, takes it back when somebody is. */
+void prewarm_turn(struct prewarm *p);
