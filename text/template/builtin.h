@@ -7,6 +7,8 @@
 extern const struct builtin FILTERS_TEXT[], FILTERS_SEQ[];
 extern const size_t N_FILTERS_TEXT, N_FILTERS_SEQ;
 
+/* Functions return 0, or a negative value with the render's error set. */
+
 /* Arguments with a default: negative when the type is wrong. */
 int builtin_int(struct render *rd, struct value v, int64_t def, int64_t *out);
 int builtin_string(struct render *rd, struct value v, const struct tstr *def,
@@ -16,12 +18,16 @@ int builtin_string(struct render *rd, struct value v, const struct tstr *def,
  * (WORDS, the filter). */
 enum case_mode { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_CAPITALIZE, CASE_SWAP };
 int text_case(struct render *rd, const struct tstr *s, enum case_mode mode, struct value *out);
+/* At most @count occurrences, all if it is negative; from the left. */
 int text_replace(struct render *rd, const struct tstr *s, const struct tstr *from,
                  const struct tstr *to, int64_t count, struct value *out);
+/* Pads @s with @fill to @width code points; @align: '<', '>' or '^'. */
 int text_center(struct render *rd, const struct tstr *s, int64_t width, const struct tstr *fill,
                 char align, struct value *out);
+/* @chars: a string of the characters to strip, or V_MISSING or None: white space. */
 int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool left, bool right,
                struct value *out);
+/* The str() of @v[0, n) with @sep between; @strict: only strings may be joined. */
 int text_join(struct render *rd, const struct tstr *sep, const struct value *v, uint32_t n,
               bool strict, struct value *out);
 /* The number that the whole of @s spells: false when none. */

@@ -4,6 +4,7 @@
  * seeded per render and every probe costs fuel.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "text/template/budget.h"
 #include "text/template/value.h"
@@ -112,6 +113,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
                   uint32_t *at) {
     bool same;
 
+    assert(d->n <= d->cap);
     if (!d->index) {
         for (uint32_t i = 0; i < d->n; i++) {
             if (same_key(rd, d->e[i].key, key, &same))
@@ -142,6 +144,7 @@ static int locate(struct render *rd, const struct dict *d, struct value key, uin
 }
 
 static void put_index(struct dict *d, uint32_t i) {
+    assert(i < d->n_index && (d->n_index & (d->n_index - 1)) == 0); /* a free slot ends the loop */
     uint32_t slot = (uint32_t)d->e[i].hash & (d->n_index - 1);
 
     while (d->index[slot])

@@ -6,6 +6,7 @@
 
 #include "text/template/render.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Scopes are small: a search from the front beats any index. */
@@ -28,6 +29,8 @@ struct scope *scope_new(struct render *rd, struct scope *up) {
 /* Rebinds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v) {
     struct binding *b = find(s, sym);
+
+    assert(s->n <= s->cap);
 
     if (render_charge(rd, s->n / 16))
         return -1;

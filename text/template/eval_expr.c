@@ -329,6 +329,7 @@ int eval_expr(struct render *rd, const struct node *n, struct value *out) {
     }
     if (render_enter(rd) || render_charge(rd, 1))
         return -1;
+    assert(n->type < ARRAY_SIZE(EVAL) && EVAL[n->type]);
     int r = EVAL[n->type](rd, n, out);
 
     render_leave(rd);

@@ -9,6 +9,7 @@
 
 #include "text/template/parser.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,6 +58,7 @@ int parser_enter(struct parser *p) {
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line) {
     struct node *n = arena_alloc(&p->t->arena, sizeof(*n));
 
+    assert(p->depth <= TEMPLATE_DEPTH);
     if (!n) {
         parser_fail(p, "the template needs too much memory");
         return NULL;

@@ -19,13 +19,21 @@ struct parser {
     struct macro *macro;  /* the innermost, or NULL */
 };
 
+/*
+ * Functions return 0, or a negative errno with *err set: a message with the line of the current
+ * token. Those that return a pointer return NULL then. is_ looks, skip_ takes the token if it is
+ * there, expect_ fails if it is not.
+ */
+
 int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3);
 int parser_unexpected(struct parser *p, const char *wanted); /* "expected X, got Y" */
 int parser_enter(struct parser *p);                          /* one deeper; then depth-- */
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
 /* Raises the height of @n above that of @child (may be NULL). */
 int parser_raise(struct parser *p, struct node *n, const struct node *child);
+/* A string of the template's arena; the bytes are borrowed. */
 const struct tstr *parser_string(struct parser *p, const char *s, size_t len);
+/* The number of variable @name; @read: it is looked up among the request's variables. */
 int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number);
 
 bool parser_is_op(const struct parser *p, uint16_t op);

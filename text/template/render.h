@@ -65,14 +65,24 @@ struct builtin {
 int render_fail_exact(struct render *rd, const struct tstr *message);
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
 
-/* eval.c, eval_expr.c, operators.c, call.c */
+/*
+ * All functions below return 0, or a negative value with the render's error set, unless they say
+ * otherwise; *out is written on success only.
+ */
+
+/* eval.c, eval_expr.c. A loop's body may end early: that is a positive answer, enum flow. */
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
+/* Runs the statements from @n on; their text goes to rd->out. Answers an enum flow. */
 int eval_block(struct render *rd, const struct node *n);
 int eval_expr(struct render *rd, const struct node *n, struct value *out);
+/* Binds the name, the namespace attribute or the tuple of names @target in the innermost scope. */
 int eval_assign(struct render *rd, const struct node *target, struct value v);
+/* The text that @body writes, in a scope of its own. Answers an enum flow. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
-struct scope *scope_new(struct render *rd, struct scope *up);
+struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
+
+/* operators.c: Python's operators on values. @op: enum binary_op, enum comparison. */
 
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
@@ -81,8 +91,10 @@ int operator_item(struct render *rd, struct value obj, struct value key, struct 
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
 int operator_slice(struct render *rd, struct value obj, const struct value *bound /* of 3 */,
                    struct value *out);
+/* str(v), HTML-escaped unless it is safe already. */
 int operator_escaped(struct render *rd, struct value v, const struct tstr **out);
 
+/* call.c: calls of functions, macros and methods; @kind is the word for messages. */
 int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out);
 int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
                  const struct args *args, struct value *out);
@@ -91,7 +103,7 @@ int call_filter(struct render *rd, const struct tstr *name, struct value self,
 int call_test(struct render *rd, const struct tstr *name, struct value self,
               const struct args *args, bool *out);
 
-/* Tables sorted by name. */
+/* Tables sorted by name; NULL: there is none of that name. */
 const struct builtin *builtin_find(const struct builtin *table, size_t n, const struct tstr *name);
 const struct builtin *filter_find(const struct tstr *name);
 const struct builtin *test_find(const struct tstr *name);

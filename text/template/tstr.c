@@ -12,6 +12,7 @@
 
 #include "text/template/tstr.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <string.h>
 #include "text/template/budget.h"
@@ -37,6 +38,7 @@ const struct tstr *tstr_new(struct render *rd, const char *data, size_t len, boo
 static uint32_t first_mark(const struct tstr *s, size_t pos) {
     uint32_t lo = 0, hi = s->n_marks;
 
+    assert(hi == 0 || s->marks);
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
 
@@ -56,6 +58,7 @@ bool tstr_user_at(const struct tstr *s, size_t pos) {
 
 /* Shares the bytes; only the marks of the part are copied. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end) {
+    assert(end <= s->len);
     if (begin >= end)
         begin = end;
     if (begin == 0 && end == s->len)
@@ -294,6 +297,7 @@ struct sink *sink_new(struct render *rd) {
 int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
     size_t need, cap;
 
+    assert(k->len <= k->cap && (!k->max || k->len <= k->max));
     if (size_add(k->len, extra, &need) || (k->max && need > k->max))
         return render_fail(rd, "the text becomes too long");
     if (need <= k->cap)
@@ -313,6 +317,8 @@ int sink_reserve(struct render *rd, struct sink *k, size_t extra) {
 
 /* Ranges that touch become one. */
 static int add_mark(struct render *rd, struct sink *k, size_t begin, size_t end) {
+    assert(begin < end && k->n_marks <= k->cap_marks);
+    assert(!k->n_marks || begin >= k->marks[k->n_marks - 1].begin);
     if (k->n_marks && k->marks[k->n_marks - 1].end >= begin) {
         k->marks[k->n_marks - 1].end = end;
         return 0;
@@ -339,6 +345,7 @@ int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bo
         return -1;
     if ((user || k->all_user) && add_mark(rd, k, k->len, k->len + len))
         return -1;
+    assert(k->cap - k->len >= len);
     memcpy(k->data + k->len, data, len);
     k->len += len;
     return 0;
@@ -351,6 +358,7 @@ int sink_add_text(struct render *rd, struct sink *k, const char *text) {
 /* Copies bytes and their marks, shifted to their new place. */
 int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
                   size_t end) {
+    assert(end <= s->len);
     if (begin >= end)
         return 0;
     if (sink_reserve(rd, k, end - begin) || render_charge_bytes(rd, end - begin))

@@ -43,9 +43,11 @@ struct sink {
         &s_;                                                                                       \
     })
 
-/* All return NULL, or a negative error, with the render's error set, when a limit is reached. */
+/* All that take a render return NULL, or a negative error, with its error set when a limit is
+ * reached. */
 const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
                             bool user); /* borrows */
+/* Bytes [begin, end) of @s, end <= s->len; shares them. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end);
 const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b);
 const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
@@ -54,6 +56,7 @@ const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp
 bool tstr_equal(const struct tstr *a, const struct tstr *b);
 bool tstr_is(const struct tstr *s, const char *text);
 int tstr_compare(const struct tstr *a, const struct tstr *b);
+/* Whether byte @pos came from a user. */
 bool tstr_user_at(const struct tstr *s, size_t pos);
 
 size_t tstr_count(const struct tstr *s);                /* code points */
@@ -67,6 +70,7 @@ void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
 
 struct sink *sink_new(struct render *rd);
+/* Room for @extra more bytes. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra);
 int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bool user);
 int sink_add_text(struct render *rd, struct sink *k, const char *text); /* NUL-terminated, ours */
@@ -74,4 +78,5 @@ int sink_add_str(struct render *rd, struct sink *k, const struct tstr *s);
 int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
                   size_t end);
 int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user);
+/* What was added so far as a string; the sink can be continued. */
 const struct tstr *sink_take(struct render *rd, struct sink *k);

@@ -1,10 +1,12 @@
 #include "text/template/value.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "text/template/budget.h"
 
 wide value_wide(struct value v) {
+    assert(value_is_int(v));
     return v.type == V_UINT ? (wide)v.u : v.type == V_BOOL ? v.b : v.i;
 }
 
@@ -19,6 +21,7 @@ int value_from_wide(struct render *rd, wide w, struct value *out) {
 }
 
 double value_double(struct value v) {
+    assert(value_is_number(v));
     return v.type == V_FLOAT ? v.f : (double)value_wide(v);
 }
 
@@ -329,7 +332,8 @@ struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap) {
 
 /* A list that is being iterated may grow: the iteration keeps the old array. */
 int seq_add(struct render *rd, struct seq *s, struct value v) {
-    if (s->n >= s->cap) {
+    assert(s->n <= s->cap);
+    if (s->n == s->cap) {
         uint32_t cap = MAX(s->n * 2, 4u);
         struct value *p = render_alloc(rd, cap, sizeof(*p));
 
