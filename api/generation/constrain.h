@@ -6,7 +6,7 @@
  * held is a 400 that names the field, before anything is queued.
  */
 
-#include "api/generation/prompt_job.h"
+#include "api/generation/prompt.h"
 
 /* Sets @job->request.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0, -ENOMEM, or a
  * 400 in @job->err. With @quick also -EAGAIN: it takes long, nothing has changed. */

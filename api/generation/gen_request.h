@@ -64,7 +64,7 @@ struct gen_request {
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* of /tokenize as llama-server has it */
     bool load_only;           /* no answer is wanted, only that the model is there */
-    enum gen_request_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
+    enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */
@@ -96,11 +96,6 @@ struct gen_request {
         *response_format;
 };
 
-/* Reads @doc, a body with the fields of @known, which it takes over. @r is overwritten; it needs no
- * gen_request_deinit() after an error. On any thread. 0, -ENOMEM, or a 400 (404 for an unknown
- * model) that names the field. */
-int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
-                     yyjson_doc *doc, struct err *err);
 /* Generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;
@@ -108,7 +103,3 @@ static inline uint32_t gen_request_made(const struct gen_request *r) {
 void gen_request_deinit(struct gen_request *r); /* accepts a zeroed one */
 /* Frees the parsed body, which can be large, once its prompts are tokens. */
 void gen_request_drop_body(struct gen_request *r);
-
-/* An array of token ids: 0, -ENOMEM, or a 400 naming @param. At least one id. */
-int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
-                    const char *param, int32_t **out, uint32_t *n, struct err *err);

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <string.h>
 #include <uv.h>
-#include "api/generation/writer.h"
+#include "api/generation/gen.h"
+#include "api/generation/prompt_job.h"
+#include "api/http/json.h"
 #include "api/generation/endpoint.h"
 #include "api/private.h"
 
@@ -45,14 +47,13 @@ struct prewarm_job {
 
 /* ---- taking ---- */
 
-bool prewarm_keeps(const struct writer *w) {
-    const struct prompt_job *job = &w->job;
+bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
     const struct api *api = job->api;
 
-    return api->opts.prewarm && w->endpoint->repeats != REPEATS_NOTHING && w->n_choices == 1 &&
+    return api->opts.prewarm && job->endpoint->repeats != REPEATS_NOTHING &&
            job->request.messages && job->request.prefill.len == 0 &&
-           !job->request.no_generation_prompt && job->body_len <= BODY_MAX &&
-           w->choices[0].gen->m.session != 0 && api->kept_bytes + job->body_len <= BODIES_MAX;
+           !job->request.no_generation_prompt && job->body_len <= BODY_MAX && g->m.session != 0 &&
+           api->kept_bytes + job->body_len <= BODIES_MAX;
 }
 
 /* The pool has better things to do, or there is nobody to compute it. */
@@ -87,16 +88,14 @@ static bool all_complete(const struct output_parser *s) {
     return true;
 }
 
-struct prewarm_job *prewarm_take(struct writer *w) {
-    struct gen *g = w->n_choices == 1 ? w->choices[0].gen : NULL;
-    struct prompt_job *from = &w->job;
+struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
     struct prewarm_job *t;
 
-    if (from->n_kept == 0 || !g || g->finish != FINISH_STOP || is_busy(from->api) ||
+    if (from->n_kept == 0 || g->finish != FINISH_STOP || is_busy(from->api) ||
         !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
         return NULL;
-    t->blocks = w->endpoint->repeats == REPEATS_BLOCKS;
-    t->parts = w->endpoint->repeats != REPEATS_TEXT;
+    t->blocks = from->endpoint->repeats == REPEATS_BLOCKS;
+    t->parts = from->endpoint->repeats != REPEATS_TEXT;
     t->thoughts = sends_thoughts(from->request.messages, t->parts);
     t->job = (struct prompt_job){.api = from->api,
                                  .endpoint = from->endpoint,

@@ -1,20 +1,21 @@
 #pragma once
 
 /*
- * prewarm - when a chat's turn has ended, the beginning of the next one is computed ahead: the conversation with the
- * answer in it, as the chat template writes that.
+ * prewarm - when a chat's turn has ended, the beginning of the next one is computed ahead: the
+ * conversation with the answer in it, as the chat template writes that.
  */
 
 #include <stdbool.h>
-#include <stddef.h>
 
-struct writer;
-struct api;
+struct gen;
 struct prewarm_job;
+struct prompt_job;
 
-/* The body of @w, whose prompts are tokens now, is needed again when the turn has ended. */
-bool prewarm_keeps(const struct writer *w);
-/* What of @w, which is complete and about to be freed, its next turn begins with. NULL: nothing is computed ahead. */
-struct prewarm_job *prewarm_take(struct writer *w);
+/* Whether the body of @job, whose prompts are tokens now, is needed again when @g, its only
+ * generation, has ended. */
+bool prewarm_keeps(const struct prompt_job *job, const struct gen *g);
+/* Moves out of @job and @g, which is complete, what the next turn begins with. NULL: nothing is
+ * computed ahead, and nothing was moved. */
+struct prewarm_job *prewarm_take(struct prompt_job *job, struct gen *g);
 /* Begins, once the client has its answer. Takes @t over, which may be NULL. */
-void prewarm_start(struct prewarm_job *w);
+void prewarm_start(struct prewarm_job *t);

@@ -1,3 +1,4 @@
+#include "api/generation/read_request.h"
 #include "api/generation/prompt_job.h"
 
 #include <errno.h>

@@ -1,53 +1,15 @@
 #pragma once
 
 /*
- * prompt_job - a request's body on its way to token ids: parsed, rendered by the chat template, tokenised.
- * Small ones at once, large ones on libuv's thread pool, since all of it takes time that other clients
- * should not wait for. While `running` the work must stay; the loop's thread does not touch it.
+ * prompt_job - a request's body on its way to token ids: parsed, rendered by the chat template,
+ * tokenised, its output's grammar compiled. Small bodies at once, large ones on libuv's thread pool,
+ * since all of that takes time in which the loop serves no other client. While `running` the job
+ * must stay where it is, and the loop's thread does not touch it.
  */
 
-#include <uv.h>
-#include "api/generation/gen_request.h"
-#include "api/toolcall/toolcall.h"
-#include "base/list.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "api/generation/prompt.h"
 
-struct endpoint;
 struct exchange;
-
-struct prompt {
-    const char *text; /* NULL: given as ids */
-    size_t len;
-    const struct text_range *user;
-    size_t n_user;
-    struct tokens tokens;
-};
-
-struct prompt_job {
-    uv_work_t uv;
-    struct list link; /* api.huge, while it waits for its turn */
-    struct api *api;
-    const struct endpoint *endpoint;
-    void *state; /* of the endpoint; or NULL */
-    struct buf body;
-    size_t n_charged; /* of api.body_bytes */
-    size_t body_len;  /* what it was */
-    size_t n_kept;    /* of api.kept_bytes */
-    struct gen_request request;
-    struct rendered rendered; /* of a chat */
-    struct prompt *prompts;   /* in r.arena */
-    uint32_t n_prompts, max_tokens;
-    bool chat;   /* the prompt is made of messages */
-    bool many;   /* the prompts were the entries of an array */
-    bool parses; /* the output is taken apart, as `parse` says */
-    struct toolcall_opts parse;
-    struct buf text; /* of request.tokens, if there are any */
-    struct err err;
-    int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool prepared, running, large, abandoned;
-    void (*done)(struct prompt_job *job);
-};
 
 /* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @job is zeroed;
  * it may be freed in @done. */

@@ -199,10 +199,14 @@ static void send_head(struct writer *w) {
     w->endpoint->begin(w);
 }
 
+static struct prewarm_job *take_prewarm(struct writer *w) {
+    return w->n_choices == 1 ? prewarm_take(&w->job, w->choices[0].gen) : NULL;
+}
+
 static void end_stream(struct writer *w) {
     w->endpoint->end(w);
     struct exchange *x = detach(w);
-    struct prewarm_job *t = prewarm_take(w);
+    struct prewarm_job *t = take_prewarm(w);
     free_answer(w);
     respond_stream_end(x);
     prewarm_start(t);
@@ -239,7 +243,7 @@ static void send_whole(struct writer *w) {
     json_begin(&j, &b);
     w->endpoint->whole(&j, w);
     struct exchange *x = detach(w);
-    struct prewarm_job *t = prewarm_take(w);
+    struct prewarm_job *t = take_prewarm(w);
     free_answer(w);
     respond_buf(x, 200, &b, j.error);
     prewarm_start(t);
@@ -494,7 +498,7 @@ static void on_prepared(struct prompt_job *job) {
     if (r < 0)
         err = job->err;
     else if ((r = create_gens(w, &err)) == 0) {
-        prompt_job_trim(job, prewarm_keeps(w));
+        prompt_job_trim(job, w->n_choices == 1 && prewarm_keeps(job, w->choices[0].gen));
         port_note_request(job->api, w->exchange->id, w->choices[0].gen->m.id);
         w->waiter.n = w->n_choices;
         w->waiter.deadline_ns = deadline_of(w->exchange);

@@ -1,4 +1,5 @@
 #include <string.h>
+#include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 

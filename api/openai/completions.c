@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <string.h>
+#include "api/generation/read_request.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "api/private.h"

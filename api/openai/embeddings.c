@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "api/generation/read_request.h"
 #include "api/limits/admit.h"
 #include "api/generation/endpoint.h"
 #include "api/http/exchange.h"

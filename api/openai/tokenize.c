@@ -1,3 +1,4 @@
+#include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
 #include "api/http/json.h"

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/responses/build.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/* gen_request_fields - what gen_request.c and gen_request_reasoning.c share: a row of the table of fields, and readers of values. */
+/* fields - a row of the table of fields (read_request.c), and readers of values. */
 
 #include "api/generation/gen_request.h"
 
@@ -19,14 +19,23 @@ struct field {
              struct err *err)
 
 /* A 400: "FIELD must be ...". */
-int gen_request_refuse(const struct field *f, struct err *err);
+int field_refuse(const struct field *f, struct err *err);
 /* A whole number in [lo, hi]. */
-int gen_request_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err);
-READER(gen_request_bool);
+int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err);
+/* Copies string @v, so that it outlives the body: 0 or -ENOMEM. */
+int field_copy(struct gen_request *r, yyjson_val *v, struct str *out);
+
+/* Each sets the member at field.at. */
+READER(field_bool);
+READER(field_not);    /* the opposite of a flag */
+READER(field_uint);   /* a whole number in [lo, hi] */
+READER(field_string); /* of at most @hi bytes */
+READER(field_array);  /* of @lo to @hi entries, as they are in the body */
+READER(field_value);  /* anything, as it is in the body */
 
 /* How much a model may think, under the names that there are for it. */
-READER(gen_request_effort);
-READER(gen_request_budget);
-READER(gen_request_thinking);
-READER(gen_request_reasoning);
-READER(gen_request_switch);
+READER(field_effort);
+READER(field_budget);
+READER(field_thinking);
+READER(field_reasoning);
+READER(field_switch);

@@ -2,22 +2,22 @@
 
 #include <stddef.h>
 #include <string.h>
-#include "api/generation/gen_request_fields.h"
+#include "api/generation/fields.h"
 
 #define CHAT FIELDS_CHAT
 
-READER(gen_request_effort) {
+READER(field_effort) {
     (void)a;
     if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
-        return gen_request_refuse(f, err);
+        return field_refuse(f, err);
     r->reasoning_effort = v;
     return 0;
 }
 
 /* Negative: no limit. */
-READER(gen_request_budget) {
+READER(field_budget) {
     int64_t n = 0;
-    int result = gen_request_whole(f, v, &n, err);
+    int result = field_whole(f, v, &n, err);
 
     (void)a;
     if (result < 0)
@@ -27,40 +27,40 @@ READER(gen_request_budget) {
     return 0;
 }
 
-READER(gen_request_switch) {
+READER(field_switch) {
     (void)a;
     if (!yyjson_is_bool(v))
-        return gen_request_refuse(f, err);
+        return field_refuse(f, err);
     r->thinking = yyjson_get_bool(v) ? THINK_ON : THINK_OFF;
     return 0;
 }
 
 /* {"type": "enabled" or "disabled", "budget_tokens": n}, as several services have it. */
-READER(gen_request_thinking) {
+READER(field_thinking) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *budget = yyjson_obj_get(v, "budget_tokens");
     bool on = yyjson_equals_str(type, "enabled"), off = yyjson_equals_str(type, "disabled");
     struct field number = *f;
 
     if (!on && !off && !yyjson_equals_str(type, "adaptive") && !yyjson_equals_str(type, "auto"))
-        return gen_request_refuse(f, err);
+        return field_refuse(f, err);
     r->thinking = on ? THINK_ON : off ? THINK_OFF : THINK_UNSET;
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
-    return budget && !yyjson_is_null(budget) ? gen_request_budget(r, a, &number, budget, err) : 0;
+    return budget && !yyjson_is_null(budget) ? field_budget(r, a, &number, budget, err) : 0;
 }
 
 /* OpenRouter's. */
-READER(gen_request_reasoning) {
+READER(field_reasoning) {
     static const struct field inner[] = {
-        {"reasoning.effort", CHAT, gen_request_effort, 0, 0, 0, "a string, such as \"low\""},
-        {"reasoning.max_tokens", CHAT, gen_request_budget, 0, -1, INT32_MAX, "an integer"},
-        {"reasoning.enabled", CHAT, gen_request_switch, 0, 0, 0, "a boolean"},
-        {"reasoning.exclude", CHAT, gen_request_bool, offsetof(struct gen_request, no_reasoning), 0,
-         0, "a boolean"},
+        {"reasoning.effort", CHAT, field_effort, 0, 0, 0, "a string, such as \"low\""},
+        {"reasoning.max_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+        {"reasoning.enabled", CHAT, field_switch, 0, 0, 0, "a boolean"},
+        {"reasoning.exclude", CHAT, field_bool, offsetof(struct gen_request, no_reasoning), 0, 0,
+         "a boolean"},
     };
 
     if (!yyjson_is_obj(v))
-        return gen_request_refuse(f, err);
+        return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("reasoning."));
         int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;

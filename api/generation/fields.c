@@ -1,0 +1,98 @@
+#include "api/generation/fields.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Readers of plain values. */
+
+int field_refuse(const struct field *f, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name, f->is);
+}
+
+static void *member(struct gen_request *r, const struct field *f) {
+    return (char *)r + f->at;
+}
+
+READER(field_bool) {
+    bool b = yyjson_get_bool(v);
+
+    (void)a;
+    if (!yyjson_is_bool(v))
+        return field_refuse(f, err);
+    memcpy(member(r, f), &b, sizeof(b));
+    return 0;
+}
+
+/* A flag whose member means the opposite. */
+READER(field_not) {
+    bool b = !yyjson_get_bool(v);
+
+    (void)a;
+    if (!yyjson_is_bool(v))
+        return field_refuse(f, err);
+    memcpy(member(r, f), &b, sizeof(b));
+    return 0;
+}
+
+int field_whole(const struct field *f, yyjson_val *v, int64_t *out, struct err *err) {
+    double d = yyjson_get_num(v);
+
+    if (!yyjson_is_num(v))
+        return field_refuse(f, err);
+    if (!(d >= f->lo && d <= f->hi))
+        return err_set_code(err, 400, "invalid_value", f->name, "%s must be between %.0f and %.0f.",
+                            f->name, f->lo, f->hi);
+    if (d != floor(d))
+        return field_refuse(f, err);
+    *out = (int64_t)d;
+    return 0;
+}
+
+READER(field_uint) {
+    int64_t i = 0;
+    int result = field_whole(f, v, &i, err);
+
+    (void)a;
+    if (result < 0)
+        return result;
+    uint32_t u = (uint32_t)i;
+    memcpy(member(r, f), &u, sizeof(u));
+    return 0;
+}
+
+/* A copy that outlives the body. */
+int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
+    size_t len = yyjson_get_len(v);
+    const char *s = arena_strndup(&r->arena, yyjson_get_str(v), len);
+
+    *out = (struct str){s, (uint32_t)len};
+    return s ? 0 : -ENOMEM;
+}
+
+READER(field_string) {
+    struct str s;
+
+    (void)a;
+    if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
+        return field_refuse(f, err);
+    int result = field_copy(r, v, &s);
+    if (result == 0)
+        memcpy(member(r, f), &s, sizeof(s));
+    return result;
+}
+
+READER(field_array) {
+    (void)a;
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
+        return field_refuse(f, err);
+    memcpy(member(r, f), &v, sizeof(v));
+    return 0;
+}
+
+READER(field_value) {
+    (void)a;
+    (void)err;
+    memcpy(member(r, f), &v, sizeof(v));
+    return 0;
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+/* prompt - what prompt_job.h works on: a request's body and the prompts that it becomes. */
+
+#include <uv.h>
+#include "api/generation/gen_request.h"
+#include "api/toolcall/toolcall.h"
+#include "base/list.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+struct endpoint;
+
+struct prompt {
+    const char *text; /* NULL: given as ids */
+    size_t len;
+    const struct text_range *user;
+    size_t n_user;
+    struct tokens tokens;
+};
+
+struct prompt_job {
+    uv_work_t uv;
+    struct list link; /* api.large, while it waits for a thread */
+    struct api *api;
+    const struct endpoint *endpoint;
+    void *state; /* of the endpoint; or NULL */
+    struct buf body;
+    size_t n_charged; /* of api.body_bytes */
+    size_t body_len;  /* what it was */
+    size_t n_kept;    /* of api.kept_bytes */
+    struct gen_request request;
+    struct rendered rendered; /* of a chat */
+    struct prompt *prompts;   /* in request.arena */
+    uint32_t n_prompts, max_tokens;
+    bool chat;   /* the prompt is made of messages */
+    bool many;   /* the prompts were the entries of an array */
+    bool parses; /* the output is taken apart, as `parse` says */
+    struct toolcall_opts parse;
+    struct buf text; /* of request.tokens, if there are any */
+    struct err err;
+    int result; /* 0, -ENOMEM, or -EINVAL with err */
+    bool prepared, running, large, abandoned;
+    void (*done)(struct prompt_job *job);
+};

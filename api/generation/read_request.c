@@ -1,0 +1,637 @@
+#include "api/generation/read_request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/json.h"
+#include "api/openai/models.h"
+#include "api/private.h"
+#include "api/generation/fields.h"
+#include "api/generation/output_spec.h"
+#include "text/stops.h"
+
+/*
+ * One row per field: its name, the endpoints that know it, how it is read, where it goes and its range.
+ * Rows are looked up by name for each member of the body, so that the order of a body does not matter and
+ * a field that is given twice is noticed: whichever of the two were taken, some proxy before us may have
+ * judged the other.
+ *
+ * What is not supported is a row as well. Ignoring such a field would answer another question than the
+ * one that was asked, and the client could not tell.
+ */
+
+#define ARENA_MAX (256u << 20)
+
+#define CHAT FIELDS_CHAT
+#define TEXT FIELDS_COMPLETION
+#define BOTH (FIELDS_CHAT | FIELDS_COMPLETION)
+#define EMBED FIELDS_EMBEDDING
+#define RENDERED (FIELDS_CHAT | FIELDS_TOKENIZE)
+#define ANY 0xFF
+
+#define PARSER(name) static READER(name)
+
+PARSER(parse_n) {
+    struct field limited = *f;
+
+    limited.hi = a->opts.max_n;
+    return field_uint(r, a, &limited, v, err);
+}
+
+PARSER(parse_priority) {
+    int64_t i = 0;
+    int result = field_whole(f, v, &i, err);
+
+    (void)a;
+    r->priority = result < 0 ? 0 : (int16_t)i;
+    return result;
+}
+
+/* Any 64-bit integer, exactly. */
+PARSER(parse_seed) {
+    (void)a;
+    if (!yyjson_is_int(v))
+        return field_refuse(f, err);
+    r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
+    r->has_seed = true;
+    return 0;
+}
+
+/* Free values of the client's own; one of them may name the session. */
+PARSER(parse_metadata) {
+    yyjson_val *user = yyjson_obj_get(v, "user_id");
+
+    return yyjson_is_str(user) && yyjson_get_len(user) <= f->hi ? field_string(r, a, f, user, err)
+                                                                : 0;
+}
+
+PARSER(parse_model) {
+    (void)r;
+    if (!yyjson_is_str(v))
+        return field_refuse(f, err);
+    if (!models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
+        return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
+    return 0;
+}
+
+PARSER(parse_sampling) {
+    const struct param *p = params_find(f->name);
+
+    (void)a;
+    if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
+        return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
+                            p->type == PARAM_BOOL ? "a boolean" : "a number");
+    double value = p->type == PARAM_BOOL ? yyjson_get_bool(v) : yyjson_get_num(v);
+    if (params_set(&r->sampling, p, value, err) == 0)
+        return 0;
+    struct err e = *err;
+    return err_set_code(err, 400, "invalid_value", f->name, "%s.", e.message);
+}
+
+static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v, struct err *err) {
+    size_t len = yyjson_get_len(v);
+
+    if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
+        return field_refuse(f, err);
+    return field_copy(r, v, &r->stops[r->n_stops++]);
+}
+
+PARSER(parse_stop) {
+    size_t i, n;
+    yyjson_val *item;
+
+    (void)a;
+    if (!yyjson_is_arr(v))
+        return add_stop(r, f, v, err);
+    yyjson_arr_foreach(v, i, n, item) {
+        int result = add_stop(r, f, item, err);
+
+        if (result < 0)
+            return result;
+    }
+    return 0;
+}
+
+static bool is_id(const struct api *a, yyjson_val *v) {
+    return yyjson_is_uint(v) && yyjson_get_uint(v) < a->model->n_vocab;
+}
+
+int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
+                    const char *param, int32_t **out, uint32_t *n, struct err *err) {
+    size_t i, size;
+    yyjson_val *v;
+    int32_t *ids = arena_alloc_array(&r->arena, yyjson_arr_size(array) + 1, sizeof(*ids));
+
+    if (!ids)
+        return -ENOMEM;
+    yyjson_arr_foreach(array, i, size, v) {
+        if (!is_id(a, v))
+            return err_set_code(err, 400, "invalid_value", param,
+                                "%s must hold token ids from 0 to %u; entry %zu is none.", param,
+                                a->model->n_vocab - 1, i);
+        ids[i] = (int32_t)yyjson_get_uint(v);
+    }
+    if (yyjson_arr_size(array) == 0)
+        return err_set_code(err, 400, "invalid_value", param, "%s must not be empty.", param);
+    *out = ids;
+    *n = (uint32_t)yyjson_arr_size(array);
+    return 0;
+}
+
+PARSER(parse_stop_ids) {
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
+        return field_refuse(f, err);
+    return yyjson_arr_size(v) ? gen_request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
+                              : 0;
+}
+
+PARSER(parse_bias) {
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    if (!yyjson_is_obj(v) || yyjson_obj_size(v) > REQUEST_BIAS_MAX)
+        return field_refuse(f, err);
+    r->bias = arena_alloc_array(&r->arena, yyjson_obj_size(v) + 1, sizeof(*r->bias));
+    if (!r->bias)
+        return -ENOMEM;
+    yyjson_obj_foreach(v, i, n, key, value) {
+        const char *text = yyjson_get_str(key);
+        char *end;
+        unsigned long long id = strtoull(text, &end, 10);
+        double b = yyjson_get_num(value);
+
+        if (*text < '0' || *text > '9' || *end || id >= a->model->n_vocab ||
+            !yyjson_is_num(value) || !(b >= -100 && b <= 100))
+            return field_refuse(f, err);
+        r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
+    }
+    return 0;
+}
+
+/* Of completions: the number itself, which a chat has in top_logprobs. */
+PARSER(parse_n_logprobs) {
+    r->logprobs = true;
+    return field_uint(r, a, f, v, err);
+}
+
+PARSER(parse_stream_options) {
+    static const struct field inner[] = {
+        {"stream_options.include_usage", BOTH, field_bool,
+         offsetof(struct gen_request, include_usage), 0, 0, "a boolean"},
+        {"stream_options.continuous_usage_stats", BOTH, field_bool,
+         offsetof(struct gen_request, continuous_usage), 0, 0, "a boolean"},
+    };
+
+    if (!yyjson_is_obj(v))
+        return field_refuse(f, err);
+    for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
+        yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
+        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
+
+        if (result < 0)
+            return result;
+    }
+    return 0;
+}
+
+PARSER(parse_digest) {
+    int result = field_bool(r, a, f, v, err);
+
+    if (result == 0 && r->digests && !a->opts.digests)
+        return err_set_code(err, 400, "unsupported_parameter", f->name,
+                            "%s needs the service's option logits-digest.", f->name);
+    return result;
+}
+
+PARSER(parse_encoding) {
+    (void)a;
+    r->base64 = yyjson_equals_str(v, "base64");
+    return r->base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
+}
+
+PARSER(parse_speculation) {
+    (void)a;
+    r->no_speculation = yyjson_equals_str(v, "off");
+    return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
+}
+
+/* Fewer dimensions make sense where a model was trained for that, and no file says so. */
+PARSER(parse_dimensions) {
+    int64_t n = 0;
+    int result = field_whole(f, v, &n, err);
+
+    (void)r;
+    if (result == 0 && n != a->model->n_embd)
+        return err_set_code(err, 400, "invalid_value", f->name,
+                            "The vectors of this model have %u dimensions; others are not "
+                            "supported here.",
+                            a->model->n_embd);
+    return result;
+}
+
+PARSER(parse_pooling) {
+    (void)a;
+    r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
+              : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
+                                             : 0;
+    return r->pool ? 0 : field_refuse(f, err);
+}
+
+/* ---- what is not supported ---- */
+
+static int unsupported(const char *name, struct err *err) {
+    return err_set_code(err, 400, "unsupported_parameter", name, "%s is not supported here.", name);
+}
+
+/* Refused unless the value changes nothing: false, empty, or the number @lo. */
+PARSER(parse_unsupported) {
+    (void)r;
+    (void)a;
+    if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
+        (yyjson_is_ctn(v) && !unsafe_yyjson_get_len(v)) ||
+        (yyjson_is_str(v) && yyjson_get_len(v) == 0) ||
+        (yyjson_is_num(v) && yyjson_get_num(v) == f->lo))
+        return 0;
+    return unsupported(f->name, err);
+}
+
+/* 0: only the prompt is looked at. */
+PARSER(parse_max_tokens) {
+    int result = field_uint(r, a, f, v, err);
+
+    r->score_only = result == 0 && r->max_new == 0;
+    r->max_new += r->score_only;
+    return result;
+}
+
+/* Editors ask so for what stands between two texts. */
+PARSER(parse_suffix) {
+    if (yyjson_get_len(v) == 0)
+        return parse_unsupported(r, a, f, v, err);
+    if (!yyjson_is_str(v))
+        return field_refuse(f, err);
+    if (a->fim.prefix < 0)
+        return err_set_code(err, 400, "unsupported_parameter", f->name,
+                            "This model has no tokens for filling in the middle.");
+    return field_value(r, a, f, v, err);
+}
+
+PARSER(parse_prompt_logprobs) {
+    r->prompt_logprobs = true;
+    return field_uint(r, a, f, v, err);
+}
+
+PARSER(parse_tool_choice) {
+    (void)a;
+    (void)f;
+    return output_spec_tool_choice(r, v, err);
+}
+
+PARSER(parse_format) {
+    (void)a;
+    (void)f;
+    return output_spec_response_format(r, v, err);
+}
+
+PARSER(parse_structured) {
+    (void)a;
+    (void)f;
+    return output_spec_structured(r, v, err);
+}
+
+PARSER(parse_guided) {
+    (void)a;
+    return output_spec_guided(r, f->name, v, err);
+}
+
+/* The text is taken in prompt_job.c. */
+PARSER(parse_prediction) {
+    yyjson_val *content = yyjson_obj_get(v, "content"), *part;
+    size_t size = yyjson_is_str(content) ? yyjson_get_len(content) : 0, i, n;
+    bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
+                 (yyjson_is_str(content) || yyjson_is_arr(content));
+
+    (void)a;
+    yyjson_arr_foreach(content, i, n, part) {
+        yyjson_val *text = yyjson_obj_get(part, "text");
+
+        right =
+            right && yyjson_equals_str(yyjson_obj_get(part, "type"), "text") && yyjson_is_str(text);
+        size += yyjson_get_len(text);
+    }
+    if (!right || size > REQUEST_PREDICTION_MAX)
+        return field_refuse(f, err);
+    r->expected = content;
+    return 0;
+}
+
+/* ---- what other services call these ---- */
+
+/* llama.cpp: negative ones are no limit. */
+PARSER(parse_predict) {
+    if (yyjson_is_int(v) && yyjson_get_sint(v) < 0)
+        return 0;
+    return parse_max_tokens(r, a, f, v, err);
+}
+
+PARSER(parse_content) {
+    if (!yyjson_is_str(v))
+        return field_refuse(f, err);
+    r->no_bos = true; /* unless it is asked for */
+    return field_value(r, a, f, v, err);
+}
+
+PARSER(parse_repeat_penalty) {
+    struct field ours = *f;
+
+    ours.name = "repetition_penalty";
+    return parse_sampling(r, a, &ours, v, err);
+}
+
+PARSER(parse_modalities) {
+    size_t i, n;
+    yyjson_val *item;
+
+    (void)r;
+    (void)a;
+    if (!yyjson_is_arr(v))
+        return field_refuse(f, err);
+    yyjson_arr_foreach(v, i, n, item) {
+        if (!yyjson_equals_str(item, "text"))
+            return unsupported(f->name, err);
+    }
+    return 0;
+}
+
+/* Only scalars, and nothing that the service itself passes to the template. */
+PARSER(parse_kwargs) {
+    static const char *const reserved[] = {
+        "messages",  "tools",     "add_generation_prompt", "bos_token", "eos_token", "pad_token",
+        "unk_token", "documents",
+    };
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    (void)a;
+    if (!yyjson_is_obj(v))
+        return field_refuse(f, err);
+    yyjson_obj_foreach(v, i, n, key, value) {
+        bool bad = yyjson_is_ctn(value);
+
+        for (size_t k = 0; k < ARRAY_SIZE(reserved); k++)
+            bad |= yyjson_equals_str(key, reserved[k]);
+        if (bad)
+            return field_refuse(f, err);
+    }
+    r->kwargs = v;
+    return 0;
+}
+
+#define AT(member) offsetof(struct gen_request, member)
+#define FLAG(name, kinds, member)                                                                  \
+    { name, kinds, field_bool, AT(member), 0, 0, "a boolean" }
+#define SAMPLING(name)                                                                             \
+    { name, BOTH, parse_sampling, 0, 0, 0, NULL }
+#define UNSUPPORTED(name, neutral)                                                                 \
+    { name, BOTH, parse_unsupported, 0, neutral, 0, NULL }
+
+static const struct field fields[] = {
+    {"model", ANY, parse_model, 0, 0, 0, "a string"},
+    {"messages", RENDERED, field_array, AT(messages), 1, REQUEST_MESSAGES_MAX,
+     "an array of at least one message"},
+    {"prompt", TEXT | FIELDS_TOKENIZE, field_value, AT(prompt), 0, 0, NULL},
+    {"content", FIELDS_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
+    {"add_special", FIELDS_TOKENIZE, field_bool, AT(add_special), 0, 0, "a boolean"},
+    {"input", EMBED, field_value, AT(prompt), 0, 0, NULL},
+    {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
+    {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
+    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\" or \"mean\""},
+    {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
+    {"tokens", FIELDS_DETOKENIZE, field_array, AT(tokens), 0, 1e9, "an array of token ids"},
+    {"include_reasoning", CHAT, field_not, AT(no_reasoning), 0, 0, "a boolean"},
+    FLAG("stream", BOTH, stream),
+    {"stream_options", BOTH, parse_stream_options, 0, 0, 0, "an object"},
+    {"n", BOTH, parse_n, AT(n), 1, 0, "an integer"},
+    {"max_tokens", CHAT, parse_max_tokens, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"max_tokens", TEXT, parse_max_tokens, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"max_completion_tokens", CHAT, field_uint, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"stop", BOTH, parse_stop, 0, 0, 0,
+     "a string of 1 to 256 bytes or an array of at most 16 of them"},
+    {"stop_token_ids", BOTH, parse_stop_ids, 0, 0, 0, "an array of at most 128 token ids"},
+    {"logprobs", CHAT, field_bool, AT(logprobs), 0, 0, "a boolean"},
+    {"logprobs", TEXT, parse_n_logprobs, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
+    {"top_logprobs", CHAT, field_uint, AT(n_top), 0, SUBMIT_TOP_MAX, "an integer"},
+    {"logit_bias", BOTH, parse_bias, 0, 0, 0,
+     "an object of at most 1024 token ids with a number from -100 to 100 each"},
+    {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
+    {"priority", BOTH | EMBED, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
+    {"cache_salt", BOTH | EMBED, field_string, AT(cache_salt), 0, 1024,
+     "a string of at most 1024 bytes"},
+    {"prompt_cache_key", BOTH, field_string, AT(cache_key), 0, 4096,
+     "a string of at most 4096 bytes"},
+    {"safety_identifier", BOTH | EMBED, field_string, AT(safety_id), 0, 4096,
+     "a string of at most 4096 bytes"},
+    {"user", BOTH | EMBED, field_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
+    {"metadata", BOTH | EMBED, parse_metadata, AT(metadata_user), 0, 4096, NULL},
+    {"tools", RENDERED, field_array, AT(tools), 0, REQUEST_TOOLS_MAX,
+     "an array of at most 1024 tools"},
+    {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, NULL},
+    {"parallel_tool_calls", CHAT, field_not, AT(one_call), 0, 0, "a boolean"},
+    {"response_format", BOTH, parse_format, 0, 0, 0, NULL},
+    {"structured_outputs", BOTH, parse_structured, 0, 0, 0, NULL},
+    {"guided_json", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_json_object", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_regex", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_choice", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"guided_grammar", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"grammar", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"json_schema", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
+    {"prediction", BOTH, parse_prediction, 0, 0, 0,
+     "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "
+     "MiB"},
+    {"reasoning_effort", CHAT, field_effort, 0, 0, 0,
+     "a string, such as \"none\", \"low\" or \"high\""},
+    {"thinking_budget", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_token_budget", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+    {"thinking_budget_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+    {"max_thinking_tokens", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+    {"reasoning_budget", CHAT, field_budget, 0, -1, INT32_MAX, "an integer"},
+    {"enable_thinking", CHAT, field_switch, 0, 0, 0, "a boolean"},
+    {"thinking", CHAT, field_thinking, 0, 0, 0,
+     "an object with the type \"enabled\" or \"disabled\""},
+    {"reasoning", CHAT, field_reasoning, 0, 0, 0, "an object"},
+    {"n_predict", CHAT, parse_predict, AT(max_new), 1, INT32_MAX, "an integer"},
+    {"n_predict", TEXT, parse_predict, AT(max_new), 0, INT32_MAX, "an integer"},
+    {"repeat_penalty", BOTH, parse_repeat_penalty, 0, 0, 0, NULL},
+    {"regex", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"ebnf", BOTH, parse_guided, 0, 0, 0, NULL},
+    UNSUPPORTED("stop_regex", 0),
+    {"chat_template_kwargs", RENDERED, parse_kwargs, 0, 0, 0,
+     "an object of plain values that the service does not set itself"},
+    {"add_generation_prompt", RENDERED, field_not, AT(no_generation_prompt), 0, 0, "a boolean"},
+    {"add_special_tokens", TEXT | EMBED | FIELDS_TOKENIZE, field_not, AT(no_special_tokens), 0, 0,
+     "a boolean"},
+    {"skip_special_tokens", BOTH, field_not, AT(keep_special), 0, 0, "a boolean"},
+    FLAG("include_stop_str_in_output", BOTH, include_stop),
+    FLAG("return_token_ids", BOTH, return_token_ids),
+    FLAG("return_token_strs", FIELDS_TOKENIZE, token_strings),
+    {"logits_digest", BOTH, parse_digest, AT(digests), 0, 0, "a boolean"},
+    {"speculation", BOTH, parse_speculation, 0, 0, 0, "\"auto\" or \"off\""},
+    SAMPLING("temperature"),
+    SAMPLING("top_p"),
+    SAMPLING("min_p"),
+    SAMPLING("top_k"),
+    SAMPLING("repetition_penalty"),
+    SAMPLING("presence_penalty"),
+    SAMPLING("frequency_penalty"),
+    SAMPLING("min_tokens"),
+    SAMPLING("ignore_eos"),
+    {"best_of", TEXT, parse_n, AT(best_of), 1, 0, "an integer"},
+    {"echo", CHAT, parse_unsupported, 0, 0, 0, NULL},
+    {"echo", TEXT, field_bool, AT(echo), 0, 0, "a boolean"},
+    {"suffix", CHAT, parse_unsupported, 0, 0, 0, NULL},
+    {"suffix", TEXT, parse_suffix, AT(suffix), 0, 0, "a string"},
+    UNSUPPORTED("functions", 0),
+    UNSUPPORTED("function_call", 0),
+    UNSUPPORTED("audio", 0),
+    UNSUPPORTED("web_search_options", -1),
+    UNSUPPORTED("documents", 0),
+    UNSUPPORTED("chat_template", 0),
+    UNSUPPORTED("continue_final_message", 0),
+    {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(n_prompt_top), 0, SUBMIT_TOP_MAX,
+     "an integer"},
+    {"truncate_prompt_tokens", BOTH | EMBED, parse_unsupported, 0, -2, 0, NULL},
+    UNSUPPORTED("use_beam_search", 0),
+    UNSUPPORTED("bad_words", 0),
+    UNSUPPORTED("allowed_token_ids", 0),
+    UNSUPPORTED("guided_whitespace_pattern", 0),
+    UNSUPPORTED("typical_p", 1),
+    UNSUPPORTED("mirostat", 0),
+    UNSUPPORTED("dry_multiplier", 0),
+    UNSUPPORTED("xtc_probability", 0),
+    UNSUPPORTED("top_n_sigma", -1),
+    UNSUPPORTED("dynatemp_range", 0),
+};
+
+static int require(yyjson_val *v, const char *name, struct err *err) {
+    if (v)
+        return 0;
+    return err_set_code(err, 400, "missing_required_parameter", name,
+                        "Missing required parameter: %s.", name);
+}
+
+/* What must be there. */
+static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
+    switch (known) {
+    case FIELDS_CHAT:
+        return require(r->messages, "messages", err);
+    case FIELDS_COMPLETION:
+        return require(r->prompt, "prompt", err);
+    case FIELDS_EMBEDDING:
+        return require(r->prompt, "input", err);
+    case FIELDS_DETOKENIZE:
+        return require(r->tokens, "tokens", err);
+    case FIELDS_TOKENIZE:
+        break;
+    }
+    if (!r->messages == !r->prompt)
+        return err_set_code(err, 400, "missing_required_parameter", "prompt",
+                            "Either prompt or messages is needed.");
+    return 0;
+}
+
+/* Rules between fields. */
+static int check(struct gen_request *r, bool has_stream_options, struct err *err) {
+    r->no_special_tokens |= r->no_bos && !r->add_special;
+    if (has_stream_options && !r->stream)
+        return err_set_code(err, 400, "invalid_value", "stream_options",
+                            "stream_options may only be given with stream.");
+    if (r->score_only && !r->echo && !r->prompt_logprobs)
+        return err_set_code(err, 400, "invalid_value", "max_tokens",
+                            "max_tokens may only be 0 with echo or prompt_logprobs.");
+    if (r->prompt_logprobs && r->stream)
+        return err_set_code(err, 400, "invalid_value", "prompt_logprobs",
+                            "prompt_logprobs cannot be streamed.");
+    if (r->best_of && r->best_of < r->n)
+        return err_set_code(err, 400, "invalid_value", "best_of", "best_of must be at least n.");
+    if (r->best_of > r->n && r->stream)
+        return err_set_code(err, 400, "invalid_value", "best_of",
+                            "best_of above n cannot be streamed.");
+    if (r->suffix && (r->echo || !yyjson_is_str(r->prompt)))
+        return err_set_code(err, 400, "invalid_value", "suffix",
+                            "suffix needs a prompt that is one string, without echo.");
+    if (r->echo && r->logprobs)
+        r->n_prompt_top = MAX(r->n_prompt_top, r->n_top);
+    if (r->n_top && !r->logprobs)
+        return err_set_code(err, 400, "invalid_value", "top_logprobs",
+                            "top_logprobs needs logprobs to be true.");
+    return output_spec_check(r, err);
+}
+
+/* What is filled in ends with tokens that other texts may hold. */
+static int add_fim_ends(struct gen_request *r, const struct api *a) {
+    const struct fim *f = &a->fim;
+    int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
+
+    if (!ids)
+        return -ENOMEM;
+    if (r->n_stop_ids)
+        memcpy(ids, r->stop_ids, r->n_stop_ids * sizeof(*ids));
+    for (uint32_t i = 0; i < f->n_ends && r->n_stop_ids < REQUEST_STOP_IDS_MAX; i++)
+        ids[r->n_stop_ids++] = f->ends[i];
+    r->stop_ids = ids;
+    return 0;
+}
+
+/* The row of @name among the fields of @known, or NULL. */
+static const struct field *find(const char *name, enum field_set known) {
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        if (fields[i].kinds & known && strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static int parse_fields(struct gen_request *r, const struct api *a, enum field_set known,
+                        struct err *err) {
+    bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
+    uint32_t max_completion = 0;
+    size_t i, n;
+    yyjson_val *key, *value;
+
+    yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
+        const struct field *f = find(yyjson_get_str(key), known);
+
+        if (!f)
+            continue;
+        if (seen[f - fields])
+            return err_set_code(err, 400, "duplicate_key", f->name, "%s is given twice.", f->name);
+        seen[f - fields] = true;
+        if (yyjson_is_null(value))
+            continue;
+        int result = f->parse(r, a, f, value, err);
+        if (result < 0)
+            return result;
+        if (strcmp(f->name, "max_completion_tokens") == 0)
+            max_completion = r->max_new;
+        has_stream_options |= strcmp(f->name, "stream_options") == 0;
+    }
+    r->max_new = max_completion ? max_completion : r->max_new;
+    if (r->suffix && add_fim_ends(r, a) < 0)
+        return -ENOMEM;
+    int result = check_given(r, known, err);
+    return result < 0 ? result : check(r, has_stream_options, err);
+}
+
+int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
+                     yyjson_doc *doc, struct err *err) {
+    memset(r, 0, sizeof(*r));
+    r->n = 1;
+    params_init(&r->sampling);
+    arena_init(&r->arena, ARENA_MAX);
+    r->doc = doc;
+    int result = parse_fields(r, a, known, err);
+    if (result < 0)
+        gen_request_deinit(r);
+    return result;
+}
