@@ -12,19 +12,19 @@
 #include "api/generation/opaque_reasoning.h"
 
 /*
- * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in which
- * the model wrote them, which are the runs of the output taken apart. A stream tells each block between
- * content_block_start and content_block_stop; what a block is changes with the run.
+ * The answers of Anthropic's Messages API: a list of blocks (thinking, text, calls) in the order in
+ * which the model wrote them, which are the runs of the output taken apart. A stream tells each
+ * block between content_block_start and content_block_stop; what a block is changes with the run.
  *
  *      message_start (content_block_start delta* content_block_stop)* message_delta message_stop
  *
  * What is in the prompt and was found in the cache counts as cache_read_input_tokens and not as
- * input_tokens: the two together are the prompt. Nothing is charged for what is written to the cache, so
- * that figure is always 0.
+ * input_tokens: the two together are the prompt. Nothing is charged for what is written to the
+ * cache, so that figure is always 0.
  */
 
-/* Clients send a thinking block back only with its signature. Where they did not want to see what it says, it is in
- * there; otherwise nothing depends on it. */
+/* Clients send a thinking block back only with its signature. Where they did not want to see what
+ * it says, it is in there; otherwise nothing depends on it. */
 #define SIGNATURE "weft"
 
 /* ---- whole values ---- */
@@ -95,8 +95,9 @@ static void open_call(struct json *j, const struct output_call *c) {
     json_key(j, "input");
 }
 
-/* Where the last whole value in the beginning of a JSON object ends, with what closes it there in @close
- * (a string of at most JSON_DEPTH brackets). What clients make of a stream that breaks off. */
+/* Where the last whole value in the beginning of a JSON object ends, with what closes it there in
+ * @close (a string of at most JSON_DEPTH brackets). What clients make of a stream that breaks
+ * off. */
 static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) {
     char stack[JSON_DEPTH + 1];
     size_t depth = 0, safe = 0;

@@ -6,9 +6,10 @@
 /*
  * Content blocks of the user and of tools as text.
  *
- * What a text model cannot read is refused, with its place. The one exception is an image or a file in
- * the result of a tool: an agent cannot take back what its tool has said, and every later request of the
- * conversation would be refused as well. There the model is told that something was left out.
+ * What a text model cannot read is refused, with its place. The one exception is an image or a file
+ * in the result of a tool: an agent cannot take back what its tool has said, and every later
+ * request of the conversation would be refused as well. There the model is told that something was
+ * left out.
  */
 
 #define NOT_READABLE "[%s: left out, this model reads only text]"

@@ -8,9 +8,10 @@
 #include "api/generation/gen_request.h"
 
 /*
- * One row per field of a Messages request: its name and what becomes of it. A field without a row is
- * ignored, as everywhere here: beta headers bring new ones every month. Sampling parameters that only weft
- * has are passed on under their own names, so that what can be asked of a chat can be asked here.
+ * One row per field of a Messages request: its name and what becomes of it. A field without a row
+ * is ignored, as everywhere here: beta headers bring new ones every month. Sampling parameters that
+ * only weft has are passed on under their own names, so that what can be asked of a chat can be
+ * asked here.
  */
 
 int anthropic_refuse(struct anthropic_input *in, const char *field, const char *must) {
@@ -119,7 +120,8 @@ FIELD(take_output_config) {
 
 /* ---- thinking ---- */
 
-/* Templates have a switch for it under one of two names, or efforts; what the client sets itself stays. */
+/* Templates have a switch for it under one of two names, or efforts; what the client sets itself
+ * stays. */
 static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) {
     static const char *const names[] = {"enable_thinking", "thinking"};
     yyjson_mut_val *kwargs = yyjson_is_obj(given) ? copy(in, given) : yyjson_mut_obj(in->doc);
@@ -160,7 +162,8 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     return put_switches(in, on, given);
 }
 
-/* A conversation that the server keeps. The SDK, told so, goes on with all messages in each request. */
+/* A conversation that the server keeps. The SDK, told so, goes on with all messages in each
+ * request. */
 FIELD(take_thread) {
     (void)v;
     return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * anthropic_input - the body of a Messages request as that of a chat: what /v1/messages takes becomes
- * what /v1/chat/completions takes, once, so that everything behind it exists once. Whatever a client can
- * get wrong in it is refused here, by its name there ("messages.3.content.0.text: must be a string.").
+ * anthropic_input - the body of a Messages request as that of a chat: what /v1/messages takes
+ * becomes what /v1/chat/completions takes, once, so that everything behind it exists once. Whatever
+ * a client can get wrong in it is refused here, by its name there ("messages.3.content.0.text: must
+ * be a string.").
  */
 
 #include <stdbool.h>
@@ -35,9 +36,9 @@ struct anthropic_input { /* a translation on its way */
     struct buf result;       /* text of a message of a tool */
 };
 
-/* A new body in *out, with @body untouched. The text of a last message of the assistant, which the answer
- * is to continue, is not in it but added to @prefill. @count: for count_tokens, which needs no
- * max_tokens. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
+/* A new body in *out, with @body untouched. The text of a last message of the assistant, which the
+ * answer is to continue, is not in it but added to @prefill. @count: for count_tokens, which needs
+ * no max_tokens. 0, -ENOMEM, or a 400 that names the field (404 for an unknown model). */
 int anthropic_translate(const struct api *a, yyjson_doc *body, bool count, yyjson_doc **out,
                         struct buf *prefill, struct err *err);
 /* A message about a chat's field, in the words of Messages. */

@@ -8,10 +8,11 @@
 /*
  * Tools of a Messages request as functions of a chat.
  *
- * A tool may be there without being shown (defer_loading): the model is told of it later, where a result
- * refers to it (tool_reference), or where a system message among the turns adds it. There its description
- * becomes text, and what stands before it in the prompt stays as it was and in the cache. For the chat
- * such a function has "defer_loading": it is known where calls are read, and not given to the template.
+ * A tool may be there without being shown (defer_loading): the model is told of it later, where a
+ * result refers to it (tool_reference), or where a system message among the turns adds it. There
+ * its description becomes text, and what stands before it in the prompt stays as it was and in the
+ * cache. For the chat such a function has "defer_loading": it is known where calls are read, and
+ * not given to the template.
  */
 
 #define LOOK_UPS_MAX 4096u /* of tools by their names, each of which may look at all of them */
@@ -24,7 +25,8 @@ static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
     return yyjson_mut_str(in->doc, s);
 }
 
-/* Tools that the client runs and whose schema is not in the request: the model must be told of it. */
+/* Tools that the client runs and whose schema is not in the request: the model must be told of
+ * it. */
 static const struct {
     const char *type, *description, *schema;
 } known[] = {
@@ -91,7 +93,8 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     return r;
 }
 
-/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the model. */
+/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the
+ * model. */
 static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
     yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
     bool custom = !type || yyjson_is_null(type) || yyjson_equals_str(type, "custom");

@@ -6,10 +6,11 @@
 #include "base/util.h"
 
 /*
- * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text, what
- * the model thought, calls, and in the user's turns the results of calls. Here results are messages of
- * their own, and a message of the assistant has its text, reasoning and calls in three places. Turns of
- * one side that follow each other are one, as Anthropic does it: many templates want them to alternate.
+ * Turns of a Messages conversation as messages of a chat. There a turn is a list of blocks: text,
+ * what the model thought, calls, and in the user's turns the results of calls. Here results are
+ * messages of their own, and a message of the assistant has its text, reasoning and calls in three
+ * places. Turns of one side that follow each other are one, as Anthropic does it: many templates
+ * want them to alternate.
  */
 
 #define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
@@ -142,8 +143,8 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
     return buf_add(&in->result, text.data ? text.data : "", text.len);
 }
 
-/* What the client says behind a result, not the user. Templates take a message of the user for a new
- * question, and then leave out what the model has thought since the last one. */
+/* What the client says behind a result, not the user. Templates take a message of the user for a
+ * new question, and then leave out what the model has thought since the last one. */
 static bool is_reminder(const struct buf *text) {
     static const char *const heads[] = {"<system-reminder>", "Tool loaded."};
 
@@ -182,8 +183,8 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
     return r < 0 ? r : add_part(in, "user", text_of_buf(in, &text));
 }
 
-/* Instructions among the turns become part of a result or of the user's: most templates refuse a second
- * system message. */
+/* Instructions among the turns become part of a result or of the user's: most templates refuse a
+ * second system message. */
 static int put_instruction(struct anthropic_input *in, const struct buf *text) {
     if (strcmp(in->role, "tool") == 0)
         return add_to_result(in, text, !is_reminder(text));
@@ -204,8 +205,8 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
     return r < 0 ? r : put_instruction(in, &text);
 }
 
-/* Results in the order of their calls, whichever tool was ready first: few templates show ids, so that
- * only the order says what belongs to what. Then the rest. */
+/* Results in the order of their calls, whichever tool was ready first: few templates show ids, so
+ * that only the order says what belongs to what. Then the rest. */
 static int add_user_blocks(struct anthropic_input *in, yyjson_val *content) {
     CLEANUP(freep) bool *done = calloc(yyjson_arr_size(content) + 1, sizeof(*done));
     yyjson_val *call, *block;
@@ -342,7 +343,8 @@ static int add_turn(struct anthropic_input *in, yyjson_val *turn, bool before_us
                      : add_user_blocks(in, content);
 }
 
-/* The last message of the assistant, which is not complete: its text is what the answer begins with. */
+/* The last message of the assistant, which is not complete: its text is what the answer begins
+ * with. */
 static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     size_t i, n;
     yyjson_mut_val *part;
@@ -383,8 +385,8 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
 
 /* ---- the system prompt ---- */
 
-/* Claude Code puts a line at the head of its system prompt that is different each time and means nothing
- * to a model. With it no prefix would ever be found in the cache. */
+/* Claude Code puts a line at the head of its system prompt that is different each time and means
+ * nothing to a model. With it no prefix would ever be found in the cache. */
 static void drop_billing(const char **s, size_t *len) {
     static const char header[] = "x-anthropic-billing-header:";
 

@@ -13,9 +13,9 @@
 /*
  * Where reasoning may come first, the grammar must let it:
  *
- *      the prompt ends inside reasoning    free until the closing marker (a trigger), then the grammar
- *      the model may open it itself        the grammar begins with a block of it that may be missing
- *      the prompt has closed it, or the    the grammar alone
+ *      the prompt ends inside reasoning  free until the closing marker (a trigger), then the grammar
+ *      the model may open it itself      the grammar begins with a block of it that may be missing
+ *      the prompt has closed it, or the  the grammar alone
  *      model has none
  */
 
@@ -157,9 +157,9 @@ static int collect(struct prompt_job *job, struct tools *t) {
     return 0;
 }
 
-/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was right is
- * remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL). (Were two hashes
- * the same, the worker would still find a wrong grammar.) */
+/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was
+ * right is remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL).
+ * (Were two hashes the same, the worker would still find a wrong grammar.) */
 static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
     struct api *a = d->job->api;
     struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
@@ -203,7 +203,8 @@ static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_m
     return r < 0 ? r : check(d, *out, err);
 }
 
-/* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are right. */
+/* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are
+ * right. */
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
     yyjson_mut_val *v;
@@ -314,7 +315,8 @@ static bool any_strict(const struct prompt_job *job) {
     return false;
 }
 
-/* The model is free until it begins a call. A format, or tools, that cannot be forced: to its end. */
+/* The model is free until it begins a call. A format, or tools, that cannot be forced: to its
+ * end. */
 static int set_auto(struct draft *d) {
     struct prompt_job *job = d->job;
     const char *first = toolcall_after(job->parse.format, 0);

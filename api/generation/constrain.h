@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * constrain - what a request wants of its output (output_spec.h) as the worker is told: a grammar and its
- * triggers (text/constraint.h). It is compiled here once, without a vocabulary, so that what cannot be
- * held is a 400 that names the field, before anything is queued.
+ * constrain - what a request wants of its output (output_spec.h) as the worker is told: a grammar
+ * and its triggers (text/constraint.h). It is compiled here once, without a vocabulary, so that
+ * what cannot be held is a 400 that names the field, before anything is queued.
  */
 
 #include "api/generation/prompt.h"
 
-/* Sets @job->request.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0, -ENOMEM, or a
- * 400 in @job->err. With @quick also -EAGAIN: it takes long, nothing has changed. */
+/* Sets @job->request.grammar and .triggers, or leaves them empty; after the prompt is rendered. 0,
+ * -ENOMEM, or a 400 in @job->err. With @quick also -EAGAIN: it takes long, nothing has changed. */
 int constrain(struct prompt_job *job, bool quick);

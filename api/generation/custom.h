@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * custom - OpenAI's custom tools, which take a text instead of JSON. Templates and the forms in which models
- * write calls know functions only: a custom tool is told to the model as a function with one string,
- * `input`, and what is called is told to the client as what it was. Its text may have to follow a grammar.
+ * custom - OpenAI's custom tools, which take a text instead of JSON. Templates and the forms in
+ * which models write calls know functions only: a custom tool is told to the model as a function
+ * with one string, `input`, and what is called is told to the client as what it was. Its text may
+ * have to follow a grammar.
  */
 
 #include <stdint.h>

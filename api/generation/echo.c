@@ -4,7 +4,8 @@
 
 #define TEXT_MAX (256u << 20)
 
-/* The text is what the tokenizer makes of all tokens; a space that it drops is missing in the first of them. */
+/* The text is what the tokenizer makes of all tokens; a space that it drops is missing in the first
+ * of them. */
 static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, uint32_t skip) {
     size_t sum = 0, len;
     int r = tokenizer_decode(t, id + skip, e->n - skip, true, &e->text);

@@ -11,7 +11,7 @@ struct echo {
     uint32_t n;
 };
 
-/* Of tokens @id. @given: they were made of a text, so that what the vocabulary puts before it is not echoed.
- * NULL: no memory. */
+/* Of tokens @id. @given: they were made of a text, so that what the vocabulary puts before it is
+ * not echoed. NULL: no memory. */
 struct echo *echo_new(const struct tokenizer *t, const int32_t *id, uint32_t n, bool given);
 struct echo *echo_free(struct echo *e);

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * endpoint - the half of a dialect that knows what a request means; the other half, how it is spoken,
- * is struct dialect (api/http/dialect.h).
+ * endpoint - the half of a dialect that knows what a request means; the other half, how it is
+ * spoken, is struct dialect (api/http/dialect.h).
  */
 
 #include <stdbool.h>

@@ -4,10 +4,10 @@
 #include <string.h>
 
 /*
- * Templates differ in the form of past calls: most write the arguments with tojson or member by member
- * and want an object; a few paste them into text and want the JSON that the model wrote. Which it is
- * shows when a small conversation is rendered both ways: an object that is pasted is an error, or
- * appears as Python would print it, in single quotes.
+ * Templates differ in the form of past calls: most write the arguments with tojson or member by
+ * member and want an object; a few paste them into text and want the JSON that the model wrote.
+ * Which it is shows when a small conversation is rendered both ways: an object that is pasted is an
+ * error, or appears as Python would print it, in single quotes.
  */
 
 #define PROBE(args)                                                                                \

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * family - what the source of a model's chat template says about the model: how it writes tool calls and
- * reasoning, and in what form its template wants them back.
+ * family - what the source of a model's chat template says about the model: how it writes tool
+ * calls and reasoning, and in what form its template wants them back.
  */
 
 #include "api/api.h"
@@ -19,6 +19,6 @@ struct family {
 };
 
 void family_init(struct family *f, const struct api_model *m);
-/* How calls are read of which @tools were offered, or what marks content has without them; NULL when there
- * is nothing to look for. */
+/* How calls are read of which @tools were offered, or what marks content has without them; NULL
+ * when there is nothing to look for. */
 const struct toolcall_format *family_format(const struct family *f, bool tools);

@@ -1,4 +1,5 @@
-/* The fields that say whether and how much a model reasons: OpenAI's, and those of other services. */
+/* The fields that say whether and how much a model reasons: OpenAI's, and those of other
+ * services. */
 
 #include <stddef.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * fim - fill in the middle: the tokens by which a model is asked for what stands between two texts, as
- * editors ask. Found by their names; files do not agree on keys for them.
+ * fim - fill in the middle: the tokens by which a model is asked for what stands between two texts,
+ * as editors ask. Found by their names; files do not agree on keys for them.
  */
 
 #include "text/tokenizer.h"

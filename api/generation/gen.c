@@ -10,20 +10,20 @@
 #include "api/generation/gen_request.h"
 
 /*
- * Every way a generation can end passes through end(), which is idempotent, gives its place back, and then
- * tells the owner. The owner frees it, and often its siblings, inside that call: whoever calls end() or
- * anything that may reach it must not touch the generation, nor a saved "next" of a list of them,
- * afterwards. Loops that end generations therefore only mark them (`failed`) and let end_failed() begin
- * anew after each one.
+ * Every way a generation can end passes through end(), which is idempotent, gives its place back,
+ * and then tells the owner. The owner frees it, and often its siblings, inside that call: whoever
+ * calls end() or anything that may reach it must not touch the generation, nor a saved "next" of a
+ * list of them, afterwards. Loops that end generations therefore only mark them (`failed`) and let
+ * end_failed() begin anew after each one.
  *
- * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to the output, and the
- * generation goes to the worker again as if it were resumed, under a new id, so that events of the old one
- * which are under way count for nothing. It is cut at a token's position that depends on the tokens alone,
- * however they arrived.
+ * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to
+ * the output, and the generation goes to the worker again as if it were resumed, under a new id, so
+ * that events of the old one which are under way count for nothing. It is cut at a token's position
+ * that depends on the tokens alone, however they arrived.
  *
- * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events are
- * taken from `n_out` on. What the client was told is a function of the tokens alone, so it does not
- * matter which worker made them, as long as promise 1 holds.
+ * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events
+ * are taken from `n_out` on. What the client was told is a function of the tokens alone, so it does
+ * not matter which worker made them, as long as promise 1 holds.
  */
 
 #define TEXT_MAX (256u << 20)
@@ -67,8 +67,8 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
         s[i] = (struct stop_string){r->stops[i].data, r->stops[i].len};
         g->m.stops[i] = r->stops[i];
     }
-    /* The worker looks for them in the text without control tokens. Where some of these are shown it
-     * would find others: then they are looked for here alone. */
+    /* The worker looks for them in the text without control tokens. Where some of these are shown
+     * it would find others: then they are looked for here alone. */
     g->m.n_stops = r->keep_special ? 0 : r->n_stops;
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
@@ -225,7 +225,8 @@ struct gen *gen_free(struct gen *g) {
 
 /* ---- ends ---- */
 
-/* Feeds what has become ready, cut where tokens end, so that tokens are counted where they belong. */
+/* Feeds what has become ready, cut where tokens end, so that tokens are counted where they
+ * belong. */
 static int take_apart(struct gen *g) {
     int r = 0;
 
@@ -344,8 +345,8 @@ static int reserve(struct gen *g, uint32_t n) {
     return 0;
 }
 
-/* The bytes of a token. Of control tokens only those have any that the client asked for, or that are part
- * of a marker. */
+/* The bytes of a token. Of control tokens only those have any that the client asked for, or that
+ * are part of a marker. */
 static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
     const struct tokenizer *t = g->api->model->tokenizer;
 
@@ -656,7 +657,8 @@ static bool is_complete(const struct gen *g) {
     return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
-/* Ends what is failed. An end may free any other generation: after each one the walk begins anew. */
+/* Ends what is failed. An end may free any other generation: after each one the walk begins
+ * anew. */
 static void end_failed(struct api *a) {
     bool again;
 

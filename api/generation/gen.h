@@ -1,16 +1,17 @@
 #pragma once
 
 /*
- * gen - one generation as the API sees it: what was asked of the worker, and everything that came back.
+ * gen - one generation as the API sees it: what was asked of the worker, and everything that came
+ * back.
  *
  *      WAITING ──admitted──> PENDING ──submit──> SENT ──ACCEPTED──> RUNNING ──FINISH, stop──> DONE
  *                              ^                  │                   │
  *                              └──── worker down ─┴───────────────────┘
  *
- * The generation belongs to the front: tokens, logprobs, text and counts are kept here, so that a new
- * worker can be told to go on where the old one died. Events are cumulative and may overlap what is
- * known: tokens are taken by their position, once. Text is made as tokens arrive; what may still become
- * a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
+ * The generation belongs to the front: tokens, logprobs, text and counts are kept here, so that a
+ * new worker can be told to go on where the old one died. Events are cumulative and may overlap
+ * what is known: tokens are taken by their position, once. Text is made as tokens arrive; what may
+ * still become a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
  */
 
 #include <stdbool.h>
@@ -83,7 +84,8 @@ struct gen {
  * outlive it. */
 int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
-/* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for how long. */
+/* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for
+ * how long. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
 /* Its text is taken apart. Before it is started. */
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);

@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * gen_request - the body of a request as values: which fields an endpoint knows, their types and ranges. A
- * field that is not known is ignored (agents send their providers' extras); a known one with a bad
- * value, or one that would change the output and is not supported, is a 400 that names it. null is
- * as good as absent.
+ * gen_request - the body of a request as values: which fields an endpoint knows, their types and
+ * ranges. A field that is not known is ignored (agents send their providers' extras); a known one
+ * with a bad value, or one that would change the output and is not supported, is a 400 that names
+ * it. null is as good as absent.
  */
 
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * grammar_ir - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be made is
- * NULL, and whoever has put everything together asks once.
+ * grammar_ir - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be
+ * made is NULL, and whoever has put everything together asks once.
  */
 
 #include <stdbool.h>

@@ -8,10 +8,11 @@
 #include "api/toolcall/toolcall.h"
 
 /*
- * Templates were written against what transformers passes them: plain dictionaries with string content,
- * `tools` and `documents` present but None when there are none, arguments of calls as objects. Clients send
- * what OpenAI's API takes. This file is the difference. Everything a client can influence is copied into
- * the variables as it is, never spliced into text: the template language marks it as the user's.
+ * Templates were written against what transformers passes them: plain dictionaries with string
+ * content, `tools` and `documents` present but None when there are none, arguments of calls as
+ * objects. Clients send what OpenAI's API takes. This file is the difference. Everything a client
+ * can influence is copied into the variables as it is, never spliced into text: the template
+ * language marks it as the user's.
  */
 
 struct build {
@@ -109,8 +110,8 @@ static int put_content(struct build *b, yyjson_val *m, yyjson_mut_val *to, const
     return put_text(b, to, &text);
 }
 
-/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found again
- * in the cache. */
+/* JSON with a space behind each comma and colon, as models write it: then what they wrote is found
+ * again in the cache. */
 static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
     CLEANUP(buf_deinit) struct buf out = {.max = UINT32_MAX};
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
@@ -263,8 +264,8 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     return r < 0 ? r : put_text(b, to, &text);
 }
 
-/* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside a call
- * and shows both as analysis: there they are one. */
+/* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside
+ * a call and shows both as analysis: there they are one. */
 static int put_thoughts(struct build *b, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *thoughts = yyjson_mut_obj_get(to, "reasoning_content");

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * messages - a chat's messages and tools as the variables of a chat template: checked, parts of text
- * joined, arguments of past tool calls parsed, as templates expect them. For a template that knows no
- * tools they are described in the system message, and calls and their results become text.
+ * messages - a chat's messages and tools as the variables of a chat template: checked, parts of
+ * text joined, arguments of past tool calls parsed, as templates expect them. For a template that
+ * knows no tools they are described in the system message, and calls and their results become text.
  */
 
 #include "api/api.h"

@@ -135,8 +135,8 @@ static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call,
                : NULL;
 }
 
-/* An assistant's message with several calls, and behind it @n others. *n_done: how many of these were
- * results and have been taken; none when they are not exactly those of the calls. */
+/* An assistant's message with several calls, and behind it @n others. *n_done: how many of these
+ * were results and have been taken; none when they are not exactly those of the calls. */
 static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
     yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *result;
     yyjson_val *next = n ? unsafe_yyjson_get_next(m) : NULL;

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * normalize - a conversation as a strict chat template takes it. Agents send messages in orders that many
- * templates refuse, or of which they leave something out; what can be said in another order is.
+ * normalize - a conversation as a strict chat template takes it. Agents send messages in orders
+ * that many templates refuse, or of which they leave something out; what can be said in another
+ * order is.
  */
 
 #include <stdbool.h>

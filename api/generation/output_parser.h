@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * output_parser - the output of one generation taken apart: content, reasoning and tool calls as far as they
- * are known, each text in one piece, and the order in which they came as a list of runs. A stream
- * sends runs from where it is (struct output_at); a whole answer takes the texts.
+ * output_parser - the output of one generation taken apart: content, reasoning and tool calls as
+ * far as they are known, each text in one piece, and the order in which they came as a list of
+ * runs. A stream sends runs from where it is (struct output_at); a whole answer takes the texts.
  *
- * Everything here is a function of the output's bytes alone. Since a generation keeps its tokens and
- * text when the worker dies, nothing is parsed or told twice.
+ * Everything here is a function of the output's bytes alone. Since a generation keeps its tokens
+ * and text when the worker dies, nothing is parsed or told twice.
  */
 
 #include "api/toolcall/toolcall.h"

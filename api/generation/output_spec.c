@@ -151,8 +151,8 @@ int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, 
 
 /* ---- tools ---- */
 
-/* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL: another
- * form. */
+/* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL:
+ * another form. */
 static yyjson_val *function_name(yyjson_val *v) {
     yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, yyjson_get_str(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");

@@ -10,20 +10,23 @@
 #include "api/private.h"
 
 /*
- * What the model wrote is in the cache. What comes back of it is often something else: templates leave reasoning out once
- * the user has asked again, print calls in their own way, put the tools before the last question. From the first token that
- * differs everything would be computed while somebody waits for it. So it is computed before: the conversation goes
- * through the same rendering as any request, with the answer as the client was told it and then a message that nobody
- * has written yet. Two such messages, which have nothing in common, are tried, and the tokens that are the same for both
- * are what is certain: they end with what the template puts before the next message's text.
+ * What the model wrote is in the cache. What comes back of it is often something else: templates
+ * leave reasoning out once the user has asked again, print calls in their own way, put the tools
+ * before the last question. From the first token that differs everything would be computed while
+ * somebody waits for it. So it is computed before: the conversation goes through the same rendering
+ * as any request, with the answer as the client was told it and then a message that nobody has
+ * written yet. Two such messages, which have nothing in common, are tried, and the tokens that are
+ * the same for both are what is certain: they end with what the template puts before the next
+ * message's text.
  *
- * That is done on the pool, after the answer's last byte was sent, and only where there is nothing better to do. If the tokens
- * reach at least a page farther than what the cache has, the worker is given them as a request that has no client
- * (SUBMIT_PREWARM): whether and when it runs is the worker's affair, and nothing here waits for it or depends on it.
+ * That is done on the pool, after the answer's last byte was sent, and only where there is nothing
+ * better to do. If the tokens reach at least a page farther than what the cache has, the worker is
+ * given them as a request that has no client (SUBMIT_PREWARM): whether and when it runs is the
+ * worker's affair, and nothing here waits for it or depends on it.
  *
- * Clients of chat completions and Responses send the text of a call's arguments back, those of Messages an object.
- * Whether they send reasoning back is seen in what they have sent; before that, those of Messages and Responses do,
- * whose protocols ask for it.
+ * Clients of chat completions and Responses send the text of a call's arguments back, those of
+ * Messages an object. Whether they send reasoning back is seen in what they have sent; before that,
+ * those of Messages and Responses do, whose protocols ask for it.
  */
 
 #define BODY_MAX ((size_t)1 << 20)    /* of a request that is kept until its turn ends */
@@ -63,7 +66,8 @@ static bool is_busy(const struct api *a) {
            a->model->page_tokens == 0;
 }
 
-/* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer in it. */
+/* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer
+ * in it. */
 static bool sends_thoughts(yyjson_val *messages, bool unknown) {
     static const char *const names[] = {"reasoning_content", "reasoning"};
     bool any = false;

@@ -16,12 +16,12 @@
 #include "api/limits/session.h"
 
 /*
- * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets the
- * pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies up to
- * INLINE_MAX take some tens of microseconds here; a grammar that takes longer is huge. Huge ones
- * never have all threads: they queue among themselves, so that a few clients with books to read do not
- * hold up those with pages. Everything that a work touches on the pool is its own, or immutable: the
- * tokenizer, the template, the options.
+ * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets
+ * the pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies
+ * up to INLINE_MAX take some tens of microseconds here; a grammar that takes longer is huge. Huge
+ * ones never have all threads: they queue among themselves, so that a few clients with books to
+ * read do not hold up those with pages. Everything that a work touches on the pool is its own, or
+ * immutable: the tokenizer, the template, the options.
  */
 
 #define INLINE_MAX (8u << 10)  /* bytes of a body that are worked on at once */
@@ -186,8 +186,8 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
     return r;
 }
 
-/* Of a template that refuses the order of the messages, once more in one that strict ones take. What the
- * client is told in the end is what was wrong with its own. */
+/* Of a template that refuses the order of the messages, once more in one that strict ones take.
+ * What the client is told in the end is what was wrong with its own. */
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
     static const unsigned ways[] = {NORMALIZE_SYSTEM | NORMALIZE_TURNS,
                                     NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM};
@@ -263,8 +263,8 @@ static int render(struct prompt_job *job) {
     return 0;
 }
 
-/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What is to be
- * embedded is data, and never a special token. */
+/* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What
+ * is to be embedded is data, and never a special token. */
 static int tokenise(struct prompt_job *job, uint32_t i) {
     struct prompt *p = &job->prompts[i];
     unsigned flags = job->request.pool ? 0 : TOKENIZE_SPECIAL;

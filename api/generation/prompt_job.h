@@ -2,17 +2,17 @@
 
 /*
  * prompt_job - a request's body on its way to token ids: parsed, rendered by the chat template,
- * tokenised, its output's grammar compiled. Small bodies at once, large ones on libuv's thread pool,
- * since all of that takes time in which the loop serves no other client. While `running` the job
- * must stay where it is, and the loop's thread does not touch it.
+ * tokenised, its output's grammar compiled. Small bodies at once, large ones on libuv's thread
+ * pool, since all of that takes time in which the loop serves no other client. While `running` the
+ * job must stay where it is, and the loop's thread does not touch it.
  */
 
 #include "api/generation/prompt.h"
 
 struct exchange;
 
-/* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @job is zeroed;
- * it may be freed in @done. */
+/* Takes the body of @x's request and calls @done on the loop's thread, at once or later. @job is
+ * zeroed; it may be freed in @done. */
 void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job));
 /* Nobody wants the result any more. True: it still runs, and `done` will be called. */
@@ -24,7 +24,7 @@ struct prompt_place {
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
 void prompt_job_trim(struct prompt_job *job, bool keep);
-/* The tokens of @messages, with everything else as in the body, which was kept, and no answer begun. On any thread. 0 or
- * a negative errno. */
+/* The tokens of @messages, with everything else as in the body, which was kept, and no answer
+ * begun. On any thread. 0 or a negative errno. */
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out);
 void prompt_job_deinit(struct prompt_job *job);

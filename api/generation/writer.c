@@ -19,14 +19,15 @@
  *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
  *
- * It ends in exactly one of four ways, each of which takes the answer from its call with detach() and
- * frees it before the call is told, because exchange_end() may start the connection's next request:
- * end_stream, send_whole, fail (an error before or after the head) and on_gone (the client left). The one exception is work that still runs on the pool: then the answer
- * stays without a call until on_prepared() finds it so.
+ * It ends in exactly one of four ways, each of which takes the answer from its call with detach()
+ * and frees it before the call is told, because exchange_end() may start the connection's next
+ * request: end_stream, send_whole, fail (an error before or after the head) and on_gone (the client
+ * left). The one exception is work that still runs on the pool: then the answer stays without a
+ * call until on_prepared() finds it so.
  *
- * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was sent is
- * kept as positions in text and tokens (struct choice), and the next turn sends from there. So a slow
- * client costs its stream buffer and the tokens themselves, never a backlog of JSON.
+ * A generation's news may arrive while nothing can be sent. Nothing is queued for that: what was
+ * sent is kept as positions in text and tokens (struct choice), and the next turn sends from there.
+ * So a slow client costs its stream buffer and the tokens themselves, never a backlog of JSON.
  */
 
 #define ANSWER_MAX API_SEND_MAX
@@ -153,8 +154,8 @@ static void send_text(struct writer *w, uint32_t i) {
     c->text_sent = g->ready;
 }
 
-/* The same where it is taken apart: one part for each delta. Tokens go with the first of them; those of
- * which nothing can be told yet wait for the next. */
+/* The same where it is taken apart: one part for each delta. Tokens go with the first of them;
+ * those of which nothing can be told yet wait for the next. */
 static void send_parts(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     struct output_piece part;

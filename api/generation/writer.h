@@ -2,12 +2,12 @@
 
 /*
  * writer - a request for generations and the answer made of them, whole or as a stream. chat.c and
- * completions.c give it its form; everything else is the same for both: admission, one generation for
- * each prompt and choice, the head only when the worker has accepted all, errors, usage, order.
+ * completions.c give it its form; everything else is the same for both: admission, one generation
+ * for each prompt and choice, the head only when the worker has accepted all, errors, usage, order.
  *
- * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for each
- * choice, the usage if asked for, [DONE]. Output is pulled: when the client is slow nothing is written
- * and tokens wait in their generation.
+ * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for
+ * each choice, the usage if asked for, [DONE]. Output is pulled: when the client is slow nothing is
+ * written and tokens wait in their generation.
  */
 
 #include "api/limits/admit.h"

@@ -9,9 +9,10 @@
 #include "api/http/respond.h"
 
 /*
- * llama-server's own routes for text, which editors with completion as one types speak: /completion, and /infill for
- * what stands between two texts. Their parameters have names that completions here know as well; an
- * answer is one object, or events of which the last has `stop` and the figures.
+ * llama-server's own routes for text, which editors with completion as one types speak:
+ * /completion, and /infill for what stands between two texts. Their parameters have names that
+ * completions here know as well; an answer is one object, or events of which the last has `stop`
+ * and the figures.
  */
 
 /* ---- the request ---- */

@@ -7,8 +7,9 @@
 #include "api/generation/gen_request.h"
 
 /*
- * Ollama's defaults for sampling are its own, and its clients were written with them: temperature 0.8, top_k 40,
- * top_p 0.9. `num_ctx` is not needed, since every request has the whole context; what is longer is refused, not cut.
+ * Ollama's defaults for sampling are its own, and its clients were written with them: temperature
+ * 0.8, top_k 40, top_p 0.9. `num_ctx` is not needed, since every request has the whole context;
+ * what is longer is refused, not cut.
  */
 
 struct input {
@@ -204,7 +205,8 @@ static int prompt_messages(struct input *in, yyjson_val *prompt, yyjson_val *sys
     return put(in, "messages", list);
 }
 
-/* Through the chat template, unless that is not wanted, or cannot be: with a suffix, or without a template. */
+/* Through the chat template, unless that is not wanted, or cannot be: with a suffix, or without a
+ * template. */
 static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) {
     static const char *const strings[] = {"prompt", "suffix", "system", "template"};
     yyjson_val *v[ARRAY_SIZE(strings)];

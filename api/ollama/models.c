@@ -11,8 +11,8 @@
 #include "api/http/siphash.h"
 
 /*
- * What Ollama's clients ask about models. They look at the version before they use what is newer, so the one
- * that is told is that of the API which is spoken here.
+ * What Ollama's clients ask about models. They look at the version before they use what is newer,
+ * so the one that is told is that of the API which is spoken here.
  */
 
 #define API_VERSION "0.12.6"
@@ -33,8 +33,8 @@ static void put_details(struct json *j, const struct api_model *m) {
     json_close(j, '}');
 }
 
-/* Clients cut it short and compare it: it stands for the name and the size of the file, whose bytes are
- * never hashed. */
+/* Clients cut it short and compare it: it stands for the name and the size of the file, whose bytes
+ * are never hashed. */
 static void put_digest(struct json *j, const struct api_model *m) {
     char hex[65];
 

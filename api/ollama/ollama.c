@@ -11,9 +11,10 @@
 #include "api/http/respond.h"
 
 /*
- * An answer is one object, or a line of JSON for each piece and a last one with `done` and the figures. Reasoning
- * has a member of its own. A call is told when it is complete, since its arguments are an object here; one
- * that breaks off is not told. There is nothing that could be said in silence without being taken for an answer.
+ * An answer is one object, or a line of JSON for each piece and a last one with `done` and the
+ * figures. Reasoning has a member of its own. A call is told when it is complete, since its
+ * arguments are an object here; one that breaks off is not told. There is nothing that could be
+ * said in silence without being taken for an answer.
  */
 
 void ollama_put_head(struct json *j, const struct api *a) {

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * ollama - the dialect of Ollama's own API, which many editors and tools speak and nothing else: /api/chat and
- * /api/generate become a chat or a completion (ollama_input.c), their answers lines of JSON (ollama.c), and
- * what is asked about models is told of the one that is served (ollama_models.c).
+ * ollama - the dialect of Ollama's own API, which many editors and tools speak and nothing else:
+ * /api/chat and /api/generate become a chat or a completion (ollama_input.c), their answers lines
+ * of JSON (ollama.c), and what is asked about models is told of the one that is served
+ * (ollama_models.c).
  */
 
 #include <yyjson.h>
@@ -13,8 +14,8 @@
 struct api;
 struct gen_request;
 
-/* What @body asks for as the body of a chat, or (*text) of a completion. *load: it asks for nothing but the model.
- * 0, -ENOMEM, or an error that names the field. */
+/* What @body asks for as the body of a chat, or (*text) of a completion. *load: it asks for nothing
+ * but the model. 0, -ENOMEM, or an error that names the field. */
 int ollama_translate(const struct api *a, yyjson_doc *body, bool generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err);
 /* Whether a client means the served model by @name, with or without the tag "latest". */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * choices - answers that are a list of choices, as OpenAI has them for chats and completions: whole,
- * or as a stream of chunks that each have a part of one choice.
+ * choices - answers that are a list of choices, as OpenAI has them for chats and completions:
+ * whole, or as a stream of chunks that each have a part of one choice.
  *
  * The order of a stream: the role of each choice (chat), texts, one chunk with finish_reason for
  * each choice, the usage if asked for.

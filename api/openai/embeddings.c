@@ -13,13 +13,13 @@
 #include "api/generation/prompt_job.h"
 
 /*
- * /v1/embeddings: each input is a generation that ends with a vector. Thousands of them may come in one
- * request, so they do not all go to the worker at once: a few lanes take one input after the other, and each
- * lane asks anew for its place among the other clients' requests. Only the first lane can be sent away
- * for want of room; the request then has not begun.
+ * /v1/embeddings: each input is a generation that ends with a vector. Thousands of them may come in
+ * one request, so they do not all go to the worker at once: a few lanes take one input after the
+ * other, and each lane asks anew for its place among the other clients' requests. Only the first
+ * lane can be sent away for want of room; the request then has not begun.
  *
- * What a vector looks like in the answer is written when it arrives: thousands of numbers take their time,
- * and the other clients of this thread wait meanwhile.
+ * What a vector looks like in the answer is written when it arrives: thousands of numbers take
+ * their time, and the other clients of this thread wait meanwhile.
  */
 
 #define LANES 16u /* at most, and a quarter of what may run */

@@ -7,9 +7,10 @@
 #include "api/responses/build.h"
 
 /*
- * The body of a Responses request as that of a chat. Fields that a chat has under the same name are passed
- * on and checked there; the others are checked here. What is not known is ignored, what is known and
- * would change the output but cannot be had is refused by name, as for chats (gen_request.c).
+ * The body of a Responses request as that of a chat. Fields that a chat has under the same name are
+ * passed on and checked there; the others are checked here. What is not known is ignored, what is
+ * known and would change the output but cannot be had is refused by name, as for chats
+ * (gen_request.c).
  */
 
 #define ID_MAX 256u

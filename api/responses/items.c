@@ -6,14 +6,14 @@
 #include "api/generation/opaque_reasoning.h"
 
 /*
- * Items are smaller than messages: what a model says in one turn is up to one item of reasoning, texts
- * and calls each, and comes back like that. Templates know one message for all of it, so items of the
- * assistant are gathered until something else comes, or until they can no longer be one message (text
- * or reasoning after a call). Since the prompt is then the one that the model continued itself,
- * the prefix cache finds it.
+ * Items are smaller than messages: what a model says in one turn is up to one item of reasoning,
+ * texts and calls each, and comes back like that. Templates know one message for all of it, so
+ * items of the assistant are gathered until something else comes, or until they can no longer be
+ * one message (text or reasoning after a call). Since the prompt is then the one that the model
+ * continued itself, the prefix cache finds it.
  *
- * Instructions and the system messages in front of the conversation become one system message: agents
- * send several, and many templates take only one, at the beginning.
+ * Instructions and the system messages in front of the conversation become one system message:
+ * agents send several, and many templates take only one, at the beginning.
  */
 
 #define CALLS_MAX 100000u
@@ -40,8 +40,8 @@ static bool is_media(yyjson_val *type) {
            yyjson_equals_str(type, "input_audio") || yyjson_equals_str(type, "computer_screenshot");
 }
 
-/* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it: the
- * model is told. */
+/* The text of part @at of member @field. A tool's picture cannot be helped any more by refusing it:
+ * the model is told. */
 static int part_text(const struct responses_build *b, const char *field, size_t at,
                      yyjson_val *part, bool output, yyjson_val **text, const char **instead) {
     static const char *const types[] = {"input_text",   "output_text",    "text",
@@ -402,8 +402,8 @@ static int keep_item(struct responses_build *b, yyjson_val *item) {
     return buf_add(out, text, len);
 }
 
-/* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of items
- * contain that of their response. */
+/* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of
+ * items contain that of their response. */
 static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
     const char *id = yyjson_get_str(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX];

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * responses_native - tools that the API has a form of its own for and that the client runs: shell, local_shell and
- * apply_patch. The model is told of them as functions, and its calls become items of their own type.
+ * responses_native - tools that the API has a form of its own for and that the client runs: shell,
+ * local_shell and apply_patch. The model is told of them as functions, and its calls become items
+ * of their own type.
  */
 
 #include "api/http/json.h"

@@ -11,20 +11,21 @@
 #include "api/generation/opaque_reasoning.h"
 
 /*
- * The output of a generation is a list of runs (output_parser.h); each run is an item: a message, reasoning, or
- * a call. An item's place in the output is that of its run, and its id is made of the response's id and
- * that number, so that an item is the same in every event and in the response itself.
+ * The output of a generation is a list of runs (output_parser.h); each run is an item: a message,
+ * reasoning, or a call. An item's place in the output is that of its run, and its id is made of the
+ * response's id and that number, so that an item is the same in every event and in the response
+ * itself.
  *
- * An answer that said nothing (only reasoning, or not even that) gets an empty message at its end: agents
- * take the message as the end of their turn.
+ * An answer that said nothing (only reasoning, or not even that) gets an empty message at its end:
+ * agents take the message as the end of their turn.
  */
 
 #define ARENA_MAX (64u << 20)
 
 /* ---- life ---- */
 
-/* Codex makes its conversation shorter when a stream tells it that it is too long, and gives up when the
- * answer is a 400. */
+/* Codex makes its conversation shorter when a stream tells it that it is too long, and gives up
+ * when the answer is a 400. */
 static bool is_codex(const struct http *h) {
     const char *who = http_header(h, "originator", NULL);
 

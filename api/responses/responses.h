@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * responses - OpenAI's Responses API (/v1/responses) over the machinery of chats: the request becomes the
- * body of a chat (responses_input.c, responses_items.c, responses_tools.c), the output of its one
- * generation becomes items, whole (responses.c) or as a stream of events (responses_stream.c), and what
- * a client may come back to is kept in memory (responses_store.c).
+ * responses - OpenAI's Responses API (/v1/responses) over the machinery of chats: the request
+ * becomes the body of a chat (responses_input.c, responses_items.c, responses_tools.c), the output
+ * of its one generation becomes items, whole (responses.c) or as a stream of events
+ * (responses_stream.c), and what a client may come back to is kept in memory (responses_store.c).
  */
 
 #include "api/generation/writer.h"

@@ -6,14 +6,15 @@
 #include "base/clock.h"
 
 /*
- * Each tenant has a list of what is kept for it, next to be forgotten first. When a response is continued,
- * the new one is put behind the others, then what it continues, then what that continues, up to the
- * beginning. So whatever is in the list stands before everything that it continues, and a
- * conversation is forgotten from its end: nothing that is found has lost its past. (A client may remove
- * a response that others continue; they keep it alive, but nobody finds it any more.)
+ * Each tenant has a list of what is kept for it, next to be forgotten first. When a response is
+ * continued, the new one is put behind the others, then what it continues, then what that
+ * continues, up to the beginning. So whatever is in the list stands before everything that it
+ * continues, and a conversation is forgotten from its end: nothing that is found has lost its past.
+ * (A client may remove a response that others continue; they keep it alive, but nobody finds it any
+ * more.)
  *
- * When there is no room the tenant with the most bytes forgets first, so that one who stores much does not
- * take away what others have stored little of.
+ * When there is no room the tenant with the most bytes forgets first, so that one who stores much
+ * does not take away what others have stored little of.
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
@@ -87,8 +88,8 @@ static void forget_old_locked(struct store *s) {
             forget_locked(r);
 }
 
-/* Room for one more of @bytes; what others hold on to cannot be freed, so there may be none. Nobody may
- * empty the store with one large response. */
+/* Room for one more of @bytes; what others hold on to cannot be freed, so there may be none. Nobody
+ * may empty the store with one large response. */
 static bool make_room_locked(struct store *s, size_t bytes) {
     if (s->limits.n == 0 || bytes > s->limits.bytes / LARGEST_PART)
         return false;

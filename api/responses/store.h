@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * responses_store - the responses that clients may come back to: kept in memory only, within a number,
- * a number of bytes and an age. A client sees those of its own tenant.
+ * responses_store - the responses that clients may come back to: kept in memory only, within a
+ * number, a number of bytes and an age. A client sees those of its own tenant.
  *
- * A response that continues another one holds on to it, so that a conversation stays whole while any
- * part of it can be continued. Any thread may look up; adding and removing is the loop's.
+ * A response that continues another one holds on to it, so that a conversation stays whole while
+ * any part of it can be continued. Any thread may look up; adding and removing is the loop's.
  */
 
 #include <stdint.h>

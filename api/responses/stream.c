@@ -17,8 +17,8 @@
  *      output_item.done
  *      completed, incomplete or failed
  *
- * Every event has its type twice, as the event's name and in the data, and the next sequence number. After
- * silence in_progress is repeated: clients count events, not comments.
+ * Every event has its type twice, as the event's name and in the data, and the next sequence
+ * number. After silence in_progress is repeated: clients count events, not comments.
  */
 
 struct said { /* being written */

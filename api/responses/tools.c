@@ -4,8 +4,8 @@
 #include "api/responses/build.h"
 
 /*
- * Templates and tool-call formats know functions with JSON arguments. Two more kinds of tools are told to
- * the model as functions, and what it calls is told to the client as what they were:
+ * Templates and tool-call formats know functions with JSON arguments. Two more kinds of tools are
+ * told to the model as functions, and what it calls is told to the client as what they were:
  *
  *      custom (freeform): one argument `input`, the text (custom.h).
  *      namespace: its tools, each by "namespace__name".

@@ -1,6 +1,6 @@
 /*
- * What a parser tells: text with the white space around markers taken off, and calls. White space at
- * the end of a piece of text is held until it is clear whether text or a marker follows.
+ * What a parser tells: text with the white space around markers taken off, and calls. White space
+ * at the end of a piece of text is held until it is clear whether text or a marker follows.
  */
 
 #include <assert.h>

@@ -88,8 +88,8 @@ static void put_either(struct force *f, yyjson_mut_val *list, const char *piece,
 
 /* ---- arguments as JSON ---- */
 
-/* References below @v: *any, and *far when one leads elsewhere than into the definitions, which are copied
- * along with a part of a schema. */
+/* References below @v: *any, and *far when one leads elsewhere than into the definitions, which are
+ * copied along with a part of a schema. */
 static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
     yyjson_val *key, *item;
     size_t i, n;
@@ -158,7 +158,8 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
 
 /* ---- a custom tool's argument ---- */
 
-/* Its text, @quoted: inside a JSON string; else up to @stop, which is for the tool's own grammar to avoid. */
+/* Its text, @quoted: inside a JSON string; else up to @stop, which is for the tool's own grammar to
+ * avoid. */
 static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop) {
     yyjson_mut_val *v;
 

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * force - the parts of toolcall_force(): arguments as each form writes them. What a form cannot hold is
- * -EINVAL with the place in the schema; a node is only returned with 0.
+ * force - the parts of toolcall_force(): arguments as each form writes them. What a form cannot
+ * hold is -EINVAL with the place in the schema; a node is only returned with 0.
  */
 
 #include "api/toolcall/toolcall.h"
@@ -33,7 +33,8 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword);
 
 /* "This cannot be written in the model's format": -EINVAL. */
 int force_refuse(struct force *f, const char *what);
-/* Members of an object whose values this form spells itself: 0, or why its keywords cannot be held. */
+/* Members of an object whose values this form spells itself: 0, or why its keywords cannot be
+ * held. */
 int force_check_object(struct force *f, yyjson_val *schema);
 /* The schema of all arguments, checked so; NULL: there are none. */
 int force_root(struct force *f, yyjson_val **out);

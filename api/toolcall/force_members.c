@@ -1,7 +1,7 @@
 /*
  * Objects that a format spells in its own way: Python's keyword arguments (values as JSON, which is
- * Python but for true, false and null, and the scanner takes these), and Gemma's bare keys and quotes
- * that are a special token. Keys come in the order in which Gemma's template sorts them.
+ * Python but for true, false and null, and the scanner takes these), and Gemma's bare keys and
+ * quotes that are a special token. Keys come in the order in which Gemma's template sorts them.
  */
 
 #include <errno.h>
@@ -268,7 +268,8 @@ static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjs
 
 static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out);
 
-/* One of the schemas, or constants, that @word lists. Those of a oneOf must not have a type in common. */
+/* One of the schemas, or constants, that @word lists. Those of a oneOf must not have a type in
+ * common. */
 static int gemma_union(struct force *f, yyjson_val *s, const char *word, unsigned depth,
                        yyjson_mut_val **out) {
     yyjson_mut_val *either = ir_list(f->n, "either"), *one = NULL;

@@ -1,7 +1,7 @@
 /*
- * Arguments between tags: a parameter for each property, in the order of the schema. What the parser
- * takes for a string by its schema is written bare, up to the closing tag; anything else as JSON. A
- * string or null may be bare too: the text decides, and every text is one of the two.
+ * Arguments between tags: a parameter for each property, in the order of the schema. What the
+ * parser takes for a string by its schema is written bare, up to the closing tag; anything else as
+ * JSON. A string or null may be bare too: the text decides, and every text is one of the two.
  */
 
 #include <errno.h>

@@ -1,12 +1,12 @@
 /*
  * A string that is written bare: up to a marker that begins with '<', without quotes or escapes.
  *
- * Whatever is generated must not contain the marker, or the parser would end the string there. Free text
- * has that in its grammar; where the schema asks for more, '<' itself is kept out:
+ * Whatever is generated must not contain the marker, or the parser would end the string there. Free
+ * text has that in its grammar; where the schema asks for more, '<' itself is kept out:
  *
  *      enum, const     these texts
- *      minLength       as many characters (a '<' only before one that cannot go on with the marker),
- *                      then free text
+ *      minLength       as many characters (a '<' only before one that cannot go on with the
+ *                      marker), then free text
  *      maxLength       characters other than '<'
  *      pattern         the pattern with '<' taken out of its classes (narrow)
  *

@@ -1,6 +1,7 @@
 /*
- * The table of formats, and how one is chosen: by the markers that a template's source contains. The
- * first row whose markers are all there wins, so a row comes before those whose markers it contains.
+ * The table of formats, and how one is chosen: by the markers that a template's source contains.
+ * The first row whose markers are all there wins, so a row comes before those whose markers it
+ * contains.
  */
 
 #include <string.h>
@@ -17,8 +18,8 @@ static const struct toolcall_format *const formats[] = {
     &format_llama,        &format_lfm,          &format_generic,
 };
 
-/* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two build
- * their tags, and show only parts of them. */
+/* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two
+ * build their tags, and show only parts of them. */
 static const struct toolcall_reasoning reasonings[] = {
     {"seed", "<seed:think>", "</seed:think>", true, {"</seed:think>"}, NULL},
     {"hunyuan",

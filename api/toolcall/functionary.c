@@ -1,8 +1,8 @@
 /*
  * Formats where markers stand around a name and JSON arguments.
  *      functionary (3.1)  <function=NAME>{..}</function>
- *      solar              <|tool_calls|><|tool_call:begin|>ID<|tool_call:name|>NAME<|tool_call:args|>{..}
- *                         <|tool_call:end|>..<|calls|>
+ *      solar              <|tool_calls|><|tool_call:begin|>ID<|tool_call:name|>NAME
+ *                         <|tool_call:args|>{..}<|tool_call:end|>..<|calls|>
  * Solar also marks content and reasoning as messages of their own.
  */
 

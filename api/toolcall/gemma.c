@@ -1,6 +1,7 @@
 /*
- * Gemma 4: <|tool_call>call:NAME{key:<|"|>text<|"|>,n:1,list:[..]}<tool_call|>. Keys are bare, strings are
- * quoted with a special token and have no escapes. (Gemma 2 and 3 have no form of their own.)
+ * Gemma 4: <|tool_call>call:NAME{key:<|"|>text<|"|>,n:1,list:[..]}<tool_call|>. Keys are bare,
+ * strings are quoted with a special token and have no escapes. (Gemma 2 and 3 have no form of their
+ * own.)
  */
 
 #include "api/toolcall/parser.h"

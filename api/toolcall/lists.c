@@ -1,8 +1,9 @@
 /*
- * Formats that are a JSON list of call objects between two markers. They differ in the markers, and in
- * whether the markers are special tokens.
+ * Formats that are a JSON list of call objects between two markers. They differ in the markers, and
+ * in whether the markers are special tokens.
  *      command-r    Action:\n```json\n[{"tool_name": .., "parameters": {..}}]```
- *      command-r7b  <|START_ACTION|>[{"tool_call_id": "0", "tool_name": .., "parameters": ..}]<|END_ACTION|>
+ *      command-r7b  <|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..,
+ *                   "parameters": ..}]<|END_ACTION|>
  *      apertus      <|tools_prefix|>[{"NAME": {..}}]<|tools_suffix|>
  *      nemotron     <TOOLCALL>[..]</TOOLCALL>
  *      apriel       <tool_calls>[..]</tool_calls>

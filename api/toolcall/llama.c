@@ -1,8 +1,8 @@
 /*
- * Llama 3.1, 3.2, 3.3: the whole message is {"name": .., "parameters": {..}}, several of them with "; "
- * between; or <|python_tag|> and then the same, or NAME.call(KEY="VALUE", ..) for the built-in tools.
- * An object without a marker may just as well be an answer in JSON: it is a call only when it has no
- * other members and names a tool that was offered.
+ * Llama 3.1, 3.2, 3.3: the whole message is {"name": .., "parameters": {..}}, several of them with
+ * "; " between; or <|python_tag|> and then the same, or NAME.call(KEY="VALUE", ..) for the built-in
+ * tools. An object without a marker may just as well be an answer in JSON: it is a call only when
+ * it has no other members and names a tool that was offered.
  */
 
 #include "api/toolcall/parser.h"

@@ -1,7 +1,8 @@
 /*
- * MiniMax M2: <minimax:tool_call>\n<invoke name="F">\n<parameter name="K">V</parameter>\n</invoke>\n..
- * M1: <tool_calls>, one {"name": .., "arguments": ..} per line, </tool_calls>. MiniCPM5 writes the
- * invoke form with other tags and nothing around it, and may put a value into CDATA.
+ * MiniMax M2: <minimax:tool_call>\n<invoke name="F">\n<parameter
+ * name="K">V</parameter>\n</invoke>\n.. M1: <tool_calls>, one {"name": .., "arguments": ..} per
+ * line, </tool_calls>. MiniCPM5 writes the invoke form with other tags and nothing around it, and
+ * may put a value into CDATA.
  */
 
 #include "api/toolcall/parser.h"

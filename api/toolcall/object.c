@@ -1,8 +1,8 @@
 /*
- * A call as a JSON object: {"name": .., "arguments": ..}. The members come in any order; arguments that
- * come before the name are held. "parameters" is as good as "arguments", and an OpenAI-like
- * {"type": "function", "function": {..}} is looked into. Arguments may be an object, null, or a string
- * that holds an object. TC_NAMED is {NAME: arguments}.
+ * A call as a JSON object: {"name": .., "arguments": ..}. The members come in any order; arguments
+ * that come before the name are held. "parameters" is as good as "arguments", and an OpenAI-like
+ * {"type": "function", "function": {..}} is looked into. Arguments may be an object, null, or a
+ * string that holds an object. TC_NAMED is {NAME: arguments}.
  */
 
 #include <errno.h>

@@ -67,9 +67,9 @@ const char *parser_at(const struct toolcall_parser *p, size_t *len) {
     return p->win.data + p->pos;
 }
 
-/* Takes @n bytes of the window. Those of a call that have not been told yet, as arguments, are kept: it
- * may turn out to be none. Past the limit exactly the bytes that fit are taken, so that where a feed
- * ended does not show. */
+/* Takes @n bytes of the window. Those of a call that have not been told yet, as arguments, are
+ * kept: it may turn out to be none. Past the limit exactly the bytes that fit are taken, so that
+ * where a feed ended does not show. */
 bool parser_take(struct toolcall_parser *p, size_t n) {
     bool kept = p->call.open;
     size_t fits = kept ? MIN(n, p->raw.max - p->raw.len) : n;

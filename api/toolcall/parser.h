@@ -3,12 +3,13 @@
 /*
  * parser - the machine that runs a format's table of states.
  *
- * A format is an array of `struct tc_state`; a state says what kind of text is read there, and its edges
- * say which literal ends it and what is next. State TC_CONTENT (0) is content and TC_REASON (1) is
- * reasoning in every format; their edges are the format's triggers. Everything else is in between.
+ * A format is an array of `struct tc_state`; a state says what kind of text is read there, and its
+ * edges say which literal ends it and what is next. State TC_CONTENT (0) is content and TC_REASON
+ * (1) is reasoning in every format; their edges are the format's triggers. Everything else is in
+ * between.
  *
  *      content ──edge with OPEN──> a call may be here: its bytes are kept in `raw`
- *         ^                             │ EXPECT, NAME, KEY, ...      │ a literal that is not expected
+ *         ^                             │ EXPECT, NAME, KEY, ...      │ a literal not expected
  *         │                             v                             v
  *         │                       name known, first byte         raw is content after all
  *         │                       of arguments: COMMITTED
@@ -16,9 +17,9 @@
  *
  * With whole_calls a call commits at its END.
  *
- * The window `win` holds the bytes that are not decided yet. A state looks at win[pos..]; what it cannot
- * decide (the text may still become a literal) stays there for the next feed. A decision depends on
- * the bytes alone, never on where a feed ended: so any split gives the same events.
+ * The window `win` holds the bytes that are not decided yet. A state looks at win[pos..]; what it
+ * cannot decide (the text may still become a literal) stays there for the next feed. A decision
+ * depends on the bytes alone, never on where a feed ended: so any split gives the same events.
  */
 
 #include "api/toolcall/toolcall.h"

@@ -1,9 +1,9 @@
 /*
  * Qwen3-Coder, Qwen3.5, Nemotron 3, StepFun:
- *      <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
- * The models now and then leave the first tag out, or write a Hermes object. A value is closed only by a
- * tag that is followed by another one, so that text about such tags can be a value. Seed-OSS writes
- * the same with other tags around it and no line breaks in the parameters.
+ *    <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
+ * The models now and then leave the first tag out, or write a Hermes object. A value is closed only
+ * by a tag that is followed by another one, so that text about such tags can be a value. Seed-OSS
+ * writes the same with other tags around it and no line breaks in the parameters.
  */
 
 #include "api/toolcall/parser.h"

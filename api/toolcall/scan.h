@@ -1,11 +1,11 @@
 #pragma once
 
 /*
- * scan - takes in one value, a byte at a time, and writes it as JSON. It reads JSON, and two forms that
- * are near to it: Python literals (single quotes, True, None) and the one of Gemma (<|"|> for quotes,
- * bare keys). JSON comes out as it went in, apart from what models get wrong and what can only be meant
- * in one way: line breaks and other control characters in strings, escapes that do not exist ("\d"),
- * half surrogates, a comma before a closing bracket.
+ * scan - takes in one value, a byte at a time, and writes it as JSON. It reads JSON, and two forms
+ * that are near to it: Python literals (single quotes, True, None) and the one of Gemma (<|"|> for
+ * quotes, bare keys). JSON comes out as it went in, apart from what models get wrong and what can
+ * only be meant in one way: line breaks and other control characters in strings, escapes that do
+ * not exist ("\d"), half surrogates, a comma before a closing bracket.
  */
 
 #include <stdbool.h>
@@ -27,8 +27,8 @@ struct scan {
 };
 
 void scan_begin(struct scan *s, enum scan_mode mode);
-/* Takes bytes up to the end of the value; *used says how many. @out may be NULL. -ENOMEM and -EMSGSIZE
- * are @out's. */
+/* Takes bytes up to the end of the value; *used says how many. @out may be NULL. -ENOMEM and
+ * -EMSGSIZE are @out's. */
 int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out);
 /* No more bytes: a number or a word may be complete. */
 int scan_end(struct scan *s, struct buf *out);

@@ -1,6 +1,6 @@
 /*
- * One step of each kind of state. A step decides on the bytes at the window's start and takes them, or
- * says TC_MORE. Bytes are always taken up to exactly where a decision falls.
+ * One step of each kind of state. A step decides on the bytes at the window's start and takes them,
+ * or says TC_MORE. Bytes are always taken up to exactly where a decision falls.
  */
 
 #include <assert.h>
@@ -231,9 +231,9 @@ static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
 /* ---- arguments ---- */
 
 /*
- * A value that is JSON, or a Python literal, may have the closing tag in one of its strings: such a tag
- * counts only when the string never ends. The string is broken by a control character, by the end of the
- * text, and by being longer than anyone writes.
+ * A value that is JSON, or a Python literal, may have the closing tag in one of its strings: such a
+ * tag counts only when the string never ends. The string is broken by a control character, by the
+ * end of the text, and by being longer than anyone writes.
  */
 static void quotes_feed(struct tc_quotes *q, char c) {
     if (q->state == QUOTES_BEGIN && !is_space(c)) {

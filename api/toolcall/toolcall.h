@@ -1,13 +1,13 @@
 #pragma once
 
 /*
- * toolcall - what a model wrote, taken apart: reasoning, content and tool calls. Every family of models
- * writes calls in its own way; a format is a table of states (api/toolcall/) that one parser runs over
- * the text as it arrives. Any split of the text into pieces gives the same result; what is held back is
- * bounded. docs/tool-calls.md lists the formats.
+ * toolcall - what a model wrote, taken apart: reasoning, content and tool calls. Every family of
+ * models writes calls in its own way; a format is a table of states (api/toolcall/) that one parser
+ * runs over the text as it arrives. Any split of the text into pieces gives the same result; what
+ * is held back is bounded. docs/tool-calls.md lists the formats.
  *
- * Nothing is lost: what looked like a call and is none comes back as content, byte for byte. Only the
- * markers themselves and white space next to a call or to reasoning are dropped.
+ * Nothing is lost: what looked like a call and is none comes back as content, byte for byte. Only
+ * the markers themselves and white space next to a call or to reasoning are dropped.
  */
 
 #include <stdbool.h>
@@ -30,11 +30,12 @@ enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
  *      section_begin call (separator call)* section_end
  *      call = call_begin NAME name_end ARGUMENTS call_end
  * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
- * number in the message, {nl} for a line break that may be missing. Optional white space is left out. ARGUMENTS are a JSON object (ARGS_JSON), or
- * "key=literal, ..." (ARGS_PYTHON), or {key:value} with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
+ * number in the message, {nl} for a line break that may be missing. Optional white space is left
+ * out. ARGUMENTS are a JSON object (ARGS_JSON), or "key=literal, ..." (ARGS_PYTHON), or {key:value}
+ * with <|"|> as quotes (ARGS_GEMMA), or (ARGS_TAGGED)
  *      (key_begin KEY key_end VALUE value_end)*
- * where a VALUE is a bare string or, for what is no string, JSON. key_end_json, if there is one, takes
- * the place of key_end before the latter; {type} in it is the JSON type.
+ * where a VALUE is a bare string or, for what is no string, JSON. key_end_json, if there is one,
+ * takes the place of key_end before the latter; {type} in it is the JSON type.
  */
 struct toolcall_shape {
     enum toolcall_args args;
@@ -78,8 +79,8 @@ const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
 /* Whether a rendered prompt ends inside reasoning, so that the output starts there. */
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 
-/* Whether a marker of theirs contains @text: the text of a control token that matters to a parser. Either
- * may be NULL. */
+/* Whether a marker of theirs contains @text: the text of a control token that matters to a parser.
+ * Either may be NULL. */
 bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
                          const char *text, size_t len);
 
@@ -122,8 +123,8 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
 struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p);
 DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
 
-/* The next bytes of the output, and its end. 0, -ENOMEM, or what the sink returned; then the parser is
- * of no more use. Calls that are open at the end of the text are ended with `complete` false. */
+/* The next bytes of the output, and its end. 0, -ENOMEM, or what the sink returned; then the parser
+ * is of no more use. Calls that are open at the end of the text are ended with `complete` false. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
 int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
@@ -150,17 +151,17 @@ struct toolcall_force {
     bool after;                        /* what follows toolcall_after(), not the whole */
 };
 
-/* The calls of one message as a node of text/constraint.h, so that what is generated under it is read by
- * this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a schema or name
- * cannot be written in this format. */
+/* The calls of one message as a node of text/constraint.h, so that what is generated under it is
+ * read by this format's parser as calls whose arguments fit. 0, -ENOMEM, or -EINVAL with @err: a
+ * schema or name cannot be written in this format. */
 int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_force *f,
                    struct err *err);
 /* The strings after which a model that is free has begun a call, in order; NULL at their end. */
 const char *toolcall_after(const struct toolcall_format *f, size_t i);
 
 /*
- * The generic form, for templates that know no tools: what a system message says about them, and how
- * earlier calls and their results are put into assistant and user messages. All append to @out.
+ * The generic form, for templates that know no tools: what a system message says about them, and
+ * how earlier calls and their results are put into assistant and user messages. All append to @out.
  */
 int toolcall_describe(struct buf *out, yyjson_val *tools);
 int toolcall_write_call(struct buf *out, const char *name, const char *args, size_t args_len);

@@ -1,7 +1,7 @@
 /*
- * Values that are not written as JSON: what they are is found in the tool's schema, or, where that says
- * nothing, in their text. A string goes out as it comes; anything else is held until its end, since
- * models also write Python's True or ['a'], or plain text where a number is wanted.
+ * Values that are not written as JSON: what they are is found in the tool's schema, or, where that
+ * says nothing, in their text. A string goes out as it comes; anything else is held until its end,
+ * since models also write Python's True or ['a'], or plain text where a number is wanted.
  */
 
 #include <string.h>
