@@ -1,194 +1,134 @@
 #include "daemon/admin.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <llhttp.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include "base/list.h"
-#include "base/log.h"
+#include "api/http/conn.h"
+#include "api/http/dialect.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/http/server.h"
 #include "daemon/admin_json.h"
 #include "proto/flight_file.h"
 
 /*
- * A small HTTP server of its own: it must answer when the API's connection limit is reached, knows
- * no keys and has a handful of routes. Requests carry no bodies; a connection serves one request at
- * a time and a watched one sends until its client leaves.
+ * An instance of the HTTP server beside the API's, with limits of its own: it must answer when the
+ * API's connections are all taken. It knows no keys; who may connect is decided by the socket's
+ * file and the peer's credentials. Each body is one line of JSON. A watched answer is sent until
+ * its client leaves.
  */
 
 #define CONNS_MAX 64
-#define LISTENERS_MAX 8
-#define URL_MAX 256
-#define REQUEST_MAX (16u << 10) /* bytes of one request */
-#define OUT_MAX (4u << 20)      /* unsent bytes: a watcher that does not read is dropped */
+#define TARGET_MAX 256
+#define REQUEST_MAX (16u << 10) /* bytes of a head, and of a body, which no route reads */
+#define HEADERS_MAX 1000
+#define OUT_MAX (4u << 20) /* unsent bytes above which a watcher that does not read is dropped */
 #define IDLE_MS 60000
 #define WATCH_MIN_MS 100
 #define WATCH_MAX_MS 3600000
-
-struct listener {
-    uv_pipe_t pipe;
-    struct admin *admin;
-    char path[108]; /* "" for an inherited one; removed at close */
-    gid_t group;    /* of the socket file */
-};
-
-struct conn {
-    struct list link; /* admin.conns */
-    uv_pipe_t pipe;
-    uv_timer_t timer; /* idle, or the watch's tick */
-    struct admin *admin;
-    llhttp_t parser;
-    char url[URL_MAX];
-    size_t url_len, n_read;
-    bool watching, closing, close_after;
-    uint32_t n_open; /* handles not closed yet */
-    char in[4096];
-};
+#define NO_SUCH_PATH                                                                               \
+    "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
+    "/flight, /reload, /drain"
 
 struct admin {
     struct admin_opts opts;
-    llhttp_settings_t settings;
-    struct listener listener[LISTENERS_MAX];
-    uint32_t n_listeners, n_conns;
-    struct list conns; /* conn.link */
-    bool closing;
+    struct http_server http;
 };
 
-struct reply { /* one uv_write */
-    uv_write_t write;
-    struct conn *conn;
-    char data[];
-};
+/* ---- answers ---- */
 
-/* ---- connections ---- */
-
-static void on_conn_closed(uv_handle_t *h) {
-    struct conn *c = h->data;
-
-    if (--c->n_open)
-        return;
-    list_remove(&c->link);
-    c->admin->n_conns--;
-    free(c);
+static const struct admin_opts *opts_of(const struct exchange *x) {
+    return &((const struct admin *)x->ctx)->opts;
 }
 
-static void close_conn(struct conn *c) {
-    if (c->closing)
-        return;
-    c->closing = true;
-    uv_close((uv_handle_t *)&c->pipe, on_conn_closed);
-    uv_close((uv_handle_t *)&c->timer, on_conn_closed);
+static void refuse(struct exchange *x, int status, const char *message) {
+    struct err err = {0};
+
+    err_set(&err, status, NULL, "%s", message);
+    respond_error(x, &err);
 }
 
-static void on_idle(uv_timer_t *t) {
-    close_conn(t->data);
+static void refuse_path(struct exchange *x) {
+    refuse(x, 404, NO_SUCH_PATH);
 }
 
-static void on_written(uv_write_t *w, int status) {
-    struct reply *r = CONTAINER_OF(w, struct reply, write);
-    struct conn *c = r->conn;
+/* @json, which may be NULL for want of memory, as a whole answer. */
+static void respond_line(struct exchange *x, const char *json) {
+    CLEANUP(buf_deinit) struct buf line = {.max = SIZE_MAX};
 
-    free(r);
-    if (status < 0 || c->close_after)
-        close_conn(c);
-}
-
-/* Sends the concatenation of @head and @body. */
-static void send_bytes(struct conn *c, const char *head, const char *body, size_t n_body) {
-    size_t n_head = strlen(head);
-    struct reply *r = malloc(sizeof(*r) + n_head + n_body);
-
-    if (!r || c->pipe.write_queue_size > OUT_MAX) {
-        free(r);
-        close_conn(c);
-        return;
-    }
-    memcpy(r->data, head, n_head);
-    memcpy(r->data + n_head, body, n_body);
-    r->conn = c;
-    uv_buf_t b = uv_buf_init(r->data, (unsigned)(n_head + n_body));
-    if (uv_write(&r->write, (uv_stream_t *)&c->pipe, &b, 1, on_written) < 0) {
-        free(r);
-        close_conn(c);
-    }
-}
-
-static void send_text(struct conn *c, const char *head, const char *body) {
-    send_bytes(c, head, body, strlen(body));
-}
-
-static const char *reason(int status) {
-    switch (status) {
-    case 200:
-        return "OK";
-    case 400:
-        return "Bad Request";
-    case 404:
-        return "Not Found";
-    case 405:
-        return "Method Not Allowed";
-    default:
-        return "Internal Server Error";
-    }
-}
-
-/* One JSON line as a whole answer. */
-static void respond(struct conn *c, int status, const char *json) {
-    char head[256];
-
-    snprintf(head, sizeof(head),
-             "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n%s\r\n",
-             status, reason(status), strlen(json) + 1,
-             c->close_after ? "Connection: close\r\n" : "");
-    CLEANUP(freep) char *line = malloc(strlen(json) + 2);
-    if (!line) {
-        close_conn(c);
-        return;
-    }
-    sprintf(line, "%s\n", json);
-    send_text(c, head, line);
-}
-
-static void respond_error(struct conn *c, int status, const char *message) {
-    char json[600];
-
-    snprintf(json, sizeof(json), "{\"error\":{\"message\":\"%s\",\"code\":%d}}", message, status);
-    respond(c, status, json);
-}
-
-static void respond_own(struct conn *c, char *json) {
-    if (json)
-        respond(c, 200, json);
+    if (!json || buf_add_str(&line, json) < 0 || buf_add_char(&line, '\n') < 0)
+        refuse(x, 500, "out of memory");
     else
-        respond_error(c, 500, "out of memory");
+        respond(x, 200, RESPOND_JSON, line.data, line.len);
+}
+
+static void respond_own(struct exchange *x, char *json) {
+    respond_line(x, json);
     free(json);
 }
 
-/* ---- routes ---- */
+/* A request without route is answered alike whatever is wrong with it, but for its path and
+ * method. */
+static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    const char *message = err->message;
 
-static void send_watched(struct conn *c) {
-    CLEANUP(freep) char *json = admin_json_stats(&c->admin->opts);
-    char head[32];
+    if (!x->route)
+        message = err->status == 404   ? NO_SUCH_PATH
+                  : err->status == 405 ? "this path has another method"
+                                       : "not an HTTP/1.1 request that this socket understands";
+    json_open(j, '{');
+    json_key(j, "error");
+    json_open(j, '{');
+    json_put_string(j, "message", message);
+    json_put_int(j, "code", x->dialect->status_of(err->status));
+    json_close(j, '}');
+    json_close(j, '}');
+    if (j->error == 0)
+        j->error = buf_add_char(j->out, '\n');
+}
 
-    if (!json) {
-        close_conn(c);
+static int status_of(int status) {
+    return status == 404 || status == 405 || status == 500 ? status : 400;
+}
+
+/* ---- watching ---- */
+
+/* /stats?watch: a line each time the timer comes. Freed when the timer is closed. */
+struct watch {
+    uv_timer_t timer;
+    struct exchange *x;
+};
+
+static void on_watch_closed(uv_handle_t *h) {
+    free(h->data);
+}
+
+static void on_gone(struct exchange *x) {
+    struct watch *w = x->state;
+
+    uv_close((uv_handle_t *)&w->timer, on_watch_closed);
+    exchange_end(x);
+}
+
+static void send_watched(struct exchange *x) {
+    CLEANUP(freep) char *json = admin_json_stats(opts_of(x));
+
+    assert(x->conn);
+    if (!json || conn_unsent(x->conn) > OUT_MAX) {
+        conn_break(x->conn);
         return;
     }
-    CLEANUP(freep) char *line = malloc(strlen(json) + 4);
-    if (!line) {
-        close_conn(c);
-        return;
-    }
-    sprintf(line, "%s\n\r\n", json);
-    snprintf(head, sizeof(head), "%zx\r\n", strlen(json) + 1);
-    send_text(c, head, line);
+    respond_event(x, json, strlen(json));
+    conn_flush(x->conn);
 }
 
 static void on_watch(uv_timer_t *t) {
-    send_watched(t->data);
+    send_watched(((struct watch *)t->data)->x);
 }
 
 /* "1s", "500ms" or plain seconds; 0 when it is none of these or out of range. */
@@ -202,201 +142,134 @@ static uint64_t parse_interval(const char *text) {
     return ms >= WATCH_MIN_MS && ms <= WATCH_MAX_MS ? (uint64_t)ms : 0;
 }
 
-static void get_stats(struct conn *c, const char *query) {
-    if (!*query) {
-        respond_own(c, admin_json_stats(&c->admin->opts));
+static void watch(struct exchange *x, uint64_t ms) {
+    static const struct exchange_ops ops = {.gone = on_gone};
+    struct watch *w = calloc(1, sizeof(*w));
+
+    if (!w) {
+        refuse(x, 500, "out of memory");
         return;
     }
-    uint64_t ms = strncmp(query, "watch=", 6) == 0 ? parse_interval(query + 6) : 0;
-    if (!ms) {
-        respond_error(c, 400, "watch: must be from 100ms to 1h, as in ?watch=1s");
-        return;
-    }
-    c->watching = true;
-    send_text(c,
-              "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n"
-              "Transfer-Encoding: chunked\r\n\r\n",
-              "");
-    send_watched(c);
-    if (!c->closing)
-        uv_timer_start(&c->timer, on_watch, ms, ms);
+    w->x = x;
+    x->state = w;
+    x->ops = &ops;
+    uv_timer_init(x->server->opts.loop, &w->timer);
+    w->timer.data = w;
+    uv_timer_start(&w->timer, on_watch, ms, ms);
+    respond_stream(x);
+    send_watched(x);
 }
 
-static void get_requests(struct conn *c, const char *query) {
-    (void)query;
-    respond_own(c, admin_json_requests(&c->admin->opts));
+/* ---- routes ---- */
+
+static void stats_serve(struct exchange *x, struct http *h) {
+    const char *query = strchr(http_target(h), '?');
+    uint64_t ms = query && strncmp(query, "?watch=", 7) == 0 ? parse_interval(query + 7) : 0;
+
+    if (ms)
+        watch(x, ms);
+    else if (query && query[1])
+        refuse(x, 400, "watch: must be from 100ms to 1h, as in ?watch=1s");
+    else
+        respond_own(x, admin_json_stats(opts_of(x)));
 }
 
-static void get_health(struct conn *c, const char *query) {
-    (void)query;
-    respond_own(c, admin_json_health(&c->admin->opts));
+static void requests_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    respond_own(x, admin_json_requests(opts_of(x)));
 }
 
-static void get_tenants(struct conn *c, const char *query) {
-    (void)query;
-    respond_own(c, admin_json_tenants(&c->admin->opts));
+static void health_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    respond_own(x, admin_json_health(opts_of(x)));
 }
 
-static void get_flight(struct conn *c, const char *query) {
+static void tenants_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    respond_own(x, admin_json_tenants(opts_of(x)));
+}
+
+static void flight_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf file;
-    char head[256];
 
-    (void)query;
+    (void)h;
     buf_init(&file, FLIGHT_FILE_MAX);
-    if (workers_dump(c->admin->opts.workers, &file) < 0) {
-        respond_error(c, 500, "out of memory");
-        return;
-    }
-    snprintf(head, sizeof(head),
-             "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
-             "Content-Length: %zu\r\n%s\r\n",
-             file.len, c->close_after ? "Connection: close\r\n" : "");
-    send_bytes(c, head, file.data, file.len);
+    if (workers_dump(opts_of(x)->workers, &file) < 0)
+        refuse(x, 500, "out of memory");
+    else
+        respond(x, 200, "application/octet-stream", file.data, file.len);
 }
 
-static void post_reload(struct conn *c, const char *query) {
+static void reload_serve(struct exchange *x, struct http *h) {
+    const struct admin_opts *o = opts_of(x);
     struct err err = {0};
-    int r = c->admin->opts.reload(c->admin->opts.ctx, &err);
 
-    (void)query;
-    for (char *s = err.message; *s; s++) /* it stands in a JSON string */
-        *s = *s == '"' || *s == '\\' || (unsigned char)*s < 0x20 ? '\'' : *s;
-    if (r == 0)
-        respond(c, 200, "{\"reloaded\":true}");
+    (void)h;
+    if (o->reload(o->ctx, &err) == 0)
+        respond_line(x, "{\"reloaded\":true}");
     else
-        respond_error(c, 400, *err.message ? err.message : "out of memory");
+        refuse(x, 400, *err.message ? err.message : "out of memory");
 }
 
-static void post_drain(struct conn *c, const char *query) {
-    (void)query;
-    respond(c, 200, "{\"draining\":true}");
-    c->admin->opts.drain(c->admin->opts.ctx);
+static void drain_serve(struct exchange *x, struct http *h) {
+    const struct admin_opts *o = opts_of(x);
+
+    (void)h;
+    respond_line(x, "{\"draining\":true}");
+    o->drain(o->ctx);
 }
 
-/* "/requests/ID/cancel" */
-static bool post_cancel(struct conn *c, const char *path) {
-    unsigned long long id;
-    int end = 0;
+static void cancel_serve(struct exchange *x, struct http *h) {
+    char *end;
+    uint64_t id = strtoull(x->arg, &end, 10);
 
-    if (sscanf(path, "/requests/%llu/cancel%n", &id, &end) != 1 || !end || path[end])
-        return false;
-    if (api_cancel(c->admin->opts.api, id))
-        respond(c, 200, "{\"cancelled\":true}");
+    (void)h;
+    if (*x->arg < '0' || *x->arg > '9' || *end)
+        refuse_path(x);
+    else if (api_cancel(opts_of(x)->api, id))
+        respond_line(x, "{\"cancelled\":true}");
     else
-        respond_error(c, 404, "no live request has this id");
-    return true;
+        refuse(x, 404, "no live request has this id");
 }
 
-/* "/requests/ID/why" */
-static bool get_why(struct conn *c, const char *path) {
-    char id[64], *end;
-    int n = 0;
+/* The argument is a number or an x-request-id. */
+static void why_serve(struct exchange *x, struct http *h) {
+    char *end;
+    uint64_t number = strtoull(x->arg, &end, 10);
 
-    if (sscanf(path, "/requests/%63[^/]/why%n", id, &n) != 1 || !n || path[n])
-        return false;
-    uint64_t number = strtoull(id, &end, 10);
-    if (*end && !api_find(c->admin->opts.api, id, &number))
-        respond_error(c, 404, "no recent request has this id");
+    (void)h;
+    if (strchr(x->arg, '/'))
+        refuse_path(x);
+    else if (*end && !api_find(opts_of(x)->api, x->arg, &number))
+        refuse(x, 404, "no recent request has this id");
     else
-        respond_own(c, admin_json_why(&c->admin->opts, number));
-    return true;
+        respond_own(x, admin_json_why(opts_of(x), number));
 }
 
-static const struct route {
-    const char *path;
-    uint8_t method;
-    void (*serve)(struct conn *c, const char *query);
-} routes[] = {
-    {"/stats", HTTP_GET, get_stats},     {"/requests", HTTP_GET, get_requests},
-    {"/health", HTTP_GET, get_health},   {"/tenants", HTTP_GET, get_tenants},
-    {"/reload", HTTP_POST, post_reload}, {"/drain", HTTP_POST, post_drain},
-    {"/flight", HTTP_GET, get_flight},
+static const struct route routes[] = {
+    {"/stats", HTTP_GET, .serve = stats_serve},
+    {"/requests", HTTP_GET, .serve = requests_serve},
+    {"/requests/*/cancel", HTTP_POST, .serve = cancel_serve},
+    {"/requests/*/why", HTTP_GET, .serve = why_serve},
+    {"/health", HTTP_GET, .serve = health_serve},
+    {"/tenants", HTTP_GET, .serve = tenants_serve},
+    {"/flight", HTTP_GET, .serve = flight_serve},
+    {"/reload", HTTP_POST, .serve = reload_serve},
+    {"/drain", HTTP_POST, .serve = drain_serve},
+    {0},
 };
 
-static void serve(struct conn *c) {
-    uint8_t method = llhttp_get_method(&c->parser);
-    char *query = strchr(c->url, '?');
+static const struct dialect dialect = {
+    .name = "admin",
+    .routes = routes,
+    .status_of = status_of,
+    .put_error = put_error,
+    .stream_type = RESPOND_LINES,
+    .event_begin = "",
+    .event_end = "\n",
+};
 
-    if (query)
-        *query++ = 0;
-    if (method == HTTP_POST && post_cancel(c, c->url))
-        return;
-    if (method == HTTP_GET && get_why(c, c->url))
-        return;
-    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
-        if (strcmp(routes[i].path, c->url) != 0)
-            continue;
-        if (routes[i].method == method)
-            routes[i].serve(c, query ? query : "");
-        else
-            respond_error(c, 405, "this path has another method");
-        return;
-    }
-    respond_error(c, 404,
-                  "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, "
-                  "/health, /flight, /reload, /drain");
-}
-
-/* ---- parsing ---- */
-
-static int on_begin(llhttp_t *p) {
-    struct conn *c = p->data;
-
-    c->url_len = 0;
-    c->n_read = 0;
-    return 0;
-}
-
-static int on_url(llhttp_t *p, const char *at, size_t len) {
-    struct conn *c = p->data;
-
-    if (c->url_len + len >= URL_MAX)
-        return HPE_USER;
-    memcpy(c->url + c->url_len, at, len);
-    c->url_len += len;
-    c->url[c->url_len] = 0;
-    return 0;
-}
-
-static int on_complete(llhttp_t *p) {
-    struct conn *c = p->data;
-
-    c->close_after = !llhttp_should_keep_alive(p);
-    serve(c);
-    return 0;
-}
-
-static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
-    struct conn *c = h->data;
-
-    (void)suggested;
-    *b = uv_buf_init(c->in, sizeof(c->in));
-}
-
-static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
-    struct conn *c = s->data;
-
-    if (n == 0)
-        return;
-    if (n < 0) {
-        close_conn(c);
-        return;
-    }
-    if (c->watching) /* nothing can follow a watch */
-        return;
-    c->n_read += (size_t)n;
-    llhttp_errno_t e = llhttp_execute(&c->parser, b->base, (size_t)n);
-    if (c->closing)
-        return;
-    if (e != HPE_OK || c->n_read > REQUEST_MAX) {
-        c->close_after = true;
-        respond_error(c, 400, "not an HTTP/1.1 request that this socket understands");
-    } else if (!c->watching) {
-        uv_timer_start(&c->timer, on_idle, IDLE_MS, 0);
-    }
-}
-
-/* ---- listeners ---- */
+/* ---- peers ---- */
 
 static bool in_group(int fd, gid_t group) {
     gid_t groups[1024];
@@ -410,59 +283,7 @@ static bool in_group(int fd, gid_t group) {
     return false;
 }
 
-/* Root, the daemon's own user, and members of the socket's group, unless that is root's. */
-static bool is_allowed(const struct listener *l, uv_pipe_t *pipe) {
-    struct ucred peer;
-    socklen_t len = sizeof(peer);
-    uv_os_fd_t fd;
-
-    if (uv_fileno((uv_handle_t *)pipe, &fd) < 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-        return false;
-    if (peer.uid == 0 || peer.uid == geteuid())
-        return true;
-    return l->group && (peer.gid == l->group || in_group(fd, l->group));
-}
-
-static void on_connection(uv_stream_t *s, int status) {
-    struct listener *l = s->data;
-    struct admin *a = l->admin;
-    struct conn *c = status < 0 ? NULL : calloc(1, sizeof(*c));
-
-    if (!c)
-        return;
-    c->admin = a;
-    uv_pipe_init(a->opts.loop, &c->pipe, 0);
-    uv_timer_init(a->opts.loop, &c->timer);
-    c->pipe.data = c->timer.data = c;
-    c->n_open = 2;
-    list_push_back(&a->conns, &c->link);
-    a->n_conns++;
-    llhttp_init(&c->parser, HTTP_REQUEST, &a->settings);
-    c->parser.data = c;
-    if (uv_accept(s, (uv_stream_t *)&c->pipe) < 0 || a->n_conns > CONNS_MAX ||
-        !is_allowed(l, &c->pipe)) {
-        close_conn(c);
-        return;
-    }
-    uv_timer_start(&c->timer, on_idle, IDLE_MS, 0);
-    if (uv_read_start((uv_stream_t *)&c->pipe, on_alloc, on_read) < 0)
-        close_conn(c);
-}
-
-static struct listener *add_listener(struct admin *a) {
-    struct listener *l = &a->listener[a->n_listeners];
-
-    if (a->n_listeners == LISTENERS_MAX)
-        return NULL;
-    a->n_listeners++;
-    l->admin = a;
-    uv_pipe_init(a->opts.loop, &l->pipe, 0);
-    l->pipe.data = l;
-    return l;
-}
-
-/* The group that owns the socket's file. */
+/* The group that owns the file of the socket that @fd was accepted from. 0: none, or root's. */
 static gid_t group_of(int fd) {
     struct sockaddr_un at = {0};
     socklen_t len = sizeof(at);
@@ -474,88 +295,68 @@ static gid_t group_of(int fd) {
     return st.st_gid;
 }
 
-static int start_listening(struct listener *l, struct err *err) {
-    uv_os_fd_t fd;
-    int r = uv_listen((uv_stream_t *)&l->pipe, 64, on_connection);
+/* Root, the daemon's own user, and members of the socket's group, unless that is root's. */
+static bool is_allowed(void *ctx, int fd) {
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
 
-    if (r == 0 && uv_fileno((uv_handle_t *)&l->pipe, &fd) == 0)
-        l->group = group_of(fd);
-    if (r < 0)
-        err_set(err, 0, "admin-socket", "admin-socket: %s", uv_strerror(r));
-    return r;
-}
-
-/* A socket file that nobody listens on is left from a daemon that was killed. */
-static void remove_stale(const char *path) {
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    snprintf(at.sun_path, sizeof(at.sun_path), "%s", path);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at)) < 0 && errno == ECONNREFUSED)
-        unlink(path);
-    if (fd >= 0)
-        close(fd);
-}
-
-int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
-    struct listener *l;
-
-    if (strlen(path) >= sizeof(l->path))
-        return err_set(err, 0, "admin-socket", "admin-socket: the path is longer than %zu bytes",
-                       sizeof(l->path) - 1);
-    if (!(l = add_listener(a)))
-        return err_set(err, 0, "admin-socket", "admin-socket: too many");
-    remove_stale(path);
-    mode_t mask = umask(0117); /* 0660 */
-    int r = uv_pipe_bind(&l->pipe, path);
-    umask(mask);
-    if (r < 0) {
-        err_set(err, 0, "admin-socket", "admin-socket: %s: %s", path, uv_strerror(r));
-        return r;
-    }
-    snprintf(l->path, sizeof(l->path), "%s", path);
-    return start_listening(l, err);
-}
-
-int admin_listen_fd(struct admin *a, int fd, struct err *err) {
-    struct listener *l = add_listener(a);
-    int r = l ? uv_pipe_open(&l->pipe, fd) : UV_EMFILE;
-
-    if (r < 0) {
-        err_set(err, 0, "admin-socket", "admin-socket: inherited socket: %s", uv_strerror(r));
-        return r;
-    }
-    return start_listening(l, err);
+    (void)ctx;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return false;
+    if (peer.uid == 0 || peer.uid == geteuid())
+        return true;
+    gid_t group = group_of(fd);
+    return group && (peer.gid == group || in_group(fd, group));
 }
 
 /* ---- life ---- */
 
-int admin_new(struct admin **out, const struct admin_opts *o) {
-    struct admin *a = calloc(1, sizeof(*a));
+int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
+    return http_server_listen_unix(&a->http, path, err);
+}
 
+int admin_listen_fd(struct admin *a, int fd, struct err *err) {
+    return http_server_listen_fd(&a->http, fd, err);
+}
+
+int admin_new(struct admin **out, const struct admin_opts *o) {
+    static const struct dialect *const dialects[] = {&dialect, NULL};
+    CLEANUP(freep) struct admin *a = calloc(1, sizeof(*a));
+
+    assert(o->health && o->drain && o->reload);
     if (!a)
         return -ENOMEM;
     a->opts = *o;
-    list_init(&a->conns);
-    llhttp_settings_init(&a->settings);
-    a->settings.on_message_begin = on_begin;
-    a->settings.on_url = on_url;
-    a->settings.on_message_complete = on_complete;
-    *out = a;
-    return 0;
+    struct http_server_opts h = {
+        .loop = o->loop,
+        .clock = o->clock,
+        .ctx = a,
+        .name = "admin-socket",
+        .limits = {.target = TARGET_MAX,
+                   .head = REQUEST_MAX,
+                   .body = REQUEST_MAX,
+                   .n_headers = HEADERS_MAX},
+        .max_connections = CONNS_MAX,
+        .header_timeout_ms = IDLE_MS,
+        .body_timeout_ms = IDLE_MS,
+        .idle_timeout_ms = IDLE_MS,
+        .stall_timeout_ms = IDLE_MS,
+        .stream_buffer_bytes = OUT_MAX,
+        .max_unsent = OUT_MAX + FLIGHT_FILE_MAX,
+        .max_bodies = (size_t)CONNS_MAX * REQUEST_MAX,
+        .socket_mode = 0660,
+        .stream_headers = "",
+        .dialects = dialects,
+        .accepts = is_allowed,
+    };
+    int r = http_server_init(&a->http, &h);
+    if (r == 0)
+        *out = STEAL(a);
+    return r;
 }
 
 void admin_close(struct admin *a) {
-    if (a->closing)
-        return;
-    a->closing = true;
-    for (uint32_t i = 0; i < a->n_listeners; i++) {
-        if (*a->listener[i].path)
-            unlink(a->listener[i].path);
-        uv_close((uv_handle_t *)&a->listener[i].pipe, NULL);
-    }
-    LIST_FOREACH(n, &a->conns)
-    close_conn(LIST_ENTRY(n, struct conn, link));
+    http_server_close(&a->http, NULL);
 }
 
 struct admin *admin_free(struct admin *a) {

@@ -18,26 +18,16 @@
  * Everything is answered from what the front holds; what the worker reported carries its age_ms.
  */
 
-#include "api/api.h"
-#include "daemon/workers.h"
+#include "daemon/admin_opts.h"
 
 struct admin;
 
-struct admin_opts {
-    uv_loop_t *loop;
-    struct api *api;
-    struct workers *workers;
-    const struct api_model *model;
-    struct clock *clock;
-    int64_t started_ns; /* of the daemon, by @clock */
-    void *ctx;
-    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "draining" */
-    void (*drain)(void *ctx);
-    int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
-};
-
+/* @o is copied. 0, or -errno. */
 int admin_new(struct admin **out, const struct admin_opts *o);
 struct admin *admin_free(struct admin *a); /* after admin_close() and the loop has run out */
+/* Listens at @path with a file of mode 0660, or on the inherited @fd. 0, or a negative value with
+ * @err. */
 int admin_listen_unix(struct admin *a, const char *path, struct err *err);
 int admin_listen_fd(struct admin *a, int fd, struct err *err);
+/* Closes listeners and connections at once; watchers too. */
 void admin_close(struct admin *a);

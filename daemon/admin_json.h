@@ -5,7 +5,7 @@
  * users' scripts read them.
  */
 
-#include "daemon/admin.h"
+#include "daemon/admin_opts.h"
 
 /* The answers to GET /stats, /requests and /health as malloc'ed text without a newline; NULL: no
  * memory. */

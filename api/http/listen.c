@@ -170,7 +170,7 @@ int http_server_listen_fd(struct http_server *s, int fd, struct err *err) {
 /* ---- life ---- */
 
 int http_server_init(struct http_server *s, const struct http_server_opts *opts) {
-    assert(opts->loop && opts->clock && opts->routes && opts->dialects && opts->dialects[0]);
+    assert(opts->loop && opts->clock && opts->dialects && opts->dialects[0]);
     memset(s, 0, sizeof(*s));
     s->opts = *opts;
     s->events = &serve_events;

@@ -1,0 +1,20 @@
+#pragma once
+
+/* admin_opts - what the admin socket shows and what it can ask for; shared by its routes and its
+ * JSON. */
+
+#include "api/api.h"
+#include "daemon/workers.h"
+
+struct admin_opts {
+    uv_loop_t *loop;
+    struct api *api;
+    struct workers *workers;
+    const struct api_model *model;
+    struct clock *clock;
+    int64_t started_ns; /* of the daemon, by @clock */
+    void *ctx;
+    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "draining" */
+    void (*drain)(void *ctx);
+    int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
+};
