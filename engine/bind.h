@@ -13,6 +13,8 @@
 
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
+/* Invariant: r is 0 or the first error, whose text is in *err; used[i] means that tensor i was
+ * asked for by name. */
 struct binder {
     const struct gguf *file;
     const char *arch; /* for messages */
@@ -22,7 +24,9 @@ struct binder {
     uint64_t weight_bytes, n_params; /* of the tensors that were found */
 };
 
+/* 0 or -ENOMEM. Nothing of @file is read yet; @file, @arch and @err stay the caller's. */
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err);
+/* The tensors that were found stay valid: they are the file's. */
 void bind_deinit(struct binder *b);
 
 /* W of y = W x: rows of @n_in values, @n_out of them. Any format. */

@@ -8,6 +8,11 @@
 #include "engine/backend.h"
 #include "engine/sampler.h"
 
+/*
+ * Life: begin (batch set) -> the ops -> mask, sample -> end (batch NULL). row_seq, row_pos, scored
+ * and logits_of are those of the step that began last; results are kept for one step more, since
+ * the caller may look at them until the engine_wait() after next.
+ */
 struct host_step {
     const struct engine_batch *batch; /* between begin and end */
     uint32_t n_vocab, page_tokens, max_wants;
@@ -27,15 +32,19 @@ struct host_step {
     unsigned current; /* result[current]: of the step that runs */
 };
 
+/* Allocates for the largest batch that @o allows. 0 or -ENOMEM, then there is nothing to deinit. */
 int host_step_init(struct host_step *h, const struct be_opts *o);
 void host_step_deinit(struct host_step *h);
+/* Looks up what the rows and wants of @b are; @b stays unchanged until the end. */
 void host_step_begin(struct host_step *h, const struct engine_batch *b);
+/* The mask of want @want, valid until it is sampled. */
 void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
 /* Samples want @want from @logits. Threads may do different wants at once, each with its
  * sampler. */
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
 /* Answers WANT_HIDDEN: room for the vector of want @want. */
 float *host_step_vector(struct host_step *h, uint32_t want);
+/* All wants have been sampled or have their vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 
 /* The page that holds position @pos of the sequence of row @row. */

@@ -7,6 +7,12 @@
 
 #include "engine/backend.h"
 
+/*
+ * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS; ROUTE is
+ * followed by EXPERTS; every op's tensors have the shapes that backend.h says; n_kv_layer[c] is
+ * the number of ATTEND ops with pages of class c. op[i].weights are set by model_load() and freed
+ * by the backend.
+ */
 struct model {
     const char *arch; /* general.architecture */
     struct model_shape shape;
@@ -16,10 +22,12 @@ struct model {
     uint64_t weight_bytes, n_params;
 };
 
-/* Appends a copy of @op. */
+/* Appends a copy of @op. When memory runs out, m->r says so and later calls do nothing. */
 void model_add(struct model *m, const struct model_op *op);
 /* The next layer that has pages of class @cls. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls);
+/* Accepts a model that is all zeros. The weights are the backend's: close it first or after, as
+ * you like. */
 void model_deinit(struct model *m);
 /* Hands every op to the backend. 0 or -errno with @err: also where the backend does not know a kind
  * of op. */

@@ -32,10 +32,13 @@ struct sample_job {
     bool digest;
 };
 
+/* 0 or -ENOMEM, then there is nothing to deinit. */
 int sampler_init(struct sampler *s, uint32_t n_vocab);
 void sampler_deinit(struct sampler *s);
 
-/* @top: room for want->n_top entries. */
+/* Fills *out for a want of samples or of a prompt's log probabilities: the token, its log
+ * probability if it is wanted, the digest if it is, the best tokens to @top, which has room for
+ * want->n_top entries. */
 void sampler_run(struct sampler *s, const struct sample_job *job, struct engine_out *out,
                  struct engine_top *top);
 /* The same with the code for any CPU or for AVX2; they agree bit for bit (test_sampler). */

@@ -200,11 +200,15 @@ extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kerne
 typedef void (*pool_fn)(void *ctx, uint32_t thread);
 
 struct pool;
-int pool_new(struct pool **out, uint32_t n_threads); /* 0: as many as this process may use */
+/* @n_threads: with the caller's, which is thread 0; 0: as many as this process may use. 0 or
+ * -errno. */
+int pool_new(struct pool **out, uint32_t n_threads);
+/* Ends the threads; no round may be open. Accepts NULL, returns NULL. */
 struct pool *pool_free(struct pool *p);
 uint32_t pool_n_threads(const struct pool *p);
 /* Runs @fn in the caller and the threads that come in before it returns there; returns when all
- * have. What was written before is seen by all, what they wrote is seen after. */
+ * have. What was written before is seen by all, what they wrote is seen after. Not from inside
+ * @fn. */
 void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* One or more products of the same activations, cut into items that the threads take. */
@@ -222,6 +226,9 @@ struct matmul_scratch {                                  /* one a thread */
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
 
+/* Invariants: all matrices have the same n_in; SILU has two of the same format and n_out, ADD one;
+ * row r of m[i]'s result is at out[i] + r * out_stride[i]; acts[] is set for every kind that m[]
+ * wants. */
 struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
@@ -235,7 +242,8 @@ struct matmul {
     uint32_t chunk_rows, n_chunks, stretch, n_panels, first_item;
 };
 
-/* @n products at once; each has rows and activations of its own. */
+/* @n products at once, 1 at least; each has rows and activations of its own. A result depends on
+ * its own row and matrix only, not on how the work is cut or which thread does it. */
 void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 
 /* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */

@@ -12,6 +12,8 @@ struct block {
     size_t size, used;
 };
 
+/* What load() made of an op: its matrices as panels, its vectors as floats. Either m[0 .. n_mats)
+ * or expert[] is set. All memory is the blocks' and is freed by close(). */
 struct weights {
     struct weights *next;
     uint32_t n_mats;
@@ -33,6 +35,7 @@ struct attend_scratch { /* one a thread */
     struct attn_state *total, *chunk;
 };
 
+/* One at a time. Rows are cut into blocks that attention does together when the step begins. */
 struct step {
     struct host_step host;
     struct be *be;
@@ -40,6 +43,11 @@ struct step {
     uint32_t n_blocks, block_rows; /* attend_block */
 };
 
+/*
+ * Allocated at open for the largest batch; acts[] and the experts' tiles grow while weights are
+ * loaded, and nothing after that. Only the thread that calls the ops changes it; the pool's
+ * threads write rows of the buffers, never the same row at once.
+ */
 struct be {
     const struct cpu_kernels *kernels;
     struct pool *pool;
@@ -76,25 +84,30 @@ struct be {
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
+/* Buffers for a mixture of experts; 0 at once when the model has none. 0 or -ENOMEM. */
 int experts_open(struct be *b);
 void experts_close(struct be *b);
 /* Room for tiles of this kind and width. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
+/* Scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
 int attend_open(struct be *b, uint32_t max_context);
 void attend_close(struct be *b);
-/* Cuts the rows of the batch. */
+/* Cuts the rows of the batch into blocks; host_step_begin() was called for it. */
 void attend_begin(struct step *s);
+/* ACT_O = attention of ACT_Q to the pages of op->kv, whose keys and values of this step are
+ * written. */
 void attend_run(struct step *s, const struct model_op *op);
 
 /* Rows of a step, done one by one by whichever thread is free. */
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
-/* Zeroed memory in huge pages where possible; NULL. */
+/* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
 void *be_map(size_t size);
 void be_unmap(void *p, size_t size);
 
+/* The step as be_ops has it. None of these fails: all memory is there. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);

@@ -9,11 +9,14 @@
 #include "engine/experts.h"
 #include "engine/host.h"
 
+/* One at a time: ops compute at once, in the caller's thread. */
 struct step {
     struct host_step host;
     struct be *be;
 };
 
+/* Everything is allocated at open. Row r of an activation belongs to row r of the batch; pages
+ * hold the keys and values of all layers, layer by layer. */
 struct be {
     const struct model_shape *shape;
     enum engine_kv_type kv_type;
@@ -39,10 +42,14 @@ struct be {
 
 /* The ops of the table, as backend.h describes them. */
 int ref_embed(struct step *s, const struct model_op *op);
+/* Keys and values go to the pages rounded to their format, and attend() reads them from there. */
 int ref_qkv(struct step *s, const struct model_op *op);
+/* A row at a time: all scores of a key head's queries, softmax, weighted values, over [0,
+ * position]. */
 int ref_attend(struct step *s, const struct model_op *op);
 int ref_proj(struct step *s, const struct model_op *op);
 int ref_gate_up(struct step *s, const struct model_op *op);
 int ref_route(struct step *s, const struct model_op *op);
+/* Row by row: decodes the picked experts' matrices anew for each row, in the order of its picks. */
 int ref_experts(struct step *s, const struct model_op *op);
 int ref_logits(struct step *s, const struct model_op *op);
