@@ -42,7 +42,6 @@ static void *open_library(char *why, size_t size) {
     return lib;
 }
 
-/* The library stays open: its table is used until the process ends. */
 void backend_sources(const struct be_ops *ops, uint8_t out[20]) {
     static const uint8_t here[20] = {ENGINE_SOURCES};
 
@@ -50,6 +49,7 @@ void backend_sources(const struct be_ops *ops, uint8_t out[20]) {
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
 }
 
+/* The library stays open: its table is used until the process ends. */
 static const struct be_ops *find_cuda(struct err *err) {
     static const struct be_ops *found;
     char why[200] = "";
@@ -84,6 +84,7 @@ static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
     return ops && (!ops->probe || ops->probe(err) == 0) ? ops : NULL;
 }
 
+/* "cuda" is never replaced silently; "auto" is, and engine_new() tells. */
 const struct be_ops *backend_find(const char *name, struct err *err) {
     if (strcmp(name, "reference") == 0)
         return find_linked(&backend_reference, err);

@@ -336,6 +336,8 @@ static void check_copies(const struct engine *e, const struct engine_copy *c, ui
     }
 }
 
+/* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
+ * vocabulary. */
 static void check_seq(const struct engine *e, const struct engine_batch *b, uint32_t i) {
     const struct engine_seq *s = &b->seq[i];
     const uint32_t *start = b->table[KV_GLOBAL].start;
@@ -386,6 +388,7 @@ static int lose(struct engine *e, int r) {
     return r;
 }
 
+/* Host backends keep host pages behind the others: every copy is one inside the same memory. */
 static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n) {
     int r = 0;
 

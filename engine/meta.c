@@ -37,6 +37,7 @@ static int get_uniform(const struct gguf *file, const char *key, uint32_t *out) 
     return 0;
 }
 
+/* An integer key within [lo, hi]; arrays by layer are taken where all layers say the same. */
 static void read_u32(struct meta *m, const char *key, bool required, uint32_t lo, uint32_t hi,
                      uint32_t *out) {
     struct full_key k = full(m, key);

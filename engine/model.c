@@ -53,6 +53,7 @@ static int check_kinds(const struct model *m, const struct be_ops *ops, struct e
     return 0;
 }
 
+/* Ops in the order in which they run; progress is by bytes. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
     uint64_t total = 0, done = 0;

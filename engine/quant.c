@@ -148,6 +148,7 @@ static void decode_q6_k(const uint8_t *p, float *y) {
     }
 }
 
+/* Eight values at a time: a byte chooses magnitudes from the grid, seven bits their signs. */
 static void decode_iq2_xxs(const uint8_t *p, float *y) {
     float d = get_half(p);
 
@@ -178,6 +179,7 @@ static void decode_iq4_nl(const uint8_t *p, float *y) {
     }
 }
 
+/* Scales of 32 values have 6 bits, in two places; values are indices into quant_iq4_values. */
 static void decode_iq4_xs(const uint8_t *p, float *y) {
     float d = get_half(p);
     uint16_t high = get_u16(p + 2);

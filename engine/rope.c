@@ -14,6 +14,7 @@ struct scaling {
     uint32_t original_context;
 };
 
+/* Defaults are those of files that say nothing: no scaling, base 10000. */
 static void read_scaling(struct meta *m, const struct model_shape *s, struct scaling *out) {
     *out = (struct scaling){
         .base = 10000,
@@ -74,6 +75,8 @@ static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
     }
 }
 
+/* Frequencies fall from 1 by base^(-2i / n_rot), each divided by its divisor, then scaled as
+ * the file asks. */
 void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape *s) {
     struct scaling y;
 

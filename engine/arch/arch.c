@@ -53,6 +53,7 @@ static const struct arch archs[] = {
     },
 };
 
+/* The row of general.architecture. -EINVAL with the known names in @err. */
 static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
     struct gguf_str name;
     char known[160] = "";
@@ -109,6 +110,8 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model_s
         s->expert_scale = (float)scale;
 }
 
+/* The hyperparameters that every architecture has. Sizes are bounded so that products of two of
+ * them fit 64 bits, and a head's values 32. */
 static void read_shape(struct meta *m, struct model_shape *s) {
     double eps = -1, scale = 0;
     uint32_t value_length;
@@ -163,6 +166,8 @@ static void read_vocab(struct meta *m, struct model_shape *s) {
         s->n_vocab = (uint32_t)t->ne[1];
 }
 
+/* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
+ * last, since a tensor of divisors may be part of it. */
 static int bind_all(struct model *m, const struct arch *a, const struct gguf *file,
                     struct err *err) {
     struct meta meta = {.file = file, .arch = a->name, .err = err};

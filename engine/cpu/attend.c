@@ -86,6 +86,8 @@ static uint32_t visible(const struct item *it, uint32_t i, uint32_t at) {
     return pos < at ? 0 : MIN(pos - at + 1, TILE_KEYS);
 }
 
+/* One tile of 32 keys for all queries of an item: runs of up to four that see the same keys go
+ * through it together. */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     uint32_t n = it->n_queries, most = visible(it, n - 1, at);
     struct attn_tile t;
@@ -192,6 +194,8 @@ static void do_split_items(void *ctx, uint32_t thread) {
     }
 }
 
+/* The second half of a split run: the chunks of an item from left to right, as do_whole() has
+ * them. */
 static void merge_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -214,6 +218,8 @@ static void merge_items(void *ctx, uint32_t thread) {
     }
 }
 
+/* Few items and long contexts are split by chunks, so that every thread has something to do;
+ * the tree of merges is the same either way, so are the bits. */
 void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_items = s->n_blocks * b->shape.n_head_kv, last = 0;

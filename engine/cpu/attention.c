@@ -26,6 +26,8 @@ INLINE vf load_k(bool q8, const uint8_t *group, uint32_t d) {
               : vf_load_half(group + (size_t)d * LANES * 2);
 }
 
+/* Scores of @n queries over dimensions [d0, d1): even and odd dimensions apart, two chains of
+ * fma. */
 INLINE void dot_block(bool q8, const struct attn_tile *t, const float *q, uint32_t stride, int n,
                       uint32_t d0, uint32_t d1, vf s[MAX_QUERIES][2]) {
     vf odd[MAX_QUERIES][2];
@@ -110,6 +112,7 @@ INLINE vf load_v(const struct kv_view *v, bool q8, const struct attn_tile *t, ui
     return q8 ? vf_of_i(vi_load_i8(row + at)) : vf_load_half(row + 2 * at);
 }
 
+/* o += p v of the tile, key by key; a query's p are read as scalars, its dimensions are lanes. */
 INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile *t, int n,
                        int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
                        struct attn_state *const *st) {

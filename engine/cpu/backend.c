@@ -10,6 +10,7 @@
 
 enum { HUGE = 2 << 20, BLOCK = 64 << 20 };
 
+/* Begins on a huge page: one more than needed is mapped, and what lies around is given back. */
 void *be_map(size_t size) {
     size_t whole;
 
@@ -128,6 +129,7 @@ static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     return b->acts[kind] ? 0 : -ENOMEM;
 }
 
+/* Packs a matrix into panels, all threads at once, then gives the file's pages back. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
     struct mat *m = &w->m[i];
@@ -183,6 +185,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return r;
 }
 
+/* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     assert(op->w[0] && !op->weights);
     if (op->kind == OP_EMBED) /* read where it lies in the file */
@@ -228,6 +231,8 @@ static int plan_pages(struct be *b, const struct engine_opts *e, struct err *err
     return 0;
 }
 
+/* Everything whose size is known at open: activations, keys and values of a step, logits,
+ * pages. */
 static int allocate(struct be *b, const struct be_opts *o) {
     const struct model_shape *m = &b->shape;
     uint32_t n_threads = pool_n_threads(b->pool);
@@ -262,6 +267,7 @@ static int allocate(struct be *b, const struct be_opts *o) {
     return ok ? 0 : -ENOMEM;
 }
 
+/* Accepts what open_parts() left half-built. */
 static struct be *close_backend(struct be *b) {
     if (!b)
         return NULL;

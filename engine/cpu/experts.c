@@ -92,6 +92,7 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
                  m->expert_scale, e->pick + (size_t)row * m->n_expert_used);
 }
 
+/* Norms the rows once, into experts.normed: experts() takes them from there. */
 int ops_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -227,6 +228,7 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
         x[i] += acc[i];
 }
 
+/* Three rounds: gates and ups of all groups, their downs, the rows' sums. */
 int ops_experts(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;

@@ -63,6 +63,8 @@ static void add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_ro
             acc[r * LANES + i] += m->bias[at + i];
 }
 
+/* What becomes of a panel's sums: stored, added or gated, with the bias; the lanes beyond n_out
+ * are left. */
 static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, uint32_t row0,
                       uint32_t n_rows, struct matmul_scratch *s) {
     const struct mat *m = mm->m[which];

@@ -117,6 +117,8 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
                                          width, row % TILE_MAX);
 }
 
+/* A product of the rows of @in (@wanted: of those with logits) by the op's matrices, ready but
+ * for mode and output: rows are normed and rounded into tiles here. */
 static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w,
                              bool wanted) {
     struct be *b = s->be;
@@ -155,6 +157,8 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads, const f
     }
 }
 
+/* After the product: heads normed and rotated, keys and values into their page. A row writes
+ * its own slots only. */
 static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     const struct model_shape *m = &b->shape;
@@ -230,6 +234,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
                          host_step_vector(&r->step->host, want), b->shape.n_embd, b->shape.rms_eps);
 }
 
+/* Hidden vectors do not go through the matrix: their wants are not among the scored ones. */
 int ops_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};

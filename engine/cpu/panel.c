@@ -286,6 +286,7 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err) {
     return 0;
 }
 
+/* Rows beyond n_out stay zeros: their lanes compute zeros, which write_out() leaves. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out) {
     const struct panel_info *info = &panel_infos[m->format];
     size_t source = find_source(t->format);

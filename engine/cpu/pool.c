@@ -96,6 +96,8 @@ static bool come_in(struct pool *p, uint32_t *last) {
     return false;
 }
 
+/* A thread's life. A bell may be heard after its round has closed, or a round entered before
+ * its bell: both are found by the round's number. */
 static void *work(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;

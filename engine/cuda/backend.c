@@ -112,6 +112,7 @@ static void read_environment(struct be *b) {
     b->wants_fuse = b->fuse;
 }
 
+/* Asked before open(): a backend is made up for the sums and thrown away. */
 static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
                 struct err *err) {
     CLEANUP(freep) struct be *b = calloc(1, sizeof(*b));
@@ -130,6 +131,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
+/* Memory, tables, self-test. Weights come with load(). */
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));

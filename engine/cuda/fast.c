@@ -97,6 +97,8 @@ uint64_t fast_wants(const struct be *b) {
 
 #define SCALARS_BYTES 256u
 
+/* Whole matrices are copied, in the order of loading, as far as @n_free goes; with none the
+ * recipe stays strict. */
 void fast_fit(struct be *b, uint64_t n_free, size_t widest) {
     struct fast *f = &b->fast;
 
@@ -181,6 +183,7 @@ static uint32_t plans_of(struct fast *f, const struct fast_shape *s) {
     return n_found ? i : FAST_SHAPES;
 }
 
+/* Decodes a matrix from its tiles to half precision, row by row. */
 static int copy_matrix(struct be *b, struct weights *w, uint32_t i) {
     struct fast *f = &b->fast;
     const struct matrix *m = &w->m[i];
@@ -201,6 +204,8 @@ static int copy_matrix(struct be *b, struct weights *w, uint32_t i) {
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
+/* A matrix that the library has no algorithm for, or that finds no room, stays with the strict
+ * kernels. */
 int fast_load(struct be *b, struct weights *w, enum op_kind kind) {
     struct fast *f = &b->fast;
     int r = 0;
@@ -243,6 +248,7 @@ static void *plan_for(const struct fast *f, const struct weights *w, uint32_t i,
     return w->copy[i] && k < f->n_sizes ? f->plans[w->plans[i]].plan[k] : NULL;
 }
 
+/* The packed activations row by row at a common power of two, as the library takes them. */
 static int lay_out(struct be *b, const struct operand *x, uint32_t n_padded) {
     struct fast *f = &b->fast;
 

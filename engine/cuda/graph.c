@@ -61,6 +61,8 @@ uint32_t graph_attention(const struct be *b, uint32_t n_blocks) {
     return MAX(busy, n_blocks);
 }
 
+/* The first step of a size notes its launches, later ones replay them. Grids are those of the
+ * size, not of the batch: kernels look up in the head how much of them there is. */
 bool graph_begin(struct step *s) {
     struct be *b = s->be;
     uint32_t i = size_for(s), group = b->shape->n_head / b->shape->n_head_kv;
@@ -108,6 +110,8 @@ static void give_up(struct be *b, const char *what, int error) {
         fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
 }
 
+/* Launches the step's notes once more into a graph. The step itself has been enqueued already:
+ * a capture that fails costs nothing but the graph. */
 static void capture(struct step *s) {
     struct be *b = s->be;
     struct graphs *g = &b->graphs;

@@ -23,6 +23,7 @@ void hidden_sort(struct step *s) {
     assert(s->n_scored + s->n_hidden == b->n_wants);
 }
 
+/* The norm of the wanted rows, in single precision, and their copy to the host. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;

@@ -131,6 +131,8 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     return r;
 }
 
+/* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
+ * repacked the next one is read. */
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     assert(w->n_mats < ARRAY_SIZE(w->m));

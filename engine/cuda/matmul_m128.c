@@ -39,6 +39,8 @@ bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows
     return (m128 + n - 1) / n * M128_COST <= (wide + n - 1) / n * WIDE_COST;
 }
 
+/* Grid: columns of 128 rows by groups of eight tiles; shared memory for the format that needs
+ * most. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;

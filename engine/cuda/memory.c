@@ -19,6 +19,7 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
 }
 
+/* Of the rows of a step, and what the rows with logits need; `packed` is as wide as the widest. */
 static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
@@ -78,6 +79,8 @@ static void add_staging(struct be *b, struct staging *s, size_t size, void *devi
         add(b, device, s->size, 1, "uploads", false);
 }
 
+/* What exists twice, for even and odd steps: uploads and results. @slack of an upload is for
+ * the alignment of its parts. */
 static void add_steps(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, seqs = b->opts->max_seqs;
     size_t words = (b->shape->n_vocab + 31) / 32, slack = 16 * 64;
@@ -107,6 +110,7 @@ static void add_steps(struct be *b) {
     }
 }
 
+/* Loading buffers, tables, weights, pages. */
 static void add_rest(struct be *b) {
     size_t row = 0;
 
@@ -129,6 +133,8 @@ static void add_rest(struct be *b) {
         b->shape->n_kv_layer[KV_GLOBAL], "KV pages of the host", true);
 }
 
+/* As own() will take it, tensor by tensor; a tied embedding that tiles hold exactly is not
+ * there twice. */
 uint64_t cuda_weight_bytes(const struct gguf *file) {
     bool tied = !gguf_find(file, "output.weight");
     uint64_t sum = 0;
@@ -174,6 +180,7 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
     }
 }
 
+/* Before anything is allocated: a refusal with the sum is better than a failure half way. */
 static int check_fit(struct be *b, struct err *err) {
     uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages");
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = need - RESERVE_BYTES - weights - kv;
@@ -215,6 +222,7 @@ static int alloc_region(struct be *b, const struct region *r) {
     return cuda_check(b, e, r->host ? "cudaMallocHost" : "cudaMalloc");
 }
 
+/* The host's arrays of a step, and its event. */
 static int alloc_steps(struct be *b) {
     for (int i = 0; i < 2; i++) {
         struct step *s = &b->step[i];

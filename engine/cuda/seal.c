@@ -78,6 +78,7 @@ static uint32_t list_penalties(struct be *b, const struct engine_param *p, struc
     return n;
 }
 
+/* The lists of one parameter set behind those before it; count_lists() has made room. */
 static struct lists put_lists(struct be *b, const struct engine_param *p, uint32_t param,
                               struct pools *to) {
     struct lists l = {param, to->n_bias, to->n_bans, to->n_penals, 0};
@@ -111,6 +112,7 @@ static const struct engine_seq *seq_of(const struct engine_batch *b, uint32_t ro
     return NULL;
 }
 
+/* A want as the kernels take it. Of a prompt's log probabilities only the target counts. */
 static struct sample_want want_of(const struct step *s, const struct engine_want *w,
                                   const struct engine_seq *seq, const struct lists *l) {
     const struct engine_param *p = &s->batch->param[w->param];
@@ -179,6 +181,8 @@ static bool put_wants(struct step *s, uint32_t first, uint32_t n, struct sample_
     return true;
 }
 
+/* The masks that there are, one behind the other, and which want has which. false: there is no
+ * room. */
 static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_args *a) {
     uint32_t n_masks = 0, words = (s->be->shape->n_vocab + 31) / 32;
     const void *d[2];
@@ -286,6 +290,7 @@ static int sample_round(struct step *s, uint32_t first) {
     return n;
 }
 
+/* Round by round; results and samples of all rounds are on their way when it returns. */
 int step_sample(struct step *s) {
     struct be *b = s->be;
     uint32_t n = s->n_scored;

@@ -103,6 +103,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->y = p->y.device;
 }
 
+/* Sends the piece of the matrix and the rows, and makes tiles and packed rows of them. */
 static int prepare(struct be *b, struct product *p) {
     const struct tensor_format *f = p->tensor->format;
     struct repack_args repack = {
@@ -196,6 +197,7 @@ static bool is_used(const struct be *b, enum way way) {
     return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
 }
 
+/* One type of tensor by every kernel: near the exact product, and the same bits. */
 static int try_type(struct be *b, const struct tensor *tensor, struct err *err) {
     float y[WAYS][ROWS * OUT];
     struct bench t = {b, 0};

@@ -49,6 +49,8 @@ static int multiply(struct step *s, const struct weights *w, bool add) {
 
 /* -- the upload -------------------------------------------------------------------------------- */
 
+/* What each row is: fed token, position, page, slot. A fed token is an index into the samples
+ * of the step before, which are on the device. */
 static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page,
                       uint32_t *slot) {
     const struct engine_batch *b = s->batch;
@@ -151,6 +153,7 @@ static bool is_wide(const struct step *s) {
     return s->grid.rows > s->be->wide_rows && s->be->shape->head_dim <= 128;
 }
 
+/* The work list of attention, made on the device from the batch's head. */
 static int plan(struct step *s) {
     struct be *b = s->be;
     struct plan_args a = {
@@ -168,6 +171,8 @@ static int plan(struct step *s) {
     return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
 }
 
+/* The step before may still run: everything that it reads on the device lies before this step's
+ * upload in the stream. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
@@ -202,6 +207,8 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     return launch_rows(b, kernel_rope, s->grid.rows, &a, sizeof(a), "rope");
 }
 
+/* From the file's rows, or from the output's tiles where the embedding is tied and they hold it
+ * exactly. */
 int step_embed(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct weights *w = op->weights;
@@ -317,6 +324,8 @@ static int release(struct step *s, const float *norm) {
     return cuda_matvec(b, &a);
 }
 
+/* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
+ * product and store. */
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -355,6 +364,7 @@ static struct launch attend_launch(const struct step *s) {
     return l;
 }
 
+/* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -438,6 +448,8 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     return cuda_matmul(b, s->head, &x, false);
 }
 
+/* The last op: the norm of the wanted rows and the first LOGIT_ROWS of their logits; the rest
+ * come round by round when they are sampled (seal.c). */
 int step_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -521,6 +533,7 @@ static int wait_event(struct be *b, void *event) {
     return cuda_check(b, e, "step");
 }
 
+/* From pinned memory; the engine reads them until the step after next ends. */
 static void take_results(struct step *s) {
     assert(s->recorded && s->n_scored + s->n_hidden == s->batch->n_wants);
     for (uint32_t i = 0; i < s->batch->n_wants; i++) {
@@ -545,6 +558,7 @@ static void take_results(struct step *s) {
     }
 }
 
+/* A step without wants has recorded no event yet. */
 int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
     int r = b->lost ? -EIO : 0;

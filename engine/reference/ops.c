@@ -173,6 +173,7 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
     }
 }
 
+/* All rows through one matrix at a time: a row of weights is decoded once a step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -261,6 +262,7 @@ int ref_proj(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* h takes the gate's place. */
 int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -302,6 +304,8 @@ static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, co
     }
 }
 
+/* x += sum of p e(y), added pick by pick: other orders than the CPU backend's, judged by
+ * tolerance. */
 int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -327,6 +331,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Hidden vectors end at the norm, straight to their results. */
 int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "engine/backend.h"
 
+/* Accepts what open_be() left half-built. */
 static struct be *close_be(struct be *b) {
     if (!b)
         return NULL;
@@ -32,6 +33,7 @@ static float *floats(size_t rows, size_t width) {
     return calloc(MAX(rows, 1), width * sizeof(float));
 }
 
+/* false: out of memory, what there is is freed by close_be(). */
 static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct engine_opts *e = o->engine;

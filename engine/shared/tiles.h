@@ -57,6 +57,7 @@ enum tile_format {
 #define TILE_LANES 32u
 #define TILE_SEGMENTS 8u
 
+/* What a type of tensor is repacked to: its own format, or half precision where it has none. */
 MX_FN enum tile_format tile_format_of(uint32_t type) {
     switch (type) {
     case TENSOR_Q8_0:
@@ -300,6 +301,7 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     return q;
 }
 
+/* Weight [r][k] of a tile, for the embedding of a tied model. */
 MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
     const uint8_t *s = tile + tile_code_bytes(f);
     uint32_t lane = r % 8 * 4 + k % 16 / 4;
