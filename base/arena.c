@@ -1,5 +1,6 @@
 #include "base/arena.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <string.h>
 
@@ -46,6 +47,7 @@ void *arena_alloc(struct arena *a, size_t size) {
     void *p = c->data + c->used;
     c->used += size;
     a->used += size;
+    assert(c->used <= c->cap && a->used <= a->max);
     return p;
 }
 

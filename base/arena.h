@@ -9,15 +9,19 @@
 
 struct arena_chunk;
 
+/* used <= max: what was handed out, rounded up to the alignment. */
 struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
 };
 
+/* At most @max bytes will be allocated in all, alignment included. Allocates nothing yet. */
 void arena_init(struct arena *a, size_t max);
+/* Frees all pieces at once. The arena may be used again. */
 void arena_deinit(struct arena *a);
 
 /* @size bytes, zeroed, aligned for any type. NULL: the limit or the memory is exhausted. */
 void *arena_alloc(struct arena *a, size_t size);
+/* The same for @n elements of @size bytes; NULL also when their product does not fit. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
 char *arena_strndup(struct arena *a, const char *s, size_t n); /* NUL-terminated copy */

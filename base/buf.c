@@ -15,6 +15,7 @@ void buf_deinit(struct buf *b) {
 }
 
 int buf_reserve(struct buf *b, size_t extra) {
+    assert(b->len <= b->max && (!b->data || b->len < b->cap));
     if (extra > b->max - b->len)
         return -EMSGSIZE;
     size_t need = b->len + extra + 1;
@@ -37,6 +38,7 @@ int buf_add(struct buf *b, const void *data, size_t len) {
 
     if (r < 0)
         return r;
+    assert(data || len == 0);
     if (len)
         memcpy(b->data + b->len, data, len);
     b->len += len;

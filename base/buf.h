@@ -8,14 +8,17 @@
 #include <stdarg.h>
 #include "base/util.h"
 
+/* Invariants: len <= max; data is NULL or len < cap and data[len] = 0. */
 struct buf {
     char *data;
     size_t len, cap;
     size_t max; /* len never exceeds it */
 };
 
+/* An empty buffer of at most @max bytes. Allocates nothing yet. */
 void buf_init(struct buf *b, size_t max);
-void buf_deinit(struct buf *b); /* accepts a zeroed or a deinitialised buffer */
+/* Frees the memory; the buffer is empty and may be used again. Accepts a zeroed one. */
+void buf_deinit(struct buf *b);
 
 /* All return 0, -ENOMEM, or -EMSGSIZE when the limit would be passed; on failure nothing is
  * added. */
@@ -26,5 +29,6 @@ int buf_add_char(struct buf *b, char c);
 int buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 
-void buf_consume(struct buf *b, size_t n); /* drops the first @n bytes */
-void buf_clear(struct buf *b);             /* len = 0, keeps the memory */
+/* Drops the first @n bytes, of which there must be as many; moves the others. */
+void buf_consume(struct buf *b, size_t n);
+void buf_clear(struct buf *b); /* len = 0, keeps the memory */

@@ -29,7 +29,9 @@ void chan_deinit(struct chan *c) {
     buf_deinit(&c->out);
 }
 
+/* The first error ends the channel for good; every later call answers it. */
 static int die(struct chan *c, int error) {
+    assert(error < 0);
     if (!c->dead)
         c->dead = error;
     return c->dead;
@@ -83,6 +85,8 @@ bool chan_wants_write(const struct chan *c) {
 /* 0: a whole frame stands at c->consumed, CHAN_EMPTY: more bytes are needed. */
 static int peek(struct chan *c, struct header *h) {
     size_t have = c->in.len - c->consumed;
+
+    assert(c->consumed <= c->in.len && c->consumed % 8 == 0);
 
     if (have < sizeof(*h))
         return CHAN_EMPTY;

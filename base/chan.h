@@ -34,17 +34,25 @@ struct chan {
     size_t consumed; /* bytes of in that were handed out; frames are 8-byte multiples */
 };
 
-void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued); /* takes @fd over */
+/* A channel over the socket @fd, which it takes over. @max_frame: bytes of a payload in either
+ * direction; @max_queued: bytes that may wait to be written. */
+void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued);
+/* Closes the socket; what is queued is lost. */
 void chan_deinit(struct chan *c);
 
-int chan_send(struct chan *c, uint16_t type, const void *data,
-              uint32_t len);                 /* 0, CHAN_FULL, -errno */
-int chan_flush(struct chan *c);              /* writes what the socket takes: 0 or -errno */
-bool chan_wants_write(const struct chan *c); /* frames are queued: poll for POLLOUT */
-int chan_recv(struct chan *c, struct chan_frame *out); /* 0, CHAN_EMPTY, -errno */
+/* Queues a frame of at most max_frame bytes and writes what the socket takes: 0, CHAN_FULL or
+ * -errno. */
+int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len);
+/* Writes what the socket takes: 0, also when frames remain, or -errno. */
+int chan_flush(struct chan *c);
+/* Frames are queued: poll for POLLOUT. */
+bool chan_wants_write(const struct chan *c);
+/* The next frame: 0, CHAN_EMPTY or -errno. Frames that arrived before the peer closed come
+ * first. */
+int chan_recv(struct chan *c, struct chan_frame *out);
 
-/* Sleeps until the channel is readable (or writable, when frames are queued) or @timeout_ms has
- * passed (-1: no limit). 0, or -errno. Flushes. */
+/* Flushes and sleeps until the channel is readable (or writable, when frames are queued), a signal
+ * comes or @timeout_ms has passed (-1: no limit). 0 or -errno. */
 int chan_wait(struct chan *c, int timeout_ms);
 /* The same; @other becoming readable ends the sleep too. -1: none. */
 int chan_wait_or(struct chan *c, int other, int timeout_ms);

@@ -12,13 +12,15 @@ struct clock {
     int64_t (*now_ns)(struct clock *);
 };
 
+/* Nanoseconds since an arbitrary start; never goes back. */
 static inline int64_t clock_now(struct clock *c) {
     return c->now_ns(c);
 }
 
+/* The machine's CLOCK_MONOTONIC. Static; any thread may read it. */
 struct clock *clock_monotonic(void);
 
-/* Stands still until it is moved. */
+/* Stands still until its owner adds to `ns`. */
 struct clock_virtual {
     struct clock clock;
     int64_t ns;

@@ -10,6 +10,7 @@
 
 #include "base/gguf_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -313,6 +314,7 @@ uint32_t gguf_n_shards(const struct gguf *g) {
 }
 
 int gguf_shard_fd(const struct gguf *g, uint32_t shard) {
+    assert(shard < g->n_shards);
     return g->shard[shard].fd;
 }
 

@@ -88,20 +88,22 @@ int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* As gguf_open() over descriptors that are already open (the worker has no file system), one a
  * shard, in order. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
+/* Unmaps and closes; strings, arrays and tensors end with it. Accepts NULL, returns NULL. */
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)
 
 uint32_t gguf_version(const struct gguf *g);
 uint32_t gguf_n_shards(const struct gguf *g);
-int gguf_shard_fd(const struct gguf *g, uint32_t shard);
-uint64_t gguf_bytes(const struct gguf *g); /* of all shards */
-void gguf_fingerprint(const struct gguf *g,
-                      uint8_t out[16]); /* of header and tensor directory and sampled data */
+int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* stays the file's; shard < n */
+uint64_t gguf_bytes(const struct gguf *g);               /* of all shards */
+/* 128 bits that tell model files apart: of header, tensor directory and samples of the data. */
+void gguf_fingerprint(const struct gguf *g, uint8_t out[16]);
 
 /* Metadata of the first shard. The getters return 0, -ENOENT, or -EINVAL when the value has
  * another type or is out of the range of the result; out-parameters are written only on success.
  * Integers of every width are accepted by _u32, F32 and F64 by _f32. */
 uint64_t gguf_n_kv(const struct gguf *g);
+/* Key @i < n and, unless NULL, its type. */
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type);
 bool gguf_has(const struct gguf *g, const char *key);
 int gguf_u32(const struct gguf *g, const char *key, uint32_t *out);
@@ -110,6 +112,7 @@ int gguf_bool(const struct gguf *g, const char *key, bool *out);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out);
 
 /* Arrays. Strings are variable-length: gguf_array_str() is O(1) (an index is built at open). */
+/* The array of @key; NULL: there is none. */
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *a);
 uint64_t gguf_array_n(const struct gguf_array *a);

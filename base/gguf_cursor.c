@@ -1,5 +1,6 @@
 #include "base/gguf_private.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -102,6 +103,7 @@ static uint64_t fold(uint64_t a, uint64_t b) {
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
+/* Keyed by the index's seed: a file cannot choose names that collide. */
 static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
     uint64_t h = x->seed[0] ^ s.len;
 
@@ -160,6 +162,7 @@ int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gg
 void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item) {
     uint32_t h = hash_name(x, name), i = h & x->mask;
 
+    assert(2 * x->n <= x->mask); /* so that the search ends, soon */
     while (x->slot[i].item)
         i = (i + 1) & x->mask;
     x->slot[i] = (struct gguf_slot){h, item + 1};

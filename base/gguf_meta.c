@@ -1,5 +1,6 @@
 #include "base/gguf_private.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <math.h>
@@ -222,6 +223,7 @@ uint64_t gguf_n_kv(const struct gguf *g) {
 }
 
 struct gguf_str gguf_key(const struct gguf *g, uint64_t i, enum gguf_type *type) {
+    assert(i < g->meta.n);
     if (type)
         *type = g->meta.kv[i].type;
     return g->meta.kv[i].key;
@@ -287,11 +289,13 @@ uint64_t gguf_array_n(const struct gguf_array *a) {
 }
 
 struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i) {
+    assert(i < a->n);
     return (struct gguf_str){(const char *)a->data + a->offset[i] + 8,
                              a->offset[i + 1] - a->offset[i] - 8};
 }
 
 double gguf_array_num(const struct gguf_array *a, uint64_t i) {
+    assert(i < a->n);
     const uint8_t *p = a->data + i * scalar_bytes(a->type);
     int64_t v = 0;
 

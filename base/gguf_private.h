@@ -34,6 +34,7 @@ static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
 }
 
 /* All return 0 or -EINVAL with the cursor's err filled; @what names the thing read. */
+/* -EINVAL with err "offset @at: ...", and which shard it is of. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
@@ -53,6 +54,7 @@ struct gguf_index {
     struct gguf_str (*name)(const void *owner, uint32_t item);
 };
 
+/* Room for @n items; @owner is passed to name(). 0 or -ENOMEM. */
 int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n);
 /* The item called @name, -1 if there is none. */
 int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gguf_str name);
@@ -83,8 +85,10 @@ struct gguf_meta {
     struct gguf_index index;
 };
 
+/* Reads @n_kv keys and values at the cursor to @m, which is zeroed. 0, -ENOMEM, or -EINVAL. */
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
+/* NULL: there is no such key. */
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out); /* as gguf_u32() */
 

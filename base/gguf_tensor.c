@@ -1,5 +1,6 @@
 #include "base/gguf_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -146,6 +147,7 @@ uint64_t gguf_n_tensors(const struct gguf *g) {
 }
 
 const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i) {
+    assert(i < g->n_tensors);
     return &g->tensor[i];
 }
 

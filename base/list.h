@@ -20,6 +20,7 @@ static inline bool list_empty(const struct list *l) {
     return l->next == l;
 }
 
+/* @node must be in no list. */
 static inline void list_insert_before(struct list *at, struct list *node) {
     node->prev = at->prev;
     node->next = at;
@@ -27,6 +28,7 @@ static inline void list_insert_before(struct list *at, struct list *node) {
     at->prev = node;
 }
 
+/* Last, or first, of the list with head @l. */
 static inline void list_push_back(struct list *l, struct list *node) {
     list_insert_before(l, node);
 }
@@ -42,6 +44,7 @@ static inline void list_remove(struct list *node) {
     list_init(node);
 }
 
+/* Removes the first node; NULL: the list is empty. */
 static inline struct list *list_pop_front(struct list *l) {
     struct list *node = l->next;
 
@@ -51,6 +54,7 @@ static inline struct list *list_pop_front(struct list *l) {
     return node;
 }
 
+/* The object of which @node is the @member. */
 #define LIST_ENTRY(node, type, member) CONTAINER_OF(node, type, member)
 
 /* Walks @l; the current node may be removed inside the loop. */

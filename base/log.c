@@ -16,9 +16,9 @@
 /*
  * Under systemd (JOURNAL_STREAM names stderr) events go to the journal's socket in its native
  * protocol: lines of KEY=value in one datagram. Each pair of the event becomes a field WEFT_KEY. A
- * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe that
- * nobody reads or a terminal that was stopped, and whether writes to it wait is a flag that is
- * shared with whoever else has it: therefore it is opened once more, for this process alone.
+ * log that cannot be written is dropped: serving never waits for it. stderr may be a pipe without a
+ * reader or a terminal that was stopped, and whether writes to it wait is a flag that all processes
+ * with this open file share: therefore it is opened once more, for this process alone.
  */
 
 static enum log_level max_level = WLOG_INFO;
@@ -50,6 +50,7 @@ static int open_journal(void) {
     return fd;
 }
 
+/* stderr once more, without waiting; -1: it is a file or a socket, or cannot be opened. */
 static int open_again(void) {
     struct stat st;
 
@@ -112,6 +113,7 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
     return n;
 }
 
+/* One datagram in the journal's native protocol. */
 static void send_journal(enum log_level level, const char *event, const char *pairs) {
     char msg[4096];
     int n = snprintf(msg, sizeof(msg),

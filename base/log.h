@@ -13,7 +13,10 @@
 
 enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 }; /* as syslog(3) */
 
-void log_init(enum log_level max, const char *process); /* @process: "front", "worker" */
+/* Events up to level @max are written, under the name of @process ("front", "worker"), which is not
+ * copied. Before the first event; once more after stderr has changed is harmless. */
+void log_init(enum log_level max, const char *process);
+/* Changes the level from now on. */
 void log_set_level(enum log_level max);
 
 /* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and

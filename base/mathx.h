@@ -20,6 +20,7 @@
 #define MX_FN static inline
 #endif
 
+/* A number from its bits, and back. */
 MX_FN float mx_float_of(uint32_t bits) {
     float f;
 
@@ -160,6 +161,7 @@ MX_FN double mx_gumbel(uint32_t x) {
     return -mx_log(-mx_log(1.0 - u));
 }
 
+/* Exact. */
 MX_FN float mx_half_to_float(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3FFu;
 
@@ -187,6 +189,7 @@ MX_FN uint16_t mx_float_to_half(float f) {
     return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
 }
 
+/* Exact: bfloat16 is the upper half of a float. */
 MX_FN float mx_bf16_to_float(uint16_t h) {
     return mx_float_of((uint32_t)h << 16);
 }

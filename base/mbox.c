@@ -37,6 +37,7 @@ static struct mbox_link *take_locked(struct mbox *m) {
 
     if (!l)
         return NULL;
+    assert(l->queued);
     m->head = l->next;
     if (!m->head)
         m->tail = &m->head;

@@ -14,6 +14,7 @@ struct mbox_link {
     bool queued;
 };
 
+/* Invariant, under the mutex: tail points to the `next` of the last link, to `head` when empty. */
 struct mbox {
     pthread_mutex_t mutex;
     pthread_cond_t posted;
@@ -21,8 +22,10 @@ struct mbox {
     void (*wake)(struct mbox *); /* NULL, or called after a post into an empty mailbox */
 };
 
+/* @wake is called by the posting thread, without the lock. */
 void mbox_init(struct mbox *m, void (*wake)(struct mbox *));
 void mbox_deinit(struct mbox *m); /* must be empty */
+/* Gives @l, which is in no mailbox, away: the caller must not touch it any more. Any thread. */
 void mbox_post(struct mbox *m, struct mbox_link *l);
 struct mbox_link *mbox_take(struct mbox *m); /* the oldest, or NULL at once */
 struct mbox_link *mbox_wait(struct mbox *m); /* sleeps until there is one */

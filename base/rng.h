@@ -49,6 +49,7 @@ RNG_FN uint32_t rng_token_word(uint64_t seed, uint32_t choice, uint32_t out_pos,
     return rng_token_block(seed, choice, out_pos, token / 4).v[token % 4];
 }
 
+/* SplitMix64: any seed is a good one. */
 struct rng {
     uint64_t state;
 };

@@ -17,6 +17,7 @@
 #define CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
+/* For STEAL(). */
 static inline void *steal_pointer(void *pp) {
     void **p = (void **)pp;
     void *v = *p;
@@ -35,6 +36,7 @@ static inline void *steal_pointer(void *pp) {
             name##_free(*p);                                                                       \
     }
 
+/* For CLEANUP(freep): memory of malloc(). */
 static inline void freep(void *pp) {
     free(*(void **)pp);
 }
@@ -49,6 +51,7 @@ static inline _Bool size_mul(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
 
+/* The smallest multiple of @to >= @n; the caller knows that it fits. */
 static inline size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
