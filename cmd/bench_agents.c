@@ -13,6 +13,7 @@
  * asked different things.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -44,6 +45,11 @@ static const char usage[] =
     "  --json FILE           the result as JSON (-: stdout, the table then goes to "
     "stderr)\n" TARGET_USAGE;
 
+/*
+ * An agent or sub-agent. WAITING: in agents.due until due_ns. RUNNING: its request is under way.
+ * DELEGATING: pause.n_subs sub-agents have not ended. `asking` from the first sending of a turn to
+ * its answer or failure, over refusals: the turn's times count from due_ns of that first sending.
+ */
 struct slot {
     enum { SLOT_WAITING, SLOT_RUNNING, SLOT_DELEGATING, SLOT_ENDED } state;
     struct agent agent;
@@ -91,6 +97,7 @@ static struct tenant *tenant_of(struct agents *s, const struct slot *slot) {
     return &s->result.tenant[slot->agent.group->tenant.low % TENANTS];
 }
 
+/* A slot that begins at @begin_ns, not waiting yet. NULL: s->error says why. */
 static struct slot *new_slot(struct agents *s, int64_t begin_ns) {
     struct slot *slot = s->n_slots < AGENTS_MAX ? calloc(1, sizeof(*slot)) : NULL;
 
@@ -111,10 +118,13 @@ static bool is_before(const struct slot *a, const struct slot *b) {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->wait < b->wait;
 }
 
+/* Puts @slot into the heap of waiting ones, in the order of due_ns and, at the same time, of
+ * arrival. */
 static void wait_until(struct slot *slot, int64_t due_ns) {
     struct agents *s = slot->all;
     uint32_t i = s->n_due++;
 
+    assert(s->n_due <= AGENTS_MAX && slot->state != SLOT_ENDED);
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
     slot->wait = s->n_waits++;
@@ -128,6 +138,7 @@ static struct slot *take_due(struct agents *s) {
     struct slot *first = s->due[0], *last = s->due[--s->n_due];
     uint32_t i = 0, child;
 
+    assert(first->state == SLOT_WAITING);
     while ((child = 2 * i + 1) < s->n_due) {
         child += child + 1 < s->n_due && is_before(s->due[child + 1], s->due[child]);
         if (is_before(last, s->due[child]))
@@ -166,6 +177,7 @@ static int begin_session(struct slot *slot) {
 
 static void on_done(struct bench_request *q);
 
+/* Composes the request of the next turn of @slot. 0 or -ENOMEM. */
 static int make_turn(struct slot *slot) {
     struct agents *s = slot->all;
     const struct trace_group *g = slot->agent.group;
@@ -173,6 +185,7 @@ static int make_turn(struct slot *slot) {
     struct bench_request *q = &slot->q;
     bool first = slot->agent.turn == 0;
 
+    assert(!slot->asking);
     slot->turn = agent_next(&slot->agent);
     int r = first ? begin_session(slot) : 0;
     slot->load.priority = (int16_t)g->priority.low;
@@ -194,6 +207,7 @@ static int make_turn(struct slot *slot) {
     return r;
 }
 
+/* Sends the turn of @slot, a new one or one that was refused. An error ends the run: s->error. */
 static void send_request(struct slot *slot) {
     struct agents *s = slot->all;
     int r = 0;
@@ -211,6 +225,8 @@ static void send_request(struct slot *slot) {
     }
 }
 
+/* @slot has done its job (@finished) or failed. The last sub-agent lets its parent go on after
+ * its pause. */
 static void end_agent(struct slot *slot, bool finished, int64_t now) {
     struct agents *s = slot->all;
     struct slot *parent = slot->parent;
@@ -231,9 +247,11 @@ static void end_agent(struct slot *slot, bool finished, int64_t now) {
         s->error = -ENOMEM;
 }
 
+/* Starts the sub-agents of @slot, which goes on when all of them have ended. */
 static void begin_subs(struct slot *slot, int64_t now) {
     uint32_t n = slot->pause.n_subs;
 
+    assert(n > 0);
     slot->state = SLOT_DELEGATING;
     for (uint32_t i = 0; i < n; i++) {
         struct slot *sub = new_slot(slot->all, now);
@@ -246,6 +264,7 @@ static void begin_subs(struct slot *slot, int64_t now) {
     }
 }
 
+/* Adds the answer to the conversation. 0 or -ENOMEM. */
 static int continue_session(struct slot *slot) {
     struct bench_request *q = &slot->q;
     const struct load_opts *o = &slot->load;
@@ -256,6 +275,7 @@ static int continue_session(struct slot *slot) {
     return session_answer_words(&slot->session, o, slot->turn.n_output);
 }
 
+/* A turn has been answered: counts it and begins what comes next. 0 or -ENOMEM. */
 static int take_answer(struct slot *slot) {
     struct agents *s = slot->all;
     struct bench_request *q = &slot->q;
@@ -282,6 +302,7 @@ static void on_done(struct bench_request *q) {
     struct tenant *t = tenant_of(s, slot);
     int r = 0;
 
+    assert(slot->state == SLOT_RUNNING && slot->asking);
     if (q->outcome == OUTCOME_REJECTED) {
         r = bench_tenants_refused(t, q);
         if (slot->n_refusals++ < s->max_retries) {
@@ -306,6 +327,7 @@ static void on_done(struct bench_request *q) {
 
 /* ---- the run ---- */
 
+/* Draws the agents of every group of the trace and puts each before its first turn. */
 static void begin_agents(struct agents *s, int64_t start_ns) {
     struct agent_scale scale = {s->tokens, s->times};
     uint64_t seed = s->trace.seed * 0x9E3779B97F4A7C15u ^ s->target.load.seed;
@@ -372,6 +394,7 @@ static void cut(struct agents *s, int64_t now) {
     }
 }
 
+/* The run, until all agents have ended, the time is over or SIGINT. 0 or -errno. */
 static int drive(struct agents *s) {
     int64_t now = bench_now_ns(), end_ns = INT64_MAX;
 
@@ -445,6 +468,7 @@ static int report(struct agents *s) {
     return cli_flush() ? code : CLI_FAILED;
 }
 
+/* Opens the server, runs and reports. Returns the exit code. */
 static int replay(struct agents *s) {
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     int code = bench_target_open(&s->target, &s->http);
@@ -464,6 +488,7 @@ static int replay(struct agents *s) {
     return r < 0 ? cli_fail("the load generator failed: %s", strerror(-r)) : report(s);
 }
 
+/* Reads the trace and what the options change of it. -1: go on; else an exit code. */
 static int read_trace(struct agents *s) {
     struct err err = {0};
 

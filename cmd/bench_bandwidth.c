@@ -47,6 +47,7 @@ static uint64_t read_chunk(const uint64_t *p) {
     return a + b + c + d;
 }
 
+/* A thread: touches its part of the buffer, then reads chunks from go to stop. */
 static void *read_all(void *ctx) {
     struct reader *r = ctx;
     struct meter *m = r->meter;
@@ -66,6 +67,7 @@ static void *read_all(void *ctx) {
     return NULL;
 }
 
+/* Lets the threads read for @seconds. Bytes a second. */
 static double drive(struct meter *m, double seconds) {
     while (atomic_load(&m->n_ready) < m->n_threads)
         usleep(1000);

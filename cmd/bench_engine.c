@@ -89,6 +89,7 @@ static int32_t *random_tokens(const struct bench *b, uint32_t n) {
     return t;
 }
 
+/* A prompt into an empty context, b->reps times. 0 or -errno. */
 static int measure_prefill(struct bench *b) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, b->n_prompt);
     struct result *res = new_result(b, "prefill", 1, b->n_prompt, 0);
@@ -106,6 +107,7 @@ static int measure_prefill(struct bench *b) {
     return r;
 }
 
+/* Tokens one by one for @n_seqs sequences at once, b->reps times. 0 or -errno. */
 static int measure_decode(struct bench *b, uint32_t n_seqs) {
     CLEANUP(freep) int32_t *tokens = random_tokens(b, MAX(b->depth, n_seqs));
     struct result *res = new_result(b, "decode", n_seqs, b->n_decode, b->depth);
@@ -166,6 +168,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
     return r;
 }
 
+/* All recorded requests, in groups of the first batch size, b->reps times. 0 or -errno. */
 static int measure_replay(struct bench *b) {
     uint32_t group = MIN(b->batch[0], b->replay.n), n_prompt = 0, n_output = 0;
     int r = 0;
@@ -292,6 +295,7 @@ static int write_json(struct bench *b) {
     return bench_json_write(d, b->json);
 }
 
+/* The numbers of --batch. -1, or an exit code. */
 static int parse_batches(struct bench *b) {
     CLEANUP(freep) char *copy = strdup(b->batch_text);
     char *rest = copy, *part;

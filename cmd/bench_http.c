@@ -25,6 +25,8 @@ struct http_transfer {
     struct http_transfer *next, *prev;
 };
 
+/* n_running is the length of the list `running`; spare handles keep their connections for the next
+ * requests. */
 struct bench_http {
     CURLM *multi;
     struct bench_poll poll;
@@ -43,6 +45,7 @@ const char *outcome_name(enum outcome o) {
         [OUTCOME_STREAM] = "stream", [OUTCOME_PROTOCOL] = "protocol", [OUTCOME_NETWORK] = "network",
     };
 
+    assert((size_t)o < ARRAY_SIZE(names));
     return names[o];
 }
 
@@ -62,6 +65,7 @@ void bench_request_deinit(struct bench_request *q) {
 void bench_request_reset(struct bench_request *q) {
     struct bench_request old = *q;
 
+    assert(!q->transfer);
     q->body = (struct buf){0};
     bench_request_deinit(q);
     bench_request_init(q);
@@ -82,6 +86,7 @@ static void fail(struct bench_request *q, enum outcome o, const char *why) {
     openai_copy_text(q->error, sizeof(q->error), why);
 }
 
+/* Takes over what one event, or a whole reply, says of usage, end and error. */
 static void take_part(struct http_transfer *t, const struct openai_part *part) {
     struct bench_request *q = t->q;
 
@@ -96,6 +101,8 @@ static void take_part(struct http_transfer *t, const struct openai_part *part) {
         fail(q, OUTCOME_STREAM, part->error);
 }
 
+/* One event of the stream. 0 or -ENOMEM; what is wrong with the event is the outcome of the
+ * request. */
 static int take_event(void *ctx, const char *data, size_t len) {
     struct http_transfer *t = ctx;
     struct bench_request *q = t->q;
@@ -127,6 +134,7 @@ static int take_event(void *ctx, const char *data, size_t len) {
     return r;
 }
 
+/* The first bytes of a body decide whether it is an event stream. */
 static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     struct http_transfer *t = ctx;
     int r;
@@ -164,6 +172,7 @@ static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
     return size * n;
 }
 
+/* The body was no event stream: an error, or the answer to a request without "stream". */
 static void finish_reply(struct http_transfer *t) {
     struct bench_request *q = t->q;
     struct openai_part part = {.error = ""};
@@ -207,7 +216,9 @@ static void judge(struct http_transfer *t, CURLcode code) {
     }
 }
 
+/* Takes @t out of everything and frees it; its request is the caller's again. */
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
+    assert(t->q->transfer == t && h->n_running > 0);
     curl_multi_remove_handle(h->multi, t->easy);
     curl_easy_reset(t->easy); /* it points into what is freed here */
     if (h->n_spare < SPARE_MAX)
@@ -228,6 +239,7 @@ static void end_transfer(struct bench_http *h, struct http_transfer *t) {
     free(t);
 }
 
+/* 0 or -ENOMEM, and then *list is unchanged. */
 static int add_header(struct curl_slist **list, const char *format, const char *value) {
     CLEANUP(freep) char *line = NULL;
 
@@ -309,6 +321,7 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     return NULL;
 }
 
+/* A handle for @url, a spare one if there is one. NULL: no memory. */
 static CURL *easy_new(struct bench_http *h, const char *url) {
     CURL *e = h->n_spare ? h->spare[--h->n_spare] : curl_easy_init();
 
@@ -323,6 +336,7 @@ static CURL *easy_new(struct bench_http *h, const char *url) {
     return e;
 }
 
+/* A transfer with the headers of @q. NULL: no memory. */
 static struct http_transfer *new_transfer(struct bench_http *h, const struct bench_request *q) {
     struct http_transfer *t = calloc(1, sizeof(*t));
     bool own = q->api_key || q->session;
@@ -345,6 +359,7 @@ static struct http_transfer *new_transfer(struct bench_http *h, const struct ben
 int bench_http_start(struct bench_http *h, struct bench_request *q) {
     struct http_transfer *t = new_transfer(h, q);
 
+    assert(!q->transfer && q->done && q->body.len > 0);
     if (!t)
         return -ENOMEM;
     t->q = q;
@@ -381,6 +396,7 @@ int bench_http_run(struct bench_http *h, int timeout_ms) {
         CURLcode code = msg->data.result;
 
         curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &t);
+        assert(t && t->easy == msg->easy_handle);
         struct bench_request *q = t->q;
         judge(t, code);
         end_transfer(h, t);

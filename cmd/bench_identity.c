@@ -4,6 +4,7 @@
  * lengths and temperatures. A server whose arithmetic depends on the batch gives other texts.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,8 @@ static const char usage[] =
     "  --strict              exit with 1 when one differs or fails\n"
     "  --json FILE           the result as JSON (-: stdout)\n" TARGET_USAGE;
 
+/* A prompt: first sent alone, then in each round beside all others. `running` while its request is
+ * under way. */
 struct probe {
     struct bench_request q;
     struct identity *owner;
@@ -54,6 +57,7 @@ static int send(struct probe *p, uint64_t number, double temperature, uint32_t n
     struct session session;
     int r;
 
+    assert(!p->running);
     o.temperature = temperature;
     o.stream = false;
     bench_request_init(&p->q);
@@ -75,6 +79,7 @@ static void forget(struct probe *p) {
     p->running = false;
 }
 
+/* Keeps the text: what the prompt must be answered with in every round. */
 static void on_alone(struct bench_request *q) {
     struct probe *p = q->ctx;
 
@@ -89,11 +94,13 @@ static void on_alone(struct bench_request *q) {
     forget(p);
 }
 
+/* Compares the text with the one that came alone. */
 static void on_together(struct bench_request *q) {
     struct probe *p = q->ctx;
     struct identity *id = p->owner;
     size_t i = 0;
 
+    assert(id->n_open > 0);
     id->n_open--;
     if (q->outcome != OUTCOME_OK) {
         id->n_failed++;
@@ -114,6 +121,7 @@ static void on_noise(struct bench_request *q) {
     forget(q->ctx);
 }
 
+/* Sends one prompt after the other. Returns an exit code. */
 static int run_alone(struct identity *id) {
     for (uint32_t i = 0; i < id->n_prompts; i++) {
         int r = send(&id->probe[i], i, 0, id->n_output, on_alone);
@@ -146,6 +154,8 @@ static int keep_noise(struct identity *id) {
     return r;
 }
 
+/* Sends all prompts at once, n_rounds times, with neighbours all the while. Returns an exit
+ * code. */
 static int run_together(struct identity *id) {
     int r = 0;
 

@@ -45,6 +45,7 @@ static int add_part(struct reader *r, uint32_t number, const char *name, yyjson_
     return e;
 }
 
+/* One object of the file, as tokens. 0 or -errno. */
 static int read_request(struct reader *r, struct replay *out, yyjson_val *v) {
     struct replay_request *q = &out->request[out->n++];
 

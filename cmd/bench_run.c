@@ -8,6 +8,7 @@
 
 static const struct engine_param greedy = {.top_p = 1, .repetition = 1};
 
+/* Room for the largest batch of @r. 0 or -ENOMEM; run_close() frees either. */
 static int alloc_batch(struct run_batch *b, const struct run *r) {
     const struct run_opts *o = &r->opts;
 
@@ -48,6 +49,7 @@ static uint64_t count_bytes(const struct run *r) {
 }
 
 int run_open(struct run *r, const struct run_opts *opts, struct err *err) {
+    assert(opts->max_seqs > 0 && opts->max_tokens > 0);
     *r = (struct run){.opts = *opts};
     r->opts.max_rows = MAX(r->opts.max_rows, r->opts.max_seqs);
     r->pages_per_seq = (opts->max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -91,6 +93,7 @@ void run_close(struct run *r) {
     *r = (struct run){0};
 }
 
+/* An empty batch for the next step; the one before it may still be under way in the other. */
 static struct run_batch *begin(struct run *r) {
     struct run_batch *b = &r->batch[(r->step + 1) % 2];
 
@@ -126,7 +129,9 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
             .row = row0 + n - 1, .out_pos = pos0 + n - r->n_prompt[slot], .what = WANT_SAMPLE};
 }
 
+/* Launches @b as the next step. 0 or -EIO. */
 static int launch(struct run *r, struct run_batch *b) {
+    assert(b->b.n_rows > 0 && b->b.step == r->step + 1);
     int e = engine_launch(r->engine, &b->b);
 
     r->step++;
@@ -137,6 +142,7 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
                 int32_t *next) {
     struct engine_result result;
 
+    assert(slot < r->opts.max_seqs);
     r->n_prompt[slot] = pos0 + n;
     for (uint32_t at = 0; at < n;) {
         struct run_batch *b = begin(r);
@@ -160,6 +166,7 @@ int run_decode(struct run *r, uint32_t n, const uint32_t *slots, const uint32_t 
     struct run_batch *b = begin(r);
     struct engine_result result;
 
+    assert(n > 0 && n <= r->opts.max_seqs);
     for (uint32_t i = 0; i < n; i++)
         add(r, b, slots[i], pos[i], &tokens[i], 1, -1, true);
     int e = launch(r, b);
@@ -177,6 +184,7 @@ int run_generate(struct run *r, uint32_t n_seqs, uint32_t pos0, uint32_t n_token
     struct engine_result result;
     int e = 0;
 
+    assert(n_seqs > 0 && n_seqs <= r->opts.max_seqs && depth > 0);
     for (uint32_t i = 0; i < n_seqs; i++)
         r->n_prompt[i] = MAX(pos0, 1u); /* without a context the first token is one */
     for (uint32_t waited = 0; e == 0 && waited < n_tokens; waited++) {

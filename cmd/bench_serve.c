@@ -13,6 +13,7 @@
  * flooded.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -81,12 +82,15 @@ static void on_interrupt(int sig) {
     interrupted = 1;
 }
 
+/* Whether another request may be begun at @now. */
 static bool may_start(const struct serve *s, int64_t now) {
     return !interrupted && !s->error && (!s->n_requests || s->n_started < s->n_requests) &&
            (s->duration_s <= 0 || now < s->result.start_ns + (int64_t)(s->duration_s * 1e9));
 }
 
+/* @slot sends its next request at @due_ns, or as soon as possible after it. */
 static void wait_until(struct slot *slot, int64_t due_ns) {
+    assert(slot->state != SLOT_WAITING);
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
     slot->serve->n_waiting++;
@@ -129,6 +133,7 @@ static int start(struct slot *slot, int64_t now) {
     int r = 0;
 
     slot->state = SLOT_RUNNING;
+    assert(s->n_waiting > 0);
     s->n_waiting--;
     if (!slot->in_session)
         r = session_init(&slot->session, &s->target.load, s->n_sessions++);
@@ -153,6 +158,8 @@ static bool may_arrive(const struct serve *s, int64_t now) {
            (!s->n_requests || s->n_started + s->n_waiting < s->n_requests);
 }
 
+/* Begins the sessions that have arrived by @now (open loop); without a free slot one is dropped
+ * and counted. */
 static void arrive(struct serve *s, int64_t now) {
     while (may_arrive(s, now) && s->next_arrival_ns <= now) {
         uint32_t i = 0;
@@ -210,6 +217,7 @@ static void print_progress(struct serve *s) {
             tty ? "   " : "\n");
 }
 
+/* The run, until nothing may start and nothing is under way, or SIGINT. 0 or -errno. */
 static int drive(struct serve *s) {
     s->result.start_ns = s->last_print_ns = s->next_arrival_ns = bench_now_ns();
     for (uint32_t i = 0; i < s->n_slots; i++) {

@@ -70,6 +70,7 @@ struct summary samples_summary(struct samples *s) {
     return out;
 }
 
+/* A,B,C. 0 or -EINVAL. @text is cut to pieces. */
 static int parse_choices(struct dist *d, char *text) {
     char *part;
 
@@ -143,6 +144,7 @@ static double draw_normal(struct rng *r) {
 uint32_t dist_draw(const struct dist *d, struct rng *r) {
     double v = d->a;
 
+    assert(d->kind != DIST_CHOICE || d->n > 0);
     switch (d->kind) {
     case DIST_FIXED:
         break;

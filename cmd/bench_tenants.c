@@ -1,5 +1,6 @@
 #include "cmd/bench_tenants.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,6 +24,7 @@ void bench_tenants_deinit(struct bench_tenants *r) {
     *r = (struct bench_tenants){0};
 }
 
+/* 0 or -ENOMEM. */
 static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 64;
@@ -37,7 +39,9 @@ static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
     return 0;
 }
 
+/* A turn waited from @from_ns to @to_ns for its first token. 0 or -ENOMEM. */
 static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
+    assert(from_ns <= to_ns);
     int e = add_span(&t->wait, from_ns, to_ns);
 
     return e < 0 ? e : samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
@@ -154,6 +158,7 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
 
         if (!t->here || (wanting && waiting(r, t) < WANTING))
             continue;
+        assert(t->weight > 0);
         double x = (double)(t->n_prompt + t->n_out) / t->weight;
         sum += x;
         squares += x * x;
@@ -162,10 +167,12 @@ double bench_tenants_jain(struct bench_tenants *r, bool wanting, uint32_t *n) {
     return *n > 1 && squares > 0 ? sum * sum / (*n * squares) : 0;
 }
 
+/* The length of the run; never 0. */
 static double seconds(const struct bench_tenants *r) {
     return (double)MAX(r->end_ns - r->start_ns, (int64_t)1) * 1e-9;
 }
 
+/* Adds the figures and samples of @t to those of @sum. 0 or -ENOMEM. */
 static int add_tenant(struct tenant *sum, const struct tenant *t) {
     sum->n_turns += t->n_turns;
     sum->n_finished += t->n_finished;

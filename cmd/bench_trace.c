@@ -10,6 +10,7 @@ struct key {
     struct range *to;
 };
 
+/* N or A-B. */
 static bool parse_range(const char *s, struct range *out) {
     char *end;
 
@@ -38,6 +39,7 @@ static const char *parse_keys(char **rest, const struct key *key, uint32_t n) {
     return NULL;
 }
 
+/* KEY=RANGE ... of a line "agents". NULL, or what is wrong. */
 static const char *parse_group(struct trace_group *g, char **rest) {
     const struct key keys[] = {
         {"tenant", &g->tenant},       {"weight", &g->weight},           {"class", &g->class},
@@ -52,6 +54,7 @@ static const char *parse_group(struct trace_group *g, char **rest) {
     return bad || (g->first.low > 0 && g->output.low > 0) ? bad : "first and output";
 }
 
+/* A line "agents NAME KEY=RANGE ...". NULL, or what is wrong. */
 static const char *parse_agents(struct trace_file *t, char **rest) {
     const char *name = strtok_r(NULL, " \t\n", rest);
 

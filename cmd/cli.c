@@ -119,6 +119,7 @@ bool cli_flush(void) {
     return false;
 }
 
+/* @value into the variable of @o. False: it is not of its type, or out of range. */
 static bool set_option(const struct cli_option *o, const char *value) {
     switch (o->kind) {
     case CLI_TEXT:

@@ -1,5 +1,6 @@
 #include "cmd/ctl.h"
 
+#include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
@@ -88,6 +89,7 @@ struct sink {
     bool enough, too_long;
 };
 
+/* Hands out the whole lines that have arrived. False: the caller wants no more. */
 static bool hand_out_lines(struct sink *s) {
     char *end;
 
@@ -101,6 +103,7 @@ static bool hand_out_lines(struct sink *s) {
     return true;
 }
 
+/* Fewer bytes than came end the transfer: enough was read, or the answer is too long. */
 static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     struct sink *s = ctx;
     long status = 0;
@@ -113,6 +116,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     return s->enough ? 0 : size * n;
 }
 
+/* Why there was no answer, in words that say what to do. Returns the exit code. */
 static int unreachable(struct ctl *c, CURLcode code, struct err *err) {
     long os = 0;
 
@@ -161,11 +165,13 @@ static int refused(struct ctl *c, long status, const struct buf *reply, struct e
     return CTL_REFUSED;
 }
 
+/* One request. CTL_OK: the answer is in @s; else the exit code, with @err. */
 static int perform(struct ctl *c, const char *method, const char *path, struct sink *s,
                    struct err *err) {
     char url[512];
     long status = 0;
 
+    assert(path[0] == '/' && s->reply);
     if ((size_t)snprintf(url, sizeof(url), "http://weftd%s", path) >= sizeof(url)) {
         err_set(err, 0, NULL, "the path is too long");
         return CTL_REFUSED;

@@ -97,6 +97,7 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 /* Out of memory shows as a table that ends early; the caller has nothing better. */
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
+/* What the front counts. */
 static void show_front(struct buf *out, yyjson_val *f) {
     ADD("requests   %s running, %s queued; %s connections\n", ctl_number(f, "running").s,
         ctl_number(f, "queued").s, ctl_number(f, "connections").s);
@@ -135,6 +136,7 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
             ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
+/* What the worker counted, by its last report. */
 static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("worker     %s, pid %s, %s started, %s died, %s hung; heard %s ago\n",
         ctl_text(w, "state").s, ctl_number(w, "pid").s, ctl_number(w, "starts").s,
@@ -246,6 +248,8 @@ static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct 
     }
 }
 
+/* A headline and a line for each object of @list, no longer than @longest if columns may be left
+ * out for it. */
 static void show_table(struct buf *out, yyjson_val *list, const struct column *columns,
                        size_t n_columns, size_t longest) {
     size_t width[TABLE_COLUMNS_MAX], i, n;

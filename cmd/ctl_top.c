@@ -2,6 +2,7 @@
 
 #ifdef HAVE_NCURSES
 
+#include <assert.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <ncurses.h>
@@ -33,6 +34,7 @@ static yyjson_val *worker_of(yyjson_doc *stats) {
     return yyjson_obj_get(yyjson_doc_get_root(stats), "worker");
 }
 
+/* Adds the rate of output tokens between the last two answers to the history. */
 static void remember_rate(struct top *t) {
     double now, before, s = seconds_between(t);
 
@@ -42,8 +44,10 @@ static void remember_rate(struct top *t) {
     if (t->n_history == HISTORY)
         memmove(t->history, t->history + 1, sizeof(*t->history) * --t->n_history);
     t->history[t->n_history++] = MAX(now - before, 0) / s; /* below 0: a new worker */
+    assert(t->n_history <= HISTORY);
 }
 
+/* Asks for new figures. What fails is the note at the bottom, and its figures are gone. */
 static void poll_daemon(struct top *t) {
     struct err err = {0};
     yyjson_doc *stats = NULL, *list = NULL;
@@ -80,7 +84,9 @@ static size_t selected_at(const struct top *t) {
     return t->any ? i : n;
 }
 
+/* Up (@by < 0) or down; from nowhere to the last or the first. */
 static void move_selection(struct top *t, int by) {
+    assert(by != 0);
     size_t n = yyjson_arr_size(list_of(t)), i = selected_at(t);
 
     if (n == 0)
@@ -126,7 +132,7 @@ static void draw_history(const struct top *t, int y, int x) {
     }
 }
 
-/* "[####..    ]" of @width characters: used, kept for later, free. */
+/* "[####..    ]" of @width characters: used, cached, free. */
 static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
     double all, used, cached;
 
@@ -144,6 +150,7 @@ static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
 
 #define ADD(...) ((void)buf_printf(out, __VA_ARGS__))
 
+/* The lines above the table; HISTORY_ROW is the fourth. */
 static void show_head(const struct top *t, struct buf *out) {
     yyjson_val *stats = yyjson_doc_get_root(t->stats), *m = yyjson_obj_get(stats, "model");
     yyjson_val *f = yyjson_obj_get(stats, "front"), *w = worker_of(t->stats);
@@ -156,7 +163,7 @@ static void show_head(const struct top *t, struct buf *out) {
     ADD("requests  %s running, %s queued, %s connections; so far %s, %s rejected, %s failed\n",
         ctl_number(f, "running").s, ctl_number(f, "queued").s, ctl_number(f, "connections").s,
         ctl_number(f, "requests").s, ctl_number(f, "rejected").s, ctl_number(f, "server_errors").s);
-    ADD("tokens/s  prompt %s, from the cache %s; drafts right: %s\n",
+    ADD("tokens/s  prompt %s, from the cache %s; drafts accepted: %s\n",
         ctl_rate(w, w0, "prompt_tokens", s).s, ctl_rate(w, w0, "cached_tokens", s).s,
         ctl_percent(w, "accepted", "drafted").s);
     ADD("          output %6s\n", ctl_rate(w, w0, "output_tokens", s).s);
@@ -174,6 +181,7 @@ static void show_head(const struct top *t, struct buf *out) {
 /* Where the history stands, in the line of the rate of output. */
 enum { HISTORY_ROW = 3, HISTORY_COLUMN = 25 };
 
+/* Line by line from row @y on. Returns the row after. */
 static int draw_text(const struct buf *text, int y, int bottom) {
     const char *line = text->data ? text->data : "";
 
@@ -237,6 +245,7 @@ static void cancel_selected(struct top *t) {
     poll_daemon(t);
 }
 
+/* Keys and new figures every @interval_s, until q. */
 static void run(struct top *t, double interval_s) {
     int64_t interval_ns = (int64_t)(interval_s * 1e9);
 

@@ -1,6 +1,5 @@
 #include "cmd/gguf_fill.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "base/mathx.h"
@@ -79,6 +78,7 @@ void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, dou
     }
 }
 
+/* @n bytes in which every bit is drawn. */
 static void random_bytes(struct rng *r, uint8_t *dst, size_t n) {
     size_t i = 0;
 
@@ -94,6 +94,7 @@ static void random_bytes(struct rng *r, uint8_t *dst, size_t n) {
     }
 }
 
+/* Values of mean 0 and the standard deviation that was asked for. */
 static void fill_f32(struct gguf_fill *f, uint8_t *dst, size_t n) {
     float step = (float)(f->std * sqrt(3.0) * 0x1p-31);
 

@@ -73,6 +73,7 @@ static size_t utf8_len(const unsigned char *p, size_t left) {
     return n;
 }
 
+/* In double quotes; control characters and quotes escaped, long texts cut. */
 static void print_quoted(struct gguf_str s) {
     size_t shown = 0, n;
 
@@ -97,6 +98,7 @@ static void print_quoted(struct gguf_str s) {
     putchar('"');
 }
 
+/* Its type, length and first items. */
 static void print_array(const struct gguf_array *a) {
     uint64_t n = gguf_array_n(a), shown = MIN(n, (uint64_t)SHOW_ITEMS);
 

@@ -7,7 +7,6 @@
 
 #include "cmd/gguf_synth.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -59,6 +58,7 @@ static uint64_t count_values(const struct synth_tensor *t) {
     return t->ne[0] * t->ne[1] * t->ne[2];
 }
 
+/* 0 or -errno. */
 static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
     struct rng r = {tensor_seed(seed, t->name)};
     uint64_t n = count_values(t);
@@ -89,6 +89,7 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
     return r;
 }
 
+/* The keys "<arch>.*" and "general.*" of @s. */
 static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
                              const struct synth_plan *p, const struct options *o) {
     const char *arch = synth_arch_name(s->arch);
@@ -150,6 +151,7 @@ static int write_keys(struct gguf_write *w, const struct options *o, const struc
     return r;
 }
 
+/* Writes the data of the tensors of @part. 0 or -errno. */
 static int write_tensors(struct gguf_write *w, const struct options *o, const struct synth_plan *p,
                          struct shard part) {
     CLEANUP(freep) uint8_t *chunk = malloc(CHUNK_BYTES);

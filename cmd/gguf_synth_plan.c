@@ -1,5 +1,6 @@
 #include "cmd/gguf_synth.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -91,6 +92,7 @@ static void matrix(struct planner *p, enum synth_role role, double gain, uint64_
     t->std = gain / sqrt((double)n_in);
 }
 
+/* A vector of @n values of @mean and standard deviation @std, in F32. */
 static void vector(struct planner *p, double mean, double std, uint64_t n, const char *fmt, ...)
     PRINTF(5, 6);
 static void vector(struct planner *p, double mean, double std, uint64_t n, const char *fmt, ...) {
@@ -107,12 +109,14 @@ static void vector(struct planner *p, double mean, double std, uint64_t n, const
 /* The matrices of all experts as one tensor. */
 static void matrices(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
                      uint64_t n_out, const char *name) {
+    assert(p->shape->n_expert > 0);
     matrix(p, role, gain, n_in, n_out, "blk.%u.%s.weight", p->layer, name);
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
     t->n_dims = 3;
     t->ne[2] = p->shape->n_expert;
 }
 
+/* The feed-forward part of layer @i: experts with their router, or one network. */
 static void plan_ffn(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, F = s->n_ff;
@@ -180,6 +184,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         matrix(&p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     for (uint32_t i = 0; i < s->n_layer; i++)
         plan_layer(&p, i);
+    assert(plan.n_tensors <= 3 + 14 * (size_t)s->n_layer);
     *out = plan;
     return 0;
 }

@@ -95,15 +95,19 @@ struct piece {
     uint8_t len, left; /* bytes; of the left part of its merge, 0: not made by a merge */
 };
 
+/* Pieces in the order of their ids; the first 256 are the bytes. There are more than twice as many
+ * slots as pieces, so that a search ends. */
 struct vocab {
     struct piece *piece;
     uint32_t n, max;
     uint32_t *slot, mask; /* hash set of pieces: number + 1, 0: free */
 };
 
+/* The slot of the piece @text, or the free one where it belongs. */
 static uint32_t *find_slot(const struct vocab *v, const char *text, size_t len) {
     uint32_t h = 2166136261u;
 
+    assert(len > 0 && v->n <= v->mask);
     for (size_t i = 0; i < len; i++)
         h = (h ^ (uint8_t)text[i]) * 16777619u;
     for (uint32_t i = h ^ h >> 15;; i++) {
@@ -154,6 +158,7 @@ static void add_bytes(struct vocab *v) {
     }
 }
 
+/* The merges that make @word of its letters, from the left; "_" stands for the space before it. */
 static void add_word(struct vocab *v, const char *word) {
     char text[PIECE_MAX + 2];
     size_t len = 0;
@@ -164,6 +169,7 @@ static void add_word(struct vocab *v, const char *word) {
         word++;
     }
     for (; *word; word++) {
+        assert(len + 1 < sizeof(text));
         if (len)
             merge(v, text, len, word, 1);
         text[len++] = *word;
@@ -203,6 +209,7 @@ static void add_groups(struct vocab *v) {
             }
 }
 
+/* The pieces, the special tokens, and tokens that are never used up to @n_vocab. */
 static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n_vocab) {
     uint32_t first = v->n, unused = first + (uint32_t)ARRAY_SIZE(specials);
 
@@ -224,7 +231,9 @@ static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n
         gguf_write_item(w, GGUF_I32, i < first ? 1 : i < unused ? specials[i - first].type : 5);
 }
 
+/* A merge for each piece but the bytes, in the order of the ids, which is their rank. */
 static void write_merges(struct gguf_write *w, const struct vocab *v) {
+    assert(v->n >= 256);
     gguf_write_array(w, "tokenizer.ggml.merges", GGUF_STRING, v->n - 256);
     for (uint32_t i = 256; i < v->n; i++) {
         const struct piece *p = &v->piece[i];
@@ -252,6 +261,7 @@ int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct 
     v.slot = slots;
     v.mask = n_slots - 1;
     add_bytes(&v);
+    assert(v.n == 256 && v.max >= v.n);
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
         add_word(&v, words[i]);
     add_groups(&v);
@@ -281,6 +291,7 @@ int synth_vocab_count(const struct gguf *from, uint32_t *n_vocab, struct err *er
     return 0;
 }
 
+/* Item by item: arrays of arrays do not occur in tokenizers. */
 static void copy_array(struct gguf_write *w, const char *key, const struct gguf_array *a) {
     enum gguf_type type = gguf_array_type(a);
 
@@ -293,6 +304,7 @@ static void copy_array(struct gguf_write *w, const char *key, const struct gguf_
     }
 }
 
+/* 0 or -EINVAL: its value is of no type that this writes. */
 static int copy_key(struct gguf_write *w, const struct gguf *from, const char *key,
                     enum gguf_type type) {
     struct gguf_str text;

@@ -35,6 +35,7 @@ static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t str
     return -1;
 }
 
+/* The place of the first value, or scale, that is not finite; -1: there is none. */
 static int64_t check_tensor(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
 

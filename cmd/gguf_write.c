@@ -123,6 +123,7 @@ uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct 
     return n;
 }
 
+/* Writes all of @data; the first error stays in w->error, after which nothing is written. */
 static void send(struct gguf_write *w, const void *data, size_t len) {
     const char *p = data;
 
@@ -165,6 +166,7 @@ int gguf_write_start(struct gguf_write *w, int fd) {
 }
 
 int gguf_write_data(struct gguf_write *w, const void *data, size_t len) {
+    assert(w->fd >= 0);
     send(w, data, len);
     w->data_bytes += len;
     return w->error;

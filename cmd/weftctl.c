@@ -89,6 +89,7 @@ struct watch {
     yyjson_doc *before;
 };
 
+/* One answer of /stats?watch. False: stdout is closed. */
 static bool print_line(void *ctx, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf out = {0};
     struct watch *w = ctx;

@@ -33,6 +33,7 @@
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
+/* What the thread needs of an entry. While it is with the thread, only the thread writes it. */
 struct job {
     struct mbox_link mail;
     const char *text; /* grammar, then triggers */
@@ -63,6 +64,10 @@ struct entry {
     struct job job;
 };
 
+/*
+ * Step thread: all but `to`, `from` and what is in a job. n_queued and n_away count the entries of
+ * these states, bytes and used the memory of those that are ready and of those with n_refs > 0.
+ */
 struct compiler {
     struct sched_constraints source;
     struct grammar_vocab *vocab;
@@ -91,6 +96,7 @@ static void blame(struct compiler *c, const struct job *j, uint32_t n) {
     __atomic_store_n(&c->crash_page->n_compiling, n, __ATOMIC_RELEASE);
 }
 
+/* On the thread. j->constraint, or NULL with j->err. */
 static void compile(struct compiler *c, struct job *j) {
     int64_t begin = clock_now(clock_monotonic());
 
@@ -167,6 +173,7 @@ static struct entry *entry_free(struct entry *e) {
     return NULL;
 }
 
+/* Takes @e out of everything and frees it. */
 static void drop(struct compiler *c, struct entry *e) {
     struct entry **at = &c->slot[e->hash % SLOTS];
 
@@ -181,6 +188,7 @@ static void drop(struct compiler *c, struct entry *e) {
     entry_free(e);
 }
 
+/* A queued entry for the text of @m. NULL: no memory. */
 static struct entry *add(struct compiler *c, uint64_t hash, const struct submit *m) {
     struct entry *e = calloc(1, sizeof(*e));
 
@@ -251,6 +259,7 @@ static struct entry *next(struct compiler *c) {
     return best;
 }
 
+/* Gives the job of @e to the thread. */
 static void give(struct compiler *c, struct entry *e) {
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
     list_remove(&e->link);
@@ -282,6 +291,8 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* ---- what the scheduler calls ---- */
 
+/* sched_constraints.ask. A text that is there already is answered at once or shared with those
+ * that wait for it. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
     uint64_t hash = hash_of(m->grammar, m->triggers);
@@ -350,6 +361,7 @@ static void evict(struct compiler *c) {
     }
 }
 
+/* sched_constraints.release. */
 static void release(void *ctx, const struct constraint *constraint) {
     struct compiler *c = ctx;
 

@@ -25,6 +25,8 @@ static void clear_list(char **list) {
     }
 }
 
+/* The entries of @text in place of those of @list. 0 or -errno with @err, and then @list is cut
+ * short. */
 static int set_list(char **list, const char *text, const char *key, struct err *err) {
     uint32_t n = 0;
 
@@ -101,6 +103,7 @@ static void store(const struct option *o, char *at, uint64_t v) {
     uint32_t v32 = (uint32_t)v;
     uint8_t v8 = (uint8_t)v;
 
+    assert(o->size == 8 || v >> 8 * o->size == 0);
     if (o->size == sizeof(v))
         memcpy(at, &v, sizeof(v));
     else if (o->size == sizeof(v32))
@@ -124,6 +127,7 @@ static struct size_text size_text(uint64_t v) {
     return t;
 }
 
+/* Stores @text if it is a number, or size, in the range of @o. 0 or -EINVAL with @err. */
 static int set_number(const struct option *o, char *at, const char *text, struct err *err) {
     uint64_t v;
 
@@ -229,6 +233,7 @@ static int unknown(const char *dashes, const char *name, const char *what, struc
 
 /* ---- file ---- */
 
+/* One line of a file. */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *err) {
     const struct option *o = find(name);
@@ -291,6 +296,7 @@ static int set_flag(struct config *c, const struct option *o, const char *value,
     return set(c, o, joined, err);
 }
 
+/* With @config_only only the files of --config are read, else only the other flags. */
 static int read_flags(struct config *c, int argc, char **argv, bool config_only, struct err *err) {
     CLEANUP(freep) bool *seen = calloc(config_table_n, sizeof(*seen));
 

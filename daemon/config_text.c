@@ -37,6 +37,7 @@ size_t config_value(const struct config *c, const struct option *o, char *out, s
     size_t n = 0;
     int len;
 
+    assert(size > 0);
     switch (o->type) {
     case OPTION_STRING:
         n = (size_t)snprintf(out, size, "%s", *list);

@@ -34,6 +34,7 @@ static char *name_of_file(const char *path) {
     return name;
 }
 
+/* 0 or -EINVAL with @err, also for a file larger than 1 MiB. */
 static int read_text_file(const char *path, struct buf *out, struct err *err) {
     char chunk[4096];
     size_t n;

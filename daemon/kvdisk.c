@@ -1,5 +1,6 @@
 #include "daemon/kvdisk.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,6 +38,8 @@ static int check_private(int fd, const char *path, const char *name, struct err 
     return 0;
 }
 
+/* Locks the file for this process and the workers that inherit it. 0, -EAGAIN or -EINVAL with
+ * @err. */
 static int lock(int fd, const char *path, struct err *err) {
     const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 
@@ -53,6 +56,7 @@ static int lock(int fd, const char *path, struct err *err) {
     return -EAGAIN;
 }
 
+/* Draws the secret; it is in place only when it is on the disk whole. 0 or -EINVAL with @err. */
 static int make_key(int dir, const char *path, struct err *err) {
     uint64_t secret[2];
     CLEANUP(closep)
@@ -65,6 +69,7 @@ static int make_key(int dir, const char *path, struct err *err) {
     return 0;
 }
 
+/* 0, -ENOENT: there is none yet, -EINVAL with @err. */
 static int read_key(int dir, const char *path, uint64_t secret[2], struct err *err) {
     CLEANUP(closep) int fd = openat(dir, KEY_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 
@@ -79,6 +84,7 @@ static int read_key(int dir, const char *path, uint64_t secret[2], struct err *e
 }
 
 int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err) {
+    assert(*path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return fail(err, path, "", strerror(errno));
     CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

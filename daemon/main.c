@@ -30,6 +30,10 @@
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 
+/*
+ * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
+ * when everything has been told to end. was_ready, draining and closing are set once and stay.
+ */
 struct front {
     uv_loop_t loop;
     struct config config;
@@ -83,6 +87,7 @@ static int name_key(int r, const char *key, struct err *err) {
 
 /* ---- stopping ---- */
 
+/* Ends everything at once; the loop runs out and serve() returns. */
 static void close_all(struct front *f) {
     if (f->closing)
         return;
@@ -118,7 +123,9 @@ static void on_drain_tick(uv_timer_t *t) {
     }
 }
 
+/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms. */
 static void start_drain(struct front *f) {
+    assert(!f->draining);
     f->draining = true;
     int64_t now = clock_now(clock_monotonic());
     f->leave_ends_ns = now + LEAVE_NS;
@@ -142,6 +149,7 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
         close_all(f);
 }
 
+/* For the admin socket: one of the words that admin.h lists. */
 static const char *health_word(void *front) {
     struct front *f = front;
     struct workers_stats w;
@@ -375,6 +383,8 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
     return uv_signal_start(s, cb, signum);
 }
 
+/* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
+ * @err. */
 static int open_front(struct front *f, struct err *err) {
     struct workers_opts o = {
         .loop = &f->loop,
@@ -433,6 +443,7 @@ static void free_front(struct front *f) {
     config_deinit(&f->config);
 }
 
+/* The life of the front after its options were read. Returns the exit code. */
 static int serve(struct front *f) {
     struct err err = {0};
 

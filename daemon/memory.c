@@ -41,6 +41,7 @@ uint64_t memory_in_group(const char *root, const char *path) {
     }
 }
 
+/* The room of the control group (version 2) that this process is in. */
 static uint64_t in_our_group(void) {
     char line[600];
     uint64_t room = UINT64_MAX;
@@ -56,6 +57,7 @@ static uint64_t in_our_group(void) {
     return room;
 }
 
+/* MemAvailable of /proc/meminfo, in bytes. */
 static uint64_t of_machine(void) {
     unsigned long long kib = UNKNOWN >> 10;
     char line[128];

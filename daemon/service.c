@@ -1,5 +1,6 @@
 #include "daemon/service.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ void service_watchdog_start(uv_loop_t *loop) {
 
     if (sd_watchdog_enabled(0, &usec) <= 0)
         return;
+    assert(!watching);
     uv_timer_init(loop, &watchdog);
     uv_timer_start(&watchdog, ping, 0, usec / 2000);
     uv_unref((uv_handle_t *)&watchdog);

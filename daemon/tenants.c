@@ -1,9 +1,15 @@
 #include "daemon/tenants.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "daemon/keyfile.h"
+
+/*
+ * A key of a section is a row of the table below. A row of struct reading is a section, in the
+ * order of the file; after the last line each takes from [default] what it does not have.
+ */
 
 #define AT(field) offsetof(struct api_tenant, field)
 
@@ -121,6 +127,8 @@ static int taken(struct reading *r, const char *key, const char *item, const cha
     return err_set(r->err, 0, key, "%s: \"%s\" belongs to tenant %s already", key, item, owner);
 }
 
+/* One entry of the list `keys` or `uids`. 0 or -EINVAL with r->err: it is not one, or is another
+ * tenant's. */
 static int add_item(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *item) {
     uint32_t *n = k->type == KEY_NAMES ? &t->n_keys : &t->n_uids;
@@ -135,6 +143,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
             return bad_name(r, k->name, item);
         if ((owner = owner_of(r, t, item, NULL)))
             return taken(r, k->name, item, owner);
+        assert(*n < API_TENANT_KEYS);
         strcpy(t->keys[(*n)++], item);
         return 0;
     }
@@ -145,10 +154,12 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
     uint32_t uid = (uint32_t)v;
     if ((owner = owner_of(r, t, NULL, &uid)))
         return taken(r, k->name, item, owner);
+    assert(*n < API_TENANT_UIDS);
     t->uids[(*n)++] = uid;
     return 0;
 }
 
+/* The entries of @text, separated by spaces or commas, in place of those of @t. */
 static int set_list(struct reading *r, const struct key *k, struct api_tenant *t,
                     const char *text) {
     char item[128];
@@ -166,6 +177,7 @@ static int set_list(struct reading *r, const struct key *k, struct api_tenant *t
     return e;
 }
 
+/* 0 or -EINVAL with r->err. */
 static int set(struct reading *r, const struct key *k, struct api_tenant *t, const char *text) {
     char *at = (char *)t + k->offset;
 

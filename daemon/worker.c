@@ -76,6 +76,7 @@ static int refuse(struct worker *w, const char *why) {
     return WORKER_REFUSED;
 }
 
+/* engine_opts.progress: tells the front of every hundredth of loading. */
 static void on_progress(void *ctx, const char *what, double fraction) {
     struct worker *w = ctx;
     struct msg_progress m = {{what, (uint32_t)strlen(what)}, (float)fraction};
@@ -340,6 +341,7 @@ static void send_events(struct worker *w) {
         sched_delivered(w->sched);
 }
 
+/* What the compiler counts; the scheduler has filled in the rest. */
 static void add_grammars(const struct worker *w, struct msg_stats *s) {
     struct compiler_stats c;
 

@@ -66,6 +66,7 @@ struct workers {
     bool has_stats;
 };
 
+/* The only place that changes the state. */
 static void set_state(struct workers *w, enum workers_state next) {
     static const bool legal[4][4] = {
         [WORKERS_DOWN] = {[WORKERS_LOADING] = true, [WORKERS_STOPPED] = true},
@@ -93,6 +94,7 @@ static int send_frame(struct workers *w, uint16_t type) {
     return r;
 }
 
+/* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
 
@@ -135,6 +137,7 @@ static uint32_t faults_of(struct api_port *p, uint64_t id) {
     return 0;
 }
 
+/* Counts a death for request @id. */
 static void blame_id(struct workers *w, uint64_t id) {
     struct fault *f = NULL;
 
@@ -234,6 +237,7 @@ static void on_events(struct workers *w, const struct chan_frame *f) {
         kill_worker(w, "malformed events");
 }
 
+/* One frame of the worker. What does not fit its state, or cannot be parsed, ends it. */
 static void on_frame(struct workers *w, const struct chan_frame *f) {
     struct msg_ready ready;
     struct msg_progress p;
@@ -347,6 +351,7 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
     *path = ok ? *path : 0;
 }
 
+/* The worker has ended. Its requests are submitted again when the next one serves. */
 static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     struct chan_frame f;
