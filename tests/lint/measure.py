@@ -30,8 +30,6 @@ NOT_YET_NARROW = {
     "text",
     "scheduler",
     "api",
-    "daemon",
-    "cmd",
 }
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
