@@ -21,6 +21,7 @@ enum outcome {
     OUTCOMES
 };
 
+/* The outcome in a word, as the JSON has it. */
 const char *outcome_name(enum outcome o);
 
 struct bench_http;
@@ -50,6 +51,7 @@ struct bench_request {
     struct http_transfer *transfer; /* private */
 };
 
+/* Empty, with nothing to send yet. */
 void bench_request_init(struct bench_request *q);
 void bench_request_deinit(struct bench_request *q); /* not while it runs */
 void bench_request_reset(struct bench_request *q);  /* to send it again: forgets what came of it */
@@ -61,14 +63,18 @@ struct bench_http_opts {
     double timeout_s;    /* of a request */
 };
 
+/* A client of one server. 0, -ENOMEM, or -EINVAL with @err: the URL is none. */
 int bench_http_new(struct bench_http **out, const struct bench_http_opts *o, struct err *err);
 struct bench_http *bench_http_free(struct bench_http *h); /* ends what still runs, without done */
 DEFINE_FREEP(struct bench_http, bench_http)
 
+/* Sends @q, whose body and done are set; @q is not moved or freed until done. 0, -ENOMEM or -EIO,
+ * and then done is not called. */
 int bench_http_start(struct bench_http *h, struct bench_request *q);
 void bench_http_stop(struct bench_http *h); /* ends all that runs, without done */
 /* Waits until something happens, at most @timeout_ms, and calls done for what is complete. */
 int bench_http_run(struct bench_http *h, int timeout_ms);
+/* Requests that were started and are not done. */
 uint32_t bench_http_n_running(const struct bench_http *h);
 
 /* How many tokens POST /tokenize (weft, vLLM, llama-server) makes of @text. -1: it does not say. */

@@ -19,6 +19,7 @@ struct summary {
 };
 
 void samples_deinit(struct samples *s); /* accepts a zeroed one */
+/* 0 or -ENOMEM, and then as many as before (samples_add_all: some were added). */
 int samples_add(struct samples *s, double v);
 int samples_add_all(struct samples *s, const struct samples *from);
 
@@ -39,7 +40,9 @@ struct dist {
     uint32_t n, choice[DIST_CHOICES];
 };
 
+/* 0, -ENOMEM, or -EINVAL with @err: @text is none of these. */
 int dist_parse(struct dist *d, const char *text, struct err *err);
+/* A length; a function of @d and the state of @r. */
 uint32_t dist_draw(const struct dist *d, struct rng *r);
 
 /* An exponentially distributed time of mean 1. */

@@ -29,10 +29,12 @@ struct bench_target {
     struct load_opts load;
 };
 
+/* The defaults of the options above. */
 void bench_target_init(struct bench_target *t);
 /* cli_parse() over @options and the target's own. */
 int bench_target_parse(struct bench_target *t, int argc, char **argv,
                        const struct cli_option *options, size_t n, const char *usage);
 /* Finds out the model and words_per_token. CLI_OK or the exit code of a failure. */
 int bench_target_open(struct bench_target *t, struct bench_http **out);
+/* The options, as fields of @config. */
 void bench_target_json(const struct bench_target *t, yyjson_mut_doc *d, yyjson_mut_val *config);

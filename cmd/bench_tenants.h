@@ -57,6 +57,7 @@ void bench_tenants_deinit(struct bench_tenants *r);
  * -ENOMEM, as all below. */
 int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const struct bench_request *q,
                            uint32_t n_output);
+/* A turn was refused and may come again; a turn has failed for good. */
 int bench_tenants_refused(struct tenant *t, const struct bench_request *q);
 void bench_tenants_failed(struct bench_tenants *r, struct tenant *t, const struct bench_request *q);
 /* The test ended in the midst of a turn; @q NULL: while it paused after a refusal. */

@@ -19,6 +19,7 @@ struct ctl;
 
 /* The socket that @option, $WEFT_ADMIN or else the first usual place names. */
 const char *ctl_socket(const char *option);
+/* A client of the socket at this path; nothing is connected yet. 0 or -ENOMEM. */
 int ctl_new(struct ctl **out, const char *socket);
 struct ctl *ctl_free(struct ctl *c);
 DEFINE_FREEP(struct ctl, ctl)
@@ -44,6 +45,7 @@ struct ctl_cell {
     char s[96];
 };
 
+/* A string, a number of the object, in a form for tables. */
 struct ctl_cell ctl_text(yyjson_val *object, const char *key);
 struct ctl_cell ctl_number(yyjson_val *object, const char *key);
 struct ctl_cell ctl_duration(yyjson_val *object, const char *key, double unit_s); /* "3.2 ms" */
@@ -58,6 +60,7 @@ bool ctl_value(yyjson_val *object, const char *key, double *out);
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);
 /* Every statistic of proto/stats.h with its help. */
 void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns);
+/* Tables of /requests and /tenants; the story of one request, /requests/ID/why. */
 void ctl_show_requests(struct buf *out, yyjson_val *requests, size_t columns);
 void ctl_show_tenants(struct buf *out, yyjson_val *tenants, size_t columns);
 void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);

@@ -52,4 +52,5 @@ void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
 bool compiler_has_quarantined(const struct compiler *c);
 /* Compiles one such, with no step under way; waits for it and tells as compiler_deliver() does. */
 void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx);
+/* Counters since compiler_new() and gauges of now. */
 void compiler_stats(const struct compiler *c, struct compiler_stats *out);

@@ -27,6 +27,8 @@ int service_check_path(const char *key, const char *path, struct err *err);
  * environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
 
+/* Notifications: the model is served, keys are read again, the end has begun, one line for
+ * people. */
 void service_ready(void);
 void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);

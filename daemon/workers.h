@@ -50,6 +50,7 @@ struct workers_stats {
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err);
 struct workers *workers_free(struct workers *w); /* after workers_stop() and the loop has run out */
 
+/* The way for api/ to the worker, whichever it is; lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct api *api); /* before workers_start() */
 /* Starts the first worker. 0 or -errno. Later ones start by themselves. */
@@ -60,4 +61,5 @@ void workers_stop(struct workers *w); /* kills the worker; no new one is started
 const struct flight *workers_flight(const struct workers *w);
 /* All of it, as proto/flight_file.h has it. 0, -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
+/* What the admin socket shows of the worker. */
 void workers_stats(const struct workers *w, struct workers_stats *out);
