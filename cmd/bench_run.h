@@ -36,8 +36,8 @@ struct run {
     struct run_batch batch[2]; /* of step s: [s % 2] */
 };
 
-/* Opens the model with room for max_seqs sequences of max_tokens. 0 or -errno with @err; @r is
- * zeroed or open. */
+/* Opens the model with room for max_seqs sequences of max_tokens. 0 or -errno with @err, and
+ * then nothing is open. */
 int run_open(struct run *r, const struct run_opts *opts, struct err *err);
 void run_close(struct run *r); /* accepts a zeroed one */
 

@@ -84,8 +84,8 @@ def test_why_tells_the_story_of_a_request():
 def test_a_session_finds_its_pages_after_others():
     turn = random_tokens(2, 400)
     flags = ("--kv-pages", "40", "--page-tokens", "32", "--max-context", "1024")
-    for retention in ("auto", "off"):
-        with Weftd(*flags, "--pin", retention) as d:
+    for pin in ("auto", "off"):
+        with Weftd(*flags, "--pin", pin) as d:
             def send(prompt, session):
                 headers = {"x-session-id": session} if session else {}
                 status, _, value = d.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 4}, headers)
@@ -96,7 +96,7 @@ def test_a_session_finds_its_pages_after_others():
             for i in range(6):
                 send(random_tokens(10 + i, 500), None)
             cached = send(turn + random_tokens(3, 20), "agent")
-            assert cached >= 384 if retention == "auto" else cached == 0, (retention, cached)
+            assert cached >= 384 if pin == "auto" else cached == 0, (pin, cached)
 
 
 main(globals())
