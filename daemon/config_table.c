@@ -115,8 +115,8 @@ const struct option config_table[] = {
          "Seconds that a response is kept after it was last continued."),
 
     NAME("engine", "backend", engine.backend, "auto", "auto|cpu|cuda|reference",
-         "What computes; auto: cpu. cuda has not been checked on hardware yet and must be asked "
-         "for."),
+         "What computes; auto: cuda where a device passes its self-test and holds the model, else "
+         "cpu."),
     NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512",
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
