@@ -1,0 +1,135 @@
+/*
+ * step_apply - does what the plan has decided: preempts, admits, takes pages, fills the batch. The plan has
+ * counted slots, rows and pages, so nothing here can fail but for memory.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include "base/mutant.h"
+#include "scheduler/scheduler_private.h"
+
+static void preempt(struct sched *s, struct request *r) {
+    recorder_preempted(&s->recorder, r, kv_seq_sole(r->seq));
+    offload_swap(&s->offload, r->seq, &r->share, r->tokens);
+    r->seq = kv_seq_free(r->seq);
+    drafter_drop(r);
+    r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
+    r->n_tokens -= MUTANT(preempted_token_lost, 0, request_n_out(r) > 0);
+    r->queued.standing.key += MUTANT(preempted_to_the_back, 0, 1000000000);
+    r->n_host = 0;
+    r->n_preempted++;
+    r->n_bypassed = 0;
+    r->seen_step = 0;
+    r->stalled = false;
+    r->since_ns = clock_now(s->clock);
+    request_set_state(r, REQUEST_WAITING);
+    list_remove(&r->queued.link);
+    queue_insert(&s->waiting, &r->queued);
+    s->stats.n_preemptions++;
+}
+
+static void admit(struct sched *s, struct request *r, const struct plan_req *q, int64_t now) {
+    int e = kv_seq_new(&r->seq, s->pager, &r->share);
+
+    assert(e == 0);
+    (void)e;
+    request_set_state(r, REQUEST_RUNNING);
+    list_remove(&r->queued.link);
+    queue_insert(&s->running, &r->queued);
+    if (q->n_share > 0)
+        step_attach(s, r);
+    assert(r->n_computed == q->n_hit);
+    r->n_host = r->n_host > r->n_computed ? r->n_host : 0;
+    r->n_bypassed = 0;
+    if (request_is_prewarm(r))
+        return;
+    pin_admitted(&s->pins, r);
+    prewarm_found(&s->prewarm, r);
+    recorder_admitted(&s->recorder, r);
+    if (r->first_step_ns == 0) {
+        r->first_step_ns = now;
+        s->stats.n_prompt_tokens += r->n_prompt;
+    }
+}
+
+/* Whether somebody who is admitted has more in host memory than the device has, and gets it faster from there. */
+bool step_look_in_host(struct sched *s) {
+    const struct plan *p = &s->plan;
+    bool found = false;
+
+    for (uint32_t i = p->n_running; s->offload.host && i < p->n_running + p->n_waiting; i++) {
+        struct request *r = s->planned[i];
+
+        if (!p->req[i].admitted)
+            continue;
+        r->n_host = offload_has(&s->offload, &r->share, r->tokens, request_shareable(r));
+        if (r->n_host > p->req[i].n_hit && !offload_pays(&s->offload, p->req[i].n_hit, r->n_host)) {
+            s->offload.n_left_tokens += r->n_host - p->req[i].n_hit;
+            r->n_host = 0;
+        }
+        if (r->n_host <= p->req[i].n_hit)
+            r->n_host = 0;
+        found |= r->n_host > 0;
+    }
+    return found;
+}
+
+/* Preempt first: what is admitted may find the pages. Attach before anything grows and evicts. */
+void step_apply_places(struct sched *s, int64_t now) {
+    struct plan *p = &s->plan;
+    uint32_t n = p->n_running + p->n_waiting;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = s->planned[i];
+
+        r->stalled = i < p->n_running && p->req[i].verdict == PLAN_WAIT_PAGES;
+        r->n_bypassed = p->req[i].n_bypassed;
+        if (p->req[i].verdict == PLAN_PREEMPT)
+            preempt(s, r);
+    }
+    for (uint32_t i = p->n_running; i < n; i++)
+        if (p->req[i].admitted)
+            admit(s, s->planned[i], &p->req[i], now);
+    turns_note_admissions(&s->turns, s->planned);
+}
+
+void step_apply_rows(struct sched *s) {
+    const struct plan *p = &s->plan;
+
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+
+        if (q->n_rows == 0)
+            continue;
+        int e = kv_seq_grow(s->planned[i]->seq, q->n_computed + q->n_rows);
+        assert(e == 0); /* the plan has counted the pages */
+        (void)e;
+    }
+}
+
+int step_build(struct sched *s, struct batch *t) {
+    const struct plan *p = &s->plan;
+
+    batch_begin(t, s->n_launched + 1);
+    offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
+    if (s->offload.n_copies > 0) {
+        struct engine_copy *copy = batch_copies(t, s->offload.n_copies);
+
+        if (!copy)
+            return -ENOMEM;
+        t->shape.copies = s->offload.n_copies;
+        offload_take(&s->offload, copy);
+    }
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct request *r = s->planned[i];
+
+        if (q->n_rows > 0)
+            batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->spec->draft : NULL, q->n_draft);
+        if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
+            spec_refused(r);
+    }
+    t->expect_ns = p->expect_ns;
+    t->alone = p->alone != PLAN_NOBODY;
+    return 0;
+}

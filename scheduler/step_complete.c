@@ -1,0 +1,91 @@
+/*
+ * step_complete - waits for the oldest step in flight and takes its results: tokens go to their requests,
+ * drafts are accepted or taken back, tenants are charged, the cost model learns.
+ */
+
+#include <assert.h>
+#include "base/mutant.h"
+#include "scheduler/scheduler_private.h"
+
+#define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
+
+static void learn_drafts(struct sched *s, const struct batch_item *it, bool ended) {
+    spec_learn(&s->spec, it->request, it->n_draft, it->n_right, ended);
+    s->stats.n_drafts++;
+    s->stats.n_drafted += it->n_draft;
+    s->stats.n_accepted += it->n_right;
+    uint32_t source = it->request->spec->source;
+    s->stats.drafted_by[source] += it->n_draft;
+    s->stats.accepted_by[source] += it->n_right;
+}
+
+static int take_results(struct sched *s, struct batch *t, const struct engine_result *res) {
+    for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+        struct request *r = t->item[i].request;
+        uint32_t before = r->n_tokens;
+
+        r->n_in_flight--;
+        if (MUTANT(finished_twice, r->state == REQUEST_DONE, false)) {
+            sched_maybe_free(s, r);
+            continue;
+        }
+        int why = batch_take(t, i, res);
+        if (why < 0)
+            return why;
+        if (t->item[i].n_draft > 0)
+            learn_drafts(s, &t->item[i], why != FINISH_NONE);
+        if (request_is_prewarm(r))
+            s->stats.n_prewarm_tokens += t->item[i].n_rows;
+        else
+            s->stats.n_output_tokens += r->n_tokens - before;
+        if (r->n_tokens > before)
+            sched_note_news(s, r);
+        if (why != FINISH_NONE)
+            sched_finish(s, r, (enum finish_reason)why);
+    }
+    return 0;
+}
+
+/* With two steps under way a step begins when the one before has ended. */
+static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
+    int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
+
+    /* While the host worked on this step nothing ran: with drafts that is lost where steps would overlap without. */
+    int64_t idle = MIN(MAX(t->launched_ns - s->last_end_ns - t->draft_ns, 0), HOST_MAX_NS);
+    if (t->b.n_rows > 0 && !t->prefills)
+        spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
+                     ns + t->draft_ns + idle, t->expect_ns + t->draft_ns + idle);
+    recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
+    if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
+        cost_learn(&s->cost, &t->shape, ns);
+    if (t->b.n_before > 0)
+        offload_learn(&s->offload, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
+    s->last_end_ns = now;
+    s->stats.n_steps++;
+    s->stats.step_ns_total += (uint64_t)ns;
+    s->stats.last_step_us = (uint32_t)(ns / 1000);
+    s->stats.last_rows = t->b.n_rows;
+    s->stats.last_seqs = t->b.n_seqs;
+}
+
+int step_wait(struct sched *s) {
+    struct batch *t = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
+    int64_t begin = clock_now(s->clock);
+    struct engine_result res;
+    int e = engine_wait(s->engine, t->b.step, &res);
+
+    if (e < 0)
+        return e;
+    int64_t now = clock_now(s->clock);
+    s->stats.wait_ns_total += (uint64_t)(now - begin);
+    s->n_waited++;
+    step_write_crash_page(s, now);
+    turns_charge(&s->turns, t, now - MAX(t->launched_ns, s->last_end_ns), now);
+    uint64_t before = s->stats.n_output_tokens;
+    e = take_results(s, t, &res);
+    struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
+    if (e == 0 && sched_n_in_flight(s) > 0 && next->unsealed)
+        e = step_seal(s, next);
+    learn(s, t, (uint32_t)(s->stats.n_output_tokens - before), now);
+    return e;
+}

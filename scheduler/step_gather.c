@@ -1,0 +1,205 @@
+/*
+ * step_gather - what the plan is to know: those that run and those that may be admitted, as numbers.
+ * Pages that others have published meanwhile are attached first, and host memory's are fetched, so that
+ * the plan does not spend rows on them.
+ */
+
+#include <assert.h>
+#include "base/buggify.h"
+#include "base/mutant.h"
+#include "scheduler/scheduler_private.h"
+
+#define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
+
+/* Whether pages that others published can be attached right now: nothing of the next page exists. */
+static bool can_attach(const struct sched *s, const struct request *r) {
+    uint32_t n_pages;
+
+    kv_seq_pages(r->seq, &n_pages);
+    return MUTANT(attached_under_way, r->n_in_flight == 0, true) && !BUGGIFY(step_attaches_late) &&
+           r->n_computed == n_pages * s->rules.page_tokens;
+}
+
+/* @r has its first @n tokens without having computed them. */
+static void note_cached(struct sched *s, struct request *r, uint32_t n) {
+    if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
+        uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
+        r->n_cached += to - from;
+        s->stats.n_cached_tokens += request_is_prewarm(r) ? 0 : to - from;
+    }
+    r->n_computed = n;
+}
+
+void step_attach(struct sched *s, struct request *r) {
+    note_cached(s, r,
+                request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r)
+                                      : kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
+}
+
+/*
+ * Brings back from host memory what comes next of @r. Where others wait for the step it is done in parts; until the last
+ * one @r has nothing to compute. Where nothing comes, since it is gone or there is no page, it is computed.
+ */
+static void fetch(struct sched *s, struct request *r) {
+    bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
+    uint32_t before = r->n_computed, most = UINT32_MAX;
+
+    if (!alone)
+        most = offload_fetch_room(&s->offload);
+    if (most == 0)
+        return;
+    note_cached(s, r,
+                offload_fetch(&s->offload, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
+                              s->plan.n_running));
+    if (r->n_computed == before || r->n_computed >= r->n_host)
+        r->n_host = 0;
+}
+
+/*
+ * What the plan is to know of the draft of @r. While its last token is still to come, the draft's first token
+ * stands for it: the rest is what could be drafted behind, if it comes true.
+ */
+static void propose(struct sched *s, struct request *r, struct plan_req *q) {
+    uint32_t n_pending = r->n_pending;
+
+    if (q->last || q->alone || q->n_tokens - q->n_computed != 1)
+        return;
+    spec_propose(&s->spec, r);
+    if (!r->spec || r->spec->n_draft <= n_pending)
+        return;
+    if (sched_n_in_flight(s) == 0 &&
+        (BUGGIFY(draft_no_memory) || request_reserve(r, r->spec->n_draft) < 0))
+        return; /* no memory, no drafts */
+    q->n_draft_max = r->spec->n_draft - n_pending;
+    q->survival = r->spec->survival + n_pending;
+    q->try_draft = spec_probes(r);
+}
+
+static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
+    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
+    uint32_t n_tokens = r->n_tokens + MUTANT(pending_forgotten, r->n_pending, 0);
+    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
+
+    if (BUGGIFY(step_answers_grow))
+        target = r->max_tokens;
+
+    *q = (struct plan_req){
+        .n_tokens = n_tokens,
+        .n_computed = r->n_computed,
+        .n_target = MAX(target, n_tokens),
+        .n_share = request_shareable(r) / s->rules.page_tokens * s->rules.page_tokens,
+        .n_hashes = r->n_hashes,
+        .hash = r->hash,
+        .last = request_is_last(r),
+        .alone = r->alone,
+        .begun = request_n_out(r) + r->n_pending > 0,
+        .stalled = r->stalled,
+        .n_bypassed = r->n_bypassed,
+        .group = s->turns.group[r->turn.tenant],
+        .pace = r->class, /* enum plan_pace is in the same order */
+    };
+    if (r->seq) {
+        q->n_stored = kv_seq_committed(r->seq);
+        kv_seq_pages(r->seq, &q->n_pages);
+    }
+    if (r->n_host > 0) { /* nothing to compute before its pages are there */
+        q->n_tokens = q->n_computed;
+        q->last = true;
+    }
+}
+
+/* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long prompt
+ * that waits for @room is not looked up in every step: what it found last time says that it cannot fit. */
+static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
+    uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->rules.page_tokens;
+    struct kv_match m;
+
+    if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&
+        s->n_launched < r->seen_step + LOOK_AGAIN) {
+        q->n_hit = r->seen_hit;
+        q->unfit = MUTANT(stale_hit, true, false);
+        return;
+    }
+    m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
+    q->n_hit = r->seen_hit = m.n_tokens;
+    q->n_idle = m.n_idle;
+    r->seen_step = s->n_launched + 1;
+}
+
+/* What preemption would free is counted page by page, so only when it may come to that. */
+static void count_sole_pages(struct sched *s) {
+    struct plan *p = &s->plan;
+
+    if (plan_next_pages(p) <= p->n_available)
+        return;
+    for (uint32_t i = 0; i < p->n_running; i++)
+        p->req[i].n_sole = kv_seq_sole(s->planned[i]->seq);
+}
+
+static void gather_running(struct sched *s) {
+    struct plan *p = &s->plan;
+
+    p->n_running = 0;
+    turns_begin(&s->turns, clock_now(s->clock));
+    /* Those who stand lowest come last. */
+    for (int over = 0; over <= (s->turns.n_groups > 1); over++)
+        LIST_FOREACH(node, &s->running) {
+            struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+            if (turns_is_over(&s->turns, r) != (bool)over)
+                continue;
+            if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
+                step_attach(s, r);
+            if (r->n_host > 0)
+                fetch(s, r);
+            s->planned[p->n_running] = r;
+            describe(s, r, &p->req[p->n_running]);
+            propose(s, r, &p->req[p->n_running++]);
+        }
+}
+
+static void gather_waiting(struct sched *s) {
+    struct plan *p = &s->plan;
+    uint64_t promised = plan_promised(p), room;
+    struct request *candidate[SCHED_CANDIDATES];
+    struct turns_limits limits[SCHED_CANDIDATES];
+
+    p->n_waiting = 0;
+    room = p->n_available - MIN(promised, p->n_available);
+    p->fair_preempt = turns_preempts(&s->turns, clock_now(s->clock));
+    for (uint32_t i = 0; i < p->n_running; i++)
+        p->req[i].victim = turns_is_victim(&s->turns, s->planned[i]);
+    if (p->n_running == p->max_seqs || list_empty(&s->waiting))
+        return;
+    /* Not those that have just been preempted and whose samples are still to come. */
+    p->n_waiting = turns_waiting(&s->turns, room, candidate, limits, SCHED_CANDIDATES);
+    pin_release_for_waiting(&s->pins, candidate, p->n_waiting, promised, clock_now(s->clock));
+    p->n_available = kv_pager_available(s->pager);
+    room = p->n_available - MIN(promised, p->n_available);
+    if (p->n_running == 0)
+        room = UINT64_MAX; /* whoever is the first fits */
+    for (uint32_t k = 0; k < p->n_waiting; k++) {
+        uint32_t i = p->n_running + k;
+
+        s->planned[i] = candidate[k];
+        describe(s, candidate[k], &p->req[i]);
+        look_up(s, candidate[k], &p->req[i], room);
+        p->req[i].over = limits[k].over;
+        p->req[i].leave_seqs = limits[k].leave_seqs;
+    }
+}
+
+void step_begin_drafts(struct sched *s) {
+    spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
+}
+
+void step_gather(struct sched *s) {
+    step_begin_drafts(s);
+    s->plan.draft_slower = spec_slower(&s->spec);
+    gather_running(s);
+    pin_begin_step(&s->pins, clock_now(s->clock));
+    s->plan.n_available = kv_pager_available(s->pager);
+    s->plan.turn = s->n_launched;
+    gather_waiting(s);
+    count_sole_pages(s);
+}
