@@ -41,6 +41,7 @@ void batch_deinit(struct batch *t) {
 }
 
 void batch_begin(struct batch *t, uint64_t step) {
+    assert(step > 0);
     t->b = (struct engine_batch){
         .step = step,
         .token = t->token,
@@ -75,6 +76,7 @@ static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_d
     p->n_bans = p->n_tokens + MUTANT(min_tokens_late, r->n_pending, 0) < r->min_tokens && !r->place
                     ? r->n_bans
                     : 0;
+    assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
 }
 
@@ -109,8 +111,9 @@ static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     it->n_wants = t->b.n_wants - it->want0;
 }
 
-/* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as they are
- * still missing, and the next token when the rows reach the last known one, also behind each draft. */
+/* What is asked of the rows [pos0, pos0 + n_rows): log probabilities of the prompt, as far as
+ * they are still missing, and the next token when the rows reach the last known one, also behind
+ * each draft. */
 static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
     uint32_t n = it->n_rows - it->n_draft, end = it->pos0 + n;

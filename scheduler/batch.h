@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * batch - a step as the engine takes it, built from a plan, and its results taken back to the requests.
- * There is one for each step that may be under way; all its arrays are allocated at the start.
+ * batch - a step as the engine takes it, built from a plan, and its results taken back to the
+ * requests. There is one for each step that may be under way; all its arrays are allocated at the
+ * start.
  */
 
 #include "scheduler/cost.h"
@@ -47,9 +48,10 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
 void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
 void batch_begin(struct batch *t, uint64_t step);
-/* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the sample
- * that comes of them as pending. A pending sample of step - 1 is fed on the device. The last @n_draft rows
- * are the tokens @draft, behind all known ones; request_reserve() has made room. */
+/* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the
+ * sample that comes of them as pending. A pending sample of step - 1 is fed on the device. The
+ * last @n_draft rows are the tokens @draft, behind all known ones; request_reserve() has made
+ * room. */
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
@@ -58,7 +60,7 @@ struct engine_copy *batch_copies(struct batch *t, uint32_t n);
 /* An empty mask that stays until the next step is begun; NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 
-/* Takes item @i's results to its request, which still runs or waits: adds the samples, drafts as long as they
- * were right, commits what was computed, unless it has given its pages back meanwhile, and takes wrong
- * drafts back. As request_add(); FINISH_NONE without a sample. */
+/* Takes item @i's results to its request, which still runs or waits: adds the samples, drafts as
+ * long as they were right, commits what was computed, unless it has given its pages back
+ * meanwhile, and takes wrong drafts back. As request_add(); FINISH_NONE without a sample. */
 int batch_take(struct batch *t, uint32_t i, const struct engine_result *res);

@@ -23,9 +23,9 @@ static int64_t take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_i
     return n;
 }
 
-/* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before min_tokens, and
- * always the end tokens that are ignored, since the constraint would end with them. Where it leaves nothing
- * else, it wins. */
+/* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before
+ * min_tokens, and always the end tokens that are ignored, since the constraint would end with
+ * them. Where it leaves nothing else, it wins. */
 static int64_t ban(const struct request *r, bool early, uint32_t *bits, int64_t n) {
     size_t n_ends = 0;
     const int32_t *end =
@@ -102,6 +102,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
         if (n < it->n_draft && constraint_accept(r->place, draft[n]) < 0)
             break; /* no memory: the rows behind are wrong drafts then */
     }
+    assert(it->samples && it->n_wants > it->n_draft);
     int back = constraint_rollback(r->place, MIN(n, it->n_draft));
     assert(back == 0);
     (void)back;

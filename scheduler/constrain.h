@@ -1,10 +1,12 @@
 #pragma once
 
 /*
- * constrain - masks of requests whose output is constrained (text/constraint.h), for the wants of a step.
+ * constrain - masks of requests whose output is constrained (text/constraint.h), for the wants of
+ * a step.
  *
- * A row's mask follows from all tokens before it, the drafts of the step included. When a sample of the step before
- * is still to come, so are the masks of this step: it computes meanwhile and samples when it is sealed.
+ * A row's mask follows from all tokens before it, the drafts of the step included. When a sample
+ * of the step before is still to come, so are the masks of this step: it computes meanwhile and
+ * samples when it is sealed.
  */
 
 #include "scheduler/batch.h"
@@ -13,9 +15,10 @@ struct engine;
 
 /* Whether masks of the step, which is launched, depend on samples that are still to come. */
 bool constrain_must_wait(const struct batch *t);
-/* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why; -EIO. */
+/* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why;
+ * -EIO. */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine);
 
-/* For the draft model: the mask behind the first @n drafted tokens, of constraint_n_words(). False: it needs none,
- * or there is none. */
+/* For the draft model: the mask behind the first @n drafted tokens, of constraint_n_words().
+ * False: it needs none, or there is none. */
 bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);

@@ -8,8 +8,8 @@
 struct constraint;
 struct submit;
 
-/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed out is
- * given back once. */
+/* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed
+ * out is given back once. */
 struct sched_constraints {
     void *ctx;
     /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();

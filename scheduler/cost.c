@@ -60,8 +60,8 @@ static double dot(const double a[COST_FEATURES], const double b[COST_FEATURES]) 
     return sum;
 }
 
-/* What a coefficient is may have changed since the last step, if this step has anything to say about it:
- * a direction without news keeps both its value and its uncertainty. */
+/* What a coefficient is may have changed since the last step, if this step has anything to say
+ * about it: a direction without news keeps both its value and its uncertainty. */
 static void forget(struct cost *c, const double x[COST_FEATURES]) {
     for (int i = 0; i < COST_FEATURES; i++) {
         double drift = FORGET * fmax(c->a[i], sqrt(c->cap[i]) * 0.01);
@@ -91,7 +91,8 @@ static void update(struct cost *c, const double x[COST_FEATURES]) {
     }
 }
 
-/* A device may be as much faster or slower at copying as it likes: the first copies set their scale. */
+/* A device may be as much faster or slower at copying as it likes: the first copies set their
+ * scale. */
 static void set_copy_scale(struct cost *c, const double x[COST_FEATURES], double ms) {
     double rest = dot(c->a, x) - c->a[COPIES] * x[COPIES];
 

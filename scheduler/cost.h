@@ -3,11 +3,11 @@
 /*
  * cost - how long a step takes, learnt from the steps that were taken.
  *
- * A linear model of what a batch looks like (struct cost_shape), fitted by recursive least squares to the
- * relative error, so that a decode step of 5 ms counts as much as a prefill step of 200 ms. Old steps
- * are forgotten slowly, and only in what new ones say something about: hours of pure decode do not
- * change the price of prefill. No coefficient falls below zero:
- * more work never gets cheaper, so the greatest chunk under a limit can be found by bisection.
+ * A linear model of what a batch looks like (struct cost_shape), fitted by recursive least
+ * squares to the relative error, so that a decode step of 5 ms counts as much as a prefill step
+ * of 200 ms. Old steps are forgotten slowly, and only in what new ones say something about: hours
+ * of pure decode do not change the price of prefill. No coefficient falls below zero: more work
+ * never gets cheaper, so the greatest chunk under a limit can be found by bisection.
  *
  * Before there is data, rows are dear; and nothing is trusted much beyond what was seen
  * (cost_trusted_rows()): the first long prompt comes in chunks that double.
@@ -47,7 +47,8 @@ int64_t cost_bound_ns(const struct cost *c, const struct cost_shape *s);
 /* What copying @n pages adds to a step. */
 int64_t cost_copies_ns(const struct cost *c, uint32_t n);
 
-/* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is expected. */
+/* The part of a step of shape @all that belongs to @own, in ms: the parts add up to what is
+ * expected. */
 double cost_part_ms(const struct cost *c, const struct cost_shape *all,
                     const struct cost_shape *own);
 

@@ -3,19 +3,22 @@
  *
  *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
  *
- * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the host's pages do: same
- * identity, same comparison of tokens and isolation key, same eviction. Page number i is slot i. When a worker begins it reads the heads of
- * all slots and enters what hangs together, parents first: a page names the one before it by an id that was drawn
- * for one writing and is never used again, so a chain is what it was when it was written, or it ends. The bytes are looked at
- * when they are needed: a page that is damaged is forgotten with all that follow it, and computed.
+ * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the
+ * host's pages do: same identity, same comparison of tokens and isolation key, same eviction.
+ * Page number i is slot i. When a worker begins it reads the heads of all slots and enters what
+ * hangs together, parents first: a page names the one before it by an id that was drawn for one
+ * writing and is never used again, so a chain is what it was when it was written, or it ends. The
+ * bytes are looked at when they are needed: a page that is damaged is forgotten with all that
+ * follow it, and computed.
  *
- * A thread reads and writes; the step thread never touches the file after the start. What it is given stays as it is
- * meanwhile: pages are held by a sequence of the host's pager and slots by one of the slots' pager, until the thread gives the
- * job back. What steps copy is waited for on both sides: a page is written to the file when the step that copies it from the device has
+ * A thread reads and writes; the step thread never touches the file after the start. What it is
+ * given stays as it is meanwhile: pages are held by a sequence of the host's pager and slots by
+ * one of the slots' pager, until the thread gives the job back. What steps copy is waited for on
+ * both sides: a page is written to the file when the step that copies it from the device has
  * ended, and read into host memory when the steps that may still copy from that page have ended.
  *
- * One prefix is written at a time, a few pages each time, so that who waits for a page to be read waits for a few milliseconds
- * of writing at most. How much may be written is disk_room.h's.
+ * One prefix is written at a time, a few pages each time, so that who waits for a page to be read
+ * waits for a few milliseconds of writing at most. How much may be written is disk_room.h's.
  */
 
 #include "scheduler/disk.h"
@@ -121,6 +124,7 @@ static void wake(struct mbox *m) {
 }
 
 static void give(struct disk *d, struct job *j) {
+    assert(!j->under_way && j->io.n > 0 && j->io.n <= DISK_IO_PAGES);
     d->used = j->under_way = true;
     j->io.page_tokens = d->opts.pager.page_tokens;
     if (!d->opts.in_step) {
@@ -574,6 +578,7 @@ static bool take_mail(struct disk *d) {
     if (!mail)
         return false;
     struct job *j = CONTAINER_OF(CONTAINER_OF(mail, struct io, mail), struct job, io);
+    assert(j->under_way && j->io.n_done <= j->io.n);
     j->under_way = false;
     if (j->io.what == IO_WRITE && (!take_written(d, j) || !write_more(d, j)))
         end_job(d, j);

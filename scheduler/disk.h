@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * disk - prefixes that outlive the worker: pages of host memory are written to a file in the background, and read back
- * when somebody needs them. How it works is told at the top of disk.c and in docs/scheduler.md. Private.
+ * disk - prefixes that outlive the worker: pages of host memory are written to a file in the
+ * background, and read back when somebody needs them. How it works is told at the top of disk.c
+ * and in docs/scheduler.md. Private.
  */
 
 #include "engine/engine.h"
@@ -44,8 +45,8 @@ struct disk_stats {
 int disk_new(struct disk **out, const struct disk_opts *o);
 struct disk *disk_free(struct disk *d); /* waits for what is under way */
 
-/* @host, a sequence of the host's pager, holds @tokens[0, n_tokens): what the file lacks of it is written when step @after
- * has ended. Takes @host and @tokens over. */
+/* @host, a sequence of the host's pager, holds @tokens[0, n_tokens): what the file lacks of it is
+ * written when step @after has ended. Takes @host and @tokens over. */
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
                uint64_t after);
 
@@ -54,14 +55,15 @@ uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const 
                   uint32_t n_tokens);
 /* What reading @n_pages is expected to take, behind what is being read already. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
-/* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by opts.loaded. 0 or -ENOMEM. */
+/* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by
+ * opts.loaded. 0 or -ENOMEM. */
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens);
 /* Nobody waits for them any more. */
 void disk_cancel(struct disk *d, uint64_t id);
 
-/* Takes what has been read and written and gives more to the thread. Steps up to @decided have all copies that were
- * decided so far; those up to @waited have ended. */
+/* Takes what has been read and written and gives more to the thread. Steps up to @decided have
+ * all copies that were decided so far; those up to @waited have ended. */
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited);
 
 bool disk_is_saving(const struct disk *d);

@@ -62,6 +62,7 @@ bool disk_load_begin(struct disk_load *l, struct request *r) {
     }
     if (disk_load(l->disk, r->id, &r->share, r->tokens, on_disk) < 0)
         return false;
+    assert(!r->loading && !r->compiling && list_empty(&r->queued.link));
     r->loading = r->compiling = true;
     r->loading_ns = clock_now(l->opts.clock);
     list_push_back(l->opts.compiling, &r->queued.link);
@@ -69,6 +70,7 @@ bool disk_load_begin(struct disk_load *l, struct request *r) {
 }
 
 void disk_load_cancel(struct disk_load *l, struct request *r) {
+    assert(l->disk && r->loading);
     disk_cancel(l->disk, r->id);
     r->loading = r->compiling = false;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * disk_load - a request of which the disk tier has more than device and host memory waits until those
- * pages have been read, where that is faster than computing them. It is not in the queue meanwhile.
+ * disk_load - a request of which the disk tier has more than device and host memory waits until
+ * those pages have been read, where that is faster than computing them. It is not in the queue
+ * meanwhile.
  */
 
 #include "scheduler/request.h"
@@ -31,8 +32,8 @@ struct disk_load {
     uint64_t n_left_tokens; /* that the file has and that were faster computed */
 };
 
-/* Opens the file of @disk, whose `loaded` and `ctx` are set here. One that cannot be used is told to
- * disk->note, and there is no such tier then. */
+/* Opens the file of @disk, whose `loaded` and `ctx` are set here. One that cannot be used is told
+ * to disk->note, and there is no such tier then. */
 void disk_load_init(struct disk_load *l, const struct disk_load_opts *opts, struct disk_opts *disk);
 void disk_load_deinit(struct disk_load *l); /* accepts a zeroed one */
 

@@ -69,10 +69,12 @@ void disk_room_spend(struct disk_room *r, uint32_t n) {
 }
 
 void disk_room_written(struct disk_room *r, uint32_t slot) {
+    assert(slot < r->opts.n_slots);
     r->written[slot] = true;
 }
 
-/* Takes all free slots away. A sequence that has grown holds them; one takes as many as the longest may have. */
+/* Takes all free slots away. A sequence that has grown holds them; one takes as many as the
+ * longest may have. */
 static void withhold(struct disk_room *r) {
     uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
     const struct kv_isolation nobody = {{0}};
@@ -89,6 +91,7 @@ static void withhold(struct disk_room *r) {
             kv_seq_free(s);
             return;
         }
+        assert(r->n_held < r->n_max);
         r->held[r->n_held++] = s;
     }
 }
@@ -100,6 +103,7 @@ static bool is_full(int error) {
 bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
     struct kv_stats kv;
 
+    assert(slot < r->opts.n_slots && error < 0);
     r->retry_ns = clock_now(r->opts.clock) + RETRY_NS;
     r->stopped = !is_full(error) || r->written[slot];
     if (r->stopped)

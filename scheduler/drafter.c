@@ -1,20 +1,23 @@
 /*
  * drafter - how the draft model is run.
  *
- * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and prompts that
- * requests have in common are computed once here too. Where its pages are all taken, others go without drafts.
- * Before a step the small model computes, for all chosen requests in one batch, what it does not know of them yet and the
- * first drafted token; then one row each for every further one. A drafted token is sampled with the request's own parameters,
- * seed and position, so with the same noise as the large model's sample: at any temperature both say
- * the same as often as their distributions allow.
+ * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and
+ * prompts that requests have in common are computed once here too. Where its pages are all taken,
+ * others go without drafts. Before a step the small model computes, for all chosen requests in
+ * one batch, what it does not know of them yet and the first drafted token; then one row each for
+ * every further one. A drafted token is sampled with the request's own parameters, seed and
+ * position, so with the same noise as the large model's sample: at any temperature both say the
+ * same as often as their distributions allow.
  *
- * Drafted tokens that were rejected stay in the pages until the next run, which begins behind what both have in common.
- * Only tokens of the request are committed, so a drafted token is never shared.
+ * Drafted tokens that were rejected stay in the pages until the next run, which begins behind
+ * what both have in common. Only tokens of the request are committed, so a drafted token is never
+ * shared.
  *
- * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and checking them
- * n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens expected for the time of
- * both is greatest, and 0 unless that is 4 % better than without. Requests for which another source has something
- * already are left out. The estimates of what is right are spec.c's; so are rests and tries.
+ * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and
+ * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
+ * expected for the time of both is greatest, and 0 unless that is 4 % better than without.
+ * Requests for which another source has something already are left out. The estimates of what is
+ * right are spec.c's; so are rests and tries.
  */
 
 #include "scheduler/drafter.h"
@@ -206,8 +209,8 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct co
     return length;
 }
 
-/* Those for whom the small model may be asked, into d->candidate. @check: the shape of the large model's step with
- * all that decode. */
+/* Those for whom the small model may be asked, into d->candidate. @check: the shape of the large
+ * model's step with all that decode. */
 static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
                                 struct cost_shape *check, uint32_t *n_others) {
     uint32_t n = 0;
@@ -289,12 +292,14 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
         .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
         .feed = -1,
     };
+    assert(from < to && b->n_rows + to - from <= d->opts.max_rows);
     b->n_rows += to - from;
     cost_add(&d->shape, from, to - from);
     q->n_computed = to;
 }
 
-/* Asks for the token behind the last row added, which is @r's. Its drafted tokens are in r->tokens for the penalties. */
+/* Asks for the token behind the last row added, which is @r's. Its drafted tokens are in
+ * r->tokens for the penalties. */
 static void add_want(struct drafter *d, struct request *r) {
     struct drafter_seq *q = r->drafter;
     struct engine_batch *b = &d->b;
@@ -352,12 +357,14 @@ static int run_batch(struct drafter *d) {
         e = engine_wait(d->opts.engine, d->b.step, &res);
     if (e < 0)
         return e;
+    assert(res.n_outs == d->b.n_wants);
     d->step = d->b.step;
     cost_learn(&d->cost, &d->shape, clock_now(d->opts.clock) - begin);
     for (uint32_t i = 0; i < d->b.n_wants; i++) {
         struct request *r = d->owner[i];
         struct draft_tokens *g = &r->drafter->drafted;
 
+        assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
         g->token[g->n] = res.out[i].token;
         r->tokens[r->n_tokens + g->n++] = res.out[i].token;
     }
@@ -366,8 +373,8 @@ static int run_batch(struct drafter *d) {
 
 /* ---- keeping up ---- */
 
-/* Takes back rejected drafts and commits what has become certain. The last token's row is left: the next
- * draft comes of it. */
+/* Takes back rejected drafts and commits what has become certain. The last token's row is left:
+ * the next draft comes of it. */
 static void settle(struct drafter_seq *q, const struct request *r) {
     struct draft_tokens *g = &q->drafted;
     uint32_t right = MIN(q->n_computed, g->at), end = MIN(q->n_computed, r->n_tokens - 1);
@@ -377,6 +384,7 @@ static void settle(struct drafter_seq *q, const struct request *r) {
     while (right < end && MUTANT(guess_believed, r->tokens[right] == g->token[right - g->at], true))
         right++;
     right = MIN(right, end);
+    assert(right < r->n_tokens && right <= q->n_computed);
     kv_seq_truncate(q->kv, right);
     kv_seq_commit(q->kv, r->tokens, right);
     q->n_computed = right;
@@ -420,7 +428,8 @@ static uint32_t catch_up_rows(const struct drafter *d) {
     return low;
 }
 
-/* Adds what is missing of @r, at most @most rows, and asks for a drafted token if that is all. Rows added. */
+/* Adds what is missing of @r, at most @most rows, and asks for a drafted token if that is all.
+ * Rows added. */
 static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
 
@@ -439,8 +448,8 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     return to - from;
 }
 
-/* The first batch: what is missing of those that are asked for, and a drafted token for each that is complete. Who lacks much
- * catches up in several steps. */
+/* The first batch: what is missing of those that are asked for, and a drafted token for each that
+ * is complete. Who lacks much catches up in several steps. */
 static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), CATCH_UP_MIN);
 

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * drafter - a small model that drafts what the large one will say. It has an engine and pages of its own, and
- * keeps up with the requests that may use it; its drafts are one more source of drafts (draft/model.c), which
- * the large model checks like all others. How it decides is told in docs/speculation.md.
+ * drafter - a small model that drafts what the large one will say. It has an engine and pages of
+ * its own, and keeps up with the requests that may use it; its drafts are one more source of
+ * drafts (draft/model.c), which the large model checks like all others. How it decides is told in
+ * docs/speculation.md.
  */
 
 #include "base/clock.h"
@@ -36,13 +37,14 @@ struct drafter_seq {
 int drafter_new(struct drafter **out, const struct drafter_opts *opts);
 struct drafter *drafter_free(struct drafter *d);
 
-/* What the step that is planned next should have of drafts: for whom and how many tokens each, found from
- * @spec's estimates and the costs of both models (@large: those of the large one). @running: request.queued.
- * Returns how many requests want some: with none under way, drafter_run() computes them. */
+/* What the step that is planned next should have of drafts: for whom and how many tokens each,
+ * found from @spec's estimates and the costs of both models (@large: those of the large one).
+ * @running: request.queued. Returns how many requests want some: with none under way,
+ * drafter_run() computes them. */
 uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost *large,
                         const struct list *running);
-/* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must be known.
- * Returns the time it took (>= 0), -ENOMEM, or -EIO: the engine is lost. */
+/* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must
+ * be known. Returns the time it took (>= 0), -ENOMEM, or -EIO: the engine is lost. */
 int64_t drafter_run(struct drafter *d, const struct list *running);
 
 /* The request gives its pages back, here too. */

@@ -1,5 +1,6 @@
 #include "scheduler/events.h"
 
+#include <assert.h>
 #include "base/mutant.h"
 
 #include <string.h>
@@ -72,6 +73,7 @@ int events_pack(struct buf *out, struct request *r) {
     size_t len = out->len;
     int e = 0;
 
+    assert(r->told.n_out >= r->out_base && r->told.n_out <= request_n_out(r));
     r->packed = r->told;
     if (r->refused) {
         e = pack_refusal(out, r);
@@ -94,6 +96,7 @@ int events_pack(struct buf *out, struct request *r) {
 }
 
 bool events_delivered(struct request *r) {
+    assert(r->packed.n_out >= r->told.n_out && (r->packed.end || !r->told.end));
     r->told = r->packed;
     if (!r->refused)
         request_trim(r);

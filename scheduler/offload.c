@@ -1,26 +1,29 @@
 /*
  * offload - how prefixes get to host memory and back.
  *
- * The host's pages have a pager of their own, of the same kind: saving a page is what computing it is on the device.
- * A sequence of the host takes over what is there (attach), grows, and commits what is copied; least recently used
- * prefixes leave when room is needed, leaves before parents. So nothing has to be invented for identity, collisions
- * or eviction, and the device's pager knows nothing of the host.
+ * The host's pages have a pager of their own, of the same kind: saving a page is what computing
+ * it is on the device. A sequence of the host takes over what is there (attach), grows, and
+ * commits what is copied; least recently used prefixes leave when room is needed, leaves before
+ * parents. So nothing has to be invented for identity, collisions or eviction, and the device's
+ * pager knows nothing of the host.
  *
- * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as the device still has
- * them; when nothing runs, in steps that have nothing but copies. So eviction hardly ever waits for a copy. First come
- * turns that nobody holds any more, then those that a pin keeps; among both those that are most likely to be
- * continued; last those of sessions that hardly ever come back. What a pin gives up, and what a preempted
- * request loses, is saved at once, since those pages are written next.
- * What a request needs and only the host has is copied back in place of being computed: after it has been admitted, and
- * some pages in each step where others decode, all at once where nobody does.
+ * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as
+ * the device still has them; when nothing runs, in steps that have nothing but copies. So
+ * eviction hardly ever waits for a copy. First come turns that nobody holds any more, then those
+ * that a pin keeps; among both those that are most likely to be continued; last those of sessions
+ * that hardly ever come back. What a pin gives up, and what a preempted request loses, is saved
+ * at once, since those pages are written next. What a request needs and only the host has is
+ * copied back in place of being computed: after it has been admitted, and some pages in each step
+ * where others decode, all at once where nobody does.
  *
- * Whether: a copy is a loss where computing is faster, which is so for small models on big devices. What a page takes
- * and what computing takes is asked of the cost model, without what a step costs in any case. Saving counts twice, since it is of use only with the way back.
+ * Whether: a copy is a loss where computing is faster, which is so for small models on big
+ * devices. What a page takes and what computing takes is asked of the cost model, without what a
+ * step costs in any case. Saving counts twice, since it is of use only with the way back.
  *
- * The order makes it right. All copies of a step are made before its rows are computed, one after the other in
- * the order in which they were decided (the engine's contract). So a page may be given out again as soon as its copy has
- * been decided, on both sides: whatever overwrites it comes later. A page that is fetched can be published at once:
- * whoever reads it reads it later.
+ * The order makes it right. All copies of a step are made before its rows are computed, one after
+ * the other in the order in which they were decided (the engine's contract). So a page may be
+ * given out again as soon as its copy has been decided, on both sides: whatever overwrites it
+ * comes later. A page that is fetched can be published at once: whoever reads it reads it later.
  */
 
 #include "scheduler/offload.h"
@@ -61,6 +64,7 @@ int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_hos
 }
 
 static void end_job(struct offload *p, uint32_t i) {
+    assert(i < p->n_jobs);
     MUTANT(host_job_stays, kv_seq_free(p->job[i].saved), NULL);
     free(p->job[i].tokens);
     memmove(&p->job[i], &p->job[i + 1], (--p->n_jobs - i) * sizeof(p->job[i]));
@@ -77,6 +81,7 @@ void offload_deinit(struct offload *p) {
 /* ---- what pays ---- */
 
 void offload_learn(struct offload *p, uint32_t n, int64_t ns) {
+    assert(n > 0);
     double seen = (double)ns / n, gain = 0.5 * n / (n + LEARN_PAGES);
 
     /* As with the cost model the first one sets the scale. */
@@ -101,6 +106,7 @@ static double copy_ns(const struct offload *p, uint32_t n_pages) {
 }
 
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {
+    assert(from <= to && p->cost);
     return ns + copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
 }
 
@@ -132,6 +138,7 @@ static bool reserve_copies(struct offload *p, uint32_t n) {
 }
 
 static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, uint32_t dst) {
+    assert(p->n_copies < p->cap);
     p->copy[p->n_copies++] = (struct engine_copy){.src = src,
                                                   .dst = dst,
                                                   .n_tokens = (uint16_t)p->page_tokens,
@@ -141,8 +148,8 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
 
 /* ---- to the host ---- */
 
-/* Saves the next @n pages of @tokens behind what @saved has, from the device's @page. false: the host has no room, or
- * there is no memory. */
+/* Saves the next @n pages of @tokens behind what @saved has, from the device's @page. false: the
+ * host has no room, or there is no memory. */
 static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
     uint32_t t = p->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
@@ -268,8 +275,8 @@ static uint32_t best_job(const struct offload *p) {
     return best;
 }
 
-/* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever comes back is not worth the
- * wear. */
+/* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever
+ * comes back is not worth the wear. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
     if (!p->disk || !j->saved || j->rank < UNLIKELY || kv_seq_committed(j->saved) == 0)
         return;
@@ -328,6 +335,7 @@ uint32_t offload_fetch_room(const struct offload *p) {
 }
 
 void offload_take(struct offload *p, struct engine_copy *out) {
+    assert(p->n_fetched <= p->n_copies);
     for (uint32_t i = 0; i < p->n_copies; i++)
         out[i] = p->copy[MUTANT(host_copies_reversed, i, p->n_copies - 1 - i)];
     p->n_copies = p->n_fetched = 0;

@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * offload - prefixes in host memory: what the device has no room for any more is copied back in place of being
- * computed again, where that is faster. How it works is told at the top of offload.c and in docs/scheduler.md.
+ * offload - prefixes in host memory: what the device has no room for any more is copied back in
+ * place of being computed again, where that is faster. How it works is told at the top of
+ * offload.c and in docs/scheduler.md.
  */
 
 #include "engine/engine.h"
@@ -39,8 +40,8 @@ struct offload {
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages of them that come from the host */
     uint64_t n_saved_tokens, n_fetched_tokens;
-    /* Preempted requests whose pages were saved, and were not since computing is faster; tokens that were computed
-     * though the host had them, for the same reason. */
+    /* Preempted requests whose pages were saved, and were not since computing is faster; tokens
+     * that were computed though the host had them, for the same reason. */
     uint64_t n_swapped, n_recomputed, n_left_tokens;
 };
 
@@ -52,16 +53,19 @@ void offload_deinit(struct offload *p); /* accepts a zeroed one */
 /* @n copies in a step are taken to have needed @ns of it. */
 void offload_learn(struct offload *p, uint32_t n, int64_t ns);
 
-/* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for them with a
- * probability of @chance in 1000; @kept: a pin holds them, so there is no hurry. No memory, nothing saved. */
+/* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for
+ * them with a probability of @chance in 1000; @kept: a pin holds them, so there is no hurry. No
+ * memory, nothing saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens, uint32_t chance, bool kept);
-/* Saves those of @seq, which is going to lose them, if bringing them back is faster than computing them. */
+/* Saves those of @seq, which is going to lose them, if bringing them back is faster than
+ * computing them. */
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                   const int32_t *tokens);
 /* Likewise those of @seq, which a pin gives up. */
 void offload_demote(struct offload *p, const struct kv_seq *seq);
-/* Saves a few pages of what waits for it, as far as @device still has them, in step @step, the next one. */
+/* Saves a few pages of what waits for it, as far as @device still has them, in step @step, the
+ * next one. */
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step);
 
 /* Something waits to be copied. */
@@ -76,8 +80,9 @@ uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
 /* The same when something else must be waited for, for @ns. */
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
-/* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has. Takes pages of the
- * device that are free or nobody holds, and leaves @reserve of them. Returns the length committed now. */
+/* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has.
+ * Takes pages of the device that are free or nobody holds, and leaves @reserve of them. Returns
+ * the length committed now. */
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                        uint32_t max_pages, uint32_t reserve);

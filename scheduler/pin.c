@@ -1,27 +1,31 @@
 /*
- * pin - an agent calls a tool and comes back with all that it had and a little more. What it had is worth pinning
- * meanwhile: to compute it again costs more than anything else that it asks for.
+ * pin - an agent calls a tool and comes back with all that it had and a little more. What it had
+ * is worth pinning meanwhile: to compute it again costs more than anything else that it asks for.
  *
- * When a turn of a session ends, its sequence is pinned (kv_seq_keep()): its full pages are held, so they are neither
- * evicted nor counted as available. Three things end that. The next turn is admitted and holds them itself.
- * Nobody has come within a time that is learnt from the session's pauses (nine of ten are shorter than long_ms; a
- * session that never comes back is not waited for). Or the pages are needed: by requests that run, before any of them
- * is preempted; by a request that has waited FORCE_NS; by the first that waits when nothing runs.
+ * When a turn of a session ends, its sequence is pinned (kv_seq_keep()): its full pages are held,
+ * so they are neither evicted nor counted as available. Three things end that. The next turn is
+ * admitted and holds them itself. Nobody has come within a time that is learnt from the session's
+ * pauses (nine of ten are shorter than long_ms; a session that never comes back is not waited
+ * for). Or the pages are needed: by requests that run, before any of them is preempted; by a
+ * request that has waited FORCE_NS; by the first that waits when nothing runs.
  *
- * A session comes back after a tool call as soon as the tool has run, after an answer when somebody has read it.
- * The worker does not see which it was; the front does, and says so a moment later (pin_turn_end()). So pauses are
- * learnt apart, and answers are given up first. Where nothing was said the time is that of all its pauses together.
+ * A session comes back after a tool call as soon as the tool has run, after an answer when
+ * somebody has read it. The worker does not see which it was; the front does, and says so a
+ * moment later (pin_turn_end()). So pauses are learnt apart, and answers are given up first.
+ * Where nothing was said the time is that of all its pauses together.
  *
- * So the sessions whose turns are pinned or run are those whose working sets fit, and others wait where a turn
- * begins: that is the cap on active sessions, without a number to configure. One whose pages are gone, however much of a
- * common beginning is there, comes back when they fit and leave room for what the active ones will grow by. If it
- * came as soon as it fits, the next turn of another would push out somebody, whose pages would let in a third: most of
- * what is computed then would be computed again. The wait is bounded, since what has waited
- * long takes the pages, and a part of the pool (a quarter) is never pinned, so requests that need
- * little, and clients without sessions, do not notice.
+ * So the sessions whose turns are pinned or run are those whose working sets fit, and others wait
+ * where a turn begins: that is the cap on active sessions, without a number to configure. One
+ * whose pages are gone, however much of a common beginning is there, comes back when they fit and
+ * leave room for what the active ones will grow by. If it came as soon as it fits, the next turn
+ * of another would push out somebody, whose pages would let in a third: most of what is computed
+ * then would be computed again. The wait is bounded, since what has waited long takes the pages,
+ * and a part of the pool (a quarter) is never pinned, so requests that need little, and clients
+ * without sessions, do not notice.
  *
- * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before calls; then the
- * shortest, for which computing it again costs least for each page. Then its session waits, so that those that stay active can end.
+ * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before
+ * calls; then the shortest, for which computing it again costs least for each page. Then its
+ * session waits, so that those that stay active can end.
  */
 
 #include "scheduler/pin.h"
@@ -93,8 +97,8 @@ static struct pauses *pauses_of(struct pins *t, uint64_t session) {
     return p;
 }
 
-/* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where one in ten
- * is longer. */
+/* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where
+ * one in ten is longer. */
 static void learn(struct pause *p, double ms, uint32_t first) {
     double gain = p->n_returned++ < first ? LEARN_FIRST : LEARN;
 
@@ -218,7 +222,8 @@ static bool drop_spare(struct pins *t) {
     return best != NULL;
 }
 
-/* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its tenant. */
+/* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its
+ * tenant. */
 static bool make_room(struct pins *t, const struct request *r, int64_t now) {
     while (!has_room(t, r)) {
         const struct pin *k = list_empty(&t->pinned) ? NULL : next_victim(t, now);
@@ -230,8 +235,8 @@ static bool make_room(struct pins *t, const struct request *r, int64_t now) {
     return true;
 }
 
-/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. After a call somebody comes
- * back for certain, so there it is the longer of both. */
+/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. After
+ * a call somebody comes back for certain, so there it is the longer of both. */
 static double long_pause_ms(const struct pins *t, const struct pauses *p, enum pause_after end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
     double known = MIN(own->n_returned, FIRST) / (double)FIRST;
@@ -371,7 +376,8 @@ static void expire(struct pins *t, int64_t now) {
     }
 }
 
-/* Pages by which those that are active, running or in a pause, will grow before one of them is likely to end. */
+/* Pages by which those that are active, running or in a pause, will grow before one of them is
+ * likely to end. */
 static uint64_t growth_pages(const struct pins *t) {
     double tokens = 0;
 
@@ -401,7 +407,8 @@ void pin_begin_step(struct pins *t, int64_t now) {
     }
 }
 
-/* What it had is there: its session was active a moment ago, and costs little. Of one that is new most must be there. */
+/* What it had is there: its session was active a moment ago, and costs little. Of one that is new
+ * most must be there. */
 static bool is_returning(const struct pins *t, const struct request *r) {
     const struct pauses *p = slot_of((struct pins *)t, r->session);
 
@@ -427,7 +434,8 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
            now - r->since_ns < FORCE_NS;
 }
 
-/* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer available. */
+/* What it will take. Pages that it finds are not taken, but those that nobody holds are no longer
+ * available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
     uint32_t target = r->n_prompt + estimate_output(t->opts.estimate, r->session, n_out, max_new);
@@ -437,7 +445,8 @@ static uint64_t need_of(struct pins *t, const struct request *r) {
            m.n_idle;
 }
 
-/* For the first that has waited a little, also for a session that is paused: what is spare is worth less than its turn. */
+/* For the first that has waited a little, also for a session that is paused: what is spare is
+ * worth less than its turn. */
 static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, uint64_t promised,
                         int64_t now) {
     uint32_t i = 0;

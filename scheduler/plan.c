@@ -1,29 +1,32 @@
 /*
  * plan - one step, decided in this order:
  *
- *  1. A request that must be alone gets every fourth step for itself, or all when there is no other.
+ *  1. A request that must be alone gets every fourth step for itself, or all when there is no
+ *     other.
  *  2. Every running request that lacks one token gets one row: decode is never put off.
- *  3. Waiting requests are admitted in the given order while the room lasts. Room is what is available
- *     less what the running ones are expected to take. One that does not fit may be overtaken
- *     max_bypass times; then everybody behind it waits. The last sequences and pages are kept for tenants that
- *     have less than their part.
+ *  3. Waiting requests are admitted in the given order while the room lasts. Room is what is
+ *     available less what the running ones are expected to take. One that does not fit may be
+ *     overtaken max_bypass times; then everybody behind it waits. The last sequences and pages
+ *     are kept for tenants that have less than their part.
  *  4. Drafts, where they let the step bring more tokens for each millisecond (plan_draft.c).
- *  5. What is left of the step's time goes to those that lack more than one token: to tenants by weight,
- *     the one whose turn it is first, what one leaves to the next. Of those of a tenant the one of highest
- *     standing has half and what the others leave; the others share the other half, the shortest
- *     first, so a short prompt is not stuck behind a long one and the long one still ends.
+ *  5. What is left of the step's time goes to those that lack more than one token: to tenants by
+ *     weight, the one whose turn it is first, what one leaves to the next. Of those of a tenant
+ *     the one of highest standing has half and what the others leave; the others share the other
+ *     half, the shortest first, so a short prompt is not stuck behind a long one and the long one
+ *     still ends.
  *
- * Time: the step is to end within the strictest pace of those that decode and within max_step_ns always. When the
- * decode rows alone take longer, the first prefill still gets a few rows (min_chunk()).
+ * Time: the step is to end within the strictest pace of those that decode and within max_step_ns
+ * always. When the decode rows alone take longer, the first prefill still gets a few rows
+ * (min_chunk()).
  *
  * Pages: who lacks a page takes it from the lowest standing running request, which is preempted.
- * Nobody takes pages from a higher one; who can take none waits and keeps what it has. Only the first
- * prefill takes pages from others, and only one page a step.
+ * Nobody takes pages from a higher one; who can take none waits and keeps what it has. Only the
+ * first prefill takes pages from others, and only one page a step.
  *
- * Followers: a request whose next page is being computed by another waits for it. Who is ahead leads;
- * of two at the same position, the one of higher standing. So nobody waits in a circle, and when the
- * leader is gone the next one leads without anybody having been told. A leader without a page to go
- * on is not followed, or it might be waiting for its follower's pages.
+ * Followers: a request whose next page is being computed by another waits for it. Who is ahead
+ * leads; of two at the same position, the one of higher standing. So nobody waits in a circle,
+ * and when the leader is gone the next one leads without anybody having been told. A leader
+ * without a page to go on is not followed, or it might be waiting for its follower's pages.
  */
 
 #include <assert.h>
@@ -164,7 +167,8 @@ static void note_places(const struct plan *p, struct places *at) {
     }
 }
 
-/* Whether somebody computes the next page of @i, so that it need not. Those beyond PLACES lead nobody. */
+/* Whether somebody computes the next page of @i, so that it need not. Those beyond PLACES lead
+ * nobody. */
 static bool follows(const struct plan *p, const struct places *at, uint32_t i) {
     const struct plan_req *r = &p->req[i];
     uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
@@ -205,8 +209,8 @@ uint64_t plan_next_pages(const struct plan *p) {
     return need;
 }
 
-/* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages that
- * a running request is going to compute are not counted: it will find them. */
+/* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages
+ * that a running request is going to compute are not counted: it will find them. */
 static uint32_t full_need(const struct plan *p, uint32_t i) {
     const struct plan_req *r = &p->req[i];
     uint32_t shared = r->n_hit / p->page_tokens, most = r->n_share / p->page_tokens;
@@ -238,7 +242,8 @@ static void admit(struct plan_work *w, uint32_t i) {
         plan_set_rows(w, r, 1);
 }
 
-/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the last pages. */
+/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the
+ * last pages. */
 static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
                         int64_t room) {
     uint32_t in = p->n_running + p->n_admitted;
@@ -327,7 +332,8 @@ static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint3
     return n < plan_lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
 }
 
-/* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all there is. */
+/* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all
+ * there is. */
 static void extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
@@ -415,8 +421,9 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
 }
 
-/* Whether tenant @group had so much more than others that its prefill may only take its part of a step in which
- * they decode: their tokens come at the rate that is theirs, not at the slowest that is allowed. */
+/* Whether tenant @group had so much more than others that its prefill may only take its part of a
+ * step in which they decode: their tokens come at the rate that is theirs, not at the slowest
+ * that is allowed. */
 static bool is_held(const struct plan *p, uint16_t group) {
     if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
         return false;
@@ -463,8 +470,8 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
     return k;
 }
 
-/* @list in order of standing. Parts are counted from the beginning, so what a tenant leaves goes to those after it,
- * and what all leave to whoever can use it. */
+/* @list in order of standing. Parts are counted from the beginning, so what a tenant leaves goes
+ * to those after it, and what all leave to whoever can use it. */
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);
@@ -622,9 +629,10 @@ static void break_tie(struct plan_work *w) {
     MUTANT(tie_not_broken, preempt(w, &p->req[p->n_running - 1]), (void)0);
 }
 
-/* A tenant without its part of the slots gets one from the lowest request of the tenant that has most: of one without a
- * token yet, or else, where fair_preempt_begun allows it, of one that has some. Nothing else is planned: the waiting request
- * is admitted in the next plan, when what was given back is there. */
+/* A tenant without its part of the slots gets one from the lowest request of the tenant that has
+ * most: of one without a token yet, or else, where fair_preempt_begun allows it, of one that has
+ * some. Nothing else is planned: the waiting request is admitted in the next plan, when what was
+ * given back is there. */
 static bool preempt_for_share(struct plan_work *w) {
     struct plan *p = w->p;
 

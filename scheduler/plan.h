@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * plan - who runs how many rows in the next step, who is admitted, who is preempted. A pure function of
- * struct plan: it sees numbers, never a page, a token or a clock, so that it can be held to its promises
- * with random input. How it decides is told in docs/scheduler.md and at the top of plan.c.
+ * plan - who runs how many rows in the next step, who is admitted, who is preempted. A pure
+ * function of struct plan: it sees numbers, never a page, a token or a clock, so that it can be
+ * held to its promises with random input. How it decides is told in docs/scheduler.md and at the
+ * top of plan.c.
  */
 
 #include <stdbool.h>
@@ -50,8 +51,8 @@ struct plan_req {
     bool alone;   /* no other request may be in its step */
     bool stalled; /* running: the last plan found no page for it */
 
-    /* A draft of n_draft_max tokens may follow its last token. survival[i]: the probability that tokens 0 to i
-     * are right. try_draft: plan it whatever is expected of it, if there is room. */
+    /* A draft of n_draft_max tokens may follow its last token. survival[i]: the probability that
+     * tokens 0 to i are right. try_draft: plan it whatever is expected of it, if there is room. */
     uint32_t n_draft_max;
     const float *survival;
     bool try_draft;
@@ -84,14 +85,16 @@ struct plan {
     int64_t itl_ns, max_step_ns;
     uint32_t n_groups;         /* tenants; 0 counts as 1 */
     const float *group_weight; /* [n_groups]: how they share the time for prefill */
-    /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others decode. */
+    /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others
+     * decode. */
     const float *group_part;
     const bool *group_over; /* [n_groups] or NULL: it has more than its part of the sequences */
-    /* 0, or what prefill of tenants that have or had more than others may add to a step, since a tenant that comes now
-     * has to wait for its end. */
+    /* 0, or what prefill of tenants that have or had more than others may add to a step, since a
+     * tenant that comes now has to wait for its end. */
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
-    /* All slots are taken and a tenant that has less waits for one: the lowest `victim` is preempted, */
+    /* All slots are taken and a tenant that has less waits for one: the lowest `victim` is
+     * preempted, */
     bool fair_preempt;
     bool fair_preempt_begun; /* also one whose client has tokens */
     bool fair_preempted;     /* in and out: a victim was preempted, once is enough for a step */
@@ -108,9 +111,9 @@ struct plan {
     int64_t expect_ns;
 };
 
-/* Decides. The pages that its decision takes are at most n_available and what preemption frees. When anybody
- * can run at all and nobody is under way, rows are planned, or a request is preempted or admitted and the
- * next plan has rows. */
+/* Decides. The pages that its decision takes are at most n_available and what preemption frees.
+ * When anybody can run at all and nobody is under way, rows are planned, or a request is
+ * preempted or admitted and the next plan has rows. */
 void plan_step(struct plan *p);
 
 /* Pages that the running ones are expected to take until they end. */

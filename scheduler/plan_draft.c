@@ -1,11 +1,12 @@
 /*
  * plan_draft - step 4 of a plan: how many drafted rows the step gets, and who gets them.
  *
- * Every drafted token is a slot; its worth is its survival, the probability that it is sent. Within a draft
- * survival falls, so the n best slots of all drafts together are always beginnings of drafts, and the best n
- * is found by looking at each: n slots bring E + (sum of their survivals) tokens in the predicted time of
- * a step with n rows more. Survivals are counted in classes, so nothing has to be sorted. Rows may be
- * cheap up to a point and dear beyond it: all n are tried, not only the next.
+ * Every drafted token is a slot; its worth is its survival, the probability that it is sent.
+ * Within a draft survival falls, so the n best slots of all drafts together are always beginnings
+ * of drafts, and the best n is found by looking at each: n slots bring E + (sum of their
+ * survivals) tokens in the predicted time of a step with n rows more. Survivals are counted in
+ * classes, so nothing has to be sorted. Rows may be cheap up to a point and dear beyond it: all n
+ * are tried, not only the next.
  */
 
 #include "base/buggify.h"
@@ -49,10 +50,10 @@ static bool count_slots(const struct plan *p, struct slots *s) {
 }
 
 /*
- * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may not make all
- * others wait much longer, so a step gets at most 3/2 as long where others decode, 3 times where nobody
- * does. Where decode alone misses the target and nothing prefills it is max_step_ns that counts, or 5/4 of what
- * it is anyway.
+ * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
+ * not make all others wait much longer, so a step gets at most 3/2 as long where others decode, 3
+ * times where nobody does. Where decode alone misses the target and nothing prefills it is
+ * max_step_ns that counts, or 5/4 of what it is anyway.
  */
 struct draft_room {
     uint32_t n_rows;
@@ -134,7 +135,8 @@ static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, u
     return n;
 }
 
-/* Gives request @i the slots of classes above @least, and of that class as long as there are @rest. */
+/* Gives request @i the slots of classes above @least, and of that class as long as there are
+ * @rest. */
 static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *rest,
                   struct draft_room *room) {
     struct plan_req *r = &w->p->req[i];

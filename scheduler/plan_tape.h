@@ -1,15 +1,15 @@
 #pragma once
 
 /*
- * plan_tape - a plan as a record of the flight recorder: what plan_step() was told and what it decided, so that it
- * can be asked again (weft-sim replay; read by tests/support/plan_again.c).
+ * plan_tape - a plan as a record of the flight recorder: what plan_step() was told and what it
+ * decided, so that it can be asked again (weft-sim replay; read by tests/support/plan_again.c).
  *
- * A record is a head, an item for each request, and then, without gaps: weights of the groups, parts, survivals of the
- * drafts (float), which groups are over (bool).
+ * A record is a head, an item for each request, and then, without gaps: weights of the groups,
+ * parts, survivals of the drafts (float), which groups are over (bool).
  *
- * Hashes of pages are not kept, only what is equal to what. A hash is chained, so two requests agree up to some page and
- * nowhere behind it: sorted by their hashes, each needs only the number of pages that it has in common with the one
- * before.
+ * Hashes of pages are not kept, only what is equal to what. A hash is chained, so two requests
+ * agree up to some page and nowhere behind it: sorted by their hashes, each needs only the number
+ * of pages that it has in common with the one before.
  */
 
 #include "base/buf.h"

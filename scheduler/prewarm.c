@@ -1,25 +1,28 @@
 /*
- * prewarm - when a turn has ended, the front knows how the next one will begin: the conversation as the chat template
- * writes it once the answer is part of it. Often that is not what the model wrote (reasoning is left out, calls are put in
- * other words), so the pages of the turn do not help from there on. A warm request (SUBMIT_PREWARM) is that text, and
- * asks for nothing but its pages.
+ * prewarm - when a turn has ended, the front knows how the next one will begin: the conversation
+ * as the chat template writes it once the answer is part of it. Often that is not what the model
+ * wrote (reasoning is left out, calls are put in other words), so the pages of the turn do not
+ * help from there on. A warm request (SUBMIT_PREWARM) is that text, and asks for nothing but its
+ * pages.
  *
- *      submitted ──> prewarm.waiting ──nobody is there──> sched.waiting, sched.running ──> kept for the turn
- *                         ^                                         │
- *                         '──────────somebody comes─────────────────'
+ *      submitted --> prewarm.waiting --idle--> the queue, running --> pinned for the turn
+ *                         ^                          |
+ *                         '------ a request comes ---'
  *
- * It runs only when nobody waits and nobody runs, alone in steps of at most PREWARM_STEP_NS (or the few rows that any prompt
- * gets), with nothing launched behind them. So whoever comes waits for the end of one such step, and finds the house
- * empty: what was computed so far stays as cached pages, which cost nobody anything but the oldest of the pages that
- * nobody holds. It takes none that are pinned for others' turns. When its session comes back, or is no longer waited for,
- * it is over.
+ * It runs only when nobody waits and nobody runs, alone in steps of at most PREWARM_STEP_NS (or
+ * the few rows that any prompt gets), with nothing launched behind them. So whoever comes waits
+ * for the end of one such step, and finds the house empty: what was computed so far stays as
+ * cached pages, which cost nobody anything but the oldest of the pages that nobody holds. It
+ * takes none that are pinned for others' turns. When its session comes back, or is no longer
+ * waited for, it is over.
  *
- * It leaves no trace in what is counted of requests; its device time is its tenant's. No token depends on it: pages are
- * found by the tokens in them, and hold what anybody would compute.
+ * It leaves no trace in what is counted of requests; its device time is its tenant's. No token
+ * depends on it: pages are found by the tokens in them, and hold what anybody would compute.
  */
 
 #include "scheduler/prewarm.h"
 
+#include <assert.h>
 #include <string.h>
 #include "scheduler/offload.h"
 #include "scheduler/pin.h"
@@ -79,11 +82,13 @@ void prewarm_found(struct prewarm *p, const struct request *r) {
 /* ---- coming and going ---- */
 
 static void leave_queue(struct prewarm *p, struct request *r) {
+    assert(request_is_prewarm(r));
     if (p->now == r) {
         p->now = NULL;
         p->opts.plan->max_step_ns = p->max_step_ns;
         turns_leave(p->opts.turns, r);
     } else if (!list_empty(&r->queued.link)) {
+        assert(p->n_waiting > 0);
         p->n_waiting--;
     }
     list_remove(&r->queued.link);
@@ -117,7 +122,8 @@ void prewarm_submit(struct prewarm *p, struct request *r) {
     p->n_waiting++;
 }
 
-/* @r goes on with the conversation of @w: at least half of it is the same. Agents ask other things in between. */
+/* @r goes on with the conversation of @w: at least half of it is the same. Agents ask other
+ * things in between. */
 static bool continues(const struct request *r, const struct request *w) {
     uint32_t half = w->n_hashes / 2;
 
@@ -157,6 +163,7 @@ uint32_t prewarm_attach(struct prewarm *p, const struct request *r) {
 }
 
 static void take_back(struct prewarm *p, struct request *r) {
+    assert(p->now == r && r->n_in_flight == 0);
     note_done(p, r);
     leave_queue(p, r);
     if (r->state == REQUEST_RUNNING) {
@@ -185,6 +192,7 @@ static bool fits(const struct prewarm *p, const struct request *r) {
 }
 
 static void start(struct prewarm *p, struct request *r) {
+    assert(!p->now && p->n_waiting > 0 && r->state == REQUEST_WAITING);
     list_remove(&r->queued.link);
     p->n_waiting--;
     p->now = r;

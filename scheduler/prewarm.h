@@ -1,6 +1,7 @@
 #pragma once
 
-/* prewarm - prefixes computed ahead, for turns that have not come yet, while nobody else asks for anything. Private. */
+/* prewarm - prefixes computed ahead, for turns that have not come yet, while nobody else asks for
+ * anything. Private. */
 
 #include "base/list.h"
 #include "scheduler/request.h"

@@ -3,9 +3,10 @@
 /*
  * queue - in which order requests stand, and how long their outputs are expected to be.
  *
- * Standing is a virtual time of arrival: each level of priority moves it by QUEUE_LEVEL_NS. So a request
- * of low priority overtakes later ones of high priority once it has waited long enough, and nothing has
- * to be sorted again as time passes. Requests that were preempted keep their standing.
+ * Standing is a virtual time of arrival: each level of priority moves it by QUEUE_LEVEL_NS. So a
+ * request of low priority overtakes later ones of high priority once it has waited long enough,
+ * and nothing has to be sorted again as time passes. Requests that were preempted keep their
+ * standing.
  */
 
 #include <stdbool.h>
@@ -34,8 +35,9 @@ struct queued {
 void queue_insert(struct list *l, struct queued *q);
 
 /*
- * Expected output. A session (an agent's session) tends to write answers of like length, so the mean is
- * kept per session, in a fixed table: two sessions that meet in a slot share an estimate, no more.
+ * Expected output. A session (an agent's session) tends to write answers of like length, so the
+ * mean is kept per session, in a fixed table: two sessions that meet in a slot share an estimate,
+ * no more.
  */
 #define ESTIMATE_SLOTS 256
 #define ESTIMATE_START 256 /* tokens, before anything has finished */

@@ -1,5 +1,6 @@
 #include "scheduler/recorder.h"
 
+#include <assert.h>
 #include "base/clock.h"
 #include "proto/flight_tape.h"
 #include "kvpager/kvpager.h"
@@ -80,6 +81,7 @@ void recorder_asks(struct recorder *c, const struct plan *p, struct request *con
 void recorder_decided(struct recorder *c, const struct plan *p) {
     if (!c->opts.tape || c->record.len == 0)
         return;
+    assert(c->record.len <= c->opts.tape_bytes);
     plan_tape_end(&c->record, p);
     flight_tape_write(c->opts.tape, c->opts.tape_bytes, c->record.data, (uint32_t)c->record.len);
 }

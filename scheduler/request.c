@@ -183,8 +183,8 @@ static uint64_t mix(uint64_t h) {
     return h ^ (h >> 32);
 }
 
-/* The pages that others could compute for it. Only used to see who computes the same: the pager compares
- * tokens before it shares anything. */
+/* The pages that others could compute for it. Only used to see who computes the same: the pager
+ * compares tokens before it shares anything. */
 static int hash_pages(struct request *r, uint32_t page_tokens) {
     uint64_t h = 0, word;
 
@@ -206,8 +206,8 @@ static int hash_pages(struct request *r, uint32_t page_tokens) {
 
 /* ---- tokens ---- */
 
-/* The array that is left behind may be read by a step under way. When the next one is left behind, GROW_MIN
- * tokens later, that step has ended: none brings so many. */
+/* The array that is left behind may be read by a step under way. When the next one is left
+ * behind, GROW_MIN tokens later, that step has ended: none brings so many. */
 int request_reserve(struct request *r, uint32_t n) {
     if (n <= r->cap - r->n_tokens)
         return 0;
@@ -215,6 +215,7 @@ int request_reserve(struct request *r, uint32_t n) {
     int32_t *p = malloc(cap * sizeof(*p));
     if (!p)
         return -ENOMEM;
+    assert(cap - r->n_tokens >= n);
     memcpy(p, r->tokens, r->n_tokens * sizeof(*p));
     free(r->retired);
     r->retired = r->tokens;
@@ -282,8 +283,9 @@ static bool completes_stop(struct request *r, int32_t token) {
     return stops_feed(r->stops, bytes, len, &match);
 }
 
-/* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own mistake or that of
- * a worker before us. An end token that is ignored comes only when nothing else may: it ends the request all the same. */
+/* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own
+ * mistake or that of a worker before us. An end token that is ignored comes only when nothing
+ * else may: it ends the request all the same. */
 static enum finish_reason follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->place, token);
 
@@ -323,6 +325,7 @@ void request_blame(struct request *r, int e) {
 int request_constrain(struct request *r, const struct constraint *c) {
     enum finish_reason why = FINISH_NONE;
 
+    assert(c && !r->constraint && !r->place);
     r->constraint = c;
     int e = constraint_state_new(&r->place, c);
     if (e < 0)
@@ -336,6 +339,7 @@ int request_constrain(struct request *r, const struct constraint *c) {
 int request_add(struct request *r, const struct engine_out *o) {
     if (request_reserve(r, 1) < 0 || reserve_outputs(r) < 0)
         return -ENOMEM;
+    assert(r->state != REQUEST_DONE && r->n_tokens < r->cap);
     keep_output(r, o);
     r->tokens[r->n_tokens++] = o->token;
     return judge(r, o->token);
@@ -364,6 +368,7 @@ void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
 }
 
 void request_trim(struct request *r) {
+    assert(r->told.n_out <= request_n_out(r));
     if (r->told.n_out == request_n_out(r))
         r->out_base = r->told.n_out;
 }
@@ -380,8 +385,8 @@ uint32_t request_shareable(const struct request *r) {
 
 /* ---- together ---- */
 
-/* Brings a resumed request to where it was: its output is matched again. It may be over already, when
- * the worker died between the last token and the news of its end. */
+/* Brings a resumed request to where it was: its output is matched again. It may be over already,
+ * when the worker died between the last token and the news of its end. */
 static void replay(struct request *r) {
     enum finish_reason why = FINISH_NONE;
     uint32_t n = r->n_tokens;

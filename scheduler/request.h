@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * request - one generation: what was asked, the tokens so far, how far they are computed, and what the
- * front has been told. It knows nothing of other requests.
+ * request - one generation: what was asked, the tokens so far, how far they are computed, and
+ * what the front has been told. It knows nothing of other requests.
  *
  *                 admit                finish
  *   WAITING ---------------> RUNNING ----------> DONE ---> freed when the front knows
@@ -12,10 +12,10 @@
  *      '------------------------------------------'
  *            cancelled, too late, refused
  *
- * n_computed runs after n_tokens. Both count what is under way: n_computed the positions of steps that
- * were launched, and n_pending (0 or 1) a sample of the last launched step, which is not in tokens[] yet.
- * Drafts stand in tokens[] behind n_tokens while a step has them, and n_computed counts them; what was not
- * accepted is taken off again with the step's results.
+ * n_computed runs after n_tokens. Both count what is under way: n_computed the positions of steps
+ * that were launched, and n_pending (0 or 1) a sample of the last launched step, which is not in
+ * tokens[] yet. Drafts stand in tokens[] behind n_tokens while a step has them, and n_computed
+ * counts them; what was not accepted is taken off again with the step's results.
  */
 
 #include <stdbool.h>
@@ -117,8 +117,9 @@ struct request {
     float *prompt_lp;
     struct event_top *prompt_top; /* [n_prompt_top] each */
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
-    /* SUBMIT_POOL_*: the vector that stands for the one token, and the sum of the hidden states of positions
-     * [0, n_pooled), one after the other: the mean does not depend on how the prompt was cut. */
+    /* SUBMIT_POOL_*: the vector that stands for the one token, and the sum of the hidden states
+     * of positions [0, n_pooled), one after the other: the mean does not depend on how the prompt
+     * was cut. */
     float *vector;
     double *sum;
     uint32_t n_pooled, n_vector;
@@ -134,8 +135,8 @@ struct request {
     } told, packed;
 };
 
-/* Makes a request of @m. One that can never run is DONE at once, with finish, refused and why set; so is one
- * that was resumed after its last token. 0 or -ENOMEM. */
+/* Makes a request of @m. One that can never run is DONE at once, with finish, refused and why
+ * set; so is one that was resumed after its last token. 0 or -ENOMEM. */
 int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
                 uint64_t order);
 /* It must have no pages, no step in flight, and neither spec nor drafter any more. */
@@ -164,14 +165,15 @@ static inline bool request_is_last(const struct request *r) {
     return r->n_tokens + r->n_pending >= r->max_tokens;
 }
 
-/* Tokens of other requests' pages that it may take over: it must compute its last token, and whatever
- * it has to tell about its prompt. */
+/* Tokens of other requests' pages that it may take over: it must compute its last token, and
+ * whatever it has to tell about its prompt. */
 uint32_t request_shareable(const struct request *r);
 
 /* Appends sample @o and finds out whether it ends the request: FINISH_NONE, FINISH_STOP,
  * FINISH_LENGTH, or FINISH_ERROR with r->why; a negative errno when there is no memory. */
 int request_add(struct request *r, const struct engine_out *o);
-/* Its constraint is here, which it takes over: the outputs that it has are read. As request_add(). */
+/* Its constraint is here, which it takes over: the outputs that it has are read. As
+ * request_add(). */
 int request_constrain(struct request *r, const struct constraint *c);
 /* Room for @n drafted tokens behind the last one. 0 or -ENOMEM. */
 int request_reserve(struct request *r, uint32_t n);

@@ -1,10 +1,10 @@
 /*
- * scheduler - the object: requests come in, steps run, news go out. How a step is decided is in plan.c,
- * how it is done in step.c.
+ * scheduler - the object: requests come in, steps run, news go out. How a step is decided is in
+ * plan.c, how it is done in step.c.
  *
- * A request is in the table of ids from its submission until the front knows of its end and no step
- * has it any more. While it waits it is in `waiting`, while it has pages in `running`, and in `news`
- * as long as the front has something to learn of it.
+ * A request is in the table of ids from its submission until the front knows of its end and no
+ * step has it any more. While it waits it is in `waiting`, while it has pages in `running`, and
+ * in `news` as long as the front has something to learn of it.
  */
 
 #include "scheduler/scheduler.h"
@@ -336,6 +336,7 @@ struct sched *sched_free(struct sched *s) {
 /* ---- requests ---- */
 
 void sched_note_news(struct sched *s, struct request *r) {
+    assert(!r->told.end);
     if (list_empty(&r->news))
         list_push_back(&s->news, &r->news);
 }
@@ -345,7 +346,7 @@ void sched_maybe_free(struct sched *s, struct request *r) {
         MUTANT(freed_under_way, r->n_in_flight > 0, false))
         return;
     struct request **at = sched_slot(s, r->id);
-    assert(*at == r);
+    assert(*at == r && !r->seq);
     *at = r->next_id;
     free_request(r);
 }
@@ -359,6 +360,7 @@ static void count_end(struct sched *s, const struct request *r) {
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     bool well = why == FINISH_STOP || why == FINISH_LENGTH;
 
+    assert(r->state != REQUEST_DONE && why != FINISH_NONE);
     if (request_is_prewarm(r)) {
         prewarm_finish(&s->prewarm, r, why);
         return;
@@ -388,6 +390,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
 
 /* It can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
+    assert(r->state == REQUEST_WAITING && !r->compiling && list_empty(&r->queued.link));
     if (!disk_load_begin(&s->disk_load, r))
         queue_insert(&s->waiting, &r->queued);
 }
@@ -538,8 +541,8 @@ static int check_when_idle(struct sched *s) {
     return SCHED_NO_STEP;
 }
 
-/* Fills the pipeline, then waits for the oldest step. While it fills it returns after each launch, so that
- * what has arrived meanwhile is in the next step. */
+/* Fills the pipeline, then waits for the oldest step. While it fills it returns after each
+ * launch, so that what has arrived meanwhile is in the next step. */
 static int run(struct sched *s) {
     int launched = 1;
 

@@ -2,11 +2,12 @@
 
 /*
  * scheduler - who runs next. Owns the requests of a worker, the pager and the step loop's body:
- * plan, apply, launch, wait, advance, tell. One object, one thread, injected clock; it does not know
- * where its messages come from or go to (the worker's main loop in daemon/, a test, the simulator).
+ * plan, apply, launch, wait, advance, tell. One object, one thread, injected clock; it does not
+ * know where its messages come from or go to (the worker's main loop in daemon/, a test, the
+ * simulator).
  *
- * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the second
- * chase the first (docs/architecture.md 4).
+ * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the
+ * second chase the first (docs/architecture.md 4).
  */
 
 #include <stdbool.h>
@@ -71,8 +72,9 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
 struct sched *sched_free(struct sched *s);
 DEFINE_FREEP(struct sched, sched)
 
-/* Copies what it keeps of @m. A request that can never run gets its REJECTED event (or FINISH_ERROR)
- * with the next sched_events(); the return value is 0, -ENOMEM, or -EPROTO: the id is in use. */
+/* Copies what it keeps of @m. A request that can never run gets its REJECTED event (or
+ * FINISH_ERROR) with the next sched_events(); the return value is 0, -ENOMEM, or -EPROTO: the id
+ * is in use. */
 int sched_submit(struct sched *s, const struct submit *m);
 void sched_cancel(struct sched *s,
                   uint64_t id); /* unknown ids are ignored: the finish crossed it */
@@ -80,25 +82,28 @@ void sched_cancel(struct sched *s,
 /* What the front saw of a turn that has ended: when the next one is to be expected. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);
 
-/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c over. */
+/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c
+ * over. */
 void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);
 
-/* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_NO_STEP. -EIO: the engine
- * is lost, the worker exits. */
+/* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_NO_STEP.
+ * -EIO: the engine is lost, the worker exits. */
 int sched_step(struct sched *s);
 
-/* Waits for the steps under way and takes their results: nothing runs then. 0; -EIO, -ENOMEM as sched_step(). */
+/* Waits for the steps under way and takes their results: nothing runs then. 0; -EIO, -ENOMEM as
+ * sched_step(). */
 int sched_settle(struct sched *s);
 
-/* Writes what the disk tier lacks of ended turns, until @until_ns at most: the worker ends. Nothing runs any more. */
+/* Writes what the disk tier lacks of ended turns, until @until_ns at most: the worker ends.
+ * Nothing runs any more. */
 void sched_flush(struct sched *s, int64_t until_ns);
 /* Readable when sched_step() has something to take from the disk; -1: there is none. */
 int sched_fd(const struct sched *s);
 
-/* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there is
- * nothing new, -errno. sched_delivered() says that it was sent; without it the next call carries the
- * same tokens again and more. */
+/* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there
+ * is nothing new, -errno. sched_delivered() says that it was sent; without it the next call
+ * carries the same tokens again and more. */
 int sched_events(struct sched *s, struct buf *out);
 void sched_delivered(struct sched *s);
 

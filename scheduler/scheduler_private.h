@@ -1,6 +1,7 @@
 #pragma once
 
-/* scheduler_private - the scheduler's object, shared by scheduler.c (what others call) and the files of a step. */
+/* scheduler_private - the scheduler's object, shared by scheduler.c (what others call) and the
+ * files of a step. */
 
 #include "scheduler/batch.h"
 #include "scheduler/drafter.h"
@@ -80,28 +81,32 @@ int step_launch(struct sched *s);
 int step_copies(struct sched *s);
 /* Whether the last step launched is expected to take so long that none is launched behind it. */
 bool step_is_long(const struct sched *s);
-/* Hands the masks of step @t, which is launched, to the engine and lets it sample. 0, -EIO, -ENOMEM. */
+/* Hands the masks of step @t, which is launched, to the engine and lets it sample. 0, -EIO,
+ * -ENOMEM. */
 int step_seal(struct sched *s, struct batch *t);
-/* Writes the ids of all requests that a step in flight has to the crash page, for the front to read if
- * this process dies. */
+/* Writes the ids of all requests that a step in flight has to the crash page, for the front to
+ * read if this process dies. */
 void step_write_crash_page(struct sched *s, int64_t now);
 
 /* step_gather.c */
 
-/* Fills s->plan and s->planned: running requests in order, the first waiting ones, pages, limits. */
+/* Fills s->plan and s->planned: running requests in order, the first waiting ones, pages,
+ * limits. */
 void step_gather(struct sched *s);
 /* Before drafts are asked for: what this step may try. May be called again for the same step. */
 void step_begin_drafts(struct sched *s);
-/* Attaches the pages that running request @r finds in the prefix cache, and counts them. No step in flight
- * has it. */
+/* Attaches the pages that running request @r finds in the prefix cache, and counts them. No step
+ * in flight has it. */
 void step_attach(struct sched *s, struct request *r);
 
 /* step_apply.c */
 
-/* Sets n_host of those that the plan admits and of which host memory has more than the device, where
- * fetching is faster than computing. Whether there are any: then the plan is to be made again. */
+/* Sets n_host of those that the plan admits and of which host memory has more than the device,
+ * where fetching is faster than computing. Whether there are any: then the plan is to be made
+ * again. */
 bool step_look_in_host(struct sched *s);
-/* Preempts, then admits. Preempted requests wait again; admitted ones have a sequence and its prefix. */
+/* Preempts, then admits. Preempted requests wait again; admitted ones have a sequence and its
+ * prefix. */
 void step_apply_places(struct sched *s, int64_t now);
 /* Takes the pages for the rows of the plan, which has counted them. */
 void step_apply_rows(struct sched *s);
@@ -110,5 +115,6 @@ int step_build(struct sched *s, struct batch *t);
 
 /* step_complete.c */
 
-/* Waits for the oldest step in flight and takes its results. 0, -EIO: the engine is lost, -ENOMEM. */
+/* Waits for the oldest step in flight and takes its results. 0, -EIO: the engine is lost,
+ * -ENOMEM. */
 int step_wait(struct sched *s);

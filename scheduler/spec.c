@@ -1,16 +1,19 @@
 /*
- * spec - two estimates decide, kept apart because they change for different reasons: what is accepted
- * depends on the text, what a row costs on the load. The second is the cost model's (scheduler/cost.h).
+ * spec - two estimates decide, kept apart because they change for different reasons: what is
+ * accepted depends on the text, what a row costs on the load. The second is the cost model's
+ * (scheduler/cost.h).
  *
- * The first: each drafted token is a trial, counted by source and by its position in the draft; old trials fade. A
- * draft is never more than twice as long as what was right in the request's last one, and a little: it grows as fast
- * as it pays, and falls at once.
+ * The first: each drafted token is a trial, counted by source and by its position in the draft;
+ * old trials fade. A draft is never more than twice as long as what was right in the request's
+ * last one, and a little: it grows as fast as it pays, and falls at once.
  *
- * And nothing of this is trusted blindly: now and then a step goes without drafts, and what steps bring with and
- * without is compared, at about the same load. If drafts lose, there are none for a while.
+ * And nothing of this is trusted blindly: now and then a step goes without drafts, and what steps
+ * bring with and without is compared, at about the same load. If drafts lose, there are none for
+ * a while.
  *
- * A source whose drafts get no row, or fail, REFUSED_MAX times in a row rests: it is not even asked for a while,
- * twice as long each time. After a rest it has a try of PROBE tokens: acceptance and cost are looked at again.
+ * A source whose drafts get no row, or fail, REFUSED_MAX times in a row rests: it is not even
+ * asked for a while, twice as long each time. After a rest it has a try of PROBE tokens:
+ * acceptance and cost are looked at again.
  */
 
 #include "scheduler/spec.h"
@@ -93,9 +96,9 @@ static uint32_t position_of(uint32_t i) {
 }
 
 /*
- * The probability that token @i of a draft is right, given that those before are. What has not been seen at a
- * position is taken from the position before: long drafts would never be tried if they were expected to fail.
- * @before: the estimate for token @i - 1.
+ * The probability that token @i of a draft is right, given that those before are. What has not
+ * been seen at a position is taken from the position before: long drafts would never be tried if
+ * they were expected to fail. @before: the estimate for token @i - 1.
  */
 static float estimate(const struct spec *s, uint32_t source, uint32_t i, float before) {
     const struct spec_trials *t = &s->seen[source][position_of(i)];
@@ -136,7 +139,8 @@ static double rate(const struct spec_ledger *l, bool drafts) {
     return l->tokens[drafts] / MAX(l->ns[drafts], 1);
 }
 
-/* The steps without drafts have just been looked at: when again? The clearer the gain, the later. */
+/* The steps without drafts have just been looked at: when again? The clearer the gain, the
+ * later. */
 static void compare(struct spec *s, struct spec_ledger *l) {
     bool clear = l->n[1] >= ENOUGH && rate(l, true) > CLEAR * rate(l, false);
 

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * spec - what to draft for whom: asks the sources (scheduler/draft/), estimates how much of a draft will be
- * accepted, and rests a source that does not pay. How many drafted rows a step gets is decided by
- * plan_step(), from these estimates and the cost model. docs/speculation.md tells the whole story.
+ * spec - what to draft for whom: asks the sources (scheduler/draft/), estimates how much of a
+ * draft will be accepted, and rests a source that does not pay. How many drafted rows a step gets
+ * is decided by plan_step(), from these estimates and the cost model. docs/speculation.md tells
+ * the whole story.
  */
 
 #include "scheduler/draft/draft.h"
@@ -40,7 +41,8 @@ struct spec {
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
-    /* What a step takes compared with what the cost model expects: with drafts, and without. Running means. */
+    /* What a step takes compared with what the cost model expects: with drafts, and without.
+     * Running means. */
     float slow[2];
     uint64_t turn;    /* the number of the step that is planned, set by spec_begin_step() */
     uint32_t n_tries; /* that may still be made in it */
@@ -72,13 +74,13 @@ struct spec_request *spec_request_free(struct spec_request *q);
 
 /* Step @turn is planned, with @n_running requests. May be said again for the same step. */
 void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running);
-/* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found costs nothing
- * worth mentioning. */
+/* Looks for a draft of @r, which lacks one token; what is found is in r->spec. Nothing found
+ * costs nothing worth mentioning. */
 void spec_propose(struct spec *s, struct request *r);
 /* The tokens expected of the draft that @r would have now. */
 float spec_offers(struct spec *s, struct request *r);
-/* How many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the probability that its first i + 1
- * tokens are right. *probe: as spec_probes(). */
+/* How many tokens @source may be asked for, before it is: 0, it rests. survival[i]: the
+ * probability that its first i + 1 tokens are right. *probe: as spec_probes(). */
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe);
 /* It was not worth asking @source. */
@@ -87,8 +89,8 @@ void spec_decline(struct spec *s, struct request *r, const struct draft_source *
 bool spec_probes(const struct request *r);
 /* The plan gave the draft at hand no row. */
 void spec_refused(struct request *r);
-/* @n_drafted tokens of it were computed, @n_right of them were right and sent; @ended: the request ended with
- * the last of these. */
+/* @n_drafted tokens of it were computed, @n_right of them were right and sent; @ended: the
+ * request ended with the last of these. */
 void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t n_right,
                 bool ended);
 /* The request is over. */

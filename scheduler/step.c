@@ -1,23 +1,23 @@
 /*
- * step - one step: what the plan is to know is gathered from the requests and the pager (step_gather.c),
- * the plan is applied (step_apply.c) and the batch launched, here; later its results are waited for and
- * taken back (step_complete.c).
+ * step - one step: what the plan is to know is gathered from the requests and the pager
+ * (step_gather.c), the plan is applied (step_apply.c) and the batch launched, here; later its
+ * results are waited for and taken back (step_complete.c).
  *
- * With two steps under way the host is one sample behind: when step N + 1 is planned, the samples of N are
- * pending (request.n_pending). A request that N turns out to have ended still has a row in N + 1; it is
- * discarded, and the pages that it wrote are given out at the earliest to step N + 2, which the engine
- * runs after N + 1. Likewise a request that is preempted while N has it: the sample of N is right and is
- * taken, but what N computed lies in pages that are no longer its own. It gets no new ones before N is
- * taken back.
+ * With two steps under way the host is one sample behind: when step N + 1 is planned, the samples
+ * of N are pending (request.n_pending). A request that N turns out to have ended still has a row
+ * in N + 1; it is discarded, and the pages that it wrote are given out at the earliest to step N
+ * + 2, which the engine runs after N + 1. Likewise a request that is preempted while N has it:
+ * the sample of N is right and is taken, but what N computed lies in pages that are no longer its
+ * own. It gets no new ones before N is taken back.
  *
- * A draft follows the last token, so a step with drafts is planned when nothing is under way, and nothing is
- * launched while it runs: how many tokens it brings decides where everybody goes on. Whether the next step
- * should have drafts is asked before it is known what the step under way brings (propose()): then it is
- * waited for first.
+ * A draft follows the last token, so a step with drafts is planned when nothing is under way, and
+ * nothing is launched while it runs: how many tokens it brings decides where everybody goes on.
+ * Whether the next step should have drafts is asked before it is known what the step under way
+ * brings (propose()): then it is waited for first.
  *
- * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched all the same, computes
- * logits, and samples when the masks are there (seal()): right after N has been taken back. Nobody waits for it, and
- * no step is launched in between.
+ * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched
+ * all the same, computes logits, and samples when the masks are there (seal()): right after N has
+ * been taken back. Nobody waits for it, and no step is launched in between.
  */
 
 #include <assert.h>
@@ -89,8 +89,8 @@ static int draft(struct sched *s, struct batch *t) {
     return 0;
 }
 
-/* Plans until there is a step to launch: preempting, admitting and bringing back alone are no step. 0; 1: nobody can
- * run now. */
+/* Plans until there is a step to launch: preempting, admitting and bringing back alone are no
+ * step. 0; 1: nobody can run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
@@ -146,6 +146,7 @@ int step_seal(struct sched *s, struct batch *t) {
 }
 
 static int launch(struct sched *s, struct batch *t, int64_t now) {
+    assert(sched_n_in_flight(s) < s->opts.depth && t->b.step == s->n_launched + 1);
     t->launched_ns = now;
     s->n_launched++;
     step_write_crash_page(s, now);
@@ -188,8 +189,8 @@ int step_launch(struct sched *s) {
     if (sched_n_in_flight(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
                                      MUTANT(drafts_overlapped, before->drafts, false)))
         return 1;
-    /* What arrives while a long step runs should not wait for another one as well: the pause between two is small
-     * beside it. */
+    /* What arrives while a long step runs should not wait for another one as well: the pause
+     * between two is small beside it. */
     if (sched_n_in_flight(s) > 0 && step_is_long(s))
         return 1;
     prewarm_turn(&s->prewarm);

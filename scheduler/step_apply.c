@@ -1,6 +1,6 @@
 /*
- * step_apply - does what the plan has decided: preempts, admits, takes pages, fills the batch. The plan has
- * counted slots, rows and pages, so nothing here can fail but for memory.
+ * step_apply - does what the plan has decided: preempts, admits, takes pages, fills the batch.
+ * The plan has counted slots, rows and pages, so nothing here can fail but for memory.
  */
 
 #include <assert.h>
@@ -9,6 +9,7 @@
 #include "scheduler/scheduler_private.h"
 
 static void preempt(struct sched *s, struct request *r) {
+    assert(r->state == REQUEST_RUNNING && r->seq);
     recorder_preempted(&s->recorder, r, kv_seq_sole(r->seq));
     offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
@@ -29,6 +30,7 @@ static void preempt(struct sched *s, struct request *r) {
 }
 
 static void admit(struct sched *s, struct request *r, const struct plan_req *q, int64_t now) {
+    assert(r->state == REQUEST_WAITING && !r->seq && r->n_in_flight == 0);
     int e = kv_seq_new(&r->seq, s->pager, &r->share);
 
     assert(e == 0);
@@ -52,7 +54,8 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     }
 }
 
-/* Whether somebody who is admitted has more in host memory than the device has, and gets it faster from there. */
+/* Whether somebody who is admitted has more in host memory than the device has, and gets it
+ * faster from there. */
 bool step_look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
     bool found = false;

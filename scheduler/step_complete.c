@@ -1,6 +1,6 @@
 /*
- * step_complete - waits for the oldest step in flight and takes its results: tokens go to their requests,
- * drafts are accepted or taken back, tenants are charged, the cost model learns.
+ * step_complete - waits for the oldest step in flight and takes its results: tokens go to their
+ * requests, drafts are accepted or taken back, tenants are charged, the cost model learns.
  */
 
 #include <assert.h>
@@ -24,6 +24,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         struct request *r = t->item[i].request;
         uint32_t before = r->n_tokens;
 
+        assert(r->n_in_flight > 0);
         r->n_in_flight--;
         if (MUTANT(finished_twice, r->state == REQUEST_DONE, false)) {
             sched_maybe_free(s, r);
@@ -50,7 +51,8 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int64_t now) {
     int64_t ns = now - MAX(t->launched_ns, s->last_end_ns);
 
-    /* While the host worked on this step nothing ran: with drafts that is lost where steps would overlap without. */
+    /* While the host worked on this step nothing ran: with drafts that is lost where steps would
+     * overlap without. */
     int64_t idle = MIN(MAX(t->launched_ns - s->last_end_ns - t->draft_ns, 0), HOST_MAX_NS);
     if (t->b.n_rows > 0 && !t->prefills)
         spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
@@ -72,6 +74,7 @@ int step_wait(struct sched *s) {
     struct batch *t = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];
     int64_t begin = clock_now(s->clock);
     struct engine_result res;
+    assert(sched_n_in_flight(s) > 0 && t->b.step == s->n_waited + 1);
     int e = engine_wait(s->engine, t->b.step, &res);
 
     if (e < 0)

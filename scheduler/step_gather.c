@@ -1,7 +1,7 @@
 /*
- * step_gather - what the plan is to know: those that run and those that may be admitted, as numbers.
- * Pages that others have published meanwhile are attached first, and host memory's are fetched, so that
- * the plan does not spend rows on them.
+ * step_gather - what the plan is to know: those that run and those that may be admitted, as
+ * numbers. Pages that others have published meanwhile are attached first, and host memory's are
+ * fetched, so that the plan does not spend rows on them.
  */
 
 #include <assert.h>
@@ -11,10 +11,12 @@
 
 #define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
 
-/* Whether pages that others published can be attached right now: nothing of the next page exists. */
+/* Whether pages that others published can be attached right now: nothing of the next page
+ * exists. */
 static bool can_attach(const struct sched *s, const struct request *r) {
     uint32_t n_pages;
 
+    assert(r->seq);
     kv_seq_pages(r->seq, &n_pages);
     return MUTANT(attached_under_way, r->n_in_flight == 0, true) && !BUGGIFY(step_attaches_late) &&
            r->n_computed == n_pages * s->rules.page_tokens;
@@ -37,8 +39,9 @@ void step_attach(struct sched *s, struct request *r) {
 }
 
 /*
- * Brings back from host memory what comes next of @r. Where others wait for the step it is done in parts; until the last
- * one @r has nothing to compute. Where nothing comes, since it is gone or there is no page, it is computed.
+ * Brings back from host memory what comes next of @r. Where others wait for the step it is done
+ * in parts; until the last one @r has nothing to compute. Where nothing comes, since it is gone
+ * or there is no page, it is computed.
  */
 static void fetch(struct sched *s, struct request *r) {
     bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
@@ -56,8 +59,8 @@ static void fetch(struct sched *s, struct request *r) {
 }
 
 /*
- * What the plan is to know of the draft of @r. While its last token is still to come, the draft's first token
- * stands for it: the rest is what could be drafted behind, if it comes true.
+ * What the plan is to know of the draft of @r. While its last token is still to come, the draft's
+ * first token stands for it: the rest is what could be drafted behind, if it comes true.
  */
 static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
@@ -108,8 +111,9 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     }
 }
 
-/* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long prompt
- * that waits for @room is not looked up in every step: what it found last time says that it cannot fit. */
+/* The prefix that a waiting request would find. A lookup costs a hash for each page, so a long
+ * prompt that waits for @room is not looked up in every step: what it found last time says that
+ * it cannot fit. */
 static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
     uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->rules.page_tokens;
     struct kv_match m;
@@ -139,6 +143,7 @@ static void count_sole_pages(struct sched *s) {
 static void gather_running(struct sched *s) {
     struct plan *p = &s->plan;
 
+    assert(s->n_waited <= s->n_launched);
     p->n_running = 0;
     turns_begin(&s->turns, clock_now(s->clock));
     /* Those who stand lowest come last. */
@@ -152,6 +157,7 @@ static void gather_running(struct sched *s) {
                 step_attach(s, r);
             if (r->n_host > 0)
                 fetch(s, r);
+            assert(p->n_running < p->max_seqs && r->state == REQUEST_RUNNING);
             s->planned[p->n_running] = r;
             describe(s, r, &p->req[p->n_running]);
             propose(s, r, &p->req[p->n_running++]);

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * draft - where drafts come from: a table of sources, each of which drafts what a sequence goes on with
- * from tokens alone. A drafted token costs a row of the step and is checked by the model; whether it is worth
- * that is not decided here (scheduler/spec.h).
+ * draft - where drafts come from: a table of sources, each of which drafts what a sequence goes
+ * on with from tokens alone. A drafted token costs a row of the step and is checked by the model;
+ * whether it is worth that is not decided here (scheduler/spec.h).
  *
- * A source works incrementally: it is asked now and then, sees what has been added since, and takes time
- * in proportion to that. No match, no draft.
+ * A source works incrementally: it is asked now and then, sees what has been added since, and
+ * takes time in proportion to that. No match, no draft.
  */
 
 #include <stdbool.h>

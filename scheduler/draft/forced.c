@@ -1,7 +1,8 @@
 /*
- * forced - where a constraint leaves no choice of the next bytes (the name of a property, the frame of a tool
- * call), the text is known, though not how the model cuts it into tokens. Nearly always it is cut as the tokenizer
- * does; the last token may turn out longer, when it takes what follows in.
+ * forced - where a constraint leaves no choice of the next bytes (the name of a property, the
+ * frame of a tool call), the text is known, though not how the model cuts it into tokens. Nearly
+ * always it is cut as the tokenizer does; the last token may turn out longer, when it takes what
+ * follows in.
  */
 
 #include <errno.h>
@@ -15,8 +16,7 @@
 #define BYTES_MAX 128u
 
 struct forced {
-    size_t
-        n_lead; /* bytes of what precedes the text when LEAD is put in front of it; 0: nothing is needed */
+    size_t n_lead; /* bytes that LEAD puts before the text; 0: none are needed */
 };
 
 /* Put before the text where the tokenizer would add a space to its beginning. */
@@ -41,7 +41,8 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     return 0;
 }
 
-/* The tokens of @text, without what was put before it. Their number; 0 also if a token has bytes of both. */
+/* The tokens of @text, without what was put before it. Their number; 0 also if a token has bytes
+ * of both. */
 static uint32_t cut(const struct forced *f, const struct tokenizer *t, const char *text, size_t len,
                     int32_t *out, uint32_t max) {
     struct tokens ids = {0};

@@ -1,11 +1,12 @@
 #pragma once
 
 /*
- * ngram - finds the last place in an array of tokens where the n tokens before a position stood before.
+ * ngram - finds the last place in an array of tokens where the n tokens before a position stood
+ * before.
  *
- * Two hash tables without chains, for a short and a long n-gram: a slot holds the position behind the latest
- * n-gram that hashes to it, and a hit is compared with the tokens. Memory is bounded, adding and finding
- * a token take constant time; what is overwritten is forgotten.
+ * Two hash tables without chains, for a short and a long n-gram: a slot holds the position behind
+ * the latest n-gram that hashes to it, and a hit is compared with the tokens. Memory is bounded,
+ * adding and finding a token take constant time; what is overwritten is forgotten.
  */
 
 #include <stdint.h>
@@ -24,9 +25,9 @@ int ngram_init(struct ngram *g, uint32_t n_tokens, uint32_t max);
 void ngram_deinit(struct ngram *g);
 /* The n-grams that end before position @end are at @end: what follows is tokens[end]. */
 void ngram_add(struct ngram *g, const int32_t *tokens, uint32_t end);
-/* The position in @tokens that follows the longest known match of what precedes @text[n], and its length
- * in @len, or 0. Found positions are below @n_tokens; a short match is only looked for when no long one is
- * found. */
+/* The position in @tokens that follows the longest known match of what precedes @text[n], and its
+ * length in @len, or 0. Found positions are below @n_tokens; a short match is only looked for
+ * when no long one is found. */
 uint32_t ngram_find(const struct ngram *g, const int32_t *tokens, uint32_t n_tokens,
                     const int32_t *text, uint32_t n, uint32_t *len);
 /* Tokens that agree before a[i] and b[j], at most NGRAM_LOOK. */

@@ -1,7 +1,8 @@
 /*
- * prediction - the client has sent what it expects, as an editor does that asks for a file with a change. It
- * is followed from its beginning. Where the output leaves it we look ahead for the place where both
- * meet again: a token was replaced, some were left out or put in; further away an n-gram finds it.
+ * prediction - the client has sent what it expects, as an editor does that asks for a file with a
+ * change. It is followed from its beginning. Where the output leaves it we look ahead for the
+ * place where both meet again: a token was replaced, some were left out or put in; further away
+ * an n-gram finds it.
  */
 
 #include <errno.h>
@@ -47,7 +48,8 @@ static void end(void *state) {
     free(p);
 }
 
-/* Whether the last two output tokens x, y mean that prediction[at] comes next, for at in [left, left + AHEAD]. */
+/* Whether the last two output tokens x, y mean that prediction[at] comes next, for at in [left,
+ * left + AHEAD]. */
 static bool meet_again(struct prediction *p, const struct draft_text *t, int32_t x, int32_t y) {
     uint32_t last = MIN(p->at + AHEAD, t->n_prediction);
 

@@ -1,7 +1,8 @@
 /*
- * suffix - a sequence often repeats itself: code that is edited, names, quotations, loops. The draft is what
- * followed the last time that the latest tokens stood there. As long as the model follows that copy we
- * stay in it: the match grows longer and does not jump to another place that is merely later.
+ * suffix - a sequence often repeats itself: code that is edited, names, quotations, loops. The
+ * draft is what followed the last time that the latest tokens stood there. As long as the model
+ * follows that copy we stay in it: the match grows longer and does not jump to another place that
+ * is merely later.
  */
 
 #include <errno.h>
@@ -40,8 +41,8 @@ static void end(void *state) {
     free(s);
 }
 
-/* Reads what has been added. What is known up to n_seen may be found, so the newest n-gram is added only
- * when a token follows it. */
+/* Reads what has been added. What is known up to n_seen may be found, so the newest n-gram is
+ * added only when a token follows it. */
 static void catch_up(struct suffix *s, const struct draft_text *t) {
     uint32_t until = MIN(t->n_tokens, s->n_seen + DRAFT_CATCH_UP);
 
