@@ -41,10 +41,7 @@
 #define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
 #define OUTLIER 8.0             /* a copy counts as at most so many times what was expected */
 #define LEARN_PAGES 16.0        /* a step with so many copies moves the estimate by a quarter */
-#define SAVE_NS 1500000.0       /* of a step, for saving; */
-#define FETCH_NS 8000000.0      /* for bringing back, beside others that decode */
-#define FETCH_MIN_PAGES 4u
-#define UNLIKELY 100u /* a chance below it, of 1000 */
+#define UNLIKELY 100u           /* a chance below it, of 1000 */
 
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
                  uint64_t page_bytes, const struct cost *cost) {
@@ -112,13 +109,6 @@ bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, doub
 
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to) {
     return offload_pays_with(p, from, to, 0);
-}
-
-/* As many pages as take @ns, but some. */
-static uint32_t pages_in(const struct offload *p, double ns, uint32_t least, uint32_t most) {
-    double n = ns / MAX(p->page_ns, 1);
-
-    return n >= most ? most : MAX((uint32_t)n, least);
 }
 
 /* Room for @n copies more. */
@@ -285,7 +275,7 @@ static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
 }
 
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step) {
-    uint32_t left = idle ? OFFLOAD_IDLE_PAGES : pages_in(p, SAVE_NS, 1, OFFLOAD_SAVE_PAGES);
+    uint32_t left = idle ? OFFLOAD_IDLE_PAGES : OFFLOAD_SAVE_PAGES;
 
     while (p->n_jobs > 0 && left > 0) {
         uint32_t i = best_job(p);
@@ -329,9 +319,7 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
 }
 
 uint32_t offload_fetch_room(const struct offload *p) {
-    uint32_t most = pages_in(p, FETCH_NS, FETCH_MIN_PAGES, OFFLOAD_FETCH_PAGES);
-
-    return most - MIN(most, p->n_fetched);
+    return OFFLOAD_FETCH_PAGES - MIN(OFFLOAD_FETCH_PAGES, p->n_fetched);
 }
 
 void offload_take(struct offload *p, struct engine_copy *out) {

@@ -31,7 +31,6 @@
 #include "scheduler/pin.h"
 
 #include <assert.h>
-#include <math.h>
 #include "base/buggify.h"
 #include "scheduler/offload.h"
 #include "scheduler/plan.h"
@@ -53,7 +52,6 @@
 #define PINNED_NUM 3    /* at most 3/4 of the pages are pinned */
 #define PINNED_DEN 4
 #define GROWTH_TURNS (1.0 / 3) /* of each active session: room for so much is left to them */
-#define GROWTH_MOST 8          /* at most an eighth of the pages */
 #define LEARN_GROWTH 0.1F
 #define LOST_MOST 8                       /* who lost less than 1/8 of its tokens has them */
 #define FORCE_NS INT64_C(30000000000)     /* that a session's turn waits for others' pages; */
@@ -235,14 +233,12 @@ static bool make_room(struct pins *t, const struct request *r, int64_t now) {
     return true;
 }
 
-/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. After
- * a call somebody comes back for certain, so there it is the longer of both. */
+/* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. */
 static double long_pause_ms(const struct pins *t, const struct pauses *p, enum pause_after end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
     double known = MIN(own->n_returned, FIRST) / (double)FIRST;
 
-    double ms = known * own->long_ms + (1 - known) * any->long_ms;
-    return end == PAUSE_AFTER_CALLS ? fmax(ms, own->long_ms) : ms;
+    return known * own->long_ms + (1 - known) * any->long_ms;
 }
 
 /* Of a turn that ended at @since. */
@@ -388,8 +384,7 @@ static uint64_t growth_pages(const struct pins *t) {
 
         tokens += r->session ? (double)t->of_tenant[r->turn.tenant].growth : 0;
     }
-    uint64_t pages = (uint64_t)(tokens * GROWTH_TURNS) / t->opts.page_tokens;
-    return MIN(pages, t->opts.n_pages / GROWTH_MOST);
+    return (uint64_t)(tokens * GROWTH_TURNS) / t->opts.page_tokens;
 }
 
 void pin_begin_step(struct pins *t, int64_t now) {
@@ -407,13 +402,12 @@ void pin_begin_step(struct pins *t, int64_t now) {
     }
 }
 
-/* What it had is there: its session was active a moment ago, and costs little. Of one that is new
- * most must be there. */
+/* What it had is there: its session was active a moment ago, and costs little. */
 static bool is_returning(const struct pins *t, const struct request *r) {
     const struct pauses *p = slot_of((struct pins *)t, r->session);
 
     if (r->session == 0 || p->session != r->session || p->n_tokens == 0)
-        return r->seen_hit >= r->n_tokens / 2;
+        return false;
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
     return r->seen_hit + r->n_tokens / LOST_MOST >= had;
 }
@@ -421,7 +415,7 @@ static bool is_returning(const struct pins *t, const struct request *r) {
 static bool has_waited(const struct pins *t, const struct request *r, int64_t now) {
     int64_t patience = r->session && !is_returning(t, r) ? FORCE_NS : FORCE_PLAIN_NS;
 
-    return now - r->since_ns >= patience || r->n_bypassed >= t->opts.max_bypass;
+    return now - r->since_ns >= patience;
 }
 
 bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {

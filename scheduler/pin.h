@@ -46,7 +46,7 @@ struct pauses {
 struct pin_opts {
     bool off; /* nothing is pinned; pauses are learnt all the same */
     bool no_sharing;
-    uint32_t n_pages, page_tokens, max_bypass;
+    uint32_t n_pages, page_tokens;
     struct kv_pager *pager;
     struct offload *offload;   /* gets what a pin gives up */
     const struct share *share; /* which tenants hold more than their part */

@@ -129,7 +129,6 @@ static void init_pins(struct sched *s) {
         .no_sharing = s->rules.no_sharing,
         .n_pages = s->info->n_pages,
         .page_tokens = s->rules.page_tokens,
-        .max_bypass = s->opts.max_bypass,
         .pager = s->pager,
         .offload = &s->offload,
         .share = &s->turns.share,

@@ -176,11 +176,3 @@ Test(offload, the_price_of_a_copy_follows_what_is_seen) {
     learn_copies(-1000);
     cr_expect_gt(offload.page_ns, 0);
 }
-
-Test(offload, dear_copies_come_in_smaller_parts) {
-    cr_expect_eq(offload_fetch_room(&offload), OFFLOAD_FETCH_PAGES);
-    learn_copies(1000000);
-    cr_expect_leq(offload_fetch_room(&offload), 8);
-    learn_copies(100000000);
-    cr_expect_geq(offload_fetch_room(&offload), 1);
-}
