@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/anthropic/anthropic.h"
@@ -251,6 +252,8 @@ static void send_delta(struct writer *w, const char *type, const char *key, cons
     struct sse e;
     struct json *j = begin(&e, "content_block_delta");
 
+    assert(w->block.open && w->block.n > 0);
+
     json_put_int(j, "index", w->block.n - 1);
     json_key(j, "delta");
     json_open(j, '{');
@@ -285,6 +288,8 @@ static void open_block(struct writer *w, const struct output_parser *s,
                        const struct output_piece *part) {
     struct sse e;
     struct json *j = begin(&e, "content_block_start");
+
+    assert(!w->block.open);
 
     json_put_int(j, "index", w->block.n++);
     json_key(j, "content_block");
@@ -335,6 +340,7 @@ static void send_end(struct writer *w) {
     struct sse e;
 
     close_block(w);
+    assert(!w->block.open && w->choices[0].gen->state == GEN_DONE);
     struct json *j = begin(&e, "message_delta");
     json_key(j, "delta");
     json_open(j, '{');

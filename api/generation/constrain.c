@@ -13,7 +13,7 @@
 /*
  * Where reasoning may come first, the grammar must let it:
  *
- *      the prompt ends inside reasoning  free until the closing marker (a trigger), then the grammar
+ *      the prompt ends inside reasoning free until the closing marker (a trigger), then the grammar
  *      the model may open it itself      the grammar begins with a block of it that may be missing
  *      the prompt has closed it, or the  the grammar alone
  *      model has none

@@ -11,10 +11,10 @@
 
 /*
  * Every way a generation can end passes through end(), which is idempotent, gives its place back,
- * and then tells the owner. The owner frees it, and often its siblings, inside that call: whoever
- * calls end() or anything that may reach it must not touch the generation, nor a saved "next" of a
- * list of them, afterwards. Loops that end generations therefore only mark them (`failed`) and let
- * end_failed() begin anew after each one.
+ * and then tells the owner. The owner frees it, and often its siblings, inside that call: after
+ * end(), and after anything that may reach it, neither the generation nor a saved "next" of a list
+ * of generations may be touched. Loops that end generations therefore only mark them (`failed`) and
+ * let end_failed() begin anew after each one.
  *
  * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to
  * the output, and the generation goes to the worker again as if it were resumed, under a new id, so
@@ -75,6 +75,7 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
 
 int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice) {
+    assert(n_prompt > 0 && max_new > 0);
     struct gen *g = calloc(1, sizeof(*g));
 
     if (!g)
@@ -147,7 +148,8 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
 }
 
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts) {
-    g->m.n_stops = 0;
+    assert(g->state == GEN_WAITING && !g->output);
+    g->m.n_stops = 0; /* they are looked for here alone */
     return output_parser_new(&g->output, opts, TEXT_MAX);
 }
 
@@ -157,11 +159,13 @@ static uint32_t charged_prompt(const struct gen *g) {
 }
 
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
+    assert(g->state == GEN_WAITING);
     charge_take(&g->charge, t, (uint64_t)charged_prompt(g) + n_output,
                 (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
 }
 
 int gen_limit_reasoning(struct gen *g, uint32_t max) {
+    assert(g->state == GEN_WAITING && g->output);
     const struct toolcall_opts *o = &g->output->opts;
     bool harmony = o->format && o->format->has_reasoning;
     const char *close = harmony        ? "<|end|><|start|>assistant"
@@ -333,6 +337,8 @@ static int grow_one(void *pp, uint32_t n, size_t size) {
 static int reserve(struct gen *g, uint32_t n) {
     uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
 
+    assert(g->n_out <= g->cap_out);
+
     if (n <= g->cap_out)
         return 0;
     if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
@@ -380,17 +386,20 @@ static int add_text(struct gen *g, int32_t id) {
     return 0;
 }
 
-/* What of the text may be sent while more may come. */
+/* What of the text may be sent while more may come: it never becomes less. */
 static void settle(struct gen *g) {
     if (g->stopped)
         return;
     size_t n = g->text.len - (g->stops ? MIN(stops_held(g->stops), g->text.len) : 0);
     n -= n ? utf8_incomplete_tail(g->text.data, n) : 0;
+    assert(n <= g->text.len);
     g->ready = MAX(g->ready, n);
 }
 
 static int add_token(struct gen *g, const struct event *e, uint32_t i) {
     uint32_t at = g->n_out;
+
+    assert(at < g->cap_out);
 
     if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->api->model->n_vocab)
         return -EPROTO;
@@ -552,11 +561,13 @@ static int add_reasoning_end(struct gen *g) {
     return r < 0 ? r : take_apart(g);
 }
 
-/* The same of one that the worker has. @forgotten: it has ended there. */
-static void force_end_reasoning(struct gen *g, bool forgotten) {
+/* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
+ * ended already (@ended), and one that begins behind the marker is submitted in its place. */
+static void force_end_reasoning(struct gen *g, bool ended) {
     struct api *a = g->api;
 
-    if (!forgotten && a->worker_up)
+    assert(!g->thinking.spent);
+    if (!ended && a->worker_up)
         a->port->cancel(a->port, g->m.id);
     list_remove(&g->bucket);
     g->m.id = a->next_gen++;
@@ -612,6 +623,7 @@ void gen_on_event(struct api *a, const struct event *e) {
 static void submit(struct gen *g) {
     struct api *a = g->api;
 
+    assert(g->state == GEN_PENDING);
     if (!a->worker_up)
         return;
     g->m.tokens = g->tokens;

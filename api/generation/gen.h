@@ -40,7 +40,7 @@ struct gen {
     bool stopped;  /* a stop string is complete; nothing after it is text */
     bool failed;
     void *owner;
-    struct exchange *const *exchange; /* the owner's; NULL there: nobody waits for it any more */
+    struct exchange *const *exchange; /* the owner's; NULL there: the client is gone */
     void (*changed)(struct gen *g);   /* something new; may free @g */
     const char *session_from;         /* what told m.session, or NULL */
     struct charge charge;             /* of its tenant; gen_charge() */

@@ -2,7 +2,7 @@
 
 /*
  * grammar_ir - writes the nodes of a grammar (text/constraint.h). A failure sticks: what cannot be
- * made is NULL, and whoever has put everything together asks once.
+ * made is NULL, and the writer of the whole asks once.
  */
 
 #include <stdbool.h>

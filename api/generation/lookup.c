@@ -1,5 +1,6 @@
 #include "api/generation/lookup.h"
 
+#include <assert.h>
 #include <errno.h>
 #include "api/generation/endpoint.h"
 #include "api/http/exchange.h"
@@ -59,6 +60,7 @@ static void on_fail(struct exchange *x, const struct err *err) {
 
 void lookup_serve(struct exchange *x, const struct endpoint *endpoint,
                   void (*write)(struct json *j, const struct prompt_job *job)) {
+    assert(endpoint->translate && !endpoint->open == !endpoint->close);
     static const struct exchange_ops ops = {on_gone, NULL, on_fail, NULL};
     struct lookup *l = calloc(1, sizeof(*l));
 

@@ -1,5 +1,6 @@
 #include "api/generation/output_parser.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +88,9 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     struct output_parser *s = ctx;
     int r = 0;
 
+    assert(e->kind == TOOLCALL_CONTENT || e->kind == TOOLCALL_REASONING ||
+           e->kind == TOOLCALL_BEGIN || e->index < s->n_calls);
+
     switch (e->kind) {
     case TOOLCALL_CONTENT:
         return add_text(s, OUTPUT_CONTENT, e);
@@ -106,6 +110,7 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
 }
 
 int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
+    assert(!s->finished);
     return len ? toolcall_feed(s->parser, data, len, on_event, s) : 0;
 }
 
@@ -135,6 +140,7 @@ static size_t ready(const struct output_parser *s, uint32_t i) {
     const struct output_run *r = &s->runs[i];
     size_t n = r->end - r->begin;
 
+    assert(r->begin <= r->end && r->end <= s->text[r->kind].len);
     if (n == 0 || s->finished || i + 1 < s->n_runs)
         return n;
     return n - utf8_incomplete_tail(s->text[r->kind].data + r->begin, n);
@@ -145,6 +151,8 @@ bool output_parser_next(const struct output_parser *s, struct output_at *at,
     for (; at->run < s->n_runs; *at = (struct output_at){.run = at->run + 1}) {
         const struct output_run *r = &s->runs[at->run];
         size_t n = ready(s, at->run);
+
+        assert(at->sent <= n); /* what was sent never becomes unready */
 
         *out = (struct output_piece){.kind = r->kind, .call = r->call, .text = ""};
         if (r->kind == OUTPUT_CALL && !at->named) {

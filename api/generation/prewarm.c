@@ -1,5 +1,6 @@
 #include "api/generation/prewarm.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <uv.h>
@@ -10,23 +11,22 @@
 #include "api/private.h"
 
 /*
- * What the model wrote is in the cache. What comes back of it is often something else: templates
- * leave reasoning out once the user has asked again, print calls in their own way, put the tools
- * before the last question. From the first token that differs everything would be computed while
- * somebody waits for it. So it is computed before: the conversation goes through the same rendering
- * as any request, with the answer as the client was told it and then a message that nobody has
- * written yet. Two such messages, which have nothing in common, are tried, and the tokens that are
- * the same for both are what is certain: they end with what the template puts before the next
- * message's text.
+ * The tokens that the model wrote are in the prefix cache. The next request often repeats them in
+ * another form: templates leave reasoning out once the user has asked again, print calls in their
+ * own way, put the tools before the last question. From the first token that differs on, the prompt
+ * would be computed while the client waits. So it is computed before: the conversation goes through
+ * the same rendering as any request, with the answer as the client was told it and then a made-up
+ * message. Two such messages, which have nothing in common, are tried; the tokens that both
+ * renderings share are certain. They end with what the template puts before the next message's
+ * text.
  *
- * That is done on the pool, after the answer's last byte was sent, and only where there is nothing
- * better to do. If the tokens reach at least a page farther than what the cache has, the worker is
- * given them as a request that has no client (SUBMIT_PREWARM): whether and when it runs is the
- * worker's affair, and nothing here waits for it or depends on it.
+ * This is done on the pool, after the answer's last byte was sent, and only while no client's
+ * request needs the pool. If the tokens reach at least a page farther than the cache, they are
+ * submitted as a request without a client (SUBMIT_PREWARM): whether and when it runs is the
+ * scheduler's decision, and nothing here depends on it.
  *
- * Clients of chat completions and Responses send the text of a call's arguments back, those of
- * Messages an object. Whether they send reasoning back is seen in what they have sent; before that,
- * those of Messages and Responses do, whose protocols ask for it.
+ * How a client repeats an answer is its endpoint's `repeats`. Whether it sends reasoning back is
+ * seen in what it has sent; before that, it is assumed where the protocol asks for it.
  */
 
 #define BODY_MAX ((size_t)1 << 20)    /* of a request that is kept until its turn ends */
@@ -59,7 +59,7 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
            api->kept_bytes + job->body_len <= BODIES_MAX;
 }
 
-/* The pool has better things to do, or there is nobody to compute it. */
+/* Requests of clients need the pool or the worker, or there is no worker. */
 static bool is_busy(const struct api *a) {
     return a->n_prewarm >= AT_ONCE || a->n_large > 0 || a->admit.n_queued > 0 ||
            a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
@@ -94,6 +94,8 @@ static bool all_complete(const struct output_parser *s) {
 
 struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
     struct prewarm_job *t;
+
+    assert(!from->running && g->state == GEN_DONE);
 
     if (from->n_kept == 0 || g->finish != FINISH_STOP || is_busy(from->api) ||
         !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
@@ -303,6 +305,7 @@ static void on_done(uv_work_t *uv, int status) {
     struct prewarm_job *t = CONTAINER_OF(uv, struct prewarm_job, uv);
     struct api *a = t->job.api;
 
+    assert(a->n_prewarm > 0);
     a->n_prewarm--;
     if (status == 0 && t->tokens.n > 0 && !is_busy(a))
         submit(t);

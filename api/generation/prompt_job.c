@@ -1,6 +1,6 @@
-#include "api/generation/read_request.h"
 #include "api/generation/prompt_job.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,17 +11,21 @@
 #include "api/http/conn.h"
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
+#include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/limits/session.h"
 
 /*
- * Why not always on the pool: handing over and back costs more than parsing a short chat, and lets
- * the pool's few threads, busy with one client's long prompts, delay everyone's short ones. Bodies
- * up to INLINE_MAX take some tens of microseconds here; a grammar that takes longer is huge. Huge
- * ones never have all threads: they queue among themselves, so that a few clients with books to
- * read do not hold up those with pages. Everything that a work touches on the pool is its own, or
- * immutable: the tokenizer, the template, the options.
+ * Where a job runs depends on its size:
+ *
+ *      up to INLINE_MAX     on the loop: some tens of microseconds, less than the way to a thread
+ *      up to LARGE_MIN      on libuv's pool
+ *      above, or a grammar  on the pool, LARGE_AT_ONCE at a time, the others in api.large; so a
+ *      that takes long      few very large prompts never hold all threads of the pool
+ *
+ * On the pool a job touches only what is its own, or immutable: the tokenizer, the template, the
+ * options.
  */
 
 #define INLINE_MAX (8u << 10)  /* bytes of a body that are worked on at once */
@@ -116,6 +120,7 @@ static int find_chat(struct prompt_job *job, struct err *err) {
 }
 
 void prompt_job_trim(struct prompt_job *job, bool keep) {
+    assert(!job->running);
     for (uint32_t i = 0; i < job->n_prompts; i++)
         tokens_deinit(&job->prompts[i].tokens);
     job->n_prompts = 0;
@@ -416,7 +421,7 @@ static void begin(struct prompt_job *job) {
     finish(job);
 }
 
-/* The next huge one; those that nobody waits for any more are not begun. */
+/* Begins the next large job; one that was abandoned meanwhile is finished without it. */
 static void begin_next(struct api *a) {
     while (a->n_large < LARGE_AT_ONCE && !list_empty(&a->large)) {
         struct prompt_job *job = LIST_ENTRY(list_pop_front(&a->large), struct prompt_job, link);
@@ -430,7 +435,7 @@ static void begin_next(struct api *a) {
     }
 }
 
-/* What takes long waits for its turn. */
+/* A large job waits for a thread. */
 static void enqueue(struct prompt_job *job) {
     job->large = true;
     list_push_back(&job->api->large, &job->link);
@@ -441,6 +446,7 @@ static void on_done(uv_work_t *uv, int status) {
     struct api *a = job->api;
 
     (void)status;
+    assert(job->running && a->n_large >= job->large);
     a->n_large -= job->large;
     if (job->result == -EAGAIN)
         enqueue(job);
@@ -456,6 +462,7 @@ bool prompt_job_abandon(struct prompt_job *job) {
 
 void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job)) {
+    assert(!job->running && !job->state == !endpoint->open);
     job->api = api_of(x);
     job->endpoint = endpoint;
     job->done = done;

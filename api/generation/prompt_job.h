@@ -15,7 +15,7 @@ struct exchange;
  * zeroed; it may be freed in @done. */
 void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct endpoint *endpoint,
                       void (*done)(struct prompt_job *job));
-/* Nobody wants the result any more. True: it still runs, and `done` will be called. */
+/* The result is not wanted any more. True: the job still runs, and `done` will be called. */
 bool prompt_job_abandon(struct prompt_job *job);
 /* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
 struct prompt_place {

@@ -13,8 +13,8 @@
 /*
  * One row per field: its name, the endpoints that know it, how it is read, where it goes and its
  * range. Rows are looked up by name for each member of the body, so that the order of a body does
- * not matter and a field that is given twice is noticed: whichever of the two were taken, some
- * proxy before us may have judged the other.
+ * not matter. A field that is given twice is refused: a proxy may have checked the one and weft
+ * would take the other.
  *
  * What is not supported is a row as well. Ignoring such a field would answer another question than
  * the one that was asked, and the client could not tell.

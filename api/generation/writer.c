@@ -66,7 +66,7 @@ struct writer_usage writer_usage(const struct writer *w) {
     return u;
 }
 
-/* Takes the answer from its call, with everything that the log line says of it. */
+/* Takes the answer from its exchange, with everything that the log line says of it. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
     struct writer_usage u = writer_usage(w);
@@ -132,6 +132,8 @@ static uint32_t ready_tokens(const struct choice *c) {
 static void advance(struct choice *c, uint32_t to) {
     const struct gen *g = c->gen;
     size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
+
+    assert(to >= c->n_sent && to <= g->n_out);
 
     if (to > c->n_sent && g->logprobs)
         c->n_chars += writer_chars(g->text.data + from, g->text_end[to - 1] - from);
@@ -205,6 +207,9 @@ static struct prewarm_job *take_prewarm(struct writer *w) {
 }
 
 static void end_stream(struct writer *w) {
+    assert(w->head_sent);
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        assert(w->choices[i].finish_sent);
     w->endpoint->end(w);
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
@@ -241,6 +246,7 @@ static void send_whole(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
     struct json j;
 
+    assert(!w->head_sent);
     json_begin(&j, &b);
     w->endpoint->whole(&j, w);
     struct exchange *x = detach(w);
@@ -256,6 +262,8 @@ static void fail(struct writer *w, const struct err *err) {
     const struct endpoint *endpoint = w->endpoint;
     bool head_sent = w->head_sent;
     struct err e = *err;
+
+    assert(w->exchange && err->status >= 400);
 
     if (endpoint->rename)
         endpoint->rename(&e);
@@ -474,7 +482,7 @@ static int create_gens(struct writer *w, struct err *err) {
     return 0;
 }
 
-/* The earliest moment after which nobody waits for the answer any more. */
+/* The earliest deadline of the answer, the service's or its client's; 0: none. */
 static int64_t deadline_of(const struct exchange *x) {
     int64_t ms = api_of(x)->opts.request_timeout_ms;
 
@@ -518,6 +526,10 @@ static void on_prepared(struct prompt_job *job) {
 
 void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
     struct err err = {0};
+
+    assert(endpoint->translate && endpoint->begin && endpoint->piece && endpoint->end &&
+           endpoint->whole && endpoint->id_prefix);
+    assert(!endpoint->open == !endpoint->close);
 
     if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
                      &err) < 0) {

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/generation/lookup.h"
@@ -125,6 +126,7 @@ static void put_end(struct json *j, const struct writer *w) {
 
 static void put_text(struct json *j, const struct writer *w, const char *text, size_t len,
                      bool last) {
+    assert(w->n_choices == 1);
     json_open(j, '{');
     json_put_int(j, "index", 0);
     json_key(j, "content");

@@ -1,5 +1,6 @@
 #include "api/ollama/ollama.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -54,6 +55,7 @@ static void open_message(struct json *j, const struct writer *w, const char *tex
 static void put_call(struct json *j, const struct output_parser *s, uint32_t i) {
     const struct output_call *c = &s->calls[i];
 
+    assert(i < s->n_calls && c->complete); /* its arguments are whole JSON */
     json_open(j, '{');
     json_put_string(j, "id", c->id);
     json_key(j, "function");

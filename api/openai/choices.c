@@ -1,5 +1,6 @@
 #include "api/openai/choices.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include "api/http/conn.h"
 #include "api/http/respond.h"
@@ -172,6 +173,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
 
+    assert(w->head_sent);
     json_close(j, ']');
     if (r->include_usage || r->continuous_usage) {
         json_key(j, "usage");
@@ -219,6 +221,8 @@ void choices_end(struct writer *w) {
 
 void choices_whole(struct json *j, struct writer *w) {
     uint32_t n = w->job.request.n, made = gen_request_made(&w->job.request);
+
+    assert(n > 0 && made >= n && w->n_choices % made == 0);
 
     begin(j, w, form_of(w)->object);
     if (made > n)

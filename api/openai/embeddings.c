@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void free_embedding(struct embedding *e) {
     free(e);
 }
 
-/* Takes it from its call; work that still runs keeps it until on_prepared(). */
+/* Takes it from its exchange; work that still runs keeps it until on_prepared(). */
 static struct exchange *detach(struct embedding *e) {
     struct exchange *x = e->exchange;
 
@@ -202,6 +203,7 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 
 /* The next input becomes the lane's generation, which is yet to be admitted. */
 static int load(struct embedding *e, struct lane *l) {
+    assert(e->n_next < e->n_inputs && !l->gen);
     const struct tokens *t = &e->job.prompts[e->n_next].tokens;
     int r = gen_new(&l->gen, e->job.api, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
 
@@ -246,6 +248,7 @@ static int unload(struct embedding *e, struct lane *l) {
     r = r < 0 ? r : write_vector(e, l->input, g);
     l->gen = gen_free(g);
     e->n_done++;
+    assert(e->n_done <= e->n_next);
     return r;
 }
 

@@ -1,5 +1,6 @@
 #include "api/responses/responses.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -87,6 +88,7 @@ struct responses *responses_find(struct api *a, uint32_t tenant, const char *id)
 /* ---- items ---- */
 
 static const struct gen *gen_of(const struct writer *w) {
+    assert(w->n_choices == 1);
     return w->choices[0].gen;
 }
 
@@ -229,6 +231,7 @@ static const char *type_of(const struct writer *w, const struct output_run *run)
 void responses_put_item(struct json *j, const struct writer *w, uint32_t run, uint32_t i,
                         bool finished) {
     const struct output_parser *s = gen_of(w)->output;
+    assert(run < s->n_runs);
     const struct output_run *r = &s->runs[run];
     const char *text = s->text[r->kind].data ? s->text[r->kind].data + r->begin : "";
     size_t len = r->end - r->begin;
@@ -270,6 +273,7 @@ bool responses_is_item(const struct output_run *run) {
 uint32_t responses_number(const struct writer *w, uint32_t run) {
     uint32_t n = 0;
 
+    assert(run <= gen_of(w)->output->n_runs);
     for (uint32_t i = 0; i < run; i++)
         n += responses_is_item(&gen_of(w)->output->runs[i]);
     return n;

@@ -10,11 +10,11 @@
  * continued, the new one is put behind the others, then what it continues, then what that
  * continues, up to the beginning. So whatever is in the list stands before everything that it
  * continues, and a conversation is forgotten from its end: nothing that is found has lost its past.
- * (A client may remove a response that others continue; they keep it alive, but nobody finds it any
- * more.)
+ * (A client may remove a response that others continue; they keep it alive, but it cannot be found
+ * any more.)
  *
- * When there is no room the tenant with the most bytes forgets first, so that one who stores much
- * does not take away what others have stored little of.
+ * When there is no room the tenant with the most bytes forgets first, so that a tenant that stores
+ * much does not push out what others have stored.
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
@@ -41,7 +41,8 @@ static struct list *bucket_of(const struct store *s, const char *id) {
     return &s->buckets[h % BUCKETS];
 }
 
-/* Under the lock. Frees it and, as far as nobody else holds them, those it continues. */
+/* Under the lock. Drops a reference; at the last one frees it and drops its own to what it
+ * continues. */
 static void unref_locked(struct stored *r) {
     while (r && --r->refs == 0) {
         struct stored *parent = r->parent;

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -304,6 +305,7 @@ void responses_stream_piece(struct writer *w, const struct piece *p) {
 void responses_stream_end(struct writer *w) {
     bool cut = w->choices[0].gen->finish == FINISH_LENGTH;
 
+    assert(!responses_of(w)->open);
     send_response(w, cut ? "response.incomplete" : "response.completed", RESPONSES_DONE, NULL);
 }
 
