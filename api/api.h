@@ -34,7 +34,8 @@ struct api_model {
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
-    bool pools_mean; /* its embeddings are means over all tokens, if nobody says otherwise */
+    bool
+        pools_mean; /* its embeddings are means over all tokens unless the request says otherwise */
     int64_t created_unix;
     const char *arch;   /* as the file has it, or NULL */
     uint64_t n_bytes;   /* of the file */
@@ -59,8 +60,8 @@ struct api_opts {
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
 };
 
-/* A row of the tenants file. 0 is no limit, but for the weight. "default" is who has no row, and
- * gives what a row leaves out. */
+/* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants
+ * without a row, and for what a row leaves out. */
 #define API_TENANT_KEYS 16
 #define API_TENANT_UIDS 16
 #define API_TENANTS_MAX 1024
@@ -113,8 +114,9 @@ void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint6
 void api_set_health(struct api *a, enum api_health h);
 
 /* Service life. */
-/* Comes before api_drain() where somebody else goes on listening: no new connections, but requests
- * that are on their way on those that are open are served, and each answer ends its connection. */
+/* Comes before api_drain() where another process goes on listening: no new connections, but
+ * requests that are on their way on those that are open are served, and each answer ends its
+ * connection. */
 void api_leave(struct api *a);
 void api_drain(struct api *a); /* stop accepting; idle connections are answered once with close */
 void api_close(struct api *a); /* everything ends now: streams get an error event */

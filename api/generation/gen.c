@@ -131,7 +131,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
                                   r->conversation};
     struct session_key s = x->session ? (struct session_key){x->session, x->session_from}
                                       : session_of_body(a->secret, x->tenant, &names);
-    char name[AUTH_SHARE_NAME];
+    char name[AUTH_ISOLATION_NAME];
 
     g->exchange = exchange;
     g->session_from = s.from;
@@ -142,7 +142,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     g->m.arrived_ns = x->started_ns;
     if (a->opts.request_timeout_ms)
         g->m.deadline_ns = x->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
-    tenant_share_name(t, name);
+    tenant_isolation_name(t, name);
     auth_isolation_key(a->share_secret, name, r->cache_salt.data, r->cache_salt.len,
                        g->m.isolation_key);
 }

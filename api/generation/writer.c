@@ -14,7 +14,7 @@
 /*
  * The life of an answer:
  *
- *      writer_serve ── admit_glance: 429
+ *      writer_serve ── admit_precheck: 429
  *          ──> work (parse, render, tokenise; perhaps on the pool) ──> on_prepared
  *          ──> create_gens ──> admit_enter ── queued ──> on_admitted ──> gen_start for each
  *          ──> on_changed, each time a generation has news ──> proceed ──> stream or send_whole
@@ -531,8 +531,8 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
            endpoint->whole && endpoint->id_prefix);
     assert(!endpoint->open == !endpoint->close);
 
-    if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
-                     &err) < 0) {
+    if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+                       &err) < 0) {
         respond_error(x, &err);
         return;
     }

@@ -54,6 +54,8 @@ static void arm(struct conn *c, uint64_t ms) {
 static void on_closed(uv_handle_t *h) {
     struct conn *c = h->data;
 
+    assert(c->state == CONN_CLOSED && c->n_open > 0 && !c->exchange);
+
     if (--c->n_open)
         return;
     list_remove(&c->link);
@@ -78,6 +80,8 @@ static void reset_http(struct conn *c) {
 
 size_t conn_take_body(struct conn *c, struct buf *out) {
     size_t n = c->n_body_charged;
+
+    assert(c->exchange && n == c->http.body.len);
 
     *out = c->http.body;
     buf_init(&c->http.body, c->server->opts.limits.body);
@@ -167,6 +171,8 @@ static void empty(struct buf *b) {
 static void on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
+    assert(c->writing);
+
     c->writing = false;
     buf_clear(&c->in_flight);
     if (c->in_flight.cap > KEEP_SENDING)
@@ -210,6 +216,7 @@ void conn_start_keepalive(struct conn *c) {
 /* ---- exchanges ---- */
 
 void conn_exchange_done(struct conn *c) {
+    assert(c->exchange);
     c->exchange = NULL;
     if (c->state == CONN_CLOSED)
         return;
@@ -230,6 +237,7 @@ void conn_exchange_done(struct conn *c) {
 }
 
 void conn_answer_early(struct conn *c, const struct err *err) {
+    assert(err->status != 0);
     c->close_after = c->discard = true;
     set_state(c, CONN_EXCHANGE);
     c->server->events->refused(c, err);
@@ -244,6 +252,7 @@ static void on_head(struct conn *c) {
 }
 
 static void on_message(struct conn *c) {
+    assert(c->exchange && c->state == CONN_BODY);
     uv_timer_stop(&c->timer);
     set_state(c, CONN_EXCHANGE);
     c->server->events->message(c);

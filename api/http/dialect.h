@@ -5,8 +5,8 @@
  * heads of its answers and its streams look. What handles connections and what generates knows
  * dialects by this table alone and never asks which one it has before it.
  *
- * Each dialect of the API has a folder, in which its one `struct dialect` stands; api/dialects.h lists
- * them.
+ * Each dialect of the API has a folder, in which its one `struct dialect` stands; api/dialects.h
+ * lists them.
  */
 
 #include <llhttp.h>

@@ -127,6 +127,7 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
 
 static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
                    const struct err *err) {
+    assert(!x->stream);
     send_head(x, status, type, (ssize_t)len, err);
     if (x->conn && !x->head_only && conn_send(x->conn, data, len) < 0)
         conn_break(x->conn);
@@ -188,6 +189,7 @@ void respond_errno(struct exchange *x, int error) {
 /* ---- streams ---- */
 
 void respond_stream(struct exchange *x) {
+    assert(!x->stream);
     x->stream = true;
     send_head(x, 200, x->dialect->stream_type, -1, NULL);
 }
@@ -197,6 +199,7 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
                       const char *after) {
     size_t n_before = strlen(before), n_after = strlen(after);
     char size[24];
+    assert(x->stream);
 
     if (!x->conn)
         return 0;
@@ -239,6 +242,7 @@ void respond_keepalive(struct exchange *x) {
 }
 
 static void end_stream(struct exchange *x) {
+    assert(x->stream);
     if (x->conn && x->chunked)
         conn_send(x->conn, "0\r\n\r\n", 5);
     exchange_end(x);

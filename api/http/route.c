@@ -53,8 +53,8 @@ static const char *methods_of(const struct route *r) {
     return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";
 }
 
-/* Looks in @table (NULL: empty). 1: found, x->route is set; 0: *allow has the methods of @path, "" for
- * none. */
+/* Looks in @table (NULL: empty). 1: found, x->route is set; 0: *allow has the methods of @path, ""
+ * for none. */
 static int look_up(const struct route *table, struct exchange *x, const char *path, uint8_t method,
                    char allow[40]) {
     const char *arg;

@@ -10,10 +10,9 @@
 #include "api/http/server.h"
 
 /*
- * Every check that needs no body is made once, before the body is read, in an order that tells a
- * stranger least: is this meant for us, is there such a path and method, who asks, is the body one
- * that we would read. A refusal waits for the end of a small body, so that the connection can be
- * used further.
+ * Every check that needs no body is made once, before the body is read, in an order that tells an
+ * unknown client least: Host and Origin, path and method, key, body. A refusal waits for the end
+ * of a small body, so that the connection can be used further.
  */
 
 #define EARLY_DISCARD (64u << 10) /* a refused request's body up to this size is read to its end */

@@ -1,7 +1,7 @@
 #pragma once
 
-/* siphash - SipHash-2-4 (Aumasson, Bernstein 2012): a short hash that nobody without the key can
- * aim at. */
+/* siphash - SipHash-2-4 (Aumasson, Bernstein 2012): a short hash whose collisions cannot be found
+ * without the key. */
 
 #include <stddef.h>
 #include <stdint.h>

@@ -6,19 +6,24 @@
 #include "base/rng.h"
 
 /*
- * The worker is fair with what it has been given; here it is decided what it is given. A free
- * place goes to the tenant with the fewest generations for his weight, and inside a tenant first
- * come first served. A tenant that has less than his share of the places finds one even when all
- * are taken (a quarter more exist for that), so that a flood by others does not make him wait for
- * one of theirs to end.
+ * The worker shares its time among the generations that it has; here it is decided which it gets.
+ * A free place goes to the tenant with the fewest running generations by weight, inside a tenant
+ * first come, first served. A tenant below its share of the places is admitted even when all are
+ * taken (a quarter more exist for that), so that a flood by others does not make it wait for one
+ * of theirs to end.
  *
- * The queue only absorbs bursts. When it is full, who has the most in it for his weight loses his
- * last one to a tenant that has less: the flood is refused, not whoever comes after it. Where
- * nothing of a tenant can be taken its requests are refused unread.
+ * The queue only absorbs bursts. When it is full, the tenant with the longest queue by weight
+ * loses its last waiter to a tenant with a shorter one: the flood is refused, not the requests
+ * after it. Where nothing of a tenant can be queued its requests are refused before their bodies
+ * are parsed.
  *
- * One timer looks after all that nobody else would wake: submits the channel could not take,
- * deadlines of what waits, and those who lost their places. It runs only while there is such a
- * thing: an idle daemon does not tick.
+ * One timer serves what no event wakes: submits that the channel could not take, deadlines of
+ * waiters, and waiters that lost their places. It runs only while there is one: an idle daemon
+ * does not tick.
+ *
+ * Invariants: n_queued is the sum of waiter.n over all tenants' queues, and tenant.n_queued that
+ * of its own; a tenant is in `busy` exactly while it has running or queued generations; a waiter
+ * is in at most one list.
  */
 
 #define TICK_MS 20
@@ -59,7 +64,7 @@ static void note_busy(struct admit *m, struct tenant *t) {
         list_remove(&t->link);
 }
 
-/* Whether @n more leave @t within his share of @total among those that are busy. */
+/* Whether @n more leave @t within its share of @total places, by weight among the busy tenants. */
 static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, uint32_t total) {
     double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
 
@@ -92,8 +97,8 @@ static struct waiter *last_of(const struct tenant *t) {
     return list_empty(&t->waiting) ? NULL : LIST_ENTRY(t->waiting.prev, struct waiter, link);
 }
 
-/* Whose turn it is: of those whose first waiter fits, the one with the fewest places for his
- * weight. */
+/* The next waiter to admit: of the tenants whose first waiter fits, that of the one with the fewest
+ * running generations by weight. NULL: none. */
 static struct waiter *next_waiter(const struct admit *m) {
     struct waiter *best = NULL;
     double least = 0;
@@ -112,6 +117,7 @@ static struct waiter *next_waiter(const struct admit *m) {
 }
 
 static void unqueue(struct admit *m, struct waiter *w) {
+    assert(w->tenant->stats.n_queued >= w->n && m->n_queued >= w->n);
     list_remove(&w->link);
     w->tenant->stats.n_queued -= w->n;
     m->n_queued -= w->n;
@@ -120,6 +126,8 @@ static void unqueue(struct admit *m, struct waiter *w) {
 /* The charges of its generations count it for the tenant; that is over when they start. */
 static void admit(struct admit *m, struct waiter *w) {
     struct tenant *t = w->tenant;
+
+    assert(list_empty(&w->link) && !w->dropped);
 
     m->n_running += w->n;
     w->admitted(w);
@@ -144,9 +152,9 @@ static double place_ms(const struct admit *m, const struct tenant *t) {
     return each_ms * MAX(m->n_running, 1u) / MAX(t->stats.n_running, 1u);
 }
 
-/* When it is the turn of one more of @t, behind those in the queue and those that were sent away
- * before: else a crowd returns all the time for places that it cannot have. Spread a little so
- * that clients do not return together. */
+/* When one more of @t could be admitted, behind its queue and the requests refused before it: else
+ * all of them would come back for the first place. Spread a little so that clients do not return
+ * together. */
 static uint32_t retry_ms(struct admit *m, struct tenant *t) {
     double each_ms = place_ms(m, t), most_ms = RETRY_MAX_MS * 0.8;
     int64_t now = clock_now(m->opts.clock), each_ns = (int64_t)(MIN(each_ms, most_ms) * 1e6);
@@ -163,9 +171,8 @@ static int refuse(struct admit *m, struct tenant *t, uint32_t *retry, struct err
                         "Too many requests are waiting, try again in %.1fs.", *retry / 1000.0);
 }
 
-/* The tenant that has most in the queue for his weight, if it is more than @t will have with @n
- * more. */
-static struct tenant *greediest(const struct admit *m, const struct tenant *t, uint32_t n) {
+/* The tenant with the longest queue by weight, if it is longer than @t's with @n more. */
+static struct tenant *longest_queue(const struct admit *m, const struct tenant *t, uint32_t n) {
     double most = (t->stats.n_queued + n) / tenant_weight(t);
     struct tenant *found = NULL;
 
@@ -181,11 +188,11 @@ static struct tenant *greediest(const struct admit *m, const struct tenant *t, u
     return found;
 }
 
-/* Makes room in the queue for @w at the cost of who has more in it. They are told by the timer: a
- * client's answer may begin its next request, and this is not the place for that. */
-static bool push_out(struct admit *m, const struct waiter *w) {
+/* Makes room in the queue for @w by dropping waiters of tenants with longer queues. They are told
+ * by the timer: an answer may start the client's next request, which must not enter here. */
+static bool drop_waiters(struct admit *m, const struct waiter *w) {
     while (m->n_queued + w->n > m->opts.max_queued) {
-        struct tenant *t = greediest(m, w->tenant, w->n);
+        struct tenant *t = longest_queue(m, w->tenant, w->n);
 
         if (!t)
             return false;
@@ -205,6 +212,7 @@ bool admit_is_free(const struct admit *m, const struct waiter *w) {
 
 void admit_again(struct admit *m, struct waiter *w) {
     struct tenant *t = w->tenant;
+    assert(w->n > 0 && w->admitted);
 
     list_init(&w->link);
     if (admit_is_free(m, w)) {
@@ -223,10 +231,10 @@ static bool has_queued_enough(const struct tenant *t, uint32_t n) {
     return t->conf.max_queued > 0 && t->stats.n_queued + n > t->conf.max_queued;
 }
 
-int admit_glance(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
+int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry, struct err *err) {
     const struct waiter w = {.tenant = t,
                              .n = 1}; /* what is more finds no place where this finds none */
-    bool room = m->n_queued < m->opts.max_queued || greediest(m, t, 1);
+    bool room = m->n_queued < m->opts.max_queued || longest_queue(m, t, 1);
 
     if (admit_is_free(m, &w) || (room && !has_queued_enough(t, 1)))
         return 0;
@@ -236,13 +244,14 @@ int admit_glance(struct admit *m, struct tenant *t, uint32_t *retry, struct err 
 
 int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry, struct err *err) {
     struct tenant *t = w->tenant;
+    assert(w->n > 0 && w->admitted);
 
     list_init(&w->link);
     if (admit_is_free(m, w)) {
         admit(m, w);
         return 0;
     }
-    if (has_queued_enough(t, w->n) || !push_out(m, w)) {
+    if (has_queued_enough(t, w->n) || !drop_waiters(m, w)) {
         t->stats.n_limited++;
         return refuse(m, t, retry, err);
     }
@@ -309,6 +318,7 @@ static bool expire(struct admit *m) {
     bool more;
 
     while ((w = late(m, now, &more))) { /* the lists may have changed altogether */
+        assert(w->expired);
         admit_cancel(m, w);
         w->expired(w);
     }
@@ -320,6 +330,7 @@ static void tell_dropped(struct admit *m) {
         struct waiter *w = LIST_ENTRY(list_pop_front(&m->dropped), struct waiter, link);
         struct err err;
         uint32_t ms;
+        assert(w->dropped && w->refused);
 
         w->tenant->stats.n_limited++;
         refuse(m, w->tenant, &ms, &err);

@@ -22,11 +22,12 @@ struct waiter {       /* embedded in what waits */
     uint32_t n;          /* generations */
     uint64_t n_context;  /* tokens that they may come to hold */
     int64_t deadline_ns; /* 0: none */
-    bool dropped;        /* its place in the queue went to another tenant */
+    bool dropped;        /* its place in the queue was given to another tenant */
     void (*admitted)(struct waiter *w);
     /* The next two: it is no longer queued; may free @w. */
     void (*expired)(struct waiter *w);
-    void (*refused)(struct waiter *w, const struct err *err, uint32_t retry_ms);
+    void (*refused)(struct waiter *w, const struct err *err,
+                    uint32_t retry_ms); /* NULL: its place is never given away */
 };
 
 struct admit_opts {
@@ -46,7 +47,7 @@ struct admit {
     uint32_t n_running, n_queued;
     double mean_ms;      /* of a generation's stay */
     double each_ms;      /* between places that become free while others wait; 0: not known */
-    int64_t last_end_ns; /* when one did; 0: nobody waited */
+    int64_t last_end_ns; /* when one did; 0: no request waited */
     uv_timer_t tick;
     bool ticking, closed;
 };
@@ -61,12 +62,12 @@ void admit_close(struct admit *m);
  * full. */
 int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry_ms, struct err *err);
 bool admit_is_free(const struct admit *m, const struct waiter *w); /* it need not wait */
-/* Before a request of @t is read: 429 where admit_enter() would refuse even the smallest, else
- * 0. A flood then costs what its heads cost, not its prompts: those are neither parsed nor
+/* Before the body of a request of @t is parsed: 429 where admit_enter() would refuse even the
+ * smallest, else 0. A flood then costs what its heads cost: its prompts are neither parsed nor
  * tokenised. */
-int admit_glance(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct err *err);
-/* The same for one that has been in before, for a part of what it came for: it is not sent away.
- * Its `refused` is NULL. */
+int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct err *err);
+/* The same for a further part of a request that was admitted: it is queued without limit and never
+ * refused; its `refused` is NULL. */
 void admit_again(struct admit *m, struct waiter *w);
 void admit_cancel(struct admit *m, struct waiter *w); /* it waits no longer, if it did */
 bool admit_is_waiting(const struct waiter *w);

@@ -1,5 +1,6 @@
 #include "api/limits/auth.h"
 
+#include <assert.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@ void auth_deinit(struct auth *a) {
 
 /* Number of the tenant called @name; a new one for a name not seen before. */
 static int tenant_of(struct auth *a, const char *name, uint32_t *out) {
+    assert(strlen(name) < sizeof(*a->names));
     for (uint32_t i = 0; i < a->n_tenants; i++) {
         if (strcmp(a->names[i], name) == 0) {
             *out = i;
@@ -125,6 +127,8 @@ int auth_reload(struct auth *a, struct err *err) {
 static bool same_key(const struct auth_key *k, const uint8_t key[AUTH_KEY_MAX], uint32_t len) {
     volatile uint32_t diff = k->len ^ len;
 
+    assert(k->len > 0 && k->len <= AUTH_KEY_MAX);
+
     for (int i = 0; i < AUTH_KEY_MAX; i++)
         diff |= (uint32_t)(k->key[i] ^ key[i]);
     return diff == 0;
@@ -144,6 +148,7 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
     *tenant = 0;
     if (!a->file)
         return 0;
+    assert(a->n_keys > 0);
     if (n_bearer + n_plain == 0)
         return refuse(err, "No API key was given: send \"Authorization: Bearer KEY\".");
     if (n_bearer > 1 || n_plain > 1)
@@ -234,17 +239,17 @@ int auth_check_host(const char *const *hosts, const struct http *h, bool local, 
 
 /* ---- isolation keys ---- */
 
-void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME],
+void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]) {
-    uint8_t text[AUTH_SHARE_NAME + 1024];
-    size_t n = MIN(len, sizeof(text) - AUTH_SHARE_NAME);
+    uint8_t text[AUTH_ISOLATION_NAME + 1024];
+    size_t n = MIN(len, sizeof(text) - AUTH_ISOLATION_NAME);
 
-    memcpy(text, name, AUTH_SHARE_NAME);
+    memcpy(text, name, AUTH_ISOLATION_NAME);
     if (n)
-        memcpy(text + AUTH_SHARE_NAME, salt, n);
+        memcpy(text + AUTH_ISOLATION_NAME, salt, n);
     for (int half = 0; half < 2; half++) {
         uint64_t key[2] = {secret[0] + (uint64_t)half, secret[1]};
-        uint64_t h = siphash(key, text, AUTH_SHARE_NAME + n);
+        uint64_t h = siphash(key, text, AUTH_ISOLATION_NAME + n);
 
         memcpy(out + 8 * half, &h, 8);
     }

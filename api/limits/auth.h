@@ -18,7 +18,7 @@ struct http;
 
 #define AUTH_KEY_MAX 256
 #define AUTH_KEYS_MAX 4096
-#define AUTH_SHARE_NAME 160
+#define AUTH_ISOLATION_NAME 160
 
 struct auth_key {
     uint8_t key[AUTH_KEY_MAX]; /* padded with zeros */
@@ -41,7 +41,7 @@ int auth_reload(struct auth *a, struct err *err);
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
 /* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with
  * zeros) and salt, unknown outside. */
-void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_SHARE_NAME],
+void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
 /* Holds Host and Origin to loopback names and @hosts (NULL-terminated, may be NULL): 0, or -EINVAL
  * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */

@@ -1,15 +1,16 @@
 #include "api/limits/session.h"
 
+#include <assert.h>
 #include <string.h>
 #include "api/http/http.h"
 #include "api/http/siphash.h"
 
 /*
- * The scheduler learns per session: how long its answers are, what it has had. Nobody tells us
- * that number, but agents name their sessions, each in its own way, and the tables below say where
- * and what counts first: a header before the body, since proxies add headers for exactly this
- * purpose; a name of one agent before a name of the session that it is part of; the session before
- * the user, who may have many.
+ * The scheduler learns per session: how long its answers are, what it has had. The API has no
+ * field for that number, but agents name their sessions, each in its own way, and the tables below
+ * say where and what counts first: a header before the body, since proxies add headers for exactly
+ * this purpose; a name of one agent before a name of the session that it is part of; the session
+ * before the user, who may have many.
  *
  * x-client-request-id is not among them: it is OpenAI's name for an id that is new with each
  * request.

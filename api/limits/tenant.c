@@ -1,5 +1,6 @@
 #include "api/limits/tenant.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 /*
  * Tenants are made once and kept: a live generation points to its own, and its number is part of
  * what the worker and the names of sessions are keyed by. A reload changes limits in place; the
- * buckets keep their level, so nobody gets a fresh minute from it. How many there can be is
+ * buckets keep their level, so a reload gives no tenant a fresh minute. How many there can be is
  * bounded by the keys and the rows of the file.
  *
  * What is reserved is prompt and max_tokens. Where a client gives no max_tokens the end of the
@@ -42,6 +43,8 @@ static struct tenant *find(const struct tenants *ts, const char *name) {
 static void configure(struct tenant *t, const struct api_tenant *row) {
     char name[sizeof(t->conf.name)];
 
+    assert(row->class < TENANT_CLASSES);
+
     memcpy(name, t->conf.name, sizeof(name));
     t->conf = *row;
     memcpy(t->conf.name, name, sizeof(name));
@@ -65,8 +68,8 @@ static struct tenant *add(struct tenants *ts, const char *name) {
     return t;
 }
 
-/* What a tenant without a row of his own has: the limits of the default, but neither its keys nor
- * its group. */
+/* What a tenant without a row has: the limits of the default, but neither its keys nor its
+ * group. */
 static struct api_tenant unlisted(const struct tenants *ts) {
     struct api_tenant row = ts->defaults;
 
@@ -116,6 +119,7 @@ int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n) {
 }
 
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number) {
+    assert(ts->n > 0); /* `default` */
     return ts->list[number < ts->n ? number : 0];
 }
 
@@ -133,7 +137,7 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
     return t;
 }
 
-/* ---- who asks ---- */
+/* ---- identity ---- */
 
 /* The user at the other end of a UNIX socket, or NULL: none that is listed. */
 static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x) {
@@ -156,7 +160,7 @@ static bool gives_key(const struct http *h) {
     return n_bearer + n_plain > 0;
 }
 
-/* A key says more than the user does; who is listed by his user needs none. */
+/* A key takes precedence over the socket's user; a user that is listed needs no key. */
 int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
                     const struct http *h, struct err *err) {
     struct tenant *t = NULL;
@@ -177,9 +181,9 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
     return 0;
 }
 
-void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]) {
-    memset(out, 0, AUTH_SHARE_NAME);
-    snprintf(out, AUTH_SHARE_NAME, "%s:%s", *t->conf.share ? "group" : "tenant",
+void tenant_isolation_name(const struct tenant *t, char out[AUTH_ISOLATION_NAME]) {
+    memset(out, 0, AUTH_ISOLATION_NAME);
+    snprintf(out, AUTH_ISOLATION_NAME, "%s:%s", *t->conf.share ? "group" : "tenant",
              *t->conf.share ? t->conf.share : t->conf.name);
 }
 
@@ -187,6 +191,8 @@ void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]) {
  * another. */
 double tenant_weight(const struct tenant *t) {
     static const double factor[TENANT_CLASSES] = {1, 8, 0.125};
+
+    assert(t->conf.class < TENANT_CLASSES && t->conf.weight > 0);
 
     return t->conf.weight * factor[t->conf.class];
 }
@@ -245,6 +251,7 @@ uint32_t tenant_expects(const struct tenant *t, uint32_t max_new) {
 
 void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
                  int64_t now) {
+    assert(!c->tenant && t);
     refill_both(t, now);
     *c = (struct charge){.tenant = t, .reserved = n_tokens, .context = n_context};
     t->tokens.level -= (double)n_tokens;
@@ -262,6 +269,7 @@ void charge_run(struct charge *c) {
 static void stop(struct charge *c) {
     if (!c->runs)
         return;
+    assert(c->tenant->stats.n_running > 0 && c->tenant->stats.n_context >= c->context);
     c->runs = false;
     c->tenant->stats.n_running--;
     c->tenant->stats.n_context -= c->context;
@@ -273,6 +281,7 @@ static void give_back(struct charge *c, uint64_t n_used, int64_t now) {
 
     if (!t)
         return;
+    assert(t->stats.n_reserved >= c->reserved);
     stop(c);
     refill_both(t, now);
     t->tokens.level += (double)c->reserved - (double)n_used;

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * tenant - for whom a request is served, what he may use and what he uses. A tenant is known by
- * the name of an API key, by the user at the other end of a UNIX socket, or he is `default`. There
- * is always one; who is not listed in the tenants file has what its section [default] says.
+ * tenant - who is charged for a request: identity, limits, usage. A tenant is known by the name of
+ * an API key or by the user at the other end of a UNIX socket; other requests belong to `default`.
+ * A tenant that the tenants file does not list has the limits of its section [default].
  *
  * Limits are enforced in the front, so that they answer at once. Requests and tokens per minute
  * are buckets that refill steadily and hold one minute's worth. What a generation takes is a
@@ -33,7 +33,7 @@ struct tenant {
     uint32_t number;
     struct bucket requests, tokens;
     struct list waiting; /* waiter.link: first come, first served */
-    int64_t away_ns;     /* when the last one that was sent away is expected back */
+    int64_t away_ns;     /* when the last refused request is expected back */
     double mean_output;
     struct tenant_stats stats;
 };
@@ -55,17 +55,18 @@ int tenants_init(struct tenants *ts);
 void tenants_deinit(struct tenants *ts);
 /* Takes over what the file says. On -ENOMEM nothing has changed. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
-/* The tenant to whom API key @name belongs; one who was not heard of before is made. NULL: no
- * memory. */
+/* The tenant that API key @name belongs to, made if it is new. NULL: out of memory. */
 struct tenant *tenants_of_key(struct tenants *ts, const char *name);
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
-/* Who asks: 0 with c->tenant set, or -EINVAL with @err: 401. */
+/* Finds the tenant of @x by key or peer: 0 with x->tenant set, -EINVAL with @err (401), or
+ * -ENOMEM. */
 int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
                     const struct http *h, struct err *err);
-/* Under which name his prefixes are kept: that of the group, or his own. */
-void tenant_share_name(const struct tenant *t, char out[AUTH_SHARE_NAME]);
-double tenant_weight(const struct tenant *t); /* with that of his class */
+/* The name under which its prefixes are kept: that of its group, or its own. */
+void tenant_isolation_name(const struct tenant *t, char out[AUTH_ISOLATION_NAME]);
+/* Its weight times that of its class. */
+double tenant_weight(const struct tenant *t);
 
 /* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL
  * with @err: 429 and *retry_ms. A request that is larger than the bucket waits for it to be

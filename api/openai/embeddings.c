@@ -359,7 +359,7 @@ void embeddings_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
 
     (void)h;
-    if (admit_glance(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+    if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
                      &err) < 0) {
         respond_error(x, &err);
         return;

@@ -10,7 +10,7 @@
 #define WEFT_VERSION "0"
 #endif
 
-/* 200 only while new requests are served: a balancer turns away before it is turned away. */
+/* 200 only while new requests are served: a balancer then routes elsewhere before it is refused. */
 static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
@@ -34,7 +34,7 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
-/* Somebody looks whether there is anybody: a browser, or Ollama's client before each command. */
+/* A liveness probe: a browser, or Ollama's client before each command. */
 static void root_serve(struct exchange *x, struct http *h) {
     static const char text[] =
         "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
