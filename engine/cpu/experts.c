@@ -115,7 +115,7 @@ int ops_route(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* -- what they say ----------------------------------------------------------------------------- */
+/* -- the products of the experts --------------------------------------------------------------- */
 
 /* Pairs by expert; inside an expert by row. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {

@@ -39,7 +39,7 @@ static void do_rows(void *ctx, uint32_t thread) {
         run->fn(run->rows, i, thread);
 }
 
-/* One or two rows are done before the other threads would have heard of them. */
+/* One or two rows are done here: waking the other threads would take longer. */
 static void each_row(struct rows *r, row_fn fn) {
     struct row_run run = {r, fn};
 

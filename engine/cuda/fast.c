@@ -7,7 +7,7 @@
  * Weights are rounded once to half precision, as the strict recipe does with those that have no
  * scale; activations are the packed ones of the strict kernels, laid out row by row at a common
  * power of two (fast.cu). So the same request may get other last bits, and another token, with
- * other company or another chunk; within 2e-3 as all the rest.
+ * other rows in the step or another chunk; within 2e-3 as all the rest.
  *
  * What the library has nothing for is done by the strict kernels, matrix by matrix: its refusal
  * comes before it has done anything. Algorithms are chosen when a matrix is loaded, for sizes of
