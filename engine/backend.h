@@ -151,8 +151,8 @@ struct be_ops {
     /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL:
      * nowhere. */
     void *(*host_page)(struct be *b, uint32_t page);
-    /* The logits of a want of the last step that ended, before processors; tests only. May be
-     * NULL. */
+    /* The logits of a want of the last step that ended, before processors; NULL: they are no longer
+     * there. For tests, and for the proof of a device that wants one. May be NULL without it. */
     const float *(*peek)(const struct be *b, uint32_t want);
     /* prove.h: what is used may be left out, with the same bits. Uses variant @i from now on, or
      * not; false: there are no more. *name says what it is. */

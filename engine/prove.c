@@ -260,6 +260,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
     note[0] = 0;
     if (!ops->proving || !ops->proving(be, true))
         return 0;
+    assert(ops->device && ops->peek && ops->variant);
     int r = open_judge(&p, opts, err);
     if (r == 0) {
         choose_ops(&p);
