@@ -54,7 +54,6 @@ struct state {
     uint16_t n_edges, n_calls;
     uint8_t flags;
     int32_t dense; /* of tables[], -1: none */
-    int32_t cls;   /* of classes[], -1: none */
 };
 
 struct byte_set {
@@ -99,11 +98,15 @@ struct grammar {
     struct call *call;
     struct call_desc *desc;
     struct auto_rule *rule;
-    uint32_t (*table)[256];   /* targets by byte, NO_STATE: none */
-    struct token_class **cls; /* those with `shared` belong to the vocabulary */
-    int32_t *token;           /* special tokens of the edges */
-    struct names *names;      /* own copies */
-    uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_classes, n_tokens, n_names;
+    uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
+    /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a state is first reached,
+     * by any thread, as long as there is room (classify.c). */
+    _Atomic(struct token_class *) *cls;
+    bool *counted; /* rules whose characters are counted up to a maximum */
+    _Atomic size_t class_room;
+    int32_t *token;      /* special tokens of the edges */
+    struct names *names; /* own copies */
+    uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
     uint32_t start; /* rule */
     bool nullable;  /* the empty text is allowed */
     uint32_t max_stack;

@@ -6,6 +6,10 @@
  * many ways, -ENOMEM. *@n_visited: trie nodes looked at. */
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
               uint64_t *n_visited);
+/* The class of @state, made when this is the first time: NULL: it has none. Any thread. */
+const struct token_class *class_of(const struct grammar *g, uint32_t state);
+/* Frees the classes that belong to @g. */
+void classes_free(struct grammar *g);
 void class_free(struct token_class *c);
 /* Sets the tokens of @c in @bits, for a configuration that has it (mask.c). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,

@@ -16,11 +16,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
-#define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
-#define REST_MAX 60000    /* tokens that end the rule and go on */
-#define SPARSE_SHARE 64   /* fewer than n_vocab / this: listed */
+#define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
+#define REST_MAX 60000             /* tokens that end the rule and go on */
+#define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
+#define CLASS_FUEL 2000000         /* steps of making one: some 20 ms */
+#define ROOM_MAX ((size_t)8 << 20) /* of the classes of one grammar */
 
 struct collector {
     struct walk walk;
@@ -208,6 +211,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     }
     struct set s = set_open(&m);
 
+    m.fuel = CLASS_FUEL;
     m.config[m.n_configs++] = (struct config){.state = state};
     s.end = m.n_configs;
     k.walk = (struct walk){.m = &m,
@@ -277,53 +281,93 @@ static bool only_quote(const struct byte_set *s) {
     return memcmp(s, &quote, sizeof(quote)) == 0;
 }
 
-static int add_class(struct build *b, struct grammar *g, struct token_class *c, uint32_t state,
-                     uint32_t *cap) {
-    if (grow(&g->cls, g->n_classes, cap, sizeof(*g->cls)) < 0) {
-        if (!c->shared)
-            class_free(c);
-        return -ENOMEM;
-    }
-    g->state[state].cls = (int32_t)g->n_classes;
-    g->cls[g->n_classes++] = c;
-    g->bytes += sizeof(c) + (c->shared ? 0 : c->bytes);
-    if (g->bytes > b->limits.max_bytes)
-        return build_too_complex(b, "the compiled grammar takes more than %zu bytes",
-                                 b->limits.max_bytes);
-    return 0;
+/* Stands for: this state has none. */
+static struct token_class no_class;
+
+/* Whether walking the trie at @q may be worth a class. */
+static bool may_have_class(const struct grammar *g, uint32_t q) {
+    return g->state[q].n_edges && !is_literal(g, &g->state[q]);
 }
 
-int automaton_classify(struct build *b, struct grammar *g) {
-    CLEANUP(freep) bool *counted = calloc(g->n_rules, sizeof(*counted));
-    uint32_t cap = 0;
+/* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM: none. */
+static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) {
+    struct token_class *c = NULL, *expected = NULL;
+    _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
+    int r = may_have_class(g, q) ? class_new(&c, g, q, g->counted[g->state[q].rule], n_visited) : 1;
+    size_t left = atomic_load(room);
 
-    if (!counted)
+    while (c && left >= c->bytes && !atomic_compare_exchange_weak(room, &left, left - c->bytes))
+        ;
+    bool fits = c && left >= c->bytes;
+
+    if (!atomic_compare_exchange_strong(&g->cls[q], &expected, fits ? c : &no_class) || !fits) {
+        if (fits)
+            atomic_fetch_add(room, c->bytes);
+        class_free(c);
+    }
+    return r < 0 ? r : 0;
+}
+
+const struct token_class *class_of(const struct grammar *g, uint32_t state) {
+    const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    uint64_t n_visited = 0;
+
+    if (!c) {
+        make_class(g, state, &n_visited);
+        c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    }
+    return c == &no_class ? NULL : c;
+}
+
+void classes_free(struct grammar *g) {
+    for (uint32_t q = 0; g->cls && q < g->n_states; q++) {
+        struct token_class *c = g->cls[q];
+
+        if (c && c != &no_class && !c->shared)
+            class_free(c);
+    }
+    free(g->cls);
+    free(g->counted);
+}
+
+/* The classes that the vocabulary has ready, and room for the others. What is not a schema is classified at once: its
+ * author may write what no mask of it could read fast, and is told so. */
+int automaton_classify(struct build *b, struct grammar *g) {
+    uint32_t n_words = grammar_vocab_n_words(g->vocab);
+    size_t room = 0;
+
+    g->cls = calloc(MAX(g->n_states, 1u), sizeof(*g->cls));
+    g->counted = calloc(MAX(g->n_rules, 1u), sizeof(*g->counted));
+    if (!g->cls || !g->counted)
         return -ENOMEM;
     for (uint32_t i = 0; i < g->n_descs; i++) {
         if (g->desc[i].kind == CALL_COUNTED && g->desc[i].max != NO_MAX)
-            counted[g->desc[i].rule] = true;
+            g->counted[g->desc[i].rule] = true;
     }
     for (uint32_t q = 0; q < g->n_states; q++) {
         const struct auto_rule *rule = &g->rule[g->state[q].rule];
-        bool ready = rule->shared && only_quote(&rule->follow);
-        struct token_class *c =
-            ready ? vocab_shared_class(g->vocab, rule->shared, q - rule->start) : NULL;
-        uint64_t n_visited = 0;
-        int r = c ? 0 : 1;
 
-        if (!c && !ready && g->state[q].n_edges && !is_literal(g, &g->state[q]))
-            r = class_new(&c, g, q, counted[g->state[q].rule], &n_visited);
+        if (rule->shared && only_quote(&rule->follow))
+            g->cls[q] = vocab_shared_class(g->vocab, rule->shared, q - rule->start);
+        else if (may_have_class(g, q))
+            room += n_words * sizeof(uint32_t) / 4 + sizeof(struct token_class);
+    }
+    g->bytes += g->n_states * sizeof(*g->cls);
+    room = MIN(MIN(room, ROOM_MAX), b->limits.max_bytes - MIN(b->limits.max_bytes, g->bytes));
+    g->class_room = room;
+    g->bytes += room;
+    for (uint32_t q = 0; !b->is_schema && q < g->n_states; q++) {
+        uint64_t n_visited = 0;
+        int r = g->cls[q] ? 0 : make_class(g, q, &n_visited);
+
         if (r == -E2BIG)
             return build_too_complex(
                 b, "the grammar is too ambiguous: many texts can be split into its "
                    "parts in many ways");
         if (r == 0)
-            r = add_class(b, g, c, q, &cap);
-        if (r < 0)
-            return r;
-        r = build_work(b, 1 + n_visited * 4);
+            r = build_work(b, 1 + n_visited * 4);
         if (r < 0)
             return r;
     }
-    return 0;
+    return build_work(b, g->n_states);
 }

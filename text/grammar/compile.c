@@ -161,14 +161,10 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
 struct grammar *grammar_free(struct grammar *g) {
     if (!g)
         return NULL;
-    for (uint32_t i = 0; i < g->n_classes; i++) {
-        if (!g->cls[i]->shared)
-            class_free(g->cls[i]);
-    }
+    classes_free(g);
     for (uint32_t i = 0; i < g->n_names; i++)
         free(g->names[i].node);
     free(g->names);
-    free(g->cls);
     free(g->state);
     free(g->edge);
     free(g->call);

@@ -135,7 +135,7 @@ static int add_state(struct dfa *d) {
         return build_too_complex(d->m->b, "the grammar needs more than %u states",
                                  d->m->b->limits.max_states);
     g->state[g->n_states++] =
-        (struct state){.rule = d->rule, .dense = -1, .cls = -1, .flags = d->loop ? STATE_LOOP : 0};
+        (struct state){.rule = d->rule, .dense = -1, .flags = d->loop ? STATE_LOOP : 0};
     return 0;
 }
 

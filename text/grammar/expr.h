@@ -106,6 +106,7 @@ struct build {
     uint64_t work;
     const char *param; /* of the source being read */
     unsigned flags;
+    bool is_schema; /* one of the sources is a JSON Schema */
     struct err *err;
     struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
     uint32_t any_value[2], any_object[2];   /* rules, NO_RULE until needed; [1]: compact */

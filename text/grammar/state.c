@@ -37,14 +37,6 @@ static struct moment *now(const struct grammar_state *s) {
     return &s->moment[s->n - 1];
 }
 
-static uint32_t n_scratch(const struct grammar *g) {
-    uint32_t n = 1;
-
-    for (uint32_t i = 0; i < g->n_classes; i++)
-        n = MAX(n, g->cls[i]->n_longest);
-    return n;
-}
-
 int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
     assert(g->vocab);
     CLEANUP(grammar_state_freep) struct grammar_state *s = calloc(1, sizeof(*s));
@@ -52,10 +44,8 @@ int grammar_state_new(struct grammar_state **out, const struct grammar *g) {
     if (!s)
         return -ENOMEM;
     s->cap = 2 * GRAMMAR_HISTORY + 2;
-    s->n_scratch = n_scratch(g);
     s->moment = malloc(s->cap * sizeof(*s->moment));
-    s->scratch = malloc(s->n_scratch);
-    if (!s->moment || !s->scratch)
+    if (!s->moment)
         return -ENOMEM;
     int r = machine_init(&s->m, g);
 
@@ -186,10 +176,25 @@ static void mask_special(struct grammar_state *s, const struct set *set, uint32_
 }
 
 /* Near the limit of the stack a class is not exact: it does not know that limit. */
-static bool has_class(const struct machine *m, const struct config *c) {
+static const struct token_class *class_at(const struct machine *m, const struct config *c) {
     uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
+    bool room = m->frame[c->frame].depth + reserve <= m->g->max_stack;
 
-    return m->g->state[c->state].cls >= 0 && m->frame[c->frame].depth + reserve <= m->g->max_stack;
+    return room ? class_of(m->g, c->state) : NULL;
+}
+
+static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
+    if (n <= s->n_scratch)
+        return true;
+    uint8_t *p = realloc(s->scratch, n);
+
+    if (!p) {
+        s->m.error = -ENOMEM;
+        return false;
+    }
+    s->scratch = p;
+    s->n_scratch = n;
+    return true;
 }
 
 /* Undoes what a look-ahead left in the machine; its error, which does not last. */
@@ -220,15 +225,17 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     for (uint32_t i = at.begin; i < at.end && machine_reserve(m, 1) == 0; i++) {
         struct config c = m->config[i];
 
-        if (!has_class(m, &c))
+        if (!class_at(m, &c))
             m->config[m->n_configs++] = c;
     }
     others.end = m->n_configs;
     for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
         struct config c = m->config[i];
 
-        if (has_class(m, &c))
-            class_apply(m, g->cls[g->state[c.state].cls], &c, bits, s->scratch);
+        const struct token_class *cls = class_at(m, &c);
+
+        if (cls && reserve_scratch(s, cls->n_longest))
+            class_apply(m, cls, &c, bits, s->scratch);
     }
     if (others.end > others.begin && !m->error) {
         struct walk w = {.m = m, .trie = vocab_trie(g->vocab), .visit = visit_token, .arg = bits};
