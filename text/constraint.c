@@ -66,6 +66,8 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         src.flags |= GRAMMAR_COMPACT;
     if (yyjson_is_true(yyjson_obj_get(node, "any_format")))
         src.flags |= GRAMMAR_ANY_FORMAT;
+    if (yyjson_is_true(yyjson_obj_get(node, "any_order")))
+        src.flags |= GRAMMAR_ANY_ORDER;
     if (yyjson_is_true(yyjson_obj_get(node, "declared_only")))
         src.flags |= GRAMMAR_DECLARED_ONLY;
     if (yyjson_is_true(yyjson_obj_get(node, "quoted")))

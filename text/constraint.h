@@ -8,6 +8,7 @@
  *
  *     {"json_schema": schema}   {"json_object": true}   {"regex": "..."}   {"ebnf": "..."}   {"choice": ["a", "b"]}   {"lark": "..."}
  *         may also have "compact": true, "any_format": true, "quoted": true (a regex or Lark inside a JSON string),
+ *         "any_order": true (members of objects in any order),
  *         "declared_only": true (no properties beside declared ones without additionalProperties),
  *         and "param": err.param of a refusal
  *     {"literal": "text"}       special tokens spelled in it are those tokens

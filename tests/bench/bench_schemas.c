@@ -1,5 +1,5 @@
 /*
- * bench_schemas VOCABULARY.gguf < names: reads names of files, one a line, each
+ * bench_schemas VOCABULARY.gguf [any_order] < names: reads names of files, one a line, each
  * {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles each schema and reads its
  * instances token by token under the masks, as a server would. Writes one JSON object a line;
  * maskbench.py adds them up.
@@ -213,6 +213,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     struct bench b = {.tokens = t, .vocab = v, .flags = GRAMMAR_ANY_FORMAT};
+
+    if (argc > 2 && strcmp(argv[2], "any_order") == 0)
+        b.flags |= GRAMMAR_ANY_ORDER;
 
     b.bits = calloc(grammar_vocab_n_words(v), sizeof(*b.bits));
     while (b.bits && fgets(name, sizeof(name), stdin)) {

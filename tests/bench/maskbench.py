@@ -40,7 +40,8 @@ def kind_of(row):
 
 
 def run(options, files):
-    p = subprocess.run([options.program, options.vocabulary], input="".join(f"{f}\n" for f in files).encode(), stdout=subprocess.PIPE, check=False)
+    command = [options.program, options.vocabulary] + (["any_order"] if options.any_order else [])
+    p = subprocess.run(command, input="".join(f"{f}\n" for f in files).encode(), stdout=subprocess.PIPE, check=False)
     if p.returncode:
         sys.exit(f"{options.program} failed: {p.returncode}")
     return [json.loads(line) for line in p.stdout.decode(errors="replace").splitlines()]
@@ -50,6 +51,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, help="every so many files only that about N are read")
     parser.add_argument("--list", default="", metavar="KIND")
+    parser.add_argument("--any-order", action="store_true", help="properties in any order")
     parser.add_argument("program")
     parser.add_argument("vocabulary")
     parser.add_argument("folder", type=pathlib.Path)

@@ -434,7 +434,6 @@ Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
         "unevaluatedItems",
         "$dynamicRef",
         "$recursiveRef",
-        "$id",
     };
     char source[200], path[100];
 
@@ -474,6 +473,41 @@ Test(grammar_schema, not ) {
     SCHEMA("{\"type\": \"integer\", \"not\": {\"not\": {\"not\": {\"const\": 4}}}}", YES("5"),
            YES("4"));
     REFUSED("{\"not\": {}}", "invalid", "nothing fits");
+}
+
+Test(grammar_schema, any_order) {
+    static const char S[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}, \"ab\": "
+        "{\"type\": "
+        "\"object\", \"properties\": {\"x\": {}, \"y\": {}}, \"required\": [\"y\"]}, \"c\": {}}, "
+        "\"required\": [\"c\", \"a\"], \"additionalProperties\": {\"type\": \"null\"}}";
+
+    test_lists_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_ORDER, S,
+                    YES("{\"a\":1,\"c\":2}", "{\"c\":2, \"a\":1}",
+                        "{\"z\":null,\"c\":[],\"ab\":{\"y\":1,\"x\":2},\"a\":5}",
+                        "{\"c\":{\"c\":1},\n  \"a\":0, \"q\": null }"),
+                    YES("{}", "{\"a\":1}", "{\"a\":1,\"a\":1,\"c\":2}", "{\"c\":1,\"a\":1,\"c\":1}",
+                        "{\"c\":1,\"ab\":{\"x\":1},\"a\":1}", "{\"c\":1,\"a\":1,\"z\":1}",
+                        "{\"c\":1,\"a\":1,}"));
+    test_lists_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_ORDER | GRAMMAR_COMPACT,
+                    "{\"properties\": {\"a\": {}, \"b\": {}}, \"additionalProperties\": false}",
+                    YES("{}", "{\"b\":1,\"a\":2}", "{\"a\":{}}"),
+                    YES("{\"b\":1,\"b\":1}", "{\"c\":1}"));
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_ORDER, S);
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    struct rng r = {9};
+    uint32_t bits[64];
+
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    for (int i = 0; i < 300; i++) {
+        uint32_t n = test_mask_is_exact(s, g, bits), pick = rng_below(&r, MAX(n, 1u)), id = 0;
+
+        while (n && !((bits[id / 32] >> (id % 32) & 1) && pick-- == 0))
+            id++;
+        if (n == 0 || grammar_accept(s, (int32_t)id) < 0)
+            grammar_state_reset(s);
+    }
 }
 
 Test(grammar_schema, if_then_else) {

@@ -12,6 +12,9 @@
  * is three numbers and taking steps back is forgetting. Several configurations exist at once where the next byte
  * does not decide; equal ones are merged, since equal frames are the same frame.
  *
+ * Members of an object in any order are a rule whose register has a bit for each of them; a frame that was pushed
+ * there keeps the register in its count.
+ *
  * A loop rule is one or more of one character; its start is entered again and is the border between
  * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of
  * names that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all strings of all
@@ -30,6 +33,7 @@ enum state_flags {
     STATE_BORDER = 4, /* its start */
     STATE_RETURN = 8, /* accepts and has no edges and no calls */
     STATE_TOKENS = 16,
+    STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
 };
 
 struct edge {
@@ -41,7 +45,14 @@ struct call {
     uint32_t desc, to; /* to: where the caller goes on */
 };
 
-enum call_kind { CALL_PLAIN, CALL_REPEAT, CALL_COUNTED, CALL_NAMES };
+enum call_kind {
+    CALL_PLAIN,
+    CALL_REPEAT,
+    CALL_COUNTED,
+    CALL_NAMES,
+    CALL_ONCE,    /* not when one of the bits `min` of the register is set; it sets them */
+    CALL_MEMBERS, /* the callee must end with all bits of `min` set */
+};
 
 struct call_desc {
     uint32_t rule, min, max;

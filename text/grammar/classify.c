@@ -286,7 +286,8 @@ static struct token_class no_class;
 
 /* Whether walking the trie at @q may be worth a class. */
 static bool may_have_class(const struct grammar *g, uint32_t q) {
-    return g->state[q].n_edges && !is_literal(g, &g->state[q]);
+    return g->state[q].n_edges && !is_literal(g, &g->state[q]) &&
+           !(g->state[q].flags & STATE_MEMBERS);
 }
 
 /* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM: none. */

@@ -29,6 +29,7 @@ struct dfa {
     struct sets s;
     uint32_t rule, base, end; /* end: the NFA state */
     bool loop;
+    uint8_t flags; /* of all its states */
 };
 
 static void sets_free(struct sets *s) {
@@ -134,8 +135,7 @@ static int add_state(struct dfa *d) {
     if (g->n_states >= d->m->b->limits.max_states)
         return build_too_complex(d->m->b, "the grammar needs more than %u states",
                                  d->m->b->limits.max_states);
-    g->state[g->n_states++] =
-        (struct state){.rule = d->rule, .dense = -1, .flags = d->loop ? STATE_LOOP : 0};
+    g->state[g->n_states++] = (struct state){.rule = d->rule, .dense = -1, .flags = d->flags};
     return 0;
 }
 
@@ -373,6 +373,8 @@ int dfa_make(struct maker *m, uint32_t rule) {
     struct grammar *g = m->g;
     struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
     uint32_t first;
+
+    d.flags = (uint8_t)((d.loop ? STATE_LOOP : 0) | (b->rule[rule].members ? STATE_MEMBERS : 0));
     int r = make_states(&d, b->rule[rule].body, &first);
 
     if (r < 0)

@@ -228,6 +228,9 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
         return list_nullable(b, e->list);
     case EXPR_NAMES:
         return !e->names->node[0].end;
+    case EXPR_ONCE:
+    case EXPR_MEMBERS:
+        return false;
     case EXPR_LANG:
         return e->lang->n && (e->lang->state[0].accepts & 1);
     }

@@ -16,18 +16,20 @@
 #define ATOM_UNROLL 8 /* a character is repeated by copies up to here, by a counter beyond */
 
 enum expr_kind {
-    EXPR_EMPTY,  /* the empty text */
-    EXPR_NEVER,  /* nothing */
-    EXPR_BYTES,  /* exactly these */
-    EXPR_CHARS,  /* one code point of a set, in UTF-8 or as JSON strings write it */
-    EXPR_SEQ,    /* children one after the other */
-    EXPR_ALT,    /* one of the children */
-    EXPR_REPEAT, /* min to max times the child */
-    EXPR_CALL,   /* a rule */
-    EXPR_TOKEN,  /* a special token */
-    EXPR_LIST,   /* members of an object: struct expr_list */
-    EXPR_NAMES,  /* characters of a key that is none of a set of names: struct names */
-    EXPR_LANG,   /* a text of a language (lang.h) */
+    EXPR_EMPTY,   /* the empty text */
+    EXPR_NEVER,   /* nothing */
+    EXPR_BYTES,   /* exactly these */
+    EXPR_CHARS,   /* one code point of a set, in UTF-8 or as JSON strings write it */
+    EXPR_SEQ,     /* children one after the other */
+    EXPR_ALT,     /* one of the children */
+    EXPR_REPEAT,  /* min to max times the child */
+    EXPR_CALL,    /* a rule */
+    EXPR_TOKEN,   /* a special token */
+    EXPR_LIST,    /* members of an object: struct expr_list */
+    EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
+    EXPR_LANG,    /* a text of a language (lang.h) */
+    EXPR_ONCE,    /* a rule, at most once: bit `min` of the register of the rule it is in */
+    EXPR_MEMBERS, /* a rule with such bits, of which those in `min` must be set at its end */
 };
 
 enum char_mode {
@@ -87,6 +89,7 @@ struct rule {
     struct expr *body;
     const char *name; /* for messages; may be NULL */
     bool nullable;
+    bool members;       /* its register says which EXPR_ONCE have been there */
     bool loop;          /* the body is an atom: one or more of it, see automaton.h */
     uint8_t shared;     /* one of enum shared_loop */
     bool may_copy;      /* the body may take the place of a call (nfa.c) */

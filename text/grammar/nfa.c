@@ -275,8 +275,8 @@ static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth)
     struct rule *rule = e->kind == EXPR_CALL ? &m->b->rule[e->id] : NULL;
     uint64_t size = 1;
 
-    if (e->kind == EXPR_LIST || e->kind == EXPR_NAMES || depth > INLINE_DEPTH ||
-        build_work(m->b, 1) < 0)
+    if (e->kind == EXPR_LIST || e->kind == EXPR_NAMES || e->kind >= EXPR_ONCE ||
+        depth > INLINE_DEPTH || build_work(m->b, 1) < 0)
         return NOT_FLAT;
     if (rule) {
         if (!rule->may_copy)
@@ -361,6 +361,13 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
         return nfa_add_list(m, e->list, from, to);
     case EXPR_NAMES:
         return add_names(m, e->names, from, to);
+    case EXPR_ONCE:
+    case EXPR_MEMBERS:
+        return add_call(m,
+                        (struct call_desc){.kind = e->kind == EXPR_ONCE ? CALL_ONCE : CALL_MEMBERS,
+                                           .rule = e->id,
+                                           .min = e->min},
+                        from, to);
     case EXPR_LANG:
         return add_lang(m, e->lang, from, to);
     }

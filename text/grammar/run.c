@@ -160,6 +160,13 @@ static bool loop_may_end(const struct machine *m, uint32_t reg, uint32_t frame) 
     return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
 }
 
+/* Whether all members that must be there have been. */
+static bool members_may_end(const struct machine *m, uint32_t reg, uint32_t frame) {
+    uint32_t must = frame ? desc_of(m, frame)->min : 0;
+
+    return (reg & must) == must;
+}
+
 /* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it calls, and where its
  * own rule returns to. Ends: returns come first and lower the stack, calls raise it, and no rule calls itself without
  * reading. */
@@ -179,15 +186,19 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         const struct call_desc *d = &g->desc[g->call[i].desc];
         uint32_t start = g->rule[d->rule].start, below = frame;
 
+        if (d->kind == CALL_ONCE && (reg & d->min))
+            continue;
+
         /* A plain call that is the last thing of its rule needs no frame: the callee returns for both. */
         if (d->kind != CALL_PLAIN || !(g->state[g->call[i].to].flags & STATE_RETURN)) {
-            below = push(m, frame, i, 0);
+            below = push(m, frame, i, s->flags & STATE_MEMBERS ? reg : 0);
             if (below == 0)
                 continue;
         }
         enter(m, out, start, 0, below);
     }
-    if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)))
+    if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)) &&
+        (!(s->flags & STATE_MEMBERS) || members_may_end(m, reg, frame)))
         machine_leave(m, out, reg, frame);
 }
 
@@ -202,7 +213,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     const struct call_desc *d = &m->g->desc[c->desc];
 
     if (d->kind != CALL_REPEAT) {
-        enter(m, out, c->to, 0, f.parent);
+        enter(m, out, c->to, d->kind == CALL_ONCE ? f.count | d->min : f.count, f.parent);
         return;
     }
     uint32_t n = f.count + 1;
@@ -258,7 +269,7 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
 
         if (to == NO_STATE || ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg)))
             continue;
-        enter(m, out, to, reg, c.frame);
+        enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame);
     }
     return out->end > out->begin || out->can_end;
 }

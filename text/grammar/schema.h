@@ -115,6 +115,7 @@ struct schema {
     struct memo **memo; /* hash table */
     uint32_t n_memo, depth;
     struct lang_memo *langs;
+    bool has_refs;        /* somewhere there is the word "$ref" */
     bool old_refs;        /* drafts up to 7: words beside a $ref mean nothing */
     struct place *target; /* what derived schemas refer to (schema_logic.c) */
     uint32_t n_targets, cap_targets;

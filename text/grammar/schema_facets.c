@@ -363,8 +363,9 @@ static int refuse(struct schema *s, struct facets *f, struct place at) {
     return schema_unsupported(s, at.path, "this keyword is not supported");
 }
 
-static int refuse_inner_id(struct schema *s, struct facets *f, struct place at) {
-    if (at.path->up == s->root_path)
+/* Below the root it changes what references inside it mean: only a schema without any is read. */
+static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
+    if (at.path->up == s->root_path || !s->has_refs)
         return 0;
     return refuse(s, f, at);
 }
@@ -383,7 +384,7 @@ static const struct keyword {
     {OWN "notMultiple", take_not_multiple, T_INT | T_REAL},
     {OWN "notPattern", take_not_pattern, T_STRING},
     {OWN "some", take_some, T_OBJECT},
-    {"$id", refuse_inner_id, 0},
+    {"$id", check_inner_id, 0},
     {"$dynamicRef", refuse, 0},
     {"$recursiveRef", refuse, 0},
     {"$ref", pass, 0},

@@ -288,6 +288,45 @@ static int add_declared(struct object *o, struct expr_list *list) {
     return 0;
 }
 
+#define ANY_ORDER_MAX 32 /* bits of a register */
+
+/* The same members in any order, each at most once. */
+static int unordered(struct build *b, const struct expr_list *list, struct expr **out) {
+    struct expr_vec item = {0};
+    uint32_t rule, must = 0;
+    int r = build_rule(b, NULL, &rule);
+
+    for (uint32_t i = 0; r == 0 && i < list->n + (list->rest != NULL); i++) {
+        uint32_t member;
+        struct expr *e = NULL;
+
+        r = build_rule(b, NULL, &member);
+        if (r < 0)
+            return r;
+        b->rule[member].body = i < list->n ? list->member[i] : list->rest;
+        e = expr_call(b, member);
+        if (e && i < list->n) {
+            e->kind = EXPR_ONCE;
+            e->min = 1u << i;
+            must |= list->optional[i] ? 0 : 1u << i;
+        }
+        r = expr_vec_add(b, &item, e);
+    }
+    struct expr *any = expr_alt(b, item.v, item.n);
+    struct expr *more = expr_repeat(b, expr_seq2(b, list->separator, any), 0, NO_MAX);
+    struct expr *body = expr_seq2(b, any, more), *e = expr_call(b, rule);
+
+    if (r < 0 || !body || !e)
+        return r < 0 ? r : build_no_memory(b);
+    b->rule[rule].body = body;
+    b->rule[rule].members = true;
+    e->kind = EXPR_MEMBERS;
+    e->min = must;
+    e = expr_seq2(b, e, list->after);
+    *out = must ? e : expr_optional(b, e);
+    return *out ? 0 : build_no_memory(b);
+}
+
 /* The members of the object, with the witnesses that were chosen. */
 static int object_members(struct object *o, struct expr **out) {
     struct build *b = o->s->b;
@@ -317,6 +356,9 @@ static int object_members(struct object *o, struct expr **out) {
     }
     if (!list->separator || !list->after)
         return build_no_memory(b);
+    if ((b->flags & GRAMMAR_ANY_ORDER) && list->n > 0 && list->n <= ANY_ORDER_MAX &&
+        list->min == 0 && list->max == NO_MAX && list->n_needs == 0)
+        return unordered(b, list, out);
     *out = e;
     return 0;
 }
