@@ -62,7 +62,7 @@ enum grammar_flags {
     GRAMMAR_ANY_FORMAT = 2, /* an unknown `format` is an annotation, not an error */
     GRAMMAR_QUOTED =
         4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
-    GRAMMAR_ANY_ORDER = 16, /* members in any order where that can be kept (docs/grammar.md) */
+    GRAMMAR_ANY_ORDER = 16,    /* members in any order where that can be kept (docs/grammar.md) */
     GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
 };
 

@@ -350,7 +350,15 @@ Test(grammar_schema, patterns) {
         "{\"type\": \"string\", \"allOf\": [{\"pattern\": \"a\"}, {\"pattern\": \"b\"}], \"not\": "
         "{\"pattern\": \"c\"}}",
         YES("\"ab\"", "\"xbxa\"", "\"a\\nb\""), YES("\"a\"", "\"abc\"", "\"\""));
-    REFUSED("{\"type\": \"string\", \"pattern\": \"(?=a)\"}", "unsupported", "#/pattern");
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^(?!foo|bar$)[a-z]+(?=z)[x-z]*$\"}",
+           YES("\"az\"", "\"barz\"", "\"abczx\""),
+           YES("\"fooz\"", "\"bar\"", "\"abc\"", "\"az1\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"a(?!b)\"}", YES("\"a\"", "\"abac\""),
+           YES("\"ab\"", "\"\\u0061\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"(^a|b$)\"}", YES("\"ax\"", "\"xb\""),
+           YES("\"xa\""));
+    REFUSED("{\"type\": \"string\", \"pattern\": \"(a(?=b))+\"}", "unsupported", "#/pattern");
+    REFUSED("{\"type\": \"string\", \"pattern\": \"(?<=a)b\"}", "unsupported", "#/pattern");
     REFUSED("{\"type\": \"string\", \"pattern\": \"(a\"}", "invalid", "#/pattern");
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^2024\", \"format\": \"date\"}",
            YES("\"2024-02-29\""), YES("\"2023-02-28\"", "\"2024-02-30\""));

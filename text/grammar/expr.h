@@ -183,8 +183,9 @@ enum regex_kind { REGEX_WHOLE, REGEX_SEARCH };
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
                enum regex_kind kind, struct expr **out);
 enum regex_options {
-    REGEX_ANY_CASE = 1, /* of letters of ASCII */
-    REGEX_DOT_ALL = 2,  /* `.` is a line break, too */
+    REGEX_ANY_CASE = 1,   /* of letters of ASCII */
+    REGEX_DOT_ALL = 2,    /* `.` is a line break, too */
+    REGEX_FROM_START = 8, /* as if every alternative began with `^` */
     REGEX_CANONICAL =
         4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };

@@ -1,11 +1,11 @@
 /*
  * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
- * recursive descent into an expression. Only what is regular is accepted: back references and
- * look-around are refused, lazy quantifiers mean the same language as greedy ones. Anchors may stand at the ends
- * of the alternatives at the top.
+ * recursive descent into an expression. Only what is regular is accepted: back references and look-behind
+ * are refused, lazy quantifiers mean the same language as greedy ones. Anchors may stand at the ends
+ * of the alternatives at the top, look-ahead between their parts: there it is the product of two automata.
  */
 
-#include "text/grammar/expr.h"
+#include "text/grammar/lang.h"
 
 #include <assert.h>
 #include <string.h>
@@ -15,7 +15,8 @@ struct reader {
     const char *start, *p, *end;
     enum char_mode mode;
     unsigned options; /* enum regex_options */
-    uint32_t depth;
+    uint32_t depth, n_aheads;
+    bool search; /* of a whole text, not a piece of one: look-ahead has an end to see */
 };
 
 static int read_alternatives(struct reader *r, struct expr **out);
@@ -340,12 +341,19 @@ static bool at_branch_end(const struct reader *r) {
     return r->p == r->end || *r->p == '|' || *r->p == ')';
 }
 
+static bool at_ahead(const struct reader *r) {
+    return r->search && r->end - r->p >= 3 && r->p[0] == '(' && r->p[1] == '?' &&
+           (r->p[2] == '=' || r->p[2] == '!');
+}
+
 static int read_sequence(struct reader *r, struct expr **out) {
     struct expr_vec v = {0};
 
     while (!at_branch_end(r)) {
         struct expr *x = NULL;
 
+        if (r->depth == 1 && at_ahead(r))
+            break;
         if (r->depth == 1 && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|'))
             break;
         int e = read_atom(r, &x);
@@ -393,38 +401,101 @@ static struct expr *anything(struct reader *r) {
     return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
 }
 
-int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
-               enum regex_kind kind, struct expr **out) {
-    return regex_read_with(b, s, len, mode, kind, 0, out);
+/* The closing parenthesis of the group at @p, NULL: there is none. */
+static const char *group_end(const char *p, const char *end) {
+    bool in_set = false;
+    int depth = 0;
+
+    for (; p < end; p++) {
+        if (*p == '\\') {
+            p++;
+        } else if (in_set || *p == '[') {
+            in_set = *p != ']';
+        } else if (*p == '(') {
+            depth++;
+        } else if (*p == ')' && --depth == 0) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* One alternative at the top from here on, with what may come behind it. */
+static int read_rest(struct reader *r, bool whole, struct expr **out) {
+    struct expr *x = NULL, *y = NULL;
+    int e = read_sequence(r, &x);
+
+    if (e < 0)
+        return e;
+    if (at_ahead(r)) {
+        bool not = r->p[2] == '!';
+        const char *end = group_end(r->p, r->end), *from = r->p + 3;
+        const struct lang *ahead, *l;
+
+        if (!end)
+            return invalid(r, "')' is missing");
+        e = regex_read_with(r->b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
+                            r->options | REGEX_FROM_START, &y);
+        if (e == 0)
+            e = lang_of(r->b, y, &ahead);
+        r->p = end + 1;
+        if (e == 0)
+            e = ++r->n_aheads > 16 ? unsupported(r, "so much look-ahead") : read_rest(r, whole, &y);
+        if (e == 0)
+            e = lang_of(r->b, y, &l);
+        if (e == 0)
+            e = not ? lang_meet(r->b, &l, 1, &ahead, 1, &l)
+                    : lang_meet(r->b, (const struct lang *[]){l, ahead}, 2, NULL, 0, &l);
+        if (e < 0)
+            return e;
+        *out = expr_seq2(r->b, x, lang_expr(r->b, l));
+    } else {
+        if (at(r, ')'))
+            return invalid(r, "')' without '('");
+        *out = skip(r, "$") || whole ? x : expr_seq2(r->b, x, anything(r));
+    }
+    return *out ? 0 : build_no_memory(r->b);
 }
 
 int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                     enum regex_kind kind, unsigned options, struct expr **out) {
-    struct reader r = {
-        .b = b, .start = s, .p = s, .end = s + len, .mode = mode, .options = options, .depth = 1};
+    struct reader r = {.b = b,
+                       .start = s,
+                       .p = s,
+                       .end = s + len,
+                       .mode = mode,
+                       .options = options,
+                       .depth = 1,
+                       .search = kind == REGEX_SEARCH};
     struct expr_vec v = {0};
 
+    /* A group around everything: its alternatives are those at the top. */
+    if (r.search && len > 2 && s[0] == '(' && s[1] != '?' && group_end(s, s + len) == s + len - 1) {
+        r.p++;
+        r.end--;
+    }
+    /* Look-ahead sees characters, not their spellings. */
+    if (memmem(s, len, "(?=", 3) || memmem(s, len, "(?!", 3))
+        r.options |= REGEX_CANONICAL;
     do {
-        bool from_start = skip(&r, "^") || kind == REGEX_WHOLE;
+        bool from_start = skip(&r, "^") || kind == REGEX_WHOLE || (options & REGEX_FROM_START);
         struct expr *x = NULL;
-        int e = read_sequence(&r, &x);
+        int e = read_rest(&r, kind == REGEX_WHOLE, &x);
 
-        if (e < 0)
-            return e;
-        if (at(&r, ')'))
-            return invalid(&r, "')' without '('");
-        bool to_end = skip(&r, "$") || kind == REGEX_WHOLE;
-
-        if (!from_start)
+        if (e == 0 && !from_start)
             x = expr_seq2(b, anything(&r), x);
-        if (!to_end)
-            x = expr_seq2(b, x, anything(&r));
-        e = expr_vec_add(b, &v, x);
+        if (e == 0)
+            e = expr_vec_add(b, &v, x);
         if (e < 0)
             return e;
     } while (skip(&r, "|"));
     *out = expr_alt(b, v.v, v.n);
     return *out ? 0 : build_no_memory(b);
+}
+
+int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
+               enum regex_kind kind, struct expr **out) {
+    return regex_read_with(b, s, len, mode, kind, 0, out);
 }
 
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode) {
