@@ -1,7 +1,5 @@
 #include "scheduler/batch.h"
 
-#include "base/mutant.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -73,9 +71,7 @@ static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_d
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
     /* The masks of a constraint have the bans in them. */
-    p->n_bans = p->n_tokens + MUTANT(min_tokens_late, r->n_pending, 0) < r->min_tokens && !r->place
-                    ? r->n_bans
-                    : 0;
+    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->place ? r->n_bans : 0;
     assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
 }
@@ -132,8 +128,7 @@ static void add_wants(struct batch *t, struct batch_item *it, uint32_t row0) {
                                          .what = WANT_PROMPT_LP,
                                          .n_top = r->n_prompt_top});
     if (it->samples)
-        add_sample(t, r, row0 + n - 1, param,
-                   MUTANT(output_misnumbered, end, r->n_tokens) - r->n_prompt);
+        add_sample(t, r, row0 + n - 1, param, end - r->n_prompt);
     for (uint32_t i = 1; i <= it->n_draft; i++)
         add_sample(t, r, row0 + n - 1 + i, add_param(t, r, i), end - r->n_prompt + i);
     it->n_wants = t->b.n_wants - it->want0;
@@ -161,7 +156,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .n_rows = n_rows,
                                             .pos0 = pos0,
                                             .n_prompt = r->n_prompt,
-                                            .n_draft = (uint16_t)MUTANT(draft_unmarked, n_draft, 0),
+                                            .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
     *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows, .n_draft = n_draft};
     (request_pools(r) ? add_hidden : add_wants)(t, it, row0);
@@ -175,7 +170,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     r->n_computed += n_rows;
     r->n_in_flight++;
     r->n_pending += it->samples;
-    r->want = it->want0 + MUTANT(feed_first_want, it->n_wants - 1, 0);
+    r->want = it->want0 + it->n_wants - 1;
 }
 
 struct engine_copy *batch_copies(struct batch *t, uint32_t n) {
@@ -223,7 +218,7 @@ static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
     int why = request_add(r, &out[0]);
 
     while (why == FINISH_NONE && it->n_right < it->n_draft &&
-           MUTANT(draft_believed, r->tokens[r->n_tokens - 1] == draft[it->n_right], true)) {
+           r->tokens[r->n_tokens - 1] == draft[it->n_right]) {
         it->n_right++;
         why = request_add(r, &out[it->n_right]);
     }
@@ -271,15 +266,15 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
         if (why < 0)
             return why;
         /* What follows the last right draft is not in the pages yet. */
-        n_wrong = MUTANT(draft_kept, it->n_draft - it->n_right, 0);
+        n_wrong = it->n_draft - it->n_right;
         assert(it->n_draft == 0 || r->n_in_flight == 0);
     }
     if (!r->seq)
         return why;
     kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows - n_wrong);
     if (n_wrong > 0) {
-        r->n_computed -= MUTANT(draft_counted, n_wrong, n_wrong - 1);
-        MUTANT(draft_pages_kept, kv_seq_truncate(r->seq, r->n_computed), (void)0);
+        r->n_computed -= n_wrong;
+        kv_seq_truncate(r->seq, r->n_computed);
     }
     return why;
 }

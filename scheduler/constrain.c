@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include "base/mutant.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
@@ -72,9 +71,8 @@ bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, 
 
     while (fits < n && constraint_accept(r->place, draft[fits]) == 0)
         fits++;
-    bool masked = fits == n && MUTANT(guess_unmasked, true, false) &&
-                  is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
-    int e = constraint_rollback(r->place, MUTANT(guess_place_moved, fits, 0));
+    bool masked = fits == n && is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
+    int e = constraint_rollback(r->place, fits);
     assert(e == 0);
     (void)e;
     return masked;
@@ -90,7 +88,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     assert(constraint_n_words(r->constraint) <= t->n_words);
     for (; n <= it->n_draft && !constraint_is_done(r->place); n++) {
         const uint32_t *bits;
-        int left = make_mask(t, r, r->n_tokens + MUTANT(masked_ban_too_long, n, 0), &bits);
+        int left = make_mask(t, r, r->n_tokens + n, &bits);
 
         if (left <= 0) {
             request_blame(r, left);

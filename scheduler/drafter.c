@@ -27,7 +27,6 @@
 #include <string.h>
 #include "base/list.h"
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
 #include "scheduler/request.h"
@@ -137,7 +136,7 @@ struct drafter *drafter_free(struct drafter *d) {
 void drafter_drop(struct request *r) {
     if (!r->drafter)
         return;
-    r->drafter->kv = MUTANT(guess_pages_leak, kv_seq_free(r->drafter->kv), NULL);
+    r->drafter->kv = kv_seq_free(r->drafter->kv);
     r->drafter->n_computed = r->drafter->drafted.n = 0;
 }
 
@@ -308,10 +307,8 @@ static void add_want(struct drafter *d, struct request *r) {
 
     *p = r->param;
     p->tokens = r->tokens;
-    p->n_tokens = MUTANT(guess_not_penalised, n_tokens, r->n_tokens);
-    p->n_bans = MUTANT(guess_banned_too_long, n_tokens, r->n_tokens) < r->min_tokens && !r->place
-                    ? r->n_bans
-                    : 0;
+    p->n_tokens = n_tokens;
+    p->n_bans = n_tokens < r->min_tokens && !r->place ? r->n_bans : 0;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
             p->n_bias = 0;
@@ -322,7 +319,7 @@ static void add_want(struct drafter *d, struct request *r) {
     d->want[b->n_wants++] = (struct engine_want){
         .row = b->n_rows - 1,
         .param = b->n_params++,
-        .out_pos = MUTANT(guess_misnumbered, n_tokens, r->n_tokens) - r->n_prompt,
+        .out_pos = n_tokens - r->n_prompt,
         .what = WANT_SAMPLE,
         .no_digest = true,
     };
@@ -381,7 +378,7 @@ static void settle(struct drafter_seq *q, const struct request *r) {
 
     if (!q->kv)
         return;
-    while (right < end && MUTANT(guess_believed, r->tokens[right] == g->token[right - g->at], true))
+    while (right < end && r->tokens[right] == g->token[right - g->at])
         right++;
     right = MIN(right, end);
     assert(right < r->n_tokens && right <= q->n_computed);

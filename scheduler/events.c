@@ -1,7 +1,6 @@
 #include "scheduler/events.h"
 
 #include <assert.h>
-#include "base/mutant.h"
 
 #include <string.h>
 
@@ -37,7 +36,7 @@ static int pack_progress(struct buf *out, struct request *r) {
     struct event e = blank(r, end ? EVENT_FINISH : EVENT_TOKENS);
     e.from = from;
     e.n_tokens = n;
-    e.tokens = r->tokens + r->n_prompt + MUTANT(event_from_start, from, 0);
+    e.tokens = r->tokens + r->n_prompt + from;
     if (n > 0) {
         e.n_top = r->n_top;
         e.logprobs = r->flags & SUBMIT_LOGPROBS && r->logprobs ? r->logprobs + i : NULL;
@@ -63,8 +62,8 @@ static int pack_progress(struct buf *out, struct request *r) {
     int err = msg_event_pack(out, &e);
     if (err < 0)
         return err;
-    r->packed.n_out = MUTANT(event_token_left_out, from + n, from + n + (n > 2));
-    r->packed.end = MUTANT(event_end_again, end, false);
+    r->packed.n_out = from + n;
+    r->packed.end = end;
     r->packed.prompt_lp = r->told.prompt_lp || lp;
     return 0;
 }
@@ -83,7 +82,7 @@ int events_pack(struct buf *out, struct request *r) {
 
         if (!r->told.accepted && !r->compiling && !request_is_prewarm(r))
             e = msg_event_pack(out, &accepted);
-        r->packed.accepted = MUTANT(accepted_again, !r->compiling, false);
+        r->packed.accepted = !r->compiling;
         if (e == 0)
             e = pack_progress(out, r);
     }
@@ -91,7 +90,6 @@ int events_pack(struct buf *out, struct request *r) {
         out->len = len;
         r->packed = r->told;
     }
-    r->told = MUTANT(told_before_delivery, r->told, r->packed);
     return e;
 }
 

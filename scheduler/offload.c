@@ -35,7 +35,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 
 #define FIRST_BYTES_PER_NS 8.0  /* before a copy was seen */
 #define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
@@ -62,7 +61,7 @@ int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_hos
 
 static void end_job(struct offload *p, uint32_t i) {
     assert(i < p->n_jobs);
-    MUTANT(host_job_stays, kv_seq_free(p->job[i].saved), NULL);
+    kv_seq_free(p->job[i].saved);
     free(p->job[i].tokens);
     memmove(&p->job[i], &p->job[i + 1], (--p->n_jobs - i) * sizeof(p->job[i]));
 }
@@ -147,7 +146,7 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     if (!reserve_copies(p, n) || kv_seq_grow(saved, (from + n) * t) == KV_FULL)
         return false;
     const kv_page *to = kv_seq_pages(saved, &n_pages);
-    for (uint32_t i = 0; i < MUTANT(host_copy_forgotten, n, n - 1); i++)
+    for (uint32_t i = 0; i < n; i++)
         add_copy(p, COPY_D2H, page[i], to[from + i]);
     kv_seq_commit(saved, tokens, (from + n) * t);
     p->n_saved_tokens += n * t;
@@ -308,8 +307,8 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
     if (end > from && reserve_copies(p, end - from) && kv_seq_grow(seq, end * t) == 0) {
         const kv_page *src = kv_seq_pages(saved, &n_pages), *dst = kv_seq_pages(seq, &n);
 
-        for (uint32_t i = from; i < MUTANT(host_fetch_forgotten, end, end - 1); i++)
-            add_copy(p, COPY_H2D, src[MUTANT(host_wrong_page, i, i - (i > 0))], dst[i]);
+        for (uint32_t i = from; i < end; i++)
+            add_copy(p, COPY_H2D, src[i], dst[i]);
         kv_seq_commit(seq, tokens, end * t);
         p->n_fetched += end - from;
         p->n_fetched_tokens += (end - from) * t;
@@ -325,6 +324,6 @@ uint32_t offload_fetch_room(const struct offload *p) {
 void offload_take(struct offload *p, struct engine_copy *out) {
     assert(p->n_fetched <= p->n_copies);
     for (uint32_t i = 0; i < p->n_copies; i++)
-        out[i] = p->copy[MUTANT(host_copies_reversed, i, p->n_copies - 1 - i)];
+        out[i] = p->copy[i];
     p->n_copies = p->n_fetched = 0;
 }

@@ -32,7 +32,6 @@
 #include <assert.h>
 #include <math.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 
@@ -66,7 +65,7 @@ static void preempt(struct plan_work *w, struct plan_req *r) {
     w->p->n_drafts -= r->n_draft;
     r->n_draft = 0;
     r->verdict = PLAN_PREEMPT;
-    w->available += MUTANT(yield_frees_shared, r->n_sole, r->n_pages);
+    w->available += r->n_sole;
     w->p->n_preempted++;
     w->short_of_pages = true;
 }
@@ -80,9 +79,8 @@ static bool make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     /* What was admitted in this plan may have found the pages that preemption would free. */
     if (p->n_admitted > 0)
         return need <= w->available;
-    for (uint32_t v = p->n_running; need > w->available && v > MUTANT(yield_of_higher, i + 1, 0);
-         v--) {
-        struct plan_req *r = &p->req[MUTANT(yield_from_the_top, v - 1, p->n_running - v + i + 1)];
+    for (uint32_t v = p->n_running; need > w->available && v > i + 1; v--) {
+        struct plan_req *r = &p->req[v - 1];
 
         if (r->verdict != PLAN_PREEMPT && r->n_sole > 0)
             preempt(w, r);
@@ -103,7 +101,7 @@ static void plan_decodes(struct plan_work *w) {
     if (any_prefill)
         cap -= MIN(PLAN_MIN_CHUNK, p->max_rows / 2);
     if (n > cap)
-        from = MUTANT(rows_never_turn, (uint32_t)(p->turn * cap % p->n_running), 0);
+        from = (uint32_t)(p->turn * cap % p->n_running);
     for (uint32_t k = 0; k < p->n_running; k++) {
         uint32_t i = (from + k) % p->n_running;
         struct plan_req *r = &p->req[i];
@@ -143,7 +141,7 @@ static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint
     const struct plan_req *a = &p->req[leader], *b = &p->req[follower];
 
     if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
-        MUTANT(all_follow, a->n_computed == b->n_computed && leader > follower, false))
+        (a->n_computed == b->n_computed && leader > follower))
         return false;
     if (a->alone || a->stalled || a->verdict == PLAN_PREEMPT || a->verdict == PLAN_WAIT_PAGES)
         return false;
@@ -285,10 +283,9 @@ static void plan_admissions(struct plan_work *w) {
         admit(w, i);
         if (overtakes == UINT32_MAX)
             continue;
-        overtakes -= MUTANT(bypass_endless, 1, 0);
+        overtakes--;
         for (uint32_t j = p->n_running; j < i; j++)
-            p->req[j].n_bypassed += MUTANT(bypass_not_counted, !p->req[j].admitted, false) &&
-                                    p->req[j].verdict != PLAN_WAIT_SHARE;
+            p->req[j].n_bypassed += !p->req[j].admitted && p->req[j].verdict != PLAN_WAIT_SHARE;
     }
 }
 
@@ -306,7 +303,7 @@ static uint32_t fit_time(const struct plan_work *w, const struct plan_req *r, ui
         struct cost_shape s = others;
 
         cost_add(&s, r->n_computed, mid);
-        if (MUTANT(margin_forgotten, cost_bound_ns, cost_expect_ns)(w->p->cost, &s) <= limit_ns)
+        if (cost_bound_ns(w->p->cost, &s) <= limit_ns)
             low = mid;
         else
             high = mid - 1;
@@ -351,7 +348,7 @@ static void min_chunk(struct plan_work *w, uint32_t i) {
     uint32_t page_left = p->page_tokens - r->n_computed % p->page_tokens;
     uint32_t n = MIN(MIN(plan_lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
 
-    if (r->n_rows > 0 || w->rows >= w->max_rows || MUTANT(no_least_chunk, false, true))
+    if (r->n_rows > 0 || w->rows >= w->max_rows)
         return;
     n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->min_chunk_ns);
     if (plan_pages_to_take(p, r, n) > w->available)
@@ -555,7 +552,7 @@ static void set_limits(struct plan_work *w) {
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
-        if (MUTANT(decodes_not_seen, plan_lag(r) == 1 || r->last, false))
+        if (plan_lag(r) == 1 || r->last)
             limit = MIN(limit, pace_ns(p, r));
     }
     int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
@@ -626,7 +623,7 @@ static void break_tie(struct plan_work *w) {
     for (uint32_t i = 0; i < p->n_running; i++)
         if (p->req[i].last || p->req[i].n_stored != p->req[i].n_computed)
             return; /* under way: its end may bring pages */
-    MUTANT(tie_not_broken, preempt(w, &p->req[p->n_running - 1]), (void)0);
+    preempt(w, &p->req[p->n_running - 1]);
 }
 
 /* A tenant without its part of the slots gets one from the lowest request of the tenant that has

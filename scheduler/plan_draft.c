@@ -10,7 +10,6 @@
  */
 
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 
@@ -120,14 +119,14 @@ static uint32_t fit_draft(const struct plan_work *w, const struct plan_req *r, u
     const struct plan *p = w->p;
     uint32_t keep = p->n_running + p->n_admitted + PLAN_MIN_CHUNK / p->page_tokens + 2;
 
-    n = MIN(n, MUTANT(draft_rows_unlimited, room->n_rows, UINT32_MAX));
+    n = MIN(n, room->n_rows);
     while (n > 0) {
         uint32_t more = plan_pages_to_take(p, r, 1 + n) - plan_pages_to_take(p, r, 1);
         struct cost_shape s = w->shape;
 
         cost_remove(&s, r->n_computed, 1);
         cost_add(&s, r->n_computed, 1 + n);
-        bool fits = MUTANT(draft_pages_not_counted, more == 0 || w->available >= more + keep, true);
+        bool fits = more == 0 || w->available >= more + keep;
         if (fits && (p->force_draft || cost_bound_ns(p->cost, &s) <= room->limit_ns))
             break;
         n--;

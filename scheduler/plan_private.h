@@ -2,7 +2,6 @@
 
 /* plan_private - what plan.c and plan_draft.c share while a step is decided. */
 
-#include "base/mutant.h"
 #include "scheduler/plan.h"
 
 #define PLAN_SLOWER_NUM 5 /* while decode alone takes too long, other work may make it */
@@ -27,13 +26,13 @@ static inline uint32_t plan_lag(const struct plan_req *r) {
 /* Pages that @r has to take for @n_rows rows. */
 static inline uint32_t plan_pages_to_take(const struct plan *p, const struct plan_req *r,
                                           uint32_t n_rows) {
-    uint32_t n = plan_pages(p, r->n_computed + MUTANT(page_count_short, n_rows, n_rows / 2));
+    uint32_t n = plan_pages(p, r->n_computed + n_rows);
 
     return n > r->n_pages ? n - r->n_pages : 0;
 }
 
 static inline bool plan_is_decode(const struct plan_req *r) {
-    return MUTANT(alone_in_company, !r->alone, true) && !r->last && plan_lag(r) == 1;
+    return !r->alone && !r->last && plan_lag(r) == 1;
 }
 
 static inline bool plan_is_prefill(const struct plan_req *r) {

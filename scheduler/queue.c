@@ -1,7 +1,5 @@
 #include "scheduler/queue.h"
 
-#include "base/mutant.h"
-
 #define MEMORY 0.75f /* of the mean of a session's outputs */
 #define MARGIN 1.25f /* reserved beyond the mean */
 #define AHEAD 32     /* tokens more than there are, when the estimate was passed */
@@ -10,8 +8,7 @@ struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order)
     int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
     int64_t key;
 
-    if (__builtin_add_overflow(arrived_ns, level * MUTANT(priority_forgotten, QUEUE_LEVEL_NS, 0),
-                               &key))
+    if (__builtin_add_overflow(arrived_ns, level * QUEUE_LEVEL_NS, &key))
         key = arrived_ns;
     return (struct standing){key, order};
 }
@@ -25,9 +22,7 @@ void queue_insert(struct list *l, struct queued *q) {
     struct list *at = l;
 
     while (at->prev != l &&
-           MUTANT(queue_not_sorted,
-                  queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing),
-                  false))
+           queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing))
         at = at->prev;
     list_insert_before(at, &q->link);
 }

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/mutant.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
 #include "text/constraint.h"
@@ -306,8 +305,7 @@ static enum finish_reason judge(struct request *r, int32_t token) {
         why = follow(r, token);
     if (why != FINISH_NONE)
         return why;
-    return r->n_tokens >= r->max_tokens + MUTANT(one_token_more, 0, 1) ? FINISH_LENGTH
-                                                                       : FINISH_NONE;
+    return r->n_tokens >= r->max_tokens ? FINISH_LENGTH : FINISH_NONE;
 }
 
 void request_blame(struct request *r, int e) {
@@ -330,8 +328,7 @@ int request_constrain(struct request *r, const struct constraint *c) {
     int e = constraint_state_new(&r->place, c);
     if (e < 0)
         return e;
-    for (uint32_t i = MUTANT(grammar_not_replayed, r->n_prompt, r->n_tokens);
-         i < r->n_tokens && why == FINISH_NONE; i++)
+    for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
         why = follow(r, r->tokens[i]);
     return (int)why;
 }
@@ -378,9 +375,9 @@ uint32_t request_shareable(const struct request *r) {
         return 0;
     if (r->sum)
         return MIN(r->n_pooled, r->n_tokens - 1);
-    if (MUTANT(prompt_lp_skipped, r->n_prompt_lp < r->want_prompt_lp, false))
+    if (r->n_prompt_lp < r->want_prompt_lp)
         return r->n_prompt_lp;
-    return r->n_tokens - MUTANT(shares_last_token, 1, 0);
+    return r->n_tokens - 1;
 }
 
 /* ---- together ---- */
@@ -393,7 +390,7 @@ static void replay(struct request *r) {
 
     for (uint32_t i = r->n_prompt; i < n && why == FINISH_NONE; i++) {
         r->n_tokens = i + 1;
-        why = MUTANT(stop_not_replayed, judge(r, r->tokens[i]), FINISH_NONE);
+        why = judge(r, r->tokens[i]);
     }
     r->n_tokens = n;
     if (why == FINISH_NONE && n >= r->max_tokens)
@@ -412,8 +409,7 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(*r->tokens));
     r->n_tokens = r->n_given = m->n_tokens;
     r->cap = m->n_tokens + GROW_MIN;
-    r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new,
-                                  MUTANT(context_unlimited, room, UINT32_MAX));
+    r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
     if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0)

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <string.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "scheduler/events.h"
 #include "scheduler/disk.h"
 #include "scheduler/scheduler_private.h"
@@ -341,8 +340,7 @@ void sched_note_news(struct sched *s, struct request *r) {
 }
 
 void sched_maybe_free(struct sched *s, struct request *r) {
-    if (r->state != REQUEST_DONE || !r->told.end ||
-        MUTANT(freed_under_way, r->n_in_flight > 0, false))
+    if (r->state != REQUEST_DONE || !r->told.end || r->n_in_flight > 0)
         return;
     struct request **at = sched_slot(s, r->id);
     assert(*at == r && !r->seq);
@@ -382,7 +380,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         estimate_learn(&s->estimate, r->session, request_n_out(r));
         spec_finish(&s->spec, r);
     }
-    MUTANT(tenant_never_leaves, turns_leave(&s->turns, r), (void)0);
+    turns_leave(&s->turns, r);
     count_end(s, r);
     sched_note_news(s, r);
 }
@@ -477,8 +475,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
     turns_enter(&s->turns, r, m->tenant, m->weight_milli, m->class);
     pin_note_turn(&s->pins, r->session, r->turn.tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
-        s->next_deadline_ns =
-            MUTANT(deadline_of_last, MIN(s->next_deadline_ns, r->deadline_ns), r->deadline_ns);
+        s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
     if (m->grammar.len > 0)
         return ask(s, r, m);
     enqueue(s, r);
@@ -488,7 +485,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
 void sched_cancel(struct sched *s, uint64_t id) {
     struct request *r = *sched_slot(s, id);
 
-    if (r && MUTANT(cancel_lost, r->state != REQUEST_DONE, r->state == REQUEST_RUNNING))
+    if (r && r->state != REQUEST_DONE)
         sched_finish(s, r, FINISH_CANCELLED);
 }
 
@@ -516,7 +513,7 @@ static void expire(struct sched *s) {
         return;
     s->next_deadline_ns = INT64_MAX;
     expire_list(s, &s->waiting, now);
-    MUTANT(deadline_ignored, expire_list(s, &s->running, now), (void)0);
+    expire_list(s, &s->running, now);
     expire_list(s, &s->compiling, now);
 }
 

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "text/constraint.h"
 
 #define DEFAULT_MAX 16u
@@ -276,10 +275,9 @@ static struct spec_request *open_for(struct spec *s, struct request *r, const st
                                      uint32_t *max) {
     uint32_t left = r->max_tokens - r->n_tokens;
 
-    if (s->n_sources == 0 || s->quiet || left < 2 ||
-        MUTANT(draft_unwanted, r->flags & SUBMIT_NO_SPECULATION, 0))
+    if (s->n_sources == 0 || s->quiet || left < 2 || r->flags & SUBMIT_NO_SPECULATION)
         return NULL;
-    *max = MIN(s->max_draft, MUTANT(draft_past_end, left - 1, s->max_draft));
+    *max = MIN(s->max_draft, left - 1);
     return begin(s, r, t);
 }
 

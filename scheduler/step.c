@@ -23,7 +23,6 @@
 #include <assert.h>
 #include <errno.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "scheduler/constrain.h"
 #include "scheduler/scheduler_private.h"
 
@@ -40,8 +39,7 @@ void step_write_crash_page(struct sched *s, int64_t now) {
     if (!page)
         return;
     __atomic_store_n(&page->n, 0, __ATOMIC_RELEASE);
-    for (uint64_t step = MUTANT(crash_page_of_last_step, s->n_waited + 1, s->n_launched);
-         step <= s->n_launched; step++) {
+    for (uint64_t step = s->n_waited + 1; step <= s->n_launched; step++) {
         const struct batch *t = &s->batch[step % SCHED_DEPTH_MAX];
 
         for (uint32_t i = 0; i < t->b.n_seqs && n < CRASH_PAGE_MAX; i++)
@@ -186,8 +184,7 @@ int step_launch(struct sched *s) {
     int64_t begin = clock_now(s->clock);
 
     const struct batch *before = &s->batch[s->n_launched % SCHED_DEPTH_MAX];
-    if (sched_n_in_flight(s) > 0 && (MUTANT(alone_overlapped, before->alone, false) ||
-                                     MUTANT(drafts_overlapped, before->drafts, false)))
+    if (sched_n_in_flight(s) > 0 && (before->alone || before->drafts))
         return 1;
     /* What arrives while a long step runs should not wait for another one as well: the pause
      * between two is small beside it. */

@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include "base/mutant.h"
 #include "scheduler/scheduler_private.h"
 
 static void preempt(struct sched *s, struct request *r) {
@@ -14,9 +13,7 @@ static void preempt(struct sched *s, struct request *r) {
     offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
-    r->n_computed = MUTANT(preempted_still_computed, 0, r->n_computed);
-    r->n_tokens -= MUTANT(preempted_token_lost, 0, request_n_out(r) > 0);
-    r->queued.standing.key += MUTANT(preempted_to_the_back, 0, 1000000000);
+    r->n_computed = 0;
     r->n_host = 0;
     r->n_preempted++;
     r->n_bypassed = 0;

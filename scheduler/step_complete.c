@@ -4,7 +4,6 @@
  */
 
 #include <assert.h>
-#include "base/mutant.h"
 #include "scheduler/scheduler_private.h"
 
 #define HOST_MAX_NS 1000000 /* beyond it, the host was not busy but idle */
@@ -26,7 +25,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
 
         assert(r->n_in_flight > 0);
         r->n_in_flight--;
-        if (MUTANT(finished_twice, r->state == REQUEST_DONE, false)) {
+        if (r->state == REQUEST_DONE) {
             sched_maybe_free(s, r);
             continue;
         }

@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include "base/buggify.h"
-#include "base/mutant.h"
 #include "scheduler/scheduler_private.h"
 
 #define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
@@ -18,13 +17,13 @@ static bool can_attach(const struct sched *s, const struct request *r) {
 
     assert(r->seq);
     kv_seq_pages(r->seq, &n_pages);
-    return MUTANT(attached_under_way, r->n_in_flight == 0, true) && !BUGGIFY(step_attaches_late) &&
+    return r->n_in_flight == 0 && !BUGGIFY(step_attaches_late) &&
            r->n_computed == n_pages * s->rules.page_tokens;
 }
 
 /* @r has its first @n tokens without having computed them. */
 static void note_cached(struct sched *s, struct request *r, uint32_t n) {
-    if (MUTANT(cached_counted_again, r->n_preempted == 0, true)) {
+    if (r->n_preempted == 0) {
         uint32_t from = MIN(r->n_computed, r->n_prompt), to = MIN(n, r->n_prompt);
         r->n_cached += to - from;
         s->stats.n_cached_tokens += request_is_prewarm(r) ? 0 : to - from;
@@ -80,7 +79,7 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
 
 static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
     uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t n_tokens = r->n_tokens + MUTANT(pending_forgotten, r->n_pending, 0);
+    uint32_t n_tokens = r->n_tokens + r->n_pending;
     uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
 
     if (BUGGIFY(step_answers_grow))
@@ -121,7 +120,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&
         s->n_launched < r->seen_step + LOOK_AGAIN) {
         q->n_hit = r->seen_hit;
-        q->unfit = MUTANT(stale_hit, true, false);
+        q->unfit = true;
         return;
     }
     m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);

@@ -1,7 +1,6 @@
 /* The draft model's tokens, computed beforehand for all requests at once (scheduler/drafter.c). */
 
 #include <string.h>
-#include "base/mutant.h"
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 
@@ -19,7 +18,7 @@ static void end(void *state) {
 
 static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, uint32_t max) {
     const struct draft_tokens *g = t->drafted;
-    uint32_t n = MUTANT(guess_stale, g->at == t->n_tokens, true) ? MIN(g->n, max) : 0;
+    uint32_t n = g->at == t->n_tokens ? MIN(g->n, max) : 0;
 
     (void)state;
     memcpy(out, g->token, n * sizeof(*out));

@@ -8,15 +8,12 @@
 #define X(kind, name, text)                                                                        \
     extern int mutant_##name;                                                                      \
     int mutant_##name;
-#define Y(name, text) X(mutant, name, text)
 #include "mutants_table.inc"
-MUTANTS(Y)
 #undef X
 
 const struct mutant mutants[] = {
 #define X(kind, name, text) {MUTANT_##kind, #name, text, &mutant_##name},
 #include "mutants_table.inc"
-    MUTANTS(Y)
 #undef X
 };
 const uint32_t n_mutants = ARRAY_SIZE(mutants);
