@@ -360,7 +360,7 @@ void embeddings_serve(struct exchange *x, struct http *h) {
 
     (void)h;
     if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
-                     &err) < 0) {
+                       &err) < 0) {
         respond_error(x, &err);
         return;
     }
