@@ -1,6 +1,6 @@
 #pragma once
 
-/* plan_private - what plan.c and plan_draft.c share while a step is decided. */
+/* plan_private - what the files of a plan share while a step is decided. */
 
 #include "scheduler/plan.h"
 
@@ -43,3 +43,21 @@ static inline bool plan_is_prefill(const struct plan_req *r) {
 void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows);
 /* Adds drafts to the rows of those that decode; plan_draft.c. */
 void plan_add_drafts(struct plan_work *w);
+/* @r gives its pages back and waits again. */
+void plan_preempt(struct plan_work *w, struct plan_req *r);
+/* Pages for @n_rows rows of running request @i, taken from lower ones if need be. */
+bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows);
+
+/* Admits waiting requests while the room lasts; plan_admit.c. */
+void plan_admissions(struct plan_work *w);
+/* Preempts a slot for a tenant that has fewer. Whether it did: then nothing else is planned. */
+bool plan_preempt_for_share(struct plan_work *w);
+
+/* The limits on time and rows, once it is known how many decode; plan_time.c. */
+void plan_set_limits(struct plan_work *w);
+/* Divides the rest of the step's time among prefills. */
+void plan_prefills(struct plan_work *w);
+/* Gives @r what it can have until @limit_ns, at most @cap rows. */
+void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap);
+/* Gives request @i a few rows however slow the step is, so that it ends one day. */
+void plan_min_chunk(struct plan_work *w, uint32_t i);

@@ -1,0 +1,113 @@
+/*
+ * plan_admit - step 3 of a plan: who is admitted, and which slot is preempted for a tenant's share.
+ *
+ * Room is what is available less what the running requests are expected to take. A request that
+ * does not fit may be overtaken max_bypass times; then all behind it wait. The last slots and pages
+ * are kept for tenants that have less than their part.
+ */
+
+#include "base/buggify.h"
+#include "base/util.h"
+#include "scheduler/plan_private.h"
+
+/* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages
+ * that a running request is going to compute are not counted: it will find them. */
+static uint32_t full_need(const struct plan *p, uint32_t i) {
+    const struct plan_req *r = &p->req[i];
+    uint32_t shared = r->n_hit / p->page_tokens, most = r->n_share / p->page_tokens;
+
+    for (uint32_t j = 0; j < i && shared < most; j++) {
+        const struct plan_req *o = &p->req[j];
+
+        if (j >= p->n_running && !o->admitted)
+            continue;
+        if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone && !o->stalled)
+            shared = plan_common_pages(o, r, shared);
+    }
+    return plan_pages(p, r->n_target) - MIN(shared, most) + r->n_idle;
+}
+
+static void admit(struct plan_work *w, uint32_t i) {
+    struct plan_req *r = &w->p->req[i];
+
+    r->admitted = true;
+    r->n_computed = r->n_stored = r->n_hit;
+    r->n_pages = r->n_hit / w->p->page_tokens;
+    w->available -= r->n_idle;
+    w->p->n_admitted++;
+    r->verdict = PLAN_WAIT_TIME;
+    if (r->alone)
+        r->verdict = PLAN_WAIT_ALONE;
+    else if (plan_lag(r) == 1 && w->rows < w->max_rows &&
+             plan_pages_to_take(w->p, r, 1) <= w->available)
+        plan_set_rows(w, r, 1);
+}
+
+/* Whether @r has to leave what there is to others: the last sequences; if it is over, also the
+ * last pages. */
+static bool leaves_rest(const struct plan *p, const struct plan_req *r, uint32_t need,
+                        int64_t room) {
+    uint32_t in = p->n_running + p->n_admitted;
+
+    if (in == 0)
+        return false;
+    if (r->leave_seqs > 0 && in + r->leave_seqs >= p->max_seqs)
+        return true;
+    return r->over && need + (int64_t)p->reserve_pages > room;
+}
+
+void plan_admissions(struct plan_work *w) {
+    struct plan *p = w->p;
+    uint32_t n = p->n_running + p->n_waiting, overtakes = UINT32_MAX;
+    int64_t room = (int64_t)p->n_available - (int64_t)plan_promised(p);
+
+    if (BUGGIFY(plan_admits_nobody) && p->n_running > 0)
+        return;
+    for (uint32_t i = p->n_running; i < n; i++) {
+        struct plan_req *r = &p->req[i];
+
+        r->verdict = p->n_running + p->n_admitted >= p->max_seqs ? PLAN_WAIT_SEQS
+                     : overtakes == 0                            ? PLAN_WAIT_TURN
+                                                                 : PLAN_WAIT_PAGES;
+        if (r->verdict != PLAN_WAIT_PAGES)
+            continue;
+        uint32_t need = full_need(p, i);
+        if (leaves_rest(p, r, need, room)) {
+            r->verdict = PLAN_WAIT_SHARE; /* nobody behind it waits for that */
+            continue;
+        }
+        /* Alone in the pool everybody fits, whatever the estimate of its output says. */
+        bool possible = !r->unfit && r->n_idle <= w->available;
+        if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
+            overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));
+            continue;
+        }
+        room -= need;
+        admit(w, i);
+        if (overtakes == UINT32_MAX)
+            continue;
+        overtakes--;
+        for (uint32_t j = p->n_running; j < i; j++)
+            p->req[j].n_bypassed += !p->req[j].admitted && p->req[j].verdict != PLAN_WAIT_SHARE;
+    }
+}
+
+/* A tenant without its part of the slots gets one from the lowest request of the tenant that has
+ * most: of one without a token yet, or else, where fair_preempt_begun allows it, of one that has
+ * some. Nothing else is planned: the waiting request is admitted in the next plan, when what was
+ * given back is there. */
+bool plan_preempt_for_share(struct plan_work *w) {
+    struct plan *p = w->p;
+
+    for (int begun = 0; begun <= p->fair_preempt_begun && p->fair_preempt && !p->fair_preempted;
+         begun++)
+        for (uint32_t i = p->n_running; i-- > 1 && !p->fair_preempted;) {
+            struct plan_req *r = &p->req[i];
+
+            if (!r->victim || r->last || r->begun != (bool)begun)
+                continue;
+            plan_preempt(w, r);
+            p->fair_preempted = true;
+        }
+    return p->n_preempted > 0;
+}

@@ -1,0 +1,345 @@
+/*
+ * plan_time - step 5 of a plan: how the time that decode leaves is divided among prefills.
+ *
+ * The step is to end within the strictest pace of those that decode and within max_step_ns always.
+ * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
+ * a tenant's requests the oldest has half and what the others leave; the others share the other
+ * half, the shortest first. A request whose next page another one computes follows it and has no
+ * rows.
+ *
+ * When decode alone takes too long the first prefill still gets a few rows (plan_min_chunk()).
+ *
+ * Followers: the request further ahead leads; of two at the same position, the one of higher
+ * priority. So no cycle can form, and when the leader ends the next one leads. A leader without a
+ * page to go on is not followed, or it might be waiting for its follower's pages.
+ */
+
+#include <math.h>
+#include "base/buggify.h"
+#include "base/util.h"
+#include "scheduler/plan_private.h"
+
+#define MIN_ROWS 4u  /* that a prefill gets, if a row costs ever so much */
+#define PLACES 1100u /* max-seqs and the candidates */
+#define FULL_NUM 31  /* a step is full when 31/32 of its time are given out */
+#define FULL_DEN 32
+
+/* ---- followers ---- */
+
+static bool leads(const struct plan *p, uint32_t leader, uint32_t follower, uint32_t page) {
+    const struct plan_req *a = &p->req[leader], *b = &p->req[follower];
+
+    if (a->n_stored >= (page + 1) * p->page_tokens || a->n_computed < b->n_computed ||
+        (a->n_computed == b->n_computed && leader > follower))
+        return false;
+    if (a->alone || a->stalled || a->verdict == PLAN_PREEMPT || a->verdict == PLAN_WAIT_PAGES)
+        return false;
+    return page < a->n_hashes && a->hash[page] == b->hash[page];
+}
+
+/* Where each request is, close together: every follower looks at all of them. */
+struct places {
+    uint32_t n_stored[PLACES], n_computed[PLACES];
+};
+
+static void note_places(const struct plan *p, struct places *at) {
+    uint32_t n = MIN(p->n_running + p->n_waiting, PLACES);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct plan_req *r = &p->req[i];
+        bool here = i < p->n_running || r->admitted;
+
+        at->n_stored[i] = here ? r->n_stored : UINT32_MAX;
+        at->n_computed[i] = r->n_computed;
+    }
+}
+
+/* Whether somebody computes the next page of @i, so that it need not. Those beyond PLACES lead
+ * nobody. */
+static bool follows(const struct plan *p, const struct places *at, uint32_t i) {
+    const struct plan_req *r = &p->req[i];
+    uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
+    uint32_t n = MIN(p->n_running + p->n_waiting, PLACES);
+
+    if (r->n_computed % p->page_tokens || r->n_computed + p->page_tokens > r->n_share ||
+        page >= r->n_hashes || r->n_stored != r->n_computed)
+        return false;
+    for (uint32_t j = 0; j < n; j++)
+        if (at->n_stored[j] < end && at->n_computed[j] >= r->n_computed && j != i &&
+            leads(p, j, i, page))
+            return true;
+    return false;
+}
+
+/* ---- chunks ---- */
+
+/* The greatest n in [low, high] with which @r keeps the step under @limit_ns, or @low. */
+static uint32_t fit_time(const struct plan_work *w, const struct plan_req *r, uint32_t low,
+                         uint32_t high, int64_t limit_ns) {
+    struct cost_shape others = w->shape;
+
+    if (r->n_rows > 0)
+        cost_remove(&others, r->n_computed, r->n_rows);
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        struct cost_shape s = others;
+
+        cost_add(&s, r->n_computed, mid);
+        if (cost_bound_ns(w->p->cost, &s) <= limit_ns)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* Rows for @r that the batch and the free pages allow, those that it has included. */
+static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
+    const struct plan *p = w->p;
+    uint64_t pages =
+        (uint64_t)MAX(r->n_pages, plan_pages(p, r->n_computed + r->n_rows)) + w->available;
+    uint64_t n = pages * p->page_tokens - r->n_computed;
+
+    n = MIN(n, plan_lag(r));
+    return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
+}
+
+/* A chunk that does not finish ends at a page, so that others can have the page. */
+static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint32_t n) {
+    uint32_t over = (r->n_computed + n) % w->p->page_tokens;
+
+    return n < plan_lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
+}
+
+/* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all
+ * there is. */
+void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
+    uint32_t space = fit_space(w, r), high = MIN(space, cap);
+    uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
+
+    if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
+        plan_set_rows(w, r, BUGGIFY(plan_chunk_short) ? n - (n - r->n_rows) / 2 : n);
+    else if (r->n_rows == 0 && space == 0)
+        r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
+}
+
+/* The first prefill gets something in any case, though it be slow; so it ends one day. */
+void plan_min_chunk(struct plan_work *w, uint32_t i) {
+    struct plan *p = w->p;
+    struct plan_req *r = &p->req[i];
+    uint32_t page_left = p->page_tokens - r->n_computed % p->page_tokens;
+    uint32_t n = MIN(MIN(plan_lag(r), PLAN_MIN_CHUNK), w->max_rows - w->rows);
+
+    if (r->n_rows > 0 || w->rows >= w->max_rows)
+        return;
+    n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->min_chunk_ns);
+    if (plan_pages_to_take(p, r, n) > w->available)
+        n = MIN(n, page_left);
+    if (i < p->n_running && !plan_make_room(w, i, n))
+        w->short_of_pages = true;
+    if (plan_pages_to_take(p, r, n) <= w->available)
+        plan_set_rows(w, r, n);
+    else
+        r->verdict = PLAN_WAIT_PAGES;
+}
+
+/* Sorts @list by what its requests lack, the least first; equal ones keep their order. */
+static void sort_by_lag(const struct plan *p, uint32_t *list, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = list[i], j = i;
+
+        for (; j > 0 && plan_lag(&p->req[list[j - 1]]) > plan_lag(&p->req[x]); j--)
+            list[j] = list[j - 1];
+        list[j] = x;
+    }
+}
+
+static void force_chunks(struct plan_work *w, const uint32_t *list, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) {
+        struct plan_req *r = &w->p->req[list[k]];
+
+        if (r->verdict != PLAN_PREEMPT)
+            plan_extend(w, r, INT64_MAX, w->p->force_chunk);
+    }
+}
+
+/* Whether the smallest chunk of @r ends by @until: cheaper to ask than plan_extend(). */
+static bool may_fit(const struct plan_work *w, const struct plan_req *r, int64_t until) {
+    struct cost_shape s = w->shape;
+
+    cost_add(&s, r->n_computed, MIN(plan_lag(r), PLAN_MIN_CHUNK));
+    return cost_bound_ns(w->p->cost, &s) <= until;
+}
+
+/* A part of the step's time and rows: until when, and how many in all. */
+struct part {
+    int64_t limit_ns;
+    uint32_t max_rows;
+};
+
+/* The requests of one tenant, in order of standing. */
+static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
+    struct plan *p = w->p;
+    struct plan_req *first = &p->req[list[0]];
+    int64_t now = cost_bound_ns(p->cost, &w->shape);
+    int64_t half = now + (part.limit_ns - now) / 2;
+    uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
+
+    sort_by_lag(p, list + 1, n - 1);
+    for (uint32_t k = 1; k < n; k++) {
+        struct plan_req *r = &p->req[list[k]];
+        int64_t until = now + MAX(half - now, 0) / (n - k);
+        uint32_t rows = rows_half / (n - k);
+
+        if (!may_fit(w, r, until))
+            continue;
+        plan_extend(w, r, until, MAX(rows, MIN(PLAN_MIN_CHUNK, rows_half)));
+        rows_half -= r->n_rows;
+        now = r->n_rows > 0 ? cost_bound_ns(p->cost, &w->shape) : now;
+    }
+    plan_extend(w, first, part.limit_ns, part.max_rows - MIN(w->rows, part.max_rows));
+}
+
+/* Whether tenant @group had so much more than others that its prefill may only take its part of a
+ * step in which they decode: their tokens come at the rate that is theirs, not at the slowest
+ * that is allowed. */
+static bool is_held(const struct plan *p, uint16_t group) {
+    if (p->n_groups < 2 || !p->group_part || p->group_part[group] >= 1)
+        return false;
+    for (uint32_t i = 0; i < p->n_running; i++)
+        if (plan_is_decode(&p->req[i]) && p->req[i].group != group &&
+            p->group_part[p->req[i].group] >= 1)
+            return true;
+    return false;
+}
+
+/* Whether tenant @group's prefill should leave steps short, for those that are not here now. */
+static bool is_ahead(const struct plan *p, uint16_t group) {
+    return p->add_ns > 0 &&
+           ((p->group_part && p->group_part[group] < 1) || (p->group_over && p->group_over[group]));
+}
+
+static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
+    for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
+        if (is_held(w->p, w->p->req[list[k]].group) || is_ahead(w->p, w->p->req[list[k]].group))
+            continue;
+        if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
+            break;
+        plan_extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
+    }
+}
+
+/* Sorts @list by group; those of one keep their order. */
+static void sort_by_group(const struct plan *p, uint32_t *list, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = list[i], j = i;
+
+        for (; j > 0 && p->req[list[j - 1]].group > p->req[x].group; j--)
+            list[j] = list[j - 1];
+        list[j] = x;
+    }
+}
+
+/* The end of the run of @list's first group. */
+static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_t n) {
+    uint32_t k = 1;
+
+    while (k < n && p->req[list[k]].group == p->req[list[0]].group)
+        k++;
+    return k;
+}
+
+/* @list in order of standing. Parts are counted from the beginning, so what a tenant leaves goes
+ * to those after it, and what all leave to whoever can use it. */
+static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
+    struct plan *p = w->p;
+    int64_t begin = cost_bound_ns(p->cost, &w->shape);
+    uint32_t rows = w->rows, k = 0, len;
+    double sum = 0, have = 0;
+
+    if (p->n_groups > 1)
+        sort_by_group(p, list, n);
+    for (; p->n_groups > 1 && k < n; k += end_of_group(p, list + k, n - k))
+        sum += p->group_weight[p->req[list[k]].group];
+    for (k = 0; k < n; k += len) {
+        struct part part = {w->limit_ns, w->max_rows};
+
+        len = p->n_groups > 1 ? end_of_group(p, list + k, n - k) : n;
+        if (len < n) {
+            have += p->group_weight[p->req[list[k]].group];
+            part.limit_ns = begin + (int64_t)((double)(w->limit_ns - begin) * have / sum);
+            /* Rounded up: where rows are few the first gets some, not the last. */
+            part.max_rows = rows + (uint32_t)ceil((w->max_rows - rows) * have / sum);
+        }
+        uint16_t group = p->req[list[k]].group;
+        if (is_ahead(p, group))
+            part.limit_ns = MIN(part.limit_ns, begin + p->add_ns);
+        if (is_held(p, group)) {
+            double of = (double)p->group_part[group];
+            int64_t most =
+                cost_bound_ns(p->cost, &w->shape) + (int64_t)((double)begin * of / (1 - of));
+
+            part.limit_ns = MIN(part.limit_ns, most);
+        }
+        share_part(w, list + k, len, part);
+    }
+    share_rest(w, list, n);
+}
+
+void plan_prefills(struct plan_work *w) {
+    struct plan *p = w->p;
+    struct places at;
+    uint32_t n = 0;
+
+    note_places(p, &at);
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
+        struct plan_req *r = &p->req[i];
+        bool here = i < p->n_running ? r->verdict != PLAN_PREEMPT : r->admitted;
+
+        if (!here || !plan_is_prefill(r))
+            continue;
+        r->verdict = PLAN_WAIT_TIME;
+        if (follows(p, &at, i))
+            r->verdict = PLAN_FOLLOW;
+        else
+            p->scratch[n++] = i;
+    }
+    if (n == 0)
+        return;
+    uint32_t highest = p->scratch[0];
+    if (p->force_chunk)
+        force_chunks(w, p->scratch, n);
+    else
+        share_time(w, p->scratch, n);
+    plan_min_chunk(w, p->scratch[0]);
+    if (p->req[p->scratch[0]].n_rows == 0)
+        plan_min_chunk(w, highest); /* it may take pages that the other may not */
+    for (uint32_t k = 0; k < n; k++)
+        w->short_of_pages |= p->req[p->scratch[k]].verdict == PLAN_WAIT_PAGES;
+}
+
+/* ---- limits ---- */
+
+static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
+    return r->pace == PLAN_PACE_NORMAL ? p->itl_ns
+           : r->pace == PLAN_PACE_SLOW ? 4 * p->itl_ns
+                                       : p->itl_ns / 2;
+}
+
+/* The limits on time and rows, once it is known how many decode. */
+void plan_set_limits(struct plan_work *w) {
+    const struct plan *p = w->p;
+    int64_t limit = p->max_step_ns;
+
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *r = &p->req[i];
+
+        if (plan_lag(r) == 1 || r->last)
+            limit = MIN(limit, pace_ns(p, r));
+    }
+    int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
+    w->limit_ns = limit;
+    w->min_chunk_ns = MAX(slower, w->limit_ns);
+    uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
+    w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
+}
