@@ -22,7 +22,7 @@
 #define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
-#define CLASS_FUEL 2000000         /* steps of making one: some 20 ms */
+#define CLASS_FUEL 1000000         /* steps of making one: some 10 ms */
 #define ROOM_MAX ((size_t)8 << 20) /* of the classes of one grammar */
 
 struct collector {
@@ -135,10 +135,15 @@ static int make_levels(struct collector *k, uint32_t n_words) {
     if (!c->level || !c->longest)
         return -ENOMEM;
     for (uint32_t i = 0; i < k->n_all; i++) {
-        for (uint32_t l = k->all[i].n_chars; l < CLASS_LEVELS; l++)
-            set_bit(c->level[l], k->all[i].id);
+        if (k->all[i].n_chars < CLASS_LEVELS)
+            set_bit(c->level[k->all[i].n_chars], k->all[i].id);
         if (k->all[i].n_chars > CLASS_LEVELS - 1)
             c->longest[n++] = k->all[i];
+    }
+    /* A level holds those below it. */
+    for (uint32_t l = 1; l < CLASS_LEVELS; l++) {
+        for (uint32_t w = 0; w < n_words; w++)
+            c->level[l][w] |= c->level[l - 1][w];
     }
     c->n_longest = n;
     qsort(c->longest, n, sizeof(*c->longest), fewer_first);
