@@ -84,6 +84,15 @@ Test(grammar_hostile, regex_bombs) {
                            "2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}){2}"));
 }
 
+Test(grammar_hostile, look_ahead_in_look_ahead) {
+    expect_refused(GRAMMAR_JSON_SCHEMA,
+                   repeat("{\"type\":\"string\",\"pattern\":\"", "(?=", 100000, "\"}"),
+                   "#/pattern");
+    expect_refused(GRAMMAR_JSON_SCHEMA,
+                   repeat("{\"type\":\"string\",\"pattern\":\"", "(?=a)", 100000, "\"}"),
+                   "look-ahead");
+}
+
 Test(grammar_hostile, schema_bombs) {
     struct buf b;
 

@@ -598,6 +598,9 @@ Test(grammar_schema, mistakes_name_their_place) {
     REFUSED("{\"properties\": {\"a\": 1}}", "invalid", "#/properties/a: a schema must be");
     REFUSED("{\"required\": [1]}", "invalid", "#/required");
     REFUSED("{\"prefixItems\": {}}", "invalid", "#/prefixItems");
+    REFUSED("{\"contains\": {}, \"minContains\": \"1\"}", "unsupported", "#/contains");
+    REFUSED("{\"$ref\": \"\\u00010\"}", "invalid", "#/$ref");
+    REFUSED("{\"\\u0001some\": {}}", "invalid", "an unknown word");
     REFUSED("{\"allOf\": {}}", "invalid", "#/allOf");
     REFUSED("[1]", "invalid", "#: a schema must be");
     REFUSED("{\"type\": ", "invalid", "not valid JSON");

@@ -107,6 +107,7 @@ struct build {
     struct rule *rule; /* malloc'd */
     uint32_t n_rules, cap_rules;
     uint64_t work;
+    uint32_t n_aheads; /* look-ahead that was read */
     const char *param; /* of the source being read */
     unsigned flags;
     bool is_schema; /* one of the sources is a JSON Schema */

@@ -10,12 +10,14 @@
 #include <assert.h>
 #include <string.h>
 
+#define AHEADS_MAX 64 /* in one compilation: they nest */
+
 struct reader {
     struct build *b;
     const char *start, *p, *end;
     enum char_mode mode;
     unsigned options; /* enum regex_options */
-    uint32_t depth, n_aheads;
+    uint32_t depth;
     bool search; /* of a whole text, not a piece of one: look-ahead has an end to see */
 };
 
@@ -434,13 +436,15 @@ static int read_rest(struct reader *r, bool whole, struct expr **out) {
 
         if (!end)
             return invalid(r, "')' is missing");
+        if (++r->b->n_aheads > AHEADS_MAX)
+            return unsupported(r, "so much look-ahead");
         e = regex_read_with(r->b, from, (size_t)(end - from), r->mode, REGEX_SEARCH,
                             r->options | REGEX_FROM_START, &y);
         if (e == 0)
             e = lang_of(r->b, y, &ahead);
         r->p = end + 1;
         if (e == 0)
-            e = ++r->n_aheads > 16 ? unsupported(r, "so much look-ahead") : read_rest(r, whole, &y);
+            e = read_rest(r, whole, &y);
         if (e == 0)
             e = lang_of(r->b, y, &l);
         if (e == 0)

@@ -297,7 +297,7 @@ static int take_contains(struct schema *s, struct facets *f, struct place at) {
     yyjson_val *least = yyjson_obj_get(f->part.v, "minContains");
 
     if (yyjson_obj_get(f->part.v, "maxContains") ||
-        (least && strcmp(yyjson_get_raw(least), "1") != 0))
+        (least && (!yyjson_is_raw(least) || strcmp(yyjson_get_raw(least), "1") != 0)))
         return schema_unsupported(s, at.path, "only with minContains 1 and without maxContains");
     return places_add(s, &f->contains, &f->n_contains, &f->cap_contains, at);
 }
