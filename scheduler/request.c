@@ -354,9 +354,8 @@ void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
         memcpy(r->vector, v, r->n_vector * sizeof(*v));
         return;
     }
-    assert(
-        pos ==
-        r->n_pooled); /* a preempted one goes on when its steps are taken back: nothing comes twice */
+    assert(pos == r->n_pooled); /* a preempted one goes on when its steps are taken back: nothing
+                                   comes twice */
     r->n_pooled++;
     for (uint32_t i = 0; i < r->n_vector; i++)
         r->sum[i] += (double)v[i];

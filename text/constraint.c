@@ -1,9 +1,9 @@
 /*
  * constraint - the node of a submit's span as a grammar, and its triggers.
  *
- * The front makes the nodes, but what is in them comes from clients, so depth, number and length are limited
- * here as everywhere. Numbers are read as they are written (a schema's bounds are exact), and a schema is handed to the
- * grammar as text again: grammar.h takes sources as text.
+ * The front makes the nodes, but what is in them comes from clients, so depth, number and length
+ * are limited here as everywhere. Numbers are read as they are written (a schema's bounds are
+ * exact), and a schema is handed to the grammar as text again: grammar.h takes sources as text.
  */
 
 #include "text/constraint_private.h"

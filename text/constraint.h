@@ -1,13 +1,15 @@
 #pragma once
 
 /*
- * constraint - what a request asks of its output, as it travels from front to worker: the spans `grammar` and
- * `triggers` of struct submit, both JSON.
+ * constraint - what a request asks of its output, as it travels from front to worker: the spans
+ * `grammar` and `triggers` of struct submit, both JSON.
  *
  * grammar: one node, an object with exactly one of these keys:
  *
- *     {"json_schema": schema}   {"json_object": true}   {"regex": "..."}   {"ebnf": "..."}   {"choice": ["a", "b"]}   {"lark": "..."}
- *         may also have "compact": true, "any_format": true, "quoted": true (a regex or Lark inside a JSON string),
+ *     {"json_schema": schema}   {"json_object": true} {"regex": "..."} {"ebnf": "..."} {"choice":
+ *                               ["a", "b"]} {"lark": "..."}
+ *         may also have "compact": true, "any_format": true, "quoted": true (a regex or Lark inside
+ *         a JSON string),
  *         "any_order": true (members of objects in any order),
  *         "declared_only": true (no properties beside declared ones without additionalProperties),
  *         and "param": err.param of a refusal
@@ -21,21 +23,23 @@
  *     {"after": ["</think>", ...], "repeat": false, "required": false,
  *      "quiet": {"open": "<think>", "close": "</think>", "now": false}}
  *
- * Nothing is constrained until the output's text (special tokens by their text) contains one of the strings; the
- * grammar describes what follows its last byte.
+ * Nothing is constrained until the output's text (special tokens by their text) contains one of the
+ * strings; the grammar describes what follows its last byte.
  *
- *   repeat false  the grammar holds to the end of the generation. With `required` no end token is allowed before
- *                 the trigger came.
- *   repeat true   where the grammar cannot go on, the output is free until the next trigger. Where it may end
- *                 and may also go on, every token is allowed: one that fits the grammar goes on, any other ends it.
- *                 The generation can end wherever the output is free and wherever the grammar may end.
+ *   repeat false  the grammar holds to the end of the generation. With `required` no end token is
+ *                 allowed before the trigger came.
+ *   repeat true   where the grammar cannot go on, the output is free until the next trigger. Where
+ *                 it may end and may also go on, every token is allowed: one that fits the grammar
+ *                 goes on, any other ends it. The generation can end wherever the output is free
+ *                 and wherever the grammar may end.
  *
- *   quiet         triggers are only text between `open` and `close`. `open` counts at the start (now true: it was the end
- *                 of the prompt), behind `close` and behind what the grammar held; white space may be before it
+ *   quiet         triggers are only text between `open` and `close`. `open` counts at the start
+ *                 (now true: it was the end of the prompt), behind `close` and behind what the
+ *                 grammar held; white space may be before it
  *
- * The token that completes a trigger may reach beyond it: its last bytes are then the first that the grammar
- * reads. Tokens whose last bytes the grammar would refuse are masked while the output is free, so a trigger is
- * never followed by what the grammar does not allow.
+ * The token that completes a trigger may reach beyond it: its last bytes are then the first that
+ * the grammar reads. Tokens whose last bytes the grammar would refuse are masked while the output
+ * is free, so a trigger is never followed by what the grammar does not allow.
  */
 
 #include <stdbool.h>
@@ -46,8 +50,9 @@
 #define CONSTRAINT_TRIGGER_LEN_MAX 256
 #define CONSTRAINT_MAX (16u << 20) /* bytes of the node's text; each source has its own limit */
 
-/* Compiles the node @text. @v NULL: only checks, as the front does. @limits and @err may be NULL. 0, -ENOMEM, or
- * -EINVAL with @err as grammar_compile() fills it; its param is that of the source refused. */
+/* Compiles the node @text. @v NULL: only checks, as the front does. @limits and @err may be NULL.
+ * 0, -ENOMEM, or -EINVAL with @err as grammar_compile() fills it; its param is that of the source
+ * refused. */
 int constraint_compile(struct grammar **out, const struct grammar_vocab *v, const char *text,
                        size_t len, const struct grammar_limits *limits, struct err *err);
 /* Checks @text as triggers: 0, -ENOMEM, -EINVAL with @err. Empty is right. */
@@ -78,12 +83,13 @@ int constraint_state_copy(struct constraint_state *dst, const struct constraint_
 
 /* Every token is allowed now: no mask is needed. */
 bool constraint_is_free(const struct constraint_state *s);
-/* The tokens that may come next, as grammar_mask(): their number, 0 when the generation has ended or none fits,
- * -E2BIG, -ENOMEM. */
+/* The tokens that may come next, as grammar_mask(): their number, 0 when the generation has ended
+ * or none fits, -E2BIG, -ENOMEM. */
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
 /* As grammar_accept(). A token after the end is -EINVAL. */
 int constraint_accept(struct constraint_state *s, int32_t token);
-/* Takes the last @n accepted tokens back. At least CONSTRAINT_HISTORY can be taken back, else -EINVAL. */
+/* Takes the last @n accepted tokens back. At least CONSTRAINT_HISTORY can be taken back, else
+ * -EINVAL. */
 #define CONSTRAINT_HISTORY 128
 int constraint_rollback(struct constraint_state *s, uint32_t n);
 bool constraint_is_done(const struct constraint_state *s);  /* an end token was accepted */

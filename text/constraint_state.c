@@ -9,8 +9,8 @@
  *      |                                         |
  *      '------------ end token ---> DONE <-------'
  *
- * Each accepted token leaves the place before it, and at most one moment in the grammar's own history, so that taking
- * tokens back is going to an earlier place and taking as many moments back.
+ * Each accepted token leaves the place before it, and at most one moment in the grammar's own
+ * history, so that taking tokens back is going to an earlier place and taking as many moments back.
  */
 
 #include "text/constraint_private.h"
@@ -37,7 +37,8 @@ struct constraint_state {
     uint32_t n;
 };
 
-/* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still can be. */
+/* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still
+ * can be. */
 static int check_start(const struct constraint *c, struct err *err) {
     CLEANUP(freep)
     uint32_t *bits = malloc(grammar_vocab_n_words(c->vocab) * sizeof(*bits));

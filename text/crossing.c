@@ -1,13 +1,15 @@
 /*
  * crossing - the tokens that reach beyond a trigger with bytes that the grammar refuses.
  *
- * For a trigger "</think>" and the grammar of a JSON object, "\n</think>{" may come and "</think>Well" may not. Which
- * tokens these are depends on how much of a trigger the output ends with (a node of the automaton), and on
- * nothing else, since the grammar always begins anew: so they are found once, and while the output is free a
- * mask is a table look-up, or not needed at all.
+ * For a trigger "</think>" and the grammar of a JSON object, "\n</think>{" may come and
+ * "</think>Well" may not. Which tokens these are depends on how much of a trigger the output ends
+ * with (a node of the automaton), and on nothing else, since the grammar always begins anew: so
+ * they are found once, and while the output is free a mask is a table look-up, or not needed at
+ * all.
  *
- * Every token is read from the root. From another node, only those are looked at whose reading differs: two readings
- * that meet before either is complete go on as one, and in a trie nearly all of them meet at once.
+ * Every token is read from the root. From another node, only those are looked at whose reading
+ * differs: two readings that meet before either is complete go on as one, and in a trie nearly all
+ * of them meet at once.
  */
 
 #include "text/constraint_private.h"
@@ -46,7 +48,8 @@ static int add(struct search *s, int32_t **v, uint32_t *n, uint32_t *cap, int32_
     return 0;
 }
 
-/* Token @id, read from @node: if it completes a trigger and the grammar refuses the rest, it is one. */
+/* Token @id, read from @node: if it completes a trigger and the grammar refuses the rest, it is
+ * one. */
 static void try(struct search *s, uint16_t node, int32_t id) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, id, &len);
@@ -142,7 +145,8 @@ static void find(struct search *s, uint16_t node) {
     s->n = n;
 }
 
-/* The nodes in [@first, @end): they read as @root does, but for what the output ends with already. */
+/* The nodes in [@first, @end): they read as @root does, but for what the output ends with
+ * already. */
 static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t root) {
     const struct trigger_node *node = s->c->triggers->node;
 

@@ -1,4 +1,5 @@
-/* Finds triggers in a stream of bytes. A place in the stream is one number, so taking tokens back is cheap. */
+/* Finds triggers in a stream of bytes. A place in the stream is one number, so taking tokens back
+ * is cheap. */
 
 #include "text/constraint_private.h"
 
@@ -49,8 +50,8 @@ static uint16_t add(struct triggers *t, uint16_t root, const char *s, size_t len
     return at;
 }
 
-/* Breadth first: a node's failure is found from its parent's, and that of @root leads to @fail. Nodes are numbered
- * depth first, so a queue is needed. */
+/* Breadth first: a node's failure is found from its parent's, and that of @root leads to @fail.
+ * Nodes are numbered depth first, so a queue is needed. */
 static int link_failures(struct triggers *t, uint16_t root, uint16_t fail) {
     CLEANUP(freep) uint16_t *queue = malloc(t->n * sizeof(*queue));
     uint32_t head = 0, tail = 0;

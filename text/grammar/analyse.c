@@ -1,7 +1,7 @@
 /*
- * analyse - what must hold of an automaton before it runs: every state can reach an end (the others are cut
- * off, so that a text never gets stuck), no rule calls itself before it reads; and what is known of its bytes:
- * with which a rule can begin and which can follow it.
+ * analyse - what must hold of an automaton before it runs: every state can reach an end (the others
+ * are cut off, so that a text never gets stuck), no rule calls itself before it reads; and what is
+ * known of its bytes: with which a rule can begin and which can follow it.
  */
 
 #include "text/grammar/nfa.h"
@@ -11,7 +11,8 @@
 
 #define FOLLOW_PASSES 16
 
-/* Sources by target, and calls by rule: who must be looked at again when a state turns out to be alive. */
+/* Sources by target, and calls by rule: who must be looked at again when a state turns out to be
+ * alive. */
 struct reverse {
     uint32_t *begin, *source;      /* of states, by edges and by calls' targets */
     uint32_t *call_begin, *caller; /* call sites (state, call) of rules */
@@ -138,7 +139,8 @@ static void cut_dead(struct grammar *g, const struct reverse *r) {
     }
 }
 
-/* Rules in an order in which each comes after those that it calls at its start: -EINVAL when it calls itself. */
+/* Rules in an order in which each comes after those that it calls at its start: -EINVAL when it
+ * calls itself. */
 static int order_rules(struct build *b, const struct grammar *g, uint32_t *order) {
     enum { NEW, OPEN, DONE };
     CLEANUP(freep) uint8_t *mark = calloc(g->n_rules, 1);

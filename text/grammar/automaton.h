@@ -3,25 +3,28 @@
 /*
  * automaton - the compiled grammar: a pushdown automaton over bytes.
  *
- * A rule is a deterministic automaton whose edges are byte ranges, special tokens, and calls of other rules. A
- * rule never matches the empty text (its callers step around the call instead), its start is never
- * entered again, every state can reach an end, and no rule calls itself before it has read something.
+ * A rule is a deterministic automaton whose edges are byte ranges, special tokens, and calls of
+ * other rules. A rule never matches the empty text (its callers step around the call instead), its
+ * start is never entered again, every state can reach an end, and no rule calls itself before it
+ * has read something.
  *
- * A configuration is (state, register, frame). A frame remembers the call to which a rule returns, and how often a
- * repeated call has returned. Frames form a tree that only grows while a text is read, so that a configuration
- * is three numbers and taking steps back is forgetting. Several configurations exist at once where the next byte
- * does not decide; equal ones are merged, since equal frames are the same frame.
+ * A configuration is (state, register, frame). A frame remembers the call to which a rule returns,
+ * and how often a repeated call has returned. Frames form a tree that only grows while a text is
+ * read, so that a configuration is three numbers and taking steps back is forgetting. Several
+ * configurations exist at once where the next byte does not decide; equal ones are merged, since
+ * equal frames are the same frame.
  *
- * Members of an object in any order are a rule whose register has a bit for each of them; a frame that was pushed
- * there keeps the register in its count.
+ * Members of an object in any order are a rule whose register has a bit for each of them; a frame
+ * that was pushed there keeps the register in its count.
  *
  * A loop rule is one or more of one character; its start is entered again and is the border between
- * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of
- * names that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all strings of all
- * schemas are the same few states, whose token classes are computed once.
+ * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of names
+ * that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all
+ * strings of all schemas are the same few states, whose token classes are computed once.
  */
 
 #include "text/grammar/expr.h"
+#include "text/grammar/lang_types.h"
 #include "text/grammar/trie.h"
 
 #define NO_STATE UINT32_MAX
@@ -34,11 +37,6 @@ enum state_flags {
     STATE_RETURN = 8, /* accepts and has no edges and no calls */
     STATE_TOKENS = 16,
     STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
-};
-
-struct edge {
-    uint16_t lo, hi;
-    uint32_t to;
 };
 
 struct call {
@@ -110,8 +108,8 @@ struct grammar {
     struct call_desc *desc;
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
-    /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a state is first reached,
-     * by any thread, as long as there is room (classify.c). */
+    /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a
+     * state is first reached, by any thread, as long as there is room (classify.c). */
     _Atomic(struct token_class *) *cls;
     bool *counted; /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;

@@ -1,4 +1,5 @@
-/* Sets of code points as sorted ranges, UTF-8, and tries of names. Everything lives in the arena of the build. */
+/* Sets of code points as sorted ranges, UTF-8, and tries of names. Everything lives in the arena of
+ * the build. */
 
 #include "text/grammar/expr.h"
 

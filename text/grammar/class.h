@@ -2,8 +2,8 @@
 
 #include "text/grammar/run.h"
 
-/* Classifies the tokens at @state (classify.c): 0, 1 when that is not worth a class, -E2BIG when they can be read in too
- * many ways, -ENOMEM. *@n_visited: trie nodes looked at. */
+/* Classifies the tokens at @state (classify.c): 0, 1 when that is not worth a class, -E2BIG when
+ * they can be read in too many ways, -ENOMEM. *@n_visited: trie nodes looked at. */
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
               uint64_t *n_visited);
 /* The class of @state, made when this is the first time: NULL: it has none. Any thread. */

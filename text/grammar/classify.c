@@ -1,14 +1,16 @@
 /*
  * classify - token classes, computed once per automaton state instead of at every mask.
  *
- * The trie of all tokens is walked from one state of a rule, with nothing known about the stack below. A token
- * that stays inside the rule (or above it) is allowed wherever the state occurs. A token that ends the rule and goes on
- * depends on the caller: what it adds after the end is kept in a small trie of its own, which class_apply()
- * walks with the real stack. All others are refused. Only bytes that can follow the rule somewhere
- * in this grammar count, which keeps that second trie small: after a JSON string it starts with a quote.
+ * The trie of all tokens is walked from one state of a rule, with nothing known about the stack
+ * below. A token that stays inside the rule (or above it) is allowed wherever the state occurs. A
+ * token that ends the rule and goes on depends on the caller: what it adds after the end is kept in
+ * a small trie of its own, which class_apply() walks with the real stack. All others are refused.
+ * Only bytes that can follow the rule somewhere in this grammar count, which keeps that second trie
+ * small: after a JSON string it starts with a quote.
  *
- * Most states allow few tokens and are as fast without a class: a short walk finds out. In a loop rule with a counter
- * the number of characters of every token is kept, since near the end of the count only the shorter ones fit.
+ * Most states allow few tokens and are as fast without a class: a short walk finds out. In a loop
+ * rule with a counter the number of characters of every token is kept, since near the end of the
+ * count only the shorter ones fit.
  */
 
 #include "text/grammar/class.h"
@@ -295,7 +297,8 @@ static bool may_have_class(const struct grammar *g, uint32_t q) {
            !(g->state[q].flags & STATE_MEMBERS);
 }
 
-/* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM: none. */
+/* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
+ * none. */
 static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) {
     struct token_class *c = NULL, *expected = NULL;
     _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
@@ -336,8 +339,8 @@ void classes_free(struct grammar *g) {
     free(g->counted);
 }
 
-/* The classes that the vocabulary has ready, and room for the others. What is not a schema is classified at once: its
- * author may write what no mask of it could read fast, and is told so. */
+/* The classes that the vocabulary has ready, and room for the others. What is not a schema is
+ * classified at once: its author may write what no mask of it could read fast, and is told so. */
 int automaton_classify(struct build *b, struct grammar *g) {
     uint32_t n_words = grammar_vocab_n_words(g->vocab);
     size_t room = 0;

@@ -1,11 +1,13 @@
 /*
  * compile - from expressions to a compiled grammar: the order of the passes, and its memory.
  *
- *     which rules can be empty -> NFA and DFA of each rule (which may add rules) -> dead ends, left recursion, first and
+ *     which rules can be empty -> NFA and DFA of each rule (which may add rules) -> dead ends, left
+ *     recursion, first and
  *     follow bytes -> tables for states with many edges -> token classes
  *
- * Each pass counts its steps (build_work), so that the cost of a hostile source is bounded wherever it arises. The expressions
- * live in the build's arena and are gone afterwards; the grammar owns what it keeps.
+ * Each pass counts its steps (build_work), so that the cost of a hostile source is bounded wherever
+ * it arises. The expressions live in the build's arena and are gone afterwards; the grammar owns
+ * what it keeps.
  */
 
 #include "text/grammar/nfa.h"

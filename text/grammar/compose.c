@@ -1,9 +1,9 @@
 /*
  * compose - the public ways to a grammar: one source, or parts put together.
  *
- * All parts of a builder are expressions of one build: they share its limits, and equal pieces (strings, numbers,
- * patterns) of different sources are the same rules. A source becomes a rule of its own, since its
- * part may be used more than once.
+ * All parts of a builder are expressions of one build: they share its limits, and equal pieces
+ * (strings, numbers, patterns) of different sources are the same rules. A source becomes a rule of
+ * its own, since its part may be used more than once.
  */
 
 #include "text/grammar/automaton.h"

@@ -1,10 +1,11 @@
 /*
- * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of NFA states,
- * of which only those are kept that have edges or end the rule. Calls are symbols beside the bytes.
+ * dfa - one rule's NFA made deterministic by subset construction. A state of the result is a set of
+ * NFA states, of which only those are kept that have edges or end the rule. Calls are symbols
+ * beside the bytes.
  *
- * The number of states can be exponential in the NFA's: max_states and the work of each set bound it. Sets are found again by a
- * hash table over their sorted members, and edges are grouped by range, since a state of a schema nearly always has a few
- * single bytes.
+ * The number of states can be exponential in the NFA's: max_states and the work of each set bound
+ * it. Sets are found again by a hash table over their sorted members, and edges are grouped by
+ * range, since a state of a schema nearly always has a few single bytes.
  */
 
 #include "text/grammar/nfa.h"
@@ -139,8 +140,8 @@ static int add_state(struct dfa *d) {
     return 0;
 }
 
-/* The number of the set in found[], a new state when there was none. @fresh: always a new one, that is not found
- * again. */
+/* The number of the set in found[], a new state when there was none. @fresh: always a new one, that
+ * is not found again. */
 static int intern(struct dfa *d, bool fresh, uint32_t *out) {
     struct sets *s = &d->s;
     struct maker *m = d->m;
@@ -252,7 +253,8 @@ static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32
     return r;
 }
 
-/* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the usual case, is one edge. */
+/* Edges of bytes, sorted. They are handled in groups that overlap; a group of equal ranges, the
+ * usual case, is one edge. */
 static int emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
     struct sets *s = &d->s;
 

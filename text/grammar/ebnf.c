@@ -1,6 +1,8 @@
 /*
- * ebnf - grammars as llama.cpp writes them (GBNF): `name ::= alternatives`, string literals, [classes], `.`, groups,
- * * + ? {m,n}, # comments; `<marker>` and `<[id]>` are special tokens. A rule ends where the next one
+ * ebnf - grammars as llama.cpp writes them (GBNF): `name ::= alternatives`, string literals,
+ * [classes], `.`, groups,
+ * * + ? {m,n}, # comments; `<marker>` and `<[id]>` are special tokens. A rule ends where the next
+ *   one
  * begins, wherever the newlines are.
  */
 

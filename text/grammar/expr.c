@@ -1,6 +1,7 @@
 /* Makers of expressions. They simplify what is trivial: nothing in a sequence makes it nothing. */
 
-#include "text/grammar/lang.h"
+#include "text/grammar/expr.h"
+#include "text/grammar/lang_types.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * expr - what the readers of schemas, regular expressions and EBNF produce, and what nfa.c reads: rules
- * whose bodies are regular expressions over bytes, special tokens and calls of rules. An expression
- * may be shared (it is a DAG); it lives in the arena of its build.
+ * expr - what the readers of schemas, regular expressions and EBNF produce, and what nfa.c reads:
+ * rules whose bodies are regular expressions over bytes, special tokens and calls of rules. An
+ * expression may be shared (it is a DAG); it lives in the arena of its build.
  */
 
 #include <stdbool.h>
@@ -63,9 +63,9 @@ struct expr {
     };
 };
 
-/* Members in this order, each at most once, `separator` between those that are there; then any number of `rest`
- * (NULL: none). The last n_needs members may stand anywhere among the rest. In all at least min and at
- * most max of them. `after` comes last, unless there was nothing. */
+/* Members in this order, each at most once, `separator` between those that are there; then any
+ * number of `rest` (NULL: none). The last n_needs members may stand anywhere among the rest. In all
+ * at least min and at most max of them. `after` comes last, unless there was nothing. */
 struct expr_list {
     uint32_t n, min, max, n_needs;
     struct expr **member;

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a number to most readers. */
+/* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a
+ * number to most readers. */
 #define NUMBER_INT "-?(0|[1-9][0-9]{0,19})"
 #define NUMBER NUMBER_INT "(\\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
 
@@ -18,7 +19,8 @@ static struct expr *canonical(struct build *b) {
     return expr_chars(b, all, CHARS_JSON);
 }
 
-/* UTF-8 without quote, backslash and controls, or an escape; \u of a high surrogate only before a low one. */
+/* UTF-8 without quote, backslash and controls, or an escape; \u of a high surrogate only before a
+ * low one. */
 static struct expr *any_spelling(struct build *b) {
     struct cp_set *plain = arena_alloc(&b->arena, sizeof(*plain));
 

@@ -2,8 +2,8 @@
  * lang - products of automata, made state by state from the start.
  *
  * A state of a product is a tuple of states, found again by a hash table. Complement is not an
- * operation of its own: it is a product with a language that has everything, of which those states are
- * taken where the other one does not accept.
+ * operation of its own: it is a product with a language that has everything, of which those states
+ * are taken where the other one does not accept.
  */
 
 #include "text/grammar/lang.h"
@@ -99,8 +99,8 @@ static int intern(struct product *p, uint32_t *out) {
     return r < 0 ? r : build_work(p->b, 2 + p->n_in);
 }
 
-/* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same. False: one
- * that must stay has left. */
+/* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same.
+ * False: one that must stay has left. */
 static bool step(struct product *p, uint32_t from, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
     bool alive = true;

@@ -10,20 +10,9 @@
  */
 
 #include "text/grammar/automaton.h"
+#include "text/grammar/lang_types.h"
 
 #define LANG_MAX 60 /* languages in one product */
-
-struct lang_state {
-    uint32_t edge, n_edges;
-    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language */
-};
-
-/* State 0 is the start. n 0: the empty language. Edges of a state are sorted and disjoint. */
-struct lang {
-    uint32_t n, n_edges;
-    struct lang_state *state;
-    struct edge *edge;
-};
 
 /* The language of an expression without calls (or of rules without any). */
 int lang_of(struct build *b, const struct expr *e, const struct lang **out);

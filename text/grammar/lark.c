@@ -1,14 +1,15 @@
 /*
- * lark - grammars as Lark writes them, which is what OpenAI's custom tools come with: rules (lower case) and
- * terminals (upper case), strings, /regular expressions/, ranges, groups, [options], * + ? ~n ~n..m,
- * %import of the library `common`, %ignore. It starts at the rule `start`.
+ * lark - grammars as Lark writes them, which is what OpenAI's custom tools come with: rules (lower
+ * case) and terminals (upper case), strings, /regular expressions/, ranges, groups, [options], * +
+ * ? ~n ~n..m, %import of the library `common`, %ignore. It starts at the rule `start`.
  *
- * Texts are those that Lark's own Earley parser reads with its dynamic lexer: there is no lexer that prefers
- * the longest terminal, and priorities only choose between trees. What %ignore names may stand at the start and
- * behind every terminal that a rule uses.
+ * Texts are those that Lark's own Earley parser reads with its dynamic lexer: there is no lexer
+ * that prefers the longest terminal, and priorities only choose between trees. What %ignore names
+ * may stand at the start and behind every terminal that a rule uses.
  *
- * A rule that begins with itself, as lists and operators do in Lark, becomes a repetition: `a: a x | y` is
- * y x*. Rules that begin with themselves by way of others are refused when the automaton is made.
+ * A rule that begins with itself, as lists and operators do in Lark, becomes a repetition: `a: a x
+ * | y` is y x*. Rules that begin with themselves by way of others are refused when the automaton is
+ * made.
  */
 
 #include "text/grammar/lark.h"
@@ -47,7 +48,8 @@ static void skip_space(struct reader *r, bool lines) {
     }
 }
 
-/* Whether nothing more of the sequence comes. A line that begins with `|` goes on with the definition. */
+/* Whether nothing more of the sequence comes. A line that begins with `|` goes on with the
+ * definition. */
 static bool at_end(struct reader *r) {
     skip_space(r, r->depth > 1);
     char c = source_peek(&r->in, 0);

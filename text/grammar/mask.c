@@ -1,7 +1,8 @@
 /*
- * mask - which tokens may come next. A configuration whose state has a token class takes it from there; the tokens that
- * end its rule are settled by walking what they add with the real stack. All other configurations walk the trie
- * of the vocabulary together: they allow few tokens, or they would have a class.
+ * mask - which tokens may come next. A configuration whose state has a token class takes it from
+ * there; the tokens that end its rule are settled by walking what they add with the real stack. All
+ * other configurations walk the trie of the vocabulary together: they allow few tokens, or they
+ * would have a class.
  */
 
 #include "text/grammar/class.h"
@@ -56,7 +57,8 @@ static void add_bits(uint32_t *restrict to, const uint32_t *restrict from, uint3
         to[i] |= from[i];
 }
 
-/* All of the class but the tokens with more than @most characters, where others may have set those too. */
+/* All of the class but the tokens with more than @most characters, where others may have set those
+ * too. */
 static void add_short(const struct token_class *c, uint32_t most, uint32_t *bits, uint32_t n_words,
                       uint8_t *scratch) {
     uint32_t n = 0;

@@ -1,19 +1,22 @@
 /*
- * nfa - expressions to an NFA: Thompson's construction, and three decisions that make the automaton small or fast.
+ * nfa - expressions to an NFA: Thompson's construction, and three decisions that make the automaton
+ * small or fast.
  *
- * Repetition. x{m,n} is copied while that is small: determinism then settles everything. Beyond that it becomes a
- * call with a counter in its frame, which takes no states but may leave several counts open at once where it is not clear
- * where one x ends and the next begins.
+ * Repetition. x{m,n} is copied while that is small: determinism then settles everything. Beyond
+ * that it becomes a call with a counter in its frame, which takes no states but may leave several
+ * counts open at once where it is not clear where one x ends and the next begins.
  *
- * Characters. One character repeated more than a few times is a loop rule (automaton.h): a counter in a register. The
- * characters of JSON strings are always that, also without a limit, so that all strings share their states.
+ * Characters. One character repeated more than a few times is a loop rule (automaton.h): a counter
+ * in a register. The characters of JSON strings are always that, also without a limit, so that all
+ * strings share their states.
  *
- * Calls. A small rule of EBNF without recursion is copied into its caller. Rules that the readers of schemas made (numbers,
- * patterns, values that are used twice) stay calls: they exist to be shared.
+ * Calls. A small rule of EBNF without recursion is copied into its caller. Rules that the readers
+ * of schemas made (numbers, patterns, values that are used twice) stay calls: they exist to be
+ * shared.
  */
 
 #include "text/grammar/nfa.h"
-#include "text/grammar/lang.h"
+#include "text/grammar/lang_types.h"
 
 #include <assert.h>
 #include <string.h>
@@ -87,7 +90,8 @@ static int add_call(struct maker *m, struct call_desc d, uint32_t from, uint32_t
     struct grammar *g = m->g;
     uint32_t i = g->n_descs;
 
-    /* The last ones are searched: equal calls in one place must be one symbol, elsewhere it only saves room. */
+    /* The last ones are searched: equal calls in one place must be one symbol, elsewhere it only
+     * saves room. */
     for (uint32_t back = 0; back < 64 && back < g->n_descs; back++) {
         if (same_desc(&g->desc[g->n_descs - 1 - back], &d)) {
             i = g->n_descs - 1 - back;
@@ -270,7 +274,8 @@ static int add_sequence(struct maker *m, const struct expr *e, uint32_t from, ui
     return 0;
 }
 
-/* States that @e takes when all its calls are copied; NOT_FLAT when they cannot be: recursion, or too many. */
+/* States that @e takes when all its calls are copied; NOT_FLAT when they cannot be: recursion, or
+ * too many. */
 static uint32_t flat_size(struct maker *m, const struct expr *e, uint32_t depth) {
     struct rule *rule = e->kind == EXPR_CALL ? &m->b->rule[e->id] : NULL;
     uint64_t size = 1;

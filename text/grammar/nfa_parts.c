@@ -19,8 +19,9 @@ static unsigned encode(uint32_t cp, uint8_t *out) {
     return n;
 }
 
-/* Code points [lo, hi] whose encodings are both @n bytes long, as bytes from position @i on: where the first bytes differ,
- * the ends that are not whole are cut off and the middle takes any bytes after it. */
+/* Code points [lo, hi] whose encodings are both @n bytes long, as bytes from position @i on: where
+ * the first bytes differ, the ends that are not whole are cut off and the middle takes any bytes
+ * after it. */
 static int add_utf8(struct maker *m, const uint8_t *lo, const uint8_t *hi, unsigned n,
                     uint32_t from, uint32_t to) {
     static const uint8_t LOW[3] = {0x80, 0x80, 0x80}, HIGH[3] = {0xbf, 0xbf, 0xbf};
@@ -117,8 +118,8 @@ int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_t
     return r;
 }
 
-/* Members in order. State (i, c): the first i members have been written or passed over, c of them written
- * (saturating at what still matters: nothing or something, unless members are counted). */
+/* Members in order. State (i, c): the first i members have been written or passed over, c of them
+ * written (saturating at what still matters: nothing or something, unless members are counted). */
 struct list_maker {
     struct maker *m;
     const struct expr_list *l;
@@ -133,7 +134,8 @@ static int reach(struct list_maker *k, uint32_t *row, uint32_t c, uint32_t *out)
     return r;
 }
 
-/* From each state of this row that may have one more: the separator when it is not the first, then @x. */
+/* From each state of this row that may have one more: the separator when it is not the first, then
+ * @x. */
 static int add_member(struct list_maker *k, struct expr *x, uint32_t *to_row) {
     for (uint32_t t = 1; t <= k->top; t++) {
         uint32_t before = NFA_NONE, after;

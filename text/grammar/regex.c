@@ -1,8 +1,9 @@
 /*
  * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
- * recursive descent into an expression. Only what is regular is accepted: back references and look-behind
- * are refused, lazy quantifiers mean the same language as greedy ones. Anchors may stand at the ends
- * of the alternatives at the top, look-ahead between their parts: there it is the product of two automata.
+ * recursive descent into an expression. Only what is regular is accepted: back references and
+ * look-behind are refused, lazy quantifiers mean the same language as greedy ones. Anchors may
+ * stand at the ends of the alternatives at the top, look-ahead between their parts: there it is the
+ * product of two automata.
  */
 
 #include "text/grammar/lang.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * rulebook - the names of a grammar's rules while it is read: a name is known from its first mention on,
- * whether its definition has been read or not.
+ * rulebook - the names of a grammar's rules while it is read: a name is known from its first
+ * mention on, whether its definition has been read or not.
  */
 
 #include "text/grammar/expr.h"

@@ -1,15 +1,16 @@
 /*
  * run - sets of configurations.
  *
- * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count is the same
- * number, so that equal stacks are found equal by comparing one number, and an ambiguous grammar whose readings
- * meet again goes on with one configuration. And frames are never changed, only added: what a look-ahead
- * (a mask, a draft) has pushed is taken off again by dropping the last ones, and the history of a request needs to
- * keep configurations only. Frames that no kept configuration can reach are dropped now and then by
- * machine_collect(), which costs less than what was accepted in the meantime.
+ * Two choices keep a step cheap. Frames are interned: a frame with the same parent, call and count
+ * is the same number, so that equal stacks are found equal by comparing one number, and an
+ * ambiguous grammar whose readings meet again goes on with one configuration. And frames are never
+ * changed, only added: what a look-ahead (a mask, a draft) has pushed is taken off again by
+ * dropping the last ones, and the history of a request needs to keep configurations only. Frames
+ * that no kept configuration can reach are dropped now and then by machine_collect(), which costs
+ * less than what was accepted in the meantime.
  *
- * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds what an ambiguous
- * grammar can make of it, fuel what it can cost; both end in -E2BIG.
+ * A set is small: one or two configurations in JSON (a number may go on or end). SET_MAX bounds
+ * what an ambiguous grammar can make of it, fuel what it can cost; both end in -E2BIG.
  */
 
 #include "text/grammar/run.h"
@@ -82,7 +83,8 @@ static bool grow_frames(struct machine *m) {
     return true;
 }
 
-/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an error. */
+/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
+ * error. */
 static uint32_t push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
     for (uint32_t i = m->bucket[bucket_of(m, parent, call, count)]; i != UINT32_MAX;
          i = m->frame[i].next) {
@@ -103,7 +105,8 @@ static uint32_t push(struct machine *m, uint32_t parent, uint32_t call, uint32_t
     return i;
 }
 
-/* The last ones came last into their buckets: taken off in reverse they are each the first there. */
+/* The last ones came last into their buckets: taken off in reverse they are each the first
+ * there. */
 void machine_forget_frames(struct machine *m, uint32_t n) {
     while (m->n_frames > n) {
         const struct frame *f = &m->frame[--m->n_frames];
@@ -167,9 +170,9 @@ static bool members_may_end(const struct machine *m, uint32_t reg, uint32_t fram
     return (reg & must) == must;
 }
 
-/* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it calls, and where its
- * own rule returns to. Ends: returns come first and lower the stack, calls raise it, and no rule calls itself without
- * reading. */
+/* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it
+ * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
+ * raise it, and no rule calls itself without reading. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
                   uint32_t frame) {
     const struct grammar *g = m->g;
@@ -189,7 +192,8 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         if (d->kind == CALL_ONCE && (reg & d->min))
             continue;
 
-        /* A plain call that is the last thing of its rule needs no frame: the callee returns for both. */
+        /* A plain call that is the last thing of its rule needs no frame: the callee returns for
+         * both. */
         if (d->kind != CALL_PLAIN || !(g->state[g->call[i].to].flags & STATE_RETURN)) {
             below = push(m, frame, i, s->flags & STATE_MEMBERS ? reg : 0);
             if (below == 0)
@@ -294,8 +298,8 @@ void walk_trie(struct walk *w, uint32_t node, const struct set *from, uint32_t d
     }
 }
 
-/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets, twice as many as
- * frames, hold marks and new numbers meanwhile. */
+/* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
+ * twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 

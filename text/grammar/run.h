@@ -3,8 +3,8 @@
 /*
  * run - the automaton at work: sets of configurations and how a byte changes them.
  *
- * All sets lie in one array that is used as a stack: a new set is built at its end. Frame 0 is below everything:
- * the end of the text, or in classify.c the unknown caller.
+ * All sets lie in one array that is used as a stack: a new set is built at its end. Frame 0 is
+ * below everything: the end of the text, or in classify.c the unknown caller.
  */
 
 #include "text/grammar/automaton.h"
@@ -65,8 +65,8 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
 }
 
-/* Walks a trie below @node with @from: the callback gets every node that is reached alive and says whether to go on
- * below it. */
+/* Walks a trie below @node with @from: the callback gets every node that is reached alive and says
+ * whether to go on below it. */
 struct walk {
     struct machine *m;
     const struct trie *trie;

@@ -39,7 +39,8 @@ const struct path *schema_path_index(struct schema *s, const struct path *up, si
 struct place schema_at(struct schema *s, struct place p, const char *key) {
     yyjson_val *v = yyjson_obj_get(p.v, key);
 
-    /* The search is linear. What is over the limit here is refused at the next step that can say so. */
+    /* The search is linear. What is over the limit here is refused at the next step that can say
+     * so. */
     build_work(s->b, yyjson_obj_size(p.v) / 4);
     return (struct place){v, v ? schema_path(s, p.path, key, strlen(key)) : NULL};
 }
@@ -262,7 +263,8 @@ static int lower_facets(struct schema *s, const struct facets *f, struct expr **
     return r;
 }
 
-/* An object or array of an enum beside other keywords for its type: its members and items must satisfy them. */
+/* An object or array of an enum beside other keywords for its type: its members and items must
+ * satisfy them. */
 static int lower_constant(struct schema *s, const struct facets *f, struct place value,
                           struct expr **out) {
     struct parts parts;

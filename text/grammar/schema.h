@@ -3,14 +3,15 @@
 /*
  * schema - JSON Schema (draft 2020-12) to expressions.
  *
- * A value must satisfy several schemas at once: a schema and its $ref and allOf, the two schemas that two parts of
- * an allOf give one property. So the unit is a list of parts, all of which apply. anyOf and oneOf are multiplied out: one
- * list of parts per branch. What is left has no applicators of its own value: its keywords are merged into
- * one struct facets, and each type is written as an expression.
+ * A value must satisfy several schemas at once: a schema and its $ref and allOf, the two schemas
+ * that two parts of an allOf give one property. So the unit is a list of parts, all of which apply.
+ * anyOf and oneOf are multiplied out: one list of parts per branch. What is left has no applicators
+ * of its own value: its keywords are merged into one struct facets, and each type is written as an
+ * expression.
  *
- * Narrower is sound, wider is not: where a schema leaves more open than is good for a model (white space, the order
- * of properties, how a character is escaped, properties that were not declared), the expression takes a part of what
- * would be valid. Everything that fits the expression is valid.
+ * Narrower is sound, wider is not: where a schema leaves more open than is good for a model (white
+ * space, the order of properties, how a character is escaped, properties that were not declared),
+ * the expression takes a part of what would be valid. Everything that fits the expression is valid.
  */
 
 #include <yyjson.h>
@@ -179,15 +180,16 @@ struct name_rules {
     uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
 };
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
-/* A member with a name that is not in @declared (in quotes; @plain_key is the same for keys_plain()); *@out NULL: there
- * is none. @some[i]: one that satisfies f->some[i]. */
+/* A member with a name that is not in @declared (in quotes; @plain_key is the same for
+ * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
 int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
               struct expr **out, struct expr **some);
 
-/* The strings that satisfy everything that @f says of strings, as JSON writes them in their shortest spelling,
- * without quotes. */
+/* The strings that satisfy everything that @f says of strings, as JSON writes them in their
+ * shortest spelling, without quotes. */
 int facets_lang(struct schema *s, const struct facets *f, const struct lang **out);
-/* What a pattern or format matches, or the strings of a list (TEXT_NOT_ENUM); not its complement. */
+/* What a pattern or format matches, or the strings of a list (TEXT_NOT_ENUM); not its
+ * complement. */
 int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
 /* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
 int format_known(struct schema *s, struct place at);

@@ -1,10 +1,11 @@
 /*
- * facets - the keywords of a schema's parts, merged: the larger minimum, the smaller maximum, the types that all of them
- * allow. Keywords that hold schemas (properties, items) stay in their parts, since what they say about one member or item is
- * looked up when that is lowered.
+ * facets - the keywords of a schema's parts, merged: the larger minimum, the smaller maximum, the
+ * types that all of them allow. Keywords that hold schemas (properties, items) stay in their parts,
+ * since what they say about one member or item is looked up when that is lowered.
  *
- * The table lists every keyword of every draft that can make a value invalid. One that is not supported is refused, since
- * leaving it out would let invalid values through; a word that is not in the table is an annotation and cannot.
+ * The table lists every keyword of every draft that can make a value invalid. One that is not
+ * supported is refused, since leaving it out would let invalid values through; a word that is not
+ * in the table is an annotation and cannot.
  */
 
 #include "text/grammar/schema.h"
@@ -319,8 +320,9 @@ static int take_unevaluated(struct schema *s, struct facets *f, struct place at)
     return 0;
 }
 
-/* unevaluatedProperties sees what its own schema and those inside it say of properties, and not what the schemas
- * around it say. Here all parts are one list; so it must be the outermost, or alone in speaking of properties. */
+/* unevaluatedProperties sees what its own schema and those inside it say of properties, and not
+ * what the schemas around it say. Here all parts are one list; so it must be the outermost, or
+ * alone in speaking of properties. */
 static int check_closed(struct schema *s, const struct parts *parts, uint32_t part,
                         struct place at) {
     bool others = false;

@@ -2,9 +2,9 @@
  * keys - the members of an object that it does not declare, by their names.
  *
  * Which schemas hold for such a member depends on its name: those of the patterns that match it,
- * and additionalProperties of each part where none does. All patterns, propertyNames and the declared names are read
- * side by side (lang.h); texts with the same answers form a class, and each class has one list of
- * schemas.
+ * and additionalProperties of each part where none does. All patterns, propertyNames and the
+ * declared names are read side by side (lang.h); texts with the same answers form a class, and each
+ * class has one list of schemas.
  */
 
 #include "text/grammar/schema.h"
@@ -34,7 +34,7 @@ static int quoted(struct schema *s, struct expr *chars, const struct lang **out)
 }
 
 static int add_rule(struct keys *k, struct key_rule rule) {
-    if (k->n == LANG_MAX)
+    if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
     k->rule[k->n++] = rule;
@@ -223,7 +223,8 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
     return build_work(k->s->b, (n + 2) * k->n);
 }
 
-/* The schemas of a member whose key has these answers; *@open false: it is not allowed, since nobody speaks of it. */
+/* The schemas of a member whose key has these answers; *@open false: it is not allowed, since
+ * nobody speaks of it. */
 static int class_places(const struct keys *k, uint64_t mask, struct place **v, uint32_t *n,
                         bool *open) {
     const struct facets *f = k->f;
@@ -288,7 +289,7 @@ static int find_classes(const struct keys *k, const struct lang *declared,
     const struct lang *in[LANG_MAX];
     uint64_t must = 0, not_declared = 0;
 
-    if (k->n == LANG_MAX)
+    if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
     for (uint32_t i = 0; i < k->n; i++) {

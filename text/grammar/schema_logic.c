@@ -1,14 +1,14 @@
 /*
  * logic - not, if, dependencies and the rest of oneOf as anyOf and allOf of simpler schemas.
  *
- * A negation is pushed inwards until it meets keywords, and each keyword's contrary is a schema again: what is
- * not {"required": ["a"]} is {"type": "object", "properties": {"a": false}}. So the readers of objects, strings and
- * numbers know nothing of negation. A few contraries need words that JSON Schema does not have; these start
- * with U+0001 (OWN).
+ * A negation is pushed inwards until it meets keywords, and each keyword's contrary is a schema
+ * again: what is not {"required": ["a"]} is {"type": "object", "properties": {"a": false}}. So the
+ * readers of objects, strings and numbers know nothing of negation. A few contraries need words
+ * that JSON Schema does not have; these start with U+0001 (OWN).
  *
- * Contraries are those of the standard: a keyword for another type than the value's holds, so its contrary names the
- * type. Where a contrary cannot be said it is left out: the result is narrower, never wider. One
- * of which nothing would be left is refused.
+ * Contraries are those of the standard: a keyword for another type than the value's holds, so its
+ * contrary names the type. Where a contrary cannot be said it is left out: the result is narrower,
+ * never wider. One of which nothing would be left is refused.
  */
 
 #include "text/grammar/schema.h"
@@ -239,7 +239,8 @@ static void not_bound(struct writer *w, struct place at, const char *other) {
                                yyjson_val_mut_copy(w->d, at.v));
 }
 
-/* An object with a member whose name @how of @of describes (schema_object.c) and whose value is not @value's. */
+/* An object with a member whose name @how of @of describes (schema_object.c) and whose value is not
+ * @value's. */
 static void add_some(struct writer *w, const char *how, struct place of, struct place value) {
     yyjson_mut_val *some = yyjson_mut_obj(w->d);
 

@@ -1,6 +1,7 @@
 /*
- * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers with a bound are
- * written without exponent and with so few digits that a reader that rounds to double stays on the right side of the bound.
+ * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers
+ * with a bound are written without exponent and with so few digits that a reader that rounds to
+ * double stays on the right side of the bound.
  */
 
 #include "text/grammar/schema.h"
@@ -231,7 +232,8 @@ struct fraction {
     const struct limit *lo, *hi;
 };
 
-/* Digits after the point: what a double keeps beside the larger bound, and at least those of the bounds. */
+/* Digits after the point: what a double keeps beside the larger bound, and at least those of the
+ * bounds. */
 static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
     uint32_t n_int = MAX(lo->x.n_int, hi->x.n_int), n = MAX(lo->x.n_frac, hi->x.n_frac);
 
@@ -278,7 +280,8 @@ static struct expr *fraction_from(const struct fraction *f, uint32_t i, bool at_
     return expr_alt(b, v.v, v.n);
 }
 
-/* Nothing or a point and digits, after a whole part that is that of @lo (@at_lo), of @hi, or between. */
+/* Nothing or a point and digits, after a whole part that is that of @lo (@at_lo), of @hi, or
+ * between. */
 static struct expr *fraction(struct build *b, const struct limit *lo, const struct limit *hi,
                              bool at_lo, bool at_hi) {
     struct fraction f = {b, lo, hi};
@@ -352,8 +355,9 @@ static struct expr *number_range(struct schema *s, const struct facets *f) {
 
 #define MULTIPLE_STATES 50000
 
-/* Numbers without an exponent that are multiples of n / 10^k. The remainder of the digits so far, times 10^k where the
- * point has been passed, is the state; more than k digits after the point are zeros or none (at most one). */
+/* Numbers without an exponent that are multiples of n / 10^k. The remainder of the digits so far,
+ * times 10^k where the point has been passed, is the state; more than k digits after the point are
+ * zeros or none (at most one). */
 struct multiple_maker {
     struct build *b;
     uint32_t n, k;
@@ -362,8 +366,8 @@ struct multiple_maker {
     uint32_t n_edges;
 };
 
-/* States: 0 start, 1 after the sign, 2 + r whole digits, then for each number of digits after the point (0 to max(k, 1))
- * again n; @zero: after a leading zero. */
+/* States: 0 start, 1 after the sign, 2 + r whole digits, then for each number of digits after the
+ * point (0 to max(k, 1)) again n; @zero: after a leading zero. */
 static void add_digits(struct multiple_maker *m, uint32_t from, uint32_t r, uint32_t row,
                        char first, char last) {
     for (char c = first; c <= last; c++) {
@@ -470,7 +474,8 @@ static int number_product(struct schema *s, const struct facets *f, struct expr 
     for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++)
         r = multiple_lang(s, f->multiple[i].at,
                           f->multiple[i].negated ? &not_in[n_not++] : &in[n++]);
-    /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not accept. */
+    /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not
+     * accept. */
     if (r == 0 && n_not > (f->types & T_INT ? 0u : 1u))
         r = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT), &not_in[n_not++]);
     if (r == 0)

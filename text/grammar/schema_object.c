@@ -1,6 +1,7 @@
 /*
- * Objects and arrays. Properties come in the order in which the schema declares them, those that are only `required` after
- * them, then the others, whose names are none of the declared ones (schema_keys.c).
+ * Objects and arrays. Properties come in the order in which the schema declares them, those that
+ * are only `required` after them, then the others, whose names are none of the declared ones
+ * (schema_keys.c).
  */
 
 #include "text/grammar/schema.h"
@@ -217,7 +218,8 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
 
 /* ---- objects */
 
-/* Which member satisfies each f->some: the number of a declared name, or NO_NAME: one that is not. */
+/* Which member satisfies each f->some: the number of a declared name, or NO_NAME: one that is
+ * not. */
 #define NO_NAME UINT32_MAX
 
 struct object {
@@ -492,7 +494,8 @@ static int array_items(struct schema *s, const struct facets *f, uint32_t n_pref
     return tail ? 0 : build_no_memory(b);
 }
 
-/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of that one. */
+/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of
+ * that one. */
 static int array_containing(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct expr *any = NULL, *one = NULL, *comma = json_comma(b);

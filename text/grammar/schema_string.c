@@ -1,4 +1,5 @@
-/* Strings: lengths, patterns, formats. Formats are regular expressions over the string's characters. */
+/* Strings: lengths, patterns, formats. Formats are regular expressions over the string's
+ * characters. */
 
 #include "text/grammar/schema.h"
 #include "text/grammar/lang.h"
@@ -28,7 +29,8 @@
 #define URI                                                                                        \
     "([a-zA-Z][a-zA-Z0-9+.-]{0,8}://" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR                \
     "*)*|(mailto|urn|tel|data):" PCHAR "+)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
-/* Narrower than the standards have them, where these ask for more than a regular language or for tables. */
+/* Narrower than the standards have them, where these ask for more than a regular language or for
+ * tables. */
 #define DURATION                                                                                   \
     "P([0-9]{1,4}W|([0-9]{1,4}Y)?([0-9]{1,4}M)?[0-9]{1,4}D(T[0-9]{1,4}H)?|[0-9]{1,4}Y([0-9]{1,4}"  \
     "M)?|"                                                                                         \
@@ -78,7 +80,8 @@ static uint32_t plus(uint32_t a, uint32_t b) {
     return a >= NO_MAX - b ? NO_MAX : a + b;
 }
 
-/* The least and the largest number of characters of a text that fits @e, which a regular expression made. */
+/* The least and the largest number of characters of a text that fits @e, which a regular expression
+ * made. */
 static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     uint32_t lo, hi;
 
@@ -104,8 +107,8 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
     }
 }
 
-/* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one character and the
- * counts are merged. */
+/* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one
+ * character and the counts are merged. */
 static bool limit_length(struct build *b, const struct facets *f, struct expr **e) {
     uint32_t lo, hi;
 
@@ -300,8 +303,8 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
     return r < 0 ? r : lang_meet(s->b, in, n, not_in, n_not, out);
 }
 
-/* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths beside it
- * take a product. */
+/* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths
+ * beside it take a product. */
 static int lower_text(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct string_rule *rule = find_rule(s, f);

@@ -1,9 +1,11 @@
 /*
- * values - enum and const: which of their values the other keywords admit, and how a value is written.
+ * values - enum and const: which of their values the other keywords admit, and how a value is
+ * written.
  *
- * And whether two schemas can share a value, for oneOf: an automaton cannot say "exactly one", but where no value fits two
- * branches, one of them is the same as any of them. The proof looks at values, types, ranges, lengths and
- * at members that one of the two requires; what it does not see is refused, not guessed.
+ * And whether two schemas can share a value, for oneOf: an automaton cannot say "exactly one", but
+ * where no value fits two branches, one of them is the same as any of them. The proof looks at
+ * values, types, ranges, lengths and at members that one of the two requires; what it does not see
+ * is refused, not guessed.
  */
 
 #include "text/grammar/schema.h"

@@ -9,7 +9,8 @@ struct source {
     const char *start, *p, *end;
 };
 
-/* What a backslash and one of @from stands for: the character at the same place of @to. xHH, uHHHH, UHHHHHHHH are everywhere. */
+/* What a backslash and one of @from stands for: the character at the same place of @to. xHH, uHHHH,
+ * UHHHHHHHH are everywhere. */
 struct source_escapes {
     const char *from, *to;
 };

@@ -1,9 +1,10 @@
 /*
  * state - one request's place in its grammar.
  *
- * Every accepted token leaves a moment: the set of configurations after it. The sets lie one after the other in the
- * machine's config[], so taking tokens back is cutting that array. When the history is full its older half is dropped;
- * a request therefore allocates at the start and when its stack grows, and never per token.
+ * Every accepted token leaves a moment: the set of configurations after it. The sets lie one after
+ * the other in the machine's config[], so taking tokens back is cutting that array. When the
+ * history is full its older half is dropped; a request therefore allocates at the start and when
+ * its stack grows, and never per token.
  *
  * A mask and grammar_forced() look ahead above the kept sets and cut back what they added.
  */
@@ -18,7 +19,8 @@
 #define COLLECT_AT 512     /* frames */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
-/* History: one entry per accepted token and one for the start; the sets lie in the machine's config[] in this order. */
+/* History: one entry per accepted token and one for the start; the sets lie in the machine's
+ * config[] in this order. */
 struct moment {
     struct set set;
     bool done;
@@ -135,7 +137,8 @@ static void set_bit(uint32_t *bits, uint32_t i) {
     bits[i / 32] |= 1u << (i % 32);
 }
 
-/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, which compilers turn into vector code. */
+/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, which compilers turn into
+ * vector code. */
 static int64_t count_bits(const uint32_t *bits, uint32_t n) {
     uint64_t total = 0;
 
@@ -268,7 +271,8 @@ static void shorten(struct grammar_state *s) {
     s->n_dropped += drop;
 }
 
-/* The set after @bytes are read from *out; it takes the place of config[@base, ...), the sets between are dropped. */
+/* The set after @bytes are read from *out; it takes the place of config[@base, ...), the sets
+ * between are dropped. */
 static bool step_bytes(struct machine *m, uint32_t base, const uint8_t *bytes, size_t len,
                        struct set *out) {
     for (size_t i = 0; i < len; i++) {

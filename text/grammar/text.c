@@ -1,7 +1,7 @@
 /*
- * text - any text up to a stop string, by the automaton that searches for it (Knuth, Morris, Pratt) over code points.
- * Rule i is what may follow when the last i code points are the longest start of the stop string; each ends
- * in a call of the next, which needs no stack.
+ * text - any text up to a stop string, by the automaton that searches for it (Knuth, Morris, Pratt)
+ * over code points. Rule i is what may follow when the last i code points are the longest start of
+ * the stop string; each ends in a call of the next, which needs no stack.
  */
 
 #include "text/grammar/expr.h"

@@ -1,8 +1,9 @@
 /*
  * trie - built from the sorted strings in one recursion over their common prefixes.
  *
- * The children of a node are written as one block before any of their own children, so that a walk that is refused at
- * most children looks at neighbours in memory, and one that is refused nowhere still moves forward.
+ * The children of a node are written as one block before any of their own children, so that a walk
+ * that is refused at most children looks at neighbours in memory, and one that is refused nowhere
+ * still moves forward.
  */
 
 #include "text/grammar/trie.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * trie - byte strings by their prefixes, laid out for walking: the children of a node are neighbours, sorted by
- * byte, and what lies below a node follows soon after it.
+ * trie - byte strings by their prefixes, laid out for walking: the children of a node are
+ * neighbours, sorted by byte, and what lies below a node follows soon after it.
  */
 
 #include <stdbool.h>

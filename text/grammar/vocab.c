@@ -1,5 +1,5 @@
-/* The tokens of a model as grammars see them: a trie over their bytes, the markers, the ends, and the token
- * classes of JSON strings, which nearly every grammar needs. */
+/* The tokens of a model as grammars see them: a trie over their bytes, the markers, the ends, and
+ * the token classes of JSON strings, which nearly every grammar needs. */
 
 #include "text/grammar/class.h"
 

@@ -1,0 +1,23 @@
+#pragma once
+
+/* lang_types - what a deterministic automaton is made of, below the modules that make them. */
+
+#include <stdint.h>
+
+/* Symbols lo to hi (bytes; special tokens from TOKEN_SYMBOL on) lead to state @to. */
+struct edge {
+    uint16_t lo, hi;
+    uint32_t to;
+};
+
+struct lang_state {
+    uint32_t edge, n_edges;
+    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language */
+};
+
+/* State 0 is the start. n 0: the empty language. Edges of a state are sorted and disjoint. */
+struct lang {
+    uint32_t n, n_edges;
+    struct lang_state *state;
+    struct edge *edge;
+};
