@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#define AHEAD_PART 20              /* of limits.max_work: some 15 ms */
 #define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
@@ -339,8 +340,11 @@ void classes_free(struct grammar *g) {
     free(g->counted);
 }
 
-/* The classes that the vocabulary has ready, and room for the others. What is not a schema is
- * classified at once: its author may write what no mask of it could read fast, and is told so. */
+/* The classes that the vocabulary has ready, and those of the other states: making one takes
+ * milliseconds, which the compile thread has and a step has not. Of a large schema only as many are
+ * made here as a part of the work of a compilation allows, the rest when a mask first needs them.
+ * What is not a schema is classified as a whole: its author may write what no mask of it could read
+ * fast, and is told so. */
 int automaton_classify(struct build *b, struct grammar *g) {
     uint32_t n_words = grammar_vocab_n_words(g->vocab);
     size_t room = 0;
@@ -365,10 +369,15 @@ int automaton_classify(struct build *b, struct grammar *g) {
     room = MIN(MIN(room, ROOM_MAX), b->limits.max_bytes - MIN(b->limits.max_bytes, g->bytes));
     g->class_room = room;
     g->bytes += room;
-    for (uint32_t q = 0; !b->is_schema && q < g->n_states; q++) {
+    for (uint32_t q = 0; q < g->n_states; q++) {
         uint64_t n_visited = 0;
+
+        if (b->is_schema && b->work > b->limits.max_work / AHEAD_PART)
+            break;
         int r = g->cls[q] ? 0 : make_class(g, q, &n_visited);
 
+        if (r == -E2BIG && b->is_schema)
+            r = 0;
         if (r == -E2BIG)
             return build_too_complex(
                 b, "the grammar is too ambiguous: many texts can be split into its "
