@@ -1,21 +1,23 @@
 /*
  * share - turns in virtual time.
  *
- * Between tenants: every tenant has a clock, the device time that its requests have taken divided by its weight.
- * The one whose clock is furthest behind has the next turn. That is deficit round robin written as virtual time (the
- * deficit is how far a clock is behind), so nothing has to be refilled in rounds: tenants whose clocks are
- * less than QUANTUM_NS apart are equal, and then the older request goes first. What is charged is device time,
- * so prompts found in the cache cost nothing and a row of decode costs its part of the weights' reading.
- * A tenant that comes back after a pause does not keep the credit of its absence: its clock is put at most BURST_NS
- * behind the slowest live one. That much it keeps, because an agent that asks now and then should not stand behind
- * a flood.
+ * Between tenants: every tenant has a clock, the device time that its requests have taken divided
+ * by its weight. The one whose clock is furthest behind has the next turn. That is deficit round
+ * robin written as virtual time (the deficit is how far a clock is behind), so nothing has to be
+ * refilled in rounds: tenants whose clocks are less than QUANTUM_NS apart are equal, and then the
+ * older request goes first. What is charged is device time, so prompts found in the cache cost
+ * nothing and a row of decode costs its part of the weights' reading. A tenant that comes back
+ * after a pause does not keep the credit of its absence: its clock is put at most BURST_NS behind
+ * the slowest live one. That much it keeps, because an agent that asks now and then should not
+ * stand behind a flood.
  *
- * Inside a tenant: requests stand in the order of a virtual arrival. A session (an agent's session) that had
- * much device time lately counts as having come later, in steps (least attained service, in levels, so that
- * sessions of like use are equal); a request of which much is cached counts as having come a little earlier
- * (longest prefix first, among equals). Both are bounded offsets of a time of arrival: what comes more than MAX_LEVEL *
- * LEVEL_NS + HIT_NS after it stands behind it. And whatever the reason, a request is overtaken by others of its
- * tenant only so many times; then it is due, and first of all.
+ * Inside a tenant: requests stand in the order of a virtual arrival. A session (an agent's session)
+ * that had much device time lately counts as having come later, in steps (least attained service,
+ * in levels, so that sessions of like use are equal); a request of which much is cached counts as
+ * having come a little earlier (longest prefix first, among equals). Both are bounded offsets of a
+ * time of arrival: what comes more than MAX_LEVEL * LEVEL_NS + HIT_NS after it stands behind it.
+ * And whatever the reason, a request is overtaken by others of its tenant only so many times; then
+ * it is due, and first of all.
  *
  * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
  */
@@ -94,8 +96,8 @@ static bool clocks(const struct share *s, double *least, double *most) {
     return any;
 }
 
-/* The clock of all. When the last one leaves it is as late as his: who comes next is compared with that, and
- * nobody is reproached with what he had while nobody else wanted it. */
+/* The clock of all. When the last one leaves it is as late as his: who comes next is compared with
+ * that, and nobody is reproached with what he had while nobody else wanted it. */
 static void advance(struct share *s) {
     double least, most;
 
@@ -260,8 +262,8 @@ static bool is_next(const struct share_tenant *a, const struct share_tenant *b,
     return before(x, y);
 }
 
-/* Takes the first of @t's list. Those that stand before it are overtaken by it, and those that may not be overtaken
- * again come first of the rest. */
+/* Takes the first of @t's list. Those that stand before it are overtaken by it, and those that may
+ * not be overtaken again come first of the rest. */
 static uint32_t take_first(struct share_tenant *t, struct share_item *item) {
     uint32_t taken = t->head, *due = NULL;
 

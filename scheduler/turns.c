@@ -1,10 +1,11 @@
 /*
  * turns - carries figures between the requests, share.c and the plan.
  *
- * With one tenant nothing here changes anything but the order of its sessions. With several, as many sequences as those
- * that have less were seen to need, and the last eighth of the pages, are kept for them, so that the first request
- * of one does not wait until a flood's requests end; and those of a tenant that holds more than its part of the pages
- * stand below all others: they give pages back first.
+ * With one tenant nothing here changes anything but the order of its sessions. With several, as
+ * many sequences as those that have less were seen to need, and the last eighth of the pages, are
+ * kept for them, so that the first request of one does not wait until a flood's requests end; and
+ * those of a tenant that holds more than its part of the pages stand below all others: they give
+ * pages back first.
  */
 
 #include "scheduler/turns.h"
@@ -111,7 +112,8 @@ static double slots_of(const struct turns *f, uint32_t t, uint32_t more) {
     return (x->n_running + more) / x->weight;
 }
 
-/* The tenant that has most slots, and two requests that run at least: a tenant's last one is never preempted. */
+/* The tenant that has most slots, and two requests that run at least: a tenant's last one is never
+ * preempted. */
 static uint32_t richest(const struct turns *f, uint32_t but) {
     const struct share *h = &f->share;
     uint32_t found = SHARE_TENANTS;
@@ -123,7 +125,8 @@ static uint32_t richest(const struct turns *f, uint32_t but) {
     return found;
 }
 
-/* Whether t->r, which takes t->n_pages, would have to leave the slot to yet others: then none is preempted for it. */
+/* Whether t->r, which takes t->n_pages, would have to leave the slot to yet others: then none is
+ * preempted for it. */
 static bool leaves_it(struct turns *f, const struct request *r, uint32_t n_pages, int64_t now) {
     const struct share *h = &f->share;
     uint32_t t = r->turn.tenant, slots = h->tenant[t].n_running + 1;
@@ -236,8 +239,8 @@ uint32_t turns_waiting(struct turns *f, uint64_t room, struct request **out,
     return n;
 }
 
-/* Who has been admitted overtakes those of his tenant that stand before him. The plan has counted it for those that
- * had their turn before him and did not fit. */
+/* Who has been admitted overtakes those of his tenant that stand before him. The plan has counted
+ * it for those that had their turn before him and did not fit. */
 void turns_note_admissions(struct turns *f, struct request *const *planned) {
     const struct plan *p = f->opts.plan;
 

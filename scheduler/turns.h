@@ -55,14 +55,16 @@ void turns_leave(struct turns *f, struct request *r);
 
 /* Before a plan: whose turn it is, what is kept for whom. */
 void turns_begin(struct turns *f, int64_t now);
-/* Whether the tenant of @r holds more than its part of the pages: then @r stands below those of others. */
+/* Whether the tenant of @r holds more than its part of the pages: then @r stands below those of
+ * others. */
 bool turns_is_over(const struct turns *f, const struct request *r);
-/* Whether all slots are taken and a tenant waits whose turn it is and that has less for its weight than another would
- * have left: then that one is the victim, turns_is_victim(). */
+/* Whether all slots are taken and a tenant waits whose turn it is and that has less for its weight
+ * than another would have left: then that one is the victim, turns_is_victim(). */
 bool turns_preempts(struct turns *f, int64_t now);
 bool turns_is_victim(const struct turns *f, const struct request *r);
-/* Waiting requests in the order in which they should be admitted, those with a step under way and those whose
- * sessions are paused (@room pages are there) left out, and what each has to leave. How many, at most @max. */
+/* Waiting requests in the order in which they should be admitted, those with a step under way and
+ * those whose sessions are paused (@room pages are there) left out, and what each has to leave. How
+ * many, at most @max. */
 uint32_t turns_waiting(struct turns *f, uint64_t room, struct request **out,
                        struct turns_limits *limits, uint32_t max);
 /* After the plan's admissions: counts whom they overtook. */
