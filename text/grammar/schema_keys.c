@@ -292,12 +292,14 @@ static int find_classes(const struct keys *k, const struct lang *declared,
     if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
-    for (uint32_t i = 0; i < k->n; i++) {
+    uint64_t bit = 1;
+
+    for (uint32_t i = 0; i < k->n; i++, bit <<= 1) {
         in[i] = k->rule[i].lang;
-        must |= (uint64_t)(k->rule[i].kind == KEY_MUST) << i;
+        must |= k->rule[i].kind == KEY_MUST ? bit : 0;
     }
     in[k->n] = declared;
-    not_declared = UINT64_C(1) << k->n;
+    not_declared = bit;
     int r = lang_product(k->s->b, in, k->n + 1, must, product);
 
     *n = 0;
