@@ -45,7 +45,8 @@ struct workers {
     struct workers_opts opts;
     struct api *api;
     enum workers_state state;
-    bool served; /* some worker was READY once */
+    bool served;      /* some worker was READY once */
+    char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
     uv_process_t process;
     uv_poll_t poll;
     uv_timer_t watch, restart;
@@ -169,12 +170,17 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
-/* OPEN: the options of section [engine], and what only the front knows. */
+/* OPEN: the options of section [engine], and what only the front knows. backend = auto is decided
+ * by the first worker: a stream that a device began is not continued by the CPU, whose logits have
+ * other bits. */
 static void send_open(struct workers *w) {
     CLEANUP(buf_deinit) struct buf options;
+    struct config c = *w->opts.config;
 
+    if (w->backend[0])
+        c.engine.backend = w->backend;
     buf_init(&options, MSG_MAX_FRAME);
-    int r = config_pack(w->opts.config, "engine", &options);
+    int r = config_pack(&c, "engine", &options);
     struct msg_open m = {
         .options = {options.data, (uint32_t)options.len},
         .kv_bytes = w->opts.kv_bytes,
@@ -222,6 +228,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
     w->served = true;
+    snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
     api_worker_up(w->api, faults_of);
 }
 
