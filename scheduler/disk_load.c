@@ -12,7 +12,7 @@ static void put_into_queue(struct disk_load *l, struct request *r) {
     assert(r->loading && r->state == REQUEST_WAITING);
     r->loading = r->compiling = false;
     list_remove(&r->queued.link);
-    l->opts.note_news(l->opts.ctx, r);
+    l->opts.note_pending(l->opts.ctx, r);
     queue_insert(l->opts.waiting, &r->queued);
 }
 

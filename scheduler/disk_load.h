@@ -22,7 +22,7 @@ struct disk_load_opts {
     struct list *waiting;   /* where a request goes when its pages are there */
     struct list *compiling; /* where it is meanwhile */
     struct request *(*find)(void *ctx, uint64_t id);
-    void (*note_news)(void *ctx, struct request *r); /* the front has something to learn of @r */
+    void (*note_pending)(void *ctx, struct request *r); /* the front has something to learn of @r */
     void *ctx;
 };
 

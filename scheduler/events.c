@@ -26,10 +26,10 @@ static int pack_refusal(struct buf *out, const struct request *r) {
 
 /* TOKENS, or FINISH when these are the last. */
 static int pack_progress(struct buf *out, struct request *r) {
-    uint32_t n_out = request_n_out(r), from = r->told.n_out, i = from - r->out_base;
+    uint32_t n_out = request_n_out(r), from = r->acked.n_out, i = from - r->out_base;
     uint32_t n = request_is_prewarm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
     bool end = r->state == REQUEST_DONE && (from + n == n_out || request_is_prewarm(r));
-    bool lp = r->want_prompt_lp > 0 && r->n_prompt_lp == r->want_prompt_lp && !r->told.prompt_lp;
+    bool lp = r->want_prompt_lp > 0 && r->n_prompt_lp == r->want_prompt_lp && !r->acked.prompt_lp;
 
     if (n == 0 && !end)
         return 0;
@@ -62,9 +62,9 @@ static int pack_progress(struct buf *out, struct request *r) {
     int err = msg_event_pack(out, &e);
     if (err < 0)
         return err;
-    r->packed.n_out = from + n;
-    r->packed.end = end;
-    r->packed.prompt_lp = r->told.prompt_lp || lp;
+    r->sent.n_out = from + n;
+    r->sent.end = end;
+    r->sent.prompt_lp = r->acked.prompt_lp || lp;
     return 0;
 }
 
@@ -72,34 +72,34 @@ int events_pack(struct buf *out, struct request *r) {
     size_t len = out->len;
     int e = 0;
 
-    assert(r->told.n_out >= r->out_base && r->told.n_out <= request_n_out(r));
-    r->packed = r->told;
+    assert(r->acked.n_out >= r->out_base && r->acked.n_out <= request_n_out(r));
+    r->sent = r->acked;
     if (r->refused) {
         e = pack_refusal(out, r);
-        r->packed.end = e == 0;
+        r->sent.end = e == 0;
     } else {
         struct event accepted = blank(r, EVENT_ACCEPTED);
 
-        if (!r->told.accepted && !r->compiling && !request_is_prewarm(r))
+        if (!r->acked.accepted && !r->compiling && !request_is_prewarm(r))
             e = msg_event_pack(out, &accepted);
-        r->packed.accepted = !r->compiling;
+        r->sent.accepted = !r->compiling;
         if (e == 0)
             e = pack_progress(out, r);
     }
     if (e < 0) {
         out->len = len;
-        r->packed = r->told;
+        r->sent = r->acked;
     }
     return e;
 }
 
 bool events_delivered(struct request *r) {
-    assert(r->packed.n_out >= r->told.n_out && (r->packed.end || !r->told.end));
-    r->told = r->packed;
+    assert(r->sent.n_out >= r->acked.n_out && (r->sent.end || !r->acked.end));
+    r->acked = r->sent;
     if (!r->refused)
         request_trim(r);
     if (r->state == REQUEST_DONE)
-        return r->told.end;
+        return r->acked.end;
     /* The message may have been full before it came to this one. */
-    return (r->told.accepted || r->compiling) && r->told.n_out == request_n_out(r);
+    return (r->acked.accepted || r->compiling) && r->acked.n_out == request_n_out(r);
 }

@@ -6,9 +6,9 @@
 
 #define EVENTS_TOKENS_MAX 8192u /* of one event; the rest comes with the next batch */
 
-/* Appends the events of @r to @out: all that is new since what it was told, and notes in r->packed
+/* Appends the events of @r to @out: all that is new since what it was told, and notes in r->sent
  * what that was. 0, or a negative errno with @out as before. */
 int events_pack(struct buf *out, struct request *r);
 
-/* The front has what was packed. True when it has everything there is. */
+/* The front has what was sent. True when it has everything there is. */
 bool events_delivered(struct request *r);

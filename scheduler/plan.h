@@ -74,7 +74,8 @@ struct plan_req {
 };
 
 struct plan {
-    /* In. req holds the running ones in order of standing, then the waiting ones in queue order. */
+    /* In. req holds the running ones in order of virtual arrival, then the waiting ones in queue
+     * order. */
     struct plan_req *req;
     uint32_t n_running, n_waiting;
     uint32_t *scratch; /* [n_running + n_waiting] */

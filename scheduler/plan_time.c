@@ -177,7 +177,7 @@ struct part {
     uint32_t max_rows;
 };
 
-/* The requests of one tenant, in order of standing. */
+/* The requests of one tenant, in order of virtual arrival. */
 static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct part part) {
     struct plan *p = w->p;
     struct plan_req *first = &p->req[list[0]];
@@ -249,8 +249,8 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
     return k;
 }
 
-/* @list in order of standing. Parts are counted from the beginning, so what a tenant leaves goes
- * to those after it, and what all leave to whoever can use it. */
+/* @list in order of virtual arrival. Parts are counted from the beginning, so what a tenant leaves
+ * goes to those after it, and what all leave to whoever can use it. */
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);

@@ -106,7 +106,7 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
-    p->opts.note_news(p->opts.ctx, r);
+    p->opts.note_pending(p->opts.ctx, r);
 }
 
 void prewarm_submit(struct prewarm *p, struct request *r) {

@@ -32,7 +32,7 @@ struct prewarm_opts {
     struct offload *offload;
     struct list *waiting; /* the scheduler's queue */
     const struct list *running, *compiling;
-    void (*note_news)(void *ctx, struct request *r); /* the front has something to learn of @r */
+    void (*note_pending)(void *ctx, struct request *r); /* the front has something to learn of @r */
     void *ctx;
 };
 

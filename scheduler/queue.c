@@ -4,25 +4,24 @@
 #define MARGIN 1.25f /* reserved beyond the mean */
 #define AHEAD 32     /* tokens more than there are, when the estimate was passed */
 
-struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order) {
+struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order) {
     int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
-    int64_t key;
+    int64_t arrival;
 
-    if (__builtin_add_overflow(arrived_ns, level * QUEUE_LEVEL_NS, &key))
-        key = arrived_ns;
-    return (struct standing){key, order};
+    if (__builtin_add_overflow(arrived_ns, level * QUEUE_LEVEL_NS, &arrival))
+        arrival = arrived_ns;
+    return (struct queue_key){arrival, order};
 }
 
-bool queue_before(const struct standing *a, const struct standing *b) {
-    return a->key != b->key ? a->key < b->key : a->order < b->order;
+bool queue_before(const struct queue_key *a, const struct queue_key *b) {
+    return a->arrival != b->arrival ? a->arrival < b->arrival : a->order < b->order;
 }
 
 /* From the back: most requests come last. */
 void queue_insert(struct list *l, struct queued *q) {
     struct list *at = l;
 
-    while (at->prev != l &&
-           queue_before(&q->standing, &LIST_ENTRY(at->prev, struct queued, link)->standing))
+    while (at->prev != l && queue_before(&q->key, &LIST_ENTRY(at->prev, struct queued, link)->key))
         at = at->prev;
     list_insert_before(at, &q->link);
 }

@@ -1,12 +1,12 @@
 #pragma once
 
 /*
- * queue - in which order requests stand, and how long their outputs are expected to be.
+ * queue - the order of waiting and running requests, and how long their outputs are expected to be.
  *
- * Standing is a virtual time of arrival: each level of priority moves it by QUEUE_LEVEL_NS. So a
- * request of low priority overtakes later ones of high priority once it has waited long enough,
- * and nothing has to be sorted again as time passes. Requests that were preempted keep their
- * standing.
+ * The key of a request is its virtual arrival: each level of priority moves it by QUEUE_LEVEL_NS.
+ * So a request of low priority overtakes later ones of high priority once it has waited long
+ * enough, and nothing has to be sorted again as time passes. Requests that were preempted keep
+ * their key.
  */
 
 #include <stdbool.h>
@@ -17,21 +17,21 @@
 #define QUEUE_LEVEL_NS INT64_C(5000000000)
 #define QUEUE_LEVELS 100 /* beyond it priorities count as this */
 
-struct standing {
-    int64_t key;    /* virtual arrival */
-    uint64_t order; /* of submission, for equal keys */
+struct queue_key {
+    int64_t arrival; /* virtual, ns */
+    uint64_t order;  /* of submission, for equal keys */
 };
 
-struct standing queue_standing(int64_t arrived_ns, int priority, uint64_t order);
-bool queue_before(const struct standing *a, const struct standing *b);
+struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order);
+bool queue_before(const struct queue_key *a, const struct queue_key *b);
 
 /* What a queue links. */
 struct queued {
     struct list link;
-    struct standing standing;
+    struct queue_key key;
 };
 
-/* Inserts @q into the list sorted by standing. */
+/* Inserts @q into the list sorted by virtual arrival. */
 void queue_insert(struct list *l, struct queued *q);
 
 /*

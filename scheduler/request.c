@@ -364,9 +364,9 @@ void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
 }
 
 void request_trim(struct request *r) {
-    assert(r->told.n_out <= request_n_out(r));
-    if (r->told.n_out == request_n_out(r))
-        r->out_base = r->told.n_out;
+    assert(r->acked.n_out <= request_n_out(r));
+    if (r->acked.n_out == request_n_out(r))
+        r->out_base = r->acked.n_out;
 }
 
 uint32_t request_shareable(const struct request *r) {
@@ -382,7 +382,7 @@ uint32_t request_shareable(const struct request *r) {
 /* ---- together ---- */
 
 /* Brings a resumed request to where it was: its output is matched again. It may be over already,
- * when the worker died between the last token and the news of its end. */
+ * when the worker died between the last token and the event of its end. */
 static void replay(struct request *r) {
     enum finish_reason why = FINISH_NONE;
     uint32_t n = r->n_tokens;
@@ -441,7 +441,7 @@ static int fill(struct request *r, const struct submit *m, const struct request_
         if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
             return -ENOMEM;
     }
-    r->told.n_out = r->packed.n_out = r->out_base = m->n_tokens - m->n_prompt;
+    r->acked.n_out = r->sent.n_out = r->out_base = m->n_tokens - m->n_prompt;
     replay(r);
     return 0;
 }
@@ -453,8 +453,8 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     if (!r)
         return -ENOMEM;
     list_init(&r->queued.link);
-    list_init(&r->news);
-    r->queued.standing = queue_standing(m->arrived_ns, m->priority, order);
+    list_init(&r->pending);
+    r->queued.key = queue_key(m->arrived_ns, m->priority, order);
     r->id = m->id;
     r->session = m->session;
     r->class = m->class;
@@ -487,7 +487,7 @@ struct request *request_free(struct request *r) {
         return NULL;
     assert(!r->seq && r->n_in_flight == 0 && !r->spec && !r->drafter);
     list_remove(&r->queued.link);
-    list_remove(&r->news);
+    list_remove(&r->pending);
     stops_free(r->stops);
     free(r->bans);
     free(r->bias);

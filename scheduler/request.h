@@ -49,7 +49,7 @@ struct constraint_state;
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
-    struct list news;        /* in sched.news: the front has something to learn */
+    struct list pending;     /* in sched.pending: the front has something to learn */
     struct request *next_id; /* in the table of ids */
     struct share_ref turn;   /* scheduler/turns.h, while entered */
     struct {                 /* SUBMIT_PREWARM: whose it is, and after which turn it comes */
@@ -128,11 +128,11 @@ struct request {
     enum finish_reason finish;
     bool refused;
     struct err why;
-    /* Told: what sched_delivered() confirmed; packed: what the last event batch has. */
-    struct request_news {
+    /* acked: what sched_delivered() confirmed; sent: what the last event batch has. */
+    struct request_events {
         bool accepted, prompt_lp, end;
         uint32_t n_out;
-    } told, packed;
+    } acked, sent;
 };
 
 /* Makes a request of @m. One that can never run is DONE at once, with finish, refused and why

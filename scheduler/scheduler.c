@@ -1,10 +1,10 @@
 /*
- * scheduler - the object: requests come in, steps run, news go out. How a step is decided is in
+ * scheduler - the object: requests come in, steps run, events go out. How a step is decided is in
  * plan.c, how it is done in step.c.
  *
  * A request is in the table of ids from its submission until the front knows of its end and no
  * step has it any more. While it waits it is in `waiting`, while it has pages in `running`, and
- * in `news` as long as the front has something to learn of it.
+ * in `pending` as long as the front has something to learn of it.
  */
 
 #include "scheduler/scheduler.h"
@@ -114,8 +114,8 @@ static int init_drafter(struct sched *s) {
 
 /* ---- the features, each with what it may see ---- */
 
-static void note_news(void *ctx, struct request *r) {
-    sched_note_news(ctx, r);
+static void note_pending(void *ctx, struct request *r) {
+    sched_note_pending(ctx, r);
 }
 
 static struct request *find_request(void *ctx, uint64_t id) {
@@ -168,7 +168,7 @@ static void init_prewarm(struct sched *s) {
         .waiting = &s->waiting,
         .running = &s->running,
         .compiling = &s->compiling,
-        .note_news = note_news,
+        .note_pending = note_pending,
         .ctx = s,
     };
 
@@ -215,7 +215,7 @@ static void init_disk(struct sched *s) {
         .waiting = &s->waiting,
         .compiling = &s->compiling,
         .find = find_request,
-        .note_news = note_news,
+        .note_pending = note_pending,
         .ctx = s,
     };
     struct disk_opts d = {
@@ -287,7 +287,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->waiting);
     list_init(&s->running);
     list_init(&s->compiling);
-    list_init(&s->news);
+    list_init(&s->pending);
     cost_init(&s->cost);
     estimate_init(&s->estimate);
     int r = init(s);
@@ -333,14 +333,14 @@ struct sched *sched_free(struct sched *s) {
 
 /* ---- requests ---- */
 
-void sched_note_news(struct sched *s, struct request *r) {
-    assert(!r->told.end);
-    if (list_empty(&r->news))
-        list_push_back(&s->news, &r->news);
+void sched_note_pending(struct sched *s, struct request *r) {
+    assert(!r->acked.end);
+    if (list_empty(&r->pending))
+        list_push_back(&s->pending, &r->pending);
 }
 
 void sched_maybe_free(struct sched *s, struct request *r) {
-    if (r->state != REQUEST_DONE || !r->told.end || r->n_in_flight > 0)
+    if (r->state != REQUEST_DONE || !r->acked.end || r->n_in_flight > 0)
         return;
     struct request **at = sched_slot(s, r->id);
     assert(*at == r && !r->seq);
@@ -382,7 +382,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     turns_leave(&s->turns, r);
     count_end(s, r);
-    sched_note_news(s, r);
+    sched_note_pending(s, r);
 }
 
 /* It can run from now on. */
@@ -406,7 +406,7 @@ static int constrain(struct sched *s, struct request *r, const struct constraint
     if (why < 0)
         return why;
     r->compiling = false;
-    sched_note_news(s, r);
+    sched_note_pending(s, r);
     if (why != FINISH_NONE)
         sched_finish(s, r, (enum finish_reason)why);
     else
@@ -465,7 +465,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         prewarm_submit(&s->prewarm, r);
         return 0;
     }
-    sched_note_news(s, r);
+    sched_note_pending(s, r);
     if (r->state == REQUEST_DONE) {
         count_end(s, r);
         return 0;
@@ -518,7 +518,7 @@ static void expire(struct sched *s) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unpacked ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(&s->disk_load));
+    return s->unsent ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(&s->disk_load));
 }
 
 /* ---- a step ---- */
@@ -591,36 +591,36 @@ int sched_fd(const struct sched *s) {
     return s->disk_load.disk ? disk_fd(s->disk_load.disk) : -1;
 }
 
-/* ---- news ---- */
+/* ---- events ---- */
 
 int sched_events(struct sched *s, struct buf *out) {
     size_t before = out->len;
     int e = 0;
 
-    s->unpacked = false;
-    LIST_FOREACH(node, &s->news) {
-        struct request *r = LIST_ENTRY(node, struct request, news);
+    s->unsent = false;
+    LIST_FOREACH(node, &s->pending) {
+        struct request *r = LIST_ENTRY(node, struct request, pending);
 
-        r->packed = r->told;
+        r->sent = r->acked;
         if (e == 0)
             e = out->len > before && BUGGIFY(events_short) ? -EMSGSIZE : events_pack(out, r);
     }
     if (e == 0)
         return out->len == before;
     /* What did not fit comes next time, unless nothing fits at all. */
-    s->unpacked = e == -EMSGSIZE && out->len > before;
-    return s->unpacked ? 0 : e;
+    s->unsent = e == -EMSGSIZE && out->len > before;
+    return s->unsent ? 0 : e;
 }
 
 void sched_delivered(struct sched *s) {
-    LIST_FOREACH(node, &s->news) {
-        struct request *r = LIST_ENTRY(node, struct request, news);
+    LIST_FOREACH(node, &s->pending) {
+        struct request *r = LIST_ENTRY(node, struct request, pending);
 
         if (!events_delivered(r)) {
-            s->unpacked = true;
+            s->unsent = true;
             continue;
         }
-        list_remove(&r->news);
+        list_remove(&r->pending);
         sched_maybe_free(s, r);
     }
 }

@@ -27,13 +27,13 @@ struct sched {
     struct kv_pager *pager;
     struct request_rules rules;
 
-    struct list waiting, running; /* request.queued, by standing */
+    struct list waiting, running; /* request.queued, by virtual arrival */
     struct list compiling;        /* request.queued, in order of submission */
-    struct list news;             /* request.news */
+    struct list pending;          /* request.pending */
     struct request *by_id[SCHED_ID_SLOTS];
     uint64_t n_submitted;
     int64_t next_deadline_ns; /* no later than the first of them */
-    bool unpacked;            /* the last event batch did not hold all news */
+    bool unsent;              /* the last event batch did not hold all pending events */
 
     struct plan plan;
     struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and whose they are */
@@ -69,7 +69,7 @@ struct request **sched_slot(struct sched *s, uint64_t id);
 
 /* Ends a request that waits or runs: its pages are free, the front will be told. */
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
-void sched_note_news(struct sched *s, struct request *r);
+void sched_note_pending(struct sched *s, struct request *r);
 /* Frees a request that is over, once the front knows and no step has it. */
 void sched_maybe_free(struct sched *s, struct request *r);
 

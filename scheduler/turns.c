@@ -202,8 +202,8 @@ static uint32_t collect(struct turns *f, uint64_t room, int64_t now) {
         f->item[n++] = (struct share_item){
             .ref = r->turn,
             .n_left = f->opts.max_bypass - MIN(r->n_bypassed, f->opts.max_bypass),
-            .key = r->queued.standing.key,
-            .order = r->queued.standing.order,
+            .key = r->queued.key.arrival,
+            .order = r->queued.key.order,
             .n_hit = r->seen_hit,
             .n_tokens = r->n_tokens,
             .cost_ns = price_ns(f, r),
@@ -252,7 +252,7 @@ void turns_note_admissions(struct turns *f, struct request *const *planned) {
         LIST_FOREACH(node, f->opts.waiting) {
             struct request *o = LIST_ENTRY(node, struct request, queued.link);
 
-            if (!queue_before(&o->queued.standing, &r->queued.standing))
+            if (!queue_before(&o->queued.key, &r->queued.key))
                 break;
             o->n_bypassed +=
                 o->turn.tenant == r->turn.tenant && o->plan_index > i && o->n_in_flight == 0;

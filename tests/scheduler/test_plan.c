@@ -330,7 +330,7 @@ Test(plan, a_short_prompt_is_not_stuck_behind_a_long_one) {
     cr_expect_geq(longer->n_rows, 32);
 }
 
-Test(plan, the_lowest_standing_yields_to_the_highest) {
+Test(plan, the_latest_is_preempted_for_the_earliest) {
     static struct fixture f;
 
     setup(&f, 1, 0.01);

@@ -2,7 +2,7 @@
 #include "base/rng.h"
 #include "scheduler/queue.h"
 
-Test(queue, is_sorted_by_standing) {
+Test(queue, is_sorted_by_virtual_arrival) {
     static struct queued q[200];
     struct rng r = {4};
     struct list l;
@@ -10,13 +10,12 @@ Test(queue, is_sorted_by_standing) {
 
     list_init(&l);
     for (uint32_t i = 0; i < 200; i++) {
-        q[i].standing =
-            queue_standing((int64_t)rng_below(&r, 20) * 1000000000, (int)rng_below(&r, 5) - 2, i);
+        q[i].key = queue_key((int64_t)rng_below(&r, 20) * 1000000000, (int)rng_below(&r, 5) - 2, i);
         queue_insert(&l, &q[i]);
     }
-    const struct standing *before = NULL;
+    const struct queue_key *before = NULL;
     LIST_FOREACH(node, &l) {
-        const struct standing *s = &LIST_ENTRY(node, struct queued, link)->standing;
+        const struct queue_key *s = &LIST_ENTRY(node, struct queued, link)->key;
         cr_assert(!before || queue_before(before, s));
         before = s;
         n++;
@@ -25,19 +24,19 @@ Test(queue, is_sorted_by_standing) {
 }
 
 Test(queue, low_priority_is_served_after_a_while) {
-    struct standing low = queue_standing(0, 3, 0);
-    struct standing soon = queue_standing(2 * QUEUE_LEVEL_NS, 0, 1);
-    struct standing late = queue_standing(4 * QUEUE_LEVEL_NS, 0, 2);
+    struct queue_key low = queue_key(0, 3, 0);
+    struct queue_key soon = queue_key(2 * QUEUE_LEVEL_NS, 0, 1);
+    struct queue_key late = queue_key(4 * QUEUE_LEVEL_NS, 0, 2);
 
     cr_expect(queue_before(&soon, &low));
     cr_expect(queue_before(&low, &late));
 }
 
 Test(queue, absurd_priorities_and_times_are_bounded) {
-    struct standing a = queue_standing(INT64_MAX, 32767, 0), b = queue_standing(0, 32767, 1);
+    struct queue_key a = queue_key(INT64_MAX, 32767, 0), b = queue_key(0, 32767, 1);
 
-    cr_expect_eq(a.key, INT64_MAX);
-    cr_expect_eq(b.key, QUEUE_LEVELS * QUEUE_LEVEL_NS);
+    cr_expect_eq(a.arrival, INT64_MAX);
+    cr_expect_eq(b.arrival, QUEUE_LEVELS * QUEUE_LEVEL_NS);
 }
 
 Test(estimate, follows_the_session) {

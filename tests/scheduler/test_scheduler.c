@@ -497,7 +497,7 @@ Test(scheduler, a_lost_engine_is_passed_up_and_names_the_ids_in_flight) {
     }
 }
 
-/* ---- news ---- */
+/* ---- events ---- */
 
 Test(scheduler, what_was_not_delivered_comes_again) {
     sim_init(&sim, &(struct sim_opts){.sched.depth = 2});

@@ -129,11 +129,13 @@ static void check_in_flight(struct sim *s) {
 
 /* ---- requests ---- */
 
-static void check_news(const struct sim *s, const struct sim_client *c, const struct request *r) {
-    bool end = r->state == REQUEST_DONE && !r->told.end;
-    bool news = (!r->told.accepted && !r->compiling) || r->told.n_out < request_n_out(r) || end;
+static void check_pending(const struct sim *s, const struct sim_client *c,
+                          const struct request *r) {
+    bool end = r->state == REQUEST_DONE && !r->acked.end;
+    bool pending =
+        (!r->acked.accepted && !r->compiling) || r->acked.n_out < request_n_out(r) || end;
 
-    HOLD(s, c, NEWS, !(sim_is_prewarm(c) ? end : news) || !list_empty(&r->news));
+    HOLD(s, c, PENDING, !(sim_is_prewarm(c) ? end : pending) || !list_empty(&r->pending));
 }
 
 /* Most pages of the simulation are short. */
@@ -190,7 +192,7 @@ static void check_request(struct sim *s, struct sim_client *c, const struct requ
     HOLD(s, c, KNOWN, r->refused || r->n_tokens <= c->m.n_prompt + c->n_expect);
     HOLD(s, c, KNOWN,
          r->refused || memcmp(r->tokens, c->tokens, r->n_tokens * sizeof(*r->tokens)) == 0);
-    check_news(s, c, r);
+    check_pending(s, c, r);
     check_drafter(s, c, r);
     if (r->state == REQUEST_RUNNING) {
         check_running(s, c, r);
@@ -207,7 +209,7 @@ static void check_request(struct sim *s, struct sim_client *c, const struct requ
 
 static void check_list(struct sim *s, const struct list *l, enum request_state state,
                        uint32_t n_in_state) {
-    const struct standing *before = NULL;
+    const struct queue_key *before = NULL;
     uint32_t n = 0;
 
     for (const struct list *node = l->next; node != l; node = node->next, n++) {
@@ -217,9 +219,10 @@ static void check_list(struct sim *s, const struct list *l, enum request_state s
 
         HOLD(s, c, ONE_PLACE, r->state == state && n < n_in_state);
         HOLD(s, c, ONE_PLACE, r->compiling == (l == &s->sched->compiling));
-        HOLD(s, c, STANDING, r->compiling || !before || queue_before(before, &r->queued.standing));
-        before = &r->queued.standing;
-        HOLD(s, c, STANDING, before->key == c->m.arrived_ns + c->m.priority * QUEUE_LEVEL_NS);
+        HOLD(s, c, QUEUE_ORDER, r->compiling || !before || queue_before(before, &r->queued.key));
+        before = &r->queued.key;
+        HOLD(s, c, QUEUE_ORDER,
+             before->arrival == c->m.arrived_ns + c->m.priority * QUEUE_LEVEL_NS);
     }
     HOLD(s, NULL, ONE_PLACE, n == n_in_state);
 }
@@ -230,8 +233,8 @@ static void check_table(struct sim *s) {
 
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (const struct request *r = s->sched->by_id[i]; r; r = r->next_id) {
-            HOLD(s, client_of(s, r), NO_STRANGER, !r->told.end || r->n_in_flight > 0);
-            n += !r->told.end;
+            HOLD(s, client_of(s, r), NO_STRANGER, !r->acked.end || r->n_in_flight > 0);
+            n += !r->acked.end;
         }
     HOLD(s, NULL, NO_STRANGER, n == s->n_live);
 }
@@ -335,7 +338,7 @@ static void check_host(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* Somebody in @l for whom @h may have been preempted: one of higher standing, or of a tenant that has less. */
+/* Somebody in @l for whom @h may have been preempted: one with an earlier virtual arrival, or of a tenant that has less. */
 static bool somebody_goes_on(struct sim *s, const struct list *l, const struct request *h) {
     uint32_t tenant = client_of(s, h)->m.tenant;
 
@@ -343,7 +346,7 @@ static bool somebody_goes_on(struct sim *s, const struct list *l, const struct r
         const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
 
         if (client_of(s, r)->m.tenant != tenant ||
-            (l == &s->sched->running && queue_before(&r->queued.standing, &h->queued.standing)))
+            (l == &s->sched->running && queue_before(&r->queued.key, &h->queued.key)))
             return true;
     }
     return false;

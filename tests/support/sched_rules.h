@@ -23,25 +23,25 @@ struct sim_client;
     X(RIGHT_END, "the end is the one it would have alone, or its cause has been given")            \
     X(ACCEPTED, "accepted once and first; refused, with a text, is only what can never run")       \
     X(USAGE, "cached, drafted and accepted tokens are possible numbers that never fall")           \
-    X(NO_ECHO, "once everything is delivered there is no news")                                    \
+    X(NO_ECHO, "once everything is delivered no event is pending")                                 \
     X(CRASH_PAGE, "the crash page holds those under way, all of them and nobody else")             \
     X(ALONE, "who must be alone is under way with nobody else")                                    \
     /* The scheduler from inside: after each step. */                                              \
     X(ONE_PLACE, "a request is in one state, in the list of that state, and found by its id")      \
     X(NO_STRANGER, "there is no request but those that clients wait for")                          \
-    X(STANDING, "lists are in order of standing, which is arrival and priority")                   \
+    X(QUEUE_ORDER, "lists are in order of virtual arrival, which is arrival and priority")         \
     X(PAGES, "only running requests hold pages, as many as their tokens need")                     \
     X(KNOWN, "the tokens that it has are those that it should have")                               \
     X(CHASE, "n_computed follows n_tokens; what is pending is under way; drafts are taken back")   \
     X(IN_FLIGHT, "a step in flight is counted in its requests, and the other way round")           \
-    X(NEWS, "who has something to tell is in the list of news")                                    \
+    X(PENDING, "a request with unacked events is in the list of pending ones")                     \
     X(LIMITS, "no more sequences and rows than allowed")                                           \
     X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \
     X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
     X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
     X(ROWS, "when there are fewer rows than decode all have their turn")                           \
-    X(PREEMPTION,                                                                                  \
-      "the last in order is preempted first, for another of higher standing or another tenant")    \
+    X(PREEMPTION, "the last in order is preempted first, for another with an earlier virtual "     \
+                  "arrival or another tenant")                                                     \
     X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
     X(WAKE, "the worker wakes no later than the first deadline")                                   \
     X(CANCEL, "a cancelled request is over at once and holds nothing")                             \

@@ -578,7 +578,7 @@ static void deliver_some(struct sim *s) {
 
 static void deliver(struct sim *s) {
     deliver_some(s);
-    while (s->sched->unpacked && !s->deaf)
+    while (s->sched->unsent && !s->deaf)
         deliver_some(s);
     if (s->deaf)
         return;

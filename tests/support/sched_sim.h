@@ -120,7 +120,7 @@ struct sim {
     uint32_t max_rows_seen;
     int64_t max_step_ns; /* the longest step so far */
     /* NULL, or told of: each end; tokens, and how long after the last ones (0: the first); each step, before its
-     * news are delivered. */
+     * events are delivered. */
     void (*ended)(struct sim *s, struct sim_client *c);
     void (*heard)(struct sim *s, struct sim_client *c, int64_t since_ns);
     void (*stepped)(struct sim *s);
