@@ -15,7 +15,7 @@ struct sched_constraints {
     /* The constraint of m->grammar and m->triggers. 0: *out; 1: later, by sched_constraint_ready();
      * -EINVAL with @err; -ENOMEM. */
     int (*ask)(void *ctx, const struct submit *m, const struct constraint **out, struct err *err);
-    /* Nobody waits for what was asked for @id any more; NULL: do not care. */
+    /* What was asked for @id is not needed any more; NULL: do not care. */
     void (*forget)(void *ctx, uint64_t id);
     void (*release)(void *ctx, const struct constraint *c);
 };

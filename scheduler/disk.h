@@ -2,7 +2,7 @@
 
 /*
  * disk - prefixes that outlive the worker: pages of host memory are written to a file in the
- * background, and read back when somebody needs them. How it works is told at the top of disk.c
+ * background, and read back when a request needs them. How it works is told at the top of disk.c
  * and in docs/scheduler.md. Private.
  */
 
@@ -59,7 +59,7 @@ double disk_read_ns(const struct disk *d, uint32_t n_pages);
  * opts.loaded. 0 or -ENOMEM. */
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens);
-/* Nobody waits for them any more. */
+/* No request waits for them any more. */
 void disk_cancel(struct disk *d, uint64_t id);
 
 /* Takes what has been read and written and gives more to the thread. Steps up to @decided have

@@ -77,7 +77,7 @@ void disk_room_written(struct disk_room *r, uint32_t slot) {
  * longest may have. */
 static void withhold(struct disk_room *r) {
     uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
-    const struct kv_isolation nobody = {{0}};
+    const struct kv_isolation none = {{0}};
     struct kv_stats kv;
 
     for (kv_pager_stats(r->opts.slots, &kv); kv.n_free > 0 && r->n_held < r->n_max;
@@ -85,7 +85,7 @@ static void withhold(struct disk_room *r) {
         uint32_t n = MIN(kv.n_free, max);
         struct kv_seq *s;
 
-        if (kv_seq_new(&s, r->opts.slots, &nobody) < 0)
+        if (kv_seq_new(&s, r->opts.slots, &none) < 0)
             return;
         if (kv_seq_grow(s, MIN(n * t, r->opts.max_seq_tokens)) != 0) {
             kv_seq_free(s);

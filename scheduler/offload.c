@@ -9,12 +9,12 @@
  *
  * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as
  * the device still has them; when nothing runs, in steps that have nothing but copies. So
- * eviction hardly ever waits for a copy. First come turns that nobody holds any more, then those
+ * eviction hardly ever waits for a copy. First come turns that are not held any more, then those
  * that a pin keeps; among both those that are most likely to be continued; last those of sessions
  * that hardly ever come back. What a pin gives up, and what a preempted request loses, is saved
  * at once, since those pages are written next. What a request needs and only the host has is
  * copied back in place of being computed: after it has been admitted, and some pages in each step
- * where others decode, all at once where nobody does.
+ * where others decode, all at once where none does.
  *
  * Whether: a copy is a loss where computing is faster, which is so for small models on big
  * devices. What a page takes and what computing takes is asked of the cost model, without what a
@@ -23,7 +23,7 @@
  * The order makes it right. All copies of a step are made before its rows are computed, one after
  * the other in the order in which they were decided (the engine's contract). So a page may be
  * given out again as soon as its copy has been decided, on both sides: whatever overwrites it
- * comes later. A page that is fetched can be published at once: whoever reads it reads it later.
+ * comes later. A page that is fetched can be published at once: every reader reads it later.
  */
 
 #include "scheduler/offload.h"

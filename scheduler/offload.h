@@ -53,7 +53,7 @@ void offload_deinit(struct offload *p); /* accepts a zeroed one */
 /* @n copies in a step are taken to have needed @ns of it. */
 void offload_learn(struct offload *p, uint32_t n, int64_t ns);
 
-/* The pages of @tokens[0, n_tokens) are worth saving when there is time. Somebody comes back for
+/* The pages of @tokens[0, n_tokens) are worth saving when there is time. The session comes back for
  * them with a probability of @chance in 1000; @kept: a pin holds them, so there is no hurry. No
  * memory, nothing saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
@@ -81,7 +81,7 @@ bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
 /* The same when something else must be waited for, for @ns. */
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has.
- * Takes pages of the device that are free or nobody holds, and leaves @reserve of them. Returns
+ * Takes pages of the device that are free or not held, and leaves @reserve of them. Returns
  * the length committed now. */
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,

@@ -26,7 +26,7 @@ struct pin {
     uint16_t tenant;
     uint8_t end;               /* enum pause_after */
     bool spare;                /* it was an answer, and what comes after it is not expected soon */
-    uint32_t n_tokens, n_sole; /* n_sole: pages of it that nobody else had */
+    uint32_t n_tokens, n_sole; /* n_sole: pages of it that no other sequence had */
     int64_t since_ns, until_ns;
 };
 
@@ -82,8 +82,8 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now);
 /* What the front says of the turn that ended last: from now on it is waited for as after such
  * ends. */
 void pin_turn_end(struct pins *t, const struct turn_end *m);
-/* How likely somebody comes back for a turn of @session, of 1000: as after its last turns, or its
- * tenant's. */
+/* How likely the session comes back after a turn of @session, of 1000: as after its last turns, or
+ * its tenant's. */
 uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
@@ -93,13 +93,13 @@ void pin_prewarmed(struct pins *t, struct request *r);
 /* @r has just been admitted: what was pinned of its session and is in its own pages now need not
  * be kept. Counts what it has to compute again. */
 void pin_admitted(struct pins *t, const struct request *r);
-/* Before a plan, when it is known who runs: drops what nobody came back for, and what is pinned
+/* Before a plan, when it is known who runs: drops what was not used in time, and what is pinned
  * as far as those that run lack pages for their next rows. */
 void pin_begin_step(struct pins *t, int64_t now);
 /* Whether waiting request @r should not be looked at yet: its session is not among those that
  * fit. @room: pages that it could take. */
 bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now);
 /* Drops what is pinned for the first of @r[0, n) that has waited long enough, or for the very
- * first when nobody runs. @promised: pages that the running ones will take. */
+ * first when no request runs. @promised: pages that the running ones will take. */
 void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t n,
                              uint64_t promised, int64_t now);

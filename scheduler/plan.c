@@ -139,7 +139,7 @@ uint64_t plan_next_pages(const struct plan *p) {
 
 /* ---- all together ---- */
 
-/* Step 1: the request whose turn it is to be alone, or PLAN_NOBODY. */
+/* Step 1: the request whose turn it is to be alone, or PLAN_NONE. */
 static uint32_t pick_alone(const struct plan *p) {
     uint32_t n = 0, k, i;
     bool others = false;
@@ -149,7 +149,7 @@ static uint32_t pick_alone(const struct plan *p) {
         others |= !p->req[i].alone;
     }
     if (n == 0 || (others && p->turn % ALONE_TURNS))
-        return PLAN_NOBODY;
+        return PLAN_NONE;
     k = (uint32_t)(p->turn / ALONE_TURNS % n);
     for (i = 0; i < p->n_running; i++)
         if (p->req[i].alone && !p->req[i].last && k-- == 0)
@@ -187,11 +187,11 @@ static void reset(struct plan *p) {
                                        : PLAN_WAIT_TIME;
     }
     p->n_admitted = p->n_preempted = p->n_drafts = 0;
-    p->alone = PLAN_NOBODY;
+    p->alone = PLAN_NONE;
 }
 
-/* Nobody can go on and nobody may take from another (those that are shared by two hold nothing of
- * their own): the lowest is preempted. Once only one is left it has the whole pool. */
+/* No request can go on and none may take from another (those that are shared by two hold nothing
+ * of their own): the lowest is preempted. Once only one is left it has the whole pool. */
 static void break_tie(struct plan_work *w) {
     struct plan *p = w->p;
 
@@ -218,7 +218,7 @@ void plan_step(struct plan *p) {
     assert(p->max_rows > 0 && p->page_tokens > 0);
     reset(p);
     uint32_t alone = pick_alone(p);
-    if (alone != PLAN_NOBODY) {
+    if (alone != PLAN_NONE) {
         plan_set_limits(&w);
         plan_alone(&w, alone);
     }

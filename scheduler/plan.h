@@ -12,7 +12,7 @@
 #include "scheduler/cost.h"
 
 #define PLAN_MIN_CHUNK 16u /* rows that a prefill gets however slow the step is */
-#define PLAN_NOBODY UINT32_MAX
+#define PLAN_NONE UINT32_MAX
 
 /* What was decided about a request, and why. */
 enum plan_verdict {
@@ -42,7 +42,7 @@ struct plan_req {
     uint32_t n_sole;   /* running: of these, free when it is preempted. Used when pages are short */
     uint32_t n_target; /* tokens that it is expected to have at its end, >= n_tokens */
     uint32_t n_hit;    /* waiting: tokens in pages that exist, */
-    uint32_t n_idle;   /* and how many of those pages nobody holds */
+    uint32_t n_idle;   /* and how many of those pages are not held */
     uint32_t n_share;  /* tokens that it may take over from others; whole pages */
     uint32_t n_hashes; /* chained hashes of its first pages: equal means equal up to there */
     const uint64_t *hash;
@@ -107,13 +107,13 @@ struct plan {
     /* Out. */
     uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted;
     uint32_t n_left; /* pages not given out, those that preemption frees among them */
-    uint32_t alone;  /* the request that runs alone, or PLAN_NOBODY */
+    uint32_t alone;  /* the request that runs alone, or PLAN_NONE */
     struct cost_shape shape;
     int64_t expect_ns;
 };
 
 /* Decides. The pages that its decision takes are at most n_available and what preemption frees.
- * When anybody can run at all and nobody is under way, rows are planned, or a request is
+ * When any request can run at all and none is in flight, rows are planned, or a request is
  * preempted or admitted and the next plan has rows. */
 void plan_step(struct plan *p);
 

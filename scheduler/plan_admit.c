@@ -73,10 +73,10 @@ void plan_admissions(struct plan_work *w) {
             continue;
         uint32_t need = full_need(p, i);
         if (leaves_rest(p, r, need, room)) {
-            r->verdict = PLAN_WAIT_SHARE; /* nobody behind it waits for that */
+            r->verdict = PLAN_WAIT_SHARE; /* none behind it waits for that */
             continue;
         }
-        /* Alone in the pool everybody fits, whatever the estimate of its output says. */
+        /* Alone in the pool every request fits, whatever the estimate of its output says. */
         bool possible = !r->unfit && r->n_idle <= w->available;
         if (!possible || (need > room && p->n_running + p->n_admitted > 0)) {
             overtakes = MIN(overtakes, p->max_bypass - MIN(p->max_bypass, r->n_bypassed));

@@ -51,7 +51,7 @@ static bool count_slots(const struct plan *p, struct slots *s) {
 /*
  * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
  * not make all others wait much longer, so a step gets at most 3/2 as long where others decode, 3
- * times where nobody does. Where decode alone misses the target and nothing prefills it is
+ * times where none does. Where decode alone misses the target and nothing prefills it is
  * max_step_ns that counts, or 5/4 of what it is anyway.
  */
 struct draft_room {

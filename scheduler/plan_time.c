@@ -54,8 +54,8 @@ static void note_places(const struct plan *p, struct places *at) {
     }
 }
 
-/* Whether somebody computes the next page of @i, so that it need not. Those beyond PLACES lead
- * nobody. */
+/* Whether another request computes the next page of @i, so that it need not. Those beyond PLACES
+ * lead none. */
 static bool follows(const struct plan *p, const struct places *at, uint32_t i) {
     const struct plan_req *r = &p->req[i];
     uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
@@ -250,7 +250,7 @@ static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_
 }
 
 /* @list in order of virtual arrival. Parts are counted from the beginning, so what a tenant leaves
- * goes to those after it, and what all leave to whoever can use it. */
+ * goes to those after it, and what all leave to those that can use it. */
 static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     struct plan *p = w->p;
     int64_t begin = cost_bound_ns(p->cost, &w->shape);

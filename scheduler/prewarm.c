@@ -9,12 +9,11 @@
  *                         ^                          |
  *                         '------ a request comes ---'
  *
- * It runs only when nobody waits and nobody runs, alone in steps of at most PREWARM_STEP_NS (or
- * the few rows that any prompt gets), with nothing launched behind them. So whoever comes waits
- * for the end of one such step, and finds the house empty: what was computed so far stays as
- * cached pages, which cost nobody anything but the oldest of the pages that nobody holds. It
- * takes none that are pinned for others' turns. When its session comes back, or is no longer
- * waited for, it is over.
+ * It runs only when no request waits or runs, alone in steps of at most PREWARM_STEP_NS (or the few
+ * rows that any prompt gets), with nothing launched behind them. So a request that comes waits for
+ * the end of one such step, and finds nothing in flight: what was computed so far stays as cached
+ * pages, which cost nothing but the oldest of the pages that are not held. It takes none that are
+ * pinned for others' turns. When its session comes back, or is no longer waited for, it is over.
  *
  * It leaves no trace in what is counted of requests; its device time is its tenant's. No token
  * depends on it: pages are found by the tokens in them, and hold what anybody would compute.

@@ -1,6 +1,6 @@
 #pragma once
 
-/* prewarm - prefixes computed ahead, for turns that have not come yet, while nobody else asks for
+/* prewarm - prefixes computed ahead, for turns that have not come yet, while no request asks for
  * anything. Private. */
 
 #include "base/list.h"
@@ -53,11 +53,12 @@ void prewarm_deinit(struct prewarm *p);
 /* One comes, and is ended by whatever it is that ends requests. */
 void prewarm_submit(struct prewarm *p, struct request *r);
 void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why);
-/* @r, somebody's, comes: what was computed ahead of it is all that will be. */
+/* @r, a client's request, comes: what was computed ahead of it is all that will be. */
 void prewarm_note_turn(struct prewarm *p, const struct request *r);
-/* @r, somebody's, is admitted: counts what it has found of what was computed for it. */
+/* @r, a client's request, is admitted: counts what it has found of what was computed for it. */
 void prewarm_found(struct prewarm *p, const struct request *r);
 /* kv_seq_attach() of one that runs. */
 uint32_t prewarm_attach(struct prewarm *p, const struct request *r);
-/* Before a plan: lets the next one run if nobody else is there, takes it back when somebody is. */
+/* Before a plan: lets the next one run if there is no other request, takes it back when there is
+ * one. */
 void prewarm_turn(struct prewarm *p);

@@ -467,7 +467,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->tokenizer = rules->tokenizer;
     r->constraints = rules->constraints;
     memcpy(r->share.key, m->isolation_key, sizeof(r->share.key));
-    if (rules->no_sharing) /* a key that nobody else has */
+    if (rules->no_sharing) /* a key that no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
     if (check_submit(m, rules, &r->why) < 0) {

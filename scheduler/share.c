@@ -46,7 +46,7 @@
     2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
 #define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
 #define PROBES 8u
-#define NOBODY UINT32_MAX
+#define NONE UINT32_MAX
 
 void share_init(struct share *s) {
     memset(s, 0, sizeof(*s));
@@ -62,19 +62,19 @@ static double factor_of(uint8_t class) {
 
 /* The slot of tenant @id; that of the one idle for longest when all are taken. */
 static uint32_t slot_of(struct share *s, uint32_t id) {
-    uint32_t idle = NOBODY;
+    uint32_t idle = NONE;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct share_tenant *t = &s->tenant[i];
 
         if (t->id == id)
             return i;
-        if (t->n_live == 0 && (idle == NOBODY || t->seen_ns < s->tenant[idle].seen_ns))
+        if (t->n_live == 0 && (idle == NONE || t->seen_ns < s->tenant[idle].seen_ns))
             idle = i;
     }
     if (s->n_tenants < SHARE_TENANTS)
         idle = s->n_tenants++;
-    if (idle == NOBODY)
+    if (idle == NONE)
         return SHARE_TENANTS - 1;
     s->tenant[idle] = (struct share_tenant){.id = id};
     return idle;
@@ -96,8 +96,9 @@ static bool clocks(const struct share *s, double *least, double *most) {
     return any;
 }
 
-/* The clock of all. When the last one leaves it is as late as his: who comes next is compared with
- * that, and nobody is reproached with what he had while nobody else wanted it. */
+/* The virtual time of all tenants. When the last live tenant leaves it is as late as that tenant's:
+ * the next to come is compared with it, so that device time taken while no other tenant wanted it
+ * is not held against a tenant. */
 static void advance(struct share *s) {
     double least, most;
 
@@ -233,7 +234,7 @@ static bool before(const struct share_item *a, const struct share_item *b) {
 /* A list of each tenant's items, the best first, from share_tenant.head over share_item.next. */
 static void make_lists(struct share *s, struct share_item *item, uint32_t n, int64_t now) {
     for (uint32_t i = 0; i < s->n_tenants; i++) {
-        s->tenant[i].head = NOBODY;
+        s->tenant[i].head = NONE;
         s->tenant[i].next_ns = s->tenant[i].served_ns;
     }
     for (uint32_t i = n; i-- > 0;) {
@@ -243,7 +244,7 @@ static void make_lists(struct share *s, struct share_item *item, uint32_t n, int
         x->turn = x->key + share_delay_ns(s, x->ref, now);
         if (x->n_tokens > 0)
             x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
-        while (*at != NOBODY && before(&item[*at], x))
+        while (*at != NONE && before(&item[*at], x))
             at = &item[*at].next;
         x->next = *at;
         *at = i;
@@ -268,7 +269,7 @@ static uint32_t take_first(struct share_tenant *t, struct share_item *item) {
     uint32_t taken = t->head, *due = NULL;
 
     t->head = item[taken].next;
-    for (uint32_t *at = &t->head; *at != NOBODY; at = &item[*at].next) {
+    for (uint32_t *at = &t->head; *at != NONE; at = &item[*at].next) {
         struct share_item *y = &item[*at];
 
         y->n_left -= !is_due(y) && stands_before(y, &item[taken]);
@@ -296,7 +297,7 @@ uint32_t share_pick(struct share *s, struct share_item *item, uint32_t n, uint32
         for (uint32_t i = 0; i < s->n_tenants; i++) {
             struct share_tenant *t = &s->tenant[i];
 
-            if (t->head != NOBODY && (!best || is_next(t, best, item)))
+            if (t->head != NONE && (!best || is_next(t, best, item)))
                 best = t;
         }
         if (!best)

@@ -11,13 +11,13 @@
  * own. It gets no new ones before N is taken back.
  *
  * A draft follows the last token, so a step with drafts is planned when nothing is under way, and
- * nothing is launched while it runs: how many tokens it brings decides where everybody goes on.
- * Whether the next step should have drafts is asked before it is known what the step under way
+ * nothing is launched while it runs: how many tokens it brings decides where every sequence goes
+ * on. Whether the next step should have drafts is asked before it is known what the step under way
  * brings (propose()): then it is waited for first.
  *
  * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched
  * all the same, computes logits, and samples when the masks are there (seal()): right after N has
- * been taken back. Nobody waits for it, and no step is launched in between.
+ * been taken back. No request waits for it, and no step is launched in between.
  */
 
 #include <assert.h>
@@ -88,7 +88,7 @@ static int draft(struct sched *s, struct batch *t) {
 }
 
 /* Plans until there is a step to launch: preempting, admitting and bringing back alone are no
- * step. 0; 1: nobody can run now. */
+ * step. 0; 1: no request can run now. */
 static int plan(struct sched *s, int64_t now) {
     struct plan *p = &s->plan;
     uint32_t n_places = 0;
@@ -101,7 +101,7 @@ static int plan(struct sched *s, int64_t now) {
         plan_step(p);
         recorder_decided(&s->recorder, p);
         /* Who must be alone and who drafts waits until nothing is under way. */
-        if ((p->alone != PLAN_NOBODY || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
+        if ((p->alone != PLAN_NONE || p->n_drafts > 0) && sched_n_in_flight(s) > 0)
             return 1;
         bool again = step_look_in_host(s);
         step_apply_places(s, now);
@@ -114,9 +114,9 @@ static int plan(struct sched *s, int64_t now) {
             return 0;
         if (p->n_preempted + p->n_admitted + s->offload.n_fetched == 0)
             break;
-        s->offload.n_fetched = 0; /* nobody waits for the step: go on bringing back */
+        s->offload.n_fetched = 0; /* no request waits for the step: go on bringing back */
     }
-    /* A promise of plan_step(): somebody is always able to go on, or is under way. */
+    /* A promise of plan_step(): some request is always able to go on, or is in flight. */
     assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0);
     return 1;
 }
@@ -154,7 +154,7 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     return e < 0 || t->unsealed ? e : step_seal(s, t);
 }
 
-/* What waits to be copied, when nobody runs. */
+/* What waits to be copied, when no request runs. */
 int step_copies(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;
@@ -163,7 +163,7 @@ int step_copies(struct sched *s) {
         return 1;
     p->n_running = p->n_waiting = p->n_rows = p->n_seqs = p->n_drafts = 0;
     p->n_admitted = p->n_preempted = 0;
-    p->alone = PLAN_NOBODY;
+    p->alone = PLAN_NONE;
     p->shape = (struct cost_shape){0};
     p->expect_ns = 0;
     t->draft_ns = 0;

@@ -51,7 +51,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     }
 }
 
-/* Whether somebody who is admitted has more in host memory than the device has, and gets it
+/* Whether a request being admitted has more in host memory than the device has, and gets it
  * faster from there. */
 bool step_look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
@@ -130,6 +130,6 @@ int step_build(struct sched *s, struct batch *t) {
             spec_refused(r);
     }
     t->expect_ns = p->expect_ns;
-    t->alone = p->alone != PLAN_NOBODY;
+    t->alone = p->alone != PLAN_NONE;
     return 0;
 }

@@ -182,7 +182,7 @@ static void gather_waiting(struct sched *s) {
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
-        room = UINT64_MAX; /* whoever is the first fits */
+        room = UINT64_MAX; /* the first always fits */
     for (uint32_t k = 0; k < p->n_waiting; k++) {
         uint32_t i = p->n_running + k;
 

@@ -239,8 +239,8 @@ uint32_t turns_waiting(struct turns *f, uint64_t room, struct request **out,
     return n;
 }
 
-/* Who has been admitted overtakes those of his tenant that stand before him. The plan has counted
- * it for those that had their turn before him and did not fit. */
+/* An admitted request overtakes those of its tenant that stand before it. The plan has counted
+ * it for those that had their turn before it and did not fit. */
 void turns_note_admissions(struct turns *f, struct request *const *planned) {
     const struct plan *p = f->opts.plan;
 

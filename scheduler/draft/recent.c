@@ -2,7 +2,7 @@
  * recent - agents ask for nearly the same again and again: the outputs that ended lately are
  * kept, in a ring for each isolation key, and are a draft for the next one. Keys that were not
  * used for longest make room. A ring is only ever read by sequences of its own key: how long an
- * answer takes tells nobody what others were answered.
+ * answer takes reveals no answer of another tenant.
  */
 
 #include <errno.h>

@@ -89,7 +89,7 @@ static uint32_t taken(const struct plan *p, const struct plan_req *r) {
 /* What holds of every plan, whatever the input. */
 static void check(const struct fixture *f) {
     const struct plan *p = &f->p;
-    uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_preempted = PLAN_NOBODY;
+    uint32_t rows = 0, drafts = 0, seqs = 0, last_row = 0, first_preempted = PLAN_NONE;
     int64_t pages = p->n_available;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -102,7 +102,7 @@ static void check(const struct fixture *f) {
         cr_assert(!r->admitted || i >= p->n_running);
         cr_assert(r->n_rows == 0 || i < p->n_running || r->admitted);
         cr_assert(!r->alone || r->n_rows == 0 || p->alone == i);
-        cr_assert(p->alone == PLAN_NOBODY || r->n_rows == 0 || p->alone == i);
+        cr_assert(p->alone == PLAN_NONE || r->n_rows == 0 || p->alone == i);
         if (r->verdict == PLAN_PREEMPT) {
             first_preempted = MIN(first_preempted, i);
             pages += r->n_sole;
@@ -122,7 +122,7 @@ static void check(const struct fixture *f) {
     cr_assert_eq(drafts, p->n_drafts);
     cr_assert_eq(rows, p->shape.rows);
     cr_assert_leq(p->n_running + p->n_admitted, MAX(p->max_seqs, p->n_running));
-    if (first_preempted != PLAN_NOBODY) {
+    if (first_preempted != PLAN_NONE) {
         cr_assert_eq(p->n_admitted, 0, "nobody is admitted while others are preempted");
         cr_assert(rows == 0 || last_row != first_preempted);
     }

@@ -375,7 +375,7 @@ static void check_admissions(struct sim *s) {
         HOLD(s, client_of(s, s->sched->planned[i]), PREEMPTION,
              p->req[i].verdict != PLAN_PREEMPT || p->req[i + 1].verdict == PLAN_PREEMPT ||
                  p->req[i + 1].n_sole == 0 || (p->fair_preempt && p->req[i].victim));
-    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NOBODY; i++) {
+    for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
         bool waits = q->verdict == PLAN_WAIT_ROWS && q->n_tokens - q->n_computed == 1;
