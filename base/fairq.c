@@ -1,0 +1,182 @@
+#include "base/fairq.h"
+
+#include <assert.h>
+#include <errno.h>
+
+/* A tenant. Its place among the others is virtual_ns; order of the list breaks ties. */
+struct fairq_flow {
+    struct list link;    /* fairq.flows */
+    struct list waiting; /* fairq_item.link */
+    uint32_t tenant;
+    uint32_t n_items, n_begun, n_running;
+    double weight, virtual_ns;
+};
+
+void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots) {
+    assert(n_places > 0 && n_places <= n_slots);
+    *q = (struct fairq){.n_places = n_places, .n_slots = n_slots};
+    list_init(&q->flows);
+}
+
+void fairq_deinit(struct fairq *q) {
+    assert(q->n_items == 0);
+    LIST_FOREACH(node, &q->flows) {
+        list_remove(node);
+        free(LIST_ENTRY(node, struct fairq_flow, link));
+    }
+}
+
+/* Moves the common virtual time to the least of those that have items; when there are none, to the
+ * end of what was run. Forgets flows without items that it has passed. */
+static void advance(struct fairq *q) {
+    double least = -1, most = q->virtual_ns;
+
+    LIST_FOREACH(node, &q->flows) {
+        struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
+
+        most = MAX(most, f->virtual_ns);
+        if (f->n_items > 0 && (least < 0 || f->virtual_ns < least))
+            least = f->virtual_ns;
+    }
+    q->virtual_ns = MAX(q->virtual_ns, least < 0 ? most : least);
+    LIST_FOREACH(node, &q->flows) {
+        struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
+
+        if (f->n_items > 0 || f->virtual_ns > q->virtual_ns)
+            continue;
+        list_remove(&f->link);
+        free(f);
+    }
+}
+
+static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
+    LIST_FOREACH(node, &q->flows) {
+        struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
+
+        if (f->tenant == tenant)
+            return f;
+    }
+    struct fairq_flow *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return NULL;
+    f->tenant = tenant;
+    list_init(&f->waiting);
+    list_push_back(&q->flows, &f->link);
+    return f;
+}
+
+int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight) {
+    assert(weight > 0 && !i->flow);
+    advance(q);
+    struct fairq_flow *f = find(q, tenant);
+
+    if (!f)
+        return -ENOMEM;
+    f->weight = weight;
+    if (f->n_items++ == 0)
+        f->virtual_ns = MAX(f->virtual_ns, q->virtual_ns);
+    i->flow = f;
+    i->used_ns = 0;
+    i->begun = i->running = false;
+    list_push_back(&f->waiting, &i->link);
+    q->n_items++;
+    return 0;
+}
+
+/* Whether an item of @f that has not begun may have a slot. */
+static bool may_begin(const struct fairq *q, const struct fairq_flow *f) {
+    uint32_t n_free = q->n_slots - q->n_begun;
+
+    return n_free > 0 && f->n_begun <= n_free / 4;
+}
+
+/* The item of @f that is next; NULL: none may run. */
+static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flow *f) {
+    struct fairq_item *best = NULL;
+
+    if (f->n_running >= MAX(q->n_places - 1, 1u))
+        return NULL;
+    LIST_FOREACH(node, &f->waiting) {
+        struct fairq_item *i = LIST_ENTRY(node, struct fairq_item, link);
+
+        if (!i->begun && !may_begin(q, f))
+            continue;
+        if (!best || i->background < best->background ||
+            (i->background == best->background && i->used_ns < best->used_ns))
+            best = i;
+    }
+    return best;
+}
+
+struct fairq_item *fairq_next(struct fairq *q) {
+    struct fairq_item *best = NULL;
+
+    if (q->n_running == q->n_places)
+        return NULL;
+    LIST_FOREACH(node, &q->flows) {
+        struct fairq_item *i = first_of(q, LIST_ENTRY(node, struct fairq_flow, link));
+
+        if (i &&
+            (!best || i->background < best->background ||
+             (i->background == best->background && i->flow->virtual_ns < best->flow->virtual_ns)))
+            best = i;
+    }
+    if (!best)
+        return NULL;
+    list_remove(&best->link);
+    best->running = true;
+    best->flow->n_running++;
+    q->n_running++;
+    if (!best->begun) {
+        best->begun = true;
+        best->flow->n_begun++;
+        q->n_begun++;
+    }
+    assert(q->n_running <= q->n_begun && q->n_begun <= q->n_slots);
+    return best;
+}
+
+void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
+    (void)q;
+    assert(ns >= 0 && i->begun);
+    i->used_ns += ns;
+    i->flow->virtual_ns += (double)ns / i->flow->weight;
+}
+
+static void leave_place(struct fairq *q, struct fairq_item *i) {
+    assert(i->running && q->n_running > 0 && i->flow->n_running > 0);
+    i->running = false;
+    i->flow->n_running--;
+    q->n_running--;
+}
+
+void fairq_pause(struct fairq *q, struct fairq_item *i) {
+    leave_place(q, i);
+    list_push_back(&i->flow->waiting, &i->link);
+}
+
+static void leave(struct fairq *q, struct fairq_item *i) {
+    assert(i->flow->n_items > 0 && q->n_items > 0);
+    i->flow->n_items--;
+    q->n_items--;
+    i->flow = NULL;
+    advance(q);
+}
+
+void fairq_withdraw(struct fairq *q, struct fairq_item *i) {
+    assert(i->flow && !i->running);
+    list_remove(&i->link);
+    if (!i->begun)
+        leave(q, i);
+}
+
+void fairq_end(struct fairq *q, struct fairq_item *i) {
+    assert(i->begun && q->n_begun > 0);
+    if (i->running)
+        leave_place(q, i);
+    i->begun = false;
+    i->flow->n_begun--;
+    q->n_begun--;
+    leave(q, i);
+}

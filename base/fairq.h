@@ -1,0 +1,59 @@
+#pragma once
+
+/*
+ * fairq - who runs next when tenants share a few places: start-time fair queueing. A tenant's
+ * virtual time is the time that its items have run, divided by its weight; the waiting tenant with
+ * the least is next, and of its items the one that has run least. A tenant that comes back from
+ * idleness begins at the virtual time of those that are there: absence earns no credit.
+ *
+ *            next                end
+ *     NEW ─────────> RUNNING ─────────> out
+ *      |   .-- pause --' ^
+ *      |   '-> PAUSED ---' next
+ *      '-> out: withdrawn
+ *
+ * An item that has begun holds one of n_slots (a thread, with its stack) until it ends, and one of
+ * n_places while it runs. One tenant never has all places when there is more than one, and begins a
+ * further item only while it has fewer slots than a quarter of the free ones: the more are taken,
+ * the fewer one tenant can add.
+ *
+ * Not thread-safe, and without a clock: the caller locks and measures.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/list.h"
+
+struct fairq_flow;
+
+/* Embedded in what waits; zeroed by the owner. */
+struct fairq_item {
+    struct list link; /* flow.waiting, while NEW or PAUSED */
+    struct fairq_flow *flow;
+    int64_t used_ns;
+    bool begun, running;
+    bool background; /* after all that are not */
+};
+
+/* Invariants: n_running <= n_begun <= n_slots, n_running <= n_places; virtual_ns never goes back;
+ * a flow exists while it has items, or has run further than virtual_ns. */
+struct fairq {
+    uint32_t n_places, n_slots;
+    uint32_t n_running, n_begun, n_items;
+    struct list flows; /* fairq_flow.link */
+    double virtual_ns;
+};
+
+void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots);
+void fairq_deinit(struct fairq *q); /* has no items */
+/* @weight > 0; the last one given counts for the tenant. 0 or -ENOMEM. */
+int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight);
+/* Gives the next item a place; NULL: there is no place, or none that may have it. */
+struct fairq_item *fairq_next(struct fairq *q);
+/* @i has run for @ns more. */
+void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns);
+void fairq_pause(struct fairq *q, struct fairq_item *i); /* RUNNING: gives up its place */
+/* Out of any state. A NEW one never began; a PAUSED one goes on without a place and keeps its slot
+ * until fairq_end(). */
+void fairq_withdraw(struct fairq *q, struct fairq_item *i);
+void fairq_end(struct fairq *q, struct fairq_item *i); /* RUNNING, or withdrawn when PAUSED */

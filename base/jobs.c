@@ -1,0 +1,273 @@
+#include "base/jobs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "base/clock.h"
+
+#define STACK_BYTES ((size_t)8 << 20) /* templates and schemas are read recursively */
+
+struct thread {
+    pthread_t id;
+    pthread_cond_t woken; /* it has a job, its job goes on, or the pool stops */
+    struct jobs *pool;
+    struct job *job; /* under the mutex */
+};
+
+/*
+ * The mutex guards everything but `done`, `opts` and n_out. A thread without a job waits on its
+ * `woken`; so does one whose job is paused.
+ */
+struct jobs {
+    struct jobs_opts opts;
+    pthread_mutex_t mutex;
+    struct fairq queue;
+    struct mbox done;
+    struct thread *thread; /* [n_threads] */
+    uint32_t n_threads;
+    uint32_t n_out; /* put and not delivered; the owner's */
+    uint64_t n_done, busy_ns;
+    bool stopping;
+};
+
+static _Thread_local struct job *current;
+
+static struct job *job_of(struct fairq_item *i) {
+    return CONTAINER_OF(i, struct job, item);
+}
+
+static void on_post(struct mbox *m) {
+    struct jobs *p = CONTAINER_OF(m, struct jobs, done);
+
+    p->opts.wake(p->opts.ctx);
+}
+
+/* ---- turns, under the mutex ---- */
+
+static struct thread *idle_thread(struct jobs *p) {
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        if (!p->thread[i].job)
+            return &p->thread[i];
+    return NULL;
+}
+
+/* Gives every free place to the job whose turn it is. */
+static void dispatch(struct jobs *p) {
+    struct fairq_item *i;
+
+    while ((i = fairq_next(&p->queue))) {
+        struct job *j = job_of(i);
+
+        j->slice_ns = clock_now(p->opts.clock);
+        if (j->state == JOB_WAITING) {
+            struct thread *t = idle_thread(p);
+
+            assert(t); /* each job that has begun has a thread, and there are as many as slots */
+            t->job = j;
+            j->resumed = &t->woken;
+            j->state = JOB_BEGUN;
+        }
+        pthread_cond_signal(j->resumed);
+    }
+}
+
+static void charge(struct jobs *p, struct job *j, int64_t now) {
+    int64_t ns = MAX(now - j->slice_ns, 0);
+
+    fairq_charge(&p->queue, &j->item, ns);
+    p->busy_ns += (uint64_t)ns;
+    j->slice_ns = now;
+}
+
+/* A paused job that is abandoned meanwhile goes on without a turn: it only has to unwind. */
+static int take_turns(struct jobs *p, struct job *j, int64_t now) {
+    pthread_mutex_lock(&p->mutex);
+    charge(p, j, now);
+    if (j->item.running) {
+        fairq_pause(&p->queue, &j->item);
+        dispatch(p);
+        while (!j->item.running && !atomic_load(&j->abandoned))
+            pthread_cond_wait(j->resumed, &p->mutex);
+        if (!j->item.running)
+            fairq_withdraw(&p->queue, &j->item);
+        j->slice_ns = clock_now(p->opts.clock);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return atomic_load(&j->abandoned) ? -ECANCELED : 0;
+}
+
+int job_pause(void) {
+    struct job *j = current;
+
+    if (!j)
+        return 0;
+    if (atomic_load_explicit(&j->abandoned, memory_order_relaxed))
+        return -ECANCELED;
+    int64_t now = clock_now(j->jobs->opts.clock);
+    return now - j->slice_ns < JOBS_SLICE_NS ? 0 : take_turns(j->jobs, j, now);
+}
+
+/* ---- threads ---- */
+
+static void run(struct jobs *p, struct thread *t) {
+    struct job *j = t->job;
+
+    current = j;
+    if (!atomic_load(&j->abandoned))
+        j->run(j);
+    current = NULL;
+    pthread_mutex_lock(&p->mutex);
+    charge(p, j, clock_now(p->opts.clock));
+    fairq_end(&p->queue, &j->item);
+    j->state = JOB_ENDED;
+    t->job = NULL;
+    p->n_done++;
+    dispatch(p);
+    pthread_mutex_unlock(&p->mutex);
+    mbox_post(&p->done, &j->mail);
+}
+
+static void *serve(void *arg) {
+    struct thread *t = arg;
+    struct jobs *p = t->pool;
+
+    prctl(PR_SET_NAME, p->opts.name);
+    setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + p->opts.nice);
+    pthread_mutex_lock(&p->mutex);
+    for (;;) {
+        while (!t->job && !p->stopping)
+            pthread_cond_wait(&t->woken, &p->mutex);
+        if (!t->job)
+            break;
+        pthread_mutex_unlock(&p->mutex);
+        run(p, t);
+        pthread_mutex_lock(&p->mutex);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    return NULL;
+}
+
+static int start(struct jobs *p) {
+    pthread_attr_t attr;
+    int r = 0;
+
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    while (p->n_threads < p->opts.n_threads && r == 0) {
+        struct thread *t = &p->thread[p->n_threads];
+
+        t->pool = p;
+        pthread_cond_init(&t->woken, NULL);
+        r = -pthread_create(&t->id, &attr, serve, t);
+        if (r < 0)
+            pthread_cond_destroy(&t->woken);
+        else
+            p->n_threads++;
+    }
+    pthread_attr_destroy(&attr);
+    return r;
+}
+
+/* ---- for the owner ---- */
+
+int jobs_new(struct jobs **out, const struct jobs_opts *opts) {
+    CLEANUP(jobs_freep) struct jobs *p = calloc(1, sizeof(*p));
+
+    assert(opts->n_running > 0 && opts->n_running <= opts->n_threads);
+    if (!p)
+        return -ENOMEM;
+    p->opts = *opts;
+    pthread_mutex_init(&p->mutex, NULL);
+    fairq_init(&p->queue, opts->n_running, opts->n_threads);
+    mbox_init(&p->done, on_post);
+    p->thread = calloc(opts->n_threads, sizeof(*p->thread));
+    int r = p->thread ? start(p) : -ENOMEM;
+
+    if (r < 0)
+        return r;
+    *out = STEAL(p);
+    return 0;
+}
+
+struct jobs *jobs_free(struct jobs *p) {
+    if (!p)
+        return NULL;
+    assert(p->n_out == 0);
+    pthread_mutex_lock(&p->mutex);
+    p->stopping = true;
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        pthread_cond_signal(&p->thread[i].woken);
+    pthread_mutex_unlock(&p->mutex);
+    for (uint32_t i = 0; i < p->n_threads; i++) {
+        pthread_join(p->thread[i].id, NULL);
+        pthread_cond_destroy(&p->thread[i].woken);
+    }
+    fairq_deinit(&p->queue);
+    mbox_deinit(&p->done);
+    pthread_mutex_destroy(&p->mutex);
+    free(p->thread);
+    free(p);
+    return NULL;
+}
+
+int jobs_put(struct jobs *p, struct job *j) {
+    assert(j->run && j->done && (j->state == JOB_IDLE || j->state == JOB_DONE));
+    j->jobs = p;
+    j->item = (struct fairq_item){.background = j->background};
+    atomic_store(&j->abandoned, false);
+    pthread_mutex_lock(&p->mutex);
+    int r = fairq_add(&p->queue, &j->item, j->tenant, j->weight);
+
+    if (r == 0) {
+        j->state = JOB_WAITING;
+        dispatch(p);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    p->n_out += r == 0;
+    return r;
+}
+
+void jobs_abandon(struct jobs *p, struct job *j) {
+    pthread_mutex_lock(&p->mutex);
+    bool waits = j->state == JOB_WAITING;
+
+    assert(j->jobs == p && j->state != JOB_IDLE);
+    atomic_store(&j->abandoned, true);
+    if (waits) {
+        fairq_withdraw(&p->queue, &j->item);
+        j->state = JOB_ENDED;
+    } else if (j->item.begun && !j->item.running) {
+        pthread_cond_signal(j->resumed);
+    }
+    pthread_mutex_unlock(&p->mutex);
+    if (waits)
+        mbox_post(&p->done, &j->mail);
+}
+
+void jobs_deliver(struct jobs *p) {
+    struct mbox_link *mail;
+
+    while ((mail = mbox_take(&p->done))) {
+        struct job *j = CONTAINER_OF(mail, struct job, mail);
+
+        assert(p->n_out > 0 && j->state == JOB_ENDED && !j->item.flow);
+        p->n_out--;
+        j->state = JOB_DONE;
+        j->done(j);
+    }
+}
+
+uint32_t jobs_n(const struct jobs *p) {
+    return p->n_out;
+}
+
+void jobs_stats(struct jobs *p, struct jobs_stats *out) {
+    pthread_mutex_lock(&p->mutex);
+    *out = (struct jobs_stats){.n_waiting = p->queue.n_items - p->queue.n_begun,
+                               .n_begun = p->queue.n_begun,
+                               .n_done = p->n_done,
+                               .busy_ns = p->busy_ns};
+    pthread_mutex_unlock(&p->mutex);
+}

@@ -1,0 +1,85 @@
+#pragma once
+
+/*
+ * jobs - a pool of threads for work that a loop has no time for, shared fairly by tenants
+ * (fairq.h).
+ *
+ *     jobs_put ──> waits for its turn ──> run() on a thread ──> done() by jobs_deliver()
+ *                        |                  |  ^
+ *                        |                  '--' job_pause(): another tenant's turn
+ *                        '-- abandoned: done() without run()
+ *
+ * All threads are made at the start, so that no request can fail for want of one later. Fewer work
+ * at the same time than there are: the others hold jobs that were paused in the middle. Work that
+ * takes long calls job_pause() every some ten microseconds, wherever it is: the text libraries do
+ * in their loops. So a turn is JOBS_SLICE_NS however large the job is, and one that was abandoned
+ * ends at its next call.
+ *
+ * jobs_put(), jobs_abandon(), jobs_deliver() and jobs_free() are for one thread, the owner.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "base/fairq.h"
+#include "base/mbox.h"
+
+#define JOBS_SLICE_NS 2000000
+
+struct clock;
+struct jobs;
+
+/* ENDED: on its way to done(). */
+enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
+
+struct job {
+    /* The owner's. done() may free the job. */
+    void (*run)(struct job *j);  /* on a thread */
+    void (*done)(struct job *j); /* on the owner's thread */
+    uint32_t tenant;
+    double weight;
+    bool background; /* only when nothing else wants to run */
+    /* The pool's. */
+    struct fairq_item item;
+    struct mbox_link mail;
+    struct jobs *jobs;
+    pthread_cond_t *resumed; /* of its thread */
+    int64_t slice_ns;        /* when its turn began */
+    enum job_state state;
+    atomic_bool abandoned;
+};
+
+struct jobs_opts {
+    const char *name;    /* of the threads */
+    uint32_t n_running;  /* jobs that work at the same time */
+    uint32_t n_threads;  /* >= n_running: jobs that may have begun */
+    int nice;            /* added to each thread's */
+    struct clock *clock; /* any thread may read it */
+    void *ctx;
+    void (*wake)(void *ctx); /* on any thread: there is something to deliver */
+};
+
+struct jobs_stats {
+    uint32_t n_waiting, n_begun; /* not begun; begun and not ended */
+    uint64_t n_done;
+    uint64_t busy_ns; /* of all threads together */
+};
+
+/* Makes all threads. 0 or -errno (-EAGAIN: so many threads cannot be made). */
+int jobs_new(struct jobs **out, const struct jobs_opts *opts);
+/* All jobs have been delivered. */
+struct jobs *jobs_free(struct jobs *p);
+DEFINE_FREEP(struct jobs, jobs)
+/* Gives @j away until done(). 0 or -ENOMEM. */
+int jobs_put(struct jobs *p, struct job *j);
+/* The result of @j, which was put, is not wanted: it ends soon, and done() is still called,
+ * later. */
+void jobs_abandon(struct jobs *p, struct job *j);
+/* Calls done() of the jobs that have ended. */
+void jobs_deliver(struct jobs *p);
+/* Jobs that were put and not delivered. */
+uint32_t jobs_n(const struct jobs *p);
+void jobs_stats(struct jobs *p, struct jobs_stats *out);
+
+/* Inside run(), at any depth: lets others have their turn. -ECANCELED, from then on always: the job
+ * was abandoned. On a thread that runs no job: 0. */
+int job_pause(void);

@@ -1,0 +1,267 @@
+#include <criterion/criterion.h>
+#include <string.h>
+#include "base/fairq.h"
+#include "base/rng.h"
+
+#define TENANTS 6
+#define ITEMS 64
+#define MS 1000000
+
+/* ---- a naive model: everything is found by looking at all items ---- */
+
+struct unit {
+    struct fairq_item item;
+    uint32_t tenant;
+    bool in, paused;
+    uint64_t order; /* of becoming ready */
+};
+
+struct model {
+    struct fairq q;
+    struct unit unit[ITEMS];
+    double virtual_ns[TENANTS], now, weight[TENANTS];
+    uint64_t order;
+};
+
+static uint32_t count(const struct model *m, int tenant, bool running) {
+    uint32_t n = 0;
+
+    for (int k = 0; k < ITEMS; k++) {
+        const struct unit *u = &m->unit[k];
+
+        if (u->in && (tenant < 0 || u->tenant == (uint32_t)tenant))
+            n += running ? u->item.running : u->item.begun;
+    }
+    return n;
+}
+
+static bool is_active(const struct model *m, uint32_t tenant) {
+    for (int k = 0; k < ITEMS; k++)
+        if (m->unit[k].in && m->unit[k].tenant == tenant)
+            return true;
+    return false;
+}
+
+static void advance(struct model *m) {
+    double least = -1, most = m->now;
+
+    for (uint32_t t = 0; t < TENANTS; t++) {
+        most = m->virtual_ns[t] > most ? m->virtual_ns[t] : most;
+        if (is_active(m, t) && (least < 0 || m->virtual_ns[t] < least))
+            least = m->virtual_ns[t];
+    }
+    least = least < 0 ? most : least;
+    m->now = least > m->now ? least : m->now;
+}
+
+static bool may_run(const struct model *m, const struct unit *u) {
+    uint32_t n_free = m->q.n_slots - count(m, -1, false), places = m->q.n_places;
+
+    if (!u->in || u->item.running || (u->item.begun && !u->paused))
+        return false;
+    if (count(m, -1, true) >= places ||
+        count(m, (int)u->tenant, true) >= (places > 1 ? places - 1 : 1))
+        return false;
+    return u->item.begun || (n_free > 0 && count(m, (int)u->tenant, false) <= n_free / 4);
+}
+
+/* Whether @a comes before @b; ties between tenants are free. */
+static bool is_before(const struct model *m, const struct unit *a, const struct unit *b) {
+    if (a->item.background != b->item.background)
+        return b->item.background;
+    if (a->tenant != b->tenant)
+        return m->virtual_ns[a->tenant] < m->virtual_ns[b->tenant];
+    if (a->item.used_ns != b->item.used_ns)
+        return a->item.used_ns < b->item.used_ns;
+    return a->order < b->order;
+}
+
+static void check_next(struct model *m) {
+    bool any = false;
+    bool could[ITEMS];
+
+    for (int k = 0; k < ITEMS; k++)
+        any |= could[k] = may_run(m, &m->unit[k]);
+    struct fairq_item *i = fairq_next(&m->q);
+
+    cr_assert_eq(i != NULL, any);
+    if (!i)
+        return;
+    struct unit *u = CONTAINER_OF(i, struct unit, item);
+    cr_assert(could[u - m->unit]);
+    for (int k = 0; k < ITEMS; k++)
+        cr_assert(!could[k] || !is_before(m, &m->unit[k], u), "item %d should be next", k);
+    u->paused = false;
+}
+
+static void add(struct model *m, struct rng *rng) {
+    struct unit *u = &m->unit[rng_below(rng, ITEMS)];
+
+    if (u->in)
+        return;
+    advance(m);
+    *u = (struct unit){.tenant = (uint32_t)rng_below(rng, TENANTS)};
+    if (!is_active(m, u->tenant) && m->virtual_ns[u->tenant] < m->now)
+        m->virtual_ns[u->tenant] = m->now;
+    u->item.background = rng_below(rng, 8) == 0;
+    u->order = ++m->order;
+    cr_assert_eq(fairq_add(&m->q, &u->item, u->tenant, m->weight[u->tenant]), 0);
+    u->in = true;
+}
+
+static void change(struct model *m, struct rng *rng) {
+    struct unit *u = &m->unit[rng_below(rng, ITEMS)];
+    uint64_t what = rng_below(rng, 4);
+
+    if (!u->in)
+        return;
+    if (u->item.running) {
+        int64_t ns = (int64_t)rng_below(rng, 5 * MS);
+
+        fairq_charge(&m->q, &u->item, ns);
+        m->virtual_ns[u->tenant] += (double)ns / m->weight[u->tenant];
+        if (what) {
+            fairq_pause(&m->q, &u->item);
+            u->paused = true;
+            u->order = ++m->order;
+            return;
+        }
+        fairq_end(&m->q, &u->item);
+    } else if (what == 0 && (u->paused || !u->item.begun)) {
+        bool begun = u->item.begun;
+
+        fairq_withdraw(&m->q, &u->item);
+        if (begun)
+            fairq_end(&m->q, &u->item);
+    } else {
+        return;
+    }
+    u->in = false;
+    advance(m);
+}
+
+Test(fairq, chooses_as_a_naive_model_does) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct model m = {0};
+        struct rng rng = {seed};
+        uint32_t n_places = 1 + (uint32_t)rng_below(&rng, 5);
+
+        fairq_init(&m.q, n_places, n_places + (uint32_t)rng_below(&rng, 16));
+        for (uint32_t t = 0; t < TENANTS; t++)
+            m.weight[t] = (double)(1 + rng_below(&rng, 4));
+        for (int i = 0; i < 3000; i++) {
+            if (rng_below(&rng, 3) == 0)
+                add(&m, &rng);
+            else
+                change(&m, &rng);
+            check_next(&m);
+            cr_assert_eq(m.q.n_running, count(&m, -1, true));
+            cr_assert_eq(m.q.n_begun, count(&m, -1, false));
+        }
+        for (int k = 0; k < ITEMS; k++) {
+            struct unit *u = &m.unit[k];
+
+            if (u->in && !u->item.running)
+                fairq_withdraw(&m.q, &u->item);
+            if (u->in && u->item.begun)
+                fairq_end(&m.q, &u->item);
+        }
+        fairq_deinit(&m.q);
+    }
+}
+
+/* ---- promises, in virtual time ---- */
+
+/* Runs all that has a place for one slice, @n times. */
+static void run_slices(struct fairq *q, struct fairq_item *const *item, uint32_t n_items, int n) {
+    while (n--) {
+        while (fairq_next(q))
+            ;
+        for (uint32_t k = 0; k < n_items; k++) {
+            if (!item[k]->running)
+                continue;
+            fairq_charge(q, item[k], 2 * MS);
+            fairq_pause(q, item[k]);
+        }
+    }
+}
+
+static void end_all(struct fairq *q, struct fairq_item *const *item, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) {
+        fairq_withdraw(q, item[k]);
+        if (item[k]->begun)
+            fairq_end(q, item[k]);
+    }
+    fairq_deinit(q);
+}
+
+Test(fairq, time_is_shared_by_weight_however_many_items_a_tenant_has) {
+    struct fairq q;
+    struct fairq_item many[20] = {0}, one = {0}, *all[21];
+
+    fairq_init(&q, 1, 16);
+    for (int k = 0; k < 20; k++) {
+        cr_assert_eq(fairq_add(&q, &many[k], 1, 1), 0);
+        all[k] = &many[k];
+    }
+    cr_assert_eq(fairq_add(&q, &one, 2, 3), 0);
+    all[20] = &one;
+    run_slices(&q, all, 21, 4000);
+    int64_t others = 0;
+    for (int k = 0; k < 20; k++)
+        others += many[k].used_ns;
+    cr_expect_eq(one.used_ns + others, 8000ll * MS);
+    cr_expect_float_eq((double)one.used_ns / (double)others, 3, 0.01);
+    end_all(&q, all, 21);
+}
+
+Test(fairq, one_tenant_never_has_the_last_place_or_all_slots) {
+    struct fairq q;
+    struct fairq_item many[40] = {0}, late = {0}, *all[41];
+
+    fairq_init(&q, 4, 16);
+    for (int k = 0; k < 40; k++) {
+        cr_assert_eq(fairq_add(&q, &many[k], 1, 1), 0);
+        all[k] = &many[k];
+    }
+    run_slices(&q, all, 40, 200);
+    cr_expect_leq(q.n_begun, 4u, "%u slots", q.n_begun);
+    while (fairq_next(&q))
+        ;
+    cr_expect_eq(q.n_running, 3u);
+    cr_assert_eq(fairq_add(&q, &late, 2, 1), 0);
+    cr_expect_eq(fairq_next(&q), &late, "another tenant's item runs at once");
+    all[40] = &late;
+    for (int k = 0; k < 41; k++)
+        if (all[k]->running)
+            fairq_pause(&q, all[k]);
+    end_all(&q, all, 41);
+}
+
+Test(fairq, absence_earns_nothing_and_excess_is_remembered) {
+    struct fairq q;
+    struct fairq_item a = {0}, b = {0}, c = {0};
+
+    fairq_init(&q, 1, 4);
+    cr_assert_eq(fairq_add(&q, &a, 1, 1), 0);
+    cr_assert_eq(fairq_add(&q, &b, 2, 1), 0);
+    struct fairq_item *first = fairq_next(&q), *second;
+    fairq_charge(&q, first, 1000 * MS);
+    fairq_end(&q, first);
+    second = fairq_next(&q);
+    cr_expect_eq(second, first == &a ? &b : &a);
+    fairq_charge(&q, second, 100 * MS);
+    fairq_pause(&q, second);
+    /* The first one comes again: it is 900 ms ahead, whatever it has ended meanwhile. */
+    cr_assert_eq(fairq_add(&q, first, first == &a ? 1 : 2, 1), 0);
+    cr_expect_eq(fairq_next(&q), second);
+    fairq_charge(&q, second, 800 * MS);
+    fairq_pause(&q, second);
+    /* A new one does not get all the time that it was not there. */
+    cr_assert_eq(fairq_add(&q, &c, 3, 1), 0);
+    struct fairq_item *all[] = {&a, &b, &c};
+    run_slices(&q, all, 3, 300);
+    cr_expect_leq(c.used_ns, 320 * MS);
+    cr_expect_geq(c.used_ns, 150 * MS);
+    end_all(&q, all, 3);
+}
