@@ -34,6 +34,7 @@ void api_stats(const struct api *a, struct api_stats *out) {
     out->n_rejected += a->http.n_refused;
     out->n_running = a->admit.n_running;
     out->n_queued = a->admit.n_queued;
+    out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&a->lag) / 1000, UINT32_MAX);
 }
 
 static const char *state_of(const struct gen *g) {

@@ -13,6 +13,7 @@
 #include "api/limits/auth.h"
 #include "api/generation/family.h"
 #include "api/generation/fim.h"
+#include "api/service/loop_lag.h"
 #include "api/service/metrics.h"
 #include "api/responses/store.h"
 #include "api/limits/tenant.h"
@@ -55,6 +56,7 @@ struct api {
     struct list responses; /* responses.link: under way */
     struct admit admit;
     struct metrics metrics;
+    struct loop_lag lag;
     struct rng rng;                        /* request ids and seeds */
     _Atomic uint64_t refused[API_CHECKED]; /* likewise: grammars that were wrong */
     _Atomic uint64_t checked[API_CHECKED]; /* their hashes, by hash: any thread (constrain.c) */

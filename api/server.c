@@ -138,7 +138,9 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         list_init(&a->buckets[i]);
     if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)
         return -errno;
-    int r = open_http(a);
+    int r = uv_loop_configure(loop, UV_METRICS_IDLE_TIME); /* for loop_lag */
+    if (r == 0)
+        r = open_http(a);
     if (r < 0)
         return r;
     memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
@@ -154,6 +156,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         tenants_deinit(&a->tenants);
         return -ENOMEM;
     }
+    loop_lag_init(&a->lag, loop, &a->metrics);
     *out = STEAL(a);
     return 0;
 }
@@ -198,6 +201,7 @@ void api_close(struct api *a) {
     http_server_close(&a->http, &err);
     admit_close(&a->admit);
     store_close(&a->store);
+    loop_lag_close(&a->lag);
 }
 
 bool api_busy(const struct api *a) {

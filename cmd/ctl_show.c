@@ -99,8 +99,9 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 
 /* What the front counts. */
 static void show_front(struct buf *out, yyjson_val *f) {
-    ADD("requests   %s running, %s queued; %s connections\n", ctl_number(f, "running").s,
-        ctl_number(f, "queued").s, ctl_number(f, "connections").s);
+    ADD("requests   %s running, %s queued; %s connections; loop lag %s\n",
+        ctl_number(f, "running").s, ctl_number(f, "queued").s, ctl_number(f, "connections").s,
+        ctl_duration(f, "loop_lag_us", 1e-6).s);
     ADD("  so far   %s: %s ok, %s client errors, %s server errors,\n", ctl_number(f, "requests").s,
         ctl_number(f, "ok").s, ctl_number(f, "client_errors").s, ctl_number(f, "server_errors").s);
     ADD("           %s rejected, %s cancelled, %s resumed\n", ctl_number(f, "rejected").s,

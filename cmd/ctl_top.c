@@ -160,9 +160,11 @@ static void show_head(const struct top *t, struct buf *out) {
     ADD("weftd %s  %s  up %s  %s, context %s\n", ctl_text(stats, "version").s,
         ctl_text(stats, "health").s, ctl_duration(stats, "uptime_s", 1).s, ctl_text(m, "id").s,
         ctl_number(m, "max_context").s);
-    ADD("requests  %s running, %s queued, %s connections; so far %s, %s rejected, %s failed\n",
+    ADD("requests  %s running, %s queued, %s connections, loop lag %s; so far %s, %s rejected, %s "
+        "failed\n",
         ctl_number(f, "running").s, ctl_number(f, "queued").s, ctl_number(f, "connections").s,
-        ctl_number(f, "requests").s, ctl_number(f, "rejected").s, ctl_number(f, "server_errors").s);
+        ctl_duration(f, "loop_lag_us", 1e-6).s, ctl_number(f, "requests").s,
+        ctl_number(f, "rejected").s, ctl_number(f, "server_errors").s);
     ADD("tokens/s  prompt %s, from the cache %s; drafts accepted: %s\n",
         ctl_rate(w, w0, "prompt_tokens", s).s, ctl_rate(w, w0, "cached_tokens", s).s,
         ctl_percent(w, "accepted", "drafted").s);

@@ -146,7 +146,9 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_resumed, COUNTER, 1, "weft_resumed_total", "resumed",                          \
         "Generations resumed by a new worker.")                                                    \
     ROW(uint64_t, n_workers_lost, COUNTER, 1, "weft_workers_lost_total", "workers_lost",           \
-        "Workers that died.")
+        "Workers that died.")                                                                      \
+    ROW(uint32_t, loop_lag_us, GAUGE, 1e6, "weft_loop_lag_longest_seconds", "loop_lag_us",         \
+        "Longest iteration of the event loop in the last minute.")
 
 /* Of one tenant; in /metrics with the label "tenant". */
 #define TENANT_STATS(ROW)                                                                          \

@@ -20,6 +20,8 @@ static const double token_bounds[] = {1,     2,      5,      10,     20,   50,  
                                       200,   500,    1000,   2000,   5000, 10000, 20000,
                                       50000, 100000, 200000, 500000, END};
 static const double n_bounds[] = {1, 2, 5, 10, 20, END};
+static const double loop_bounds[] = {.0001, .0002, .0005, .001, .002, .005, .01, .015, .02, .03,
+                                     .05,   .075,  .1,    .2,   .5,   1,    2,   5,    10,  END};
 
 void metrics_init(struct metrics *m) {
     memset(m, 0, sizeof(*m));
@@ -52,6 +54,11 @@ void metrics_first_token(struct metrics *m, const struct metrics_gen *g) {
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n) {
     assert(n > 0);
     observe(&m->between, (double)ns / 1e9 / n, n);
+}
+
+void metrics_loop(struct metrics *m, uint64_t busy_ns, uint64_t cpu_ns) {
+    observe(&m->loop_lag, (double)busy_ns / 1e9, 1);
+    observe(&m->loop_cpu, (double)cpu_ns / 1e9, 1);
 }
 
 void metrics_gen_done(struct metrics *m, const struct metrics_gen *g) {

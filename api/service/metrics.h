@@ -47,7 +47,10 @@ struct histogram {
     ROW(output_tokens, token_bounds, "vllm:request_generation_tokens",                             \
         "Output tokens of a generation.")                                                          \
     ROW(max_tokens, token_bounds, "vllm:request_params_max_tokens", "max_tokens after clamping.")  \
-    ROW(n, n_bounds, "vllm:request_params_n", "n of a request.")
+    ROW(n, n_bounds, "vllm:request_params_n", "n of a request.")                                   \
+    ROW(loop_lag, loop_bounds, "weft_loop_lag_seconds",                                            \
+        "Time that one iteration of the front's event loop was busy.")                             \
+    ROW(loop_cpu, loop_bounds, "weft_loop_cpu_seconds", "Of it, CPU time of the thread.")
 
 #define METRICS_HISTOGRAM_FIELD(field, bounds, family, help) struct histogram field;
 
@@ -73,5 +76,7 @@ void metrics_init(struct metrics *m);
 void metrics_first_token(struct metrics *m, const struct metrics_gen *g);
 /* @n > 0 tokens came after a pause of @ns. */
 void metrics_between_tokens(struct metrics *m, int64_t ns, uint32_t n);
+/* An iteration of the front's event loop took @busy_ns, of them @cpu_ns of CPU time. */
+void metrics_loop(struct metrics *m, uint64_t busy_ns, uint64_t cpu_ns);
 /* A generation has ended, in whatever way. */
 void metrics_gen_done(struct metrics *m, const struct metrics_gen *g);

@@ -1,0 +1,64 @@
+#include "api/service/loop_lag.h"
+
+#include <time.h>
+#include "api/service/metrics.h"
+#include "base/util.h"
+
+/*
+ * The check callback runs once in an iteration, after the poll's callbacks. What has passed since
+ * the last one, less what the loop slept in the poll (uv_metrics_idle_time), is what callbacks of
+ * every kind took: timers, sockets, finished jobs of the pool, closed handles.
+ */
+
+#define HALF_NS 30000000000u /* the longest is kept for one to two of these */
+
+static uint64_t thread_cpu_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
+    if (now - l->slot_ns >= HALF_NS) {
+        l->longest_ns[1] = now - l->slot_ns < 2ull * HALF_NS ? l->longest_ns[0] : 0;
+        l->longest_ns[0] = 0;
+        l->slot_ns = now;
+    }
+    l->longest_ns[0] = MAX(l->longest_ns[0], busy);
+}
+
+static void on_check(uv_check_t *c) {
+    struct loop_lag *l = c->data;
+    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop), cpu = thread_cpu_ns();
+
+    if (l->at_ns) {
+        uint64_t passed = now - l->at_ns, slept = idle - l->idle_ns;
+        uint64_t busy = passed > slept ? passed - slept : 0;
+
+        metrics_loop(l->metrics, busy, cpu - l->cpu_ns);
+        note_longest(l, now, busy);
+    }
+    l->at_ns = now;
+    l->idle_ns = idle;
+    l->cpu_ns = cpu;
+}
+
+void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m) {
+    *l = (struct loop_lag){.metrics = m};
+    uv_check_init(loop, &l->check);
+    l->check.data = l;
+    uv_check_start(&l->check, on_check);
+    uv_unref((uv_handle_t *)&l->check);
+    l->open = true;
+}
+
+void loop_lag_close(struct loop_lag *l) {
+    if (l->open)
+        uv_close((uv_handle_t *)&l->check, NULL);
+    l->open = false;
+}
+
+uint64_t loop_lag_longest_ns(const struct loop_lag *l) {
+    return MAX(l->longest_ns[0], l->longest_ns[1]);
+}
