@@ -13,8 +13,12 @@
  * (A client may remove a response that others continue; they keep it alive, but it cannot be found
  * any more.)
  *
- * When there is no room the tenant with the most bytes forgets first, so that a tenant that stores
- * much does not push out what others have stored.
+ * Every byte is charged to its tenant until it is freed, also of what cannot be found any more but
+ * is held by what continues it, or by a request. When there is no room, the tenant that holds the
+ * most forgets first: it is above its share, which is the limit divided by the tenants that hold
+ * something. Where all that it holds is held by requests, only a tenant's own responses make room
+ * for its new one. So whatever one tenant does, another keeps what it has stored up to its share;
+ * the same goes for the number of responses.
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
@@ -25,7 +29,8 @@
 
 struct store_tenant {
     struct list kept; /* stored.link */
-    uint64_t bytes;   /* of those in `kept` */
+    uint32_t n;       /* in it */
+    uint64_t bytes;   /* of all that is not freed: those in `kept`, and those that are held */
 };
 
 static size_t bytes_of(const struct stored *r) {
@@ -41,13 +46,18 @@ static struct list *bucket_of(const struct store *s, const char *id) {
     return &s->buckets[h % BUCKETS];
 }
 
+static void charge_locked(struct stored *r, int64_t bytes) {
+    r->store->bytes += (uint64_t)bytes;
+    r->store->tenants[r->tenant].bytes += (uint64_t)bytes;
+}
+
 /* Under the lock. Drops a reference; at the last one frees it and drops its own to what it
  * continues. */
 static void unref_locked(struct stored *r) {
     while (r && --r->refs == 0) {
         struct stored *parent = r->parent;
 
-        r->store->bytes -= bytes_of(r);
+        charge_locked(r, -(int64_t)bytes_of(r));
         free(r->response);
         free(r->input);
         free(r);
@@ -71,7 +81,7 @@ static void forget_locked(struct stored *r) {
 
     list_remove(&r->link);
     list_remove(&r->bucket);
-    s->tenants[r->tenant].bytes -= bytes_of(r);
+    s->tenants[r->tenant].n--;
     s->n--;
     unref_locked(r);
 }
@@ -89,20 +99,42 @@ static void forget_old_locked(struct store *s) {
             forget_locked(r);
 }
 
-/* Room for one more of @bytes; what others hold on to cannot be freed, so there may be none. Nobody
- * may empty the store with one large response. */
-static bool make_room_locked(struct store *s, size_t bytes) {
+/* What a tenant holds of what is short: responses, or bytes. */
+static uint64_t held(const struct store_tenant *t, bool by_number) {
+    return by_number ? t->n : t->bytes;
+}
+
+/* Whose response makes room for @own's new one: the tenant that holds the most, the new one
+ * included; then it is above its share. Else @own itself. NULL: neither has one to forget. */
+static struct store_tenant *victim_locked(struct store *s, struct store_tenant *own, size_t bytes,
+                                          bool by_number) {
+    struct store_tenant *most = own;
+    uint64_t largest = held(own, by_number) + (by_number ? 1 : bytes);
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        struct store_tenant *t = &s->tenants[i];
+
+        if (t != own && held(t, by_number) > largest) {
+            largest = held(t, by_number);
+            most = t;
+        }
+    }
+    if (!first_of(most))
+        most = own;
+    return first_of(most) ? most : NULL;
+}
+
+/* Room for one more of @bytes; what is held elsewhere cannot be freed, so there may be none. One
+ * large response may not empty the store. */
+static bool make_room_locked(struct store *s, struct store_tenant *own, size_t bytes) {
     if (s->limits.n == 0 || bytes > s->limits.bytes / LARGEST_PART)
         return false;
     while (s->n >= s->limits.n || s->bytes + bytes > s->limits.bytes) {
-        struct store_tenant *most = NULL;
+        struct store_tenant *t = victim_locked(s, own, bytes, s->n >= s->limits.n);
 
-        for (uint32_t i = 0; i < s->n_tenants; i++)
-            if (!most || s->tenants[i].bytes > most->bytes)
-                most = &s->tenants[i];
-        if (!most || !first_of(most))
+        if (!t)
             return false;
-        forget_locked(first_of(most));
+        forget_locked(first_of(t));
     }
     return true;
 }
@@ -207,6 +239,7 @@ static int reserve_tenant(struct store *s, uint32_t tenant) {
         if (i >= s->n_tenants)
             continue;
         t[i].bytes = s->tenants[i].bytes;
+        t[i].n = s->tenants[i].n;
         for (struct list *node; (node = list_pop_front(&s->tenants[i].kept));)
             list_push_back(&t[i].kept, node);
     }
@@ -221,14 +254,14 @@ static void add_locked(struct stored *r) {
 
     forget_old_locked(s);
     use_locked(r->parent);
-    if (!make_room_locked(s, bytes_of(r))) {
-        s->bytes += bytes_of(r);
+    bool fits = make_room_locked(s, &s->tenants[r->tenant], bytes_of(r));
+    charge_locked(r, (int64_t)bytes_of(r));
+    if (!fits) {
         unref_locked(r);
         return;
     }
-    s->bytes += bytes_of(r);
     s->n++;
-    s->tenants[r->tenant].bytes += bytes_of(r);
+    s->tenants[r->tenant].n++;
     list_push_back(&s->tenants[r->tenant].kept, &r->link);
     list_push_back(bucket_of(s, r->id), &r->bucket);
     use_locked(r);

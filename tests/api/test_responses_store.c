@@ -117,6 +117,78 @@ Test(store, who_keeps_most_makes_room_for_others) {
     shelf_deinit(&s);
 }
 
+/* What is removed and yet continued is charged as long as it is there: whatever a tenant does with
+ * it, its own responses make room, not those of others. */
+Test(store, what_is_held_is_charged_to_its_tenant) {
+    struct shelf s;
+    char id[8], next[8];
+
+    shelf_init(&s, 1000, 20000, 100);
+    for (int i = 0; i < 10; i++) {
+        snprintf(id, sizeof(id), "b%d", i);
+        add(&s, 2, id, NULL, 200);
+    }
+    for (int i = 0; i < 20; i++) {
+        snprintf(id, sizeof(id), "a%d", i);
+        snprintf(next, sizeof(next), "n%d", i);
+        add(&s, 1, id, NULL, 4000);
+        add(&s, 1, next, id, 10);
+        cr_assert(store_remove(&s.store, 1, id, strlen(id)));
+        cr_assert(has(&s, 1, next));
+        for (int k = 0; k < 10; k++) {
+            snprintf(id, sizeof(id), "b%d", k);
+            cr_assert(has(&s, 2, id), "%s after %d", id, i);
+        }
+    }
+    shelf_deinit(&s);
+}
+
+/* What requests hold cannot be freed: then a tenant below its share loses nothing either. */
+Test(store, what_requests_hold_costs_others_nothing) {
+    struct shelf s;
+    struct stored *kept[4];
+    char id[8];
+
+    shelf_init(&s, 1000, 20000, 100);
+    for (int i = 0; i < 4; i++) {
+        snprintf(id, sizeof(id), "a%d", i);
+        add(&s, 1, id, NULL, 4400);
+        kept[i] = store_get(&s.store, 1, id, strlen(id));
+        cr_assert(store_remove(&s.store, 1, id, strlen(id)));
+    }
+    add(&s, 2, "b", NULL, 900);
+    cr_assert(has(&s, 2, "b"));
+    add(&s, 1, "more", NULL, 4400);
+    add(&s, 3, "c", NULL, 4400);
+    cr_expect(has(&s, 2, "b") && !has(&s, 1, "more") && !has(&s, 3, "c"));
+    for (int i = 0; i < 4; i++)
+        stored_unref(kept[i]);
+    add(&s, 3, "c", NULL, 4400);
+    cr_expect(has(&s, 2, "b") && has(&s, 3, "c"));
+    shelf_deinit(&s);
+}
+
+Test(store, many_small_ones_cost_others_nothing) {
+    struct shelf s;
+    char id[8];
+
+    shelf_init(&s, 20, 1 << 20, 100);
+    for (int i = 0; i < 5; i++) {
+        snprintf(id, sizeof(id), "b%d", i);
+        add(&s, 2, id, NULL, 50000);
+    }
+    for (int i = 0; i < 100; i++) {
+        snprintf(id, sizeof(id), "a%d", i);
+        add(&s, 1, id, NULL, 1);
+        cr_assert(has(&s, 1, id));
+    }
+    for (int i = 0; i < 5; i++) {
+        snprintf(id, sizeof(id), "b%d", i);
+        cr_expect(has(&s, 2, id), "%s", id);
+    }
+    shelf_deinit(&s);
+}
+
 Test(store, age_counts_from_the_last_use) {
     struct shelf s;
 
