@@ -55,7 +55,10 @@ const struct option config_table[] = {
     STRING("model", "model-name", model_name, "",
            "The name clients use; empty: the file's name without .gguf."),
     STRING("model", "chat-template", chat_template, "",
-           "A file with the chat template to use instead of the model's own."),
+           "A file with the chat template to use instead of the model's own, or the name of a "
+           "built-in one (chatml, llama3, ...); a model without one gets chatml."),
+    BOOL("model", "any-model-name", api.any_model_name, "yes",
+         "Answer requests whatever model they name; no: others than model-name get 404."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same tokens that drafts for speculative decoding; it changes no "
            "token."),

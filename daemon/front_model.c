@@ -51,12 +51,16 @@ static int read_text_file(const char *path, struct buf *out, struct err *err) {
                  : 0;
 }
 
-/* The chat template: the configured file, else the model's; a model may have none. */
+/* The chat template: the configured file or name, else the model's, else the usual one. */
 static int open_template(struct front_model *m, const struct config *c, struct err *err) {
     struct buf *text = &m->template_text;
     struct gguf_str s;
 
-    if (*c->chat_template) {
+    const char *source = *c->chat_template ? template_named(c->chat_template) : NULL;
+
+    if (source) {
+        s = (struct gguf_str){source, strlen(source)};
+    } else if (*c->chat_template) {
         buf_init(text, TEMPLATE_FILE_MAX);
         int r = read_text_file(c->chat_template, text, err);
 
@@ -64,7 +68,10 @@ static int open_template(struct front_model *m, const struct config *c, struct e
             return r;
         s = (struct gguf_str){text->data ? text->data : "", text->len};
     } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
-        return 0;
+        source = template_named(TEMPLATE_DEFAULT);
+        s = (struct gguf_str){source, strlen(source)};
+        log_event(WLOG_INFO, "chat_template",
+                  "name=" TEMPLATE_DEFAULT " reason=\"the model file has none\"");
     }
     m->api.template_source = s.data;
     m->api.template_len = s.len;

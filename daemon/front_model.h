@@ -14,7 +14,7 @@
 struct front_model {
     struct gguf *file, *draft; /* draft: NULL without a draft model */
     struct tokenizer *tokenizer;
-    struct template *template; /* NULL: the model has none, and none is configured */
+    struct template *template; /* never NULL once opened */
     struct buf template_text;  /* of the configured file */
     char *name;                /* as clients name it */
     const char *aliases[1];

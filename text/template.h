@@ -49,3 +49,11 @@ void rendered_deinit(struct rendered *r);
 
 /* Whether the source mentions variable @name anywhere (tools, enable_thinking, ...). */
 bool template_uses(const struct template *t, const char *name);
+
+/* ---- templates by name (template/named.c) ---- */
+
+/* The source of the template @name, or NULL. Static storage. */
+const char *template_named(const char *name);
+
+/* The name of the template for a model file without one. */
+#define TEMPLATE_DEFAULT "chatml"

@@ -235,6 +235,10 @@ static int require(struct anthropic_input *in, yyjson_val *body, const char *key
                         key);
 }
 
+bool anthropic_is_served(const struct api *a, const char *name) {
+    return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
+}
+
 static int take_model(struct anthropic_input *in, const struct api *a, yyjson_val *body) {
     yyjson_val *v;
     int r = require(in, body, "model", &v);
@@ -243,7 +247,8 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
         return r;
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, "", "must be a string");
-    if (models_is_answered(a, yyjson_get_str(v)))
+    if (anthropic_is_served(a, yyjson_get_str(v)) ||
+        models_is_answered(a, yyjson_get_str(v), yyjson_get_len(v)))
         return 0;
     return models_unknown(yyjson_get_str(v), yyjson_get_len(v), in->err);
 }

@@ -52,6 +52,10 @@ void anthropic_place(struct anthropic_input *in, const char *place);
 int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
                   yyjson_mut_val *v);
 
+/* Whether @name is served, or is one that Anthropic's clients have built in, which they also use
+ * for small work on the side. */
+bool anthropic_is_served(const struct api *a, const char *name);
+
 /* anthropic_tools.c: before the turns; NULL: none */
 int anthropic_tools(struct anthropic_input *in, yyjson_val *tools);
 int anthropic_tool_choice(struct anthropic_input *in, const char *key, yyjson_val *v);

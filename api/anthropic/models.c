@@ -1,6 +1,7 @@
 #include <string.h>
 #include <time.h>
 #include "api/anthropic/anthropic.h"
+#include "api/anthropic/input.h"
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
@@ -61,7 +62,7 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     struct err err;
 
     (void)h;
-    if (models_is_answered(api_of(x), x->arg)) {
+    if (anthropic_is_served(api_of(x), x->arg)) {
         respond_json(x, put_model);
         return;
     }

@@ -69,7 +69,7 @@ PARSER(parse_model) {
     (void)r;
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    if (!models_is_served(a, yyjson_get_str(v), yyjson_get_len(v)))
+    if (!models_is_answered(a, yyjson_get_str(v), yyjson_get_len(v)))
         return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
     return 0;
 }

@@ -50,7 +50,8 @@ static int take_model(struct input *in, yyjson_val *body) {
 
     if (!yyjson_is_str(v))
         return refuse(in, "model", "a string");
-    if (!ollama_is_served(in->a, yyjson_get_str(v)))
+    if (!ollama_is_served(in->a, yyjson_get_str(v)) &&
+        !models_is_answered(in->a, yyjson_get_str(v), yyjson_get_len(v)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
                             yyjson_get_str(v));
     return 0;

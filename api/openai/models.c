@@ -35,8 +35,8 @@ bool models_is_served(const struct api *a, const char *name, size_t len) {
     return false;
 }
 
-bool models_is_answered(const struct api *a, const char *name) {
-    return strcasestr(name, "claude") || models_is_served(a, name, strlen(name));
+bool models_is_answered(const struct api *a, const char *name, size_t len) {
+    return a->opts.any_model_name || models_is_served(a, name, len);
 }
 
 static void respond_json(struct exchange *x, void (*put)(struct json *j, const struct api *a)) {

@@ -8,8 +8,8 @@
 
 struct api;
 
-/* Whether requests may name it: it is the model's, or one that Anthropic's clients have built in,
- * which they also use for small work on the side. */
-bool models_is_answered(const struct api *a, const char *name);
+/* Whether @name is the model's, or an alias of it. */
 bool models_is_served(const struct api *a, const char *name, size_t len);
+/* Whether a request for generation may name it: it is served, or any name will do. */
+bool models_is_answered(const struct api *a, const char *name, size_t len);
 int models_unknown(const char *name, size_t len, struct err *err); /* 404 */

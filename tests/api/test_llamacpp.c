@@ -41,6 +41,36 @@ Test(llamacpp, a_completion) {
     world_stop(&w);
 }
 
+Test(llamacpp, any_model_name_is_answered_where_it_may_be) {
+    static const char *const bodies[][2] = {
+        {CHAT, "{" HI ",\"model\":\"gpt-4\"}"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"model\":\"gpt-4\"}"},
+        {"/v1/responses", "{\"input\":\"a\",\"model\":\"gpt-4\"}"},
+        {"/v1/messages", "{" HI ",\"max_tokens\":9,\"model\":\"gpt-4\"}"},
+        {"/api/chat", "{" HI ",\"model\":\"gpt-4\",\"stream\":false}"},
+    };
+
+    for (int any = 0; any < 2; any++) {
+        struct world w;
+        struct reply r;
+
+        world_init(&w);
+        w.opts.any_model_name = any;
+        world_start(&w);
+        w.port.script = "x";
+        for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+            world_ask(&w, bodies[i][0], bodies[i][1], &r);
+            cr_expect_eq(r.status, any ? 200 : 404, "%s: %s", bodies[i][0], r.body.data);
+            expect_part(&r, any ? "\"tiny\"" : "gpt-4");
+            reply_deinit(&r);
+        }
+        world_get(&w, "/v1/models/gpt-4", &r);
+        cr_expect_eq(r.status, 404);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 Test(llamacpp, between_two_texts) {
     static const int32_t want[] = {TINY_CALL, 'f', '\n',          'T', '\n',
                                    'a',       'x', TINY_CALL + 1, 'c', TINY_CALL + 2};

@@ -55,7 +55,7 @@ try:
     with (
         Scripted(SCRIPT, "--name", "scripted") as s,
         Scripted(REASONING, "--name", "scripted", template=TEMPLATE) as r,
-        Weftd("--max-context", "8192", "--model-name", "default") as d,
+        Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d,
     ):
         code = node(folder, "test.mjs", s.url, r.url, d.url())
         prompt = r.runs[-1]["prompt"]

@@ -23,7 +23,7 @@ Both have 12 degrees.
 
 try:
     folder = install("langchain")
-    with Scripted(SCRIPT, "--name", "scripted") as s, Weftd("--max-context", "8192", "--model-name", "default") as d:
+    with Scripted(SCRIPT, "--name", "scripted") as s, Weftd("--max-context", "8192", "--model-name", "default", "--any-model-name", "no") as d:
         sys.exit(node(folder, "test.mjs", s.url, d.url()))
 except Skip as why:
     print(f"1..0 # SKIP {why}")
