@@ -1,0 +1,45 @@
+#pragma once
+
+/*
+ * payer - to whom connections, request bodies and unsent output are charged, at an HTTP server. A
+ * connection belongs to the address of its peer (of IPv6 the network, 64 bits; over a UNIX socket
+ * the user) until its owner knows the tenant and says so (conn_set_payer()).
+ *
+ * Where tenants have keys, all addresses together are one payer among the tenants: a host without a
+ * key cannot make itself many.
+ */
+
+#include <sys/socket.h>
+#include "api/http/quota.h"
+
+/* Connections over UNIX sockets have places of their own, as many as those over TCP. */
+enum payer_resource { PAYER_TCP, PAYER_UNIX, PAYER_BODIES, PAYER_OUTPUT, PAYER_RESOURCES };
+
+struct payer {
+    struct list link; /* payers.bucket[] when it is an address */
+    struct quota_account account[PAYER_RESOURCES];
+    uint8_t address[20]; /* family and bytes */
+    uint32_t n_refs;     /* connections that belong to it, of an address */
+};
+
+#define PAYER_BUCKETS 256
+
+struct payers {
+    struct quota quota[PAYER_RESOURCES];
+    struct payer strangers; /* the group of addresses, where has_keys */
+    bool has_keys;
+    uint64_t secret[2];
+    struct list bucket[PAYER_BUCKETS]; /* payer.link, by address */
+};
+
+/* The limits of @ps->quota are the caller's to set. 0 or -errno. */
+int payers_init(struct payers *ps, bool has_keys);
+void payers_deinit(struct payers *ps); /* no charge is left */
+
+/* Makes @p a payer beside the addresses: a tenant. */
+void payer_init(struct payer *p, struct payers *ps, double weight);
+void payer_set_weight(struct payer *p, double weight);
+/* The payer of the peer of socket @fd, made if it is new; given back by payer_release(). NULL: out
+ * of memory. */
+struct payer *payer_of_peer(struct payers *ps, int fd);
+void payer_release(struct payer *p);

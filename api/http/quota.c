@@ -1,0 +1,169 @@
+#include "api/http/quota.h"
+
+#include <assert.h>
+
+/*
+ * The victim is looked for in the whole tree each time: that happens only while the resource is
+ * full, and costs less than what is then freed. Nothing is cached that a weight or a charge could
+ * make stale.
+ */
+
+void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight) {
+    assert(weight > 0);
+    *a = (struct quota_account){.parent = parent, .weight = weight};
+    list_init(&a->link);
+    list_init(&a->busy);
+    list_init(&a->offered);
+}
+
+void quota_init(struct quota *q, uint64_t limit, uint64_t reserve) {
+    *q = (struct quota){.limit = limit, .reserve = reserve};
+    quota_account_init(&q->root, NULL, 1);
+}
+
+/* ---- charges ---- */
+
+static void add(struct quota_account *a, uint64_t n) {
+    for (; a; a = a->parent) {
+        if (a->parent && a->used == 0 && n > 0)
+            list_push_back(&a->parent->busy, &a->link);
+        a->used += n;
+    }
+}
+
+static void subtract(struct quota_account *a, uint64_t n) {
+    for (; a; a = a->parent) {
+        assert(a->used >= n);
+        a->used -= n;
+        if (a->parent && a->used == 0)
+            list_remove(&a->link);
+    }
+}
+
+void quota_charge_init(struct quota_charge *c, struct quota_account *a) {
+    *c = (struct quota_charge){.account = a};
+    list_init(&c->link);
+}
+
+void quota_charge_set(struct quota_charge *c, uint64_t n) {
+    if (n > c->n)
+        add(c->account, n - c->n);
+    else
+        subtract(c->account, c->n - n);
+    c->n = n;
+    if (n == 0)
+        list_remove(&c->link);
+}
+
+void quota_charge_move(struct quota_charge *c, struct quota_account *a) {
+    bool offered = !list_empty(&c->link);
+    uint64_t n = c->n;
+
+    if (c->account == a)
+        return;
+    quota_charge_set(c, 0);
+    c->account = a;
+    quota_charge_set(c, n);
+    if (offered)
+        quota_charge_offer(c);
+}
+
+void quota_charge_pass(struct quota_charge *from, struct quota_charge *to) {
+    quota_charge_init(to, from->account);
+    to->n = from->n;
+    from->n = 0;
+    list_remove(&from->link);
+}
+
+void quota_charge_offer(struct quota_charge *c) {
+    list_remove(&c->link);
+    if (c->n > 0)
+        list_push_back(&c->account->offered, &c->link);
+}
+
+void quota_charge_withhold(struct quota_charge *c) {
+    list_remove(&c->link);
+}
+
+/* ---- shares ---- */
+
+struct search {
+    const struct quota_account *asker;
+    uint64_t n;
+    struct quota_charge *found;
+    double most; /* what the account of `found` holds, by weight */
+};
+
+/* Whether @a is @asker or stands above it. */
+static bool pays_for(const struct quota_account *a, const struct quota_account *asker) {
+    for (; asker; asker = asker->parent)
+        if (asker == a)
+            return true;
+    return false;
+}
+
+/* Of the children of @parent that hold something, @asker's line counted as one of them. */
+static double sum_of_weights(const struct quota_account *parent,
+                             const struct quota_account *asker) {
+    double sum = 0;
+
+    for (const struct list *l = parent->busy.next; l != &parent->busy; l = l->next)
+        sum += LIST_ENTRY(l, const struct quota_account, link)->weight;
+    for (const struct quota_account *a = asker; a; a = a->parent)
+        if (a->parent == parent && a->used == 0)
+            sum += a->weight;
+    return sum;
+}
+
+/* Looks below @parent, whose share is @share. Only those above their own shares are looked at. */
+static void search_below(struct search *s, const struct quota_account *parent, double share) {
+    double sum = sum_of_weights(parent, s->asker);
+
+    for (const struct list *l = parent->busy.next; l != &parent->busy; l = l->next) {
+        const struct quota_account *a = LIST_ENTRY(l, const struct quota_account, link);
+        double has = (double)a->used + (double)(pays_for(a, s->asker) ? s->n : 0);
+        double part = share * a->weight / sum;
+
+        if (has <= part)
+            continue;
+        search_below(s, a, part);
+        if (!list_empty(&a->offered) && has / part > s->most) {
+            s->most = has / part;
+            s->found = LIST_ENTRY(a->offered.next, struct quota_charge, link);
+        }
+    }
+}
+
+struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a,
+                                  uint64_t n) {
+    struct search s = {.asker = a, .n = n};
+
+    search_below(&s, &q->root, (double)q->limit);
+    return s.found;
+}
+
+static double share_of(const struct quota *q, const struct quota_account *a,
+                       const struct quota_account *asker) {
+    return a->parent
+               ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)
+               : (double)q->limit;
+}
+
+bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
+                     void (*take)(struct quota_charge *victim)) {
+    const struct quota_account *a = c->account;
+
+    while (q->root.used + n > q->limit) {
+        struct quota_charge *v = quota_victim(q, a, n);
+
+        if (v == c)
+            return false;
+        if (!v)
+            return q->root.used + n <= q->limit + q->reserve &&
+                   (double)(a->used + n) <= share_of(q, a, a);
+        uint64_t had = v->n;
+        take(v);
+        assert(v->n < had || list_empty(&v->link)); /* or this would not end */
+    }
+    return true;
+}

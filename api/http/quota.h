@@ -1,0 +1,74 @@
+#pragma once
+
+/*
+ * quota - a bounded resource, to whom each part of it is charged, and who gives way when it is full.
+ *
+ * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. What
+ * is charged to an account counts for all above it. The share of an account is its part, by weight,
+ * of its parent's share, among the children of that parent that hold something.
+ *
+ *   limit ── root ─┬─ tenant a
+ *                  ├─ tenant b
+ *                  └─ group: without a key ─┬─ address 1
+ *                                           └─ address 2
+ *
+ * When the resource is full, an account above its share gives way to one that asks for more: the
+ * oldest of the charges that their owners have offered. An account within its share never does.
+ * What is in use and not offered cannot be taken back; so that it locks out no account, one within
+ * its share may go beyond the limit, into the reserve.
+ *
+ * Pure: no clock, no input. The owner of a charge frees what it stands for and then sets it to 0.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/list.h"
+
+/* Invariants: used is the sum of the charges of this account and of those below it; the account is
+ * in its parent's list exactly while used > 0. */
+struct quota_account {
+    struct list link;             /* parent.busy */
+    struct list busy;             /* quota_account.link: children that hold something */
+    struct list offered;          /* quota_charge.link, oldest first */
+    struct quota_account *parent; /* NULL: the root */
+    double weight;
+    uint64_t used;
+};
+
+struct quota {
+    struct quota_account root;
+    uint64_t limit, reserve;
+};
+
+/* Embedded in what it pays for. */
+struct quota_charge {
+    struct list link; /* account.offered */
+    struct quota_account *account;
+    uint64_t n;
+};
+
+void quota_init(struct quota *q, uint64_t limit, uint64_t reserve);
+/* An empty account below @parent, which outlives it. */
+void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight);
+
+/* A charge of 0, not offered. */
+void quota_charge_init(struct quota_charge *c, struct quota_account *a);
+/* Whether there is room is the caller's to ask first. Nothing that is 0 is offered. */
+void quota_charge_set(struct quota_charge *c, uint64_t n);
+/* To another account of the same resource; offered or not as before, there the youngest. */
+void quota_charge_move(struct quota_charge *c, struct quota_account *a);
+/* @to, which is initialised here, takes all of @from. It is not offered. */
+void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);
+/* It may be taken back from now on (the youngest of its account), or no longer. */
+void quota_charge_offer(struct quota_charge *c);
+void quota_charge_withhold(struct quota_charge *c);
+
+/* The charge that must give way so that @a may have @n more, the limit being passed by that: of the
+ * account furthest above its share by weight (@a with the @n counted) the oldest that is offered.
+ * NULL: no account above its share offers one. */
+struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a, uint64_t n);
+/* Whether @c may grow by @n, once take() has freed what others or @c's own account hold too much.
+ * take() must set its charge to less or withhold it. False: @c itself is what must give way, or
+ * nothing can be taken back and the account is above its share or the reserve is used up. */
+bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
+                     void (*take)(struct quota_charge *victim));
