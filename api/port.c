@@ -32,6 +32,9 @@ void api_stats(const struct api *a, struct api_stats *out) {
     *out = a->stats;
     out->n_connections = a->http.n_connections;
     out->n_rejected += a->http.n_refused;
+    out->n_displaced = a->http.n_displaced;
+    out->n_lost_bodies = a->http.n_lost_bodies;
+    out->n_lost_outputs = a->http.n_lost_outputs;
     out->n_running = a->admit.n_running;
     out->n_queued = a->admit.n_queued;
     out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&a->lag) / 1000, UINT32_MAX);

@@ -20,6 +20,7 @@
 #define TARGET_MAX (8u << 10) /* bytes of a request target */
 #define REFUSED_MAX 32        /* connections beyond the limit that are answered 503 */
 #define BODIES 8u             /* bodies of the largest size that may be in memory at once */
+#define OUTPUTS 2u            /* answers of the largest size that may wait for their readers */
 
 /* ---- listeners ---- */
 
@@ -88,6 +89,7 @@ static int open_http(struct api *a) {
                    .head = o->max_header_bytes,
                    .body = o->max_body_bytes,
                    .n_headers = o->max_header_count},
+        .has_keys = o->api_keys_file != NULL,
         .max_connections = o->max_connections,
         .max_refused = REFUSED_MAX,
         .header_timeout_ms = o->header_timeout_ms,
@@ -98,6 +100,7 @@ static int open_http(struct api *a) {
         .stream_buffer_bytes = o->stream_buffer_bytes,
         .max_unsent = API_SEND_MAX,
         .max_bodies = (size_t)BODIES * o->max_body_bytes,
+        .max_output = (size_t)OUTPUTS * API_SEND_MAX,
         .sends_date = true,
         .stream_headers = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
         .dialects = api_dialects,
@@ -146,7 +149,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
     a->next_gen = 1;
     metrics_init(&a->metrics);
-    if (tenants_init(&a->tenants) < 0)
+    if (tenants_init(&a->tenants, &a->http.payers) < 0)
         return -ENOMEM;
     struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
     admit_init(&a->admit, &admit);
@@ -167,6 +170,7 @@ struct api *api_free(struct api *a) {
     auth_deinit(&a->auth);
     store_deinit(&a->store);
     tenants_deinit(&a->tenants);
+    http_server_deinit(&a->http);
     free(a);
     return NULL;
 }

@@ -344,6 +344,7 @@ int admin_new(struct admin **out, const struct admin_opts *o) {
         .stream_buffer_bytes = OUT_MAX,
         .max_unsent = OUT_MAX + FLIGHT_FILE_MAX,
         .max_bodies = (size_t)CONNS_MAX * REQUEST_MAX,
+        .max_output = (size_t)CONNS_MAX * OUT_MAX,
         .socket_mode = 0660,
         .stream_headers = "",
         .dialects = dialects,
@@ -360,6 +361,8 @@ void admin_close(struct admin *a) {
 }
 
 struct admin *admin_free(struct admin *a) {
+    if (a)
+        http_server_deinit(&a->http);
     free(a);
     return NULL;
 }

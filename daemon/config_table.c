@@ -79,7 +79,8 @@ const struct option config_table[] = {
          "Allow addresses other than loopback without API keys."),
 
     UINT("limits", "max-connections", api.max_connections, "1024", 1, 100000,
-         "Open client connections; more get 503."),
+         "Open client connections over TCP, and as many over UNIX sockets; when they are full the "
+         "oldest idle one is closed, and where none is idle more get 503."),
     UINT("limits", "max-running", api.max_running, "256", 1, 100000,
          "Generations handed to the worker at once."),
     UINT("limits", "max-queued", api.max_queued, "256", 0, 100000,

@@ -288,10 +288,23 @@ static void on_refused(void *ctx, const char *why, int r) {
     close_all(f);
 }
 
+/* How many kinds of sockets clients may come over, TCP and UNIX, as far as the options tell: each
+ * has max-connections places. */
+static uint32_t kinds_of_sockets(const struct front *f) {
+    bool tcp = false, local = false;
+
+    for (char *const *l = f->config.listen; *l; l++) {
+        local |= strncmp(*l, "unix:", 5) == 0;
+        tcp |= strncmp(*l, "unix:", 5) != 0;
+    }
+    return local && tcp ? 2 : 1;
+}
+
 /* As many as there can be descriptors for: one that is refused can be told so, but a worker that
  * dies when there are none left could not be replaced. */
 static void limit_connections(struct front *f) {
-    rlim_t wanted = (rlim_t)f->config.api.max_connections + FILES_KEPT;
+    uint32_t n_kinds = kinds_of_sockets(f);
+    rlim_t wanted = (rlim_t)f->config.api.max_connections * n_kinds + FILES_KEPT;
     struct rlimit files;
 
     f->max_connections = f->config.api.max_connections;
@@ -304,7 +317,7 @@ static void limit_connections(struct front *f) {
     if (files.rlim_cur >= wanted)
         return;
     rlim_t kept = MIN((rlim_t)FILES_KEPT, files.rlim_cur / 2);
-    f->max_connections = (uint32_t)MAX(files.rlim_cur - kept, (rlim_t)1);
+    f->max_connections = (uint32_t)MAX((files.rlim_cur - kept) / n_kinds, (rlim_t)1);
     log_event(WLOG_WARN, "connections_limited", "max_connections=%u open_files=%llu",
               f->max_connections, (unsigned long long)files.rlim_cur);
 }

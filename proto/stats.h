@@ -139,6 +139,12 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Answers 429 and 503.")                                                                    \
     ROW(uint64_t, n_cancelled, COUNTER, 1, "weft_http_cancelled_total", "cancelled",               \
         "Requests whose client left.")                                                             \
+    ROW(uint64_t, n_displaced, COUNTER, 1, "weft_connections_displaced_total", "displaced",        \
+        "Connections closed to make room for others.")                                             \
+    ROW(uint64_t, n_lost_bodies, COUNTER, 1, "weft_bodies_lost_total", "lost_bodies",              \
+        "Unfinished request bodies given up to make room for others.")                             \
+    ROW(uint64_t, n_lost_outputs, COUNTER, 1, "weft_outputs_lost_total", "lost_outputs",           \
+        "Answers cut off to make room for others: their clients read too slowly.")                 \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "vllm:prompt_tokens_total", "prompt_tokens",        \
         "Prompt tokens.")                                                                          \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "vllm:generation_tokens_total", "output_tokens",    \

@@ -4,6 +4,7 @@
 
 #include <uv.h>
 #include "api/generation/gen_request.h"
+#include "api/http/quota.h"
 #include "api/toolcall/toolcall.h"
 #include "base/list.h"
 #include "text/template.h"
@@ -26,9 +27,9 @@ struct prompt_job {
     const struct endpoint *endpoint;
     void *state; /* of the endpoint; or NULL */
     struct buf body;
-    size_t n_charged; /* of api.body_bytes */
-    size_t body_len;  /* what it was */
-    size_t n_kept;    /* of api.kept_bytes */
+    struct quota_charge charge; /* for body */
+    size_t body_len;            /* what it was */
+    size_t n_kept;              /* of api.kept_bytes */
     struct gen_request request;
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in request.arena */

@@ -401,8 +401,7 @@ static void on_work(uv_work_t *uv) {
 
 static void finish(struct prompt_job *job) {
     buf_deinit(&job->body);
-    http_server_release_body(&job->api->http, job->n_charged);
-    job->n_charged = 0;
+    quota_charge_set(&job->charge, 0);
     job->running = false;
     if (job->endpoint->rename)
         job->endpoint->rename(&job->err);
@@ -467,7 +466,7 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
     job->endpoint = endpoint;
     job->done = done;
     job->running = true;
-    job->n_charged = conn_take_body(x->conn, &job->body);
+    conn_take_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
     job->large = job->body.len >= LARGE_MIN;
     /* What is far more than fits is not tokenised to its end. */

@@ -16,12 +16,17 @@
  * What is written collects in `out`; conn_flush() hands all of it to one uv_write() and collects
  * anew. With many streams a step of the worker costs one write for each of them, however many
  * events it brought.
+ *
+ * A connection can lose its place, its body or its output to another one at any time that it is not
+ * itself running: what it loses is freed and its charge set before the function that takes it
+ * returns.
  */
 
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
 #define TCP_PROBE_S 60           /* a silent peer is probed: it may be gone */
 #define LINGER_MS 1000           /* reading on after the last answer, so that the client sees it */
 #define LINGER_CLOSING_MS 200    /* the same while the server closes */
+#define PLACES_SEEN 64 /* of a payer, oldest first, among which an idle one is preferred */
 
 static void set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
@@ -36,6 +41,14 @@ static void set_state(struct conn *c, enum conn_state next) {
 
     assert(next == CONN_CLOSED || legal[c->state] & 1 << next);
     c->state = next;
+    if (next == CONN_IDLE || next == CONN_FLUSH)
+        quota_charge_offer(&c->place);
+    else if (next == CONN_EXCHANGE)
+        quota_charge_withhold(&c->place);
+    if (next == CONN_BODY)
+        quota_charge_offer(&c->body);
+    else
+        quota_charge_withhold(&c->body);
 }
 
 static bool is_reading(const struct conn *c) {
@@ -61,6 +74,9 @@ static void on_closed(uv_handle_t *h) {
     list_remove(&c->link);
     assert(c->server->n_connections > 0);
     c->server->n_connections--;
+    quota_charge_set(&c->unsent, 0);
+    if (c->peer)
+        payer_release(c->peer);
     http_deinit(&c->http);
     buf_deinit(&c->out);
     buf_deinit(&c->in_flight);
@@ -68,25 +84,24 @@ static void on_closed(uv_handle_t *h) {
     free(c);
 }
 
-static void charge_body(struct conn *c) {
-    c->server->body_bytes += c->http.body.len - c->n_body_charged;
-    c->n_body_charged = c->http.body.len;
-}
-
 static void reset_http(struct conn *c) {
     http_reset(&c->http);
-    charge_body(c);
+    quota_charge_set(&c->body, 0);
 }
 
-size_t conn_take_body(struct conn *c, struct buf *out) {
-    size_t n = c->n_body_charged;
-
-    assert(c->exchange && n == c->http.body.len);
+void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge) {
+    assert(c->exchange && c->body.n == c->http.body.len);
 
     *out = c->http.body;
     buf_init(&c->http.body, c->server->opts.limits.body);
-    c->n_body_charged = 0;
-    return n;
+    quota_charge_pass(&c->body, charge);
+}
+
+void conn_set_payer(struct conn *c, struct payer *payer) {
+    c->payer = payer;
+    quota_charge_move(&c->place, &payer->account[c->local ? PAYER_UNIX : PAYER_TCP]);
+    quota_charge_move(&c->body, &payer->account[PAYER_BODIES]);
+    quota_charge_move(&c->unsent, &payer->account[PAYER_OUTPUT]);
 }
 
 void conn_close(struct conn *c) {
@@ -98,6 +113,7 @@ void conn_close(struct conn *c) {
     if (x)
         c->server->events->gone(x);
     reset_http(c);
+    quota_charge_set(&c->place, 0);
     uv_close((uv_handle_t *)&c->h.stream, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
@@ -106,6 +122,24 @@ void conn_close(struct conn *c) {
 
 size_t conn_unsent(const struct conn *c) {
     return c->out.len + (c->writing ? c->h.stream.write_queue_size : 0);
+}
+
+static void empty(struct buf *b) {
+    size_t max = b->max;
+
+    buf_deinit(b);
+    buf_init(b, max);
+}
+
+/* A reader that is slow enough offers what waits for it. */
+static void charge_unsent(struct conn *c) {
+    bool offered = !list_empty(&c->unsent.link);
+
+    quota_charge_set(&c->unsent, c->out.len + c->in_flight.len);
+    if (c->unsent.n <= c->server->opts.stream_buffer_bytes || c->broken)
+        quota_charge_withhold(&c->unsent);
+    else if (!offered)
+        quota_charge_offer(&c->unsent);
 }
 
 static void on_written(uv_write_t *w, int status);
@@ -132,10 +166,24 @@ void conn_break(struct conn *c) {
     uv_timer_start(&c->timer, on_timer, 0, 0);
 }
 
+/* @charge of a client that reads slowly: it is cut off. */
+static void take_output(struct quota_charge *charge) {
+    struct conn *c = CONTAINER_OF(charge, struct conn, unsent);
+
+    c->server->n_lost_outputs++;
+    conn_break(c);
+    empty(&c->out);
+    charge_unsent(c);
+}
+
 int conn_send(struct conn *c, const void *data, size_t len) {
-    if (c->state == CONN_CLOSED)
+    if (c->state == CONN_CLOSED || c->broken)
         return -EPIPE;
-    return buf_add(&c->out, data, len);
+    if (!quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], &c->unsent, len, take_output))
+        return -ENOBUFS;
+    int r = buf_add(&c->out, data, len);
+    charge_unsent(c);
+    return r;
 }
 
 static void parse_ahead(struct conn *c);
@@ -161,13 +209,6 @@ static void after_flush(struct conn *c) {
     arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
 }
 
-static void empty(struct buf *b) {
-    size_t max = b->max;
-
-    buf_deinit(b);
-    buf_init(b, max);
-}
-
 static void on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
@@ -177,6 +218,7 @@ static void on_written(uv_write_t *w, int status) {
     buf_clear(&c->in_flight);
     if (c->in_flight.cap > KEEP_SENDING)
         empty(&c->in_flight);
+    charge_unsent(c);
     if (c->state == CONN_CLOSED)
         return;
     if (status < 0) {
@@ -258,10 +300,36 @@ static void on_message(struct conn *c) {
     c->server->events->message(c);
 }
 
-/* Bodies in memory are bounded in all, not only each. */
-static bool is_over_budget(struct conn *c) {
-    charge_body(c);
-    return c->server->body_bytes > c->server->opts.max_bodies;
+static int refuse_body(struct err *err) {
+    return err_set_code(err, 503, "overloaded", NULL,
+                        "Too many request bodies are being received, try again later.");
+}
+
+/* @charge of a body that is not complete: its request is refused. */
+static void take_body(struct quota_charge *charge) {
+    struct conn *c = CONTAINER_OF(charge, struct conn, body);
+    struct err err = {0};
+
+    assert(c->state == CONN_BODY && !c->parsing);
+    c->server->n_lost_bodies++;
+    refuse_body(&err);
+    conn_answer_early(c, &err);
+}
+
+/* Bodies in memory are bounded in all, not only each. 0, or -EINVAL with @err when there is no room
+ * for what has been read. */
+static int charge_body(struct conn *c, struct err *err) {
+    size_t n = c->http.body.len - c->body.n;
+    bool first = c->body.n == 0;
+
+    if (n == 0)
+        return 0;
+    if (!quota_make_room(&c->server->payers.quota[PAYER_BODIES], &c->body, n, take_body))
+        return refuse_body(err);
+    quota_charge_set(&c->body, c->http.body.len);
+    if (first)
+        quota_charge_offer(&c->body);
+    return 0;
 }
 
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
@@ -273,10 +341,8 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
         arm(c, c->server->opts.header_timeout_ms);
     }
     int r = http_feed(&c->http, data, len, &used, &err);
-    if (r >= 0 && is_over_budget(c))
-        r = err_set_code(&err, 503, "overloaded", NULL,
-                         "Too many request bodies are being received, try again later.");
-    if (r < 0) {
+    int charged = r < 0 ? r : charge_body(c, &err);
+    if (charged < 0) {
         conn_answer_early(c, &err);
         return len;
     }
@@ -460,28 +526,70 @@ static void refuse(struct conn *c) {
         arm(c, LINGER_MS);
 }
 
-/* Whether the owner serves this peer. */
-static bool is_accepted(struct conn *c) {
+/* Finds out who the peer is. False: it is not served, or its payer cannot be made. */
+static bool identify_peer(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
     uv_os_fd_t fd;
 
-    if (!o->accepts)
-        return true;
-    return uv_fileno((uv_handle_t *)&c->h.stream, &fd) == 0 && o->accepts(o->ctx, fd);
+    if (uv_fileno((uv_handle_t *)&c->h.stream, &fd) < 0 || (o->accepts && !o->accepts(o->ctx, fd)))
+        return false;
+    c->peer = payer_of_peer(&c->server->payers, fd);
+    if (c->peer)
+        conn_set_payer(c, c->peer);
+    return c->peer != NULL;
+}
+
+/* Of the connections of @a that offer their places, the oldest that waits for a request; where none
+ * does, that has sent its last answer, that sends a request, that reads its answer. */
+static struct conn *choose_victim(const struct quota_account *a) {
+    static const uint8_t rank[] = {
+        [CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HEAD] = 2, [CONN_BODY] = 2, [CONN_FLUSH] = 3};
+    struct conn *best = NULL;
+    uint32_t n = 0;
+
+    for (struct list *l = a->offered.next; l != &a->offered && n < PLACES_SEEN; l = l->next, n++) {
+        struct conn *c = CONTAINER_OF(LIST_ENTRY(l, struct quota_charge, link), struct conn, place);
+
+        if (!best || rank[c->state] < rank[best->state])
+            best = c;
+    }
+    return best;
+}
+
+/* Takes a place, if need be that of another connection. False: none can be had. */
+static bool take_place(struct conn *c) {
+    struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
+
+    if (q->root.used >= q->limit) {
+        struct quota_charge *v = quota_victim(q, c->place.account, 1);
+
+        if (!v)
+            return false;
+        c->server->n_displaced++;
+        conn_close(choose_victim(v->account));
+    }
+    quota_charge_set(&c->place, 1);
+    quota_charge_offer(&c->place);
+    return true;
 }
 
 static void start(struct conn *c) {
     const struct http_server_opts *o = &c->server->opts;
-    uint32_t n = c->server->n_connections;
+    const struct quota *q = c->server->payers.quota;
 
-    c->server->n_refused += n > o->max_connections;
-    if (n > o->max_connections + o->max_refused || !is_accepted(c) ||
-        uv_read_start(&c->h.stream, on_alloc, on_read) < 0)
+    if (!identify_peer(c) || uv_read_start(&c->h.stream, on_alloc, on_read) < 0) {
         conn_close(c);
-    else if (n > o->max_connections)
-        refuse(c);
-    else
+    } else if (take_place(c)) {
         arm(c, o->header_timeout_ms);
+    } else {
+        uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
+
+        c->server->n_refused++;
+        if (c->server->n_connections > n + o->max_refused)
+            conn_close(c);
+        else
+            refuse(c);
+    }
 }
 
 void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
@@ -502,6 +610,10 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
         uv_tcp_init(o->loop, &c->h.tcp);
     uv_timer_init(o->loop, &c->timer);
     c->h.stream.data = c->timer.data = c;
+    c->payer = &s->payers.strangers; /* until it is accepted */
+    quota_charge_init(&c->place, &c->payer->account[local ? PAYER_UNIX : PAYER_TCP]);
+    quota_charge_init(&c->body, &c->payer->account[PAYER_BODIES]);
+    quota_charge_init(&c->unsent, &c->payer->account[PAYER_OUTPUT]);
     c->n_open = 2;
     list_push_back(&s->conns, &c->link);
     s->n_connections++;

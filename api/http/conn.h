@@ -15,11 +15,17 @@
  * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
  * `ahead` until the answer before it is complete and sent.
  *
+ * Its place, its body and its unsent output are charged to its payer. A connection that is not in
+ * the middle of an exchange offers its place, one that is reading a body its body, one whose client
+ * reads slowly its output: when one of these is full, the oldest of the payer furthest above
+ * its share is closed, refused or cut off (quota.h).
+ *
  * What a request means is not known here: the layer above is told through conn_events.
  */
 
 #include <uv.h>
 #include "api/http/http.h"
+#include "api/http/payer.h"
 #include "api/http/server.h"
 #include "base/list.h"
 
@@ -63,11 +69,14 @@ struct conn {
     uv_shutdown_t shutdown;
     enum conn_state state;
     struct http http;
-    struct exchange *exchange; /* set from head to answer */
-    struct buf out, in_flight; /* to be sent; being sent by `write` */
-    struct buf ahead;          /* read, not parsed */
-    size_t n_unsent_before;    /* in FLUSH: unsent bytes when progress was last looked for */
-    size_t n_body_charged;     /* bytes of http.body that are in server.body_bytes */
+    struct exchange *exchange;  /* set from head to answer */
+    struct buf out, in_flight;  /* to be sent; being sent by `write` */
+    struct buf ahead;           /* read, not parsed */
+    size_t n_unsent_before;     /* in FLUSH: unsent bytes when progress was last looked for */
+    struct payer *payer, *peer; /* who is charged; that of its address, which it refers to */
+    struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
+    struct quota_charge body;   /* bytes of http.body */
+    struct quota_charge unsent; /* bytes of out and in_flight */
     int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
@@ -90,9 +99,11 @@ void conn_break(struct conn *c);
 bool conn_is_full(struct conn *c);
 /* c->exchange has ended: what it wrote is sent, then the next request is read. */
 void conn_exchange_done(struct conn *c);
-/* Moves the request's body to @out. Its part of server.body_bytes is returned and is now the
- * caller's, to be given back by http_server_release_body(). */
-size_t conn_take_body(struct conn *c, struct buf *out);
+/* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0
+ * when @out is freed. */
+void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge);
+/* From here on @payer, which outlives the server's connections, is charged for it. */
+void conn_set_payer(struct conn *c, struct payer *payer);
 /* The stream's silence is counted from here. */
 void conn_start_keepalive(struct conn *c);
 /* Answers with @err before the request is complete: what follows on the connection cannot be told

@@ -176,7 +176,19 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
     s->events = &serve_events;
     list_init(&s->listeners);
     list_init(&s->conns);
+    int r = payers_init(&s->payers, opts->has_keys);
+    if (r < 0)
+        return r;
+    s->payers.quota[PAYER_TCP].limit = opts->max_connections;
+    s->payers.quota[PAYER_UNIX].limit = opts->max_connections;
+    s->payers.quota[PAYER_BODIES].limit = s->payers.quota[PAYER_BODIES].reserve = opts->max_bodies;
+    s->payers.quota[PAYER_OUTPUT].limit = s->payers.quota[PAYER_OUTPUT].reserve = opts->max_output;
     return getrandom(&s->rng, sizeof(s->rng), 0) < 0 ? -errno : 0;
+}
+
+void http_server_deinit(struct http_server *s) {
+    assert(list_empty(&s->conns) && list_empty(&s->listeners));
+    payers_deinit(&s->payers);
 }
 
 void http_server_leave(struct http_server *s) {
@@ -206,9 +218,4 @@ bool http_server_is_busy(const struct http_server *s) {
     for (const struct list *l = s->conns.next; l != &s->conns && !flushing; l = l->next)
         flushing = LIST_ENTRY(l, struct conn, link)->state == CONN_FLUSH;
     return flushing || s->n_exchanges > 0;
-}
-
-void http_server_release_body(struct http_server *s, size_t n) {
-    assert(s->body_bytes >= n);
-    s->body_bytes -= n;
 }

@@ -144,9 +144,8 @@ struct quota_charge *quota_victim(const struct quota *q, const struct quota_acco
 
 static double share_of(const struct quota *q, const struct quota_account *a,
                        const struct quota_account *asker) {
-    return a->parent
-               ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)
-               : (double)q->limit;
+    return a->parent ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)
+                     : (double)q->limit;
 }
 
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,

@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * quota - a bounded resource, to whom each part of it is charged, and who gives way when it is full.
+ * quota - a bounded resource, whom each part of it is charged to, who gives way when it is full.
  *
  * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. What
  * is charged to an account counts for all above it. The share of an account is its part, by weight,

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <uv.h>
 #include "api/http/http.h"
+#include "api/http/payer.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/rng.h"
@@ -35,7 +36,8 @@ struct http_server_opts {
     void *ctx;                  /* exchange.ctx: the owner */
     const char *name;           /* of the option that errors of listening name */
     struct http_limits limits;  /* of one request */
-    uint32_t max_connections;   /* that are served */
+    bool has_keys;              /* peers are strangers until conn_set_payer() (payer.h) */
+    uint32_t max_connections;   /* that are served, over TCP and over UNIX sockets each */
     uint32_t max_refused;       /* beyond these that are answered 503; more are closed unanswered */
     uint32_t header_timeout_ms; /* from the first byte to the end of the header block */
     uint32_t body_timeout_ms;   /* from there to the end of the body */
@@ -45,6 +47,7 @@ struct http_server_opts {
     size_t stream_buffer_bytes; /* unsent bytes above which a stream holds back */
     size_t max_unsent;          /* unsent bytes above which a connection is given up */
     size_t max_bodies;          /* bytes of all request bodies in memory */
+    size_t max_output;          /* bytes of all answers that are not sent */
     mode_t socket_mode;         /* of a UNIX socket's file; 0: as the umask has it */
     bool sends_date;            /* a Date header in each answer */
     const char *stream_headers; /* further header lines of a stream, or "" */
@@ -73,8 +76,10 @@ struct http_server {
     struct list listeners;               /* listener.link */
     struct list conns;                   /* conn.link */
     uint32_t n_connections, n_exchanges; /* that are open; whose answer is not complete */
-    uint64_t n_refused;                  /* connections beyond max_connections */
-    size_t body_bytes;                   /* of bodies read and not released */
+    uint64_t n_refused;                  /* connections that found no place */
+    /* What gave way to others: places, unfinished bodies, answers to slow readers. */
+    uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
+    struct payers payers;
     bool leaving, closing;
     struct rng rng; /* request ids */
     char date[32];  /* as of date_of */
@@ -84,6 +89,7 @@ struct http_server {
 
 /* @opts is copied, what it points to must outlive @s. 0 or -errno. */
 int http_server_init(struct http_server *s, const struct http_server_opts *opts);
+void http_server_deinit(struct http_server *s);
 
 /* Listens on a numeric address ("localhost" and "*" too). Port 0 takes any; *bound_port (may be
  * NULL) says which. 0, or a negative value with @err. */
@@ -99,9 +105,7 @@ int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
  * race with requests that are on their way. */
 void http_server_leave(struct http_server *s);
 /* Ends everything: exchanges fail with @err and are sent out; NULL: connections are closed at once.
- * @s may be freed when the loop has run out. */
+ * When the loop has run out, http_server_deinit() follows. */
 void http_server_close(struct http_server *s, const struct err *err);
 /* Whether an exchange is open or an answer not yet sent. */
 bool http_server_is_busy(const struct http_server *s);
-/* @n bytes of bodies that conn_take_body() handed over are no longer in memory. */
-void http_server_release_body(struct http_server *s, size_t n);

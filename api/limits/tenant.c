@@ -48,6 +48,7 @@ static void configure(struct tenant *t, const struct api_tenant *row) {
     memcpy(name, t->conf.name, sizeof(name));
     t->conf = *row;
     memcpy(t->conf.name, name, sizeof(name));
+    payer_set_weight(&t->payer, tenant_weight(t));
 }
 
 static struct tenant *add(struct tenants *ts, const char *name) {
@@ -64,6 +65,7 @@ static struct tenant *add(struct tenants *ts, const char *name) {
     snprintf(t->conf.name, sizeof(t->conf.name), "%s", name);
     t->number = ts->n;
     t->mean_output = MEAN_START;
+    payer_init(&t->payer, ts->payers, 1);
     ts->list[ts->n++] = t;
     return t;
 }
@@ -78,8 +80,8 @@ static struct api_tenant unlisted(const struct tenants *ts) {
     return row;
 }
 
-int tenants_init(struct tenants *ts) {
-    *ts = (struct tenants){.defaults = builtin()};
+int tenants_init(struct tenants *ts, struct payers *payers) {
+    *ts = (struct tenants){.payers = payers, .defaults = builtin()};
     struct tenant *t = add(ts, ts->defaults.name);
     if (!t)
         return -ENOMEM;
@@ -178,6 +180,8 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
             return -ENOMEM;
     }
     x->tenant = t ? t->number : 0;
+    if (t)
+        conn_set_payer(x->conn, &t->payer);
     return 0;
 }
 

@@ -13,6 +13,7 @@
  */
 
 #include "api/api.h"
+#include "api/http/payer.h"
 #include "api/limits/auth.h"
 #include "base/list.h"
 
@@ -28,7 +29,8 @@ struct bucket {
 };
 
 struct tenant {
-    struct list link; /* admit.busy: has generations or waiters */
+    struct payer payer; /* connections, bodies, output */
+    struct list link;   /* admit.busy: has generations or waiters */
     struct api_tenant conf;
     uint32_t number;
     struct bucket requests, tokens;
@@ -39,7 +41,8 @@ struct tenant {
 };
 
 struct tenants {
-    struct tenant **list; /* [n]: a tenant is never freed or renumbered before the api is */
+    struct payers *payers; /* of the server */
+    struct tenant **list;  /* [n]: a tenant is never freed or renumbered before the api is */
     uint32_t n;
     struct api_tenant defaults;
 };
@@ -50,8 +53,8 @@ struct charge {
     bool runs;
 };
 
-/* Tenant 0 is `default`. 0 or -ENOMEM. */
-int tenants_init(struct tenants *ts);
+/* Tenant 0 is `default`. They are payers beside the addresses of @payers. 0 or -ENOMEM. */
+int tenants_init(struct tenants *ts, struct payers *payers);
 void tenants_deinit(struct tenants *ts);
 /* Takes over what the file says. On -ENOMEM nothing has changed. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
@@ -59,8 +62,8 @@ int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
 struct tenant *tenants_of_key(struct tenants *ts, const char *name);
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
-/* Finds the tenant of @x by key or peer: 0 with x->tenant set, -EINVAL with @err (401), or
- * -ENOMEM. */
+/* Finds the tenant of @x by key or peer, which is charged for the connection from here on: 0 with
+ * x->tenant set, -EINVAL with @err (401), or -ENOMEM. */
 int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x,
                     const struct http *h, struct err *err);
 /* The name under which its prefixes are kept: that of its group, or its own. */

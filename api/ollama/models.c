@@ -108,10 +108,12 @@ static void version_serve(struct exchange *x, struct http *h) {
 static int check_name(struct exchange *x, struct err *err) {
     CLEANUP(buf_deinit) struct buf body = {0};
     yyjson_doc *doc = NULL;
-    size_t charged = conn_take_body(x->conn, &body);
+    struct quota_charge charge;
+
+    conn_take_body(x->conn, &body, &charge);
     int r = json_read(&doc, body.data ? body.data : "", body.len, err);
 
-    http_server_release_body(&api_of(x)->http, charged);
+    quota_charge_set(&charge, 0);
     if (r < 0)
         return r;
     yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");

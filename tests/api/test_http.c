@@ -7,6 +7,8 @@
 #include <unistd.h>
 #include "world.h"
 
+#define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+
 /* Sends @text on a connection of its own and receives one answer. */
 static void raw(struct world *w, const char *text, struct reply *r) {
     int fd = world_connect(w);
@@ -349,15 +351,18 @@ Test(http, one_connection_too_many_is_told_so) {
     world_init(&w);
     w.opts.max_connections = 2;
     world_start(&w);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) { /* two are busy: nothing can be closed to make room */
         fd[i] = world_connect(&w);
-        world_turns(&w, 3);
+        if (i < 2)
+            world_post(&w, fd[i], "/v1/chat/completions", HELLO);
+        world_turns(&w, 5);
     }
     world_receive(&w, fd[2], &r);
     cr_expect_eq(r.status, 503);
     cr_expect(strstr(r.body.data, "too_many_connections"));
     reply_deinit(&r);
-    world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    fake_accept(&w.port, 0);
+    fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd[0], &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
@@ -495,8 +500,6 @@ Test(auth, keys_are_asked_for_and_reloaded) {
 }
 
 /* ---- bodies ---- */
-
-#define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
 
 Test(body, chunks_and_expectations_are_understood) {
     struct world w;

@@ -105,7 +105,8 @@ static void expect_same(struct scene *s, int asker, uint64_t n) {
     cr_assert_float_eq(model_excess(s, s->account_of[at], asker, n), most, 1e-6);
     for (int i = 0; i < CHARGES; i++)
         cr_assert(!s->offered_at[i] || s->account_of[i] != s->account_of[at] ||
-                  s->offered_at[i] >= s->offered_at[at], "an older one is offered");
+                      s->offered_at[i] >= s->offered_at[at],
+                  "an older one is offered");
 }
 
 static void set(struct scene *s, int i, uint64_t n) {

@@ -65,11 +65,10 @@ def occupy(d, n):
 def test_a_worker_is_replaced_though_all_descriptors_are_taken():
     with Weftd(*FLAGS, "--max-connections", "1000", popen=few_files(160, 160)) as d:
         assert " connections_limited " in d.log, d.log
-        working = d.connect()
-        assert d.request("GET", "/health", connection=working)[0] == 200
-        sockets = occupy(d, 400)  # the last ones are told nothing
-        wait_until("none was refused", lambda: d.stats()["front"]["rejected"] > 0)
+        sockets = occupy(d, 400)
+        wait_until("none was displaced", lambda: d.stats()["front"]["displaced"] > 200)
         d.kill_worker()
+        working = d.connect()
         body = {"prompt": "hello", "max_tokens": 8, "ignore_eos": True}
         status, _, answer = d.request("POST", "/v1/completions", body, connection=working)
         assert status == 200 and answer["usage"]["completion_tokens"] == 8, answer

@@ -1,0 +1,310 @@
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "api/http/dialect.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/http/server.h"
+#include "stream.h"
+
+/* Who gives way when connections, bodies or unsent output are full: connections without a key, from
+ * this one address, beside those of the tenants alice and bob. */
+
+#define PLACES 8
+
+static struct world w;
+
+static void start(void) {
+    char path[64];
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-payers-%d", getpid());
+    FILE *f = fopen(path, "w");
+    fputs("alice:ka\nbob:kb\n", f);
+    fclose(f);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    w.opts.max_connections = PLACES;
+    w.opts.max_body_bytes = 65536;
+    world_start(&w);
+    unlink(path);
+}
+
+static void say(int fd, const char *text) {
+    world_send(&w, fd, text, strlen(text));
+    world_turns(&w, 4);
+}
+
+static bool is_open(int fd) {
+    char c;
+    ssize_t n = recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n > 0 || (n < 0 && errno == EAGAIN);
+}
+
+/* One answer, on a connection that stays open. */
+static void expect_answer(int fd, int status) {
+    struct reply r;
+
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, status, "%d: %s", r.status, r.body.data ? r.body.data : "");
+    reply_deinit(&r);
+}
+
+/* A connection that has asked something with @key (NULL: none) and is idle. */
+static int idle(const char *key) {
+    char text[200];
+    int fd = world_connect(&w);
+
+    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n",
+             key ? "/v1/models" : "/health", key ? "Authorization: Bearer " : "", key ? key : "");
+    if (key)
+        strcat(text, "\r\n");
+    say(fd, text);
+    expect_answer(fd, 200);
+    return fd;
+}
+
+static uint32_t n_open(const int *fd, int n) {
+    uint32_t open = 0;
+
+    for (int i = 0; i < n; i++)
+        open += is_open(fd[i]);
+    return open;
+}
+
+static void drop(const int *fd, int n) {
+    for (int i = 0; i < n; i++)
+        world_drop(&w, fd[i]);
+}
+
+Test(payers, idle_connections_without_a_key_lock_out_no_one) {
+    int flood[40], own[2];
+
+    start();
+    own[0] = idle("ka");
+    for (int i = 0; i < 40; i++)
+        flood[i] = idle(NULL);
+    own[1] = idle("kb");
+    cr_expect_eq(n_open(flood, 40), PLACES - 2);
+    for (int i = 0; i < 40; i++)
+        cr_expect_eq(is_open(flood[i]), i >= 40 - (PLACES - 2), "the oldest go first: %d", i);
+    cr_expect_eq(n_open(own, 2), 2, "a tenant within its share keeps its connections");
+    drop(flood, 40);
+    drop(own, 2);
+    world_stop(&w);
+}
+
+Test(payers, a_tenant_above_its_share_gives_way_to_another) {
+    int many[PLACES], one, next;
+
+    start();
+    for (int i = 0; i < PLACES; i++)
+        many[i] = idle("ka");
+    one = idle("kb");
+    cr_expect(!is_open(many[0]));
+    cr_expect_eq(n_open(many, PLACES), PLACES - 1);
+    next = idle("ka"); /* comes without a key, then is one more of alice */
+    cr_expect(is_open(one));
+    cr_expect(!is_open(many[1]));
+    drop(many, PLACES);
+    world_drop(&w, one);
+    world_drop(&w, next);
+    world_stop(&w);
+}
+
+Test(payers, half_a_head_or_an_unread_refusal_holds_no_place) {
+    int flood[PLACES], fd;
+
+    start();
+    for (int i = 0; i < PLACES; i++) {
+        flood[i] = world_connect(&w);
+        say(flood[i], i % 2 ? "GET /heal"
+                            : "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                              "Content-Length: 100\r\n\r\n{");
+    }
+    fd = idle("ka");
+    cr_expect(!is_open(flood[0]));
+    cr_expect(is_open(flood[1]));
+    cr_expect(is_open(fd));
+    drop(flood, PLACES);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+Test(payers, a_unix_socket_has_places_of_its_own) {
+    int busy[PLACES], fd;
+    const char body[] = "{\"prompt\":\"a\"}";
+    struct reply r;
+
+    start();
+    for (int i = 0; i < PLACES; i++) {
+        busy[i] = world_connect(&w);
+        world_say(&w, busy[i],
+                  "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n"
+                  "Content-Length: %zu\r\n\r\n%s",
+                  sizeof(body) - 1, body);
+        world_turns(&w, 4);
+    }
+    fd = world_connect(&w); /* requests are not interrupted */
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 503);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    fd = world_connect_unix(&w);
+    say(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    expect_answer(fd, 200);
+    world_drop(&w, fd);
+    drop(busy, PLACES);
+    world_stop(&w);
+}
+
+/* An unfinished body of @n bytes. */
+static int begin_body(const char *key, size_t n) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    int fd = world_connect(&w);
+
+    buf_printf(&b,
+               "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n"
+               "Content-Length: %zu\r\n\r\n{\"prompt\":\"",
+               key, n);
+    while (b.len < n)
+        buf_add_char(&b, 'a');
+    world_send(&w, fd, b.data, b.len);
+    world_turns(&w, 6);
+    return fd;
+}
+
+Test(payers, unfinished_bodies_of_a_tenant_refuse_no_other) {
+    int flood[12], own, fd;
+
+    start();
+    own = begin_body("kb", 60000);
+    for (int i = 0; i < 7; i++)
+        flood[i] = begin_body("ka", 65536);
+    cr_expect_eq(n_open(flood, 7), 7);
+    for (int i = 0; i < 4; i++) { /* complete, each while there is no room */
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+        fd = world_connect_unix(&w);
+        buf_add_str(&b, "{\"prompt\":\"");
+        while (b.len < 60000)
+            buf_add_char(&b, ' ');
+        buf_add_str(&b, "\"}");
+        world_say(&w, fd,
+                  "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer kb\r\n"
+                  "Content-Length: %zu\r\n\r\n%s",
+                  b.len, b.data);
+        expect_answer(fd, 200);
+        world_drop(&w, fd);
+    }
+    expect_answer(flood[0], 503);
+    for (int i = 2; i < 7; i++)
+        cr_expect(recv(flood[i], &(char){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0, "%d", i);
+    cr_expect(recv(own, &(char){0}, 1, MSG_PEEK | MSG_DONTWAIT) < 0, "within its share");
+    drop(flood, 7);
+    world_drop(&w, own);
+    world_stop(&w);
+}
+
+/* ---- unsent output, at a server whose answers are large ---- */
+
+#define ANSWER (8u << 20)
+
+static int n_gone;
+
+static void serve(struct exchange *x, struct http *h) {
+    char *data = calloc(1, ANSWER);
+
+    (void)h;
+    respond(x, 200, RESPOND_JSON, data, ANSWER);
+    free(data);
+}
+
+static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
+    (void)x;
+    (void)err;
+    json_open(j, '{');
+    json_close(j, '}');
+}
+
+static void on_ended(const struct exchange *x) {
+    (void)x;
+    n_gone++;
+}
+
+static const struct route routes[] = {{"/large", HTTP_GET, .serve = serve}, {0}};
+static const struct dialect dialect = {.name = "test", .routes = routes, .put_error = put_error};
+static const struct dialect *const dialects[] = {&dialect, NULL};
+
+static int connect_and_ask(struct http_server *s, struct world *at, bool local) {
+    int fd = local ? world_connect_unix(at) : world_connect(at);
+
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int));
+    send(fd, "GET /large HTTP/1.1\r\n\r\n", 23, MSG_NOSIGNAL);
+    for (int i = 0; i < 20; i++)
+        uv_run(s->opts.loop, UV_RUN_NOWAIT);
+    return fd;
+}
+
+Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
+    static struct http_server s;
+    static struct world at; /* for its addresses only */
+    uv_loop_t loop;
+    struct err err;
+    int slow[8], other;
+
+    uv_loop_init(&loop);
+    struct http_server_opts o = {
+        .loop = &loop,
+        .clock = clock_monotonic(),
+        .name = "test",
+        .dialects = dialects,
+        .limits = {.target = 100, .head = 4096, .body = 100, .n_headers = 10},
+        .max_connections = 20,
+        .header_timeout_ms = 10000,
+        .body_timeout_ms = 10000,
+        .idle_timeout_ms = 10000,
+        .stall_timeout_ms = 10000,
+        .stream_buffer_bytes = 65536,
+        .max_unsent = 2 * ANSWER,
+        .max_bodies = 1000,
+        .max_output = 4 * ANSWER,
+        .stream_headers = "",
+        .ended = on_ended,
+    };
+    cr_assert_eq(http_server_init(&s, &o), 0);
+    cr_assert_eq(http_server_listen_tcp(&s, "127.0.0.1", 0, &at.tcp_port, &err), 0);
+    snprintf(at.path, sizeof(at.path), "/tmp/weft-test-payers-%d.sock", getpid());
+    cr_assert_eq(http_server_listen_unix(&s, at.path, &err), 0);
+    other = connect_and_ask(&s, &at, true);
+    for (int i = 0; i < 8; i++)
+        slow[i] = connect_and_ask(&s, &at, false);
+    const struct quota *q = &s.payers.quota[PAYER_OUTPUT];
+    cr_expect_leq(q->root.used, 4 * ANSWER);
+    cr_expect_geq(s.n_lost_outputs, 4);
+    size_t got = 0;
+    ssize_t n = 1;
+    while (n != 0 && got < ANSWER) { /* the one over the UNIX socket has its whole answer */
+        static char chunk[1 << 16];
+
+        n = recv(other, chunk, sizeof(chunk), 0);
+        got += n > 0 ? (size_t)n : 0;
+        uv_run(&loop, UV_RUN_NOWAIT);
+        cr_assert(n >= 0 || errno == EAGAIN);
+    }
+    cr_expect_geq(got, ANSWER);
+    for (int i = 0; i < 8; i++)
+        close(slow[i]);
+    close(other);
+    http_server_close(&s, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(q->root.used, 0);
+    cr_expect_eq(n_gone, 9);
+    http_server_deinit(&s);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+}

@@ -1,0 +1,65 @@
+"""What one client or tenant takes of the front's connections and body memory keeps no other waiting."""
+import os
+import socket
+import tempfile
+
+from weftd import UnixConnection, Weftd, main
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def ask(daemon, key):
+    body = {"prompt": "hi", "max_tokens": 1}
+    return daemon.request("POST", "/v1/completions", body, {"Authorization": "Bearer " + key})[0]
+
+
+def keys_in(folder):
+    path = os.path.join(folder, "keys")
+    with open(path, "w") as f:
+        f.write("alice:ka\nbob:kb\n")
+    return path
+
+
+def test_idle_connections_without_a_key_lock_out_no_tenant():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "u.sock")
+        with Weftd("--api-keys", keys_in(folder), "--listen", "127.0.0.1:0," + "unix:" + path, "--max-connections", "100") as d:
+            kept = d.connect()
+            own = {"Authorization": "Bearer kb"}
+            assert d.request("GET", "/v1/models", headers=own, connection=kept)[0] == 200
+            sockets = []
+            for _ in range(200):
+                s = socket.create_connection(("127.0.0.1", d.port), 20)
+                s.sendall(HEALTH)
+                assert s.recv(4096).startswith(b"HTTP/1.1 200"), "each is served"
+                sockets.append(s)
+            assert ask(d, "kb") == 200
+            assert d.request("GET", "/v1/models", headers=own, connection=kept)[0] == 200, "a tenant's own connection stays"
+            local = UnixConnection(path, 20)
+            local.request("GET", "/health")
+            assert local.getresponse().status == 200
+            assert d.stats()["front"]["displaced"] > 50
+            for s in sockets:
+                s.close()
+
+
+def test_unfinished_bodies_of_one_tenant_refuse_no_other():
+    size = 1 << 20
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n" % size
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder), "--max-body", "1M") as d:
+            sockets = []
+            for _ in range(12):
+                s = socket.create_connection(("127.0.0.1", d.port), 20)
+                s.sendall(head + b'{"prompt":"' + b"x" * (size - 12))
+                sockets.append(s)
+                assert ask(d, "kb") == 200
+            front = d.stats()["front"]
+            assert front["lost_bodies"] >= 4, front
+            refused = sockets[0].recv(4096)
+            assert refused.startswith(b"HTTP/1.1 503") and b"Retry-After" in refused, refused
+            for s in sockets:
+                s.close()
+
+
+main(globals())
