@@ -182,6 +182,11 @@ void json_raw(struct json *j, const char *text, size_t len) {
     put(j, text + from, len - from);
 }
 
+void json_valid(struct json *j, const char *text, size_t len) {
+    separate(j);
+    put(j, text, len);
+}
+
 void json_put_string(struct json *j, const char *key, const char *s) {
     json_key(j, key);
     json_cstring(j, s);

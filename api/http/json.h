@@ -36,6 +36,9 @@ void json_null(struct json *j);
 /* A value that is JSON already, but perhaps for bytes that are no UTF-8. */
 void json_raw(struct json *j, const char *text, size_t len);
 
+/* The same where all of it is UTF-8: written by this file or by yyjson. */
+void json_valid(struct json *j, const char *text, size_t len);
+
 /* Key and value at once. */
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_int(struct json *j, const char *key, int64_t v);

@@ -20,6 +20,8 @@ struct responses_build {
     /* responses_items.c */
     size_t i;          /* the item being read */
     bool past;         /* it is one of the past, from the store */
+    bool quick;        /* on the loop: little may be read from the store */
+    size_t n_asked;    /* bytes of stored items, in all */
     bool begun;        /* something other than instructions has been said */
     struct buf system; /* instructions, until then */
     struct {           /* what the assistant says, while it does */
@@ -38,8 +40,13 @@ int responses_put_value(const struct responses_build *b, yyjson_mut_val *object,
 
 /* responses_items.c: adds messages. */
 int responses_instructions(struct responses_build *b, const char *text, size_t len);
-/* @keep: they are written to rs->input. */
+/* @keep: they are written to rs->kept. */
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep);
+/* The items of @list, whose JSON is in @text, as the past of this conversation. */
+int responses_past(struct responses_build *b, const struct item_list *list, const char *text);
+/* Counts @n bytes of stored items that the request, in its field @param, has to have read. -EAGAIN:
+ * too many for the loop; -EINVAL: for any request. */
+int responses_ask_for(struct responses_build *b, size_t n, const char *param);
 int responses_items_end(struct responses_build *b);
 
 /* responses_tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */

@@ -296,17 +296,13 @@ static int put_format(struct responses_build *b, yyjson_val *text, yyjson_mut_va
 
 /* ---- the conversation ---- */
 
-/* The items of one response of the past: what it was asked, and what it said. */
-static int add_past(struct responses_build *b, const struct stored *s) {
-    yyjson_doc *input = yyjson_read(s->input, s->input_len, 0);
-    yyjson_doc *response = yyjson_read(s->response, s->response_len, 0);
-    int r = input && response ? responses_items(b, yyjson_doc_get_root(input), false) : -ENOMEM;
+/* Bytes that have to be read of @s and all that it continues. */
+static size_t past_bytes(const struct stored *s) {
+    size_t n = 0;
 
-    if (r == 0)
-        r = responses_items(b, yyjson_obj_get(yyjson_doc_get_root(response), "output"), false);
-    yyjson_doc_free(input);
-    yyjson_doc_free(response);
-    return r;
+    for (; s; s = s->parent)
+        n += s->parts.items.n_said + s->parts.output.n_said;
+    return n;
 }
 
 static int put_past(struct responses_build *b, yyjson_val *id) {
@@ -318,6 +314,8 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     if (!rs->parent)
         return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
                             "Previous response with id '%.100s' not found.", yyjson_get_str(id));
+    if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
+        return r;
     store_use(rs->parent);
     for (struct stored *s = rs->parent; s; s = s->parent)
         n++;
@@ -328,7 +326,9 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
         chain[--n] = s;
     b->past = true;
     for (struct stored *s; r == 0 && (s = chain[n]); n++) {
-        r = add_past(b, s);
+        r = responses_past(b, &s->parts.items, s->parts.input.data);
+        if (r == 0)
+            r = responses_past(b, &s->parts.output, s->parts.head.data);
         if (s == rs->parent)
             break;
     }
@@ -368,12 +368,12 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
     if (r == 0 && f->v[PREVIOUS])
         r = put_past(b, f->v[PREVIOUS]);
     if (r == 0 && b->rs->store)
-        r = buf_add_char(&b->rs->input, '[');
+        r = buf_add_char(&b->rs->kept.input, '[');
     if (r == 0)
         r = yyjson_is_str(f->v[INPUT]) ? put_string_input(b, f->v[INPUT])
                                        : responses_items(b, f->v[INPUT], b->rs->store);
     if (r == 0 && b->rs->store)
-        r = buf_add_char(&b->rs->input, ']');
+        r = buf_add_char(&b->rs->kept.input, ']');
     if (r == 0)
         r = responses_items_end(b);
     if (r == 0 && yyjson_mut_arr_size(b->messages) == 0)
@@ -431,7 +431,7 @@ static void echo_member(struct json *j, yyjson_val *v, const char *key, const ch
 static int put_echo(struct responses *rs, const struct fields *f, const struct gen_request *r) {
     struct json j;
 
-    json_begin(&j, &rs->echo);
+    json_begin(&j, &rs->kept.echo);
     json_key(&j, "background");
     json_bool(&j, false);
     echo(&j, f, INSTRUCTIONS, "null");

@@ -17,6 +17,7 @@
  */
 
 #define CALLS_MAX 100000u
+#define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */
 
 /* "input[i]" and a place inside it. */
 static int refuse(const struct responses_build *b, const char *place, const char *must) {
@@ -392,41 +393,73 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
     return refuse(b, ".type", "is no item that is supported here");
 }
 
+static bool is_silent(yyjson_val *type) {
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        if (yyjson_equals_str(type, kinds[i].type))
+            return kinds[i].read == skip;
+    return false;
+}
+
 static int keep_item(struct responses_build *b, yyjson_val *item) {
-    struct buf *out = &b->rs->input;
+    struct stored_parts *p = &b->rs->kept;
+    yyjson_val *id = yyjson_obj_get(item, "id"), *type = yyjson_obj_get(item, "type");
     size_t len;
     CLEANUP(freep) char *text = yyjson_val_write(item, 0, &len);
 
-    if (!text || (out->len > 1 && buf_add_char(out, ',') < 0))
+    if (!text || (p->input.len > 1 && buf_add_char(&p->input, ',') < 0))
         return -ENOMEM;
-    return buf_add(out, text, len);
+    struct item_entry e = {.at = p->input.len,
+                           .len = len,
+                           .message = !type || yyjson_equals_str(type, "message"),
+                           .typed = type,
+                           .silent = is_silent(type)};
+    int r = item_list_add(&p->items, e, yyjson_get_str(id), yyjson_get_len(id));
+    return r < 0 ? r : buf_add(&p->input, text, len);
+}
+
+int responses_ask_for(struct responses_build *b, size_t n, const char *param) {
+    size_t max = b->rs->api->opts.max_body_bytes;
+
+    b->n_asked += n;
+    b->rs->api->store.n_read += n;
+    if (b->n_asked > max)
+        return err_set_code(b->err, 400, "invalid_value", param,
+                            "%s: the request refers to more than %zu bytes of stored items.", param,
+                            max);
+    return b->quick && b->n_asked > QUICK_MAX ? -EAGAIN : 0;
+}
+
+/* Item @id of the output of @s; its id ends with its number. NULL: there is none. */
+static const struct item_entry *find_item(const struct stored *s, const char *id) {
+    const struct item_list *l = &s->parts.output;
+    size_t i = strtoul(strrchr(id, '_') + 1, NULL, 10);
+    const struct item_entry *e = i < item_list_n(l) ? item_list_get(l, i) : NULL;
+
+    return e && strcmp(item_list_id(l, e), id) == 0 ? e : NULL;
 }
 
 /* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of
  * items contain that of their response. */
 static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
     const char *id = yyjson_get_str(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
-    char name[sizeof("resp_") + RESPONSES_ID_HEX];
+    char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];
     struct stored *s = NULL;
-    yyjson_val *found;
-    size_t i, n;
+    int r = 0;
 
     if (hex && strlen(hex) > RESPONSES_ID_HEX) {
         snprintf(name, sizeof(name), "resp_%.*s", (int)RESPONSES_ID_HEX, hex + 1);
         s = store_get(&b->rs->api->store, b->rs->tenant, name, strlen(name));
     }
-    *doc = s ? yyjson_read(s->response, s->response_len, 0) : NULL;
-    bool broken = s && !*doc;
+    const struct item_entry *e = s ? find_item(s, id) : NULL;
+    snprintf(place, sizeof(place), "input[%zu].id", b->i);
+    if (!e)
+        r = refuse(b, ".id", "must be that of an item of a stored response");
+    else if ((r = responses_ask_for(b, e->len, place)) == 0 &&
+             !(*doc = yyjson_read(s->parts.head.data + e->at, e->len, 0)))
+        r = -ENOMEM;
     stored_unref(s);
-    if (broken)
-        return -ENOMEM;
-    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(*doc), "output"), i, n, found) {
-        if (yyjson_equals_str(yyjson_obj_get(found, "id"), id)) {
-            *out = found;
-            return 0;
-        }
-    }
-    return refuse(b, ".id", "must be that of an item of a stored response");
+    *out = yyjson_doc_get_root(*doc);
+    return r;
 }
 
 static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
@@ -451,6 +484,21 @@ int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
     yyjson_arr_foreach(items, b->i, n, item) {
         if ((r = read_one(b, item, keep)) < 0)
             return r;
+    }
+    return r;
+}
+
+int responses_past(struct responses_build *b, const struct item_list *list, const char *text) {
+    int r = 0;
+
+    for (b->i = 0; b->i < item_list_n(list) && r == 0; b->i++) {
+        const struct item_entry *e = item_list_get(list, b->i);
+
+        if (e->silent)
+            continue;
+        yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
+        r = doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM;
+        yyjson_doc_free(doc);
     }
     return r;
 }

@@ -43,8 +43,7 @@ static struct responses *new_state(struct exchange *x) {
     rs->tenant = x->tenant;
     rs->streams_errors = is_codex(&x->conn->http);
     arena_init(&rs->arena, ARENA_MAX);
-    buf_init(&rs->echo, UINT32_MAX);
-    buf_init(&rs->input, UINT32_MAX);
+    stored_parts_init(&rs->kept);
     buf_init(&rs->custom.text, UINT32_MAX);
     return rs;
 }
@@ -52,8 +51,7 @@ static struct responses *new_state(struct exchange *x) {
 static void free_state(struct responses *rs) {
     list_remove(&rs->link);
     stored_unref(rs->parent);
-    buf_deinit(&rs->echo);
-    buf_deinit(&rs->input);
+    stored_parts_deinit(&rs->kept);
     buf_deinit(&rs->custom.text);
     arena_deinit(&rs->arena);
     free(rs);
@@ -290,17 +288,46 @@ bool responses_needs_empty(const struct writer *w) {
 
 /* ---- the response ---- */
 
-static void put_output(struct json *j, const struct writer *w, enum responses_status status) {
+/* Lists item @i, run @run (NULL: the empty message), which was written from @from on. The response
+ * begins at @base. */
+static void note_item(struct json *j, const struct writer *w, const struct output_run *run,
+                      uint32_t i, size_t from, size_t base) {
+    char id[64];
+
+    if (j->error < 0)
+        return;
+    from += j->out->data[from] == ',';
+    responses_item_id(w, run, i, id, sizeof(id));
+    struct item_entry e = {.at = from - base,
+                           .len = j->out->len - from,
+                           .message = !run || run->kind == OUTPUT_CONTENT,
+                           .typed = true};
+    j->error = item_list_add(&responses_of(w)->kept.output, e, id, strlen(id));
+}
+
+/* The output; @base: where the response begins in the text. */
+static void put_output(struct json *j, const struct writer *w, enum responses_status status,
+                       size_t base) {
     const struct output_parser *s = w->n_choices ? gen_of(w)->output : NULL;
-    uint32_t n = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0;
+    uint32_t n_runs = status != RESPONSES_IN_PROGRESS && s ? s->n_runs : 0, n = 0;
 
     json_key(j, "output");
     json_open(j, '[');
-    for (uint32_t i = 0; i < n; i++)
-        if (responses_is_item(&s->runs[i]))
-            responses_put_item(j, w, i, responses_number(w, i), true);
-    if (status == RESPONSES_DONE && responses_needs_empty(w))
-        responses_put_empty(j, w, responses_number(w, n), true);
+    item_list_deinit(&responses_of(w)->kept.output);
+    for (uint32_t i = 0; i < n_runs; i++) {
+        size_t from = j->out->len;
+
+        if (!responses_is_item(&s->runs[i]))
+            continue;
+        responses_put_item(j, w, i, n, true);
+        note_item(j, w, &s->runs[i], n++, from, base);
+    }
+    if (status == RESPONSES_DONE && responses_needs_empty(w)) {
+        size_t from = j->out->len;
+
+        responses_put_empty(j, w, n, true);
+        note_item(j, w, NULL, n, from, base);
+    }
     json_close(j, ']');
 }
 
@@ -347,7 +374,9 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
                    const struct err *err) {
     const struct responses *rs = responses_of(w);
     bool done = status == RESPONSES_DONE, failed = status == RESPONSES_FAILED && !rs->cancelled;
+    size_t base = j->out->len;
 
+    assert(!j->comma);
     json_open(j, '{');
     json_put_string(j, "id", w->id);
     json_put_string(j, "object", "response");
@@ -371,21 +400,27 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
     } else {
         json_null(j);
     }
-    put_output(j, w, status);
+    put_output(j, w, status, base);
     if (done)
         put_usage(j, w);
     else
         json_put_string(j, "usage", NULL);
-    json_raw(j, rs->echo.data ? rs->echo.data : "\"model\":null", rs->echo.len ? rs->echo.len : 12);
+    if (rs->kept.echo.len)
+        json_valid(j, rs->kept.echo.data, rs->kept.echo.len);
+    else
+        json_put_string(j, "model", NULL);
     json_close(j, '}');
 }
 
 void responses_keep(const struct writer *w, const char *json, size_t len) {
-    const struct responses *rs = responses_of(w);
+    struct responses *rs = responses_of(w);
+    size_t echo = rs->kept.echo.len + strlen(",}");
 
-    if (rs->store)
-        store_add(&rs->api->store, rs->tenant, w->id, rs->parent, json, len, rs->input.data,
-                  rs->input.len);
+    if (!rs->store)
+        return;
+    assert(rs->kept.echo.len && len > echo && json[len - echo] == ',');
+    if (buf_add(&rs->kept.head, json, len - echo) == 0)
+        store_add(&rs->api->store, rs->tenant, w->id, rs->parent, &rs->kept);
 }
 
 static void put_whole(struct json *j, struct writer *w) {

@@ -40,8 +40,7 @@ struct responses {
     struct stored *parent; /* what it continues */
     struct responses_tool *tools;
     uint32_t n_tools;
-    struct buf echo;  /* members of the response that repeat the request: "key":value,... */
-    struct buf input; /* its items, a JSON array */
+    struct stored_parts kept; /* head and output: since it was told */
 
     /* Of the stream. */
     uint64_t sequence;
@@ -93,7 +92,7 @@ const char *responses_call_name(const struct writer *w, const struct output_run 
 bool responses_is_custom(const struct writer *w, const struct output_run *run);
 /* A part of a message, or of reasoning. */
 void responses_put_part(struct json *j, const char *type, const char *text, size_t len);
-/* Keeps the finished response @json, if it was asked for. */
+/* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
 void responses_keep(const struct writer *w, const char *json, size_t len);
 
 /* responses_stream.c */

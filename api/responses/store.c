@@ -33,8 +33,37 @@ struct store_tenant {
     uint64_t bytes;   /* of all that is not freed: those in `kept`, and those that are held */
 };
 
+void stored_parts_init(struct stored_parts *p) {
+    buf_init(&p->head, UINT32_MAX);
+    buf_init(&p->echo, UINT32_MAX);
+    buf_init(&p->input, UINT32_MAX);
+    item_list_init(&p->output);
+    item_list_init(&p->items);
+}
+
+void stored_parts_deinit(struct stored_parts *p) {
+    buf_deinit(&p->head);
+    buf_deinit(&p->echo);
+    buf_deinit(&p->input);
+    item_list_deinit(&p->output);
+    item_list_deinit(&p->items);
+}
+
+/* What grew by halves is given back, so that what is counted is what is needed. */
+static void trim(struct buf *b) {
+    char *less = b->data ? realloc(b->data, b->len + 1) : NULL;
+
+    if (less) {
+        b->data = less;
+        b->cap = b->len + 1;
+    }
+}
+
 static size_t bytes_of(const struct stored *r) {
-    return sizeof(*r) + r->response_len + r->input_len + 2;
+    const struct stored_parts *p = &r->parts;
+
+    return sizeof(*r) + p->head.cap + p->echo.cap + p->input.cap + item_list_bytes(&p->output) +
+           item_list_bytes(&p->items);
 }
 
 /* Ids are drawn at random: any hash will do. */
@@ -58,8 +87,7 @@ static void unref_locked(struct stored *r) {
         struct stored *parent = r->parent;
 
         charge_locked(r, -(int64_t)bytes_of(r));
-        free(r->response);
-        free(r->input);
+        stored_parts_deinit(&r->parts);
         free(r);
         r = parent;
     }
@@ -268,24 +296,28 @@ static void add_locked(struct stored *r) {
 }
 
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
-              const char *response, size_t response_len, const char *input, size_t input_len) {
+              struct stored_parts *parts) {
     struct stored *r = calloc(1, sizeof(*r));
     int result = -ENOMEM;
 
-    if (!r)
+    if (!r) {
+        stored_parts_deinit(parts);
         return -ENOMEM;
-    *r = (struct stored){.store = s,
-                         .tenant = tenant,
-                         .refs = 1,
-                         .response_len = response_len,
-                         .input_len = input_len,
-                         .response = strndup(response, response_len),
-                         .input = strndup(input, input_len)};
+    }
+    *r = (struct stored){.store = s, .tenant = tenant, .refs = 1, .parts = *parts};
+    stored_parts_init(parts);
+    trim(&r->parts.head);
+    trim(&r->parts.echo);
+    trim(&r->parts.input);
+    trim(&r->parts.output.entries);
+    trim(&r->parts.output.ids);
+    trim(&r->parts.items.entries);
+    trim(&r->parts.items.ids);
     list_init(&r->link);
     list_init(&r->bucket);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
     uv_mutex_lock(&s->lock);
-    if (r->response && r->input && reserve_tenant(s, tenant) == 0) {
+    if (reserve_tenant(s, tenant) == 0) {
         result = 0;
         if ((r->parent = parent))
             parent->refs++;
@@ -293,8 +325,7 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
         if (s->open && s->n && !uv_is_active((uv_handle_t *)&s->tick))
             uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
     } else {
-        free(r->response);
-        free(r->input);
+        stored_parts_deinit(&r->parts);
         free(r);
     }
     uv_mutex_unlock(&s->lock);

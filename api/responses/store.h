@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 #include <uv.h>
+#include "api/responses/item_list.h"
 #include "base/list.h"
 
 struct api;
@@ -30,6 +31,7 @@ struct store {
     struct store_tenant *tenants;
     uint32_t n_tenants, n;
     uint64_t bytes;
+    _Atomic uint64_t n_read; /* bytes of stored items that requests have had parsed: any thread */
     bool open;
 };
 
@@ -37,6 +39,19 @@ int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                const struct store_limits *limits);
 void store_close(struct store *s);  /* the timer */
 void store_deinit(struct store *s); /* accepts a zeroed one */
+
+/* The text of a response, in the pieces that it is written and read in: the object is head, a
+ * comma, echo, a closing brace. The large ones are made once and never copied into the store. */
+struct stored_parts {
+    struct buf head;         /* the object, without what repeats the request */
+    struct buf echo;         /* members that repeat the request: "key":value,... */
+    struct buf input;        /* its own input's items, a JSON array */
+    struct item_list output; /* items in head */
+    struct item_list items;  /* items in input */
+};
+
+void stored_parts_init(struct stored_parts *p);
+void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken over */
 
 /* What is kept of a response; immutable. */
 struct stored {
@@ -46,8 +61,7 @@ struct stored {
     char id[48];
     uint32_t tenant, refs;
     int64_t used_ns;
-    size_t response_len, input_len;
-    char *response, *input; /* JSON: the object; the array of its own input's items */
+    struct stored_parts parts;
 };
 
 /* The response @id of @tenant for the caller, who gives it back; NULL: there is none. */
@@ -55,8 +69,9 @@ struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_
 /* It is being continued: it and what it continues are the last to be forgotten. */
 void store_use(struct stored *r);
 struct stored *stored_unref(struct stored *r); /* accepts NULL */
-/* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. 0 or -ENOMEM. */
+/* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. @parts are taken
+ * over and left empty. 0 or -ENOMEM. */
 int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *parent,
-              const char *response, size_t response_len, const char *input, size_t input_len);
+              struct stored_parts *parts);
 /* Forgets it; false: there is none. */
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len);

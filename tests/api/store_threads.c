@@ -32,7 +32,8 @@ static void *look(void *seed) {
         struct stored *r = store_get(&store, 0, id, name(id, rng_next(&rng)));
 
         for (const struct stored *p = r; p; p = p->parent)
-            assert(p->response_len == strlen(p->response) && strcmp(p->input, "[]") == 0);
+            assert(p->parts.head.len == strlen(p->parts.head.data) &&
+                   strcmp(p->parts.input.data, "[]") == 0);
         if (r && rng_below(&rng, 4) == 0)
             store_use(r);
         n_found += r != NULL;
@@ -44,6 +45,7 @@ static void *look(void *seed) {
 static void change(struct rng *rng) {
     char id[16], parent[16], text[256];
     size_t n = rng_below(rng, sizeof(text));
+    struct stored_parts parts;
 
     if (rng_below(rng, 5) == 0) {
         store_remove(&store, 0, id, name(id, rng_next(rng)));
@@ -53,7 +55,10 @@ static void change(struct rng *rng) {
     struct stored *p = store_get(&store, 0, parent, name(parent, rng_next(rng)));
     name(id, rng_next(rng));
     store_remove(&store, 0, id, strlen(id));
-    store_add(&store, 0, id, p, text, n, "[]", 2);
+    stored_parts_init(&parts);
+    buf_add(&parts.head, text, n);
+    buf_add(&parts.input, "[]", 2);
+    store_add(&store, 0, id, p, &parts);
     stored_unref(p);
 }
 

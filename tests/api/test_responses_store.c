@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "api/private.h"
 #include "api/responses/store.h"
 #include "base/clock.h"
 #include "base/rng.h"
@@ -34,11 +35,15 @@ static void shelf_deinit(struct shelf *s) {
 
 static void add(struct shelf *s, uint32_t tenant, const char *id, const char *parent, size_t size) {
     struct stored *p = parent ? store_get(&s->store, tenant, parent, strlen(parent)) : NULL;
-    CLEANUP(freep) char *text = malloc(size + 1);
+    struct stored_parts parts;
 
     cr_assert(!parent || p, "%s is gone", parent);
-    memset(text, 'x', size);
-    cr_assert_eq(store_add(&s->store, tenant, id, p, text, size, "[]", 2), 0);
+    stored_parts_init(&parts);
+    cr_assert_eq(buf_reserve(&parts.head, size), 0);
+    memset(parts.head.data, 'x', size);
+    parts.head.len = size;
+    cr_assert_eq(buf_add(&parts.input, "[]", 2), 0);
+    cr_assert_eq(store_add(&s->store, tenant, id, p, &parts), 0);
     stored_unref(p);
 }
 
@@ -152,18 +157,18 @@ Test(store, what_requests_hold_costs_others_nothing) {
     shelf_init(&s, 1000, 20000, 100);
     for (int i = 0; i < 4; i++) {
         snprintf(id, sizeof(id), "a%d", i);
-        add(&s, 1, id, NULL, 4400);
+        add(&s, 1, id, NULL, 4300);
         kept[i] = store_get(&s.store, 1, id, strlen(id));
         cr_assert(store_remove(&s.store, 1, id, strlen(id)));
     }
-    add(&s, 2, "b", NULL, 900);
+    add(&s, 2, "b", NULL, 300);
     cr_assert(has(&s, 2, "b"));
-    add(&s, 1, "more", NULL, 4400);
-    add(&s, 3, "c", NULL, 4400);
+    add(&s, 1, "more", NULL, 4300);
+    add(&s, 3, "c", NULL, 4300);
     cr_expect(has(&s, 2, "b") && !has(&s, 1, "more") && !has(&s, 3, "c"));
     for (int i = 0; i < 4; i++)
         stored_unref(kept[i]);
-    add(&s, 3, "c", NULL, 4400);
+    add(&s, 3, "c", NULL, 4300);
     cr_expect(has(&s, 2, "b") && has(&s, 3, "c"));
     shelf_deinit(&s);
 }
@@ -394,6 +399,63 @@ Test(kept, items_may_be_referred_to) {
     cr_expect_str_eq(responses_prompt(&w),
                      "<|im_start|>user\nhi<|im_end|><|im_start|>assistant\nHello<|im_end|>"
                      "<|im_start|>user\nmore<|im_end|><|im_start|>assistant");
+    world_stop(&w);
+}
+
+/* What a request has read of the store is the items that it asks for, however large the responses
+ * are that they belong to. */
+Test(kept, only_what_is_asked_for_is_read) {
+    CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
+    struct world w;
+    char id[64], next[64];
+
+    responses_start(&w);
+    buf_printf(&fields,
+               "\"input\":[{\"role\":\"user\",\"content\":\"hi\"},{\"type\":\"web_search_"
+               "call\",\"junk\":\"%0*d\"}],\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]",
+               60000, 0, 60000, 0);
+    ask_id(&w, fields.data, "Hello", id);
+    cr_expect_eq(w.api->store.n_read, 0);
+    buf_clear(&fields);
+    buf_printf(&fields, "\"previous_response_id\":\"%s\",\"input\":\"more\"", id);
+    ask_id(&w, fields.data, "x", next);
+    uint64_t once = w.api->store.n_read;
+    cr_expect(once > 0 && once < 400, "%u", (unsigned)once);
+    buf_clear(&fields);
+    buf_add_str(&fields, "\"input\":[{\"role\":\"user\",\"content\":\"hi\"}");
+    for (int i = 0; i < 119; i++)
+        buf_printf(&fields, ",{\"type\":\"item_reference\",\"id\":\"msg_%s_0\"}", id + 5);
+    buf_add_str(&fields, "]");
+    ask_id(&w, fields.data, "x", next);
+    cr_expect_lt(w.api->store.n_read - once, 119 * 300);
+    world_stop(&w);
+}
+
+/* References cost their sender little and the service much: their sum is bounded like a body. */
+Test(kept, references_are_bounded_in_all) {
+    CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
+    CLEANUP(freep) char *said = malloc(1001);
+    struct world w;
+    struct reply r;
+    char id[64];
+
+    responses_init(&w);
+    w.opts.max_body_bytes = 16 << 10;
+    world_start(&w);
+    memset(said, 'x', 1000);
+    said[1000] = 0;
+    ask_id(&w, "\"input\":\"hi\"", said, id);
+    for (int n = 10; n <= 20; n += 10) {
+        buf_clear(&fields);
+        buf_add_str(&fields, "\"input\":[{\"role\":\"user\",\"content\":\"hi\"}");
+        for (int i = 0; i < n; i++)
+            buf_printf(&fields, ",{\"type\":\"item_reference\",\"id\":\"msg_%s_0\"}", id + 5);
+        buf_add_str(&fields, "],\"max_output_tokens\":1");
+        responses_ask(&w, fields.data, "x", &r);
+        cr_expect_eq(r.status, n == 20 ? 400 : 200, "%s", r.body.data);
+        cr_expect_eq(strstr(r.body.data, "stored items") != NULL, n == 20, "%s", r.body.data);
+        reply_deinit(&r);
+    }
     world_stop(&w);
 }
 

@@ -1,0 +1,189 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/http/respond.h"
+#include "api/private.h"
+#include "api/responses/query.h"
+#include "api/responses/responses.h"
+
+/*
+ * /v1/responses/ID/input_items: what the model was given, the conversation that the response
+ * continues and its own input. A conversation may be as large as the store; a page is made of the
+ * texts of its items alone, which are copied as they are, and it ends early when it gets large: its
+ * client asks for the next one as after any other.
+ */
+
+#define LIST_DEFAULT 20u
+#define LIST_MAX 100u
+#define PAGE_BYTES (1u << 20) /* a page of more than one item ends here */
+
+/* A list of items in its place in the conversation. */
+struct segment {
+    const struct stored *s;
+    const struct item_list *list;
+    const char *text;
+};
+
+/* All items, in their order. */
+struct conversation {
+    struct segment *segment;
+    size_t n_segments, n;
+};
+
+struct place { /* of an item */
+    size_t segment, item;
+};
+
+/* @out->segment is the caller's to free. The last response's output is not part of it. */
+static int collect(const struct stored *s, struct conversation *out) {
+    size_t n = 0;
+
+    for (const struct stored *p = s; p; p = p->parent)
+        n += 2;
+    if (!(out->segment = calloc(n, sizeof(*out->segment))))
+        return -ENOMEM;
+    out->n_segments = n - 1;
+    out->n = 0;
+    for (const struct stored *p = s; p; p = p->parent) {
+        const struct stored_parts *t = &p->parts;
+
+        out->segment[--n] = (struct segment){p, &t->output, t->head.data};
+        out->segment[--n] = (struct segment){p, &t->items, t->input.data};
+    }
+    for (size_t i = 0; i < out->n_segments; i++)
+        out->n += item_list_n(out->segment[i].list);
+    return 0;
+}
+
+/* Items without an id get one made of the response's. */
+static void name_item(const struct segment *s, size_t i, char out[80]) {
+    const struct item_entry *e = item_list_get(s->list, i);
+
+    snprintf(out, 80, "%s_%s_in%zu", e->message ? "msg" : "item",
+             s->s->id + strlen(RESPONSES_ID_PREFIX), i);
+}
+
+/* Whether item @i of @s, which may be behind its end, is called @id. */
+static bool is_called(const struct segment *s, size_t i, const char *id) {
+    char name[80];
+
+    if (i >= item_list_n(s->list) || item_list_get(s->list, i)->id != ITEM_NO_ID)
+        return false;
+    name_item(s, i, name);
+    return strcmp(name, id) == 0;
+}
+
+/* How many items, from the beginning, precede what comes after the last one called @id; @n: none
+ * is called that. */
+static size_t find_after(const struct conversation *c, const char *id, bool descending) {
+    const char *digits = strrchr(id, 'n');
+    size_t made = digits ? strtoul(digits + 1, NULL, 10) : SIZE_MAX, before = 0, found = SIZE_MAX;
+
+    for (size_t k = 0; k < c->n_segments; k++) {
+        const struct segment *s = &c->segment[k];
+        size_t n = item_list_n(s->list);
+
+        for (size_t i = 0; i < n; i++) {
+            const char *own = item_list_id(s->list, item_list_get(s->list, i));
+
+            if (!((own && strcmp(own, id) == 0) || (i == made && is_called(s, i, id))))
+                continue;
+            if (!descending || found == SIZE_MAX)
+                found = before + i;
+        }
+        before += n;
+    }
+    if (found == SIZE_MAX)
+        return 0;
+    return descending ? c->n - found : found + 1;
+}
+
+/* The item that stands at @at, counted from the side that is told first. */
+static struct place place_of(const struct conversation *c, size_t at, bool descending) {
+    struct place p = {0};
+
+    at = descending ? c->n - 1 - at : at;
+    while (at >= item_list_n(c->segment[p.segment].list))
+        at -= item_list_n(c->segment[p.segment++].list);
+    p.item = at;
+    return p;
+}
+
+/* An item with its id, and as a message if it does not say what it is. */
+static int put_item(struct buf *out, const struct conversation *c, struct place p) {
+    const struct segment *s = &c->segment[p.segment];
+    const struct item_entry *e = item_list_get(s->list, p.item);
+    char name[80];
+    int r = buf_add(out, s->text + e->at, e->len - 1); /* all but the brace */
+
+    if (r == 0 && e->id == ITEM_NO_ID) {
+        name_item(s, p.item, name);
+        r = buf_printf(out, ",\"id\":\"%s\"", name);
+    }
+    if (r == 0 && !e->typed)
+        r = buf_add_str(out, ",\"type\":\"message\"");
+    return r < 0 ? r : buf_add_char(out, '}');
+}
+
+static void put_id(struct json *j, const char *key, const struct conversation *c,
+                   const struct place *p) {
+    const struct segment *s = p ? &c->segment[p->segment] : NULL;
+    const char *own = s ? item_list_id(s->list, item_list_get(s->list, p->item)) : NULL;
+    char name[80];
+
+    if (s && !own)
+        name_item(s, p->item, name);
+    json_put_string(j, key, own ? own : s ? name : NULL);
+}
+
+/* The page of at most @limit items behind the first @from. */
+static int put_page(struct buf *out, const struct conversation *c, size_t from, size_t limit,
+                    bool descending) {
+    struct place first, last;
+    struct json j;
+    size_t i = from, body = 0;
+    int r = buf_add_str(out, "{\"object\":\"list\",\"data\":[");
+
+    for (; r == 0 && i < c->n && i - from < limit && (i == from || out->len < PAGE_BYTES); i++) {
+        last = place_of(c, i, descending);
+        if (i == from)
+            first = last;
+        else
+            r = buf_add_char(out, ',');
+        r = r < 0 ? r : put_item(out, c, last);
+        body++;
+    }
+    if (r < 0 || (r = buf_add_char(out, ']')) < 0)
+        return r;
+    json_begin(&j, out);
+    j.comma = true;
+    put_id(&j, "first_id", c, body ? &first : NULL);
+    put_id(&j, "last_id", c, body ? &last : NULL);
+    json_key(&j, "has_more");
+    json_bool(&j, i < c->n);
+    json_close(&j, '}');
+    return j.error;
+}
+
+void responses_items_serve(struct exchange *x, struct http *h) {
+    struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct conversation c = {0};
+    char limit[16], order[16], after[100] = "";
+
+    if (!s) {
+        responses_not_found(x);
+        return;
+    }
+    size_t max =
+        responses_query(h, "limit", limit, sizeof(limit)) ? strtoul(limit, NULL, 10) : LIST_DEFAULT;
+    bool ascending = responses_query(h, "order", order, sizeof(order)) && strcmp(order, "asc") == 0;
+    responses_query(h, "after", after, sizeof(after));
+    int r = collect(s, &c);
+    if (r == 0)
+        r = put_page(&b, &c, *after ? find_after(&c, after, !ascending) : 0,
+                     MIN(MAX(max, 1u), LIST_MAX), !ascending);
+    free(c.segment);
+    stored_unref(s);
+    respond_buf(x, 200, &b, r);
+}

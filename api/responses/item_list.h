@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * item_list - where the items of a stored response are in its JSON, so that one of them is found
+ * and read without the others: a response may be as large as a body, an item is mostly small.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/buf.h"
+
+/* How an item is listed; all of it is known when it is written. */
+struct item_entry {
+    size_t at, len; /* its JSON, an object, in the text that the list belongs to */
+    uint32_t id;    /* of its own id in ids; ITEM_NO_ID: it has none */
+    bool message;   /* it is a message, said or not */
+    bool typed;     /* it says its type */
+    bool silent;    /* it says nothing to a model: the trace of a tool that ran elsewhere */
+};
+
+#define ITEM_NO_ID UINT32_MAX
+
+struct item_list {
+    struct buf entries; /* struct item_entry[], in the order of the text */
+    struct buf ids;     /* each ends with a NUL */
+    size_t n_said;      /* bytes of the items that are not silent */
+};
+
+void item_list_init(struct item_list *l);
+void item_list_deinit(struct item_list *l); /* it is empty and may be used again */
+/* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
+int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
+
+static inline size_t item_list_n(const struct item_list *l) {
+    return l->entries.len / sizeof(struct item_entry);
+}
+
+/* Item @i < item_list_n(). */
+const struct item_entry *item_list_get(const struct item_list *l, size_t i);
+/* Its own id; NULL: it has none. */
+const char *item_list_id(const struct item_list *l, const struct item_entry *e);
+/* Memory that the list holds. */
+size_t item_list_bytes(const struct item_list *l);
