@@ -113,8 +113,9 @@ struct grammar {
     _Atomic(struct token_class *) *cls;
     bool *counted; /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;
-    int32_t *token;      /* special tokens of the edges */
-    struct names *names; /* own copies */
+    int32_t *token;        /* special tokens of the edges */
+    struct names *names;   /* own copies */
+    struct finish *finish; /* finish.h; NULL without a vocabulary */
     uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
     uint32_t start; /* rule */
     bool nullable;  /* the empty text is allowed */

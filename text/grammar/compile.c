@@ -10,6 +10,7 @@
  * what it keeps.
  */
 
+#include "text/grammar/finish.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/class.h"
 
@@ -148,6 +149,8 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
         r = keep_names(b, g);
     if (r == 0)
         r = make_tables(b, g);
+    if (r == 0 && b->vocab)
+        r = finish_new(b, g);
     if (r < 0)
         return r;
     trim_arrays(g);
@@ -164,6 +167,7 @@ struct grammar *grammar_free(struct grammar *g) {
     if (!g)
         return NULL;
     classes_free(g);
+    finish_free(g->finish);
     for (uint32_t i = 0; i < g->n_names; i++)
         free(g->names[i].node);
     free(g->names);
