@@ -145,6 +145,14 @@ void grammar_state_reset(struct grammar_state *s); /* back to the start */
  * when the text has ended, or when no token of the vocabulary fits; -E2BIG when the grammar is too
  * ambiguous here; -ENOMEM. */
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
+/* The same when only @left tokens may still come, the next one included (GRAMMAR_NO_MAX: no limit):
+ * those after which the text can be one that fits when they have come. As long as all tokens came
+ * from such masks there is one, for @left from grammar_distance() on. 0: there is none, or the
+ * text has ended. */
+int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left);
+/* As few tokens as the completion with the fewest bytes can be written with; 0 where the text may
+ * end, GRAMMAR_NO_MAX: none is known, and grammar_mask_within() has no limit. */
+uint32_t grammar_distance(struct grammar_state *s);
 /* 0; -EINVAL: @token is not allowed (nothing changes); -E2BIG, -ENOMEM as grammar_mask(). */
 int grammar_accept(struct grammar_state *s, int32_t token);
 bool grammar_is_done(const struct grammar_state *s); /* an end token was accepted */

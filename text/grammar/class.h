@@ -11,6 +11,8 @@ const struct token_class *class_of(const struct grammar *g, uint32_t state);
 /* Frees the classes that belong to @g. */
 void classes_free(struct grammar *g);
 void class_free(struct token_class *c);
-/* Sets the tokens of @c in @bits, for a configuration that has it (mask.c). */
+struct closing;
+/* Sets the tokens of @c in @bits, for a configuration that has it (mask.c). @near (or NULL): those
+ * that it lets pass (finish.h). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
-                 uint32_t *bits, uint8_t *scratch);
+                 uint32_t *bits, uint8_t *scratch, struct closing *near);

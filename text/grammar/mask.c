@@ -6,6 +6,7 @@
  */
 
 #include "text/grammar/class.h"
+#include "text/grammar/finish.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -21,6 +22,7 @@ struct applied {
     const struct call_desc *desc; /* of a loop, or NULL */
     const struct grammar_vocab *vocab;
     uint32_t *bits;
+    struct closing *near; /* or NULL */
 };
 
 /* Whether the loop may end where rest[@i] ends it. */
@@ -45,6 +47,8 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     struct applied *a = w->arg;
     const struct trie_node *n = &w->trie->node[node];
 
+    if (n->n_items && a->near && !closing_fits(a->near, s))
+        return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
         if (may_end(a, w->trie->item[i]))
             set_bit(a->bits, a->c->rest[w->trie->item[i]].id);
@@ -72,20 +76,16 @@ static void add_short(const struct token_class *c, uint32_t most, uint32_t *bits
     }
 }
 
-void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
-                 uint32_t *bits, uint8_t *scratch) {
-    const struct grammar *g = m->g;
-    uint32_t n_words = grammar_vocab_n_words(g->vocab);
-    struct config at = *where;
-    struct applied a = {.c = c, .at = &at, .vocab = g->vocab, .bits = bits};
+/* The tokens that do not end the rule. */
+static void apply_inside(const struct applied *a, uint8_t *scratch) {
+    const struct token_class *c = a->c;
+    uint32_t n_words = grammar_vocab_n_words(a->vocab), *bits = a->bits;
 
-    if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
-        a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
     if (!c->bits) {
         for (uint32_t i = 0; i < c->n_ids; i++)
             set_bit(bits, c->ids[i]);
-    } else if (a.desc && a.desc->kind == CALL_COUNTED && a.desc->max != NO_MAX) {
-        uint32_t most = a.desc->max - at.reg;
+    } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
+        uint32_t most = a->desc->max - a->at->reg;
 
         assert(c->level);
         if (most < CLASS_LEVELS)
@@ -95,6 +95,18 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
     } else {
         add_bits(bits, c->bits, n_words);
     }
+}
+
+void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
+                 uint32_t *bits, uint8_t *scratch, struct closing *near) {
+    const struct grammar *g = m->g;
+    struct config at = *where;
+    struct applied a = {.c = c, .at = &at, .vocab = g->vocab, .bits = bits, .near = near};
+
+    if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
+        a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
+    if (!near || closing_class_fits(near, &at))
+        apply_inside(&a, scratch);
     if (c->after.n <= 1)
         return;
     struct set below = set_open(m);

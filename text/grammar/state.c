@@ -10,6 +10,7 @@
  */
 
 #include "text/grammar/class.h"
+#include "text/grammar/finish.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,6 +34,7 @@ struct grammar_state {
     uint32_t collect_at;
     uint8_t *scratch; /* mask.c */
     uint32_t n_scratch;
+    struct closing *closing; /* NULL: not needed yet */
 };
 
 static struct moment *now(const struct grammar_state *s) {
@@ -66,6 +68,7 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
     machine_deinit(&s->m);
     free(s->moment);
     free(s->scratch);
+    closing_free(s->closing);
     free(s);
     return NULL;
 }
@@ -153,17 +156,38 @@ static int64_t count_bits(const uint32_t *bits, uint32_t n) {
     return (int64_t)total;
 }
 
+struct visitor {
+    uint32_t *bits;
+    struct closing *near; /* or NULL */
+};
+
 static bool visit_token(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
-    uint32_t *bits = w->arg;
+    const struct visitor *v = w->arg;
 
+    if (n->n_items && v->near && !closing_fits(v->near, s))
+        return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
-        bits[w->trie->item[i] / 32] |= 1u << (w->trie->item[i] % 32);
+        set_bit(v->bits, w->trie->item[i]);
     return true;
 }
 
+/* Whether the text can end in time behind the special token @symbol. */
+static bool special_fits(struct grammar_state *s, const struct set *set, unsigned symbol,
+                         struct closing *near) {
+    struct set next;
+
+    if (!near)
+        return true;
+    bool fits = machine_step(&s->m, set, symbol, &next) && closing_fits(near, &next);
+
+    s->m.n_configs = next.begin;
+    return fits;
+}
+
 /* Special tokens that the configurations' edges name. */
-static void mask_special(struct grammar_state *s, const struct set *set, uint32_t *bits) {
+static void mask_special(struct grammar_state *s, const struct set *set, struct closing *near,
+                         uint32_t *bits) {
     const struct grammar *g = s->m.g;
 
     for (uint32_t i = set->begin; i < set->end; i++) {
@@ -171,7 +195,7 @@ static void mask_special(struct grammar_state *s, const struct set *set, uint32_
 
         for (uint32_t e = q->edge; (q->flags & STATE_TOKENS) && e < q->edge + q->n_edges; e++) {
             for (unsigned k = g->edge[e].lo; k <= g->edge[e].hi; k++) {
-                if (k >= TOKEN_SYMBOL)
+                if (k >= TOKEN_SYMBOL && special_fits(s, set, k, near))
                     set_bit(bits, (uint32_t)g->token[k - TOKEN_SYMBOL]);
             }
         }
@@ -210,12 +234,36 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     return r;
 }
 
+/* What is asked of a mask so that the text can end in time: *near, NULL where nothing is. */
+static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **near) {
+    *near = NULL;
+    if (left == GRAMMAR_NO_MAX || !s->m.g->finish)
+        return 0;
+    if (!s->closing && closing_new(&s->closing) < 0)
+        return -ENOMEM;
+    if (closing_begin(s->closing, &s->m, &now(s)->set, MAX(left, 1u) - 1))
+        *near = s->closing;
+    return 0;
+}
+
+/* A class whose tokens must be looked at one by one. Loops have too many of them: near the limit
+ * they have what ends them, and the plan. */
+static bool is_apart(const struct grammar_state *s, const struct config *c, struct closing *near) {
+    return near && !(s->m.g->state[c->state].flags & STATE_LOOP) && !closing_class_fits(near, c);
+}
+
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
+    return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
+}
+
+int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left) {
     struct machine *m = &s->m;
     const struct grammar *g = m->g;
     const struct set at = now(s)->set;
     uint32_t n_words = grammar_vocab_n_words(g->vocab), n_frames = m->n_frames;
     uint32_t n_configs = m->n_configs;
+    const struct token_class *cls[SET_MAX];
+    struct closing *near;
     size_t n_ends;
     const int32_t *ends = vocab_ends(g->vocab, &n_ends);
 
@@ -223,34 +271,55 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     if (now(s)->done)
         return 0;
     m->fuel = MASK_FUEL;
+    if (look_ahead(s, left, &near) < 0)
+        return -ENOMEM;
+    for (uint32_t i = at.begin; i < at.end; i++) {
+        struct config c = m->config[i];
+
+        cls[i - at.begin] = class_at(m, &c);
+        if (cls[i - at.begin] && is_apart(s, &c, near))
+            cls[i - at.begin] = NULL;
+    }
     struct set others = set_open(m);
 
     for (uint32_t i = at.begin; i < at.end && machine_reserve(m, 1) == 0; i++) {
-        struct config c = m->config[i];
-
-        if (!class_at(m, &c))
-            m->config[m->n_configs++] = c;
+        if (!cls[i - at.begin])
+            m->config[m->n_configs++] = m->config[i];
     }
     others.end = m->n_configs;
     for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
         struct config c = m->config[i];
 
-        const struct token_class *cls = class_at(m, &c);
-
-        if (cls && reserve_scratch(s, cls->n_longest))
-            class_apply(m, cls, &c, bits, s->scratch);
+        if (cls[i - at.begin] && reserve_scratch(s, cls[i - at.begin]->n_longest))
+            class_apply(m, cls[i - at.begin], &c, bits, s->scratch, near);
     }
     if (others.end > others.begin && !m->error) {
-        struct walk w = {.m = m, .trie = vocab_trie(g->vocab), .visit = visit_token, .arg = bits};
+        struct visitor v = {bits, near};
+        struct walk w = {.m = m, .trie = vocab_trie(g->vocab), .visit = visit_token, .arg = &v};
 
         walk_trie(&w, 0, &others, 0);
     }
-    mask_special(s, &at, bits);
+    mask_special(s, &at, near, bits);
+    if (near)
+        closing_add_plan(near, bits);
     for (size_t i = 0; at.can_end && i < n_ends; i++)
         set_bit(bits, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
 
     return r < 0 ? r : count_bits(bits, n_words);
+}
+
+uint32_t grammar_distance(struct grammar_state *s) {
+    struct machine *m = &s->m;
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames, n = GRAMMAR_NO_MAX;
+    struct closing *near;
+
+    if (now(s)->done || grammar_can_end(s))
+        return 0;
+    if (look_ahead(s, 1, &near) == 0 && near)
+        n = closing_distance(near, &now(s)->set);
+    leave_no_trace(s, n_configs, n_frames);
+    return n < FINISH_NEVER ? n : GRAMMAR_NO_MAX;
 }
 
 /* Forgets the oldest half of the history; config[] moves down. */
