@@ -86,6 +86,15 @@ bool constraint_is_free(const struct constraint_state *s);
 /* The tokens that may come next, as grammar_mask(): their number, 0 when the generation has ended
  * or none fits, -E2BIG, -ENOMEM. */
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
+/* The same when only @left tokens may still come (GRAMMAR_NO_MAX: no limit): where the output is
+ * held it fits the grammar at the latest when they have come; a trigger that must come does, and
+ * another one only as long as there is time for what follows it. As long as all tokens came from
+ * such masks there is one, for @left from constraint_distance() on; 0: there is none. */
+int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left);
+/* Every token is allowed then, too. */
+bool constraint_is_free_within(const struct constraint_state *s, uint32_t left);
+/* Tokens without which the output cannot end, as grammar_distance(). */
+uint32_t constraint_distance(struct constraint_state *s);
 /* As grammar_accept(). A token after the end is -EINVAL. */
 int constraint_accept(struct constraint_state *s, int32_t token);
 /* Takes the last @n accepted tokens back. At least CONSTRAINT_HISTORY can be taken back, else

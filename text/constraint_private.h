@@ -45,7 +45,56 @@ struct constraint {
      * what the grammar refuses. Those of node i: crossing[first[i], first[i + 1]). */
     uint32_t *first;
     int32_t *crossing;
+    /* Likewise those that complete one and may come: first_done, done; behind each of them at most
+     * `longest` bytes are needed. */
+    uint32_t *first_done;
+    int32_t *done;
+    uint32_t longest;
+    uint32_t distance;    /* grammar_distance() of its start */
+    uint32_t *to_trigger; /* of each node: tokens that complete a trigger; ending.c */
 };
 
-/* Fills first and crossing. 0, -ENOMEM, -EINVAL with @err when there are too many. */
+/* Fills first, crossing, first_done, done and longest. 0, -ENOMEM, -EINVAL with @err when there are
+ * too many. */
 int crossing_find(struct constraint *c, struct err *err);
+/* Fills distance and to_trigger. 0, -ENOMEM. */
+int ending_find(struct constraint *c);
+
+/* ---- one request */
+
+enum phase { FREE, HELD, DONE };
+
+struct place {
+    uint32_t n_moments; /* grammar_n_accepted() */
+    uint16_t node;      /* FREE: of the triggers */
+    uint8_t phase;
+    bool seen; /* a trigger */
+};
+
+struct constraint_state {
+    const struct constraint *c;
+    struct grammar_state *g;
+    struct place at;
+    struct place before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
+    uint32_t n;
+    uint32_t *scratch; /* ending.c: two masks; NULL: not needed yet */
+};
+
+/* While the output is free. */
+static inline bool place_may_stop(const struct constraint_state *s) {
+    return !s->c->triggers->required || s->at.seen;
+}
+
+/* The grammar may end here, and what does not fit it is free text again. */
+static inline bool place_may_leave(const struct constraint_state *s) {
+    return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
+}
+
+static inline void clear_bit(uint32_t *bits, int32_t i) {
+    bits[i / 32] &= ~(1u << (i % 32));
+}
+
+/* All tokens but those that cross the border wrongly at @node: how many. */
+uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits);
+/* Where the grammar may end: adds to what it allows all that is allowed behind it. */
+int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits);

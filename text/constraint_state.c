@@ -20,23 +20,6 @@
 #include <string.h>
 #include "text/grammar/trie.h"
 
-enum phase { FREE, HELD, DONE };
-
-struct place {
-    uint32_t n_moments; /* grammar_n_accepted() */
-    uint16_t node;      /* FREE: of the triggers */
-    uint8_t phase;
-    bool seen; /* a trigger */
-};
-
-struct constraint_state {
-    const struct constraint *c;
-    struct grammar_state *g;
-    struct place at;
-    struct place before[2 * CONSTRAINT_HISTORY]; /* of each accepted token, oldest first */
-    uint32_t n;
-};
-
 /* A grammar that allows no token at its start, or is too ambiguous there, is refused while it still
  * can be. */
 static int check_start(const struct constraint *c, struct err *err) {
@@ -75,6 +58,8 @@ int constraint_new(struct constraint **out, const struct grammar_vocab *v, const
         r = check_start(c, err);
     if (r == 0 && c->triggers)
         r = crossing_find(c, err);
+    if (r == 0)
+        r = ending_find(c);
     if (r < 0)
         return r;
     *out = STEAL(c);
@@ -88,6 +73,9 @@ struct constraint *constraint_free(struct constraint *c) {
     triggers_free(c->triggers);
     free(c->first);
     free(c->crossing);
+    free(c->first_done);
+    free(c->done);
+    free(c->to_trigger);
     free(c);
     return NULL;
 }
@@ -96,8 +84,8 @@ size_t constraint_bytes(const struct constraint *c) {
     size_t n = sizeof(*c) + grammar_bytes(c->grammar);
 
     if (c->triggers)
-        n += c->triggers->n * (sizeof(*c->triggers->node) + sizeof(*c->first)) +
-             c->first[c->triggers->n] * sizeof(*c->crossing);
+        n += c->triggers->n * (sizeof(*c->triggers->node) + 3 * sizeof(*c->first)) +
+             (c->first[c->triggers->n] + c->first_done[c->triggers->n]) * sizeof(*c->crossing);
     return n;
 }
 
@@ -125,6 +113,7 @@ int constraint_state_new(struct constraint_state **out, const struct constraint 
 struct constraint_state *constraint_state_free(struct constraint_state *s) {
     if (s) {
         grammar_state_free(s->g);
+        free(s->scratch);
         free(s);
     }
     return NULL;
@@ -152,28 +141,13 @@ int constraint_state_copy(struct constraint_state *dst, const struct constraint_
     return 0;
 }
 
-/* While the output is free. */
-static bool may_stop(const struct constraint_state *s) {
-    return !s->c->triggers->required || s->at.seen;
-}
-
-/* The grammar may end here, and what does not fit it is free text again. */
-static bool may_leave(const struct constraint_state *s) {
-    return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
-}
-
 bool constraint_is_free(const struct constraint_state *s) {
     const uint32_t *first = s->c->first;
 
-    return s->at.phase == FREE && may_stop(s) && first[s->at.node] == first[s->at.node + 1];
+    return s->at.phase == FREE && place_may_stop(s) && first[s->at.node] == first[s->at.node + 1];
 }
 
-static void clear_bit(uint32_t *bits, int32_t i) {
-    bits[i / 32] &= ~(1u << (i % 32));
-}
-
-/* All tokens but those that cross the border wrongly at @node. */
-static uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
+uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_t *bits) {
     uint32_t n = vocab_n_tokens(c->vocab), count = n;
     size_t n_ends;
     const int32_t *end = vocab_ends(c->vocab, &n_ends);
@@ -191,8 +165,7 @@ static uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, 
     return count;
 }
 
-/* The grammar may end: what it allows, and all that would be allowed behind it. */
-static int64_t add_free(const struct constraint_state *s, uint32_t *bits) {
+int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
     const struct constraint *c = s->c;
     uint32_t n = vocab_n_tokens(c->vocab), count = n, open = c->triggers->open;
     uint32_t from = c->first[open], to = c->first[open + 1];
@@ -217,14 +190,14 @@ static int64_t add_free(const struct constraint_state *s, uint32_t *bits) {
 
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     if (s->at.phase == FREE)
-        return mask_free(s->c, s->at.node, may_stop(s), bits);
+        return mask_free(s->c, s->at.node, place_may_stop(s), bits);
     if (s->at.phase == DONE) {
         memset(bits, 0, grammar_vocab_n_words(s->c->vocab) * sizeof(*bits));
         return 0;
     }
     int64_t n = grammar_mask(s->g, bits);
 
-    return n >= 0 && may_leave(s) ? add_free(s, bits) : n;
+    return n >= 0 && place_may_leave(s) ? mask_add_free(s, bits) : n;
 }
 
 /* A token while the output is free; *at: in the place before, out the one after. */
@@ -250,7 +223,7 @@ static int accept_free(struct constraint_state *s, struct place *at, int32_t tok
 static int accept_held(struct constraint_state *s, struct place *at, int32_t token) {
     int r = grammar_accept(s->g, token);
 
-    if (r == -EINVAL && may_leave(s)) {
+    if (r == -EINVAL && place_may_leave(s)) {
         at->phase = FREE;
         at->node = s->c->triggers->open;
         return accept_free(s, at, token);
@@ -303,11 +276,11 @@ bool constraint_is_done(const struct constraint_state *s) {
 }
 
 bool constraint_can_end(const struct constraint_state *s) {
-    return s->at.phase == FREE ? may_stop(s) : s->at.phase == HELD && grammar_can_end(s->g);
+    return s->at.phase == FREE ? place_may_stop(s) : s->at.phase == HELD && grammar_can_end(s->g);
 }
 
 bool constraint_must_end(const struct constraint_state *s) {
-    return s->at.phase == HELD && !may_leave(s) && grammar_must_end(s->g);
+    return s->at.phase == HELD && !place_may_leave(s) && grammar_must_end(s->g);
 }
 
 size_t constraint_forced(struct constraint_state *s, uint8_t *out, size_t cap, int32_t *token) {

@@ -10,13 +10,16 @@
  * Every token is read from the root. From another node, only those are looked at whose reading
  * differs: two readings that meet before either is complete go on as one, and in a trie nearly all
  * of them meet at once.
+ *
+ * The other tokens that complete a trigger are kept, too: near a limit they must not come when what
+ * the grammar wants then takes too long.
  */
 
 #include "text/constraint_private.h"
 
 #include <errno.h>
 #include <string.h>
-#include "text/grammar/trie.h"
+#include "text/grammar/finish.h"
 
 #define CROSSING_MAX (1u << 20) /* ids in all */
 #define TRIED_MAX (1u << 22)    /* tokens looked at */
@@ -25,26 +28,30 @@ struct search {
     const struct constraint *c;
     struct grammar_state *state; /* at the start of the grammar */
     const struct trie *trie;
-    int32_t *id, *root; /* root: those that complete a trigger when read from root_node */
-    uint32_t n, cap, n_root, cap_root, n_tried;
-    uint32_t *first; /* of the constraint */
+    struct ids {
+        int32_t *id;
+        uint32_t n, cap;
+    } refused, done, root; /* root: those that complete a trigger when read from root_node */
+    uint32_t n_tried;
+    uint32_t longest;             /* bytes to an end, behind a token of done */
+    uint32_t *first, *first_done; /* of the constraint */
     uint16_t root_node;
     int error;
 };
 
-static int add(struct search *s, int32_t **v, uint32_t *n, uint32_t *cap, int32_t id) {
-    if (*n == *cap) {
-        uint32_t bigger = *cap ? *cap * 2 : 256;
-        int32_t *p = realloc(*v, bigger * sizeof(*p));
+static int add(struct search *s, struct ids *v, int32_t id) {
+    if (v->n == v->cap) {
+        uint32_t bigger = v->cap ? v->cap * 2 : 256;
+        int32_t *p = realloc(v->id, bigger * sizeof(*p));
 
         if (!p)
             return s->error = -ENOMEM;
-        *v = p;
-        *cap = bigger;
+        v->id = p;
+        v->cap = bigger;
     }
-    if (*n >= CROSSING_MAX)
+    if (v->n >= CROSSING_MAX)
         return s->error = -E2BIG;
-    (*v)[(*n)++] = id;
+    v->id[v->n++] = id;
     return 0;
 }
 
@@ -58,16 +65,19 @@ static void try(struct search *s, uint16_t node, int32_t id) {
 
     if (s->n_tried++ == TRIED_MAX)
         s->error = -E2BIG;
-    if (!found || n == len || vocab_is_end(s->c->vocab, id) || s->error)
+    if (!found || vocab_is_end(s->c->vocab, id) || s->error)
         return;
     int r = grammar_restart(s->state, bytes + n, len - n);
 
-    if (r == 0)
+    if (r == 0) {
+        s->longest = MAX(s->longest, grammar_bytes_left(s->state));
         grammar_rollback(s->state, 1);
-    else if (r != -EINVAL)
+        add(s, &s->done, id);
+    } else if (r != -EINVAL) {
         s->error = r;
-    else
-        add(s, &s->id, &s->n, &s->cap, id);
+    } else {
+        add(s, &s->refused, id);
+    }
 }
 
 static void try_below(struct search *s, uint16_t node, const struct trie_node *at) {
@@ -98,7 +108,7 @@ static void find_root(struct search *s, uint16_t root) {
     uint32_t n = vocab_n_tokens(s->c->vocab);
 
     s->root_node = root;
-    s->n_root = 0;
+    s->root.n = 0;
     for (uint32_t id = 0; id < n && !s->error; id++) {
         size_t len;
         const uint8_t *bytes = vocab_bytes(s->c->vocab, (int32_t)id, &len);
@@ -107,7 +117,7 @@ static void find_root(struct search *s, uint16_t root) {
 
         triggers_feed(s->c->triggers, &node, bytes, len, &found);
         if (found)
-            add(s, &s->root, &s->n_root, &s->cap_root, (int32_t)id);
+            add(s, &s->root, (int32_t)id);
     }
 }
 
@@ -127,22 +137,30 @@ static int by_id(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void find(struct search *s, uint16_t node) {
-    uint32_t from = s->n, n = from;
+/* Each once, in order, from @from on. */
+static void put_in_order(struct ids *v, uint32_t from) {
+    uint32_t n = from;
 
-    for (uint32_t i = 0; i < s->n_root && !s->error; i++)
-        try(s, node, s->root[i]);
+    if (v->n > from)
+        qsort(v->id + from, v->n - from, sizeof(*v->id), by_id);
+    for (uint32_t i = from; i < v->n; i++) {
+        if (n == from || v->id[n - 1] != v->id[i])
+            v->id[n++] = v->id[i];
+    }
+    v->n = n;
+}
+
+static void find(struct search *s, uint16_t node) {
+    uint32_t refused = s->refused.n, done = s->done.n;
+
+    for (uint32_t i = 0; i < s->root.n && !s->error; i++)
+        try(s, node, s->root.id[i]);
     if (node != s->root_node) {
         differ(s, node, &s->trie->node[0], node, s->root_node);
         try_special(s, node);
     }
-    if (s->n > from)
-        qsort(s->id + from, s->n - from, sizeof(*s->id), by_id);
-    for (uint32_t i = from; i < s->n; i++) {
-        if (n == from || s->id[n - 1] != s->id[i])
-            s->id[n++] = s->id[i];
-    }
-    s->n = n;
+    put_in_order(&s->refused, refused);
+    put_in_order(&s->done, done);
 }
 
 /* The nodes in [@first, @end): they read as @root does, but for what the output ends with
@@ -153,7 +171,8 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t ro
     if (first < end)
         find_root(s, root);
     for (uint32_t i = first; i < end && !s->error; i++) {
-        s->first[i] = s->n;
+        s->first[i] = s->refused.n;
+        s->first_done[i] = s->done.n;
         if (!node[i].end && node[i].becomes == i) /* else the output is never there */
             find(s, (uint16_t)i);
     }
@@ -167,19 +186,22 @@ int crossing_find(struct constraint *c, struct err *err) {
         return r;
     struct search s = {.c = c, .state = state, .trie = vocab_trie(c->vocab)};
 
-    c->first = calloc(c->triggers->n + 1, sizeof(*c->first));
-    if (!c->first)
+    s.first = c->first = calloc(c->triggers->n + 1, sizeof(*c->first));
+    s.first_done = c->first_done = calloc(c->triggers->n + 1, sizeof(*c->first_done));
+    if (!c->first || !c->first_done)
         return -ENOMEM;
-    s.first = c->first;
     const struct triggers *t = c->triggers;
     uint32_t quiet = t->quiet ? t->quiet : t->n, open = t->quiet ? t->open : t->n;
 
     find_all(&s, 0, quiet, 0);
     find_all(&s, quiet, open, t->quiet);
     find_all(&s, open, t->n, 0);
-    c->first[t->n] = s.n;
-    free(s.root);
-    c->crossing = s.id;
+    c->first[t->n] = s.refused.n;
+    c->first_done[t->n] = s.done.n;
+    free(s.root.id);
+    c->crossing = s.refused.id;
+    c->done = s.done.id;
+    c->longest = s.longest;
     if (s.error == -E2BIG)
         return err_set_code(err, 400, "grammar_too_complex", NULL,
                             "too many tokens cross the border of the triggers");

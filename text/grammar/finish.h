@@ -76,3 +76,6 @@ void closing_add_plan(struct closing *k, uint32_t *bits);
 uint32_t closing_distance(struct closing *k, const struct set *at);
 /* The same, an upper bound, in bytes: cheap. */
 uint32_t closing_bytes(struct closing *k, const struct set *at);
+
+/* closing_bytes() of where @s is (state.c). */
+uint32_t grammar_bytes_left(struct grammar_state *s);

@@ -309,6 +309,13 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     return r < 0 ? r : count_bits(bits, n_words);
 }
 
+uint32_t grammar_bytes_left(struct grammar_state *s) {
+    struct closing *near;
+    bool known = look_ahead(s, 1, &near) == 0 && near;
+
+    return now(s)->done ? 0 : known ? closing_bytes(near, &now(s)->set) : FINISH_NEVER;
+}
+
 uint32_t grammar_distance(struct grammar_state *s) {
     struct machine *m = &s->m;
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames, n = GRAMMAR_NO_MAX;
