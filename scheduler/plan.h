@@ -12,6 +12,7 @@
 #include "scheduler/cost.h"
 
 #define PLAN_MIN_CHUNK 16u /* rows that a prefill gets however slow the step is */
+#define PLAN_ADD_PART 4u   /* of a step: what prefill of tenants above their part may add to it */
 #define PLAN_NONE UINT32_MAX
 
 /* What was decided about a request, and why. */
@@ -84,6 +85,7 @@ struct plan {
     uint32_t force_chunk; /* 0, or the size of every prefill chunk */
     uint32_t force_draft; /* 0, or every draft is planned up to this length */
     int64_t itl_ns, max_step_ns;
+    bool prewarm; /* one runs: a request that comes should hardly wait for the end of its step */
     uint32_t n_groups;         /* tenants; 0 counts as 1 */
     const float *group_weight; /* [n_groups]: how they share the time for prefill */
     /* [n_groups] or NULL. Less than 1: its prefill has this part of a step in which others
@@ -91,7 +93,8 @@ struct plan {
     const float *group_part;
     const bool *group_over; /* [n_groups] or NULL: it has more than its part of the sequences */
     /* 0, or what prefill of tenants that have or had more than others may add to a step, since a
-     * tenant that comes now has to wait for its end. */
+     * tenant that comes now has to wait for its end. One PLAN_ADD_PART of decode's time is always
+     * allowed. */
     int64_t add_ns;
     uint32_t reserve_pages; /* kept for those that are not over */
     /* All slots are taken and a tenant that has less waits for one: the lowest `victim` is

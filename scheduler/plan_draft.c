@@ -52,7 +52,7 @@ static bool count_slots(const struct plan *p, struct slots *s) {
  * What is left for drafts. Prefill keeps some rows, and half of the time. The draft of one may
  * not make all others wait much longer, so a step gets at most 3/2 as long where others decode, 3
  * times where none does. Where decode alone misses the target and nothing prefills it is
- * max_step_ns that counts, or 5/4 of what it is anyway.
+ * max_step_ns that counts, or the limit if that is later.
  */
 struct draft_room {
     uint32_t n_rows;
@@ -62,12 +62,12 @@ struct draft_room {
 static struct draft_room draft_room(const struct plan_work *w) {
     const struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
-    int64_t slow = MAX(p->max_step_ns, now / PLAN_SLOWER_DEN * PLAN_SLOWER_NUM);
     int64_t stretched = w->rows > 1 ? now / 2 * 3 : now * 3;
     struct draft_room room = {.n_rows = w->max_rows - w->rows};
     bool beside_prefill = false;
 
-    room.limit_ns = MIN(now <= w->limit_ns ? w->limit_ns : slow, stretched);
+    int64_t limit = now <= w->target_ns ? w->target_ns : MAX(p->max_step_ns, w->limit_ns);
+    room.limit_ns = MIN(limit, stretched);
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         beside_prefill |= (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
     if (beside_prefill) {

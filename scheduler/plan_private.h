@@ -4,17 +4,14 @@
 
 #include "scheduler/plan.h"
 
-#define PLAN_SLOWER_NUM 5 /* while decode alone takes too long, other work may make it */
-#define PLAN_SLOWER_DEN 4 /* 5/4 as long */
-
 /* Working state of one plan. */
 struct plan_work {
     struct plan *p;
     uint32_t available; /* pages not yet given out */
     uint32_t rows;      /* given out */
     uint32_t max_rows;
-    int64_t limit_ns;
-    int64_t min_chunk_ns; /* limit of the first prefill's smallest chunk */
+    int64_t target_ns; /* how long the step should take: the strictest pace, max_step_ns */
+    int64_t limit_ns;  /* how long it may take: more where decode leaves too little of that */
     bool short_of_pages;
     struct cost_shape shape;
 };

@@ -22,6 +22,7 @@ enum {
     TAPE_FAIR = 1,
     TAPE_FAIR_BEGUN = 2,
     TAPE_FAIR_PREEMPTED = 4,
+    TAPE_PREWARM = 8,
     TAPE_PARTS = 16, /* there are parts, */
     TAPE_OVERS = 32, /* and who is over */
     TAPE_COPIED = 64,

@@ -1,13 +1,16 @@
 /*
  * plan_time - step 5 of a plan: how the time that decode leaves is divided among prefills.
  *
- * The step is to end within the strictest pace of those that decode and within max_step_ns always.
+ * The step is to end within its target: the strictest pace of those that decode, and max_step_ns
+ * always. A target is a promise only where it can be kept. Where decode alone takes more than 3/4
+ * of it the limit is relative to decode's time: it rises, up to twice that time from the target on,
+ * so that prompts have a quarter of every step at least and the batch fills (limit_beside()).
  * Tenants share by weight, the one furthest behind first, and what one leaves goes to the next. Of
  * a tenant's requests the oldest has half and what the others leave; the others share the other
  * half, the shortest first. A request whose next page another one computes follows it and has no
  * rows.
  *
- * When decode alone takes too long the first prefill still gets a few rows (plan_min_chunk()).
+ * Whatever the estimate says the first prefill gets a few rows (plan_min_chunk()).
  *
  * Followers: the request further ahead leads; of two at the same position, the one of higher
  * priority. So no cycle can form, and when the leader ends the next one leads. A leader without a
@@ -19,7 +22,8 @@
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 
-#define MIN_ROWS 4u  /* that a prefill gets, if a row costs ever so much */
+#define MIN_ROWS 4u /* that a prefill gets, if a row costs ever so much */
+#define PREWARM_STEP_NS INT64_C(10000000)
 #define PLACES 1100u /* max-seqs and the candidates */
 #define FULL_NUM 31  /* a step is full when 31/32 of its time are given out */
 #define FULL_DEN 32
@@ -132,7 +136,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
 
     if (r->n_rows > 0 || w->rows >= w->max_rows)
         return;
-    n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->min_chunk_ns);
+    n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->limit_ns);
     if (plan_pages_to_take(p, r, n) > w->available)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
@@ -273,7 +277,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
         }
         uint16_t group = p->req[list[k]].group;
         if (is_ahead(p, group))
-            part.limit_ns = MIN(part.limit_ns, begin + p->add_ns);
+            part.limit_ns = MIN(part.limit_ns, begin + MAX(p->add_ns, begin / PLAN_ADD_PART));
         if (is_held(p, group)) {
             double of = (double)p->group_part[group];
             int64_t most =
@@ -326,20 +330,30 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
                                        : p->itl_ns / 2;
 }
 
+/* How long a step may take in which decode (one row, where none decodes) takes @decode_ns:
+ * @target_ns up to 3/4 of it, twice @decode_ns where that is @target_ns or more, and a straight
+ * line between the two. */
+static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
+    return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
+}
+
 /* The limits on time and rows, once it is known how many decode. */
 void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
-    int64_t limit = p->max_step_ns;
+    struct cost_shape least = w->shape;
 
+    w->target_ns = p->prewarm ? MIN(p->max_step_ns, PREWARM_STEP_NS) : p->max_step_ns;
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 
         if (plan_lag(r) == 1 || r->last)
-            limit = MIN(limit, pace_ns(p, r));
+            w->target_ns = MIN(w->target_ns, pace_ns(p, r));
     }
-    int64_t slower = cost_bound_ns(p->cost, &w->shape) * PLAN_SLOWER_NUM / PLAN_SLOWER_DEN;
-    w->limit_ns = limit;
-    w->min_chunk_ns = MAX(slower, w->limit_ns);
+    if (least.rows == 0)
+        cost_add(&least, 0, 1);
+    w->limit_ns = w->target_ns;
+    if (!p->prewarm)
+        w->limit_ns = limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
     w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
 }

@@ -9,11 +9,12 @@
  *                         ^                          |
  *                         '------ a request comes ---'
  *
- * It runs only when no request waits or runs, alone in steps of at most PREWARM_STEP_NS (or the few
- * rows that any prompt gets), with nothing launched behind them. So a request that comes waits for
- * the end of one such step, and finds nothing in flight: what was computed so far stays as cached
- * pages, which cost nothing but the oldest of the pages that are not held. It takes none that are
- * pinned for others' turns. When its session comes back, or is no longer waited for, it is over.
+ * It runs only when no request waits or runs, alone in steps of at most PREWARM_STEP_NS
+ * (plan_time.c; or the few rows that any prompt gets), with nothing launched behind them. So a
+ * request that comes waits for the end of one such step, and finds nothing in flight: what was
+ * computed so far stays as cached pages, which cost nothing but the oldest of the pages that are
+ * not held. It takes none that are pinned for others' turns. When its session comes back, or is no
+ * longer waited for, it is over.
  *
  * It leaves no trace in what is counted of requests; its device time is its tenant's. No token
  * depends on it: pages are found by the tokens in them, and hold what anybody would compute.
@@ -28,12 +29,9 @@
 #include "scheduler/plan.h"
 #include "scheduler/turns.h"
 
-#define PREWARM_STEP_NS INT64_C(10000000)
-
 void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
     p->opts = *opts;
     list_init(&p->waiting);
-    p->max_step_ns = p->opts.plan->max_step_ns;
 }
 
 void prewarm_deinit(struct prewarm *w) {
@@ -84,7 +82,7 @@ static void leave_queue(struct prewarm *p, struct request *r) {
     assert(request_is_prewarm(r));
     if (p->now == r) {
         p->now = NULL;
-        p->opts.plan->max_step_ns = p->max_step_ns;
+        p->opts.plan->prewarm = false;
         turns_leave(p->opts.turns, r);
     } else if (!list_empty(&r->queued.link)) {
         assert(p->n_waiting > 0);
@@ -195,7 +193,7 @@ static void start(struct prewarm *p, struct request *r) {
     list_remove(&r->queued.link);
     p->n_waiting--;
     p->now = r;
-    p->opts.plan->max_step_ns = MIN(p->max_step_ns, PREWARM_STEP_NS);
+    p->opts.plan->prewarm = true;
     turns_enter(p->opts.turns, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
     queue_insert(p->opts.waiting, &r->queued);
 }

@@ -26,7 +26,7 @@ struct prewarm_done {
 struct prewarm_opts {
     uint32_t page_tokens;
     struct kv_pager *pager;
-    struct plan *plan; /* whose max_step_ns is shorter while one runs */
+    struct plan *plan; /* which is told while one runs */
     struct turns *turns;
     struct pins *pins;
     struct offload *offload;
@@ -41,7 +41,6 @@ struct prewarm {
     struct list waiting; /* request.queued, the latest first */
     uint32_t n_waiting;
     struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
-    int64_t max_step_ns;                    /* of a plan without one */
     uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
     uint64_t n_found_tokens;                /* that turns found of what was computed for them */
     struct prewarm_done done[PREWARM_DONE];

@@ -20,7 +20,6 @@
 #include "scheduler/request.h"
 
 #define RESERVE_PAGES 8 /* one of so many is kept */
-#define ADD_PART 4      /* of the time between tokens: what some may add to a step */
 #define DECODERS 16     /* an output row is priced as one of so many */
 
 int turns_init(struct turns *f, const struct turns_opts *opts) {
@@ -94,7 +93,7 @@ void turns_begin(struct turns *f, int64_t now) {
         f->over[i] = share_is_over(&f->share, f->turn[i], f->share.tenant[f->turn[i]].n_running,
                                    p->max_seqs, true, now);
     p->group_over = f->over;
-    p->add_ns = shared ? p->itl_ns / ADD_PART : 0;
+    p->add_ns = shared ? p->itl_ns / PLAN_ADD_PART : 0;
     p->reserve_pages = shared ? f->opts.n_pages / RESERVE_PAGES : 0;
 }
 

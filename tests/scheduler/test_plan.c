@@ -128,6 +128,13 @@ static void check(const struct fixture *f) {
     }
 }
 
+/* How long a step may take whose decode rows, or one row, take @least_ns. */
+static int64_t limit_beside(int64_t least_ns, int64_t target_ns) {
+    if (least_ns >= target_ns)
+        return 2 * least_ns;
+    return MAX(target_ns, 4 * least_ns - 2 * target_ns);
+}
+
 /* The step ends in time, but for one small chunk of a single prefill. */
 static void check_time(const struct fixture *f) {
     const struct plan *p = &f->p;
@@ -136,10 +143,17 @@ static void check_time(const struct fixture *f) {
 
     int64_t limit = p->max_step_ns;
     static const double pace[] = {1, 0.5, 4};
+    struct cost_shape decodes = {0};
 
     for (uint32_t i = 0; i < p->n_running; i++)
-        if (p->req[i].n_tokens - p->req[i].n_computed == 1)
+        if (p->req[i].n_tokens - p->req[i].n_computed == 1 || p->req[i].last) {
             limit = MIN(limit, (int64_t)((double)p->itl_ns * pace[p->req[i].pace]));
+            if (p->req[i].n_rows > 0 || p->req[i].verdict == PLAN_PREEMPT)
+                cost_add(&decodes, p->req[i].n_computed, 1);
+        }
+    if (decodes.rows == 0)
+        cost_add(&decodes, 0, 1);
+    limit = limit_beside(cost_bound_ns(p->cost, &decodes), limit);
     in_time = p->force_chunk || p->force_draft || cost_bound_ns(p->cost, &p->shape) <= limit;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *r = &p->req[i];
@@ -302,7 +316,17 @@ Test(plan, alone_a_prompt_may_use_the_longest_step) {
     cr_expect(r->n_rows > 300 && r->n_rows <= 380, "%u rows", r->n_rows);
 }
 
-Test(plan, prefill_moves_though_decode_alone_is_too_slow) {
+/* What decode alone of the fixture takes, as the plan estimates it. */
+static int64_t decode_ns(const struct fixture *f) {
+    struct cost_shape s = {0};
+
+    for (uint32_t i = 0; i < f->p.n_running; i++)
+        if (f->req[i].n_tokens - f->req[i].n_computed == 1)
+            cost_add(&s, f->req[i].n_computed, 1);
+    return cost_bound_ns(f->p.cost, &s);
+}
+
+Test(plan, prompts_have_half_of_a_step_whose_decode_misses_the_target) {
     static struct fixture f;
 
     setup(&f, 100, 1);
@@ -311,9 +335,64 @@ Test(plan, prefill_moves_though_decode_alone_is_too_slow) {
     struct plan_req *first = add_running(&f, 4000, 0), *second = add_running(&f, 4000, 0);
     plan_step(&f.p);
     check(&f);
-    cr_expect(first->n_rows >= 4 && first->n_rows <= PLAN_MIN_CHUNK);
-    cr_expect_eq(second->n_rows, 0);
-    cr_expect_eq(second->verdict, PLAN_WAIT_TIME);
+    int64_t bound = cost_bound_ns(&f.cost, &f.p.shape);
+    cr_expect_leq(bound, 2 * decode_ns(&f));
+    cr_expect_geq(bound, 2 * decode_ns(&f) / 10 * 9);
+    cr_expect_geq(first->n_rows, 40);
+    cr_expect_geq(second->n_rows, 32);
+}
+
+Test(plan, prompts_have_a_quarter_of_a_step_however_much_decodes) {
+    static struct fixture f;
+
+    for (double fixed_ms = 5; fixed_ms < 120; fixed_ms += 5) {
+        setup(&f, fixed_ms, 0.05);
+        for (int i = 0; i < 8; i++)
+            add_running(&f, 101, 100);
+        add_running(&f, 8000, 0);
+        plan_step(&f.p);
+        check(&f);
+        int64_t bound = cost_bound_ns(&f.cost, &f.p.shape), decode = decode_ns(&f);
+        cr_expect(f.p.n_rows == f.p.max_rows || bound - decode > bound / 5, "%g ms", fixed_ms);
+        cr_expect(decode > f.p.itl_ns / 4 * 3 || bound <= f.p.itl_ns, "%g ms", fixed_ms);
+        cr_expect_leq(bound, MAX(f.p.itl_ns, 2 * decode), "%g ms", fixed_ms);
+    }
+}
+
+Test(plan, a_prompt_alone_fills_the_step_though_one_row_takes_longer_than_it_may) {
+    static struct fixture f;
+
+    setup(&f, 300, 1);
+    for (uint32_t i = 0; i < 200; i++) { /* what few rows take */
+        struct cost_shape s = {0};
+
+        cost_add(&s, 100, 1 + i % 16);
+        cost_learn(&f.cost, &s, (int64_t)((300 + s.rows) * 1e6));
+    }
+    struct plan_req *r = add_running(&f, 4000, 0);
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_geq(r->n_rows, 200);
+}
+
+Test(plan, a_tenant_above_its_part_adds_a_quarter_of_what_decode_takes) {
+    static struct fixture f;
+    static const bool over[] = {false, true};
+
+    setup(&f, 100, 0.5);
+    f.p.n_groups = 2;
+    f.p.group_weight = f.group_weight;
+    f.group_weight[0] = f.group_weight[1] = 1;
+    f.p.group_over = over;
+    f.p.add_ns = f.p.itl_ns / PLAN_ADD_PART;
+    for (int i = 0; i < 16; i++)
+        add_running(&f, 101, 100);
+    struct plan_req *r = add_running(&f, 4000, 0);
+    r->group = 1;
+    plan_step(&f.p);
+    check(&f);
+    cr_expect_geq(r->n_rows, 32); /* of 0.5 ms; a quarter of the target is 25 */
+    cr_expect_leq(cost_bound_ns(&f.cost, &f.p.shape), decode_ns(&f) / 4 * 5);
 }
 
 Test(plan, a_short_prompt_is_not_stuck_behind_a_long_one) {

@@ -339,6 +339,7 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .row_ns = (int64_t)w->row_us * 1000,
         .key_ns = w->key_ns,
         .machine = {.noise = w->noise / 100.0},
+        .short_chunks = w->buggify >> BUGGIFY_plan_chunk_short & 1,
         .repeats = w->buggify == 0 && w->hash_bits == 0,
     };
 }

@@ -44,6 +44,7 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .force_draft = h->force_draft,
         .itl_ns = h->itl_ns,
         .max_step_ns = h->max_step_ns,
+        .prewarm = h->flags & TAPE_PREWARM,
         .n_groups = h->n_groups,
         .add_ns = h->add_ns,
         .reserve_pages = h->reserve_pages,

@@ -8,7 +8,8 @@
 #include "tests/support/sched_sim.h"
 #include "tests/support/sim_flight.h"
 
-#define ALWAYS_ROWS 4  /* of the first prefill */
+#define ALWAYS_ROWS 4 /* of the first prefill */
+#define PREWARM_NS INT64_C(10000000)
 #define ROWS_TURNS 64  /* plans in a row without a row for one that decodes */
 #define CHECK_PARTS 8  /* keys and copies are looked at in one step in so many */
 #define TABLE_STEPS 64 /* the whole table of ids is looked at in one step in so many */
@@ -437,11 +438,55 @@ static bool is_in_time(const struct sim *s, const struct plan *p, const struct c
     return ok;
 }
 
+/* How long a step may take in which decode takes @decode_ns. */
+static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
+    if (decode_ns >= target_ns)
+        return 2 * decode_ns;
+    return MAX(target_ns, 4 * decode_ns - 2 * target_ns);
+}
+
+/* How long a step of plan @p with these rows of decode may take. */
+static int64_t limit_of(const struct sim *s, const struct plan *p, struct cost_shape decodes,
+                        int64_t target_ns) {
+    if (decodes.rows == 0)
+        cost_add(&decodes, 0, 1);
+    int64_t least = cost_bound_ns(&s->was.cost, &decodes);
+    return p->prewarm ? MAX(target_ns, least) : limit_beside(least, target_ns);
+}
+
+/* Whether plan @p may leave time to others that prompt @q could use. */
+static bool leaves_time(const struct plan *p, const struct plan_req *q) {
+    return p->add_ns > 0 && ((p->group_part && p->group_part[q->group] < 1) ||
+                             (p->group_over && p->group_over[q->group]));
+}
+
+/* No prompt waits for time while the step has room for a chunk that ends at a page. */
+static void check_used(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
+                       int64_t limit_ns) {
+    const struct cost *c = &s->was.cost;
+    uint32_t max_rows = MIN(p->max_rows, cost_trusted_rows(c));
+
+    if (p->alone != PLAN_NONE || p->force_chunk || s->opts.short_chunks || p->n_preempted > 0)
+        return;
+    for (uint32_t i = 0; i < p->n_running; i++) {
+        const struct plan_req *q = &p->req[i];
+        struct cost_shape more = *shape;
+        uint32_t n = MIN(PLAN_MIN_CHUNK + p->page_tokens, q->n_tokens - q->n_computed);
+        uint32_t n_pages = plan_pages(p, q->n_computed + n);
+
+        if (q->verdict != PLAN_WAIT_TIME || leaves_time(p, q) || p->n_rows + n > max_rows ||
+            n_pages > q->n_pages + p->n_left)
+            continue;
+        cost_add(&more, q->n_computed, n);
+        HOLD(s, NULL, BUDGET, cost_bound_ns(c, &more) > limit_ns / 32 * 31);
+    }
+}
+
 /* The plan of the step just launched, by the estimates that it was made with. */
 static void check_budget(struct sim *s) {
     const struct plan *p = &s->sched->plan;
-    struct cost_shape shape = {0}, decodes = {0};
-    int64_t limit = p->max_step_ns;
+    struct cost_shape shape = {0}, decodes = {0}, before = {0};
+    int64_t limit = p->prewarm ? MIN(p->max_step_ns, PREWARM_NS) : p->max_step_ns;
     uint32_t n_drafts = 0;
 
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -451,17 +496,21 @@ static void check_budget(struct sim *s) {
         if (i < p->n_running && (one || q->last))
             limit = MIN(limit, pace_ns(p, q));
         /* One preempted for a prefill had its row when the limits were set. */
-        if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT))
+        if (one && (q->n_rows > 0 || q->verdict == PLAN_PREEMPT)) {
             cost_add(&decodes, q->n_computed, 1);
+            if (i < p->n_running)
+                cost_add(&before, q->n_computed, 1);
+        }
         if (q->n_rows > 0)
             cost_add(&shape, q->n_computed, q->n_rows);
         n_drafts += q->n_draft;
     }
-    int64_t least = cost_bound_ns(&s->was.cost, &decodes);
+    HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
+    check_used(s, p, &shape, limit_of(s, p, before, limit));
+    limit = limit_of(s, p, decodes, limit);
     if (n_drafts > 0)
         limit = MAX(limit, p->max_step_ns);
-    HOLD(s, NULL, BUDGET, shape.rows == p->n_rows);
-    HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, MAX(limit, least + least / 4) + 1));
+    HOLD(s, NULL, BUDGET, is_in_time(s, p, &shape, limit + 1));
 }
 
 static void check_progress(struct sim *s, int r) {

@@ -36,7 +36,7 @@ struct sim_client;
     X(IN_FLIGHT, "a step in flight is counted in its requests, and the other way round")           \
     X(PENDING, "a request with unacked events is in the list of pending ones")                     \
     X(LIMITS, "no more sequences and rows than allowed")                                           \
-    X(BUDGET, "a step is planned to end in time, or has only the rows that are always given")      \
+    X(BUDGET, "a step is planned to end in time, but for rows that are always given, and is used") \
     X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
     X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
     X(ROWS, "when there are fewer rows than decode all have their turn")                           \

@@ -51,10 +51,11 @@ struct sim_opts {
     uint64_t fail_launch, fail_wait; /* of the first worker */
     int64_t step_ns, row_ns, key_ns; /* of a step; 0: 5 ms, 0.1 ms, 0 */
     struct telltale
-        machine;    /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
-    bool unwatched; /* only what clients are sent is checked: long simulations */
-    bool recorder;  /* the flight recorder and deaths are looked at, too */
-    bool repeats;   /* a plan made again is the same: nothing is left to chance, no hash is cut */
+        machine;       /* read_ns, seq_ns, pair_ns, noise, and key_ns in addition to the above */
+    bool unwatched;    /* only what clients are sent is checked: long simulations */
+    bool recorder;     /* the flight recorder and deaths are looked at, too */
+    bool short_chunks; /* a prefill may get less than there is room for */
+    bool repeats; /* a plan made again is the same: nothing is left to chance, no hash is cut */
     const char
         *flight_file; /* NULL, or where the flight recorder is written when a rule is broken */
 };
