@@ -9,6 +9,10 @@
  * RTX 5090 1.79 TB/s, 838 TOP/s for weights and 209 TFLOP/s for attention. Four sequences read a common beginning once
  * (engine/cuda/plan.cu with groups of four heads). Pages go to host memory and back over PCIe 5 at 50 GB/s, before the
  * step's rows.
+ *
+ * Slow devices, whose decode alone misses the usual target. offload: a 70B model in 4 bits (40 GB, 140 GFLOP a row,
+ * 328 KB a token) of which 16.8 GB come over PCIe in each step. desktop: the 8B model on a processor with 60 GB/s and
+ * 2 TOP/s.
  */
 #define TOGETHER 4
 #define COPY_NS 2950 /* a token */
@@ -20,6 +24,8 @@ static const struct {
 } machines[] = {
     {"h200", 250000, 1144000, 21900, 2000, 36, 0.85},
     {"rtx5090", 250000, 3070000, 25800, 2000, 97, 4.03},
+    {"offload", 250000, 336000000, 240000, 2000, 215, 18},
+    {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590},
 };
 
 bool trace_machine(struct sim_opts *o, const char *name) {
