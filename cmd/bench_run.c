@@ -117,7 +117,13 @@ static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0
 
     assert(i < r->opts.max_seqs && row0 + n <= r->opts.max_rows && n_pages <= r->pages_per_seq);
     b->seq[i] = (struct engine_seq){
-        .row0 = row0, .n_rows = n, .pos0 = pos0, .n_prompt = r->n_prompt[slot], .feed = feed};
+        .row0 = row0,
+        .n_rows = n,
+        .pos0 = pos0,
+        .n_prompt = r->n_prompt[slot],
+        .state_slot = r->info->n_states > 0 ? slot : 0,
+        .feed = feed,
+    };
     for (uint32_t k = 0; k < n; k++)
         b->token[row0 + k] = tokens ? tokens[k] : 0;
     for (uint32_t k = 0; k < n_pages; k++)

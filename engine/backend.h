@@ -12,9 +12,10 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 3u
+#define BACKEND_ABI 4u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
+#define OP_MATRICES 4 /* of one op, at most */
 
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
@@ -26,10 +27,36 @@ enum act_role {
     ACT_Q, /* queries, n_head * head_dim */
     ACT_O, /* attention output, n_head * head_dim */
     ACT_H, /* FFN hidden, n_ff; with experts a backend uses it as it likes */
+    ACT_D, /* output of a delta net, n_value_head * dim */
     ACT_ROLES
 };
 
 enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
+
+/*
+ * Gated delta nets (Yang et al. 2024, "Gated Delta Networks"): layers whose memory of a sequence is
+ * a state of fixed size instead of pages. n_layer 0: the model has none.
+ */
+struct delta_shape {
+    uint32_t n_layer;                  /* of the model's layers */
+    uint32_t n_key_head, n_value_head; /* the second a multiple of the first */
+    uint32_t dim;                      /* of a head's keys and values: a multiple of 16 */
+    uint32_t kernel;                   /* of the convolution: taps, 2 to 8 */
+    bool tiled; /* value head h has key head h % n_key_head; else h / (values per key) */
+};
+
+/* Channels of the convolution: queries and keys of the key heads, values of the value heads. */
+static inline uint32_t delta_channels(const struct delta_shape *d) {
+    return d->dim * (2 * d->n_key_head + d->n_value_head);
+}
+
+/* Floats of a sequence's state in one layer: what the convolution still needs of the kernel - 1
+ * tokens before, then a matrix [dim keys][dim values] for each value head, in what order a backend
+ * likes. */
+static inline uint64_t delta_state_floats(const struct delta_shape *d) {
+    return (uint64_t)(d->kernel - 1) * delta_channels(d) +
+           (uint64_t)d->n_value_head * d->dim * d->dim;
+}
 
 /* What the forward pass and the ops must know of the model. Validated by engine/arch. */
 struct model_shape {
@@ -40,7 +67,9 @@ struct model_shape {
     uint32_t n_kv_layer[KV_CLASSES];
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used;
-    float expert_scale; /* of what the experts add */
+    float expert_scale;   /* of what the experts add */
+    uint32_t n_ff_shared; /* of the expert that every row has; 0: there is none */
+    struct delta_shape delta;
     uint32_t n_rot;
     /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale.
      * Scaling (linear, yarn, factors tensor) is folded in by engine/rope.c, in double by mathx. */
@@ -52,9 +81,10 @@ struct model_shape {
 enum op_kind {
     OP_EMBED, /* x = rows of w[0] */
     /* q = rope(q_norm(w[0] y + b)), y = norm x; k and v likewise, to the pages of @kv at the rows'
-     * positions */
+     * positions. @gated: behind each head's rows of w[0] come as many that give its gate. */
     OP_QKV,
     OP_ATTEND,  /* o = attention of q to the pages of @kv, as @attn says */
+    OP_GATE,    /* o *= sigmoid(gate), of the QKV op before */
     OP_PROJ,    /* x += w[0] in + b */
     OP_GATE_UP, /* h = silu(w[0] y + b) * (w[1] y + b), y = norm x */
     /* Picks experts for every row: y = norm x, p = softmax of w[0] y over all experts, the largest
@@ -63,6 +93,19 @@ enum op_kind {
     /* Follows ROUTE: x += expert_scale * sum of p e(y) in the order of the picks, e(y) = down
      * (silu(gate y) * up y) */
     OP_EXPERTS,
+    /* Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), y that of ROUTE, w[3] one
+     * row */
+    OP_SHARED,
+    /* u, z and the raw beta and alpha of a delta net: w[0], w[1], w[2], w[3] times y = norm x.
+     * w[3] NULL: w[2] has, for each key head, the rows of its value heads' betas, then alphas. */
+    OP_DELTA_IN,
+    /* Follows DELTA_IN: d = gated delta net of it, from the state of the row's sequence, which is
+     * that behind the row then. Token by token:
+     *   c = silu(sum over j of conv[.][j] u of token t - kernel + 1 + j); c is q, k, v of all heads
+     *   q, k: of unit length by head (the norm's eps under the root); q /= sqrt(dim)
+     *   g = decay softplus(alpha + dt), b = sigmoid(beta)
+     *   M = e^g M; M += k (b (v - M^T k))^T; d = norm(M^T q) silu(z), per value head */
+    OP_DELTA,
     OP_LOGITS, /* of the wanted rows: w[0] norm x + b; for WANT_HIDDEN it stops after the norm */
     OP_KINDS
 };
@@ -83,17 +126,21 @@ struct attn { /* how attention weighs the keys */
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;            /* of the file, for messages */
-    enum act_role in;          /* PROJ: ACT_O or ACT_H */
-    struct kv_layer kv;        /* QKV, ATTEND */
-    struct attn attn;          /* ATTEND */
-    const struct tensor *norm; /* rms norm of the input: QKV, GATE_UP, ROUTE, LOGITS */
-    /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; else the
-     * one */
-    const struct tensor *w[3];
-    const struct tensor *bias[3];
-    const struct tensor *q_norm, *k_norm; /* QKV: rms per head, before RoPE */
-    struct weights *weights;              /* what load() made of the tensors; NULL before */
+    uint32_t layer;     /* of the file, for messages */
+    enum act_role in;   /* PROJ: ACT_O, ACT_H or ACT_D */
+    struct kv_layer kv; /* QKV, ATTEND */
+    uint32_t state;     /* DELTA: its layer among those that have a state */
+    bool gated, joined; /* QKV; DELTA: DELTA_IN has no w[3] */
+    struct attn attn;   /* ATTEND */
+    /* rms norm of the input: QKV, GATE_UP, ROUTE, DELTA_IN, LOGITS; DELTA: of a head's output */
+    const struct tensor *norm;
+    /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
+     * gate, up, down, and the gate of it all; DELTA_IN: above; else the one */
+    const struct tensor *w[OP_MATRICES];
+    const struct tensor *bias[OP_MATRICES];
+    const struct tensor *q_norm, *k_norm;   /* QKV: rms per head, before RoPE */
+    const struct tensor *conv, *dt, *decay; /* DELTA: [channels][kernel]; by value head */
+    struct weights *weights;                /* what load() made of the tensors; NULL before */
 };
 
 /* What the pointers lead to stays until close(). */
@@ -102,6 +149,7 @@ struct be_opts {
     const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
     uint32_t n_pages;
     uint64_t page_bytes;
+    uint32_t n_states; /* sequences whose recurrent state is kept at once */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */

@@ -42,6 +42,10 @@ struct engine {
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
     uint32_t n_wants_launched;           /* of step @launched */
+    struct {                             /* [n_states] as of the last step launched: */
+        uint32_t end;                    /* the position behind the state */
+        uint64_t step;                   /* the last one that moved it */
+    } * state;
     bool lost;
 };
 
@@ -116,6 +120,33 @@ static int take_room(struct engine *e, struct err *err) {
     return 0;
 }
 
+/* States of recurrent layers, before the pages: they take their part of the KV memory. */
+static int size_states(struct engine *e, struct err *err) {
+    struct engine_opts *o = &e->opts;
+    uint64_t bytes =
+        e->model.shape.delta.n_layer * delta_state_floats(&e->model.shape.delta) * sizeof(float);
+
+    e->info.state_bytes = bytes;
+    if (bytes) /* pages that come back would lack the state behind them */
+        o->n_host_pages = o->host_kv_bytes = 0;
+    if (!bytes) {
+        o->n_states = 0;
+        return 0;
+    }
+    if (!o->n_states)
+        o->n_states =
+            o->n_pages ? o->max_seqs : (uint32_t)MIN(o->max_seqs, o->kv_bytes / 2 / bytes);
+    if (o->n_pages)
+        return 0;
+    if (!o->n_states || o->n_states > o->kv_bytes / bytes)
+        return err_set(err, 0, NULL,
+                       "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
+                       "as much as that at least",
+                       text_of(o->kv_bytes).s, text_of(bytes).s);
+    o->kv_bytes -= o->n_states * bytes;
+    return 0;
+}
+
 /* How many pages, and how long a sequence they can hold. */
 static int size_pages(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
@@ -124,6 +155,7 @@ static int size_pages(struct engine *e, struct err *err) {
     int r = size_page(e, &i->page_bytes, err);
 
     r = r < 0 ? r : take_room(e, err);
+    r = r < 0 ? r : size_states(e, err);
     if (r < 0)
         return r;
     if (!o->n_pages)
@@ -155,17 +187,21 @@ static int size_pages(struct engine *e, struct err *err) {
 /* Host backends: what is certain to be touched must fit the machine. Devices do their own
  * arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
-    uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes;
+    uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
+                  e->opts.n_states * e->info.state_bytes;
     uint64_t weights = e->model.weight_bytes;
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 
     if (e->ops->device || weights + kv <= have)
         return 0;
-    err_set(err, 0, NULL,
-            "does not fit: weights %s + KV memory %s (%u pages of %s) = %s, this machine has %s",
-            text_of(weights).s, text_of(kv).s, e->opts.n_pages + e->opts.n_host_pages,
-            text_of(e->info.page_bytes).s, text_of(weights + kv).s, text_of(have).s);
+    err_set(
+        err, 0, NULL,
+        "does not fit: weights %s + KV memory %s (%u pages of %s%s%s) = %s, this machine has %s",
+        text_of(weights).s, text_of(kv).s, e->opts.n_pages + e->opts.n_host_pages,
+        text_of(e->info.page_bytes).s, e->opts.n_states ? ", states of " : "",
+        e->opts.n_states ? text_of(e->info.state_bytes).s : "", text_of(weights + kv).s,
+        text_of(have).s);
     return -ENOMEM;
 }
 
@@ -179,7 +215,8 @@ static int alloc_flights(struct engine *e) {
             return -ENOMEM;
     }
     e->sample = calloc(e->opts.max_wants, sizeof(*e->sample));
-    return e->sample ? 0 : -ENOMEM;
+    e->state = calloc(MAX(e->opts.n_states, 1), sizeof(*e->state));
+    return e->sample && e->state ? 0 : -ENOMEM;
 }
 
 static void fill_info(struct engine *e) {
@@ -204,6 +241,7 @@ static void fill_info(struct engine *e) {
     i->page_tokens = e->opts.page_tokens;
     i->n_pages = e->opts.n_pages;
     i->n_host_pages = e->opts.n_host_pages;
+    i->n_states = e->opts.n_states;
     i->n_threads = e->ops->n_threads(e->be);
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
@@ -232,6 +270,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .engine = &e->opts,
         .n_pages = e->opts.n_pages + (e->ops->device ? 0 : e->opts.n_host_pages),
         .page_bytes = e->info.page_bytes,
+        .n_states = e->opts.n_states,
     };
     int r = e->ops->open(&e->be, &o, err);
 
@@ -307,6 +346,7 @@ struct engine *engine_free(struct engine *e) {
         free(e->flight[i].mask);
     }
     free(e->sample);
+    free(e->state);
     free(e);
     return NULL;
 }
@@ -336,6 +376,17 @@ static void check_copies(const struct engine *e, const struct engine_copy *c, ui
     }
 }
 
+/* A sequence goes on where its state is. */
+static void check_state(const struct engine *e, const struct engine_seq *s) {
+    assert(!s->n_replay); /* drafts are not taken back as yet */
+    if (!e->opts.n_states) {
+        assert(!s->state_slot);
+        return;
+    }
+    assert(s->state_slot < e->opts.n_states && !s->n_draft);
+    assert(s->pos0 == 0 || e->state[s->state_slot].end == s->pos0);
+}
+
 /* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
  * vocabulary. */
 static void check_seq(const struct engine *e, const struct engine_batch *b, uint32_t i) {
@@ -351,7 +402,7 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / e->opts.page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
-    assert(!s->state_slot && !s->n_replay); /* no model with recurrent layers as yet */
+    check_state(e, s);
     if (s->feed >= 0) {
         first = 1;
         assert(e->launched + 1 == b->step && (uint32_t)s->feed < e->n_wants_launched);
@@ -422,6 +473,13 @@ static int sample_step(struct engine *e, struct flight *f) {
     return r < 0 ? r : run_copies(e, f->batch.after, f->batch.n_after);
 }
 
+/* Two sequences of a batch have two slots. */
+static void move_state(struct engine *e, const struct engine_seq *s, uint64_t step) {
+    assert(e->state[s->state_slot].step != step);
+    e->state[s->state_slot].step = step;
+    e->state[s->state_slot].end = s->pos0 + s->n_rows;
+}
+
 int engine_launch(struct engine *e, const struct engine_batch *b) {
     struct flight *f = &e->flight[b->step % MAX_IN_FLIGHT];
 
@@ -431,6 +489,8 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     check_batch(e, b);
     e->launched = b->step;
     e->n_wants_launched = b->n_wants;
+    for (uint32_t i = 0; i < b->n_seqs && e->opts.n_states; i++)
+        move_state(e, &b->seq[i], b->step);
     f->batch = *b;
     f->sealed = false;
     if (e->ops->device)

@@ -24,6 +24,10 @@ struct engine_info {
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
     uint64_t weight_bytes, page_bytes, n_params;
+    /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
+     * sequences may have one at once. A position's pages are of no use without the state there. */
+    uint64_t state_bytes;
+    uint32_t n_states;
     uint8_t fingerprint[16];
     /* Of the sources of the engine and the backend: where it differs, so may what is computed. */
     uint8_t sources[20];
@@ -46,7 +50,8 @@ const struct engine_info *engine_info(const struct engine *e);
 void *engine_host_page(struct engine *e, uint32_t page);
 
 /* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps
- * may be launched and not waited for. Bad batches are our own mistakes: assert. Returns 0 or
+ * may be launched and not waited for. Bad batches are our own mistakes: assert; so is a sequence
+ * whose state slot does not hold the position before its first row. Returns 0 or
  * -EIO. */
 int engine_launch(struct engine *e, const struct engine_batch *b);
 

@@ -36,20 +36,29 @@ void model_deinit(struct model *m) {
 static uint64_t bytes_of(const struct model_op *op) {
     uint64_t n = 0;
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < OP_MATRICES; i++)
         n += op->w[i] ? op->w[i]->n_bytes : 0;
     return n;
 }
 
 static int check_kinds(const struct model *m, const struct be_ops *ops, struct err *err) {
-    for (uint32_t i = 0; i < m->n_ops; i++)
-        if (!ops->run[m->op[i].kind]) {
-            assert(m->op[i].kind == OP_ROUTE || m->op[i].kind == OP_EXPERTS);
-            return err_set(
-                err, 0, NULL,
-                "the %s backend does not compute mixtures of experts: the cpu backend does",
-                ops->name);
-        }
+    static const char *const part[OP_KINDS] = {
+        [OP_GATE] = "gated attention",        [OP_ROUTE] = "mixtures of experts",
+        [OP_EXPERTS] = "mixtures of experts", [OP_SHARED] = "mixtures of experts",
+        [OP_DELTA_IN] = "gated delta nets",   [OP_DELTA] = "gated delta nets",
+    };
+
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        enum op_kind kind = m->op[i].kind;
+
+        if (ops->run[kind])
+            continue;
+        assert(part[kind]);
+        return err_set(err, 0, NULL,
+                       "the %s backend does not compute %s, which %s models have: the cpu backend "
+                       "does",
+                       ops->name, part[kind], m->arch);
+    }
     return 0;
 }
 
@@ -64,7 +73,7 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0])
+        if (!op->w[0] && !op->conv)
             continue;
         r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
         done += bytes_of(op);

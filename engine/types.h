@@ -29,7 +29,9 @@ struct engine_copy {
  * wrong. */
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt;
-    uint32_t state_slot; /* of recurrent layers: 0 until a model has some */
+    /* Where the recurrent layers keep the sequence's state, below n_states; 0 when the model has
+     * none. At pos0 = 0 it begins anew; else the slot holds what was there behind pos0 - 1. */
+    uint32_t state_slot;
     uint16_t n_draft,
         n_replay; /* n_replay: accepted drafts that recurrent layers replay; 0 as yet */
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
@@ -117,6 +119,7 @@ struct engine_opts {
         device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
+    uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
     uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;

@@ -95,6 +95,29 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     }
 }
 
+/* 9: slots are counted right, and no two of those that are free or a sequence's are the same. */
+static void check_states(const struct kv_pager *p) {
+    uint32_t n = p->opts.n_states, n_free = n - p->stats.n_states, n_used = 0;
+
+    for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next) {
+        const struct kv_seq *s = LIST_ENTRY(node, const struct kv_seq, link);
+
+        if ((s->state != NO_STATE) != (n > 0 && !s->kept) || (n > 0 && !s->kept && s->state >= n))
+            broken(9, "a sequence with a wrong state slot", NO_PAGE);
+        if (s->state == NO_STATE)
+            continue;
+        n_used++;
+        for (uint32_t i = 0; i < n_free; i++)
+            if (p->free_state[i] == s->state)
+                broken(9, "a sequence's state slot is free", NO_PAGE);
+        for (const struct list *o = node->next; o != &p->seqs; o = o->next)
+            if (LIST_ENTRY(o, const struct kv_seq, link)->state == s->state)
+                broken(9, "two sequences have one state slot", NO_PAGE);
+    }
+    if (n_used != p->stats.n_states)
+        broken(9, "state slots do not add up", NO_PAGE);
+}
+
 /* All sequences in use; their page tables are counted in p->tally. */
 static void check_seqs(const struct kv_pager *p) {
     uint32_t n = 0;
@@ -176,6 +199,7 @@ void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_par
     assert(part < n_parts);
     memset(p->tally, 0, p->pool.n_pages * sizeof(*p->tally));
     check_seqs(p);
+    check_states(p);
     check_pages(p, part, n_parts);
     check_free(p);
     check_idle(p);

@@ -35,7 +35,10 @@ struct kv_isolation {
 struct kv_opts {
     uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
     uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
-    uint8_t fingerprint[16];                 /* of the model: part of every key */
+    /* Slots for recurrent states, of which a sequence has one while it is computed; 0: the model
+     * needs none. */
+    uint32_t n_states;
+    uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
 };
@@ -43,7 +46,8 @@ struct kv_opts {
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
-    uint32_t n_kept; /* of the shared ones: those that only kept sequences hold */
+    uint32_t n_kept;   /* of the shared ones: those that only kept sequences hold */
+    uint32_t n_states; /* slots that sequences have */
     uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
 };
@@ -94,14 +98,16 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
 
-/* A sequence without pages. -ENOMEM: more than max_seqs. */
+/* A sequence without pages, with a state slot where there are any. -ENOMEM: more than max_seqs, or
+ * no slot is free. */
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation);
-/* Gives its pages back; full committed pages stay cached. Accepts NULL, returns NULL. */
+/* Gives its pages and its state slot back; full committed pages stay cached. Accepts NULL, returns
+ * NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
-/* Pins the sequence's published pages until it is freed and gives back the others. The sequence is
- * not computed any more: only freeing and reading it is allowed. Pages that only such sequences
- * hold count as n_kept. */
+/* Pins the sequence's published pages until it is freed and gives back the others, and its state
+ * slot. The sequence is not computed any more: only freeing and reading it is allowed. Pages that
+ * only such sequences hold count as n_kept. */
 void kv_seq_keep(struct kv_seq *s);
 
 /* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens
@@ -137,5 +143,7 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 uint32_t kv_seq_published(const struct kv_seq *s); /* tokens in published pages */
 /* Copies those tokens to @out, which has room for kv_seq_published() of them. */
 void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
+/* Its state slot, below n_states; 0 where there are none. Not of a kept sequence. */
+uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);

@@ -16,6 +16,8 @@
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
  *     published page in a table is the page before it in that table.
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
+ *  9. A state slot is free or that of one sequence. Where there are slots, every sequence but the
+ *     kept ones has one.
  *
  * States of a page, and the functions that change them:
  *
@@ -71,8 +73,11 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
     p->tables = calloc(n_tables, sizeof(*p->tables));
     p->seq = calloc(opts->max_seqs, sizeof(*p->seq));
     p->tally = calloc(opts->n_pages, sizeof(*p->tally));
-    if (!p->tables || !p->seq || !p->tally)
+    p->free_state = calloc(MAX(opts->n_states, 1), sizeof(*p->free_state));
+    if (!p->tables || !p->seq || !p->tally || !p->free_state)
         return -ENOMEM;
+    for (uint32_t i = 0; i < opts->n_states; i++)
+        p->free_state[i] = i;
     for (uint32_t i = 0; i < opts->max_seqs; i++) {
         p->seq[i].pager = p;
         p->seq[i].page = p->tables + (size_t)i * p->max_seq_pages;
@@ -108,6 +113,7 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     free(p->tables);
     free(p->seq);
     free(p->tally);
+    free(p->free_state);
     free(p);
     return NULL;
 }
@@ -224,8 +230,24 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
     return i > from ? i - from : 0;
 }
 
+static uint32_t take_state(struct kv_pager *p) {
+    if (p->opts.n_states == 0)
+        return NO_STATE;
+    assert(p->stats.n_states < p->opts.n_states);
+    return p->free_state[p->opts.n_states - ++p->stats.n_states];
+}
+
+static void give_state(struct kv_seq *s) {
+    struct kv_pager *p = s->pager;
+
+    if (s->state != NO_STATE)
+        p->free_state[p->opts.n_states - p->stats.n_states--] = s->state;
+    s->state = NO_STATE;
+}
+
 int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolation *isolation) {
-    struct list *node = list_pop_front(&p->unused_seqs);
+    bool full = p->opts.n_states > 0 && p->stats.n_states == p->opts.n_states;
+    struct list *node = full ? NULL : list_pop_front(&p->unused_seqs);
 
     if (!node)
         return -ENOMEM;
@@ -234,6 +256,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     s->root = walk_start(p, isolation).key;
     s->n_pages = s->n_published = s->n_committed = 0;
     s->kept = false;
+    s->state = take_state(p);
     list_push_back(&p->seqs, &s->link);
     p->stats.n_seqs++;
     p->n_changes++;
@@ -258,6 +281,7 @@ void kv_seq_keep(struct kv_seq *s) {
     drop_pages(s, s->n_published);
     s->n_committed = s->n_published * p->opts.page_tokens;
     s->kept = true;
+    give_state(s);
     p->n_changes++;
     for (uint32_t i = 0; i < s->n_pages; i++) {
         struct page *page = &p->pool.page[s->page[i]];
@@ -282,6 +306,7 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
     unkeep(s);
+    give_state(s);
     drop_pages(s, 0);
     list_remove(&s->link);
     list_push_front(&s->pager->unused_seqs, &s->link);
@@ -436,6 +461,11 @@ void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out) {
 
     for (uint32_t i = 0; i < s->n_published; i++)
         memcpy(out + (size_t)i * t, pool_tokens(pool, &pool->page[s->page[i]]), t * sizeof(*out));
+}
+
+uint32_t kv_seq_state(const struct kv_seq *s) {
+    assert(!s->kept);
+    return s->state == NO_STATE ? 0 : s->state;
 }
 
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages) {

@@ -8,7 +8,7 @@
 #include "kvpager/prefix.h"
 
 /* Invariants: pager.c (3, 7). n_published <= n_pages; n_published = n_committed / page_tokens
- * between calls; kept: n_pages = n_published. */
+ * between calls; kept: n_pages = n_published, and it has no state slot. */
 struct kv_seq {
     struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
     struct kv_pager *pager;
@@ -16,6 +16,7 @@ struct kv_seq {
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;
+    uint32_t state; /* its slot; NO_STATE: it has none */
     bool kept;
 };
 
@@ -23,6 +24,8 @@ struct kv_seq {
 struct kv_tally {
     uint32_t refs, kept, children, seen;
 };
+
+#define NO_STATE UINT32_MAX
 
 struct kv_pager {
     struct kv_opts opts;
@@ -34,6 +37,7 @@ struct kv_pager {
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
+    uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
     struct kv_tally *tally;  /* [n_pages]: scratch of check.c and restore.c */
     uint64_t n_changes;      /* of pages, tables and sequences, but for their lengths */
     struct kv_stats stats;   /* only its counters since the start, and n_seqs */

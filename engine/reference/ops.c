@@ -13,7 +13,7 @@
 
 #define LANES 16
 
-static float dot(const float *a, const float *b, size_t n) {
+float ref_dot(const float *a, const float *b, size_t n) {
     float lane[LANES] = {0};
     size_t i = 0;
 
@@ -28,34 +28,31 @@ static float dot(const float *a, const float *b, size_t n) {
     return lane[0];
 }
 
-/* The values of a norm or a bias: F32, not necessarily aligned. */
-static float vector_at(const struct tensor *t, size_t i) {
+float ref_vector_at(const struct tensor *t, size_t i) {
     float f;
 
     memcpy(&f, t->data + 4 * i, 4);
     return f;
 }
 
-/* y = x / sqrt(mean(x^2) + eps) * weight; y may be x. */
-static void rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y) {
-    float scale = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y) {
+    float scale = 1.0f / sqrtf(ref_dot(x, x, n) / (float)n + eps);
 
     for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * scale * vector_at(weight, i);
+        y[i] = x[i] * scale * ref_vector_at(weight, i);
 }
 
-/* y[r][o] = W[o] . x[r] + bias[o] for @n_rows rows; added to y when @add. */
-static void linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
-                   uint32_t n_rows, bool add, float *y) {
+void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
+                uint32_t n_rows, bool add, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
 
     assert(x != y && n_in > 0);
     for (size_t o = 0; o < n_out; o++) {
-        float plus = bias ? vector_at(bias, o) : 0;
+        float plus = bias ? ref_vector_at(bias, o) : 0;
 
         quant_decode_row(w, o, b->row);
         for (uint32_t r = 0; r < n_rows; r++) {
-            float v = dot(b->row, x + r * n_in, n_in) + plus;
+            float v = ref_dot(b->row, x + r * n_in, n_in) + plus;
 
             y[r * n_out + o] = add ? y[r * n_out + o] + v : v;
         }
@@ -168,9 +165,17 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
 
     for (uint32_t h = 0; h < n_heads; h++) {
         if (norm)
-            rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
+            ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
         rotate_head(b, x + h * dim);
     }
+}
+
+/* The queries of row @row, of which b->gated has each head's in front of its gate. */
+static void take_queries(struct be *b, uint32_t row) {
+    size_t dim = b->shape->head_dim, n = b->shape->n_head;
+
+    for (size_t h = row * n; h < (row + 1) * n; h++)
+        memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
 }
 
 /* All rows through one matrix at a time: a row of weights is decoded once a step. */
@@ -178,17 +183,19 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
-    float *to[3] = {b->act[ACT_Q], b->kv[0], b->kv[1]};
+    float *to[3] = {op->gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
 
     assert(op->norm && op->w[0] && op->w[1] && op->w[2]);
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                 b->normed + (size_t)r * m->n_embd);
+        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
+                     b->normed + (size_t)r * m->n_embd);
     for (int i = 0; i < 3; i++)
-        linear(b, op->w[i], op->bias[i], b->normed, n_rows, false, to[i]);
+        ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, false, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
+        if (op->gated)
+            take_queries(b, r);
         set_rope(b, s->host.row_pos[r]);
-        finish_heads(b, to[0] + (size_t)r * m->n_head * m->head_dim, m->n_head, op->q_norm);
+        finish_heads(b, b->act[ACT_Q] + (size_t)r * m->n_head * m->head_dim, m->n_head, op->q_norm);
         finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, op->k_norm);
     }
     store_rows(s, &op->kv);
@@ -221,7 +228,7 @@ static void attend_group(struct step *s, uint32_t row, uint32_t kvh, uint32_t la
     for (uint32_t p = 0; p < n; p++) {
         load_head(b->kv_type, slot_of(s, layer, row, p, 0) + kvh * b->head_bytes, dim, kv);
         for (uint32_t g = 0; g < group; g++)
-            b->scores[(size_t)g * n + p] = dot(q + (size_t)g * dim, kv, dim) * scale;
+            b->scores[(size_t)g * n + p] = ref_dot(q + (size_t)g * dim, kv, dim) * scale;
     }
     memset(o, 0, (size_t)group * dim * sizeof(*o));
     for (uint32_t g = 0; g < group; g++)
@@ -252,13 +259,24 @@ int ref_attend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+int ref_gate(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t dim = b->shape->head_dim, n = (size_t)s->host.batch->n_rows * b->shape->n_head;
+
+    for (size_t h = 0; h < n; h++)
+        for (size_t i = 0; i < dim; i++)
+            b->act[ACT_O][h * dim + i] *= ref_sigmoid(b->gated[(2 * h + 1) * dim + i]);
+    return 0;
+}
+
 /* -- the rest ---------------------------------------------------------------------------------- */
 
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
 
-    assert(op->in == ACT_O || op->in == ACT_H);
-    linear(b, op->w[0], op->bias[0], b->act[op->in], s->host.batch->n_rows, true, b->act[ACT_X]);
+    assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
+    ref_linear(b, op->w[0], op->bias[0], b->act[op->in], s->host.batch->n_rows, true,
+               b->act[ACT_X]);
     return 0;
 }
 
@@ -270,10 +288,10 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
     float *gate = b->act[ACT_H];
 
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                 b->normed + (size_t)r * m->n_embd);
-    linear(b, op->w[0], op->bias[0], b->normed, n_rows, false, gate);
-    linear(b, op->w[1], op->bias[1], b->normed, n_rows, false, b->up);
+        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
+                     b->normed + (size_t)r * m->n_embd);
+    ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, false, gate);
+    ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, false, b->up);
     for (size_t i = 0; i < (size_t)n_rows * m->n_ff; i++)
         gate[i] = mx_silu(gate[i]) * b->up[i];
     return 0;
@@ -286,9 +304,9 @@ int ref_route(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows;
 
     for (uint32_t r = 0; r < n_rows; r++)
-        rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                 b->normed + (size_t)r * m->n_embd);
-    linear(b, op->w[0], NULL, b->normed, n_rows, false, b->router);
+        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
+                     b->normed + (size_t)r * m->n_embd);
+    ref_linear(b, op->w[0], NULL, b->normed, n_rows, false, b->router);
     for (uint32_t r = 0; r < n_rows; r++)
         experts_pick(b->router + (size_t)r * m->n_expert, m->n_expert, m->n_expert_used,
                      m->expert_scale, b->pick + (size_t)r * m->n_expert_used);
@@ -300,7 +318,7 @@ static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, co
                             float *out) {
     for (uint64_t o = 0; o < w->ne[1]; o++) {
         quant_decode_row(w, e * w->ne[1] + o, b->row);
-        out[o] = dot(b->row, x, w->ne[0]);
+        out[o] = ref_dot(b->row, x, w->ne[0]);
     }
 }
 
@@ -331,6 +349,27 @@ int ref_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* y is still what route() left in b->normed. */
+int ref_shared(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    float *gate = b->gate, *out = b->gate + m->n_ff_shared, weight;
+
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        const float *y = b->normed + (size_t)r * m->n_embd;
+
+        multiply_expert(b, op->w[0], 0, y, gate);
+        multiply_expert(b, op->w[1], 0, y, b->up);
+        for (uint32_t i = 0; i < m->n_ff_shared; i++)
+            gate[i] = mx_silu(gate[i]) * b->up[i];
+        multiply_expert(b, op->w[2], 0, gate, out);
+        multiply_expert(b, op->w[3], 0, y, &weight);
+        for (uint32_t i = 0; i < m->n_embd; i++)
+            b->act[ACT_X][(size_t)r * m->n_embd + i] += ref_sigmoid(weight) * out[i];
+    }
+    return 0;
+}
+
 /* Hidden vectors end at the norm, straight to their results. */
 int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
@@ -342,9 +381,9 @@ int ref_logits(struct step *s, const struct model_op *op) {
         float *to =
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
-        rms_norm(b->act[ACT_X] + (size_t)batch->want[i].row * n, op->norm, b->shape->rms_eps, n,
-                 to);
+        ref_rms_norm(b->act[ACT_X] + (size_t)batch->want[i].row * n, op->norm, b->shape->rms_eps, n,
+                     to);
     }
-    linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, false, b->logits);
+    ref_linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, false, b->logits);
     return 0;
 }

@@ -23,6 +23,14 @@ static struct be *close_be(struct be *b) {
     free(b->logits);
     free(b->rope);
     free(b->pages);
+    free(b->gated);
+    free(b->u);
+    free(b->z);
+    free(b->mix[0]);
+    free(b->mix[1]);
+    free(b->channel);
+    free(b->recall);
+    free(b->state);
     sampler_deinit(&b->sampler);
     host_step_deinit(&b->step.host);
     free(b);
@@ -33,12 +41,34 @@ static float *floats(size_t rows, size_t width) {
     return calloc(MAX(rows, 1), width * sizeof(float));
 }
 
+/* What only models with delta nets need. */
+static bool alloc_delta(struct be *b, const struct be_opts *o) {
+    const struct delta_shape *d = &o->shape->delta;
+    size_t n_rows = o->engine->max_rows, inner = (size_t)d->n_value_head * d->dim;
+
+    if (!d->n_layer)
+        return true;
+    b->act[ACT_D] = floats(n_rows, inner);
+    b->gated = floats(n_rows, (size_t)2 * o->shape->n_head * o->shape->head_dim);
+    b->u = floats(n_rows, delta_channels(d));
+    b->z = floats(n_rows, inner);
+    b->mix[0] = floats(n_rows, (size_t)2 * d->n_value_head);
+    b->mix[1] = floats(n_rows, (size_t)2 * d->n_value_head);
+    b->channel = floats(1, delta_channels(d));
+    b->recall = floats(1, d->dim);
+    b->state = floats((size_t)o->n_states * d->n_layer, delta_state_floats(d));
+    return b->act[ACT_D] && b->gated && b->u && b->z && b->mix[0] && b->mix[1] && b->channel &&
+           b->recall && b->state;
+}
+
 /* false: out of memory, what there is is freed by close_be(). */
 static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct engine_opts *e = o->engine;
     size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
-    size_t widest = MAX(MAX(n_q, s->n_embd), s->n_ff);
+    size_t inner = (size_t)s->delta.n_value_head * s->delta.dim,
+           n_ff = MAX(s->n_ff, s->n_ff_shared);
+    size_t widest = MAX(MAX(n_q, s->n_embd), MAX(n_ff, inner));
 
     b->act[ACT_X] = floats(e->max_rows, s->n_embd);
     b->act[ACT_Q] = floats(e->max_rows, n_q);
@@ -47,20 +77,20 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
     b->kv[0] = floats(e->max_rows, n_kv);
     b->kv[1] = floats(e->max_rows, n_kv);
-    b->up = floats(e->max_rows, s->n_ff);
+    b->up = floats(e->max_rows, n_ff);
     b->row = floats(1, widest);
-    b->gate = floats(1, (size_t)s->n_ff + s->n_embd);
+    b->gate = floats(1, n_ff + s->n_embd);
     b->router = floats(e->max_rows, MAX(s->n_expert, 1));
     b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
     b->scores = floats(s->n_head / s->n_head_kv, e->max_context);
     b->logits = floats(e->max_wants, s->n_vocab);
     b->rope = calloc(s->n_rot, sizeof(double));
     b->pages = calloc(o->n_pages, o->page_bytes);
-    for (int i = 0; i < ACT_ROLES; i++)
+    for (int i = 0; i <= ACT_H; i++)
         if (!b->act[i])
             return false;
-    return b->gate && b->router && b->pick && b->normed && b->kv[0] && b->kv[1] && b->up &&
-           b->row && b->scores && b->logits && b->rope && b->pages;
+    return alloc_delta(b, o) && b->gate && b->router && b->pick && b->normed && b->kv[0] &&
+           b->kv[1] && b->up && b->row && b->scores && b->logits && b->rope && b->pages;
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
@@ -154,10 +184,14 @@ const struct be_ops backend_reference = {
             [OP_EMBED] = ref_embed,
             [OP_QKV] = ref_qkv,
             [OP_ATTEND] = ref_attend,
+            [OP_GATE] = ref_gate,
             [OP_PROJ] = ref_proj,
             [OP_GATE_UP] = ref_gate_up,
             [OP_ROUTE] = ref_route,
             [OP_EXPERTS] = ref_experts,
+            [OP_SHARED] = ref_shared,
+            [OP_DELTA_IN] = ref_delta_in,
+            [OP_DELTA] = ref_delta,
             [OP_LOGITS] = ref_logits,
         },
     .mask = mask,

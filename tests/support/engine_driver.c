@@ -66,6 +66,13 @@ static void fill_pages(struct driver *d) {
     }
 }
 
+static void fill_states(struct driver *d) {
+    d->n_free_states = d->info->n_states;
+    d->free_state = must(calloc(d->n_free_states + 1, sizeof(*d->free_state)));
+    for (uint32_t i = 0; i < d->n_free_states; i++)
+        d->free_state[i] = i;
+}
+
 int driver_open(struct driver *d, const struct driver_opts *opts, struct err *err) {
     *d = (struct driver){.opts = *opts};
     struct driver_opts *o = &d->opts;
@@ -103,6 +110,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
     }
     d->info = engine_info(d->engine);
     fill_pages(d);
+    fill_states(d);
     for (int i = 0; i < 2; i++)
         d->batch[i] = new_batch(d);
     return 0;
@@ -112,6 +120,7 @@ void driver_close(struct driver *d) {
     engine_free(d->engine);
     gguf_free(d->file);
     free(d->free_page);
+    free(d->free_state);
     for (int i = 0; i < 2; i++)
         free_batch(d->batch[i]);
     *d = (struct driver){0};
@@ -123,7 +132,8 @@ struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t 
     uint32_t cap = n_prompt + n_max,
              n_pages = (cap + d->opts.page_tokens - 1) / d->opts.page_tokens;
 
-    if (n_pages > d->n_free || cap > d->info->max_context)
+    if (n_pages > d->n_free || cap > d->info->max_context ||
+        (d->info->n_states > 0 && d->n_free_states == 0))
         return NULL;
     struct driver_seq *s = must(calloc(1, sizeof(*s)));
     *s = (struct driver_seq){
@@ -139,6 +149,8 @@ struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t 
     memcpy(s->token, prompt, n_prompt * sizeof(*prompt));
     for (uint32_t i = 0; i < n_pages; i++)
         s->page[i] = d->free_page[--d->n_free];
+    if (d->info->n_states > 0)
+        s->state_slot = d->free_state[--d->n_free_states];
     return s;
 }
 
@@ -147,6 +159,8 @@ struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s) {
         return NULL;
     for (uint32_t i = 0; i < s->n_pages; i++)
         d->free_page[d->n_free++] = s->page[i];
+    if (d->info->n_states > 0)
+        d->free_state[d->n_free_states++] = s->state_slot;
     free(s->token);
     free(s->page);
     free(s->out);
@@ -195,6 +209,7 @@ static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool 
         .n_rows = n,
         .pos0 = pos0,
         .n_prompt = s->n_prompt,
+        .state_slot = s->state_slot,
         .feed = fed ? feed_of(d, s) : -1,
     };
     for (uint32_t r = 0; r < n; r++)

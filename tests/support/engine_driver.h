@@ -20,7 +20,8 @@ struct driver_seq {
     uint32_t n_prompt, n_tokens, n_computed, cap;
     uint32_t *page;
     uint32_t n_pages;
-    struct driver_out *out;   /* [cap - n_prompt] samples; n_out of them */
+    struct driver_out *out; /* [cap - n_prompt] samples; n_out of them */
+    uint32_t state_slot;
     uint32_t n_out, launched; /* launched: rows of steps not yet waited for included */
     struct engine_param param;
     const int32_t *forced; /* [cap - n_prompt] when set: what follows whatever was sampled */
@@ -56,7 +57,7 @@ struct driver {
     struct engine *engine;
     const struct engine_info *info;
     struct driver_opts opts;
-    uint32_t *free_page, n_free;
+    uint32_t *free_page, n_free, *free_state, n_free_states;
     struct driver_batch *batch[2];
     uint64_t step, waited; /* last launched, last waited for */
 };
