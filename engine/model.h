@@ -11,8 +11,8 @@
  * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS; ROUTE is
  * followed by EXPERTS and perhaps SHARED, DELTA_IN by DELTA, a gated QKV by ATTEND and GATE; every
  * op's tensors have the shapes that backend.h says; n_kv_layer[c] is the number of ATTEND ops with
- * pages of class c, shape.delta.n_layer that of DELTA ops. op[i].weights are set by model_load() and freed
- * by the backend.
+ * pages of class c, shape.delta.n_layer that of DELTA ops. op[i].weights are set by model_load()
+ * and freed by the backend.
  */
 struct model {
     const char *arch; /* general.architecture */
