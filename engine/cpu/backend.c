@@ -35,8 +35,7 @@ void be_unmap(void *p, size_t size) {
         munmap(p, round_up(size, HUGE));
 }
 
-/* Weight memory, aligned to 64. */
-static void *take(struct be *b, size_t size) {
+void *be_take(struct be *b, size_t size) {
     struct block *k = b->blocks;
 
     size = round_up(size, 64);
@@ -57,11 +56,10 @@ static void *take(struct be *b, size_t size) {
     return k->base + k->used - size;
 }
 
-/* A tensor of one dimension as floats; NULL stays NULL. */
-static int take_vector(struct be *b, const struct tensor *t, size_t room, float **out) {
+int be_vector(struct be *b, const struct tensor *t, float **out) {
     if (!t)
         return 0;
-    float *v = take(b, MAX(t->ne[0], room) * sizeof(float));
+    float *v = be_take(b, t->ne[0] * sizeof(float));
 
     if (!v)
         return -ENOMEM;
@@ -138,10 +136,10 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     if (r)
         return r;
     assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
-    m->data = take(b, m->n_panels * m->panel_bytes);
+    m->data = be_take(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
-    r = take_vector(b, op->bias[i], m->n_out, &w->bias[i]);
+    r = be_vector(b, op->bias[i], &w->bias[i]);
     if (r)
         return r;
     m->bias = w->bias[i];
@@ -149,7 +147,6 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     pool_run(b->pool, pack_panels, &run);
     forget(op->w[i]);
     w->n_mats = i + 1;
-    w->acts |= 1u << panel_infos[m->format].acts;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
@@ -165,7 +162,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     size_t bytes = plan.n_panels * plan.panel_bytes;
     for (uint32_t e = 0; e < n; e++) {
         w->expert[e][which] = plan;
-        w->expert[e][which].data = take(b, bytes);
+        w->expert[e][which].data = be_take(b, bytes);
         if (!w->expert[e][which].data)
             return -ENOMEM;
     }
@@ -187,7 +184,7 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
 
 /* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    assert(op->w[0] && !op->weights);
+    assert((op->w[0] || op->conv) && !op->weights);
     if (op->kind == OP_EMBED) /* read where it lies in the file */
         return 0;
     struct weights *w = calloc(1, sizeof(*w));
@@ -195,13 +192,15 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
         return -ENOMEM;
     w->next = b->weights; /* close() frees it, whatever happens now */
     b->weights = w;
-    int r = take_vector(b, op->norm, 0, &w->norm);
-    r = r ? r : take_vector(b, op->q_norm, 0, &w->q_norm);
-    r = r ? r : take_vector(b, op->k_norm, 0, &w->k_norm);
+    int r = be_vector(b, op->norm, &w->norm);
+    r = r ? r : be_vector(b, op->q_norm, &w->q_norm);
+    r = r ? r : be_vector(b, op->k_norm, &w->k_norm);
     if (op->kind == OP_EXPERTS)
         r = r ? r : load_experts(b, w, op, err);
+    else if (op->kind == OP_DELTA)
+        r = r ? r : delta_load(b, w, op);
     else
-        for (uint32_t i = 0; i < 3 && op->w[i] && !r; i++)
+        for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
     if (r == -ENOMEM)
         err_set(err, 0, NULL, "not enough memory for the weights of layer %u", op->layer);
@@ -242,15 +241,19 @@ static int allocate(struct be *b, const struct be_opts *o) {
         [ACT_Q] = (size_t)m->n_head * m->head_dim,
         [ACT_O] = (size_t)m->n_head * m->head_dim,
         [ACT_H] = m->n_ff,
+        [ACT_D] = (size_t)m->delta.n_value_head * m->delta.dim,
     };
+    size_t gated = m->delta.n_layer ? 2 * width[ACT_Q] : 0;
     bool ok = true;
 
     for (int i = 0; i < ACT_ROLES; i++) {
         b->act_width[i] = width[i];
-        b->act[i] = be_map(b->max_rows * width[i] * sizeof(float));
+        b->act[i] = width[i] ? be_map(b->max_rows * width[i] * sizeof(float)) : NULL;
         b->row_width = MAX(b->row_width, round_up(width[i], LANES));
-        ok = ok && b->act[i];
+        ok = ok && (b->act[i] || !width[i]);
     }
+    b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
+    ok = ok && (b->gated || !gated);
     b->k = be_map(b->max_rows * kv_width * sizeof(float));
     b->v = be_map(b->max_rows * kv_width * sizeof(float));
     b->rope = calloc(b->max_rows, m->n_rot * sizeof(float));
@@ -275,6 +278,8 @@ static struct be *close_backend(struct be *b) {
 
     attend_close(b);
     experts_close(b);
+    delta_close(b);
+    be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
     for (int i = 0; i < ACT_ROLES; i++)
         be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
     for (int i = 0; i < ACTS_KINDS; i++)
@@ -321,6 +326,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = r ? r : allocate(b, o);
     r = r ? r : attend_open(b, o->engine->max_context);
     r = r ? r : experts_open(b);
+    r = r ? r : delta_open(b, o->n_states);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);
@@ -386,10 +392,14 @@ const struct be_ops backend_cpu = {
             [OP_EMBED] = ops_embed,
             [OP_QKV] = ops_qkv,
             [OP_ATTEND] = ops_attend,
+            [OP_GATE] = ops_gate,
             [OP_PROJ] = ops_proj,
             [OP_GATE_UP] = ops_gate_up,
             [OP_ROUTE] = ops_route,
             [OP_EXPERTS] = ops_experts,
+            [OP_SHARED] = ops_shared,
+            [OP_DELTA_IN] = ops_delta_in,
+            [OP_DELTA] = ops_delta,
             [OP_LOGITS] = ops_logits,
         },
     .mask = ops_mask,

@@ -9,8 +9,10 @@
  *   panel.c     weights repacked into panels of 16 output rows
  *   matmul.c    panels x activations, cut into work items
  *   attend.c    attention over pages, cut into work items
+ *   delta.c     gated delta nets and the states of sequences
  *
- * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c.
+ * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c,
+ * delta_rows.c.
  * docs/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
  * result.
  */
@@ -157,6 +159,18 @@ struct gemm {
                          const uint8_t *acts, uint32_t b0, uint32_t b1, float *acc);
 };
 
+/* A value head of a delta net and the rows that go through it. Row r: its q, k and v at r * stride,
+ * e^g and sigmoid(beta) at r * mix_stride, what comes out at r * out_stride. */
+struct delta_head {
+    uint32_t dim, n_rows; /* dim: a multiple of 16 */
+    const float *q, *k, *v;
+    size_t stride;
+    const float *keep, *beta;
+    size_t mix_stride;
+    float *out;
+    size_t out_stride;
+};
+
 /* The code of one instruction set. */
 struct cpu_kernels {
     const char *name;
@@ -171,6 +185,8 @@ struct cpu_kernels {
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
     /* h = silu(g) u */
     void (*silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+    /* o *= sigmoid(g) */
+    void (*gate)(float *o, const float *g, uint32_t n);
     /* acc = fma(w, x, acc) */
     void (*add_scaled)(float *acc, const float *x, float w, uint32_t n);
     /* Writes the key and value of a position into its page: @slot is the position inside the
@@ -185,6 +201,12 @@ struct cpu_kernels {
     /* Adds the later part @b of the keys to @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
+
+    /* Delta nets: delta_rows.c. */
+    void (*delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
+                           uint32_t n);
+    void (*delta_unit)(float *x, uint32_t n, float eps, float scale);
+    void (*delta_advance)(const struct delta_head *h, float *m);
 };
 
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
@@ -233,9 +255,9 @@ struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
     uint32_t n_mats, n_rows;
-    const struct mat *m[3];
-    float *out[3];
-    size_t out_stride[3];            /* floats */
+    const struct mat *m[OP_MATRICES];
+    float *out[OP_MATRICES];
+    size_t out_stride[OP_MATRICES];  /* floats */
     const uint8_t *acts[ACTS_KINDS]; /* tiles of 8 rows; those that m[] wants */
     struct matmul_scratch *scratch;
     /* matmul_run() fills in how it is cut. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include "base/mathx.h"
 #include "engine/experts.h"
 
 /*
@@ -31,6 +32,7 @@ struct experts {
     struct group *group;           /* [n_expert] */
     struct matmul *mm;             /* [n_expert] */
     float *hidden, *out;           /* [pairs][n_ff], [pairs][n_embd] */
+    float *common, *weight;        /* [max_rows][n_ff_shared], [max_rows]: the shared expert's */
     uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
     size_t acts_size[ACTS_KINDS];
     uint32_t n_groups, n_pairs, max_pairs;
@@ -245,6 +247,44 @@ int ops_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    const struct experts *e = b->experts;
+    uint32_t n = b->shape.n_embd;
+    float weight = 1.0f / (1.0f + mx_expf(-e->weight[row]));
+
+    b->kernels->add_scaled(b->act[ACT_X] + row * b->act_width[ACT_X], e->out + (size_t)row * n,
+                           weight, n);
+}
+
+/* The rows are still normed in experts.normed. */
+int ops_shared(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    struct experts *e = b->experts;
+    uint32_t n_in = b->shape.n_embd, n_ff = b->shape.n_ff_shared;
+    struct work k = {.step = s, .w = w};
+
+    assert(e && w->n_mats == 4);
+    struct matmul both[2] = {ops_prepare_rows(s, w, 0, 2, e->normed, n_in),
+                             ops_prepare_rows(s, w, 3, 1, e->normed, n_in)};
+    both[0].mode = MATMUL_SILU;
+    both[0].out[0] = e->common;
+    both[0].out_stride[0] = n_ff;
+    both[1].mode = MATMUL_STORE;
+    both[1].out[0] = e->weight;
+    both[1].out_stride[0] = 1;
+    matmul_run(b->pool, both, 2);
+    struct matmul down = ops_prepare_rows(s, w, 2, 1, e->common, n_ff);
+    down.mode = MATMUL_STORE;
+    down.out[0] = e->out;
+    down.out_stride[0] = n_in;
+    matmul_run(b->pool, &down, 1);
+    be_each(b, s->n_rows, add_shared_row, &k);
+    return 0;
+}
+
 /* -- memory ------------------------------------------------------------------------------------ */
 
 /* Tiles of 8 of which the last of every group may be nearly empty. */
@@ -279,14 +319,16 @@ int experts_open(struct be *b) {
     e->router = be_map((size_t)b->max_rows * m->n_expert * sizeof(float));
     e->hidden = be_map((size_t)e->max_pairs * m->n_ff * sizeof(float));
     e->out = be_map((size_t)e->max_pairs * m->n_embd * sizeof(float));
+    e->common = be_map((size_t)b->max_rows * m->n_ff_shared * sizeof(float));
+    e->weight = be_map((size_t)b->max_rows * sizeof(float));
     e->pick = calloc(e->max_pairs, sizeof(*e->pick));
     e->place = calloc(e->max_pairs, sizeof(*e->place));
     e->source = calloc(e->max_pairs, sizeof(*e->source));
     e->in = calloc(e->max_pairs, sizeof(*e->in));
     e->group = calloc(m->n_expert, sizeof(*e->group));
     e->mm = calloc(m->n_expert, sizeof(*e->mm));
-    return e->normed && e->router && e->hidden && e->out && e->pick && e->place && e->source &&
-                   e->in && e->group && e->mm
+    return e->normed && e->router && e->hidden && e->out && e->common && e->weight && e->pick &&
+                   e->place && e->source && e->in && e->group && e->mm
                ? 0
                : -ENOMEM;
 }
@@ -301,6 +343,8 @@ void experts_close(struct be *b) {
     be_unmap(e->router, (size_t)b->max_rows * m->n_expert * sizeof(float));
     be_unmap(e->hidden, (size_t)e->max_pairs * m->n_ff * sizeof(float));
     be_unmap(e->out, (size_t)e->max_pairs * m->n_embd * sizeof(float));
+    be_unmap(e->common, (size_t)b->max_rows * m->n_ff_shared * sizeof(float));
+    be_unmap(e->weight, (size_t)b->max_rows * sizeof(float));
     for (int i = 0; i < ACTS_KINDS; i++)
         be_unmap(e->acts[i], e->acts_size[i]);
     free(e->pick);

@@ -15,9 +15,13 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .norm = CPU_NAME(rows_norm),
     .rope = CPU_NAME(rows_rope),
     .silu_mul = CPU_NAME(rows_silu_mul),
+    .gate = CPU_NAME(rows_gate),
     .add_scaled = CPU_NAME(rows_add_scaled),
     .kv_write = CPU_NAME(kv_write),
     .attend = CPU_NAME(attend),
     .attend_merge = CPU_NAME(attend_merge),
     .attend_finish = CPU_NAME(attend_finish),
+    .delta_convolve = CPU_NAME(delta_convolve),
+    .delta_unit = CPU_NAME(delta_unit),
+    .delta_advance = CPU_NAME(delta_advance),
 };

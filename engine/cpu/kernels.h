@@ -17,6 +17,7 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
 void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n);
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);
 
 void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
@@ -25,3 +26,8 @@ void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const 
                       uint32_t stride, uint32_t n, struct attn_state *const *state);
 void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
+
+void CPU_NAME(delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
+                              uint32_t n);
+void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale);
+void CPU_NAME(delta_advance)(const struct delta_head *h, float *m);

@@ -19,8 +19,8 @@ struct rows {
     const struct model_op *op;
     const float *in;
     size_t in_stride;
-    uint32_t n, n_in;
-    bool wanted; /* row i is that of the i-th want with logits */
+    uint32_t n, n_in, acts; /* acts: bit per enum acts_kind into which it goes */
+    bool wanted;            /* row i is that of the i-th want with logits */
     _Atomic uint32_t next;
 };
 
@@ -111,40 +111,53 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
         x = y;
     }
     for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
-        if (r->w->acts & 1u << kind)
+        if (r->acts & 1u << kind)
             b->kernels->acts_store[kind](x, r->n_in,
                                          b->acts[kind] + tile * acts_bytes(kind, r->n_in, TILE_MAX),
                                          width, row % TILE_MAX);
 }
 
-/* A product of the rows of @in (@wanted: of those with logits) by the op's matrices, ready but
- * for mode and output: rows are normed and rounded into tiles here. */
-static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w,
-                             bool wanted) {
-    struct be *b = s->be;
-    struct rows r = {
-        .step = s,
-        .w = w,
-        .in = b->act[in],
-        .in_stride = b->act_width[in],
-        .n = wanted ? s->host.n_scored : s->n_rows,
-        .n_in = w->m[0].n_in,
-        .wanted = wanted,
-    };
+/* As ops_prepare() has it: @r says which rows. */
+static struct matmul prepare_all(struct rows *r, uint32_t first, uint32_t n_mats) {
+    struct be *b = r->step->be;
     struct matmul mm = {
         .kernels = b->kernels,
-        .n_mats = w->n_mats,
-        .n_rows = r.n,
+        .n_mats = n_mats,
+        .n_rows = r->n,
         .scratch = b->scratch,
     };
 
-    assert(b->act_width[in] == r.n_in && r.n <= MAX(b->max_rows, b->max_wants));
-    each_row(&r, prepare_row);
-    for (uint32_t i = 0; i < w->n_mats; i++)
-        mm.m[i] = &w->m[i];
+    assert(n_mats > 0 && first + n_mats <= r->w->n_mats);
+    assert(r->n <= MAX(b->max_rows, b->max_wants));
+    r->n_in = r->w->m[first].n_in;
+    for (uint32_t i = 0; i < n_mats; i++) {
+        mm.m[i] = &r->w->m[first + i];
+        r->acts |= 1u << panel_infos[mm.m[i]->format].acts;
+    }
+    each_row(r, prepare_row);
     for (uint32_t i = 0; i < ACTS_KINDS; i++)
         mm.acts[i] = b->acts[i];
     return mm;
+}
+
+struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
+                               uint32_t n_mats, const float *in, size_t stride) {
+    struct rows r = {.step = s, .w = w, .in = in, .in_stride = stride, .n = s->n_rows};
+
+    return prepare_all(&r, first, n_mats);
+}
+
+struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
+                          enum act_role in) {
+    const struct be *b = s->be;
+
+    assert(b->act_width[in] == w->m[first].n_in);
+    return ops_prepare_rows(s, w, first, n_mats, b->act[in], b->act_width[in]);
+}
+
+/* All of the op's matrices. */
+static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w) {
+    return ops_prepare(s, w, 0, w->n_mats, in);
 }
 
 /* Per head: norm, rotation. */
@@ -171,6 +184,10 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
     uint8_t *values = layer + m->n_head_kv * view->k_head;
 
     assert(page < b->n_pages);
+    for (uint32_t h = 0; r->op->gated && h < m->n_head; h++)
+        memcpy(act_row(b, ACT_Q, row) + (size_t)h * m->head_dim,
+               b->gated + ((size_t)row * m->n_head + h) * 2 * m->head_dim,
+               m->head_dim * sizeof(float));
     finish_heads(b, act_row(b, ACT_Q, row), m->n_head, r->w->q_norm, cs);
     finish_heads(b, k, m->n_head_kv, r->w->k_norm, cs);
     for (uint32_t h = 0; h < m->n_head_kv; h++)
@@ -181,15 +198,15 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
 int ops_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
-    struct matmul mm = prepare(s, ACT_X, op->weights, false);
+    struct matmul mm = prepare(s, ACT_X, op->weights);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
     assert(op->kv.cls == KV_GLOBAL);
     mm.mode = MATMUL_STORE;
-    mm.out[0] = b->act[ACT_Q];
+    mm.out[0] = op->gated ? b->gated : b->act[ACT_Q];
     mm.out[1] = b->k;
     mm.out[2] = b->v;
-    mm.out_stride[0] = b->act_width[ACT_Q];
+    mm.out_stride[0] = op->weights->m[0].n_out;
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
     matmul_run(b->pool, &mm, 1);
     each_row(&r, finish_qkv_row);
@@ -202,10 +219,28 @@ int ops_attend(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-int ops_proj(struct step *s, const struct model_op *op) {
-    struct matmul mm = prepare(s, op->in, op->weights, false);
+/* The gates are where ops_qkv() left them. */
+static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_head, dim = b->shape.head_dim;
 
-    assert(op->in == ACT_O || op->in == ACT_H);
+    for (uint32_t h = 0; h < n; h++)
+        b->kernels->gate(act_row(b, ACT_O, row) + (size_t)h * dim,
+                         b->gated + (((size_t)row * n + h) * 2 + 1) * dim, dim);
+}
+
+int ops_gate(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+
+    assert(s->be->gated);
+    each_row(&r, gate_row);
+    return 0;
+}
+
+int ops_proj(struct step *s, const struct model_op *op) {
+    struct matmul mm = prepare(s, op->in, op->weights);
+
+    assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
     mm.mode = MATMUL_ADD;
     mm.out[0] = s->be->act[ACT_X];
     mm.out_stride[0] = s->be->act_width[ACT_X];
@@ -214,7 +249,7 @@ int ops_proj(struct step *s, const struct model_op *op) {
 }
 
 int ops_gate_up(struct step *s, const struct model_op *op) {
-    struct matmul mm = prepare(s, ACT_X, op->weights, false);
+    struct matmul mm = prepare(s, ACT_X, op->weights);
 
     assert(op->weights->n_mats == 2);
     mm.mode = MATMUL_SILU;
@@ -244,7 +279,15 @@ int ops_logits(struct step *s, const struct model_op *op) {
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)
         return 0;
-    struct matmul mm = prepare(s, ACT_X, w, true);
+    struct rows scored = {
+        .step = s,
+        .w = w,
+        .in = s->be->act[ACT_X],
+        .in_stride = s->be->act_width[ACT_X],
+        .n = s->host.n_scored,
+        .wanted = true,
+    };
+    struct matmul mm = prepare_all(&scored, 0, 1);
 
     mm.mode = MATMUL_STORE;
     mm.out[0] = s->be->logits;

@@ -1,6 +1,6 @@
 #include "engine/cpu/kernels.h"
 
-/* What is done to one row: norm, rotation, the FFN's activation, the write into a page. */
+/* What is done to one row: norm, rotation, activations and gates, the write into a page. */
 
 /* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps) {
@@ -59,6 +59,24 @@ void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t 
         memcpy(tail[1], u + i, (n - i) * sizeof(float));
         vf_store(tail[0], silu_mul(vf_load(tail[0]), vf_load(tail[1])));
         memcpy(h + i, tail[0], (n - i) * sizeof(float));
+    }
+}
+
+INLINE vf gated(vf o, vf g) {
+    return vf_div(o, vf_add(vf_set1(1.0f), vf_exp(vf_neg(g))));
+}
+
+void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n) {
+    uint32_t i = 0;
+    float tail[2][LANES] = {{0}};
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(o + i, gated(vf_load(o + i), vf_load(g + i)));
+    if (i < n) {
+        memcpy(tail[0], o + i, (n - i) * sizeof(float));
+        memcpy(tail[1], g + i, (n - i) * sizeof(float));
+        vf_store(tail[0], gated(vf_load(tail[0]), vf_load(tail[1])));
+        memcpy(o + i, tail[0], (n - i) * sizeof(float));
     }
 }
 

@@ -17,13 +17,14 @@ struct block {
 struct weights {
     struct weights *next;
     uint32_t n_mats;
-    struct mat m[3];
-    float *norm, *q_norm, *k_norm, *bias[3]; /* NULL: none */
-    uint32_t acts;                           /* bit per enum acts_kind that m[] wants */
-    struct mat (*expert)[3];                 /* [n_expert]: gate, up, down */
+    struct mat m[OP_MATRICES];
+    float *norm, *q_norm, *k_norm, *bias[OP_MATRICES]; /* NULL: none */
+    float *conv, *dt, *decay;                          /* of a delta net; else NULL */
+    struct mat (*expert)[3];                           /* [n_expert]: gate, up, down */
 };
 
 struct experts; /* what a mixture of experts needs: experts.c */
+struct delta;   /* what delta nets need, the states among it: delta.c */
 
 /* Consecutive rows of one sequence that go through the pages together. */
 struct attend_block {
@@ -70,6 +71,8 @@ struct be {
     struct sampler *samplers;       /* [threads] */
 
     struct experts *experts; /* NULL: the model has none */
+    struct delta *delta;     /* likewise */
+    float *gated;            /* [max_rows][n_head][2][head_dim] queries and gates; or NULL */
 
     struct kv_view view;
     uint8_t *kv;
@@ -103,6 +106,18 @@ void attend_run(struct step *s, const struct model_op *op);
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
+/* Buffers for delta nets and @n_states sequences' states; 0 at once when the model has none. 0 or
+ * -ENOMEM. */
+int delta_open(struct be *b, uint32_t n_states);
+void delta_close(struct be *b);
+/* Takes what a DELTA op has beside its norm. 0 or -ENOMEM. */
+int delta_load(struct be *b, struct weights *w, const struct model_op *op);
+
+/* Weight memory, aligned to 64, freed by close(); NULL. */
+void *be_take(struct be *b, size_t size);
+/* A tensor of one dimension as floats there; NULL stays NULL. 0 or -ENOMEM. */
+int be_vector(struct be *b, const struct tensor *t, float **out);
+
 /* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
 void *be_map(size_t size);
 void be_unmap(void *p, size_t size);
@@ -110,12 +125,24 @@ void be_unmap(void *p, size_t size);
 /* The step as be_ops has it. None of these fails: all memory is there. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
+/* A product of the rows of @in by matrices [first, first + n_mats) of @w, which have the same
+ * n_in, ready but for mode and output: the rows are normed, where @w has a norm, and rounded into
+ * tiles here. */
+struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
+                          enum act_role in);
+/* The same of rows that lie at @in, @stride floats apart. */
+struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
+                               uint32_t n_mats, const float *in, size_t stride);
 int ops_qkv(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
+int ops_gate(struct step *s, const struct model_op *op);
 int ops_proj(struct step *s, const struct model_op *op);
 int ops_gate_up(struct step *s, const struct model_op *op);
 int ops_route(struct step *s, const struct model_op *op);
 int ops_experts(struct step *s, const struct model_op *op);
+int ops_shared(struct step *s, const struct model_op *op);
+int ops_delta_in(struct step *s, const struct model_op *op);
+int ops_delta(struct step *s, const struct model_op *op);
 int ops_logits(struct step *s, const struct model_op *op);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);

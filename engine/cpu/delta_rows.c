@@ -1,0 +1,70 @@
+#include "engine/cpu/kernels.h"
+
+/* Gated delta nets: the convolution of a row, and what a value head does with a row of it. The
+ * order of every sum is fixed by the head's size alone. */
+
+/* c = silu(sum over j of w[j] u[j]), @kernel rows of @n values each; n is a multiple of 16. */
+void CPU_NAME(delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
+                              uint32_t n) {
+    vf one = vf_set1(1.0f);
+
+    for (uint32_t i = 0; i < n; i += LANES) {
+        vf sum = vf_zero();
+
+        for (uint32_t j = 0; j < kernel; j++)
+            sum = vf_fma(vf_load(w + (size_t)j * n + i), vf_load(u[j] + i), sum);
+        vf_store(c + i, vf_div(sum, vf_add(one, vf_exp(vf_neg(sum)))));
+    }
+}
+
+/* x *= scale / length of x, the length with @eps under the root; n is a multiple of 16. */
+void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale) {
+    vf sum = vf_zero();
+
+    for (uint32_t i = 0; i < n; i += LANES)
+        sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    vf by = vf_set1(scale / sqrtf(vf_reduce_add(sum) + eps));
+    for (uint32_t i = 0; i < n; i += LANES)
+        vf_store(x + i, vf_mul(vf_load(x + i), by));
+}
+
+/*
+ * Sixteen values of a head, which see nothing of the others: @m is [dim][16]. Both passes over it
+ * sum in four parts, key i in part i % 4, added as (0 + 1) + (2 + 3).
+ */
+INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, float *m) {
+    const float *k = h->k + row * h->stride, *q = h->q + row * h->stride;
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    vf keep = vf_set1(h->keep[row * h->mix_stride]);
+
+    for (uint32_t i = 0; i < h->dim; i += 4) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++)
+            sum[j] = vf_fma(vf_set1(k[i + j]), vf_load(m + (i + j) * LANES), sum[j]);
+    }
+    vf known = vf_mul(keep, vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+    vf v = vf_load(h->v + row * h->stride + first);
+    vf change = vf_mul(vf_set1(h->beta[row * h->mix_stride]), vf_sub(v, known));
+    for (int j = 0; j < 4; j++)
+        sum[j] = vf_zero();
+    for (uint32_t i = 0; i < h->dim; i += 4) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) {
+            float *at = m + (i + j) * LANES;
+            vf now = vf_fma(vf_set1(k[i + j]), change, vf_mul(keep, vf_load(at)));
+
+            vf_store(at, now);
+            sum[j] = vf_fma(vf_set1(q[i + j]), now, sum[j]);
+        }
+    }
+    vf_store(h->out + row * h->out_stride + first,
+             vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+}
+
+/* All rows through sixteen values before the next sixteen: their part of the state, 8 KiB where
+ * dim is 128, stays in the first-level cache. */
+void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
+    for (uint32_t first = 0; first < h->dim; first += LANES)
+        for (uint32_t row = 0; row < h->n_rows; row++)
+            advance16(h, row, first, m + (size_t)first * h->dim);
+}
