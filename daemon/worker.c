@@ -136,7 +136,13 @@ static int open_draft(struct worker *w, struct err *err) {
     o.device_share = kv_bytes ? 0 : DRAFT_SHARE;
     o.digest = o.fast = false;
     int r = check_tokens(w, err);
-    return r < 0 ? r : engine_new(&w->draft, &o, err);
+    r = r < 0 ? r : engine_new(&w->draft, &o, err);
+    if (r == 0 && engine_info(w->draft)->n_states > 0)
+        return err_set(err, 0, "draft-model",
+                       "draft-model: %s models cannot draft: what is refused would stay in their "
+                       "recurrent state",
+                       engine_info(w->draft)->arch);
+    return r;
 }
 
 /* Opens the model and its draft model, which comes first where the model takes all that a device

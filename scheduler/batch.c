@@ -156,6 +156,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .n_rows = n_rows,
                                             .pos0 = pos0,
                                             .n_prompt = r->n_prompt,
+                                            .state_slot = kv_seq_state(r->seq),
                                             .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
     *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows, .n_draft = n_draft};

@@ -45,6 +45,15 @@ static void free_request(struct request *r) {
 
 /* ---- life ---- */
 
+/* With recurrent layers a page is of no use to others without the state behind it, and a state
+ * cannot go back: nothing is shared, kept or drafted. A request runs in a state slot. */
+static void adapt_to_states(struct sched *s) {
+    if (s->info->n_states == 0)
+        return;
+    s->opts.no_prefix_sharing = s->opts.no_pins = s->opts.no_speculation = true;
+    s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
+}
+
 static int init_pager(struct sched *s) {
     const struct engine_info *i = s->info;
     uint64_t slots = (uint64_t)i->n_pages * i->page_tokens;
@@ -59,6 +68,7 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
+    o.n_states = i->n_states; /* of the device's pager only */
     s->rules = (struct request_rules){
         .n_vocab = i->n_vocab,
         .max_context = i->max_context,
@@ -288,6 +298,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->running);
     list_init(&s->compiling);
     list_init(&s->pending);
+    adapt_to_states(s);
     cost_init(&s->cost);
     estimate_init(&s->estimate);
     int r = init(s);
