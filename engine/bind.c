@@ -100,6 +100,14 @@ const struct tensor *bind_any(struct binder *b, const char *name) {
     return take_named(b, BIND_MAY, name);
 }
 
+void bind_skip(struct binder *b, uint32_t block) {
+    char prefix[32];
+    int n = snprintf(prefix, sizeof(prefix), "blk.%u.", block);
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->file); i++)
+        b->used[i] |= strncmp(gguf_tensor(b->file, i)->name, prefix, (size_t)n) == 0;
+}
+
 void bind_rest(struct binder *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file) && b->r == 0; i++)
         if (!b->used[i])

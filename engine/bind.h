@@ -42,5 +42,8 @@ const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t
 /* A tensor that the caller checks, or NULL. */
 const struct tensor *bind_any(struct binder *b, const char *name);
 
+/* The tensors blk.@block.* are left out on purpose: nothing is read of them. */
+void bind_skip(struct binder *b, uint32_t block);
+
 /* Every tensor of the file has been asked for. */
 void bind_rest(struct binder *b);

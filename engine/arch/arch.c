@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/arch/decoder.h"
+#include "engine/arch/hybrid.h"
 #include "engine/rope.h"
 
 /* What is particular to an architecture. */
@@ -50,6 +51,30 @@ static const struct arch archs[] = {
         .experts = EXPERTS_MUST,
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY, .qk_norm = BIND_MUST},
+    },
+    /* Qwen3-Next, Qwen3-Coder-Next. */
+    {
+        .name = "qwen3next",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .bind = hybrid_bind,
+        .decoder = {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true},
+    },
+    /* Qwen 3.5, 3.6 and 3.8. Text has one position a token: RoPE in three is that of one. */
+    {
+        .name = "qwen35",
+        .rope = ROPE_NEOX,
+        .bind = hybrid_bind,
+        .decoder =
+            {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
+    },
+    {
+        .name = "qwen35moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .bind = hybrid_bind,
+        .decoder =
+            {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
     },
 };
 
@@ -103,7 +128,12 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model_s
     meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff);
     meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
     refuse_other(m, "expert_gating_func", 1);
-    refuse_other(m, "expert_shared_count", 0);
+    if (arch->bind == hybrid_bind) {
+        meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
+        refuse_other(m, "expert_shared_count", 1);
+    } else {
+        refuse_other(m, "expert_shared_count", 0);
+    }
     refuse_other(m, "expert_group_count", 1);
     refuse_other(m, "leading_dense_block_count", 0);
     if (scale > 0)
@@ -119,7 +149,7 @@ static void read_shape(struct meta *m, struct model_shape *s) {
     meta_u32(m, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
     meta_u32(m, "embedding_length", 1, 1u << 18, &s->n_embd);
     meta_u32(m, "attention.head_count", 1, 1u << 12, &s->n_head);
-    meta_u32(m, "feed_forward_length", 1, 1u << 20, &s->n_ff);
+    meta_u32_opt(m, "feed_forward_length", 1, 1u << 20, &s->n_ff);
     meta_u32(m, "context_length", 1, 1u << 26, &s->max_context);
     s->n_head_kv = s->n_head;
     s->head_dim = s->n_head ? s->n_embd / s->n_head : 0;
@@ -175,6 +205,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
 
     read_shape(&meta, &m->shape);
     read_experts(&meta, a, &m->shape);
+    if (!m->shape.n_ff) /* where all are experts, theirs is enough */
+        meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
     read_vocab(&meta, &m->shape);
     if (meta.r < 0)
         return meta.r;

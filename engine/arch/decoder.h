@@ -13,6 +13,9 @@
 /* What a decoder layer may have beside its seven matrices and two norms. */
 struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm;
+    const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
+    bool gated;           /* attn_q has a gate for each head, whose sigmoid weighs its output */
+    bool tiled;           /* hybrid.h: how value heads share key heads, struct delta_shape */
 };
 
 /* A model's beginning and end: token_embd; output_norm, and output or the embedding again when the
@@ -22,8 +25,8 @@ void decoder_ends(struct binder *b, struct model *m, struct model_op *logits);
 void decoder_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
 /* x += down (silu(gate y) * up y), y = norm x */
 void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
-/* x += the picked experts' sum */
-void decoder_experts(struct binder *b, struct model *m, uint32_t layer);
+/* x += the picked experts' sum, and what the shared expert of all rows adds, if there is one */
+void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
 /* All of a model whose every layer is attention and then an FFN, or experts where the model has
  * any. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

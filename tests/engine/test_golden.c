@@ -71,8 +71,9 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         compare_step(seen, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
     /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
      * another one. */
-    if (strcmp(seen->golden->label.arch, "qwen3moe") == 0 && seen->max > seen->judge->max &&
-        before.max <= seen->judge->max) {
+    const char *arch = seen->golden->label.arch;
+    bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0;
+    if (mixture && seen->max > seen->judge->max && before.max <= seen->judge->max) {
         *seen = before;
         seen->n_apart++;
     }
@@ -129,6 +130,7 @@ static void check_file(const struct judge *judge, const char *model, const char 
 
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s: %s", name, err.message);
+    bool has_states = d.info->n_states > 0;
     run_cases(&d, &seen);
     driver_close(&d);
     double rms = sqrt(seen.sum / (double)seen.n);
@@ -136,7 +138,9 @@ static void check_file(const struct judge *judge, const char *model, const char 
            (int)judge->kv_type, seen.max, rms, seen.n_other, seen.margin);
     cr_expect(seen.n > 0 && seen.max <= judge->max && rms <= judge->rms,
               "%s: logits differ by %g at most, %g rms", name, seen.max, rms);
-    cr_expect(seen.n_apart <= 1, "%s: %u rows are other ones", name, seen.n_apart);
+    /* A row leaves its trace in a recurrent state, for those behind it. */
+    cr_expect(seen.n_apart <= (has_states ? 3 : 1), "%s: %u rows are other ones", name,
+              seen.n_apart);
     cr_expect(seen.n_wrong == 0, "%s: %u tokens differ, margin %g", name, seen.n_wrong,
               seen.margin);
 }
@@ -167,7 +171,7 @@ static const char *const served[] = {
     "llama-yarn",      "qwen2",          "qwen3",          "qwen3-q.iq4_nl",    "qwen3-q.iq4_xs",
     "qwen3-q.q2_k",    "qwen3-q.q3_k_m", "qwen3-q.q4_0",   "qwen3-q.q4_k_m",    "qwen3-q.q5_k_m",
     "qwen3-q.q6_k",    "qwen3-q.q8_0",   "qwen3moe",       "qwen3moe-q.iq4_xs", "qwen3moe-q.q4_k",
-    "qwen3moe-q.q6_k",
+    "qwen3moe-q.q6_k", "qwen3next",      "qwen35-mtp",     "qwen35moe-mtp",     "qwen35moe-q.q4_k",
 };
 
 /* Whether the product takes a file. */
@@ -189,9 +193,10 @@ static void expect_refusal(const char *model, const struct golden_label *label,
         cr_expect(name[0] && strstr(label->type, name), "%s: %s", model, err->message);
     } else {
         snprintf(name, sizeof(name), "'%.28s'", label->arch);
-        cr_expect(strstr(err->message, name) &&
-                      strstr(err->message, "llama, qwen2, qwen3, qwen3moe"),
-                  "%s: %s", model, err->message);
+        cr_expect(
+            strstr(err->message, name) &&
+                strstr(err->message, "llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35, qwen35moe"),
+            "%s: %s", model, err->message);
     }
     printf("# left out: %s: %s\n", strrchr(model, '/') + 1, err->message);
 }

@@ -320,9 +320,11 @@ static void check_long(const struct model_row *m) {
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_REFERENCE 2
 #define N_EXPERT_TYPES 1
+#define N_DELTA_TYPES 1
 #else
 #define FIRST_REFERENCE 0
 #define N_EXPERT_TYPES ARRAY_SIZE(t)
+#define N_DELTA_TYPES ARRAY_SIZE(t)
 #endif
 
 Test(identity, reference) {
@@ -384,6 +386,32 @@ Test(identity, cpu_experts) {
     need("cpu");
     for (size_t i = 0; i < N_EXPERT_TYPES; i++) {
         struct model_row row = {"qwen3moe", "cpu", "auto", t[i], ENGINE_KV_F16, false, 77};
+
+        check_model(&row);
+    }
+}
+
+/* State that goes from step to step, in slots that others had before. */
+Test(identity, reference_delta_nets) {
+    static const struct model_row row = {"qwen35",      "reference", "auto", TENSOR_F32,
+                                         ENGINE_KV_F16, false,       77};
+    struct tiny_model tiny = {.arch = row.arch, .type = row.type, .seed = 7};
+    char path[64];
+
+    tiny_model_temp(&tiny, path);
+    check_ways(&row, path, ways, ARRAY_SIZE(ways), 1);
+    unlink(path);
+}
+
+Test(identity, cpu_delta_nets) {
+    static const struct {
+        const char *arch;
+        enum tensor_type type;
+    } t[] = {{"qwen35", TENSOR_Q4_K}, {"qwen3next", TENSOR_F32}, {"qwen35moe", TENSOR_Q8_0}};
+
+    need("cpu");
+    for (size_t i = 0; i < N_DELTA_TYPES; i++) {
+        struct model_row row = {t[i].arch, "cpu", "auto", t[i].type, ENGINE_KV_F16, false, 77};
 
         check_model(&row);
     }

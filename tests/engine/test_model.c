@@ -114,7 +114,8 @@ Test(model, foreign_architectures_are_refused_by_name) {
 
     t.arch = "mamba";
     expect_refused(refusal_of(&t, &err),
-                   "'mamba' is not supported (known: llama, qwen2, qwen3, qwen3moe)");
+                   "'mamba' is not supported (known: llama, qwen2, qwen3, qwen3moe, "
+                   "qwen3next, qwen35, qwen35moe)");
 
     struct gguf_writer w;
     gw_init(&w);

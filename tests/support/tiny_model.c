@@ -8,6 +8,8 @@
 #include "base/rng.h"
 #include "engine/quant.h"
 
+enum { DELTA_KEY_HEADS = 2, DELTA_VALUE_HEADS = 4, DELTA_DIM = 64, DELTA_KERNEL = 4 };
+
 /* Where a block's scale and its minimum (0: none) lie, and how many scales the minimum must be for the
  * values to have mean 0. */
 static const struct {
@@ -134,13 +136,37 @@ static const char *name_of(char buf[64], uint32_t layer, const char *part) {
     return buf;
 }
 
-static void layer(struct maker *m, uint32_t l) {
+static bool is_hybrid(const struct tiny_model *t) {
+    return strcmp(t->arch, "qwen3next") == 0 || strncmp(t->arch, "qwen35", 6) == 0;
+}
+
+/* Half of the heads forget within some tokens, half of them keep for long. */
+static void delta_net(struct maker *m, uint32_t l) {
+    uint32_t n_embd = m->t->n_embd, inner = DELTA_VALUE_HEADS * DELTA_DIM;
+    uint32_t channels = 2 * DELTA_KEY_HEADS * DELTA_DIM + inner;
+    char s[64];
+
+    matrix(m, name_of(s, l, "attn_qkv.weight"), n_embd, channels);
+    matrix(m, name_of(s, l, "attn_gate.weight"), n_embd, inner);
+    add(m, name_of(s, l, "ssm_conv1d.weight"), TENSOR_F32, DELTA_KERNEL, channels, 0.5f, 0);
+    add(m, name_of(s, l, "ssm_dt.bias"), TENSOR_F32, DELTA_VALUE_HEADS, 0, 1, 0);
+    add(m, name_of(s, l, "ssm_a"), TENSOR_F32, DELTA_VALUE_HEADS, 0, 0.1f, -0.3f);
+    if (strcmp(m->t->arch, "qwen3next") == 0) {
+        matrix(m, name_of(s, l, "ssm_ba.weight"), n_embd, 2 * DELTA_VALUE_HEADS);
+    } else {
+        matrix(m, name_of(s, l, "ssm_beta.weight"), n_embd, DELTA_VALUE_HEADS);
+        matrix(m, name_of(s, l, "ssm_alpha.weight"), n_embd, DELTA_VALUE_HEADS);
+    }
+    norm(m, name_of(s, l, "ssm_norm.weight"), DELTA_DIM);
+    matrix(m, name_of(s, l, "ssm_out.weight"), inner, n_embd);
+}
+
+static void attention(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
     char s[64];
 
-    norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
-    matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, n_q);
+    matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, is_hybrid(t) ? 2 * n_q : n_q);
     matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
     matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
     if (strcmp(t->arch, "qwen2") == 0) {
@@ -148,18 +174,37 @@ static void layer(struct maker *m, uint32_t l) {
         add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
     }
-    if (strncmp(t->arch, "qwen3", 5) == 0) {
+    if (strncmp(t->arch, "qwen3", 5) == 0) { /* and qwen35 */
         norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
         norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
     }
     matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
-    norm(m, name_of(s, l, "ffn_norm.weight"), t->n_embd);
+}
+
+static void layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    char s[64];
+
+    norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
+    if (is_hybrid(t) && l % 2 == 0)
+        delta_net(m, l);
+    else
+        attention(m, l);
+    norm(m, name_of(s, l, is_hybrid(t) ? "post_attention_norm.weight" : "ffn_norm.weight"),
+         t->n_embd);
     if (t->n_expert) {
         add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
             1.0f / sqrtf((float)t->n_embd), 0);
         matrices(m, name_of(s, l, "ffn_gate_exps.weight"), t->n_embd, t->n_ff);
         matrices(m, name_of(s, l, "ffn_up_exps.weight"), t->n_embd, t->n_ff);
         matrices(m, name_of(s, l, "ffn_down_exps.weight"), t->n_ff, t->n_embd);
+        if (!is_hybrid(t))
+            return;
+        add(m, name_of(s, l, "ffn_gate_inp_shexp.weight"), TENSOR_F32, t->n_embd, 0,
+            1.0f / sqrtf((float)t->n_embd), 0);
+        matrix(m, name_of(s, l, "ffn_gate_shexp.weight"), t->n_embd, t->n_ff);
+        matrix(m, name_of(s, l, "ffn_up_shexp.weight"), t->n_embd, t->n_ff);
+        matrix(m, name_of(s, l, "ffn_down_shexp.weight"), t->n_ff, t->n_embd);
         return;
     }
     matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
@@ -187,7 +232,9 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.n_head_kv = d.n_head_kv ? d.n_head_kv : 2;
     d.head_dim = d.head_dim ? d.head_dim : 64;
     d.max_context = d.max_context ? d.max_context : 512;
-    if (strcmp(d.arch, "qwen3moe") == 0 && !d.n_expert) {
+    bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
+                   strcmp(d.arch, "qwen35moe") == 0;
+    if (mixture && !d.n_expert) {
         d.n_expert = 7;
         d.n_expert_used = 3;
     }
@@ -213,6 +260,16 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
         key(&m, "expert_count", t.n_expert);
         key(&m, "expert_used_count", t.n_expert_used);
         key(&m, "expert_feed_forward_length", t.n_ff);
+    }
+    if (is_hybrid(&t)) {
+        key(&m, "rope.dimension_count", t.head_dim / 2);
+        key(&m, "expert_shared_feed_forward_length", t.n_expert ? t.n_ff : 0);
+        key(&m, "ssm.conv_kernel", DELTA_KERNEL);
+        key(&m, "ssm.state_size", DELTA_DIM);
+        key(&m, "ssm.group_count", DELTA_KEY_HEADS);
+        key(&m, "ssm.time_step_rank", DELTA_VALUE_HEADS);
+        key(&m, "ssm.inner_size", DELTA_VALUE_HEADS * DELTA_DIM);
+        key(&m, "full_attention_interval", 2);
     }
     snprintf(eps, sizeof(eps), "%s.attention.layer_norm_rms_epsilon", t.arch);
     if (!left_out(&m, eps))

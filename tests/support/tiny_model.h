@@ -2,7 +2,8 @@
 
 /*
  * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
- * weights have a sane scale, so that logits spread and different tokens are sampled.
+ * weights have a sane scale, so that logits spread and different tokens are sampled. Of the hybrid
+ * architectures every second layer is a gated delta net.
  */
 
 #include "tests/support/gguf_writer.h"
@@ -12,7 +13,7 @@ struct tiny_model {                                    /* 0: the default in brac
     enum tensor_type type;                             /* of the matrices; F32 is 0 */
     uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
     uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
-    uint32_t n_expert, n_expert_used;                  /* 0: a dense FFN; qwen3moe: 7, 3 */
+    uint32_t n_expert, n_expert_used; /* 0: a dense FFN; qwen3moe, qwen3next, qwen35moe: 7, 3 */
     bool tied;
     uint64_t seed;
     const char *leave_out; /* a tensor or key that is not written */

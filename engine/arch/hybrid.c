@@ -1,0 +1,146 @@
+#include "engine/arch/hybrid.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include "engine/meta.h"
+
+/* The sizes of the delta nets; bounded so that a state's floats fit 64 bits by far. */
+static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
+    struct delta_shape *d = &s->delta;
+    uint32_t inner = 0;
+
+    d->tiled = tiled;
+    meta_u32(m, "ssm.conv_kernel", 2, 8, &d->kernel);
+    meta_u32(m, "ssm.state_size", 16, 512, &d->dim);
+    meta_u32(m, "ssm.group_count", 1, 1024, &d->n_key_head);
+    meta_u32(m, "ssm.time_step_rank", 1, 1024, &d->n_value_head);
+    meta_u32(m, "ssm.inner_size", 1, 1u << 20, &inner);
+    if (m->r < 0)
+        return;
+    if (d->dim % 16)
+        m->r = err_set(m->err, 0, NULL, "'%s.ssm.state_size' is %u, not a multiple of 16", m->arch,
+                       d->dim);
+    else if (d->n_value_head % d->n_key_head)
+        m->r = err_set(m->err, 0, NULL, "%u value heads cannot share %u key heads evenly",
+                       d->n_value_head, d->n_key_head);
+    else if (inner != d->n_value_head * d->dim)
+        m->r = err_set(m->err, 0, NULL, "'%s.ssm.inner_size' is %u, %u heads of %u are %u", m->arch,
+                       inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
+}
+
+/*
+ * Rotation by three positions at once (time, height, width), pair by pair in turns. For text they
+ * are equal, so nothing is special, unless a pair has the fourth, which is 0.
+ */
+static void check_sections(struct meta *m, const char *key) {
+    const struct gguf_array *a = gguf_array(m->file, key);
+    uint32_t n[3], sum = 0, n_rot = 0;
+
+    if (m->r < 0 || !a)
+        return;
+    meta_u32(m, "rope.dimension_count", 2, 1024, &n_rot);
+    bool fits = gguf_array_type(a) != GGUF_STRING && gguf_array_n(a) >= 3;
+    for (uint64_t i = 0; fits && i < gguf_array_n(a); i++) {
+        double v = gguf_array_num(a, i);
+
+        fits = v >= 0 && v <= 1024 && (i < 3 || v == 0);
+        if (fits && i < 3)
+            sum += n[i] = (uint32_t)v;
+    }
+    fits = fits && sum >= n_rot / 2;
+    for (uint32_t k = 0; fits && k < n_rot / 2; k++)
+        fits = k < 3 * n[k % 3];
+    if (m->r == 0 && !fits)
+        m->r = err_set(m->err, 0, NULL, "'%s' does not give every pair a position", key);
+}
+
+/* Which layers are delta nets: named one by one, or all but every @interval-th. */
+static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
+    char key[96];
+    uint32_t interval = 4, n = 0;
+
+    snprintf(key, sizeof(key), "%s.attention.recurrent_layers", m->arch);
+    const struct gguf_array *a = gguf_array(m->file, key);
+    meta_u32_opt(m, "full_attention_interval", 1, MODEL_LAYERS_MAX, &interval);
+    if (m->r == 0 && a && (gguf_array_type(a) == GGUF_STRING || gguf_array_n(a) < s->n_layer))
+        m->r = err_set(m->err, 0, NULL, "'%s' does not name all layers", key);
+    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++) {
+        is_delta[l] = a ? gguf_array_num(a, l) != 0 : (l + 1) % interval != 0;
+        n += is_delta[l];
+    }
+    if (m->r == 0 && (n == 0 || n == s->n_layer))
+        m->r = err_set(m->err, 0, NULL, "%u of %u layers are recurrent: %s models have both kinds",
+                       n, s->n_layer, m->arch);
+}
+
+/* x += W (delta net of norm x) */
+static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    const struct delta_shape *d = &s->delta;
+    uint64_t inner = (uint64_t)d->n_value_head * d->dim, n = d->n_value_head;
+    const struct tensor *both =
+        bind_matrix(b, BIND_MAY, s->n_embd, 2 * n, "blk.%u.ssm_ba.weight", l);
+    enum bind_need apart = both ? BIND_NEVER : BIND_MUST;
+    const struct tensor *beta = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_beta.weight", l);
+    const struct tensor *alpha = bind_matrix(b, apart, s->n_embd, n, "blk.%u.ssm_alpha.weight", l);
+
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_DELTA_IN,
+                  .layer = l,
+                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, delta_channels(d),
+                                    "blk.%u.attn_qkv.weight", l),
+                        bind_matrix(b, BIND_MUST, s->n_embd, inner, "blk.%u.attn_gate.weight", l),
+                        both ? both : beta, alpha},
+              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_DELTA,
+                     .layer = l,
+                     .state = m->shape.delta.n_layer++,
+                     .joined = both != NULL,
+                     .norm = bind_vector(b, BIND_MUST, d->dim, "blk.%u.ssm_norm.weight", l),
+                     .conv = bind_matrix(b, BIND_MUST, d->kernel, delta_channels(d),
+                                         "blk.%u.ssm_conv1d.weight", l),
+                     .dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
+                     .decay = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_a", l),
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_D,
+                     .w = {bind_matrix(b, BIND_MUST, inner, s->n_embd, "blk.%u.ssm_out.weight", l)},
+                 });
+}
+
+void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    bool is_delta[MODEL_LAYERS_MAX];
+    struct model_op logits;
+    uint32_t n_mtp = 0;
+    char key[96];
+
+    assert(m->n_ops == 0 && d->gated);
+    meta_u32_opt(&meta, "nextn_predict_layers", 0, s->n_layer - 1, &n_mtp);
+    s->n_layer -= n_mtp;
+    read_delta(&meta, d->tiled, s);
+    snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
+    check_sections(&meta, key);
+    read_kinds(&meta, s, is_delta);
+    b->r = meta.r;
+    decoder_ends(b, m, &logits);
+    for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
+        if (is_delta[l])
+            bind_delta(b, m, l);
+        else
+            decoder_attention(b, m, d, l);
+        if (s->n_expert)
+            decoder_experts(b, m, d, l);
+        else
+            decoder_ffn(b, m, d, l);
+    }
+    for (uint32_t l = s->n_layer; l < s->n_layer + n_mtp; l++)
+        bind_skip(b, l);
+    model_add(m, &logits);
+}

@@ -1,0 +1,12 @@
+#pragma once
+
+/*
+ * hybrid - models most of whose layers are gated delta nets and the others gated attention: Qwen
+ * 3.5 and 3.6 (qwen35, qwen35moe), Qwen3-Next and Qwen3-Coder-Next (qwen3next).
+ */
+
+#include "engine/arch/decoder.h"
+
+/* What decoder_bind() is for other models; reads the hyperparameters that only these have. Blocks
+ * of multi-token prediction behind the layers are left out. */
+void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d);
