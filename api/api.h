@@ -38,6 +38,7 @@ struct api_model {
         pools_mean; /* its embeddings are means over all tokens unless the request says otherwise */
     int64_t created_unix;
     const char *arch;   /* as the file has it, or NULL */
+    const char *file;   /* its name without folders, or NULL */
     uint64_t n_bytes;   /* of the file */
     const char *recipe; /* engine_info.recipe once the worker is there, or NULL */
 };

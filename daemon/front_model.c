@@ -141,6 +141,8 @@ int front_model_open(struct front_model *m, const struct config *c, struct err *
     m->api.created_unix = time(NULL);
     m->api.pools_mean = pools_mean(m->file);
     m->api.arch = m->arch;
+    const char *slash = strrchr(c->model, '/');
+    m->api.file = slash ? slash + 1 : c->model;
     m->api.n_bytes = gguf_bytes(m->file);
     return 0;
 }

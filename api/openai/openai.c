@@ -62,12 +62,16 @@ static const struct route routes[] = {
     {"/v1/embeddings", HTTP_POST, false, true, embeddings_serve},
     {"/v1/chat/completions/render", HTTP_POST, false, false, chat_render_serve},
     {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
+    {"/models", HTTP_GET, false, false, models_list_serve},
+    {"/chat/completions", HTTP_POST, false, true, chat_serve},
+    {"/embeddings", HTTP_POST, false, true, embeddings_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
     {0},
 };
 
-static const char *const prefixes[] = {"/v1/chat/", "/v1/completions", "/v1/embeddings", NULL};
+static const char *const prefixes[] = {"/v1/chat/", "/v1/completions", "/v1/embeddings",
+                                       "/chat/",    "/embeddings",     NULL};
 
 const struct dialect openai_dialect = {
     .name = "openai",

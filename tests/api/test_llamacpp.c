@@ -29,14 +29,108 @@ Test(llamacpp, a_completion) {
     expect_part(&r,
                 "{\"index\":0,\"content\":\"one two\",\"tokens\":[],\"id_slot\":-1,\"stop\":true,"
                 "\"model\":\"tiny\",\"tokens_predicted\":7,\"tokens_evaluated\":2,");
-    expect_part(&r, "\"stop_type\":\"eos\",\"stopping_word\":\"\",\"timings\":{");
+    expect_part(&r, "\"generation_settings\":{\"seed\":");
+    expect_part(&r, "\"n_predict\":-1,\"ignore_eos\":false,\"stream\":false,\"n_probs\":0,");
+    expect_part(&r, "\"prompt\":\"abc\",\"has_new_line\":false,\"truncated\":false,"
+                    "\"stop_type\":\"eos\",\"stopping_word\":\"\",\"timings\":{");
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"stop\":[\" t\"]}", &r);
     expect_part(
         &r,
-        "data: {\"index\":0,\"content\":\"o\",\"tokens\":[],\"id_slot\":-1,\"stop\":false}\n\n");
+        "data: {\"index\":0,\"content\":\"o\",\"tokens\":[111],\"id_slot\":-1,\"stop\":false}\n\n");
     expect_part(&r, "\"stop_type\":\"word\",\"stopping_word\":\" t\"");
     cr_expect_not(strstr(r.body.data, "[DONE]"));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(llamacpp, a_completion_of_several_prompts_is_an_array) {
+    static const int32_t mixed[] = {99, 97, 'b'};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, "/completion",
+              "{\"prompt\":[[99,\"ab\"],\"c\",{\"prompt_string\":\"d\"}],\"n_predict\":3,"
+              "\"return_tokens\":true}",
+              &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(strncmp(r.body.data, "[{\"index\":0,", 12), 0, "%s", r.body.data);
+    expect_part(&r, "},{\"index\":2,\"content\":\"x\",\"tokens\":[120]");
+    cr_assert_eq(w.port.n, 3);
+    cr_expect_eq(w.port.r[0].m.n_prompt, 2); /* "ab" is one token */
+    cr_expect_eq(w.port.r[0].tokens[0], mixed[0]);
+    cr_expect_eq(w.port.r[2].tokens[0], 'd');
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":[1,\"ab\",99999999]}", &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "\"param\":\"prompt\"");
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":[[1],{\"prompt\":\"ab\"}]}", &r);
+    cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(llamacpp, members_of_a_completion_that_are_asked_for) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x\ny";
+    world_ask(&w, "/completion",
+              "{\"prompt\":\"a\",\"n_predict\":3,\"seed\":7,\"response_fields\":[\"content\","
+              "\"generation_settings/n_predict\",\"generation_settings/seed\",\"has_new_line\","
+              "\"no/such\"]}",
+              &r);
+    cr_expect_str_eq(r.body.data, "{\"content\":\"x\\ny\",\"generation_settings/n_predict\":3,"
+                                  "\"generation_settings/seed\":7,\"has_new_line\":true}");
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_predict\":2,\"n_probs\":1}", &r);
+    expect_part(&r, "\"completion_probabilities\":[{\"id\":120,\"token\":\"x\",\"bytes\":[120],"
+                    "\"logprob\":");
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_probs\":21}", &r);
+    cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"post_sampling_probs\":true}", &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "unsupported_parameter");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(llamacpp, bias_of_tokens_and_of_texts) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, "/completion",
+              "{\"prompt\":\"a\",\"logit_bias\":[[97,1.5],[\"xy\",-2],[\"98\",false]]}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    expect_part(&r, "\"logit_bias\":[{\"bias\":1.5,\"token\":97},{\"bias\":-2,\"token\":120},"
+                    "{\"bias\":-2,\"token\":121},{\"bias\":-100,\"token\":98}]}");
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"logit_bias\":[[97,true]]}", &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "\"param\":\"logit_bias\"");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(llamacpp, slots_say_how_far_requests_are) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.max_running = 2;
+    world_start(&w);
+    world_get(&w, "/slots", &r);
+    expect_part(&r, "[{\"id\":0,\"n_ctx\":");
+    expect_part(&r, "\"is_processing\":false,\"next_token\":[{\"has_next_token\":false,"
+                    "\"n_remain\":-1,\"n_decoded\":0}]},{\"id\":1,");
     reply_deinit(&r);
     world_stop(&w);
 }

@@ -1,0 +1,308 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/generation/endpoint.h"
+#include "api/generation/writer.h"
+#include "api/http/conn.h"
+#include "api/http/respond.h"
+#include "api/llamacpp/llamacpp.h"
+#include "api/private.h"
+
+/* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
+ * last has `stop` and the figures. */
+
+static const struct llamacpp_completion *form_of(const struct writer *w) {
+    assert(w->job.state);
+    return w->job.state;
+}
+
+/* ---- settings ---- */
+
+static void put_number(struct json *j, const char *key, double v) {
+    json_key(j, key);
+    json_double(j, v);
+}
+
+static void put_bool(struct json *j, const char *key, bool v) {
+    json_key(j, key);
+    json_bool(j, v);
+}
+
+/* Samplers that this server has not, off. */
+static void put_absent_samplers(struct json *j) {
+    static const struct {
+        const char *key;
+        double off;
+    } absent[] = {
+        {"dynatemp_range", 0}, {"top_n_sigma", -1}, {"xtc_probability", 0},  {"typical_p", 1},
+        {"dry_multiplier", 0}, {"mirostat", 0},     {"adaptive_target", -1}, {"adaptive_decay", 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
+        put_number(j, absent[i].key, absent[i].off);
+}
+
+void llamacpp_put_settings(struct json *j, const struct gen_request *r, uint64_t seed,
+                           uint32_t max_new) {
+    struct sampling s;
+    int64_t n_predict = max_new < INT32_MAX ? (int64_t)max_new : -1;
+
+    params_init(&s);
+    if (r)
+        s = r->sampling;
+    json_open(j, '{');
+    json_key(j, "seed");
+    json_uint(j, seed);
+    put_number(j, "temperature", s.temperature);
+    json_put_int(j, "top_k", s.top_k);
+    put_number(j, "top_p", s.top_p);
+    put_number(j, "min_p", s.min_p);
+    json_put_int(j, "repeat_last_n", -1); /* all of it */
+    put_number(j, "repeat_penalty", s.repetition_penalty);
+    put_number(j, "presence_penalty", s.presence_penalty);
+    put_number(j, "frequency_penalty", s.frequency_penalty);
+    put_absent_samplers(j);
+    json_key(j, "stop");
+    json_open(j, '[');
+    for (uint32_t i = 0; r && i < r->n_stops; i++)
+        json_string(j, r->stops[i].data, r->stops[i].len);
+    json_close(j, ']');
+    json_put_int(j, "max_tokens", n_predict);
+    json_put_int(j, "n_predict", n_predict);
+    put_bool(j, "ignore_eos", s.ignore_eos != 0);
+    put_bool(j, "stream", r && r->stream);
+    json_put_int(j, "n_probs", r ? r->n_top : 0);
+    json_key(j, "logit_bias");
+    json_open(j, '[');
+    for (uint32_t i = 0; r && i < r->n_bias; i++) {
+        json_open(j, '{');
+        put_number(j, "bias", (double)r->bias[i].bias);
+        json_put_int(j, "token", r->bias[i].token);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+/* ---- figures ---- */
+
+static double ms_between(int64_t from, int64_t to) {
+    return from && to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+/* @count tokens in @time milliseconds, of which @n took the time. */
+static void put_rate(struct json *j, const char *const keys[4], uint32_t count, uint32_t n,
+                     double time) {
+    json_put_int(j, keys[0], count);
+    put_number(j, keys[1], time);
+    put_number(j, keys[2], n ? time / n : 0);
+    put_number(j, keys[3], time > 0 ? n * 1000.0 / time : 0);
+}
+
+/* The first output token is made by the step that ends the prompt. */
+static void put_timings(struct json *j, const struct gen *g) {
+    static const char *const prompt[] = {"prompt_n", "prompt_ms", "prompt_per_token_ms",
+                                         "prompt_per_second"};
+    static const char *const predicted[] = {"predicted_n", "predicted_ms", "predicted_per_token_ms",
+                                            "predicted_per_second"};
+    uint32_t cached = MIN(g->n_cached, g->n_prompt), n = g->n_prompt - cached;
+
+    json_key(j, "timings");
+    json_open(j, '{');
+    json_put_int(j, "cache_n", cached);
+    put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
+    put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,
+             ms_between(g->first_token_ns, g->last_token_ns));
+    json_close(j, '}');
+}
+
+/* ---- tokens ---- */
+
+static void put_token(struct json *j, const struct writer *w, int32_t id, float logprob) {
+    size_t len;
+    const char *text = tokenizer_piece(w->job.api->model->tokenizer, id, true, &len);
+
+    json_put_int(j, "id", id);
+    json_key(j, "token");
+    json_string(j, text, len);
+    json_key(j, "bytes");
+    json_open(j, '[');
+    for (size_t i = 0; i < len; i++)
+        json_int(j, (unsigned char)text[i]);
+    json_close(j, ']');
+    put_number(j, "logprob", (double)logprob);
+}
+
+static void put_probabilities(struct json *j, const struct writer *w, const struct piece *p) {
+    const struct gen *g = p->choice->gen;
+
+    json_key(j, "completion_probabilities");
+    json_open(j, '[');
+    for (uint32_t i = p->from; i < p->to; i++) {
+        const struct event_top *top = &g->top[(size_t)i * g->m.n_top];
+
+        json_open(j, '{');
+        put_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i]);
+        json_key(j, "top_logprobs");
+        json_open(j, '[');
+        for (uint32_t k = 0; k < g->m.n_top && top[k].token >= 0; k++) {
+            json_open(j, '{');
+            put_token(j, w, top[k].token, top[k].logprob);
+            json_close(j, '}');
+        }
+        json_close(j, ']');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_tokens(struct json *j, const struct piece *p) {
+    const struct gen *g = p->choice->gen;
+
+    json_key(j, "tokens");
+    json_open(j, '[');
+    for (uint32_t i = p->from; i < p->to; i++)
+        json_int(j, g->tokens[g->n_prompt + i]);
+    json_close(j, ']');
+}
+
+/* ---- objects ---- */
+
+static void put_prompt(struct json *j, const struct writer *w, const struct gen *g) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+
+    for (uint32_t i = 0; i < g->n_prompt; i++) {
+        size_t len;
+        const char *text = tokenizer_piece(w->job.api->model->tokenizer, g->tokens[i], true, &len);
+
+        if (buf_add(&b, text, len) < 0)
+            j->error = -ENOMEM;
+    }
+    json_key(j, "prompt");
+    json_string(j, b.data ? b.data : "", b.len);
+}
+
+static void put_end(struct json *j, const struct writer *w, const struct gen *g) {
+    const struct str *stop =
+        g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
+
+    json_put_string(j, "model", w->job.api->model->id);
+    json_put_int(j, "tokens_predicted", g->n_out);
+    json_put_int(j, "tokens_evaluated", g->n_prompt);
+    json_put_int(j, "tokens_cached", g->n_cached);
+    json_key(j, "generation_settings");
+    llamacpp_put_settings(j, &w->job.request, g->m.seed, w->job.request.max_new);
+    put_prompt(j, w, g);
+    put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
+    put_bool(j, "truncated", false);
+    json_put_string(j, "stop_type", g->finish == FINISH_LENGTH ? "limit" : stop ? "word" : "eos");
+    json_key(j, "stopping_word");
+    json_string(j, stop ? stop->data : "", stop ? stop->len : 0);
+    put_timings(j, g);
+}
+
+/* @p of a stream, or all of its choice. */
+static void put_piece(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
+    const struct llamacpp_completion *form = form_of(w);
+    const struct gen *g = p->choice->gen;
+    bool tokens = stream || form->return_tokens;
+
+    json_open(j, '{');
+    json_put_int(j, "index", p->index);
+    json_key(j, "content");
+    json_string(j, p->text, p->len);
+    put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
+    json_put_int(j, "id_slot", -1);
+    put_bool(j, "stop", p->last);
+    if (w->job.request.n_top && (!stream || p->to > p->from))
+        put_probabilities(j, w, p);
+    if (p->last)
+        put_end(j, w, g);
+    else if (form->timings_per_token)
+        put_timings(j, g);
+    json_close(j, '}');
+}
+
+void llamacpp_begin(struct writer *w) {
+    (void)w;
+}
+
+void llamacpp_end(struct writer *w) {
+    (void)w;
+}
+
+void llamacpp_piece(struct writer *w, const struct piece *p) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct json j;
+
+    json_begin(&j, &b);
+    put_piece(&j, w, p, true);
+    if (j.error < 0)
+        conn_break(w->exchange->conn);
+    else
+        respond_event(w->exchange, b.data, b.len);
+}
+
+/* Of @text, an object, the members of @fields, each a path "a/b/c" that is its name here too. */
+static void put_fields(struct json *j, const struct buf *text, yyjson_doc *fields) {
+    yyjson_doc *doc = yyjson_read(text->data, text->len, 0);
+    yyjson_val *path;
+    size_t i, n;
+
+    if (!doc)
+        j->error = -ENOMEM;
+    json_open(j, '{');
+    yyjson_arr_foreach(yyjson_doc_get_root(fields), i, n, path) {
+        yyjson_val *v = yyjson_doc_get_root(doc);
+        const char *at = yyjson_get_str(path);
+
+        while (at && v && *at) {
+            size_t len = strcspn(at, "/");
+
+            v = yyjson_obj_getn(v, at, len);
+            at += len + (at[len] == '/');
+        }
+        char *value = at && v ? yyjson_val_write(v, 0, NULL) : NULL;
+        if (value) {
+            json_key(j, yyjson_get_str(path));
+            json_raw(j, value, strlen(value));
+        }
+        free(value);
+    }
+    json_close(j, '}');
+    yyjson_doc_free(doc);
+}
+
+static void put_choice(struct json *j, const struct writer *w, uint32_t i) {
+    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
+    struct choice *c = &w->choices[i];
+    struct piece p = {.choice = c,
+                      .index = i,
+                      .to = c->gen->n_out,
+                      .text = c->gen->text.data ? c->gen->text.data : "",
+                      .len = c->gen->ready,
+                      .first = true,
+                      .last = true};
+    struct json inner;
+
+    if (!form_of(w)->fields) {
+        put_piece(j, w, &p, false);
+        return;
+    }
+    json_begin(&inner, &b);
+    put_piece(&inner, w, &p, false);
+    if (inner.error < 0)
+        j->error = inner.error;
+    else
+        put_fields(j, &b, form_of(w)->fields);
+}
+
+void llamacpp_whole(struct json *j, struct writer *w) {
+    if (w->job.many)
+        json_open(j, '[');
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        put_choice(j, w, i);
+    if (w->job.many)
+        json_close(j, ']');
+}

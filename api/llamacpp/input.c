@@ -1,0 +1,301 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/generation/endpoint.h"
+#include "api/generation/prompt.h"
+#include "api/llamacpp/llamacpp.h"
+#include "api/openai/openai.h"
+#include "api/private.h"
+
+/* Bodies of /completion and /infill become bodies of /v1/completions. */
+
+struct input {
+    struct prompt_job *job;
+    yyjson_val *body;
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *root;
+    struct err *err;
+};
+
+static int refuse(struct input *in, const char *field, const char *what) {
+    return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
+}
+
+/* @v as the value of @key, in place of what the client gave. */
+static int replace(struct input *in, const char *key, yyjson_mut_val *v) {
+    yyjson_mut_obj_remove_key(in->root, key);
+    return v && yyjson_mut_obj_add_val(in->doc, in->root, key, v) ? 0 : -ENOMEM;
+}
+
+/* ---- /infill ---- */
+
+/* Files that the editor has seen, in front: "NAME\nTEXT\n" each. */
+static int add_files(struct input *in, struct buf *out) {
+    static const char what[] = "an array of objects with filename and text";
+    yyjson_val *files = yyjson_obj_get(in->body, "input_extra"), *file;
+    size_t i, n;
+
+    if (files && !yyjson_is_arr(files))
+        return refuse(in, "input_extra", what);
+    yyjson_arr_foreach(files, i, n, file) {
+        yyjson_val *name = yyjson_obj_get(file, "filename"), *text = yyjson_obj_get(file, "text");
+
+        if (!yyjson_is_str(text) || (name && !yyjson_is_str(name)))
+            return refuse(in, "input_extra", what);
+        if ((name && (buf_add(out, yyjson_get_str(name), yyjson_get_len(name)) < 0 ||
+                      buf_add_char(out, '\n') < 0)) ||
+            buf_add(out, yyjson_get_str(text), yyjson_get_len(text)) < 0 ||
+            buf_add_char(out, '\n') < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* Prompt and suffix in the place of what an editor sends. */
+static int fill_in(struct input *in) {
+    static const char *const names[] = {"input_prefix", "prompt", "input_suffix"};
+    CLEANUP(buf_deinit) struct buf before = {.max = UINT32_MAX};
+    yyjson_val *v[ARRAY_SIZE(names)];
+    int r = add_files(in, &before);
+
+    for (size_t i = 0; i < ARRAY_SIZE(names) && r == 0; i++) {
+        v[i] = yyjson_obj_get(in->body, names[i]);
+        if (v[i] && !yyjson_is_null(v[i]) && !yyjson_is_str(v[i]))
+            return refuse(in, names[i], "a string");
+        if (i < 2)
+            r = buf_add(&before, yyjson_get_str(v[i]), yyjson_get_len(v[i]));
+    }
+    if (r < 0)
+        return r;
+    if (!yyjson_get_len(v[2]))
+        return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
+                            "Missing required parameter: input_suffix.");
+    r = replace(in, "prompt",
+                yyjson_mut_strncpy(in->doc, before.data ? before.data : "", before.len));
+    return r < 0 ? r : replace(in, "suffix", yyjson_val_mut_copy(in->doc, v[2]));
+}
+
+/* ---- prompts of texts and tokens ---- */
+
+static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
+    return tokenizer_encode(in->job->api->model->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
+                            TOKENIZE_SPECIAL | (first ? TOKENIZE_BOS : 0), NULL, 0, out);
+}
+
+/* One prompt of @v: a text, {"prompt_string": text}, or an array of ids and texts. */
+static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
+    struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->api->model->max_context};
+    yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
+    int r = yyjson_is_str(text)   ? add_text(in, text, true, &t)
+            : yyjson_is_arr(text) ? 0
+                                  : refuse(in, "prompt", "texts and arrays of tokens and texts");
+    size_t i, n;
+
+    if (yyjson_obj_get(v, "multimodal_data"))
+        r = refuse(in, "multimodal_data", "absent: the model reads text alone");
+    yyjson_arr_foreach(text, i, n, item) {
+        if (r == 0 && yyjson_is_str(item))
+            r = add_text(in, item, i == 0, &t);
+        else if (r == 0 && yyjson_is_uint(item) && yyjson_get_uint(item) <= INT32_MAX)
+            r = tokens_add(&t, (int32_t)yyjson_get_uint(item));
+        else if (r == 0)
+            r = refuse(in, "prompt", "texts and arrays of tokens and texts");
+    }
+    yyjson_mut_val *ids =
+        r == 0 ? yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n) : NULL;
+    tokens_deinit(&t);
+    return r < 0 ? r : ids && yyjson_mut_arr_append(to, ids) ? 0 : -ENOMEM;
+}
+
+/* Texts, tokens and objects may stand beside each other, and within one prompt: then all of them
+ * become arrays of tokens. */
+static int mix_prompts(struct input *in) {
+    yyjson_val *v = yyjson_obj_get(in->body, "prompt"), *item;
+    size_t i, n, n_text = 0, n_id = 0, n_other = 0, n_mixed = 0;
+
+    if (yyjson_is_obj(v)) {
+        n_other = 1;
+    }
+    yyjson_arr_foreach(v, i, n, item) {
+        yyjson_val *inner;
+        size_t k, m;
+
+        n_text += yyjson_is_str(item);
+        n_id += yyjson_is_num(item);
+        n_other += yyjson_is_obj(item) || yyjson_is_arr(item);
+        n_mixed += yyjson_is_obj(item);
+        yyjson_arr_foreach(item, k, m, inner) {
+            n_mixed += yyjson_is_str(inner);
+        }
+    }
+    if (!yyjson_is_obj(v) && (n_text > 0) + (n_id > 0) + (n_other > 0) < 2 && n_mixed == 0)
+        return 0; /* one of the four forms of /v1/completions */
+    yyjson_mut_val *all = yyjson_mut_arr(in->doc);
+    if (!all)
+        return -ENOMEM;
+    if (yyjson_is_obj(v) || n_id > 0) {
+        int r = add_prompt(in, v, all);
+
+        return r < 0 ? r : replace(in, "prompt", yyjson_mut_arr_remove_first(all));
+    }
+    yyjson_arr_foreach(v, i, n, item) {
+        int r = add_prompt(in, item, all);
+
+        if (r < 0)
+            return r;
+    }
+    return replace(in, "prompt", all);
+}
+
+/* ---- parameters of other names and forms ---- */
+
+static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson_mut_val *to) {
+    static const char what[] = "pairs of a token or text and a number from -100 to 100 or false";
+    struct tokens t = {.max = REQUEST_BIAS_MAX};
+    const char *text = yyjson_get_str(key);
+    char id[16], *end = id;
+    int r = 0;
+
+    if (!yyjson_is_num(value) && !yyjson_is_false(value))
+        return refuse(in, "logit_bias", what);
+    if (text && *text && strtoul(text, &end, 10) <= INT32_MAX && !*end && *text != ' ')
+        r = tokens_add(&t, (int32_t)strtoul(text, NULL, 10));
+    else if (text)
+        r = tokenizer_encode(in->job->api->model->tokenizer, text, yyjson_get_len(key), 0, NULL, 0,
+                             &t);
+    else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
+        r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
+    else
+        r = refuse(in, "logit_bias", what);
+    for (size_t i = 0; r == 0 && i < t.n; i++) {
+        snprintf(id, sizeof(id), "%d", (int)t.id[i]);
+        yyjson_mut_obj_remove_key(to, id);
+        double b = yyjson_is_num(value) ? yyjson_get_num(value) : -100;
+        r = yyjson_mut_obj_add(to, yyjson_mut_strcpy(in->doc, id), yyjson_mut_real(in->doc, b))
+                ? 0
+                : -ENOMEM;
+    }
+    tokens_deinit(&t);
+    return r == -EMSGSIZE ? refuse(in, "logit_bias", "of at most 1024 tokens") : r;
+}
+
+/* [[TOKEN or TEXT, BIAS or false], ...] or {TOKEN or TEXT: BIAS}: all tokens of a text have it. */
+static int take_bias(struct input *in) {
+    yyjson_val *v = yyjson_obj_get(in->body, "logit_bias"), *key, *item;
+    yyjson_mut_val *to = yyjson_mut_obj(in->doc);
+    size_t i, n;
+    int r = 0;
+
+    if (!yyjson_is_arr(v) && !yyjson_is_obj(v))
+        return 0;
+    if (!to)
+        return -ENOMEM;
+    if (yyjson_is_arr(v)) {
+        yyjson_arr_foreach(v, i, n, item) {
+            if (r == 0)
+                r = add_bias(in, yyjson_arr_get(item, 0), yyjson_arr_get(item, 1), to);
+        }
+    } else {
+        yyjson_obj_foreach(v, i, n, key, item) {
+            if (r == 0)
+                r = add_bias(in, key, item, to);
+        }
+    }
+    return r < 0 ? r : replace(in, "logit_bias", to);
+}
+
+static int take_bool(struct input *in, const char *field, bool *out) {
+    yyjson_val *v = yyjson_obj_get(in->body, field);
+
+    if (v && !yyjson_is_null(v) && !yyjson_is_bool(v))
+        return refuse(in, field, "a boolean");
+    *out = yyjson_is_true(v);
+    return 0;
+}
+
+/* What is told of the answer, beside its text. */
+static int take_form(struct input *in) {
+    struct llamacpp_completion *c = in->job->state;
+    yyjson_val *n = yyjson_obj_get(in->body, "n_probs");
+    yyjson_val *fields = yyjson_obj_get(in->body, "response_fields");
+    bool after = false;
+    int r = take_bool(in, "return_tokens", &c->return_tokens);
+
+    if (r == 0)
+        r = take_bool(in, "timings_per_token", &c->timings_per_token);
+    if (r == 0)
+        r = take_bool(in, "post_sampling_probs", &after);
+    if (r < 0)
+        return r;
+    if (after)
+        return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",
+                            "post_sampling_probs is not supported: n_probs gives the "
+                            "probabilities before sampling.");
+    if (yyjson_is_arr(fields) && yyjson_arr_size(fields)) {
+        yyjson_mut_doc *copy = yyjson_mut_doc_new(NULL);
+
+        if (copy)
+            yyjson_mut_doc_set_root(copy, yyjson_val_mut_copy(copy, fields));
+        yyjson_doc_free(c->fields);
+        c->fields = copy ? yyjson_mut_doc_imut_copy(copy, NULL) : NULL;
+        yyjson_mut_doc_free(copy);
+        if (!c->fields)
+            return -ENOMEM;
+    }
+    if (n && (!yyjson_is_int(n) || yyjson_get_sint(n) > SUBMIT_TOP_MAX))
+        return refuse(in, "n_probs", "an integer of at most 20");
+    return n && yyjson_get_sint(n) > 0
+               ? replace(in, "logprobs", yyjson_mut_sint(in->doc, yyjson_get_sint(n)))
+               : 0;
+}
+
+/* ---- bodies ---- */
+
+/* Takes @body over. Without a limit all that is left is generated, unlike OpenAI's 16 tokens. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
+    struct input in = {job, yyjson_doc_get_root(body), doc, yyjson_mut_doc_get_root(doc), err};
+    yyjson_doc *ours = NULL;
+    int r = !doc ? -ENOMEM : 0;
+
+    if (r == 0 && yyjson_is_obj(in.body)) {
+        r = infill ? fill_in(&in) : mix_prompts(&in);
+        if (r == 0)
+            r = take_bias(&in);
+        if (r == 0)
+            r = take_form(&in);
+    }
+    if (r == 0 && !(ours = yyjson_mut_doc_imut_copy(doc, NULL)))
+        r = -ENOMEM;
+    yyjson_mut_doc_free(doc);
+    yyjson_doc_free(body);
+    if (r == 0)
+        r = openai_read_completion(job, ours, err);
+    if (r == 0 && !job->request.max_new)
+        job->request.max_new = INT32_MAX;
+    return r;
+}
+
+int llamacpp_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, false, err);
+}
+
+int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, true, err);
+}
+
+int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
+    (void)x;
+    (void)w;
+    job->state = calloc(1, sizeof(struct llamacpp_completion));
+    return job->state ? 0 : -ENOMEM;
+}
+
+void llamacpp_close(struct prompt_job *job) {
+    struct llamacpp_completion *c = job->state;
+
+    if (c)
+        yyjson_doc_free(c->fields);
+    free(c);
+}

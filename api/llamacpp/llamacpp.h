@@ -1,0 +1,44 @@
+#pragma once
+
+/*
+ * llamacpp - the parts of llama-server's dialect: /completion and /infill (input.c reads their
+ * bodies, answer.c writes their answers), and what clients read of the server (llamacpp.c).
+ */
+
+#include <stdbool.h>
+#include <yyjson.h>
+
+struct api;
+struct err;
+struct exchange;
+struct gen_request;
+struct http;
+struct json;
+struct piece;
+struct prompt_job;
+struct writer;
+
+/* What a /completion asks of the form of its answer; prompt_job.state. */
+struct llamacpp_completion {
+    bool return_tokens;     /* of a whole answer; a stream has them always */
+    bool timings_per_token; /* each event of a stream has the figures */
+    yyjson_doc *fields;     /* an array of the members that are wanted; NULL: all */
+};
+
+/* endpoint.open and endpoint.close */
+int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w);
+void llamacpp_close(struct prompt_job *job);
+/* endpoint.translate: a body of OpenAI's form of what @body asks, read. */
+int llamacpp_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);
+int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *err);
+
+/* endpoint.begin, piece, end, whole */
+void llamacpp_begin(struct writer *w);
+void llamacpp_piece(struct writer *w, const struct piece *p);
+void llamacpp_end(struct writer *w);
+void llamacpp_whole(struct json *j, struct writer *w);
+
+/* "generation_settings" of @r; NULL: of a request that gives none. With values that turn them off
+ * for the samplers that are not here. */
+void llamacpp_put_settings(struct json *j, const struct gen_request *r, uint64_t seed,
+                           uint32_t max_new);
