@@ -2,10 +2,12 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "base/log.h"
+#include "base/rng.h"
 #include "engine/engine.h"
 
 #define TEMPLATE_FILE_MAX (1u << 20)
@@ -156,6 +158,20 @@ void front_model_deinit(struct front_model *m) {
     free(m->name);
 }
 
+/* Of what the tokens of a request depend on besides the request: model file, program, recipe. */
+static uint64_t fingerprint_of(const struct front_model *m) {
+    uint8_t file[16];
+    char text[sizeof(m->recipe) + 32];
+    struct rng r;
+
+    gguf_fingerprint(m->file, file);
+    memcpy(&r.state, file, sizeof(r.state));
+    snprintf(text, sizeof(text), "%s %s", WEFT_VERSION, m->recipe);
+    for (const char *s = text; *s; s++)
+        r.state = rng_next(&r) ^ (unsigned char)*s;
+    return rng_next(&r);
+}
+
 void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
     assert(ready->page_tokens > 0);
     m->api.max_context = ready->max_context;
@@ -164,6 +180,8 @@ void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
     m->api.n_embd = ready->n_embd;
     snprintf(m->recipe, sizeof(m->recipe), "%.*s", (int)ready->recipe.len, ready->recipe.data);
     m->api.recipe = m->recipe;
+    snprintf(m->fingerprint, sizeof(m->fingerprint), "b%016" PRIx64, fingerprint_of(m));
+    m->api.fingerprint = m->fingerprint;
 }
 
 void front_model_warn_of_short_context(const struct front_model *m) {

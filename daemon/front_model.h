@@ -18,7 +18,7 @@ struct front_model {
     struct buf template_text;  /* of the configured file */
     char *name;                /* as clients name it */
     const char *aliases[1];
-    char arch[64], recipe[400];
+    char arch[64], recipe[400], fingerprint[24];
     struct api_model api;
 };
 

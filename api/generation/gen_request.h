@@ -61,6 +61,7 @@ struct gen_request {
     struct sampling sampling;
     bool stream, include_usage, continuous_usage, logprobs, return_token_ids, digests;
     bool include_stop, keep_special, no_generation_prompt, no_special_tokens, token_strings;
+    bool with_pieces; /* of /tokenize: each token with its text */
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* of /tokenize as llama-server has it */
     bool load_only;           /* no answer is wanted, only that the model is there */

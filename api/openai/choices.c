@@ -111,6 +111,8 @@ static void begin(struct json *j, const struct writer *w, const char *object) {
     json_put_string(j, "object", object);
     json_put_int(j, "created", w->created);
     json_put_string(j, "model", w->job.api->model->id);
+    if (w->job.api->model->fingerprint)
+        json_put_string(j, "system_fingerprint", w->job.api->model->fingerprint);
     json_key(j, "choices");
     json_open(j, '[');
 }

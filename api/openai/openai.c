@@ -64,6 +64,8 @@ static const struct route routes[] = {
     {"/v1/completions/render", HTTP_POST, false, false, completions_render_serve},
     {"/models", HTTP_GET, false, false, models_list_serve},
     {"/chat/completions", HTTP_POST, false, true, chat_serve},
+    {"/v1/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
+    {"/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
     {"/embeddings", HTTP_POST, false, true, embeddings_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},

@@ -20,6 +20,7 @@ int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err 
 
 /* route.serve */
 void chat_serve(struct exchange *x, struct http *h);
+void chat_count_serve(struct exchange *x, struct http *h);
 void chat_render_serve(struct exchange *x, struct http *h);
 void completions_serve(struct exchange *x, struct http *h);
 void completions_render_serve(struct exchange *x, struct http *h);

@@ -4,6 +4,7 @@
 #include "api/http/json.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
+#include "text/stops.h"
 
 /*
  * Text to tokens and back, for debugging and for routers that hash prompts: what the generating
@@ -17,6 +18,29 @@ static void put_ids(struct json *j, const struct tokens *t) {
     json_close(j, ']');
 }
 
+/* llama-server's form: a piece that is no UTF-8 is an array of its bytes. */
+static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const struct tokens *t) {
+    json_open(j, '[');
+    for (size_t i = 0; i < t->n; i++) {
+        size_t len;
+        const char *s = tokenizer_piece(tokenizer, t->id[i], true, &len);
+
+        json_open(j, '{');
+        json_put_int(j, "id", t->id[i]);
+        json_key(j, "piece");
+        if (utf8_valid(s, len)) {
+            json_string(j, s, len);
+        } else {
+            json_open(j, '[');
+            for (size_t k = 0; k < len; k++)
+                json_int(j, (unsigned char)s[k]);
+            json_close(j, ']');
+        }
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
 /* vLLM's answer of /tokenize. */
 static void write_tokens(struct json *j, const struct prompt_job *job) {
     const struct tokens *t = &job->prompts[0].tokens;
@@ -26,7 +50,10 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     json_put_int(j, "count", (int64_t)t->n);
     json_put_int(j, "max_model_len", m->max_context);
     json_key(j, "tokens");
-    put_ids(j, t);
+    if (job->request.with_pieces)
+        put_pieces(j, m->tokenizer, t);
+    else
+        put_ids(j, t);
     json_key(j, "token_strs");
     if (job->request.token_strings) {
         json_open(j, '[');
@@ -109,6 +136,18 @@ void chat_render_serve(struct exchange *x, struct http *h) {
 void completions_render_serve(struct exchange *x, struct http *h) {
     (void)h;
     lookup_serve(x, &completion, write_prompts);
+}
+
+/* llama-server's count of a chat's tokens. */
+static void write_count(struct json *j, const struct prompt_job *job) {
+    json_open(j, '{');
+    json_put_int(j, "input_tokens", (int64_t)job->prompts[0].tokens.n);
+    json_close(j, '}');
+}
+
+void chat_count_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    lookup_serve(x, &chat, write_count);
 }
 
 void detokenize_serve(struct exchange *x, struct http *h) {

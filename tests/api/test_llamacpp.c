@@ -202,6 +202,13 @@ Test(llamacpp, tokens_and_templates) {
     world_ask(&w, "/tokenize", "{\"content\":\"ac\"}", &r);
     expect_part(&r, "\"tokens\":[97,99]");
     reply_deinit(&r);
+    world_ask(&w, "/tokenize", "{\"content\":\"ac\\u00e9\",\"with_pieces\":true}", &r);
+    expect_part(&r, "\"tokens\":[{\"id\":97,\"piece\":\"a\"},{\"id\":99,\"piece\":\"c\"},"
+                    "{\"id\":195,\"piece\":[195]},{\"id\":169,\"piece\":[169]}]");
+    reply_deinit(&r);
+    world_ask(&w, "/chat/completions/input_tokens", "{" HI "}", &r);
+    expect_part(&r, "{\"input_tokens\":");
+    reply_deinit(&r);
     world_ask(&w, "/detokenize", "{\"tokens\":[97,99]}", &r);
     expect_part(&r, "{\"prompt\":\"ac\",\"content\":\"ac\"}");
     reply_deinit(&r);
