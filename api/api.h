@@ -3,7 +3,8 @@
 /*
  * api - the HTTP side of the front: connections, endpoints, streams. It turns requests into `struct
  * submit` for the worker through a port that daemon/ implements, and the worker's events into JSON
- * and SSE. Everything runs on one libuv loop; long tokenisations and renders on its thread pool.
+ * and SSE. Everything runs on one libuv loop; what takes long on a pool of threads
+ * (service/job_pool.h).
  */
 
 #include <stdbool.h>

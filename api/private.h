@@ -15,6 +15,7 @@
 #include "api/generation/fim.h"
 #include "api/service/loop_lag.h"
 #include "api/service/metrics.h"
+#include "api/service/job_pool.h"
 #include "api/responses/store.h"
 #include "api/limits/tenant.h"
 #include "base/list.h"
@@ -44,10 +45,9 @@ struct api {
     struct http_server http;
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
-    struct list large;                    /* work.link: large bodies that wait for a thread */
-    uint32_t n_large;                     /* of them at work */
-    size_t kept_bytes;                    /* of those whose turns have not ended; for prewarm.c */
-    uint32_t n_prewarm;                   /* turns for which it is at work */
+    struct job_pool pool;
+    size_t kept_bytes;  /* of those whose turns have not ended; for prewarm.c */
+    uint32_t n_prewarm; /* turns for which it is at work */
     uint64_t next_gen;
     struct api_stats stats;
     struct auth auth;

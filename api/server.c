@@ -135,7 +135,6 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     a->port = port;
     a->clock = clock;
     list_init(&a->gens);
-    list_init(&a->large);
     list_init(&a->responses);
     for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
         list_init(&a->buckets[i]);
@@ -155,9 +154,12 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     admit_init(&a->admit, &admit);
     auth_init(&a->auth, opts->api_keys_file);
     struct store_limits limits = {opts->max_stored, opts->stored_bytes, opts->stored_ttl_s};
-    if (store_init(&a->store, loop, clock, &limits) < 0) {
+    r = store_init(&a->store, loop, clock, &limits);
+    if (r == 0 && (r = job_pool_init(&a->pool, loop, clock)) < 0)
+        store_deinit(&a->store);
+    if (r < 0) {
         tenants_deinit(&a->tenants);
-        return -ENOMEM;
+        return r;
     }
     loop_lag_init(&a->lag, loop, &a->metrics);
     *out = STEAL(a);
@@ -167,6 +169,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
+    job_pool_deinit(&a->pool);
     auth_deinit(&a->auth);
     store_deinit(&a->store);
     tenants_deinit(&a->tenants);
@@ -206,6 +209,7 @@ void api_close(struct api *a) {
     admit_close(&a->admit);
     store_close(&a->store);
     loop_lag_close(&a->lag);
+    job_pool_close(&a->pool);
 }
 
 bool api_busy(const struct api *a) {

@@ -17,17 +17,18 @@ struct thread {
 };
 
 /*
- * The mutex guards everything but `done`, `opts` and n_out. A thread without a job waits on its
+ * The mutex guards everything but `opts`, `out` and n_out. A thread without a job waits on its
  * `woken`; so does one whose job is paused.
  */
 struct jobs {
     struct jobs_opts opts;
     pthread_mutex_t mutex;
     struct fairq queue;
-    struct mbox done;
+    struct list ended;     /* job.ended: to be delivered */
     struct thread *thread; /* [n_threads] */
     uint32_t n_threads;
-    uint32_t n_out; /* put and not delivered; the owner's */
+    struct list out; /* job.link: put and not delivered; the owner's, as n_out */
+    uint32_t n_out;
     uint64_t n_done, busy_ns;
     bool stopping;
 };
@@ -36,12 +37,6 @@ static _Thread_local struct job *current;
 
 static struct job *job_of(struct fairq_item *i) {
     return CONTAINER_OF(i, struct job, item);
-}
-
-static void on_post(struct mbox *m) {
-    struct jobs *p = CONTAINER_OF(m, struct jobs, done);
-
-    p->opts.wake(p->opts.ctx);
 }
 
 /* ---- turns, under the mutex ---- */
@@ -71,6 +66,13 @@ static void dispatch(struct jobs *p) {
         }
         pthread_cond_signal(j->resumed);
     }
+}
+
+/* @j has left the queue. */
+static void tell(struct jobs *p, struct job *j) {
+    j->state = JOB_ENDED;
+    list_push_back(&p->ended, &j->ended);
+    p->opts.wake(p->opts.ctx);
 }
 
 static void charge(struct jobs *p, struct job *j, int64_t now) {
@@ -121,12 +123,11 @@ static void run(struct jobs *p, struct thread *t) {
     pthread_mutex_lock(&p->mutex);
     charge(p, j, clock_now(p->opts.clock));
     fairq_end(&p->queue, &j->item);
-    j->state = JOB_ENDED;
     t->job = NULL;
     p->n_done++;
+    tell(p, j);
     dispatch(p);
     pthread_mutex_unlock(&p->mutex);
-    mbox_post(&p->done, &j->mail);
 }
 
 static void *serve(void *arg) {
@@ -179,9 +180,10 @@ int jobs_new(struct jobs **out, const struct jobs_opts *opts) {
     if (!p)
         return -ENOMEM;
     p->opts = *opts;
+    list_init(&p->out);
     pthread_mutex_init(&p->mutex, NULL);
     fairq_init(&p->queue, opts->n_running, opts->n_threads);
-    mbox_init(&p->done, on_post);
+    list_init(&p->ended);
     p->thread = calloc(opts->n_threads, sizeof(*p->thread));
     int r = p->thread ? start(p) : -ENOMEM;
 
@@ -205,7 +207,6 @@ struct jobs *jobs_free(struct jobs *p) {
         pthread_cond_destroy(&p->thread[i].woken);
     }
     fairq_deinit(&p->queue);
-    mbox_deinit(&p->done);
     pthread_mutex_destroy(&p->mutex);
     free(p->thread);
     free(p);
@@ -225,7 +226,10 @@ int jobs_put(struct jobs *p, struct job *j) {
         dispatch(p);
     }
     pthread_mutex_unlock(&p->mutex);
-    p->n_out += r == 0;
+    if (r == 0) {
+        list_push_back(&p->out, &j->link);
+        p->n_out++;
+    }
     return r;
 }
 
@@ -237,23 +241,35 @@ void jobs_abandon(struct jobs *p, struct job *j) {
     atomic_store(&j->abandoned, true);
     if (waits) {
         fairq_withdraw(&p->queue, &j->item);
-        j->state = JOB_ENDED;
+        tell(p, j);
     } else if (j->item.begun && !j->item.running) {
         pthread_cond_signal(j->resumed);
     }
     pthread_mutex_unlock(&p->mutex);
-    if (waits)
-        mbox_post(&p->done, &j->mail);
+}
+
+void jobs_abandon_all(struct jobs *p) {
+    LIST_FOREACH(node, &p->out) {
+        jobs_abandon(p, LIST_ENTRY(node, struct job, link));
+    }
+}
+
+static struct list *take_ended(struct jobs *p) {
+    pthread_mutex_lock(&p->mutex);
+    struct list *node = list_pop_front(&p->ended);
+    pthread_mutex_unlock(&p->mutex);
+    return node;
 }
 
 void jobs_deliver(struct jobs *p) {
-    struct mbox_link *mail;
+    struct list *node;
 
-    while ((mail = mbox_take(&p->done))) {
-        struct job *j = CONTAINER_OF(mail, struct job, mail);
+    while ((node = take_ended(p))) {
+        struct job *j = LIST_ENTRY(node, struct job, ended);
 
         assert(p->n_out > 0 && j->state == JOB_ENDED && !j->item.flow);
         p->n_out--;
+        list_remove(&j->link);
         j->state = JOB_DONE;
         j->done(j);
     }

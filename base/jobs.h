@@ -21,7 +21,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "base/fairq.h"
-#include "base/mbox.h"
 
 #define JOBS_SLICE_NS 2000000
 
@@ -40,7 +39,8 @@ struct job {
     bool background; /* only when nothing else wants to run */
     /* The pool's. */
     struct fairq_item item;
-    struct mbox_link mail;
+    struct list link;  /* jobs.out */
+    struct list ended; /* jobs.ended */
     struct jobs *jobs;
     pthread_cond_t *resumed; /* of its thread */
     int64_t slice_ns;        /* when its turn began */
@@ -55,7 +55,9 @@ struct jobs_opts {
     int nice;            /* added to each thread's */
     struct clock *clock; /* any thread may read it */
     void *ctx;
-    void (*wake)(void *ctx); /* on any thread: there is something to deliver */
+    /* On any thread: there is something to deliver. It has returned before that is delivered, so
+     * that what it wakes may be closed when no job is left. It must not wait. */
+    void (*wake)(void *ctx);
 };
 
 struct jobs_stats {
@@ -74,6 +76,7 @@ int jobs_put(struct jobs *p, struct job *j);
 /* The result of @j, which was put, is not wanted: it ends soon, and done() is still called,
  * later. */
 void jobs_abandon(struct jobs *p, struct job *j);
+void jobs_abandon_all(struct jobs *p);
 /* Calls done() of the jobs that have ended. */
 void jobs_deliver(struct jobs *p);
 /* Jobs that were put and not delivered. */

@@ -41,7 +41,8 @@ struct endpoint {
     int (*open)(struct prompt_job *job, struct exchange *x, struct writer *w);
     void (*close)(struct prompt_job *job);
     /* Reads @body, which it takes over, into @job->request. On any thread. 0, -ENOMEM, or an error
-     * that names the field. */
+     * that names the field; with @job->quick also -EAGAIN, where it takes longer than the loop has
+     * time for: it comes again on the pool, with the body parsed anew. */
     int (*translate)(struct prompt_job *job, struct yyjson_doc *body, struct err *err);
     /* Puts an error about a field of the canonical request into the dialect's words. May come twice
      * for the same error. */

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include <uv.h>
 #include "api/generation/gen.h"
 #include "api/generation/prompt_job.h"
 #include "api/http/json.h"
@@ -21,9 +20,10 @@
  * text.
  *
  * This is done on the pool, after the answer's last byte was sent, and only while no client's
- * request needs the pool. If the tokens reach at least a page farther than the cache, they are
- * submitted as a request without a client (SUBMIT_PREWARM): whether and when it runs is the
- * scheduler's decision, and nothing here depends on it.
+ * request needs the pool: it begins when there is none, and is paused when one comes. If the tokens
+ * reach at least a page farther than the cache, they are submitted as a request without a client
+ * (SUBMIT_PREWARM): whether and when it runs is the scheduler's decision, and nothing here depends
+ * on it.
  *
  * How a client repeats an answer is its endpoint's `repeats`. Whether it sends reasoning back is
  * seen in what it has sent; before that, it is assumed where the protocol asks for it.
@@ -35,7 +35,7 @@
 #define AT_ONCE 2u                    /* of the pool's threads */
 
 struct prewarm_job {
-    uv_work_t uv;
+    struct job task;       /* on the pool */
     struct prompt_job job; /* of the answer: what the conversation is rendered from */
     struct submit m;       /* of the turn, without its tokens */
     struct output_parser *output;
@@ -61,9 +61,9 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
 
 /* Requests of clients need the pool or the worker, or there is no worker. */
 static bool is_busy(const struct api *a) {
-    return a->n_prewarm >= AT_ONCE || a->n_large > 0 || a->admit.n_queued > 0 ||
-           a->admit.n_running > RUNNING_MAX || !a->worker_up || a->draining || a->closing ||
-           a->model->page_tokens == 0;
+    return a->n_prewarm >= AT_ONCE || jobs_n(a->pool.jobs) > a->n_prewarm ||
+           a->admit.n_queued > 0 || a->admit.n_running > RUNNING_MAX || !a->worker_up ||
+           a->draining || a->closing || a->model->page_tokens == 0;
 }
 
 /* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer
@@ -104,6 +104,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
     t->parts = from->endpoint->repeats != REPEATS_TEXT;
     t->thoughts = sends_thoughts(from->request.messages, t->parts);
     t->job = (struct prompt_job){.api = from->api,
+                                 .tenant = from->tenant,
                                  .endpoint = from->endpoint,
                                  .request = from->request,
                                  .max_tokens = from->max_tokens};
@@ -258,8 +259,8 @@ static size_t common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
     return i;
 }
 
-static void on_work(uv_work_t *uv) {
-    struct prewarm_job *t = CONTAINER_OF(uv, struct prewarm_job, uv);
+static void on_thread(struct job *j) {
+    struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
     struct tokens other = {0};
     size_t n = 0;
 
@@ -301,13 +302,13 @@ static void submit(struct prewarm_job *t) {
     a->port->submit(a->port, &m); /* what the worker cannot take now, it need not have */
 }
 
-static void on_done(uv_work_t *uv, int status) {
-    struct prewarm_job *t = CONTAINER_OF(uv, struct prewarm_job, uv);
+static void on_ended(struct job *j) {
+    struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
     struct api *a = t->job.api;
 
     assert(a->n_prewarm > 0);
     a->n_prewarm--;
-    if (status == 0 && t->tokens.n > 0 && !is_busy(a))
+    if (t->tokens.n > 0 && !is_busy(a))
         submit(t);
     prewarm_free(t);
 }
@@ -315,9 +316,11 @@ static void on_done(uv_work_t *uv, int status) {
 void prewarm_start(struct prewarm_job *t) {
     if (!t)
         return;
-    t->job.api->n_prewarm++;
-    if (uv_queue_work(t->job.api->loop, &t->uv, on_work, on_done) < 0) {
-        t->job.api->n_prewarm--;
+    struct api *a = t->job.api;
+
+    t->task = (struct job){.run = on_thread, .done = on_ended, .background = true};
+    if (job_pool_put(&a->pool, &t->task, t->job.tenant) < 0)
         prewarm_free(t);
-    }
+    else
+        a->n_prewarm++;
 }

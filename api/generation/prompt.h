@@ -2,15 +2,15 @@
 
 /* prompt - what prompt_job.h works on: a request's body and the prompts that it becomes. */
 
-#include <uv.h>
 #include "api/generation/gen_request.h"
 #include "api/http/quota.h"
 #include "api/toolcall/toolcall.h"
-#include "base/list.h"
+#include "base/jobs.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
 struct endpoint;
+struct tenant;
 
 struct prompt {
     const char *text; /* NULL: given as ids */
@@ -21,9 +21,9 @@ struct prompt {
 };
 
 struct prompt_job {
-    uv_work_t uv;
-    struct list link; /* api.large, while it waits for a thread */
+    struct job job; /* on the pool */
     struct api *api;
+    const struct tenant *tenant; /* who is charged */
     const struct endpoint *endpoint;
     void *state; /* of the endpoint; or NULL */
     struct buf body;
@@ -40,7 +40,10 @@ struct prompt_job {
     struct toolcall_opts parse;
     struct buf text; /* of request.tokens, if there are any */
     struct err err;
-    int result; /* 0, -ENOMEM, or -EINVAL with err */
-    bool prepared, running, large, abandoned;
+    int result;      /* 0, -ENOMEM, or -EINVAL with err */
+    bool quick;      /* it is on the loop: -EAGAIN, with nothing changed, where it takes long */
+    bool translated; /* the request is read, the body gone */
+    bool prepared;   /* the prompts are tokens */
+    bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
 };

@@ -17,20 +17,13 @@
 #include "api/limits/session.h"
 
 /*
- * Where a job runs depends on its size:
- *
- *      up to INLINE_MAX     on the loop: some tens of microseconds, less than the way to a thread
- *      up to LARGE_MIN      on libuv's pool
- *      above, or a grammar  on the pool, LARGE_AT_ONCE at a time, the others in api.large; so a
- *      that takes long      few very large prompts never hold all threads of the pool
- *
- * On the pool a job touches only what is its own, or immutable: the tokenizer, the template, the
- * options.
+ * A small body is worked on here, on the loop: some tens of microseconds, less than the way to a
+ * thread. What turns out to take longer (a grammar, a stored conversation) and every larger body
+ * goes to the pool. There a job touches only what is its own, or immutable: the tokenizer, the
+ * template, the options.
  */
 
-#define INLINE_MAX (8u << 10)  /* bytes of a body that are worked on at once */
-#define LARGE_MIN (512u << 10) /* bytes of a body that may keep a thread for long */
-#define LARGE_AT_ONCE 2u       /* of libuv's four threads */
+#define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
     const char *name = job->chat ? "messages" : job->request.pool ? "input" : "prompt";
@@ -364,13 +357,27 @@ static int detokenise(struct prompt_job *job) {
     return r < 0 ? r : tokenizer_decode(job->api->model->tokenizer, ids, n, true, &job->text);
 }
 
-static int prepare(struct prompt_job *job) {
+/* The body as the canonical request. -EAGAIN: not here; the body is still there. */
+static int translate(struct prompt_job *job) {
     yyjson_doc *doc = NULL;
     int r = json_read(&doc, job->body.data, job->body.len, &job->err);
 
     if (r == 0)
         r = job->endpoint->translate(job, doc, &job->err);
+    if (r == -EAGAIN) {
+        assert(job->quick);
+        gen_request_deinit(&job->request);
+        memset(&job->request, 0, sizeof(job->request));
+        return r;
+    }
     buf_deinit(&job->body);
+    job->translated = true;
+    return r;
+}
+
+static int prepare(struct prompt_job *job) {
+    int r = job->translated ? 0 : translate(job);
+
     if (r < 0)
         return r;
     if (job->request.tokens)
@@ -385,76 +392,53 @@ static int prepare(struct prompt_job *job) {
     return r == 0 && job->request.expected ? expect(job) : r;
 }
 
-/* @quick: -EAGAIN says that the rest of it takes longer. */
-static int run(struct prompt_job *job, bool quick) {
+/* job->quick: -EAGAIN says that the rest of it takes longer. */
+static int run(struct prompt_job *job) {
     int r = job->prepared ? 0 : prepare(job);
 
-    job->prepared = true;
-    return r < 0 ? r : constrain(job, quick);
+    job->prepared |= r != -EAGAIN;
+    return r < 0 ? r : constrain(job, job->quick);
 }
 
-static void on_work(uv_work_t *uv) {
-    struct prompt_job *job = CONTAINER_OF(uv, struct prompt_job, uv);
+static void on_thread(struct job *j) {
+    struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
-    job->result = run(job, !job->large);
+    job->result = run(job);
 }
 
 static void finish(struct prompt_job *job) {
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
-    job->running = false;
+    job->running = job->pooled = false;
     if (job->endpoint->rename)
         job->endpoint->rename(&job->err);
     job->done(job);
 }
 
-static void on_done(uv_work_t *uv, int status);
+static void on_ended(struct job *j) {
+    struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
-/* To the pool; where that fails, here. */
-static void begin(struct prompt_job *job) {
-    job->api->n_large += job->large;
-    if (uv_queue_work(job->api->loop, &job->uv, on_work, on_done) == 0)
-        return;
-    job->api->n_large -= job->large;
-    job->result = run(job, false);
+    if (job->abandoned)
+        job->result = -ECANCELED;
     finish(job);
 }
 
-/* Begins the next large job; one that was abandoned meanwhile is finished without it. */
-static void begin_next(struct api *a) {
-    while (a->n_large < LARGE_AT_ONCE && !list_empty(&a->large)) {
-        struct prompt_job *job = LIST_ENTRY(list_pop_front(&a->large), struct prompt_job, link);
+static void to_pool(struct prompt_job *job) {
+    job->quick = false;
+    job->pooled = true;
+    job->job.run = on_thread;
+    job->job.done = on_ended;
+    int r = job_pool_put(&job->api->pool, &job->job, job->tenant);
 
-        if (!job->abandoned) {
-            begin(job);
-            continue;
-        }
-        job->result = -ECANCELED;
-        finish(job);
-    }
-}
-
-/* A large job waits for a thread. */
-static void enqueue(struct prompt_job *job) {
-    job->large = true;
-    list_push_back(&job->api->large, &job->link);
-}
-
-static void on_done(uv_work_t *uv, int status) {
-    struct prompt_job *job = CONTAINER_OF(uv, struct prompt_job, uv);
-    struct api *a = job->api;
-
-    (void)status;
-    assert(job->running && a->n_large >= job->large);
-    a->n_large -= job->large;
-    if (job->result == -EAGAIN)
-        enqueue(job);
-    else
-        finish(job); /* may free it */
-    begin_next(a);
+    if (r == 0)
+        return; /* from here on it is the thread's */
+    job->result = r;
+    finish(job);
 }
 
 bool prompt_job_abandon(struct prompt_job *job) {
+    if (job->pooled && !job->abandoned)
+        job_pool_abandon(&job->api->pool, &job->job);
     job->abandoned = true;
     return job->running;
 }
@@ -463,26 +447,18 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
                       void (*done)(struct prompt_job *job)) {
     assert(!job->running && !job->state == !endpoint->open);
     job->api = api_of(x);
+    job->tenant = tenants_get(&job->api->tenants, x->tenant);
     job->endpoint = endpoint;
     job->done = done;
     job->running = true;
     conn_take_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
-    job->large = job->body.len >= LARGE_MIN;
     /* What is far more than fits is not tokenised to its end. */
     job->max_tokens = MIN(api_of(x)->model->max_context, 1u << 28) * 2 + 65536;
-    if (job->large) {
-        enqueue(job);
-        begin_next(job->api);
-    } else if (job->body.len > INLINE_MAX) {
-        begin(job);
-    } else {
-        job->result = run(job, true);
-        if (job->result == -EAGAIN) {
-            enqueue(job);
-            begin_next(job->api);
-            return;
-        }
+    job->quick = job->body.len <= INLINE_MAX;
+    job->result = job->quick ? run(job) : -EAGAIN;
+    if (job->result == -EAGAIN)
+        to_pool(job);
+    else
         finish(job);
-    }
 }

@@ -2,9 +2,9 @@
 
 /*
  * prompt_job - a request's body on its way to token ids: parsed, rendered by the chat template,
- * tokenised, its output's grammar compiled. Small bodies at once, large ones on libuv's thread
- * pool, since all of that takes time in which the loop serves no other client. While `running` the
- * job must stay where it is, and the loop's thread does not touch it.
+ * tokenised, its output's grammar compiled. Small bodies at once, others on the pool, since all of
+ * that takes time in which the loop serves no other client. While `running` the job must stay where
+ * it is, and the loop's thread does not touch it.
  */
 
 #include "api/generation/prompt.h"

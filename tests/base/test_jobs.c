@@ -16,11 +16,14 @@ struct piece {
     int64_t done_at;
 };
 
-static atomic_int wakes;
+static atomic_int wakes, in_wake;
 
 static void wake(void *ctx) {
     (void)ctx;
+    atomic_fetch_add(&in_wake, 1);
+    usleep(50);
     atomic_fetch_add(&wakes, 1);
+    atomic_fetch_sub(&in_wake, 1);
 }
 
 static int64_t now(void) {
@@ -72,8 +75,9 @@ static void put(struct jobs *p, struct piece *e, uint32_t tenant, int64_t work_n
 static void settle(struct jobs *p) {
     for (int patience = 100000; jobs_n(p) > 0; patience--) {
         cr_assert(patience > 0, "%u jobs do not end", jobs_n(p));
-        usleep(100);
         jobs_deliver(p);
+        cr_assert(jobs_n(p) > 0 || atomic_load(&in_wake) == 0, "what is woken may be gone");
+        usleep(20);
     }
 }
 
@@ -158,6 +162,22 @@ Test(jobs, an_abandoned_job_ends_wherever_it_is) {
     settle(p);
     cr_expect_eq(paused.result, -ECANCELED);
     cr_expect_eq(running.result, -ECANCELED);
+    jobs_free(p);
+}
+
+Test(jobs, all_can_be_abandoned_together) {
+    struct piece e[20] = {0};
+    struct jobs *p = pool(2, 6);
+
+    for (int k = 0; k < 20; k++) {
+        atomic_store(&e[k].hold, true);
+        put(p, &e[k], (uint32_t)k % 4, 0);
+    }
+    wait_for(&e[0].ran);
+    jobs_abandon_all(p);
+    settle(p);
+    for (int k = 0; k < 20; k++)
+        cr_expect(e[k].done && (!e[k].ran || e[k].result == -ECANCELED));
     jobs_free(p);
 }
 

@@ -1,0 +1,65 @@
+#include "api/service/job_pool.h"
+
+#include <assert.h>
+#include <unistd.h>
+#include "api/limits/tenant.h"
+
+/*
+ * One tenant may keep all places but one, so there are two at least. The loop comes first: its
+ * threads have the priority of a worker that computes on the same cores.
+ */
+#define RUNNING_MIN 2
+#define RUNNING_MAX 5
+#define THREADS 16 /* jobs that may have begun: each may hold some 100 MB for a moment */
+#define NICE 5     /* the worker's, without a device */
+
+static void on_ended(uv_async_t *a) {
+    struct job_pool *p = CONTAINER_OF(a, struct job_pool, ended);
+
+    jobs_deliver(p->jobs);
+    if (p->closing && jobs_n(p->jobs) == 0 && !uv_is_closing((uv_handle_t *)a))
+        uv_close((uv_handle_t *)a, NULL);
+}
+
+static void wake(void *ctx) {
+    struct job_pool *p = ctx;
+
+    uv_async_send(&p->ended);
+}
+
+int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock) {
+    long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    struct jobs_opts o = {
+        .name = "weft-pool",
+        .n_running = (uint32_t)MIN(MAX(n_cores, RUNNING_MIN), RUNNING_MAX),
+        .n_threads = THREADS,
+        .nice = NICE,
+        .clock = clock,
+        .ctx = p,
+        .wake = wake,
+    };
+    int r = jobs_new(&p->jobs, &o);
+
+    return r < 0 ? r : uv_async_init(loop, &p->ended, on_ended);
+}
+
+void job_pool_deinit(struct job_pool *p) {
+    p->jobs = jobs_free(p->jobs);
+}
+
+void job_pool_close(struct job_pool *p) {
+    assert(!p->closing);
+    p->closing = true;
+    jobs_abandon_all(p->jobs);
+    on_ended(&p->ended);
+}
+
+int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t) {
+    j->tenant = t->number;
+    j->weight = tenant_weight(t);
+    return jobs_put(p->jobs, j);
+}
+
+void job_pool_abandon(struct job_pool *p, struct job *j) {
+    jobs_abandon(p->jobs, j);
+}

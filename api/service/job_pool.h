@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * job_pool - base/jobs.h on the front's loop: long tokenisations, renderings, grammars, and
+ * whatever else would keep the loop from its other clients for more than about a millisecond.
+ * Threads are made by job_pool_init().
+ */
+
+#include <uv.h>
+#include "base/jobs.h"
+
+struct tenant;
+
+struct job_pool {
+    struct jobs *jobs;
+    uv_async_t ended; /* a job has */
+    bool closing;
+};
+
+/* 0 or -errno. The clock is read by all threads. */
+int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock);
+void job_pool_deinit(struct job_pool *p); /* after job_pool_close() and the loop has run out */
+/* Abandons every job; the handle is closed when the last one has been told its end. */
+void job_pool_close(struct job_pool *p);
+/* Runs @j, whose run and done are set, for @t, which is charged. 0 or -ENOMEM. */
+int job_pool_put(struct job_pool *p, struct job *j, const struct tenant *t);
+void job_pool_abandon(struct job_pool *p, struct job *j); /* as jobs_abandon() */
