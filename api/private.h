@@ -57,12 +57,12 @@ struct api {
     struct admit admit;
     struct metrics metrics;
     struct loop_lag lag;
-    struct rng rng;                        /* request ids and seeds */
-    _Atomic uint64_t refused[API_CHECKED]; /* likewise: grammars that were wrong */
-    _Atomic uint64_t checked[API_CHECKED]; /* their hashes, by hash: any thread (constrain.c) */
-    uint64_t secret[2];                    /* of this process */
-    uint64_t share_secret[2];              /* keys the isolation keys of tenants */
-    struct api_recent recent[API_RECENT];  /* [n_recent % API_RECENT] is the next */
+    struct rng rng; /* request ids and seeds */
+    /* Grammars that were right and wrong, by hash: any thread (constrain.c). */
+    _Atomic uint64_t checked[API_CHECKED], refused[API_CHECKED];
+    uint64_t secret[2];                   /* of this process */
+    uint64_t share_secret[2];             /* keys the isolation keys of tenants */
+    struct api_recent recent[API_RECENT]; /* [n_recent % API_RECENT] is the next */
     uint64_t n_recent;
 };
 

@@ -82,13 +82,15 @@ struct grammar_limits {
     uint64_t max_work;   /* of one compilation: 60,000,000 elementary steps, some 300 ms */
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
+    uint64_t *work;      /* NULL, or where the work done is added, also that of a refusal */
 };
 
 struct grammar;
 
 /* 0, -ENOMEM, or -EINVAL with @err: status 400, code "grammar_invalid", "grammar_unsupported" or
  * "grammar_too_complex", and a message that names the place ("#/properties/a/not: ..."). @v NULL:
- * only checks; such a grammar has no states. @limits may be NULL. */
+ * only checks; such a grammar has no states. @limits may be NULL. Calls
+ * job_pause() (base/jobs.h): in an abandoned job it fails, and the error means nothing. */
 int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                     const struct grammar_source *src, const struct grammar_limits *limits,
                     struct err *err);

@@ -12,10 +12,12 @@
 
 #include <errno.h>
 #include <string.h>
+#include "base/jobs.h"
 
 #define SHORT_WORD 32
 #define NO_PAIR UINT64_MAX
 #define NIL UINT32_MAX
+#define PAUSE_MERGES 256u
 
 static uint64_t pair_of(uint32_t left, uint32_t right) {
     return (uint64_t)left << 32 | right;
@@ -204,9 +206,12 @@ static int merge_long(struct merger *m, const struct pairs *p) {
     }
     for (size_t i = m->n_heap / 2; i-- > 0;)
         sift_down(m->heap, m->n_heap, i);
-    while (m->n_heap) {
+    for (uint32_t k = 1; m->n_heap; k++) {
         uint64_t top = pop(m);
         uint32_t at = (uint32_t)top, gone, before;
+
+        if (k % PAUSE_MERGES == 0 && (r = job_pause()) < 0)
+            return r;
 
         if (s[at].rank != top >> 32)
             continue;

@@ -24,6 +24,7 @@ struct template;
 
 struct template_opts {
     uint64_t fuel;     /* 0: TEMPLATE_FUEL */
+    uint64_t *steps;   /* NULL, or where those taken are added: all of `fuel` if it was spent */
     size_t max_output; /* bytes; 0: 16 MiB */
     int64_t now_unix;  /* what strftime_now() sees (seconds, UTC) */
 };
@@ -42,7 +43,8 @@ DEFINE_FREEP(struct template, template)
 
 /* Renders with the members of the object @vars as variables. Which variables and strings of it come
  * from users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token and
- * the role names. Errors: 400 with line and reason (raise_exception: its message, exact). */
+ * the role names. Errors: 400 with line and reason (raise_exception: its message, exact). Calls
+ * job_pause() (base/jobs.h): in an abandoned job it fails, and the error means nothing. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r);

@@ -44,8 +44,9 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
 struct tokenizer *tokenizer_free(struct tokenizer *t);
 DEFINE_FREEP(struct tokenizer, tokenizer)
 
-/* Appends the ids of @text to @out: 0, -ENOMEM, -EMSGSIZE. Any bytes are accepted: invalid UTF-8 is
- * encoded byte by byte (replaced by U+FFFD only where the vocabulary has no bytes). Linear time. */
+/* Appends the ids of @text to @out: 0, -ENOMEM, -EMSGSIZE, in an abandoned job -ECANCELED
+ * (base/jobs.h). Any bytes are accepted: invalid UTF-8 is encoded byte by byte (replaced by U+FFFD
+ * only where the vocabulary has no bytes). Linear time. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, unsigned flags,
                      const struct text_range *user, size_t n_user, struct tokens *out);
 

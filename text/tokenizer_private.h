@@ -193,6 +193,7 @@ struct words {
     struct merger merger;
     struct buf normal, escaped;
     bool after_special;
+    uint32_t n_words; /* for job_pause() */
 };
 
 int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);

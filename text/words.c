@@ -11,11 +11,13 @@
 
 #include <errno.h>
 #include <string.h>
+#include "base/jobs.h"
 
 #define CACHE_SLOTS 4096u
 #define CACHE_MIN_TEXT 1024 /* shorter texts gain nothing */
 #define CACHE_WORD 22
 #define CACHE_IDS 6
+#define PAUSE_WORDS 64u
 
 struct word_cache {
     struct cached_word {
@@ -138,6 +140,11 @@ static int merge_word(struct words *w, const char *s, size_t len) {
     return r;
 }
 
+/* Between words: 0, or -ECANCELED in an abandoned job. */
+static int pause_sometimes(struct words *w) {
+    return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
+}
+
 /* Encodes the word @s[0..len), from the cache if it is there. */
 static int encode_word(struct words *w, const char *s, size_t len) {
     size_t before = w->out->n;
@@ -180,6 +187,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
         size_t n = p->next(p, s, len);
 
         r = encode_word(w, s, n);
+        r = r < 0 ? r : pause_sometimes(w);
         s += n;
         len -= n;
     }
@@ -233,6 +241,7 @@ static int encode_chars(struct words *w, const char *s, size_t len) {
         size_t n = next_chars(w->t, s, len);
 
         r = encode_word(w, s, n);
+        r = r < 0 ? r : pause_sometimes(w);
         s += n;
         len -= n;
     }

@@ -1,5 +1,6 @@
 #include "api/generation/constrain.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "api/private.h"
 #include "api/http/siphash.h"
 #include "api/generation/output_spec.h"
+#include "base/jobs.h"
 #include "text/constraint.h"
 
 /*
@@ -19,13 +21,22 @@
  *      model has none
  */
 
+#define WORK_MAX 60000000 /* of one compilation, as grammar.h has it */
+#define WORK_OF_TOOL 3000000
 #define QUICK_WORK 100000 /* of a compilation on the loop's thread: below a millisecond */
 #define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */
 
 enum thinking { THINKS_NOT, MAY_THINK, THINKS };
 
+/*
+ * Work: all compilations of one request have 2 * WORK_MAX together. The whole grammar may take half
+ * of that. When it is refused, the tools are looked at one by one with half of what is left: each
+ * may take an even part of the rest, or WORK_OF_TOOL where there is more. What a text takes is the
+ * same whether it is compiled or remembered, so which tools are held depends on the request alone.
+ */
 struct draft {
     struct prompt_job *job;
+    uint64_t work; /* left */
     struct nodes n;
     enum thinking thinking;
     bool quick;
@@ -157,50 +168,103 @@ static int collect(struct prompt_job *job, struct tools *t) {
     return 0;
 }
 
-/* Whether the grammar @text can be compiled. Agents send the same tools again and again: what was
- * right is remembered by its hash, and so is what was wrong, for who does not ask why (@err NULL).
- * (Were two hashes the same, the worker would still find a wrong grammar.) */
-static int check_text(struct draft *d, const char *text, size_t len, struct err *err) {
+/* ---- what is remembered of grammars: api.checked and api.refused ----
+ *
+ * Agents send the same tools again and again, so what was right is remembered by its hash with the
+ * work that it took, and so is what was wrong, for who does not ask why. (Were two hashes the same,
+ * the worker would still find a wrong grammar.) */
+
+#define WORK_BITS 27
+#define WORK_MASK ((1ull << WORK_BITS) - 1)
+#define SPENT ((uint64_t)1 << (WORK_BITS - 1)) /* refused for its work: more may be enough */
+
+static_assert(WORK_MAX < SPENT, "the work of a compilation fits");
+
+static bool recall(_Atomic uint64_t *table, uint64_t hash, uint64_t *work) {
+    uint64_t v = atomic_load_explicit(&table[hash % API_CHECKED], memory_order_relaxed);
+
+    *work = v & WORK_MASK;
+    return v != 0 && (v | WORK_MASK) == (hash | WORK_MASK);
+}
+
+static void remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
+    assert(work <= WORK_MASK);
+    atomic_store_explicit(&table[hash % API_CHECKED], (hash & ~WORK_MASK) | work,
+                          memory_order_relaxed);
+}
+
+/* What is known of a text, as if it were compiled with @max: 0, -EINVAL, or -ENOENT. *work: what
+ * that would take. */
+static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
+    if (recall(a->checked, hash, work) && (*work <= max || !why)) {
+        int r = *work <= max ? 0 : -EINVAL;
+
+        *work = MIN(*work, max);
+        return r;
+    }
+    if (why || !recall(a->refused, hash, work))
+        return -ENOENT;
+    bool spent = *work & SPENT;
+
+    *work &= ~SPENT;
+    if (spent && *work < max)
+        return -ENOENT;
+    *work = MIN(*work, max);
+    return -EINVAL;
+}
+
+/* Whether the grammar @text can be compiled with @max of work, which is charged. */
+static int check_text(struct draft *d, const char *text, size_t len, uint64_t max,
+                      struct err *err) {
     struct api *a = d->job->api;
-    struct grammar_limits limits = {.max_work = d->quick ? QUICK_WORK : 0};
-    uint64_t hash = siphash(a->secret, text, len);
-    _Atomic uint64_t *right = &a->checked[hash % API_CHECKED];
-    _Atomic uint64_t *wrong = &a->refused[hash % API_CHECKED];
+    uint64_t hash = siphash(a->secret, text, len), work = 0;
+    struct grammar_limits limits = {.max_work = MIN(max, d->work), .work = &work};
     struct grammar *g = NULL;
     struct err why = {0};
+    int r = look_up(a, hash, limits.max_work, err != NULL, &work);
 
-    if (atomic_load_explicit(right, memory_order_relaxed) == hash)
-        return 0;
-    if (!err && atomic_load_explicit(wrong, memory_order_relaxed) == hash)
-        return -EINVAL;
-    int r = constraint_compile(&g, NULL, text, len, &limits, &why);
+    if (r == -ENOENT) {
+        work = 0;
+        if (d->quick)
+            limits.max_work = MIN(limits.max_work, QUICK_WORK);
+        r = limits.max_work ? constraint_compile(&g, NULL, text, len, &limits, &why)
+                            : err_set_code(&why, 400, "grammar_too_complex", NULL,
+                                           "the grammars take too much work to compile");
+        grammar_free(g);
+        bool too_much = r == -EINVAL && strcmp(why.code, "grammar_too_complex") == 0;
 
-    grammar_free(g);
-    if (r == -EINVAL && d->quick && strcmp(why.code, "grammar_too_complex") == 0)
-        return -EAGAIN;
-    if (r == 0 || r == -EINVAL)
-        atomic_store_explicit(r == 0 ? right : wrong, hash, memory_order_relaxed);
+        if (job_pause() < 0)
+            return -ECANCELED;
+        if (too_much && d->quick)
+            return -EAGAIN;
+        if (r == 0)
+            remember(a->checked, hash, work);
+        else if (r == -EINVAL && limits.max_work)
+            remember(a->refused, hash, work | (work == limits.max_work ? SPENT : 0));
+    }
+    assert(work <= d->work);
+    d->work -= work;
     if (r == -EINVAL && err)
         *err = why;
     return r;
 }
 
 /* @err NULL: it is enough to know that it is wrong. */
-static int check(struct draft *d, yyjson_mut_val *v, struct err *err) {
+static int check(struct draft *d, yyjson_mut_val *v, uint64_t max, struct err *err) {
     size_t len = 0;
     char *text = d->n.failed ? NULL : yyjson_mut_val_write(v, 0, &len);
-    int r = text ? check_text(d, text, len, err) : -ENOMEM;
+    int r = text ? check_text(d, text, len, max, err) : -ENOMEM;
 
     free(text);
     return r;
 }
 
-static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_mut_val **out,
-                       struct err *err) {
+static int check_tools(struct draft *d, const struct toolcall_force *o, uint64_t max,
+                       yyjson_mut_val **out, struct err *err) {
     struct err unused;
     int r = toolcall_force(out, &d->n, o, err ? err : &unused);
 
-    return r < 0 ? r : check(d, *out, err);
+    return r < 0 ? r : check(d, *out, max, err);
 }
 
 /* Finds the tools whose schemas cannot be held. Of those that do not insist any arguments are
@@ -208,13 +272,16 @@ static int check_tools(struct draft *d, const struct toolcall_force *o, yyjson_m
 static int loosen(struct draft *d, struct tools *t, const struct toolcall_force *o) {
     struct err err = {0};
     yyjson_mut_val *v;
+    uint64_t kept = d->work / 2; /* for all of them together again */
 
     for (uint32_t i = 0; i < t->n; i++) {
         struct toolcall_force one = *o;
+        uint64_t left = d->work - MIN(kept, d->work);
+        uint64_t max = MAX(left / (t->n - i), MIN(left, WORK_OF_TOOL));
 
         one.tools = &t->tool[i];
         one.n_tools = 1;
-        int r = check_tools(d, &one, &v, t->strict[i] ? &err : NULL);
+        int r = check_tools(d, &one, max, &v, t->strict[i] ? &err : NULL);
         if (r == -EINVAL && !t->strict[i]) {
             t->tool[i].loose = true;
         } else if (r < 0) {
@@ -237,9 +304,9 @@ static int calls_node(struct draft *d, bool after, yyjson_mut_val **out) {
                                .after = after};
 
     if (r == 0)
-        r = check_tools(d, &o, out, NULL);
+        r = check_tools(d, &o, WORK_MAX, out, NULL);
     if (r == -EINVAL && (r = loosen(d, &t, &o)) == 0)
-        r = check_tools(d, &o, out, &job->err);
+        r = check_tools(d, &o, WORK_MAX, out, &job->err);
     if (r == 0)
         memset(&job->err, 0, sizeof(job->err));
     return r;
@@ -293,7 +360,7 @@ static int set_whole(struct draft *d, yyjson_mut_val *v) {
     struct prompt_job *job = d->job;
     struct err err = {0};
     yyjson_mut_val *whole = after_reasoning(d, v);
-    int r = check(d, whole, &err);
+    int r = check(d, whole, WORK_MAX, &err);
 
     if (r == -EINVAL)
         job->err = err;
@@ -373,7 +440,7 @@ static int build(struct draft *d, bool tools) {
 }
 
 int constrain(struct prompt_job *job, bool quick) {
-    struct draft d = {.job = job, .quick = quick};
+    struct draft d = {.job = job, .work = 2 * WORK_MAX, .quick = quick};
     bool tools = job->request.functions && job->parses;
     int r;
 

@@ -34,9 +34,11 @@ struct prompt_job {
     struct rendered rendered; /* of a chat */
     struct prompt *prompts;   /* in request.arena */
     uint32_t n_prompts, max_tokens;
-    bool chat;   /* the prompt is made of messages */
-    bool many;   /* the prompts were the entries of an array */
-    bool parses; /* the output is taken apart, as `parse` says */
+    uint32_t context; /* tokens; a prompt of so many is refused (writer.c) */
+    uint64_t steps;   /* of all renderings; at most TEMPLATE_FUEL together */
+    bool chat;        /* the prompt is made of messages */
+    bool many;        /* the prompts were the entries of an array */
+    bool parses;      /* the output is taken apart, as `parse` says */
     struct toolcall_opts parse;
     struct buf text; /* of request.tokens, if there are any */
     struct err err;

@@ -23,7 +23,9 @@
  * template, the options.
  */
 
-#define INLINE_MAX (8u << 10) /* bytes of a body that are worked on at once */
+#define INLINE_MAX (8u << 10)   /* bytes of a body that are worked on at once */
+#define INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised at once */
+#define INLINE_STEPS 10000u     /* of a rendering that is done at once: some 500 us */
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
     const char *name = job->chat ? "messages" : job->request.pool ? "input" : "prompt";
@@ -155,19 +157,37 @@ static void set_parse(struct prompt_job *job) {
     job->parses = job->parse.format || job->parse.reasoning;
 }
 
+static int out_of_steps(struct prompt_job *job) {
+    if (!*job->err.message)
+        err_set(&job->err, 400, "messages", "The chat template takes too many steps.");
+    return -EINVAL;
+}
+
+/* -EBADMSG: the template refuses these messages; another form of them may do. One that takes too
+ * long does not: all renderings of a request have one budget together. */
 static int render_as(struct prompt_job *job, const struct messages_form *form) {
-    struct template_opts o = {.now_unix = time(NULL)};
+    uint64_t fuel = TEMPLATE_FUEL - job->steps, steps = 0;
+    struct template_opts o = {.now_unix = time(NULL), .steps = &steps};
     yyjson_doc *vars = NULL;
+
+    assert(job->steps <= TEMPLATE_FUEL);
+    if (fuel == 0)
+        return out_of_steps(job);
+    o.fuel = job->quick ? INLINE_STEPS : fuel;
     int r = messages_vars(&job->request, job->api->model, form, &vars, &job->err);
 
     if (r < 0)
         return r;
     rendered_deinit(&job->rendered);
-    memset(&job->rendered, 0, sizeof(job->rendered));
     r = template_render(job->api->model->template, yyjson_doc_get_root(vars), &o, &job->rendered,
                         &job->err);
     yyjson_doc_free(vars);
-    return r == -EINVAL && !*job->err.code ? -EBADMSG : r;
+    if (r == -EINVAL && job->quick && steps == o.fuel)
+        return -EAGAIN;
+    job->steps += job->quick ? 0 : steps;
+    if (r == -EINVAL && steps == o.fuel)
+        return out_of_steps(job);
+    return r == -EINVAL && !*job->err.code ? job_pause() < 0 ? -ECANCELED : -EBADMSG : r;
 }
 
 static int render_normalized(struct prompt_job *job, const struct messages_form *form,
@@ -242,7 +262,7 @@ static int render(struct prompt_job *job) {
     if (r == -EMSGSIZE)
         return err_set_code(&job->err, 400, "context_length_exceeded", "messages",
                             "The messages are far longer than the model's maximum context length.");
-    if (r < 0 && r != -ENOMEM && !*job->err.code) {
+    if (r == -EINVAL && !*job->err.code) {
         struct err e = job->err;
 
         return err_set_code(&job->err, e.status ? e.status : 400, "template_error", "messages",
@@ -386,18 +406,42 @@ static int prepare(struct prompt_job *job) {
     r = job->request.messages ? find_chat(job, &job->err) : find_prompts(job, &job->err);
     if (r == 0 && job->chat)
         r = render(job);
+    if (r == 0 && job->quick && job->chat && job->prompts[0].len > INLINE_TEXT)
+        r = -EAGAIN;
     for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
         if (job->prompts[i].text)
             r = tokenise(job, i);
     return r == 0 && job->request.expected ? expect(job) : r;
 }
 
-/* job->quick: -EAGAIN says that the rest of it takes longer. */
+static bool fits(const struct prompt_job *job) {
+    if (job->context == 0)
+        return true; /* not known yet */
+    for (uint32_t i = 0; i < job->n_prompts; i++)
+        if (job->prompts[i].tokens.n >= job->context)
+            return false;
+    return true;
+}
+
+/* Back to the translated request, for the pool. */
+static void forget_rendering(struct prompt_job *job) {
+    yyjson_doc_free(job->request.functions);
+    yyjson_doc_free(job->request.shown);
+    job->request.functions = job->request.shown = NULL;
+    rendered_deinit(&job->rendered);
+    memset(&job->err, 0, sizeof(job->err));
+}
+
+/* job->quick: -EAGAIN says that the rest of it takes longer. A prompt that will be refused for its
+ * length needs no grammar. */
 static int run(struct prompt_job *job) {
     int r = job->prepared ? 0 : prepare(job);
 
-    job->prepared |= r != -EAGAIN;
-    return r < 0 ? r : constrain(job, job->quick);
+    if (r == -EAGAIN)
+        forget_rendering(job);
+    else
+        job->prepared = true;
+    return r < 0 || !fits(job) ? r : constrain(job, job->quick);
 }
 
 static void on_thread(struct job *j) {
@@ -453,8 +497,11 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
     job->running = true;
     conn_take_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
+    uint32_t own = job->tenant->conf.max_context, all = job->api->model->max_context;
+
+    job->context = own > 0 ? MIN(own, all) : all;
     /* What is far more than fits is not tokenised to its end. */
-    job->max_tokens = MIN(api_of(x)->model->max_context, 1u << 28) * 2 + 65536;
+    job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
     job->quick = job->body.len <= INLINE_MAX;
     job->result = job->quick ? run(job) : -EAGAIN;
     if (job->result == -EAGAIN)

@@ -365,6 +365,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     const struct api *api = w->job.api;
     uint32_t own = tenants_get(&api->tenants, w->exchange->tenant)->conf.max_context;
     uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
+    uint32_t seen = w->job.context; /* what did not fit into that has no grammar */
     uint32_t given = r->max_new                    ? r->max_new
                      : w->endpoint->default_tokens ? w->endpoint->default_tokens
                                                    : api->opts.default_max_tokens;
@@ -372,6 +373,7 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
 
     if (n == 0)
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
+    context = seen > 0 ? MIN(context, seen) : context;
     if (n >= context && w->endpoint->too_long)
         return w->endpoint->too_long(field, n, context, err);
     if (n >= context)

@@ -6,8 +6,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/jobs.h"
 
 #define ARENA_MAX ((size_t)48 << 20)
+#define PAUSE_WORK 8192 /* some 40 us */
 
 static const struct grammar_limits DEFAULTS = {
     .max_source = 1 << 20,
@@ -35,9 +37,13 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
     TAKE(max_work);
     TAKE(max_bytes);
     TAKE(max_indent);
+    TAKE(work);
+    b->pause_at = PAUSE_WORK;
 }
 
 void build_deinit(struct build *b) {
+    if (b->limits.work)
+        *b->limits.work += MIN(b->work, b->limits.max_work);
     free(b->rule);
     arena_deinit(&b->arena);
     *b = (struct build){0};
@@ -86,6 +92,11 @@ int build_no_memory(struct build *b) {
 
 int build_work(struct build *b, uint64_t steps) {
     b->work += steps;
+    if (b->work >= b->pause_at) {
+        b->pause_at = b->work + PAUSE_WORK;
+        if (job_pause() < 0)
+            b->limits.max_work = 0; /* ends it, wherever it is */
+    }
     if (b->work > b->limits.max_work)
         return build_too_complex(b, "the grammar takes too much work to compile");
     return 0;

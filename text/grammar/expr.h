@@ -106,9 +106,9 @@ struct build {
     struct arena arena;
     struct rule *rule; /* malloc'd */
     uint32_t n_rules, cap_rules;
-    uint64_t work;
-    uint32_t n_aheads; /* look-ahead that was read */
-    const char *param; /* of the source being read */
+    uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others */
+    uint32_t n_aheads;       /* look-ahead that was read */
+    const char *param;       /* of the source being read */
     unsigned flags;
     bool is_schema; /* one of the sources is a JSON Schema */
     struct err *err;

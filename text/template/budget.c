@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include "base/jobs.h"
 
 #define BYTES_PER_STEP 16
+#define PAUSE_STEPS 256 /* some 20 us */
 
 int render_fail(struct render *rd, const char *fmt, ...) {
     char reason[320];
@@ -26,7 +28,11 @@ int render_charge(struct render *rd, uint64_t steps) {
         rd->fuel = 0;
         return render_fail(rd, "the template takes too many steps");
     }
+    uint64_t before = rd->fuel;
+
     rd->fuel -= steps;
+    if (before / PAUSE_STEPS != rd->fuel / PAUSE_STEPS && job_pause() < 0)
+        return render_fail(rd, "abandoned");
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
+#include "base/jobs.h"
 #include "text/template.h"
 
 #define OUTPUT_MAX (16u << 20)
@@ -54,7 +55,7 @@ static int convert(struct render *rd, yyjson_val *j, bool user, uint32_t depth, 
 /* Arrays and objects are marked as a whole when they are the user's (see tojson.c). */
 static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                          struct value *out) {
-    struct seq *s = seq_new(rd, SEQ_LIST, (uint32_t)yyjson_arr_size(j));
+    struct seq *s = job_pause() < 0 ? NULL : seq_new(rd, SEQ_LIST, (uint32_t)yyjson_arr_size(j));
     yyjson_arr_iter it = yyjson_arr_iter_with(j);
 
     if (!s)
@@ -71,7 +72,7 @@ static int convert_array(struct render *rd, yyjson_val *j, bool user, uint32_t d
 /* Of equal keys the first gives the place and the last the value, as in Python. */
 static int convert_object(struct render *rd, yyjson_val *j, bool user, uint32_t depth,
                           struct value *out) {
-    struct dict *d = dict_new(rd, (uint32_t)yyjson_obj_size(j));
+    struct dict *d = job_pause() < 0 ? NULL : dict_new(rd, (uint32_t)yyjson_obj_size(j));
     yyjson_obj_iter it = yyjson_obj_iter_with(j);
 
     if (!d)
@@ -235,6 +236,8 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
         rd.out->max = max;
         r = eval_block(&rd, t->body);
     }
+    if (opts && opts->steps)
+        *opts->steps += (opts->fuel ? opts->fuel : TEMPLATE_FUEL) - rd.fuel;
     r = r ? -EINVAL : deliver(&rd, rd.out, max, out);
     arena_deinit(&rd.arena);
     return r;
