@@ -53,15 +53,30 @@ static int read_text_file(const char *path, struct buf *out, struct err *err) {
                  : 0;
 }
 
+/* Puts the template @name into *@out. Its text begins with BOS where the vocabulary asks for one.
+ * False: there is no such template. */
+static bool find_named(struct front_model *m, const char *name, struct gguf_str *out) {
+    const char *source = template_named(name);
+
+    if (!source)
+        return false;
+    buf_init(&m->template_text, TEMPLATE_FILE_MAX);
+    if (tokenizer_adds_bos(m->tokenizer) && !strstr(source, "bos_token") &&
+        buf_add_str(&m->template_text, "{{- bos_token -}}") < 0)
+        return false;
+    if (buf_add_str(&m->template_text, source) < 0)
+        return false;
+    *out = (struct gguf_str){m->template_text.data, m->template_text.len};
+    return true;
+}
+
 /* The chat template: the configured file or name, else the model's, else the usual one. */
 static int open_template(struct front_model *m, const struct config *c, struct err *err) {
     struct buf *text = &m->template_text;
     struct gguf_str s;
 
-    const char *source = *c->chat_template ? template_named(c->chat_template) : NULL;
-
-    if (source) {
-        s = (struct gguf_str){source, strlen(source)};
+    if (*c->chat_template && find_named(m, c->chat_template, &s)) {
+        /* found */
     } else if (*c->chat_template) {
         buf_init(text, TEMPLATE_FILE_MAX);
         int r = read_text_file(c->chat_template, text, err);
@@ -70,8 +85,8 @@ static int open_template(struct front_model *m, const struct config *c, struct e
             return r;
         s = (struct gguf_str){text->data ? text->data : "", text->len};
     } else if (gguf_string(m->file, "tokenizer.chat_template", &s) < 0) {
-        source = template_named(TEMPLATE_DEFAULT);
-        s = (struct gguf_str){source, strlen(source)};
+        if (!find_named(m, TEMPLATE_DEFAULT, &s))
+            return -ENOMEM;
         log_event(WLOG_INFO, "chat_template",
                   "name=" TEMPLATE_DEFAULT " reason=\"the model file has none\"");
     }

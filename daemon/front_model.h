@@ -15,7 +15,7 @@ struct front_model {
     struct gguf *file, *draft; /* draft: NULL without a draft model */
     struct tokenizer *tokenizer;
     struct template *template; /* never NULL once opened */
-    struct buf template_text;  /* of the configured file */
+    struct buf template_text;  /* of the configured or built-in one */
     char *name;                /* as clients name it */
     const char *aliases[1];
     char arch[64], recipe[400], fingerprint[24];
