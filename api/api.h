@@ -56,6 +56,7 @@ struct api_opts {
     const char *api_keys_file; /* NULL: none needed */
     const char *const
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
+    const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */
     const char *owned_by;
     bool digests;        /* "logits_digest": true is allowed */
     bool any_model_name; /* requests are answered whatever model they name */

@@ -7,6 +7,7 @@
 #include <strings.h>
 #include "api/dialects.h"
 #include "api/http/conn.h"
+#include "api/http/respond.h"
 #include "api/limits/session.h"
 #include "api/private.h"
 
@@ -52,10 +53,50 @@ static int64_t number_of(const char *s, int64_t max) {
     return *end && *end != '.' ? 0 : MIN(v, max);
 }
 
+/* ---- pages of other origins ---- */
+
+static void preflight_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    respond(x, 200, "text/plain", "", 0);
+}
+
+/* What a browser asks before it sends a page's request: any path, no key. */
+static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve};
+
+/* Its pages may read answers, also those that are errors. */
+static void note_origin(struct exchange *x, const struct http *h) {
+    const char *origin = http_header(h, "origin", NULL);
+
+    if (!origin || strlen(origin) >= sizeof(x->origin))
+        return;
+    snprintf(x->origin, sizeof(x->origin), "%s", origin);
+    if (h->parser.method == HTTP_OPTIONS)
+        x->route = &preflight;
+}
+
+static int put_origin(const struct exchange *x, char *out, size_t size) {
+    if (!*x->origin)
+        return 0;
+    return snprintf(out, size,
+                    "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n"
+                    "Access-Control-Expose-Headers: *\r\n%s",
+                    x->origin,
+                    x->route != &preflight
+                        ? ""
+                        : "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
+                          "Access-Control-Allow-Headers: *, Authorization\r\n"
+                          "Access-Control-Max-Age: 7200\r\n");
+}
+
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err) {
     x->retries = (uint32_t)number_of(http_header(h, "x-stainless-retry-count", NULL), 1000);
     x->timeout_ms = 1000 * number_of(http_header(h, "x-stainless-read-timeout", NULL), 1000000);
-    return auth_check_host(api_of(x)->opts.hosts, h, x->conn->local, err);
+    int r = auth_check_host(api_of(x)->opts.hosts, api_of(x)->opts.cors_origins, h, x->conn->local,
+                            err);
+
+    if (r == 0)
+        note_origin(x, h);
+    return r;
 }
 
 /* Only plain JSON: a browser may send other types without asking first, and we do not unpack. */
@@ -141,6 +182,7 @@ size_t routes_put_headers(const struct exchange *x, int status, const struct err
                           size_t size) {
     size_t n = (size_t)put_retry(x, status, out, size);
 
+    n += (size_t)put_origin(x, out + n, size - n);
     assert(n < size);
     if (x->route && !x->route->open && status != 401)
         n += tenant_put_headers(tenants_get(&api_of(x)->tenants, x->tenant), x->dialect, x->head_ns,

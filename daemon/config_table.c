@@ -67,6 +67,9 @@ const struct option config_table[] = {
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT or unix:PATH."),
     LIST("listen", "allowed-hosts", hosts, "",
          "Names accepted in the Host header besides loopback ones; * accepts every name."),
+    LIST("listen", "cors-origins", cors_origins, "",
+         "Origins whose pages may use the service besides loopback ones and allowed-hosts "
+         "(https://chat.example); * every page."),
     STRING("listen", "admin-socket", admin_socket, "",
            "The UNIX socket of the admin interface; empty: none."),
     STRING("listen", "api-keys", api_keys, "",

@@ -329,6 +329,7 @@ static int open_api(struct front *f) {
     o.max_connections = f->max_connections;
     o.api_keys_file = *c->api_keys ? c->api_keys : NULL;
     o.hosts = (const char *const *)c->hosts;
+    o.cors_origins = (const char *const *)c->cors_origins;
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;

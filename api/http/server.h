@@ -60,7 +60,8 @@ struct http_server_opts {
     const struct dialect *(*dialect_of)(const char *path, const struct http *h);
     bool (*accepts)(void *ctx, int fd); /* whether the peer of a new connection is served */
     /* Reads the header block before its route is looked up, then when x->route is set. -EINVAL
-     * refuses the request with @err, another negative value with 500. */
+     * refuses the request with @err, another negative value with 500. The first may set x->route
+     * itself. */
     int (*check_head)(struct exchange *x, const struct http *h, struct err *err);
     int (*check_route)(struct exchange *x, const struct http *h, struct err *err);
     /* Appends header lines of an answer to @out (@size bytes, NUL-terminated) and returns their

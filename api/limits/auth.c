@@ -216,7 +216,8 @@ static bool is_known_host(const char *const *hosts, const char *host, bool liter
     return false;
 }
 
-int auth_check_host(const char *const *hosts, const struct http *h, bool local, struct err *err) {
+int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
+                    bool local, struct err *err) {
     uint32_t n_host, n_origin;
     const char *host = http_header(h, "host", &n_host);
     const char *origin = http_header(h, "origin", &n_origin);
@@ -231,9 +232,12 @@ int auth_check_host(const char *const *hosts, const struct http *h, bool local, 
     if (n_origin == 0)
         return 0;
     const char *name = strstr(origin, "://");
+    for (const char *const *o = origins; n_origin == 1 && o && *o; o++)
+        if (strcmp(*o, "*") == 0 || strcasecmp(*o, origin) == 0)
+            return 0;
     if (n_origin > 1 || !name || !is_known_host(hosts, name + 3, false))
         return err_set_code(err, 403, "forbidden_origin", NULL,
-                            "Pages of that origin may not use this service (allowed-hosts).");
+                            "Pages of that origin may not use this service (cors-origins).");
     return 0;
 }
 

@@ -84,6 +84,44 @@ Test(http, every_answer_has_its_headers) {
     world_stop(&w);
 }
 
+/* What a page of @origin is told: the status, and whether it may read the answer. */
+static void page(struct world *w, const char *method, const char *origin, int status, bool reads) {
+    char text[300], v[128];
+    struct reply r;
+
+    snprintf(text, sizeof(text), "%s /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: %s\r\n\r\n",
+             method, origin);
+    raw(w, text, &r);
+    cr_expect_eq(r.status, status, "%s %s: %d", method, origin, r.status);
+    cr_expect_str_eq(reply_header(&r, "access-control-allow-origin", v, sizeof(v)),
+                     reads ? origin : "");
+    cr_expect_str_eq(reply_header(&r, "access-control-allow-methods", v, sizeof(v)),
+                     reads && *method == 'O' ? "GET, POST, DELETE, OPTIONS" : "");
+    reply_deinit(&r);
+}
+
+Test(http, pages_of_known_origins_may_read_answers) {
+    static const char *const mine[] = {"https://chat.example", NULL}, *const all[] = {"*", NULL};
+    static const char *const *const lists[] = {NULL, mine, all};
+
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+        struct world w;
+
+        world_init(&w);
+        w.opts.cors_origins = lists[i];
+        world_start(&w);
+        page(&w, "GET", "http://localhost:3000", 200, true);
+        page(&w, "OPTIONS", "http://127.0.0.1:3000", 200, true);
+        page(&w, "DELETE", "http://localhost:3000", 405, true);
+        page(&w, "OPTIONS", "https://chat.example", i >= 1 ? 200 : 403, i >= 1);
+        page(&w, "GET", "https://chat.example", i >= 1 ? 200 : 403, i >= 1);
+        page(&w, "GET", "http://chat.example", i >= 2 ? 200 : 403, i >= 2);
+        page(&w, "OPTIONS", "https://chat.example.evil", i >= 2 ? 200 : 403, i >= 2);
+        page(&w, "OPTIONS", "null", i >= 2 ? 200 : 403, i >= 2);
+        world_stop(&w);
+    }
+}
+
 Test(http, models_are_found_by_name_and_alias) {
     struct world w;
 
