@@ -59,6 +59,51 @@ static bool generate(struct grammar_state *s, struct grammar_state *t, const str
     return false;
 }
 
+/* Strings whose states read all texts of some kind, some for a while, some for ever. */
+static const char PATTERNS[] =
+    "{\"type\":\"array\",\"minItems\":9,\"prefixItems\":[{\"pattern\":\"^[a-z0-9]{1,7}-[a-z]{0,6}$"
+    "\"},"
+    "{\"pattern\":\"^[a-z0-9-]{9,40}a[0-9]*$\"},{\"pattern\":\"^[^/]+/[A-Za-z_]*$\"},"
+    "{\"pattern\":\"foo[A-Z]+\",\"maxLength\":20},{\"pattern\":\"^(?!x-)[\\\\w.-]+$\"},"
+    "{\"pattern\":\"^.{3,17}[\\u00e0-\\u00ff]*$\"},{\"pattern\":\"^([a-z]+ )*[0-9]+$\"},"
+    "{\"format\":\"uri\",\"maxLength\":60},{\"not\":{\"enum\":[\"a\",\"the\"]},\"type\":\"string\"}"
+    "]}";
+
+/* The mask against the acceptance of every token, at places of a random text. */
+static void check_places(struct grammar_state *s, struct grammar_state *t, uint32_t n_vocab,
+                         uint32_t *bits, struct rng *r) {
+    grammar_state_reset(s);
+    for (int step = 0; step < 60; step++) {
+        int64_t n = grammar_mask(s, bits), n_set = 0;
+
+        cr_assert_gt(n, 0);
+        for (uint32_t i = 0; i < n_vocab; i++)
+            n_set += bits[i / 32] >> (i % 32) & 1;
+        cr_assert_eq(n, n_set);
+        for (uint32_t i = 0; step % 7 == 0 && i < n_vocab; i++)
+            check_token(s, t, bits, (int32_t)i);
+        cr_assert_eq(grammar_accept(s, pick(bits, (uint32_t)n, r)), 0);
+        if (grammar_is_done(s))
+            grammar_state_reset(s);
+    }
+}
+
+static void check_patterns(const struct grammar_vocab *v, uint32_t n_vocab) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
+    CLEANUP(freep) uint32_t *bits = malloc(grammar_vocab_n_words(v) * sizeof(*bits));
+    struct grammar_source src = {
+        .kind = GRAMMAR_JSON_SCHEMA, .text = PATTERNS, .len = sizeof(PATTERNS) - 1};
+    struct rng r = {5};
+    struct err err = {0};
+
+    cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
+    cr_assert_eq(grammar_state_new(&s, g), 0);
+    cr_assert_eq(grammar_state_new(&t, g), 0);
+    for (int i = 0; i < 4; i++)
+        check_places(s, t, n_vocab, bits, &r);
+}
+
 static void check_vocabulary(const char *folder, const char *name) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
     CLEANUP(tokenizer_freep) struct tokenizer *tok = NULL;
@@ -97,6 +142,7 @@ static void check_vocabulary(const char *folder, const char *name) {
         buf_deinit(&text);
     }
     cr_expect_gt(n_ended, 0, "%s", name);
+    check_patterns(v, tokenizer_n_vocab(tok));
 }
 
 static void check(const char *name) {

@@ -88,7 +88,8 @@ struct auto_rule {
 struct token_class {
     uint32_t *bits; /* of n_words: read without leaving the rule, or NULL: the ids are listed */
     uint32_t *ids, n_ids;
-    uint32_t **level; /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
+    uint32_t n_allowed; /* in bits or ids */
+    uint32_t **level;   /* CLASS_LEVELS bit maps: level[n] needs at most n characters; or NULL */
     struct counted_token {
         uint32_t id, n_chars;
     } * longest, *rest; /* by n_chars, descending; items of the trie */
@@ -108,6 +109,9 @@ struct grammar {
     struct call_desc *desc;
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
+    /* Of each state, for each kind of text: so many bytes of it can be read at least, whatever they
+     * are (runway.c). */
+    uint8_t (*runway)[TEXT_KINDS];
     /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a
      * state is first reached, by any thread, as long as there is room (classify.c). */
     _Atomic(struct token_class *) *cls;

@@ -12,7 +12,30 @@ const struct token_class *class_of(const struct grammar *g, uint32_t state);
 void classes_free(struct grammar *g);
 void class_free(struct token_class *c);
 struct closing;
-/* Sets the tokens of @c in @bits, for a configuration that has it (mask.c). @near (or NULL): those
- * that it lets pass (finish.h). */
+/* A mask being made. */
+struct mask {
+    uint32_t *bits;
+    uint32_t n_words;
+    int64_t n; /* how many are set, as long as `counted` */
+    bool counted;
+};
+
+/* Sets the tokens of @c in @mask, for a configuration that has it (mask.c). @scratch: room for
+ * c->n_longest. @near (or NULL): those that it lets pass (finish.h). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
-                 uint32_t *bits, uint8_t *scratch, struct closing *near);
+                 struct mask *mask, uint8_t *scratch, struct closing *near);
+int64_t mask_count(const struct mask *mask);
+int64_t bits_count(const uint32_t *bits, uint32_t n_words);
+/* Bit k: no byte of @s is in a text of kind k (runway.c). */
+uint32_t kinds_without(const struct byte_set *s);
+
+static inline void set_bit(uint32_t *bits, uint32_t i) {
+    bits[i / 32] |= 1u << (i % 32);
+}
+
+static inline void mask_set(struct mask *m, uint32_t i) {
+    uint32_t bit = 1u << (i % 32);
+
+    m->n += !(m->bits[i / 32] & bit);
+    m->bits[i / 32] |= bit;
+}

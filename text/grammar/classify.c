@@ -15,14 +15,17 @@
 
 #include "text/grammar/class.h"
 #include "text/grammar/nfa.h"
+#include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#define AHEAD_PART 20              /* of limits.max_work: some 15 ms */
+#define AHEAD_WORK 300000          /* some 2 ms of classes, when a schema is compiled */
+#define CLASS_WORK 10000           /* of one, besides its walk */
 #define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
+#define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define CLASS_FUEL 1000000         /* steps of making one: some 10 ms */
@@ -33,8 +36,8 @@ struct collector {
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
-    bool loop;
-    struct counted_token *all; /* allowed ones, with their characters */
+    bool counts;               /* in a loop rule: tokens are kept with their characters */
+    struct counted_token *all; /* then: the allowed ones */
     uint32_t n_all, cap_all;
     struct trie_string *rest; /* item: index into c->rest */
     uint32_t n_rest, cap_rest, cap_len;
@@ -85,22 +88,19 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
         collect_rest(k, i, depth, n_chars);
 }
 
+static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
+    if (grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0)
+        k->error = -ENOMEM;
+    else
+        k->all[k->n_all++] = (struct counted_token){id, n_chars};
+}
+
 static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     struct collector *k = w->arg;
     const struct trie_node *n = &w->trie->node[node];
-    uint32_t n_chars = 0;
 
-    if (s->end > s->begin && k->loop)
-        n_chars = w->m->config[s->begin].reg;
-    else if (s->can_end)
-        n_chars = s->end_reg;
-    for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
-        if (grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0) {
-            k->error = -ENOMEM;
-            return false;
-        }
-        k->all[k->n_all++] = (struct counted_token){w->trie->item[i], n_chars};
-    }
+    for (uint32_t i = n->items; k->counts && i < n->items + n->n_items; i++)
+        keep(k, w->trie->item[i], s->end > s->begin ? w->m->config[s->begin].reg : s->end_reg);
     for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
         if (byte_set_has(k->follow, w->trie->node[i].byte))
             collect_rest(k, i, depth, s->end_reg);
@@ -108,25 +108,46 @@ static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t d
     return !k->error && !k->too_large;
 }
 
-static bool visit_nothing(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
-    return true;
+/* The border of a loop that takes all of these: texts in UTF-8. */
+static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                 uint32_t depth) {
+    struct collector *k = w->arg;
+    const uint32_t *item = w->trie->item;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)item[first], &len);
+    uint32_t n_before = utf8_n_chars(bytes, depth), n_chars = w->m->config[s->begin].reg;
+
+    assert(s->end - s->begin == 1);
+    for (uint32_t i = first; i < last; i++) {
+        set_bit(k->c->bits, item[i]);
+        keep(k, item[i], n_chars + vocab_n_chars(k->g->vocab, (int32_t)item[i]) - n_before);
+    }
 }
 
-static int fewer_first(const void *x, const void *y) {
-    const struct counted_token *a = x, *b = y;
-
-    if (a->n_chars != b->n_chars)
-        return a->n_chars > b->n_chars ? -1 : 1;
-    return (a->id > b->id) - (a->id < b->id);
-}
-
-static void set_bit(uint32_t *bits, uint32_t i) {
-    bits[i / 32] |= 1u << (i % 32);
-}
-
-static int make_levels(struct collector *k, uint32_t n_words) {
+/* Those with more characters than levels have, the longest first. */
+static int sort_longest(struct collector *k) {
     struct token_class *c = k->c;
-    uint32_t n = 0;
+    uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* of tokens with so many characters */
+
+    for (uint32_t i = 0; i < k->n_all; i++)
+        begin[k->all[i].n_chars]++;
+    for (uint32_t n = TRIE_MAX_LEN + 1, at = 0; n-- > CLASS_LEVELS; at = c->n_longest) {
+        c->n_longest += begin[n];
+        begin[n] = at;
+    }
+    c->longest = malloc(MAX(c->n_longest, 1u) * sizeof(*c->longest));
+    if (!c->longest)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < k->n_all; i++) {
+        if (k->all[i].n_chars >= CLASS_LEVELS)
+            c->longest[begin[k->all[i].n_chars]++] = k->all[i];
+    }
+    return 0;
+}
+
+static int make_levels(struct collector *k) {
+    struct token_class *c = k->c;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
     c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
     for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
@@ -134,37 +155,19 @@ static int make_levels(struct collector *k, uint32_t n_words) {
         if (!c->level[l])
             return -ENOMEM;
     }
-    c->longest = malloc(MAX(k->n_all, 1u) * sizeof(*c->longest));
-    if (!c->level || !c->longest)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < k->n_all; i++) {
+    int r = c->level ? sort_longest(k) : -ENOMEM;
+
+    for (uint32_t i = 0; r == 0 && i < k->n_all; i++) {
         if (k->all[i].n_chars < CLASS_LEVELS)
             set_bit(c->level[k->all[i].n_chars], k->all[i].id);
-        if (k->all[i].n_chars > CLASS_LEVELS - 1)
-            c->longest[n++] = k->all[i];
     }
     /* A level holds those below it. */
-    for (uint32_t l = 1; l < CLASS_LEVELS; l++) {
+    for (uint32_t l = 1; r == 0 && l < CLASS_LEVELS; l++) {
         for (uint32_t w = 0; w < n_words; w++)
             c->level[l][w] |= c->level[l - 1][w];
     }
-    c->n_longest = n;
-    qsort(c->longest, n, sizeof(*c->longest), fewer_first);
-    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t) + n * sizeof(*c->longest);
-    return 0;
-}
-
-static int keep_allowed(struct collector *k, bool levels) {
-    struct token_class *c = k->c;
-    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
-
-    c->bits = calloc(MAX(n_words, 1u), sizeof(uint32_t));
-    if (!c->bits)
-        return -ENOMEM;
-    for (uint32_t i = 0; i < k->n_all; i++)
-        set_bit(c->bits, k->all[i].id);
-    c->bytes += n_words * sizeof(uint32_t);
-    return levels ? make_levels(k, n_words) : 0;
+    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t) + c->n_longest * sizeof(*c->longest);
+    return r;
 }
 
 /* A few tokens are listed. */
@@ -172,13 +175,18 @@ static int make_sparse(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
-    if (c->level || k->n_all > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
+    c->n_allowed = (uint32_t)bits_count(c->bits, n_words);
+    c->bytes += n_words * sizeof(uint32_t);
+    if (c->level || c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
         return 0;
-    c->ids = malloc(MAX(k->n_all, 1u) * sizeof(*c->ids));
+    c->ids = malloc(MAX(c->n_allowed, 1u) * sizeof(*c->ids));
     if (!c->ids)
         return -ENOMEM;
-    for (uint32_t i = 0; i < k->n_all; i++)
-        c->ids[c->n_ids++] = k->all[i].id;
+    for (uint32_t w = 0; w < n_words; w++) {
+        for (uint32_t left = c->bits[w]; left; left &= left - 1)
+            c->ids[c->n_ids++] = w * 32 + (uint32_t)__builtin_ctz(left);
+    }
+    assert(c->n_ids == c->n_allowed);
     free(c->bits);
     c->bits = NULL;
     c->bytes += c->n_ids * sizeof(*c->ids) - n_words * sizeof(uint32_t);
@@ -193,7 +201,7 @@ static int keep_rest(struct collector *k) {
     for (uint32_t i = 0; i < k->n_rest; i++) {
         uint32_t id = c->rest[k->rest[i].item].id;
 
-        if (k->loop || !(c->bits[id / 32] >> (id % 32) & 1))
+        if (k->counts || !(c->bits[id / 32] >> (id % 32) & 1))
             k->rest[n++] = k->rest[i];
     }
     c->n_rest = k->n_rest;
@@ -205,12 +213,36 @@ static int keep_rest(struct collector *k) {
     return r;
 }
 
+/* Reads all tokens from @from. Most states are done with a short walk, which then was enough. */
+static int collect(struct collector *k, const struct set *from) {
+    struct machine *m = k->walk.m;
+    struct walk *w = &k->walk;
+    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
+
+    k->c->bits = w->bits = calloc(MAX(n_words, 1u), sizeof(uint32_t));
+    if (!k->c->bits)
+        return -ENOMEM;
+    walk_steps(w, from);
+    if (w->n_visited > w->max_visited && !m->error) {
+        memset(k->c->bits, 0, n_words * sizeof(uint32_t));
+        k->n_all = k->n_rest = 0;
+        w->n_visited = 0;
+        walk_tables(w, from);
+    }
+    int r = k->error ? k->error : m->error;
+
+    return r == 0 && k->too_large ? -E2BIG : r;
+}
+
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
               uint64_t *n_visited) {
     const struct auto_rule *rule = &g->rule[g->state[state].rule];
+    uint32_t n_nodes = vocab_trie(g->vocab)->n;
     struct machine m;
-    struct collector k = {
-        .g = g, .follow = &rule->follow, .loop = rule->loop, .c = calloc(1, sizeof(*k.c))};
+    struct collector k = {.g = g,
+                          .follow = &rule->follow,
+                          .counts = levels && rule->loop,
+                          .c = calloc(1, sizeof(*k.c))};
     int r = k.c ? machine_init(&m, g) : -ENOMEM;
 
     if (r < 0) {
@@ -224,32 +256,21 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     s.end = m.n_configs;
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
-                           .visit = visit_nothing,
-                           .max_visited = MIN(CHEAP_VISITS, vocab_trie(g->vocab)->n / 8),
+                           .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
+                           .visit = visit,
+                           .take = k.counts ? take : NULL,
+                           .max_visited = SHORT_WALK,
                            .arg = &k};
-    walk_trie(&k.walk, 0, &s, 0);
+    r = collect(&k, &s);
     *n_visited = k.walk.n_visited;
-    bool cheap = k.walk.n_visited <= k.walk.max_visited;
-
-    if (!cheap && !m.error) {
-        k.walk.visit = visit;
-        k.walk.max_visited = 0;
-        walk_trie(&k.walk, 0, &s, 0);
-        *n_visited = k.walk.n_visited;
-        r = k.error ? k.error : 0;
-        if (r == 0 && !k.too_large && !m.error)
-            r = keep_allowed(&k, levels && rule->loop);
-        if (r == 0 && !k.too_large && !m.error)
-            r = keep_rest(&k);
-        if (r == 0 && !k.too_large && !m.error)
-            r = make_sparse(&k);
-    }
-    if (r == 0 && m.error == -ENOMEM)
-        r = -ENOMEM;
-    if (r == 0 && (k.too_large || m.error))
-        r = -E2BIG;
-    if (r == 0 && cheap)
+    if (r == 0 && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
         r = 1;
+    if (r == 0 && k.counts)
+        r = make_levels(&k);
+    if (r == 0)
+        r = keep_rest(&k);
+    if (r == 0)
+        r = make_sparse(&k);
     machine_deinit(&m);
     free(k.all);
     free(k.rest);
@@ -340,11 +361,47 @@ void classes_free(struct grammar *g) {
     free(g->counted);
 }
 
-/* The classes that the vocabulary has ready, and those of the other states: making one takes
- * milliseconds, which the compile thread has and a step has not. Of a large schema only as many are
- * made here as a part of the work of a compilation allows, the rest when a mask first needs them.
- * What is not a schema is classified as a whole: its author may write what no mask of it could read
- * fast, and is told so. */
+/* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
+static bool is_wide(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+
+    for (unsigned k = 1; k < TEXT_KINDS; k++) { /* not of digits: there are few such tokens */
+        if (g->runway[q][k])
+            return true;
+    }
+    return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
+}
+
+/* Of a schema only large classes are made here, and only as many as AHEAD_WORK allows: the others
+ * are made when a mask first needs them. What is not a schema is classified as a whole: its author
+ * may write what no mask of it could read fast, and is told so. */
+static int make_ahead(struct build *b, struct grammar *g) {
+    uint64_t end = b->work + AHEAD_WORK;
+
+    for (uint32_t q = 0; q < g->n_states && (!b->is_schema || b->work < end); q++) {
+        uint64_t n_visited = 0;
+
+        if (g->cls[q] || (b->is_schema && !is_wide(g, q)))
+            continue;
+        int r = make_class(g, q, &n_visited);
+
+        if (r == -E2BIG && b->is_schema)
+            r = 0;
+        if (r == -E2BIG)
+            return build_too_complex(
+                b, "the grammar is too ambiguous: many texts can be split into its "
+                   "parts in many ways");
+        if (r == 0)
+            r = build_work(b, 1 + n_visited * 4);
+        if (r == 0 && g->cls[q] != &no_class)
+            r = build_work(b, CLASS_WORK);
+        if (r < 0)
+            return r;
+    }
+    return build_work(b, g->n_states);
+}
+
+/* The classes that the vocabulary has ready, room for the others, and some of them. */
 int automaton_classify(struct build *b, struct grammar *g) {
     uint32_t n_words = grammar_vocab_n_words(g->vocab);
     size_t room = 0;
@@ -369,23 +426,5 @@ int automaton_classify(struct build *b, struct grammar *g) {
     room = MIN(MIN(room, ROOM_MAX), b->limits.max_bytes - MIN(b->limits.max_bytes, g->bytes));
     g->class_room = room;
     g->bytes += room;
-    for (uint32_t q = 0; q < g->n_states; q++) {
-        uint64_t n_visited = 0;
-
-        if (b->is_schema && b->work > b->limits.max_work / AHEAD_PART)
-            break;
-        int r = g->cls[q] ? 0 : make_class(g, q, &n_visited);
-
-        if (r == -E2BIG && b->is_schema)
-            r = 0;
-        if (r == -E2BIG)
-            return build_too_complex(
-                b, "the grammar is too ambiguous: many texts can be split into its "
-                   "parts in many ways");
-        if (r == 0)
-            r = build_work(b, 1 + n_visited * 4);
-        if (r < 0)
-            return r;
-    }
-    return build_work(b, g->n_states);
+    return make_ahead(b, g);
 }

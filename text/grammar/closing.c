@@ -19,6 +19,7 @@
  */
 
 #include "text/grammar/finish.h"
+#include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -354,7 +355,7 @@ static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
     m.fuel = REACH_FUEL;
     m.config[m.n_configs++] = (struct config){.state = q};
     s.end = m.n_configs;
-    walk_trie(&w, 0, &s, 0);
+    walk_tables(&w, &s);
     uint32_t most = m.error ? FINISH_NEVER : r.most;
 
     free(r.k.behind);

@@ -151,6 +151,8 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
         r = make_tables(b, g);
     if (r == 0 && b->vocab)
         r = finish_new(b, g);
+    if (r == 0 && b->vocab)
+        r = automaton_runways(b, g);
     if (r < 0)
         return r;
     trim_arrays(g);
@@ -177,6 +179,7 @@ struct grammar *grammar_free(struct grammar *g) {
     free(g->desc);
     free(g->rule);
     free(g->table);
+    free(g->runway);
     free(g->token);
     free(g);
     return NULL;

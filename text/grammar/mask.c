@@ -7,13 +7,26 @@
 
 #include "text/grammar/class.h"
 #include "text/grammar/finish.h"
+#include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
-static void set_bit(uint32_t *bits, uint32_t i) {
-    bits[i / 32] |= 1u << (i % 32);
+/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, which compilers turn into
+ * vector code. */
+int64_t bits_count(const uint32_t *bits, uint32_t n) {
+    uint64_t total = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t x = bits[i];
+
+        x -= x >> 1 & 0x55555555u;
+        x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+        x = (x + (x >> 4)) & 0x0f0f0f0fu;
+        total += (x * 0x01010101u) >> 24;
+    }
+    return (int64_t)total;
 }
 
 struct applied {
@@ -21,7 +34,7 @@ struct applied {
     const struct config *at;
     const struct call_desc *desc; /* of a loop, or NULL */
     const struct grammar_vocab *vocab;
-    uint32_t *bits;
+    struct mask *mask;
     struct closing *near; /* or NULL */
 };
 
@@ -51,57 +64,69 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
         if (may_end(a, w->trie->item[i]))
-            set_bit(a->bits, a->c->rest[w->trie->item[i]].id);
+            mask_set(a->mask, a->c->rest[w->trie->item[i]].id);
     }
     return true;
 }
 
-static void add_bits(uint32_t *restrict to, const uint32_t *restrict from, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        to[i] |= from[i];
+/* @n: how many bits @from has, or -1. */
+static void add_bits(struct mask *to, const uint32_t *from, int64_t n) {
+    if (to->counted && to->n == 0) {
+        memcpy(to->bits, from, to->n_words * sizeof(*from));
+        to->n = n;
+        to->counted = n >= 0;
+        return;
+    }
+    for (uint32_t i = 0; i < to->n_words; i++)
+        to->bits[i] |= from[i];
+    to->counted = false;
+}
+
+int64_t mask_count(const struct mask *mask) {
+    return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
 }
 
 /* All of the class but the tokens with more than @most characters, where others may have set those
  * too. */
-static void add_short(const struct token_class *c, uint32_t most, uint32_t *bits, uint32_t n_words,
+static void add_short(const struct token_class *c, uint32_t most, struct mask *mask,
                       uint8_t *scratch) {
-    uint32_t n = 0;
+    uint32_t *bits = mask->bits, n = 0;
 
     for (; n < c->n_longest && c->longest[n].n_chars > most; n++)
         scratch[n] = bits[c->longest[n].id / 32] >> (c->longest[n].id % 32) & 1;
-    add_bits(bits, c->bits, n_words);
+    add_bits(mask, c->bits, c->n_allowed);
     for (uint32_t i = 0; i < n; i++) {
         if (!scratch[i])
             bits[c->longest[i].id / 32] &= ~(1u << (c->longest[i].id % 32));
+        mask->n -= !scratch[i];
     }
 }
 
 /* The tokens that do not end the rule. */
 static void apply_inside(const struct applied *a, uint8_t *scratch) {
     const struct token_class *c = a->c;
-    uint32_t n_words = grammar_vocab_n_words(a->vocab), *bits = a->bits;
 
     if (!c->bits) {
         for (uint32_t i = 0; i < c->n_ids; i++)
-            set_bit(bits, c->ids[i]);
+            mask_set(a->mask, c->ids[i]);
     } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
         uint32_t most = a->desc->max - a->at->reg;
 
         assert(c->level);
         if (most < CLASS_LEVELS)
-            add_bits(bits, c->level[most], n_words);
+            add_bits(a->mask, c->level[most], -1);
         else
-            add_short(c, most, bits, n_words, scratch);
+            add_short(c, most, a->mask, scratch);
     } else {
-        add_bits(bits, c->bits, n_words);
+        add_bits(a->mask, c->bits, c->n_allowed);
     }
 }
 
 void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
-                 uint32_t *bits, uint8_t *scratch, struct closing *near) {
+                 struct mask *mask, uint8_t *scratch, struct closing *near) {
     const struct grammar *g = m->g;
     struct config at = *where;
-    struct applied a = {.c = c, .at = &at, .vocab = g->vocab, .bits = bits, .near = near};
+    struct applied a = {.c = c, .at = &at, .vocab = g->vocab, .mask = mask, .near = near};
 
     if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
         a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
@@ -114,6 +139,6 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
     machine_leave(m, &below, 0, at.frame);
     struct walk w = {.m = m, .trie = &c->after, .visit = visit_rest, .arg = &a};
 
-    walk_trie(&w, 0, &below, 0);
+    walk_steps(&w, &below);
     m->n_configs = below.begin;
 }

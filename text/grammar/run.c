@@ -278,26 +278,6 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
     return out->end > out->begin || out->can_end;
 }
 
-void walk_trie(struct walk *w, uint32_t node, const struct set *from, uint32_t depth) {
-    const struct trie_node *n = &w->trie->node[node];
-    uint32_t last = n->child + n->n_children;
-
-    for (uint32_t child = n->child; child < last; child++) {
-        struct set next;
-
-        if (w->max_visited && w->n_visited > w->max_visited)
-            return;
-        if (machine_step(w->m, from, w->trie->node[child].byte, &next)) {
-            w->n_visited++;
-            if (w->visit(w, child, &next, depth + 1) && next.end > next.begin)
-                walk_trie(w, child, &next, depth + 1);
-        }
-        w->m->n_configs = next.begin;
-        if (w->m->error)
-            return;
-    }
-}
-
 /* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
  * twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {

@@ -64,14 +64,3 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
         e++;
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
 }
-
-/* Walks a trie below @node with @from: the callback gets every node that is reached alive and says
- * whether to go on below it. */
-struct walk {
-    struct machine *m;
-    const struct trie *trie;
-    bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
-    uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
-    void *arg;
-};
-void walk_trie(struct walk *w, uint32_t node, const struct set *from, uint32_t depth);

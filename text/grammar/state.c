@@ -11,12 +11,14 @@
 
 #include "text/grammar/class.h"
 #include "text/grammar/finish.h"
+#include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #define MASK_FUEL 200000   /* steps of one mask: a few milliseconds, for which others wait */
+#define LONG_WALK 1000     /* trie nodes */
 #define COLLECT_AT 512     /* frames */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
@@ -136,36 +138,17 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     return 0;
 }
 
-static void set_bit(uint32_t *bits, uint32_t i) {
-    bits[i / 32] |= 1u << (i % 32);
-}
-
-/* Without a popcnt instruction: sums of 2, 4 and 8 bits side by side, which compilers turn into
- * vector code. */
-static int64_t count_bits(const uint32_t *bits, uint32_t n) {
-    uint64_t total = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t x = bits[i];
-
-        x -= x >> 1 & 0x55555555u;
-        x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-        x = (x + (x >> 4)) & 0x0f0f0f0fu;
-        total += (x * 0x01010101u) >> 24;
-    }
-    return (int64_t)total;
-}
-
+/* Where the text must be able to end in time: each token is asked about. */
 struct visitor {
     uint32_t *bits;
-    struct closing *near; /* or NULL */
+    struct closing *near;
 };
 
-static bool visit_token(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
 
-    if (n->n_items && v->near && !closing_fits(v->near, s))
+    if (n->n_items && !closing_fits(v->near, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
         set_bit(v->bits, w->trie->item[i]);
@@ -187,7 +170,7 @@ static bool special_fits(struct grammar_state *s, const struct set *set, unsigne
 
 /* Special tokens that the configurations' edges name. */
 static void mask_special(struct grammar_state *s, const struct set *set, struct closing *near,
-                         uint32_t *bits) {
+                         struct mask *mask) {
     const struct grammar *g = s->m.g;
 
     for (uint32_t i = set->begin; i < set->end; i++) {
@@ -196,7 +179,7 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
         for (uint32_t e = q->edge; (q->flags & STATE_TOKENS) && e < q->edge + q->n_edges; e++) {
             for (unsigned k = g->edge[e].lo; k <= g->edge[e].hi; k++) {
                 if (k >= TOKEN_SYMBOL && special_fits(s, set, k, near))
-                    set_bit(bits, (uint32_t)g->token[k - TOKEN_SYMBOL]);
+                    mask_set(mask, (uint32_t)g->token[k - TOKEN_SYMBOL]);
             }
         }
     }
@@ -252,6 +235,27 @@ static bool is_apart(const struct grammar_state *s, const struct config *c, stru
     return near && !(s->m.g->state[c->state].flags & STATE_LOOP) && !closing_class_fits(near, c);
 }
 
+/* The tokens of configurations without a class. */
+static void walk_others(struct machine *m, const struct set *others, struct closing *near,
+                        struct mask *mask) {
+    struct visitor v = {mask->bits, near};
+    struct walk w = {.m = m, .trie = vocab_trie(m->g->vocab), .max_visited = LONG_WALK};
+
+    if (near) {
+        w.visit = visit_near;
+        w.arg = &v;
+        mask->counted = false;
+    } else {
+        w.bits = mask->bits;
+        w.kinds = ALL_KINDS;
+        w.n_set = mask->n;
+    }
+    walk_steps(&w, others);
+    if (w.n_visited > w.max_visited && !m->error)
+        walk_tables(&w, others);
+    mask->n = w.n_set;
+}
+
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
 }
@@ -260,14 +264,14 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     struct machine *m = &s->m;
     const struct grammar *g = m->g;
     const struct set at = now(s)->set;
-    uint32_t n_words = grammar_vocab_n_words(g->vocab), n_frames = m->n_frames;
-    uint32_t n_configs = m->n_configs;
+    struct mask mask = {.bits = bits, .n_words = grammar_vocab_n_words(g->vocab), .counted = true};
+    uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
     const struct token_class *cls[SET_MAX];
     struct closing *near;
     size_t n_ends;
     const int32_t *ends = vocab_ends(g->vocab, &n_ends);
 
-    memset(bits, 0, n_words * sizeof(*bits));
+    memset(bits, 0, mask.n_words * sizeof(*bits));
     if (now(s)->done)
         return 0;
     m->fuel = MASK_FUEL;
@@ -291,22 +295,20 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         struct config c = m->config[i];
 
         if (cls[i - at.begin] && reserve_scratch(s, cls[i - at.begin]->n_longest))
-            class_apply(m, cls[i - at.begin], &c, bits, s->scratch, near);
+            class_apply(m, cls[i - at.begin], &c, &mask, s->scratch, near);
     }
-    if (others.end > others.begin && !m->error) {
-        struct visitor v = {bits, near};
-        struct walk w = {.m = m, .trie = vocab_trie(g->vocab), .visit = visit_token, .arg = &v};
-
-        walk_trie(&w, 0, &others, 0);
-    }
-    mask_special(s, &at, near, bits);
-    if (near)
+    if (others.end > others.begin && !m->error)
+        walk_others(m, &others, near, &mask);
+    mask_special(s, &at, near, &mask);
+    if (near) {
         closing_add_plan(near, bits);
+        mask.counted = false;
+    }
     for (size_t i = 0; at.can_end && i < n_ends; i++)
-        set_bit(bits, (uint32_t)ends[i]);
+        mask_set(&mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
 
-    return r < 0 ? r : count_bits(bits, n_words);
+    return r < 0 ? r : mask_count(&mask);
 }
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {

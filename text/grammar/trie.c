@@ -62,6 +62,8 @@ static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32
 
         if (r < 0)
             return r;
+        t->node[node].height =
+            MAX(t->node[node].height, (uint8_t)MIN(t->node[child].height + 1, 255));
     }
     return 0;
 }
@@ -83,6 +85,8 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
     t->n = 1;
     int r = t->node && t->item ? fill(t, v, 0, k, 0, 0) : -ENOMEM;
 
+    if (r == 0)
+        r = trie_find_kinds(t);
     if (r < 0)
         trie_deinit(t);
     return r;

@@ -17,11 +17,25 @@ struct trie_string {
     uint32_t len, item;
 };
 
+/* Kinds of text (kinds.c). */
+enum {
+    ASCII_KINDS = 14, /* bytes of one set each, smaller sets first */
+    KIND_HIGH = 14,   /* UTF-8 without ASCII */
+    KIND_TEXT = 15,   /* UTF-8 without what a JSON string has to escape */
+    TEXT_KINDS = 16,
+    KIND_NONE = 31,
+    RUNWAY_MAX = 15, /* lengths up to here count */
+};
+#define ALL_KINDS ((1u << TEXT_KINDS) - 1)
+
+/* The items of a node and of all below it are neighbours, from `items` on. */
 struct trie_node {
     uint32_t child; /* the first */
     uint32_t items; /* the first of items[] */
     uint16_t n_children, n_items;
     uint8_t byte;
+    uint8_t kind;   /* of the texts below it */
+    uint8_t height; /* bytes of the longest way down from it; 255: or more */
 };
 
 struct trie {
@@ -33,6 +47,8 @@ struct trie {
 
 /* Sorts @v. Empty strings are left out. 0, -ENOMEM, -EINVAL (more than 65535 equal strings). */
 int trie_init(struct trie *t, struct trie_string *v, uint32_t n);
+/* Fills trie_node.kind: the first kind that has all texts below the node. 0 or -ENOMEM. */
+int trie_find_kinds(struct trie *t);
 void trie_deinit(struct trie *t);
 size_t trie_bytes(const struct trie *t);
 
@@ -43,6 +59,8 @@ const struct trie *vocab_trie(const struct grammar_vocab *v);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
+uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
+uint32_t utf8_n_chars(const uint8_t *bytes, size_t len); /* that begin there */
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
 bool vocab_is_end(const struct grammar_vocab *v, int32_t token);

@@ -2,6 +2,7 @@
  * the token classes of JSON strings, which nearly every grammar needs. */
 
 #include "text/grammar/class.h"
+#include "text/grammar/nfa.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,11 +19,20 @@ struct grammar_vocab {
     struct trie trie, special;
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
+    uint16_t *n_chars;
     uint8_t *is_special;
     int32_t *ends;
     size_t n_ends;
     struct shared_classes shared[SHARED_LOOPS];
 };
+
+uint32_t utf8_n_chars(const uint8_t *bytes, size_t len) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < len; i++)
+        n += (bytes[i] & 0xc0) != 0x80;
+    return n;
+}
 
 static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *token) {
     size_t total = 0;
@@ -31,14 +41,16 @@ static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *toke
         total += token[i].len;
     v->bytes = malloc(total + 1);
     v->begin = calloc((size_t)v->n + 1, sizeof(*v->begin));
+    v->n_chars = calloc((size_t)v->n + 1, sizeof(*v->n_chars));
     v->is_special = calloc((size_t)v->n + 1, 1);
-    if (!v->bytes || !v->begin || !v->is_special)
+    if (!v->bytes || !v->begin || !v->n_chars || !v->is_special)
         return -ENOMEM;
     total = 0;
     for (uint32_t i = 0; i < v->n; i++) {
         v->begin[i] = total;
         if (token[i].len)
             memcpy(v->bytes + total, token[i].bytes, token[i].len);
+        v->n_chars[i] = (uint16_t)MIN(utf8_n_chars(v->bytes + total, token[i].len), UINT16_MAX);
         total += token[i].len;
         v->is_special[i] = token[i].special;
     }
@@ -79,6 +91,8 @@ static int share(struct grammar_vocab *v, enum shared_loop which) {
         b.rule[root].body = json_quoted(&b, expr_repeat(&b, atom, 0, NO_MAX));
         r = b.rule[root].body ? automaton_new(&g, &b, root) : -ENOMEM;
     }
+    if (r == 0)
+        r = automaton_runways(&b, g);
     build_deinit(&b);
     if (r < 0)
         return r;
@@ -165,6 +179,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     trie_deinit(&v->special);
     free(v->bytes);
     free(v->begin);
+    free(v->n_chars);
     free(v->is_special);
     free(v->ends);
     free(v);
@@ -191,6 +206,10 @@ const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n) {
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len) {
     *len = v->begin[token + 1] - v->begin[token];
     return v->bytes + v->begin[token];
+}
+
+uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token) {
+    return v->n_chars[token];
 }
 
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {

@@ -1,0 +1,145 @@
+/*
+ * kinds - why a token class need not look at every token.
+ *
+ * From the middle of a string, an identifier or a number, most of the vocabulary can be read, and
+ * that can be seen without reading it: all that is below a node of the trie is letters, say, at
+ * most nine of them, and the state reads any nine letters. So there is a fixed list of kinds of
+ * text. Each node of a trie knows the first kind that all texts below it belong to, and how long
+ * they are; each state knows how far it reads any text of a kind (runway.c).
+ *
+ * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it, where the
+ * byte before decides what may come: rows of a table.
+ */
+
+#include "text/grammar/kinds.h"
+
+#include <errno.h>
+
+enum {
+    LOWER = 1,
+    UPPER = 2,
+    DIGIT = 4,
+    BLANK = 8,
+    UNDERSCORE = 16,
+    DASH = 32,
+    DOT = 64,
+    MARK = 128,  /* other punctuation */
+    OTHER = 256, /* no kind has these: " \ and controls, and what is no ASCII */
+    LETTER = LOWER | UPPER,
+    WORD = LETTER | DIGIT | UNDERSCORE,
+    PLAIN = WORD | DASH | DOT | MARK | BLANK,
+};
+
+const uint16_t KIND_BYTES[ASCII_KINDS] = {
+    DIGIT,
+    LOWER,
+    UPPER,
+    LOWER | DIGIT,
+    LETTER,
+    LETTER | DIGIT,
+    LOWER | DIGIT | DASH,
+    LETTER | BLANK,
+    WORD,
+    LETTER | DIGIT | DASH,
+    WORD | DASH,
+    WORD | DASH | DOT,
+    PLAIN & ~BLANK,
+    PLAIN,
+};
+
+static const struct row_range ROW[ROW_HIGH][12] = {
+    {{0x20, '!', 0},
+     {'#', '[', 0},
+     {']', 0x7f, 0},
+     {0xc2, 0xdf, 1},
+     {0xe0, 0xe0, 3},
+     {0xe1, 0xec, 2},
+     {0xed, 0xed, 4},
+     {0xee, 0xef, 2},
+     {0xf0, 0xf0, 6},
+     {0xf1, 0xf3, 5},
+     {0xf4, 0xf4, 7}},
+    {{0x80, 0xbf, 0}},
+    {{0x80, 0xbf, 1}},
+    {{0xa0, 0xbf, 1}},
+    {{0x80, 0x9f, 1}},
+    {{0x80, 0xbf, 2}},
+    {{0x90, 0xbf, 2}},
+    {{0x80, 0x8f, 2}},
+};
+
+const struct row_range *kinds_row(unsigned row) {
+    return row == ROW_HIGH ? ROW[0] + 3 : ROW[row % ROW_HIGH];
+}
+
+unsigned kinds_of_byte(unsigned c) {
+    if (c >= 'a' && c <= 'z')
+        return LOWER;
+    if (c >= 'A' && c <= 'Z')
+        return UPPER;
+    if (c >= '0' && c <= '9')
+        return DIGIT;
+    switch (c) {
+    case ' ':
+        return BLANK;
+    case '_':
+        return UNDERSCORE;
+    case '-':
+        return DASH;
+    case '.':
+        return DOT;
+    case '"':
+    case '\\':
+        return OTHER;
+    }
+    return c < ' ' || c >= 0x80 ? OTHER : MARK;
+}
+
+bool kind_has(unsigned kind, unsigned c) {
+    if (kind < ASCII_KINDS)
+        return kinds_of_byte(c) & KIND_BYTES[kind];
+    return c >= 0x80 || (kind == KIND_TEXT && kinds_of_byte(c) != OTHER);
+}
+
+/* Those of @rows from which @byte goes on to one of @next. */
+static uint16_t rows_before(uint16_t rows, uint8_t byte, uint16_t next) {
+    uint16_t before = 0;
+
+    for (unsigned i = 0; i < ROWS; i++) {
+        for (const struct row_range *r = kinds_row(i); (rows >> i & 1) && r->hi; r++) {
+            if (r->lo <= byte && byte <= r->hi && (next >> (r->row | (i & ROW_HIGH)) & 1))
+                before |= (uint16_t)(1u << i);
+        }
+    }
+    return before;
+}
+
+static uint8_t kind_of(uint16_t bytes, uint16_t rows) {
+    uint8_t kind = 0;
+
+    while (kind < ASCII_KINDS && (bytes & ~KIND_BYTES[kind]))
+        kind++;
+    if (kind < ASCII_KINDS)
+        return kind;
+    return rows >> ROW_HIGH & 1 ? KIND_HIGH : rows & 1 ? KIND_TEXT : KIND_NONE;
+}
+
+/* Children come behind their parents: one pass upwards. */
+int trie_find_kinds(struct trie *t) {
+    CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
+    CLEANUP(freep) uint16_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
+
+    if (!bytes || !rows)
+        return -ENOMEM;
+    for (uint32_t i = t->n; i-- > 0;) {
+        struct trie_node *n = &t->node[i];
+
+        rows[i] = UINT16_MAX;
+        for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
+            bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
+            rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
+        }
+        n->kind = kind_of(bytes[i], rows[i]);
+    }
+    return 0;
+}

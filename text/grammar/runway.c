@@ -1,0 +1,190 @@
+/*
+ * runway - how many bytes of a kind of text a state reads, whatever they are:
+ *
+ *     runway(q, kind) = 1 + min over the bytes c of the kind of runway(q after c, kind)
+ *     0 when a byte of the kind leads nowhere
+ *
+ * counted up to RUNWAY_MAX: the greatest solution, so a loop has all of it. It says that something
+ * can be read, not what follows, hence what a state does besides (calls, ends) only adds.
+ *
+ * For UTF-8 there is such a number for each row of kinds.h; between characters it is that of the
+ * kind.
+ *
+ * In a loop rule a byte must lead back to the border, and the states between have none: where a
+ * subtree of tokens is taken whole every character is one of the loop, which is what the count of a
+ * class needs.
+ */
+
+#include "text/grammar/class.h"
+#include "text/grammar/kinds.h"
+#include "text/grammar/nfa.h"
+
+#include <string.h>
+
+uint32_t kinds_without(const struct byte_set *s) {
+    uint32_t kinds = ALL_KINDS;
+
+    for (unsigned c = 0; c < 256; c++) {
+        for (unsigned k = 0; byte_set_has(s, (uint8_t)c) && k < TEXT_KINDS; k++) {
+            if (kind_has(k, c))
+                kinds &= ~(1u << k);
+        }
+    }
+    return kinds;
+}
+
+/* One number for each kind. */
+typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
+
+struct runways {
+    const struct grammar *g;
+    lanes *run;           /* by state; the last two kinds are rows instead */
+    lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
+    uint8_t (*row)[ROWS]; /* by state */
+    uint32_t *some, n;    /* states with a runway */
+    struct byte_set kind[ASCII_KINDS];
+};
+
+/* The bytes of an edge in ASCII; in a loop rule only of one back to its border. */
+static struct byte_set edge_bytes(const struct runways *r, const struct state *s,
+                                  const struct edge *e) {
+    struct byte_set set = {{0}};
+
+    if ((s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER))
+        return set;
+    for (unsigned c = e->lo; c <= e->hi && c < 0x80; c++)
+        byte_set_add(&set, (uint8_t)c);
+    return set;
+}
+
+static bool holds(const struct byte_set *all, const struct byte_set *part) {
+    return !(part->w[0] & ~all->w[0]) && !(part->w[1] & ~all->w[1]);
+}
+
+/* All that a state reads of each kind at first: the most that its bytes allow. */
+static void start_state(struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+    const struct edge *edge = &r->g->edge[s->edge];
+    bool inside = (s->flags & STATE_LOOP) && !(s->flags & STATE_BORDER);
+    bool high = s->n_edges && edge[s->n_edges - 1].hi >= 0x80;
+    struct byte_set all = {{0}};
+    bool some = high;
+
+    memset(&r->run[q], 0, sizeof(r->run[q]));
+    memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        struct byte_set set = edge_bytes(r, s, &edge[i]);
+
+        all.w[0] |= set.w[0];
+        all.w[1] |= set.w[1];
+    }
+    for (unsigned k = 0; k < ASCII_KINDS && !inside; k++) {
+        if (holds(&all, &r->kind[k])) {
+            r->run[q][k] = RUNWAY_MAX;
+            some = true;
+        }
+    }
+    if (inside)
+        r->row[q][0] = r->row[q][ROW_HIGH] = 0;
+    if (!some)
+        return;
+    r->some[r->n++] = q;
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        struct byte_set set = edge_bytes(r, s, &edge[i]);
+
+        for (unsigned k = 0; k < TEXT_KINDS; k++)
+            r->other[s->edge + i][k] =
+                k < ASCII_KINDS && ((set.w[0] & r->kind[k].w[0]) || (set.w[1] & r->kind[k].w[1]))
+                    ? 0
+                    : 0xff;
+    }
+}
+
+/* The runway of @q in row @i from those of the states behind it. */
+static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
+    const struct state *s = &r->g->state[q];
+    const struct edge *e = r->g->edge + s->edge, *end = e + s->n_edges;
+    unsigned run = RUNWAY_MAX;
+
+    for (const struct row_range *range = kinds_row(i); range->hi; range++) {
+        unsigned next = range->lo;
+
+        while (e < end && e->hi < next)
+            e++;
+        for (const struct edge *at = e; next <= range->hi; at++) {
+            if (at == end || at->lo > next)
+                return 0;
+            if ((s->flags & STATE_LOOP) && !range->row &&
+                !(r->g->state[at->to].flags & STATE_BORDER))
+                return 0;
+            run = MIN(run, r->row[at->to][range->row | (i & ROW_HIGH)] + 1u);
+            next = at->hi + 1u;
+        }
+    }
+    return (uint8_t)run;
+}
+
+static bool lower_state(struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+    lanes run = r->run[q];
+    uint8_t rows[ROWS];
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        lanes behind = (r->run[r->g->edge[i].to] + 1) | r->other[i];
+
+        lanes less = (lanes)(behind < run);
+
+        run = (behind & less) | (run & ~less);
+    }
+    for (unsigned i = 0; i < ROWS; i++)
+        rows[i] = r->row[q][i] ? row_runway(r, q, i) : 0;
+    bool changed = memcmp(rows, r->row[q], ROWS) != 0 || memcmp(&run, &r->run[q], sizeof(run)) != 0;
+
+    memcpy(r->row[q], rows, ROWS);
+    r->run[q] = run;
+    return changed;
+}
+
+/* States are made in the order in which they are reached: from the last one on most find those
+ * behind them done. A number is right after as many rounds as it says. */
+static int find_runways(struct build *b, struct runways *r) {
+    bool changed = true;
+    int e = 0;
+
+    for (unsigned k = 0; k < ASCII_KINDS; k++) {
+        for (unsigned c = 0; c < 0x80; c++) {
+            if (kind_has(k, c))
+                byte_set_add(&r->kind[k], (uint8_t)c);
+        }
+    }
+    for (uint32_t q = 0; q < r->g->n_states; q++)
+        start_state(r, q);
+    while (changed && e == 0) {
+        changed = false;
+        for (uint32_t i = r->n; i-- > 0;)
+            changed = lower_state(r, r->some[i]) || changed;
+        e = build_work(b, r->n * 4ull);
+    }
+    for (uint32_t q = 0; q < r->g->n_states; q++) {
+        r->run[q][KIND_HIGH] = r->row[q][ROW_HIGH];
+        r->run[q][KIND_TEXT] = r->row[q][0];
+    }
+    return e;
+}
+
+int automaton_runways(struct build *b, struct grammar *g) {
+    size_t n = MAX(g->n_states, 1u);
+    struct runways r = {.g = g,
+                        .run = malloc(n * sizeof(lanes)),
+                        .other = malloc(MAX(g->n_edges, 1u) * sizeof(lanes)),
+                        .row = malloc(n * ROWS),
+                        .some = malloc(n * sizeof(uint32_t))};
+    int e = r.run && r.other && r.row && r.some ? find_runways(b, &r) : build_no_memory(b);
+
+    g->runway = (uint8_t(*)[TEXT_KINDS])r.run;
+    g->bytes += n * sizeof(lanes);
+    free(r.other);
+    free(r.row);
+    free(r.some);
+    return e;
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+/* walk - which strings of a trie the automaton can read: walk.c. */
+
+#include "text/grammar/run.h"
+
+struct walk {
+    struct machine *m;
+    const struct trie *trie;
+    uint32_t *bits; /* by item: those that are reached are set; or NULL */
+    int64_t n_set;  /* grows by those that were not set */
+    /* Called at every node that is reached alive, or NULL; false: the walk does not go on below it.
+     * @s is valid during the call. */
+    bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
+    /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes
+     * deep; or NULL: they are set in bits. */
+    void (*take)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                 uint32_t depth);
+    uint32_t kinds;                  /* bits: subtrees of these kinds of text may be taken whole */
+    uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
+    void *arg;
+};
+
+/* Walks the whole trie from @from. Errors and fuel are those of the machine; sets that it made are
+ * taken off again. For short walks: every node is a step of the machine. */
+void walk_steps(struct walk *w, const struct set *from);
+/* The same for long ones: every set and its step by a byte are made once. -E2BIG also when there
+ * are too many sets. */
+void walk_tables(struct walk *w, const struct set *from);
