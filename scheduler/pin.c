@@ -80,18 +80,22 @@ void pin_deinit(struct pins *t) {
 
 /* ---- pauses ---- */
 
-static struct pauses *slot_of(struct pins *t, uint64_t session) {
-    return &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
+/* What is known of @session, or NULL. */
+static const struct pauses *known_pauses(const struct pins *t, uint64_t session) {
+    const struct session *x = sessions_find(t->opts.sessions, session);
+
+    return x ? &x->pauses : NULL;
 }
 
+/* Likewise, to be changed: where nothing is known it begins with the pauses of all. NULL: 0 is no
+ * session. */
 static struct pauses *pauses_of(struct pins *t, uint64_t session) {
-    struct pauses *p = slot_of(t, session);
+    struct session *x = sessions_use(t->opts.sessions, session);
+    struct pauses *p = x ? &x->pauses : NULL;
 
-    if (p->session == session)
-        return p;
-    *p = (struct pauses){.session = session};
-    for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
-        p->after[i].long_ms = t->any.after[i].long_ms;
+    for (uint32_t i = 0; p && i < PAUSE_AFTERS; i++)
+        if (p->after[i].long_ms <= 0)
+            p->after[i].long_ms = t->any.after[i].long_ms;
     return p;
 }
 
@@ -105,10 +109,9 @@ static void learn(struct pause *p, double ms, uint32_t first) {
 }
 
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now) {
-    if (session == 0)
-        return;
     struct pauses *p = pauses_of(t, session);
-    if (p->ended_ns == 0)
+
+    if (!p || p->ended_ns == 0)
         return;
     double ms = (double)(now - p->ended_ns) / 1e6;
     for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
@@ -127,9 +130,9 @@ static bool comes_back(const struct pause *p) {
 }
 
 uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant) {
-    const struct pauses *p = &t->session[(session * 0x9E3779B97F4A7C15u) >> 54];
-    const struct pause *all = &p->after[PAUSE_AFTER_ANY];
-    bool known = session != 0 && p->session == session && all->n_ended >= TURNS_MIN;
+    const struct pauses *p = known_pauses(t, session);
+    const struct pause *all = p ? &p->after[PAUSE_AFTER_ANY] : NULL;
+    bool known = all && all->n_ended >= TURNS_MIN;
     uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
     uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
 
@@ -248,7 +251,7 @@ static int64_t until(const struct pins *t, const struct pauses *p, enum pause_af
 }
 
 bool pin_turn(struct pins *t, struct request *r, int64_t now) {
-    struct pauses *p = r->session ? pauses_of(t, r->session) : NULL;
+    struct pauses *p = pauses_of(t, r->session);
 
     if (p) {
         p->ended_ns = now;
@@ -293,12 +296,11 @@ static struct pin *pin_of(const struct pins *t, uint64_t session, uint64_t turn)
 }
 
 void pin_turn_end(struct pins *t, const struct turn_end *m) {
-    struct pauses *p = slot_of(t, m->session);
-
+    struct pauses *p = (struct pauses *)known_pauses(t, m->session);
     struct pin *k = pin_of(t, m->session, m->id);
     enum pause_after end = m->calls ? PAUSE_AFTER_CALLS : PAUSE_AFTER_ANSWER;
 
-    if (m->session == 0 || p->session != m->session)
+    if (!p)
         return;
     /* Once for each turn. Only the last one's pause is measured. */
     if (p->turn == m->id && p->ended_ns != 0 && p->end == PAUSE_AFTER_ANY) {
@@ -315,11 +317,11 @@ void pin_turn_end(struct pins *t, const struct turn_end *m) {
 }
 
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn) {
-    const struct pauses *p = slot_of((struct pins *)t, session);
+    const struct pauses *p = known_pauses(t, session);
 
     if (!t->opts.off)
         return pin_of(t, session, turn) != NULL;
-    return p->session == session && p->turn == turn && p->ended_ns != 0;
+    return p && p->turn == turn && p->ended_ns != 0;
 }
 
 void pin_prewarmed(struct pins *t, struct request *r) {
@@ -347,7 +349,6 @@ static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
 }
 
 void pin_admitted(struct pins *t, const struct request *r) {
-
     if (r->session == 0 || t->opts.off)
         return;
     LIST_FOREACH(node, &t->pinned) {
@@ -404,9 +405,9 @@ void pin_begin_step(struct pins *t, int64_t now) {
 
 /* What it had is there: its session was active a moment ago, and costs little. */
 static bool is_returning(const struct pins *t, const struct request *r) {
-    const struct pauses *p = slot_of((struct pins *)t, r->session);
+    const struct pauses *p = known_pauses(t, r->session);
 
-    if (r->session == 0 || p->session != r->session || p->n_tokens == 0)
+    if (!p || p->n_tokens == 0)
         return false;
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
     return r->seen_hit + r->n_tokens / LOST_MOST >= had;

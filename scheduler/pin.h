@@ -13,11 +13,6 @@ struct plan;
 struct turn_end;
 
 #define PIN_MAX 256u /* turns that may be pinned */
-#define PIN_SESSIONS                                                                               \
-    1024u /* of which pauses are known; those that meet in a slot share what is known */
-
-/* How a turn ended, as far as the front has said so. */
-enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE_AFTERS };
 
 struct pin {
     struct list link; /* pins.pinned, the oldest first; or pins.unused */
@@ -30,18 +25,6 @@ struct pin {
     int64_t since_ns, until_ns;
 };
 
-/* What is known of a session's pauses between turns. */
-struct pauses {
-    uint64_t session, turn; /* turn: id of its last one */
-    int64_t ended_ns;       /* that; 0: one runs, or it has come back */
-    uint32_t n_tokens;
-    uint8_t end;   /* how it did; enum pause_after */
-    struct pause { /* after such an end; PAUSE_AFTER_ANY: after all, told or not */
-        uint32_t n_ended, n_returned;
-        double long_ms; /* nine of ten pauses are shorter */
-    } after[PAUSE_AFTERS];
-};
-
 /* What it may see and call, all of it owned by others and outliving it. */
 struct pin_opts {
     bool off; /* nothing is pinned; pauses are learnt all the same */
@@ -50,6 +33,7 @@ struct pin_opts {
     struct kv_pager *pager;
     struct offload *offload;   /* gets what a pin gives up */
     const struct share *share; /* which tenants hold more than their part */
+    struct sessions *sessions;
     const struct estimate *estimate;
     const struct plan *plan; /* those that run, once they are gathered */
     const struct list *running;
@@ -59,7 +43,6 @@ struct pins {
     struct pin_opts opts;
     struct pin all[PIN_MAX];
     struct list pinned, unused;
-    struct pauses session[PIN_SESSIONS];
     struct pauses any; /* of all sessions */
     struct {
         uint32_t n_ended, n_returned; /* turns lately */

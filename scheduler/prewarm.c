@@ -34,39 +34,31 @@ void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
     list_init(&p->waiting);
 }
 
-void prewarm_deinit(struct prewarm *w) {
-    for (uint32_t i = 0; i < PREWARM_DONE; i++)
-        free(w->done[i].hash);
-}
-
 /* ---- what it was good for ---- */
-
-static struct prewarm_done *done_of(struct prewarm *w, uint64_t session) {
-    return &w->done[(session * 0x9E3779B97F4A7C15u) >> 56];
-}
 
 /* @r has its first pages now. */
 static void note_done(struct prewarm *p, const struct request *r) {
     uint32_t t = p->opts.page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
-    struct prewarm_done *d = done_of(p, r->session);
+    struct session *own = sessions_use(p->opts.sessions, r->session);
 
     n = MIN(n, r->n_hashes);
-    if (n <= r->n_cached / t || (d->session == r->session && d->hash && n <= d->to))
+    if (!own || n <= r->n_cached / t || (own->done.hash && n <= own->done.to))
         return;
     uint64_t *hash = malloc(n * sizeof(*hash));
     if (!hash)
         return;
     memcpy(hash, r->hash, n * sizeof(*hash));
-    free(d->hash);
-    *d = (struct prewarm_done){r->session, hash, r->n_cached / t, n};
+    free(own->done.hash);
+    own->done = (struct prewarm_done){hash, r->n_cached / t, n};
 }
 
 void prewarm_found(struct prewarm *p, const struct request *r) {
-    struct prewarm_done *d = done_of(p, r->session);
-    uint32_t hit = MIN(r->n_computed / p->opts.page_tokens, r->n_hashes), i = d->from;
+    struct session *own = sessions_find(p->opts.sessions, r->session);
+    struct prewarm_done *d = own ? &own->done : NULL;
 
-    if (!d->hash || d->session != r->session || r->n_preempted > 0)
+    if (!d || !d->hash || r->n_preempted > 0)
         return;
+    uint32_t hit = MIN(r->n_computed / p->opts.page_tokens, r->n_hashes), i = d->from;
     if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
         return; /* something else than the turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])

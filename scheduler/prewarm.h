@@ -12,15 +12,7 @@ struct pins;
 struct plan;
 struct turns;
 
-#define PREWARM_MAX 64u   /* that wait; more: the oldest is forgotten */
-#define PREWARM_DONE 256u /* of which it is known what was computed */
-
-/* What was computed for a session's next turn: pages [from, to) of a prompt with these hashes. */
-struct prewarm_done {
-    uint64_t session;
-    uint64_t *hash; /* [to] or NULL */
-    uint32_t from, to;
-};
+#define PREWARM_MAX 64u /* that wait; more: the oldest is forgotten */
 
 /* What it may see and call, all of it owned by others and outliving it. */
 struct prewarm_opts {
@@ -29,6 +21,7 @@ struct prewarm_opts {
     struct plan *plan; /* which is told while one runs */
     struct turns *turns;
     struct pins *pins;
+    struct sessions *sessions;
     struct offload *offload;
     struct list *waiting; /* the scheduler's queue */
     const struct list *running, *compiling;
@@ -43,11 +36,9 @@ struct prewarm {
     struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
     uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
     uint64_t n_found_tokens;                /* that turns found of what was computed for them */
-    struct prewarm_done done[PREWARM_DONE];
 };
 
 void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts);
-void prewarm_deinit(struct prewarm *p);
 
 /* One comes, and is ended by whatever it is that ends requests. */
 void prewarm_submit(struct prewarm *p, struct request *r);

@@ -26,24 +26,22 @@ void queue_insert(struct list *l, struct queued *q) {
     list_insert_before(at, &q->link);
 }
 
-void estimate_init(struct estimate *e) {
-    *e = (struct estimate){.all = ESTIMATE_START};
-}
-
-static float *slot_of(struct estimate *e, uint64_t session) {
-    return &e->slot[(session * 0x9E3779B97F4A7C15u) >> 56];
+void estimate_init(struct estimate *e, struct sessions *sessions) {
+    *e = (struct estimate){.all = ESTIMATE_START, .sessions = sessions};
 }
 
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
-    float *slot = slot_of(e, session), x = (float)MAX(n_out, 1);
+    struct session *own = sessions_use(e->sessions, session);
+    float *mean = own ? &own->n_output : &e->none, x = (float)MAX(n_out, 1);
 
-    *slot = *slot > 0 ? *slot * MEMORY + x * (1 - MEMORY) : x;
+    *mean = *mean > 0 ? *mean * MEMORY + x * (1 - MEMORY) : x;
     e->all += (x - e->all) / 32;
 }
 
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,
                          uint32_t max_new) {
-    float mean = *slot_of((struct estimate *)e, session);
+    const struct session *own = sessions_find(e->sessions, session);
+    float mean = own ? own->n_output : session == 0 ? e->none : 0;
     uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
 
     if (n_out >= expected)

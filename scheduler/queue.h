@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/list.h"
+#include "scheduler/sessions.h"
 
 /* Priority: the lower comes first, 0 is the default. */
 #define QUEUE_LEVEL_NS INT64_C(5000000000)
@@ -34,20 +35,17 @@ struct queued {
 /* Inserts @q into the list sorted by virtual arrival. */
 void queue_insert(struct list *l, struct queued *q);
 
-/*
- * Expected output. A session (an agent's session) tends to write answers of like length, so the
- * mean is kept per session, in a fixed table: two sessions that meet in a slot share an estimate,
- * no more.
- */
-#define ESTIMATE_SLOTS 256
+/* Expected output. A session tends to write answers of like length, so the mean is kept per
+ * session, and for all requests without one; where nothing is known of a session, that of all
+ * requests counts. */
 #define ESTIMATE_START 256 /* tokens, before anything has finished */
 
 struct estimate {
-    float all;
-    float slot[ESTIMATE_SLOTS]; /* 0: nothing known */
+    float all, none; /* of all requests; of those without a session, 0: there was none */
+    struct sessions *sessions;
 };
 
-void estimate_init(struct estimate *e);
+void estimate_init(struct estimate *e, struct sessions *sessions);
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);
 /* Output tokens that a request will have had, given that it has @n_out and may have @max_new. */
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,

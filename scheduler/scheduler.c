@@ -141,6 +141,7 @@ static void init_pins(struct sched *s) {
         .pager = s->pager,
         .offload = &s->offload,
         .share = &s->turns.share,
+        .sessions = &s->sessions,
         .estimate = &s->estimate,
         .plan = &s->plan,
         .running = &s->running,
@@ -158,6 +159,7 @@ static int init_turns(struct sched *s) {
         .clock = s->clock,
         .cost = &s->cost,
         .estimate = &s->estimate,
+        .sessions = &s->sessions,
         .pins = &s->pins,
         .plan = &s->plan,
         .waiting = &s->waiting,
@@ -174,6 +176,7 @@ static void init_prewarm(struct sched *s) {
         .plan = &s->plan,
         .turns = &s->turns,
         .pins = &s->pins,
+        .sessions = &s->sessions,
         .offload = &s->offload,
         .waiting = &s->waiting,
         .running = &s->running,
@@ -300,7 +303,8 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->pending);
     adapt_to_states(s);
     cost_init(&s->cost);
-    estimate_init(&s->estimate);
+    sessions_init(&s->sessions);
+    estimate_init(&s->estimate, &s->sessions);
     int r = init(s);
     if (r < 0)
         return r;
@@ -332,7 +336,7 @@ struct sched *sched_free(struct sched *s) {
     offload_deinit(&s->offload);
     turns_deinit(&s->turns);
     pin_deinit(&s->pins);
-    prewarm_deinit(&s->prewarm);
+    sessions_deinit(&s->sessions);
     recorder_deinit(&s->recorder);
     kv_pager_free(s->pager);
     free(s->plan.scratch);

@@ -39,6 +39,7 @@ struct sched {
     struct plan_req *plan_req; /* [max_seqs + SCHED_CANDIDATES], and whose they are */
     struct request **planned;
     struct cost cost;
+    struct sessions sessions;
     struct estimate estimate;
     struct spec spec;
     struct drafter *drafter; /* NULL: there is no draft model */

@@ -45,11 +45,11 @@
 #define SURGE                                                                                      \
     2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
 #define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
-#define PROBES 8u
 #define NONE UINT32_MAX
 
-void share_init(struct share *s) {
+void share_init(struct share *s, struct sessions *sessions) {
     memset(s, 0, sizeof(*s));
+    s->sessions = sessions;
 }
 
 /* ---- tenants ---- */
@@ -123,35 +123,15 @@ static void lift(struct share *s, struct share_tenant *t) {
     t->served_ns = fmax(t->served_ns, s->clock_ns - BURST_NS / t->weight);
 }
 
-/* ---- sessions ---- */
+/* ---- coming, going and being served ---- */
 
 static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / HALF_LIFE_NS);
 }
 
-static uint16_t session_of(struct share *s, uint64_t id) {
-    uint32_t first = (uint32_t)((id * 0x9E3779B97F4A7C15u) >> 54), idle = SHARE_SESSIONS;
-
-    if (id == 0)
-        return SHARE_SESSIONS;
-    for (uint32_t k = 0; k < PROBES; k++) {
-        uint32_t i = (first + k) % SHARE_SESSIONS;
-        const struct share_session *p = &s->session[i];
-
-        if (p->id == id)
-            return (uint16_t)i;
-        if (p->n_live == 0 &&
-            (idle == SHARE_SESSIONS || p->at_ns < s->session[idle].at_ns || p->id == 0))
-            idle = i;
-    }
-    if (idle < SHARE_SESSIONS)
-        s->session[idle] = (struct share_session){.id = id};
-    return (uint16_t)idle;
-}
-
 struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,
                              uint64_t session, int64_t now) {
-    struct share_ref ref = {(uint16_t)slot_of(s, tenant), session_of(s, session)};
+    struct share_ref ref = {session, (uint16_t)slot_of(s, tenant)};
     struct share_tenant *t = &s->tenant[ref.tenant];
 
     tick(s, now);
@@ -161,8 +141,7 @@ struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_m
         lift(s, t);
     t->n_live++;
     t->seen_ns = now;
-    if (ref.session < SHARE_SESSIONS)
-        s->session[ref.session].n_live++;
+    sessions_use(s->sessions, session);
     return ref;
 }
 
@@ -175,10 +154,6 @@ void share_leave(struct share *s, struct share_ref ref, int64_t now) {
         advance(s);
     t->n_live--;
     t->seen_ns = now;
-    if (ref.session < SHARE_SESSIONS) {
-        assert(s->session[ref.session].n_live > 0);
-        s->session[ref.session].n_live--;
-    }
 }
 
 void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now) {
@@ -187,18 +162,16 @@ void share_charge(struct share *s, struct share_ref ref, double ns, int64_t now)
     t->served_ns += ns / t->weight;
     t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
     t->recent_at = now;
-    if (ref.session >= SHARE_SESSIONS)
+    struct session *own = sessions_use(s->sessions, ref.session);
+    if (!own)
         return;
-    struct share_session *p = &s->session[ref.session];
-    p->recent_ns = decayed(p->recent_ns, p->at_ns, now) + ns;
-    p->at_ns = now;
+    own->recent_ns = decayed(own->recent_ns, own->recent_at, now) + ns;
+    own->recent_at = now;
 }
 
 int64_t share_delay_ns(const struct share *s, struct share_ref ref, int64_t now) {
-    if (ref.session >= SHARE_SESSIONS)
-        return 0;
-    const struct share_session *p = &s->session[ref.session];
-    double had = decayed(p->recent_ns, p->at_ns, now);
+    const struct session *own = sessions_find(s->sessions, ref.session);
+    double had = own ? decayed(own->recent_ns, own->recent_at, now) : 0;
     int64_t level = 0;
 
     for (double limit = LEVEL0_NS; had > limit && level < MAX_LEVEL; limit *= 4)

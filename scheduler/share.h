@@ -8,11 +8,11 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "scheduler/sessions.h"
 
-#define SHARE_TENANTS 256u   /* of which something is known at once; more share the last one */
-#define SHARE_SESSIONS 1024u /* likewise; sessions in excess count as none */
-#define SHARE_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
-#define SHARE_CLASSES 3u     /* normal, interactive, batch */
+#define SHARE_TENANTS 256u /* of which something is known at once; more share the last one */
+#define SHARE_WINDOW 64u   /* waiting requests of a tenant that are looked at, oldest first */
+#define SHARE_CLASSES 3u   /* normal, interactive, batch */
 
 struct share_tenant {
     uint32_t id;
@@ -32,16 +32,9 @@ struct share_tenant {
     uint32_t head;
 };
 
-struct share_session {
-    uint64_t id; /* 0: unused */
-    double recent_ns;
-    int64_t at_ns;
-    uint32_t n_live;
-};
-
 struct share {
     struct share_tenant tenant[SHARE_TENANTS];
-    struct share_session session[SHARE_SESSIONS];
+    struct sessions *sessions;
     uint32_t n_tenants;
     double fair_ns;   /* what a clock would say that had had its part of all the time since the
                          beginning, */
@@ -53,10 +46,11 @@ struct share {
 
 /* What a request keeps of it. */
 struct share_ref {
-    uint16_t tenant, session; /* session SHARE_SESSIONS: none */
+    uint64_t session; /* 0: none */
+    uint16_t tenant;
 };
 
-void share_init(struct share *s);
+void share_init(struct share *s, struct sessions *sessions);
 
 /* A request of @tenant comes, and has gone. */
 struct share_ref share_enter(struct share *s, uint32_t tenant, uint32_t weight_milli, uint8_t class,

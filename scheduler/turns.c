@@ -24,7 +24,7 @@
 
 int turns_init(struct turns *f, const struct turns_opts *opts) {
     f->opts = *opts;
-    share_init(&f->share);
+    share_init(&f->share, opts->sessions);
     f->victim = SHARE_TENANTS;
     f->item = calloc(TURNS_ITEMS, sizeof(*f->item));
     return f->item ? 0 : -ENOMEM;

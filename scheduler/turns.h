@@ -22,6 +22,7 @@ struct turns_opts {
     struct clock *clock;
     const struct cost *cost;
     const struct estimate *estimate;
+    struct sessions *sessions;
     const struct pins *pins;
     struct plan *plan; /* gets groups, reserves and claims */
     const struct list *waiting, *running;

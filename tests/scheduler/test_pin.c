@@ -214,7 +214,7 @@ Test(pin, what_is_said_of_another_turn_means_nothing) {
     cr_expect_gt(sim.stats.n_kept, 0);
     for (int i = 0; i < 3; i++)
         tell_end(next, true); /* once is what counts */
-    cr_expect_eq(sim.sched->pins.session[7 * 0x9E3779B97F4A7C15u >> 54].after[1].n_ended, 1);
+    cr_expect_eq(sessions_find(&sim.sched->sessions, 7)->pauses.after[1].n_ended, 1);
     sim_deinit(&sim);
 }
 

@@ -40,9 +40,11 @@ Test(queue, absurd_priorities_and_times_are_bounded) {
 }
 
 Test(estimate, follows_the_session) {
+    static struct sessions sessions;
     struct estimate e;
 
-    estimate_init(&e);
+    sessions_init(&sessions);
+    estimate_init(&e, &sessions);
     cr_expect_eq(estimate_output(&e, 5, 0, 100000), ESTIMATE_START * 5 / 4);
     for (int i = 0; i < 20; i++)
         estimate_learn(&e, 5, 1000);

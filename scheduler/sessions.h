@@ -1,0 +1,62 @@
+#pragma once
+
+/*
+ * sessions - what is remembered of each session between its requests: one bounded table for all
+ * features, each of which owns one part of an entry and writes no other.
+ *
+ * Clients name sessions, so there may be any number of them. An id can stand in SESSIONS_WAYS
+ * places; a session that is new takes the least recently used of these, and what was remembered
+ * there is forgotten. A session that was forgotten is one that was never seen: its next request
+ * begins a new entry. Id 0 is no session. Nothing holds an entry beyond a call: it is looked up by
+ * its id each time.
+ */
+
+#include <stdint.h>
+
+#define SESSIONS_MAX 1024u
+#define SESSIONS_WAYS 8u
+
+/* How a turn ended, as far as the front has said so. */
+enum pause_after { PAUSE_AFTER_ANY, PAUSE_AFTER_CALLS, PAUSE_AFTER_ANSWER, PAUSE_AFTERS };
+
+/* What is known of a session's pauses between turns; pin.c's. */
+struct pauses {
+    uint64_t turn;    /* id of its last one */
+    int64_t ended_ns; /* that; 0: one runs, or it has come back */
+    uint32_t n_tokens;
+    uint8_t end;   /* how it did; enum pause_after */
+    struct pause { /* after such an end; PAUSE_AFTER_ANY: after all, told or not */
+        uint32_t n_ended, n_returned;
+        double long_ms; /* nine of ten pauses are shorter; 0: nothing is known */
+    } after[PAUSE_AFTERS];
+};
+
+/* What was computed for a session's next turn: pages [from, to) of a prompt with these hashes;
+ * prewarm.c's. */
+struct prewarm_done {
+    uint64_t *hash; /* [to], owned; NULL: nothing */
+    uint32_t from, to;
+};
+
+struct session {
+    float n_output;    /* mean of its outputs, tokens; 0: none yet; queue.c's */
+    int64_t recent_at; /* when recent_ns was true, */
+    double recent_ns;  /* device time had, by half a minute's half-life; share.c's */
+    struct pauses pauses;
+    struct prewarm_done done;
+};
+
+struct sessions {
+    uint64_t id[SESSIONS_MAX];   /* 0: free; those that a session may take stand together */
+    uint64_t used[SESSIONS_MAX]; /* when: of n_uses */
+    uint64_t n_uses;
+    struct session at[SESSIONS_MAX];
+};
+
+void sessions_init(struct sessions *s);
+void sessions_deinit(struct sessions *s);
+
+/* What is known of session @id, or NULL: nothing, or @id is 0. */
+struct session *sessions_find(const struct sessions *s, uint64_t id);
+/* Likewise, as its latest use; a session that is not known begins, all zero. NULL: @id is 0. */
+struct session *sessions_use(struct sessions *s, uint64_t id);
