@@ -4,7 +4,7 @@
 /* Which of several outputs is the best: that with the highest mean log probability. */
 
 /* Of a choice's tokens; one without any is the worst. */
-static double mean_logprob(const struct choice *c) {
+static double mean_of(const struct choice *c) {
     double sum = 0;
 
     for (uint32_t i = 0; i < c->gen->n_out; i++)
@@ -15,14 +15,15 @@ static double mean_logprob(const struct choice *c) {
 void writer_sort(struct writer *w) {
     uint32_t n = gen_request_made(&w->job.request);
 
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        w->choices[i].mean_logprob = mean_of(&w->choices[i]);
     for (uint32_t first = 0; first + n <= w->n_choices; first += n)
         for (uint32_t i = first + 1; i < first + n;
              i++) { /* few: by insertion, equals as they were */
             struct choice c = w->choices[i];
-            double mean = mean_logprob(&c);
             uint32_t k = i;
 
-            for (; k > first && mean_logprob(&w->choices[k - 1]) < mean; k--)
+            for (; k > first && w->choices[k - 1].mean_logprob < c.mean_logprob; k--)
                 w->choices[k] = w->choices[k - 1];
             w->choices[k] = c;
         }

@@ -31,6 +31,7 @@
  */
 
 #define ANSWER_MAX API_SEND_MAX
+#define INLINE_TOKENS 2000u /* of a whole answer, with alternatives, that is written on the loop */
 #define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
 static void free_answer(struct writer *w) {
@@ -40,8 +41,17 @@ static void free_answer(struct writer *w) {
         buf_deinit(&w->choices[i].custom.text);
     }
     prompt_job_deinit(&w->job);
+    buf_deinit(&w->whole);
     free(w->choices);
     free(w);
+}
+
+/* After detach(): frees the answer, now or when the pool is done with it. */
+static void release(struct writer *w) {
+    if (w->writing)
+        job_pool_abandon(&w->job.api->pool, &w->task);
+    else if (!prompt_job_abandon(&w->job))
+        free_answer(w);
 }
 
 static struct writer *writer_of(struct prompt_job *job) {
@@ -242,18 +252,78 @@ static void stream(struct writer *w) {
 
 /* ---- whole answers ---- */
 
-static void send_whole(struct writer *w) {
-    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
+/* Tokens that the answer tells of, each with those that were likely in its place. */
+static size_t told_tokens(const struct writer *w) {
+    const struct gen_request *r = &w->job.request;
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
+        size_t prompt = w->choices[i].echo && r->logprobs ? (size_t)r->n_top + 1 : 0;
+
+        if (r->logprobs)
+            n += (size_t)g->n_out * (r->n_top + 1);
+        if (r->prompt_logprobs)
+            prompt += (size_t)r->n_prompt_top + 1;
+        n += g->n_prompt * prompt;
+        n += r->return_token_ids ? g->n_prompt + g->n_out : 0;
+    }
+    return n;
+}
+
+static void write_whole(struct writer *w) {
     struct json j;
 
-    assert(!w->head_sent);
-    json_begin(&j, &b);
+    json_begin(&j, &w->whole);
     w->endpoint->whole(&j, w);
+    w->whole_error = j.error;
+}
+
+static void answer_whole(struct writer *w) {
+    CLEANUP(buf_deinit) struct buf b = w->whole;
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
+    int error = w->whole_error;
+
+    buf_init(&w->whole, ANSWER_MAX);
     free_answer(w);
-    respond_buf(x, 200, &b, j.error);
+    respond_buf(x, 200, &b, error);
     prewarm_start(t);
+}
+
+static void on_thread(struct job *j) {
+    write_whole(CONTAINER_OF(j, struct writer, task));
+}
+
+static void on_written(struct job *j) {
+    struct writer *w = CONTAINER_OF(j, struct writer, task);
+
+    w->writing = false;
+    if (w->exchange)
+        answer_whole(w);
+    else
+        free_answer(w);
+}
+
+/* All generations are done: nothing of them changes any more. */
+static void send_whole(struct writer *w) {
+    assert(!w->head_sent && !w->writing);
+    buf_init(&w->whole, ANSWER_MAX);
+    if (gen_request_made(&w->job.request) > w->job.request.n)
+        writer_sort(w);
+    if (told_tokens(w) <= INLINE_TOKENS) {
+        write_whole(w);
+        answer_whole(w);
+        return;
+    }
+    w->task = (struct job){.run = on_thread, .done = on_written};
+    w->writing = true;
+    int r = job_pool_put(&w->job.api->pool, &w->task, w->job.tenant);
+    if (r < 0) {
+        w->writing = false;
+        w->whole_error = r;
+        answer_whole(w);
+    }
 }
 
 /* ---- progress ---- */
@@ -270,8 +340,7 @@ static void fail(struct writer *w, const struct err *err) {
     bool told = endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
-    if (!prompt_job_abandon(&w->job))
-        free_answer(w);
+    release(w);
     if (told)
         respond_stream_failed(x, &e);
     else if (head_sent)
@@ -288,7 +357,7 @@ static void on_fail(struct exchange *x, const struct err *err) {
 static void proceed(struct writer *w) {
     bool all_accepted = true, all_done = true;
 
-    if (!w->exchange)
+    if (!w->exchange || w->writing)
         return;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
@@ -320,8 +389,7 @@ static void on_gone(struct exchange *x) {
     struct writer *w = x->state;
 
     detach(w);
-    if (!prompt_job_abandon(&w->job))
-        free_answer(w);
+    release(w);
     exchange_end(x);
 }
 

@@ -26,6 +26,7 @@ struct choice {
     uint64_t n_chars;          /* of the text before token n_sent, for text_offset */
     struct echo *echo;         /* goes before the text; NULL: nothing does */
     bool begun, finish_sent;   /* its first piece was told; its last */
+    double mean_logprob;       /* by which writer_sort() has sorted it */
     struct custom_text custom; /* of the call that is being told, if its tool takes text */
 };
 
@@ -57,6 +58,11 @@ struct writer {
     char id[48];
     int64_t created;
     bool head_sent;
+    /* A whole answer that takes long to write is written on the pool. */
+    struct job task;
+    struct buf whole;
+    int whole_error;
+    bool writing; /* the pool has it: the generations are done, and nothing of it may change */
     /* Of endpoints whose answers have blocks: the one that the stream is in. */
     struct {
         uint32_t n; /* blocks that have begun */

@@ -176,6 +176,11 @@ static void take_output(struct quota_charge *charge) {
     charge_unsent(c);
 }
 
+void conn_reserve(struct conn *c, size_t n) {
+    if (c->state != CONN_CLOSED)
+        (void)buf_reserve(&c->out, n); /* else conn_send() says that there is none */
+}
+
 int conn_send(struct conn *c, const void *data, size_t len) {
     if (c->state == CONN_CLOSED || c->broken)
         return -EPIPE;

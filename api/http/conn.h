@@ -89,6 +89,8 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local);
 /* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */
 int conn_send(struct conn *c, const void *data, size_t len);
+/* Room for @n bytes that are sent next, in pieces. */
+void conn_reserve(struct conn *c, size_t n);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
 /* It cannot go on: closed by the timer, not inside this function. */

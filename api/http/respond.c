@@ -19,6 +19,7 @@
 
 #define HEAD_MAX 2048
 #define ERROR_MAX 8192
+#define LARGE_PIECE (64u << 10) /* bytes of a piece that is made room for at once */
 
 static const struct {
     int status;
@@ -133,6 +134,8 @@ static void finish(struct exchange *x, int status, const char *type, const struc
     for (size_t i = 0; i < n; i++)
         len += piece[i].iov_len;
     send_head(x, status, type, (ssize_t)len, err);
+    if (x->conn && !x->head_only)
+        conn_reserve(x->conn, len);
     for (size_t i = 0; i < n && x->conn && !x->head_only; i++)
         if (conn_send(x->conn, piece[i].iov_base, piece[i].iov_len) < 0)
             conn_break(x->conn);
@@ -216,6 +219,8 @@ static int send_piece(struct exchange *x, const char *before, const void *data, 
     if (!x->conn)
         return 0;
     snprintf(size, sizeof(size), "%zx\r\n", n_before + len + n_after);
+    if (len > LARGE_PIECE)
+        conn_reserve(x->conn, len + n_before + n_after + sizeof(size));
     int r = x->chunked ? conn_send(x->conn, size, strlen(size)) : 0;
     if (r == 0)
         r = conn_send(x->conn, before, n_before);

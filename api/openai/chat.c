@@ -185,6 +185,8 @@ static void put_logprobs(struct json *j, const struct writer *w, const struct pi
     json_key(j, "content");
     json_open(j, '[');
     for (uint32_t i = p->from; i < p->to; i++) {
+        if (i % CHOICES_PAUSE == 0)
+            choices_pause(j);
         if (!gen_is_text(g, i))
             continue;
         open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i]);

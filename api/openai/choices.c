@@ -17,6 +17,13 @@ const char *choices_token(const struct writer *w, int32_t id, size_t *len) {
     return id < 0 ? "" : tokenizer_piece(w->job.api->model->tokenizer, id, true, len);
 }
 
+void choices_pause(struct json *j) {
+    int r = job_pause();
+
+    if (j->error == 0)
+        j->error = r;
+}
+
 /* ---- usage ---- */
 
 static void put_output_details(struct json *j, const struct writer *w,
@@ -95,6 +102,8 @@ static void put_position(struct json *j, const struct writer *w, const struct ge
 static void put_prompt(struct json *j, const struct writer *w, const struct gen *g) {
     json_open(j, '[');
     for (uint32_t i = 0; i < g->n_prompt; i++) {
+        if (i % CHOICES_PAUSE == 0)
+            choices_pause(j);
         if (i == 0 || !g->prompt_lp)
             json_null(j);
         else
@@ -227,8 +236,6 @@ void choices_whole(struct json *j, struct writer *w) {
     assert(n > 0 && made >= n && w->n_choices % made == 0);
 
     begin(j, w, form_of(w)->object);
-    if (made > n)
-        writer_sort(w);
     for (uint32_t i = 0; i < w->n_choices / made * n; i++) {
         struct choice *c = &w->choices[i / n * made + i % n];
         struct gen *g = c->gen;

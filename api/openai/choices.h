@@ -27,5 +27,9 @@ void choices_piece(struct writer *w, const struct piece *p);
 void choices_end(struct writer *w);
 void choices_whole(struct json *j, struct writer *w);
 
+/* Between entries of long lists: another tenant may have its turn, where this is on the pool. An
+ * answer that is not wanted any more fails. */
+#define CHOICES_PAUSE 8u /* entries between two of these */
+void choices_pause(struct json *j);
 /* Text and bytes of a token in logprobs; @id < 0: none. The text is the tokenizer's. */
 const char *choices_token(const struct writer *w, int32_t id, size_t *len);

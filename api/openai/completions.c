@@ -84,14 +84,19 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
 
     json_open(j, '[');
     for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+        if (i % CHOICES_PAUSE == 0)
+            choices_pause(j);
         if (i == 0 || !s->g->prompt_lp)
             json_null(j);
         else
             put_top(j, w, &s->g->prompt_top[(size_t)(i - 1) * m->n_prompt_top], m->n_top);
     }
-    for (uint32_t i = s->from; i < s->to; i++)
+    for (uint32_t i = s->from; i < s->to; i++) {
+        if (i % CHOICES_PAUSE == 0)
+            choices_pause(j);
         if (gen_is_text(s->g, i))
             put_top(j, w, &s->g->top[(size_t)i * m->n_top], m->n_top);
+    }
     json_close(j, ']');
 }
 

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -317,6 +318,7 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
         return r;
     store_use(rs->parent);
+    assert(!b->past && b->n_calls == 0);
     for (struct stored *s = rs->parent; s; s = s->parent)
         n++;
     CLEANUP(freep) struct stored **chain = calloc(n, sizeof(struct stored *));
@@ -501,8 +503,19 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     return result;
 }
 
+/* What was read of the request is read once more, on the pool. */
+static void forget_request(struct responses *rs) {
+    rs->parent = stored_unref(rs->parent);
+    stored_parts_deinit(&rs->kept);
+    arena_deinit(&rs->arena);
+    rs->tools = NULL;
+    rs->n_tools = 0;
+    rs->store = rs->summary = rs->encrypted = false;
+}
+
 int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    struct responses_build b = {.rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL)};
+    struct responses_build b = {
+        .rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL), .quick = job->quick};
     int r = -ENOMEM;
 
     buf_init(&b.system, UINT32_MAX);
@@ -516,5 +529,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     free(b.calls);
     yyjson_mut_doc_free(b.doc);
     yyjson_doc_free(body);
+    if (r == -EAGAIN)
+        forget_request(b.rs);
     return r;
 }

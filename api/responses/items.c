@@ -17,6 +17,7 @@
  */
 
 #define CALLS_MAX 100000u
+#define PAUSE 16u            /* items between two places where another tenant may have its turn */
 #define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */
 
 /* "input[i]" and a place inside it. */
@@ -482,7 +483,8 @@ int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
     int r = 0;
 
     yyjson_arr_foreach(items, b->i, n, item) {
-        if ((r = read_one(b, item, keep)) < 0)
+        r = b->i % PAUSE == 0 ? job_pause() : 0;
+        if (r < 0 || (r = read_one(b, item, keep)) < 0)
             return r;
     }
     return r;
@@ -496,6 +498,8 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 
         if (e->silent)
             continue;
+        if (b->i % PAUSE == 0 && (r = job_pause()) < 0)
+            return r;
         yyjson_doc *doc = yyjson_read(text + e->at, e->len, 0);
         r = doc ? read_item(b, yyjson_doc_get_root(doc)) : -ENOMEM;
         yyjson_doc_free(doc);

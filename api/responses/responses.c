@@ -405,6 +405,8 @@ void responses_put(struct json *j, const struct writer *w, enum responses_status
         put_usage(j, w);
     else
         json_put_string(j, "usage", NULL);
+    if (rs->kept.echo.len && j->error == 0)
+        j->error = buf_reserve(j->out, rs->kept.echo.len + sizeof(",}}"));
     if (rs->kept.echo.len)
         json_valid(j, rs->kept.echo.data, rs->kept.echo.len);
     else

@@ -1,6 +1,8 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+#include "api/private.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -88,6 +90,74 @@ Test(score, no_tokens_are_asked_for_to_judge_the_prompt_alone) {
                        "\"token_logprobs\":[null,-0.25],\"top_logprobs\":null,\"text_offset\":[0,"
                        "1]},\"finish_reason\":\"length\"}") DONE);
     world_stop(&w);
+}
+
+/* Counts @what in the answer. */
+static size_t count(const struct reply *r, const char *what) {
+    size_t n = 0;
+
+    for (const char *at = r->body.data; (at = strstr(at, what)); at++)
+        n++;
+    return n;
+}
+
+#define MANY_PROMPTS 16u
+#define LENGTH 60u
+
+/* A whole answer of many log probabilities is written on the pool: it takes turns, and meanwhile
+ * the loop serves others. Each is there once. */
+Test(score, a_long_answer_is_written_on_the_pool) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+    struct jobs_stats before, after;
+
+    started(&w, "y");
+    buf_add_str(&body, "{\"prompt\":[");
+    for (unsigned i = 0; i < MANY_PROMPTS; i++)
+        buf_printf(&body, "%s\"%0*u\"", i ? "," : "", (int)LENGTH, i);
+    buf_add_str(&body, "],\"prompt_logprobs\":2,\"max_tokens\":0}");
+    jobs_stats(w.api->pool.jobs, &before);
+    world_ask(&w, TEXT, body.data, &r);
+    jobs_stats(w.api->pool.jobs, &after);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(after.n_done - before.n_done, 1);
+    cr_expect_eq(count(&r, "\"rank\":1,"), MANY_PROMPTS * (LENGTH - 1));
+    cr_expect_eq(count(&r, "\"prompt_logprobs\":[null,"), MANY_PROMPTS);
+    reply_deinit(&r);
+    jobs_stats(w.api->pool.jobs, &before);
+    world_ask(&w, TEXT, "{\"prompt\":\"wx\",\"prompt_logprobs\":2,\"max_tokens\":0}", &r);
+    jobs_stats(w.api->pool.jobs, &after);
+    cr_expect_eq(after.n_done, before.n_done, "a short one needs no thread");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* Its client leaves at any moment, also while the pool writes. */
+Test(score, who_leaves_while_the_pool_writes_leaves_nothing) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+
+    started(&w, "y");
+    buf_add_str(&body, "{\"prompt\":[");
+    for (unsigned i = 0; i < 128; i++)
+        buf_printf(&body, "%s\"%0*u\"", i ? "," : "", 200, i);
+    buf_add_str(&body, "],\"prompt_logprobs\":20,\"max_tokens\":0}");
+    for (int turns = 1; turns < 12; turns++) {
+        int fd = world_connect(&w);
+
+        w.port.n = 0;
+        world_post(&w, fd, TEXT, body.data);
+        world_turns(&w, turns);
+        world_drop(&w, fd);
+        while (jobs_n(w.api->pool.jobs) > 0)
+            world_turn(&w);
+    }
+    int fd = world_connect(&w);
+    world_post(&w, fd, TEXT, body.data);
+    world_turns(&w, 8);
+    world_stop(&w); /* asserts that nothing is left */
+    close(fd);
 }
 
 Test(score, prompt_logprobs_are_vllm_s) {

@@ -38,10 +38,12 @@ class Run:
     def __init__(self, daemon):
         self.d = daemon
         self.stored = {}
+        self.status = set()  # of the case that runs
 
     def post(self, path, body, **headers):
         data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
         status, _, value = self.d.request("POST", path, data, headers=headers)
+        self.status.add(status)
         return status, value
 
     def get(self, path):
@@ -53,6 +55,7 @@ class Run:
         r = c.getresponse()
         r.read()
         c.close()
+        self.status.add(r.status)
         return r.status, None
 
     def histograms(self):
@@ -209,7 +212,7 @@ def _(run, size):
     run.stream("/v1/chat/completions", {"messages": [USER], "n": 128, "max_tokens": 4, "logprobs": True, "top_logprobs": 20, "ignore_eos": True})
 
 
-@case("/v1/chat/completions", "128 choices with log probabilities")
+@case("/v1/chat/completions", "128 choices with log probabilities, whole")
 def _(run, size):
     chat(run, size, n=128, max_tokens=4, logprobs=True, top_logprobs=20, ignore_eos=True)
 
@@ -235,7 +238,7 @@ def _(run, size):
 @case("/v1/completions", "128 prompts with log probabilities, streamed")
 def _(run, size):
     prompt = "a b c " * ((size // 128 - 8) // 6)
-    run.stream("/v1/completions", {"prompt": [prompt] * 128, "max_tokens": 1, "prompt_logprobs": 20, "echo": True, "logprobs": 20})
+    run.stream("/v1/completions", {"prompt": [prompt] * 128, "max_tokens": 1, "echo": True, "logprobs": 20})
 
 
 @case("/v1/completions", "a prompt with log probabilities")
@@ -245,7 +248,7 @@ def _(run, size):
 
 @case("/v1/completions", "a prompt with log probabilities, streamed")
 def _(run, size):
-    run.stream("/v1/completions", {"prompt": "a b c " * (min(size, 14000) // 6), "max_tokens": 1, "prompt_logprobs": 20, "echo": True, "logprobs": 20})
+    run.stream("/v1/completions", {"prompt": "a b c " * (min(size, 14000) // 6), "max_tokens": 1, "echo": True, "logprobs": 20})
 
 
 @case("/v1/completions", "128 prompts, echoed")
@@ -492,7 +495,10 @@ for PATH in ("/stats", "/requests", "/tenants", "/flight", "/health"):
             for t in threads:
                 t.start()
             for _ in range(10):
-                run.d.admin_request("GET", path)
+                c = weftd.UnixConnection(run.d.admin, 60)
+                c.request("GET", path)
+                c.getresponse().read()
+                c.close()
             for t in threads:
                 t.join()
 
@@ -540,6 +546,7 @@ def measure(run, sizes, wanted):
             continue
         function_worst = [0.0, 0.0]
         start = time.monotonic()
+        run.status.clear()
         for size in sizes:
             before = run.histograms()
             function(run, size)
@@ -547,7 +554,8 @@ def measure(run, sizes, wanted):
             lag, cpu = longest(before, run.histograms())
             function_worst = [max(function_worst[0], lag), max(function_worst[1], cpu)]
         rows.append({"route": route, "case": title, "lag_ms": function_worst[0], "cpu_ms": function_worst[1], "s": time.monotonic() - start})
-        print("%-32s %-48s lag <= %7.1f ms, CPU <= %7.1f ms  (%.1f s)" % (route, title, *function_worst, rows[-1]["s"]), flush=True)
+        line = "%-32s %-48s lag <= %7.1f ms, CPU <= %7.1f ms  (%.1f s) %s"
+        print(line % (route[:32], title, *function_worst, rows[-1]["s"], " ".join(map(str, sorted(run.status)))), flush=True)
     return rows
 
 
