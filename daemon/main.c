@@ -3,8 +3,8 @@
  * its first argument the same executable is the worker process (daemon/worker.c).
  *
  * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no
- * new connections, streams finish up to drain-timeout-ms), a second one stops at once; SIGHUP
- * reloads what can be reloaded and says what cannot.
+ * new connections, streams finish up to drain-timeout-ms, and CLOSE_MS later the process is gone in
+ * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot.
  */
 
 #include <assert.h>
@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "daemon/admin.h"
 #include "daemon/config.h"
+#include "daemon/deadline.h"
 #include "daemon/kvdisk.h"
 #include "daemon/memory.h"
 #include "daemon/front_model.h"
@@ -29,6 +30,7 @@
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
+#define CLOSE_MS 5000       /* for everything to end once it has been told to */
 
 /*
  * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
@@ -92,6 +94,7 @@ static void close_all(struct front *f) {
     if (f->closing)
         return;
     f->closing = true;
+    deadline_set(CLOSE_MS, f->exit_code);
     api_close(f->api);
     admin_close(f->admin);
     workers_stop(f->workers);
@@ -131,6 +134,7 @@ static void start_drain(struct front *f) {
     f->leave_ends_ns = now + LEAVE_NS;
     f->drain_ends_ns = now + (int64_t)f->config.drain_timeout_ms * 1000000;
     log_event(WLOG_INFO, "draining", "limit_ms=%u", f->config.drain_timeout_ms);
+    deadline_set(f->config.drain_timeout_ms + CLOSE_MS, f->exit_code);
     service_stopping();
     service_status("draining");
     api_leave(f->api);
