@@ -83,17 +83,24 @@ static void charge(struct jobs *p, struct job *j, int64_t now) {
     j->slice_ns = now;
 }
 
+static void tell_turn(struct jobs *p, struct job *j, bool has) {
+    if (p->opts.turn && j->item.running)
+        p->opts.turn(p->opts.ctx, j, has);
+}
+
 /* A paused job that is abandoned meanwhile goes on without a turn: it only has to unwind. */
 static int take_turns(struct jobs *p, struct job *j, int64_t now) {
     pthread_mutex_lock(&p->mutex);
     charge(p, j, now);
     if (j->item.running) {
+        tell_turn(p, j, false);
         fairq_pause(&p->queue, &j->item);
         dispatch(p);
         while (!j->item.running && !atomic_load(&j->abandoned))
             pthread_cond_wait(j->resumed, &p->mutex);
         if (!j->item.running)
             fairq_withdraw(&p->queue, &j->item);
+        tell_turn(p, j, true);
         j->slice_ns = clock_now(p->opts.clock);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -117,10 +124,12 @@ static void run(struct jobs *p, struct thread *t) {
     struct job *j = t->job;
 
     current = j;
+    tell_turn(p, j, true);
     if (!atomic_load(&j->abandoned))
         j->run(j);
     current = NULL;
     pthread_mutex_lock(&p->mutex);
+    tell_turn(p, j, false);
     charge(p, j, clock_now(p->opts.clock));
     fairq_end(&p->queue, &j->item);
     t->job = NULL;

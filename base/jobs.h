@@ -58,6 +58,9 @@ struct jobs_opts {
     /* On any thread: there is something to deliver. It has returned before that is delivered, so
      * that what it wakes may be closed when no job is left. It must not wait. */
     void (*wake)(void *ctx);
+    /* NULL, or on the thread of @j: it has the turn from here on, or no more. With n_running 1 one
+     * job has it at most. */
+    void (*turn)(void *ctx, struct job *j, bool has);
 };
 
 struct jobs_stats {

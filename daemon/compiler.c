@@ -1,7 +1,7 @@
 /*
- * compiler - the step thread owns the entries; what the thread needs of one is its job, which is
- * given away and comes back through mailboxes. While a job is away the step thread does not touch
- * it.
+ * compiler - the step thread owns the entries; what a thread needs of one is its task, a job of a
+ * pool in which one runs at a time (base/jobs.h). While a task is away the step thread does not
+ * touch it.
  *
  * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends
  * is never used for another's text, and equal texts cost one compilation however many requests of
@@ -13,34 +13,33 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/mbox.h"
+#include "base/jobs.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
 #define SLOTS 1024u
-#define AWAY_MAX 2   /* one that is compiled, and one so that the thread does not wait for a step */
-#define TENANTS 256u /* slots of the order of tenants; two in one slot take turns as one */
-#define NICE 10      /* the step's own threads come first */
+#define AWAY_MAX 6    /* grammars that may be half compiled: memory, and a thread each */
+#define AWAY_OF_ONE 2 /* of one tenant: one that is compiled, one so that no step is waited for */
+#define TENANTS 256u  /* slots of the order of tenants; two in one slot take turns as one */
+#define NICE 5        /* the step's own threads come first */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
-/* What the thread needs of an entry. While it is with the thread, only the thread writes it. */
-struct job {
-    struct mbox_link mail;
+/* What a thread needs of an entry. While it is away, only the thread writes it. */
+struct task {
+    struct job job;
+    struct compiler *compiler;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
     uint64_t blame[CRASH_PAGE_COMPILING_MAX]; /* the requests that waited when it was given away */
     uint32_t n_blame;
-    bool stop; /* the thread ends */
     struct constraint *constraint;
     struct err err;
     int64_t ns;
@@ -48,8 +47,9 @@ struct job {
 
 /*
  * A text, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
- * its job belongs to the thread, it is in no list and is not dropped. READY: in compiler.ready,
- * with a constraint; n_refs requests use it and only at 0 it may be dropped.
+ * its task belongs to the pool, it is in no list and is not dropped; abandoned when no request
+ * waits. READY: in compiler.ready_entries, with a constraint; n_refs requests use it and only at 0
+ * it may be dropped.
  */
 struct entry {
     struct list link; /* in compiler.queued or compiler.ready */
@@ -57,76 +57,71 @@ struct entry {
     enum entry_state state;
     uint64_t hash;
     char *text;
-    bool quarantined; /* compiled alone */
+    bool quarantined, abandoned; /* quarantined: compiled alone */
     uint32_t tenant, n_refs, n_waiting, cap_waiting;
     uint64_t *waiting; /* ids */
     size_t bytes;
-    struct job job;
+    struct task task;
 };
 
 /*
- * Step thread: all but `to`, `from` and what is in a job. n_queued and n_away count the entries of
+ * Step thread: all but what is in a task that is away. n_queued and n_away count the entries of
  * these states, bytes and used the memory of those that are ready and of those with n_refs > 0.
  */
 struct compiler {
     struct sched_constraints source;
     struct grammar_vocab *vocab;
     struct crash_page *crash_page;
-    struct mbox to, from;
-    pthread_t thread;
-    bool started;
+    struct jobs *jobs;
+    compiler_ready_fn ready; /* while results are delivered; NULL: they are dropped */
+    void *ready_ctx;
     int fd;
     struct entry *slot[SLOTS];
-    struct list queued, ready; /* ready: the one used last comes first */
+    struct list queued, ready_entries; /* those that are ready: the one used last comes first */
     uint32_t n_away, n_entries, n_queued;
     uint64_t turn, served[TENANTS]; /* when the tenants of a slot were last served */
-    size_t bytes, max_bytes;        /* of all that are ready */
+    uint32_t away_of[TENANTS];
+    size_t bytes, max_bytes; /* of all that are ready */
     size_t used,
         used_by[TENANTS]; /* of those in use; of those that the tenants of a slot asked for first */
     uint64_t n_hits, n_compiled, n_refused, ns;
 };
 
-/* ---- the thread ---- */
+/* ---- on a thread ---- */
 
-static void blame(struct compiler *c, const struct job *j, uint32_t n) {
+static struct task *task_of(struct job *j) {
+    return CONTAINER_OF(j, struct task, job);
+}
+
+/* A death is blamed on the requests of the grammar that is being compiled, not on those whose
+ * compilation is paused. */
+static void on_turn(void *ctx, struct job *j, bool has) {
+    struct compiler *c = ctx;
+    const struct task *t = task_of(j);
+
     if (!c->crash_page)
         return;
-    for (uint32_t i = 0; i < n; i++)
-        c->crash_page->compiling[i] = j->blame[i];
-    __atomic_store_n(&c->crash_page->n_compiling, n, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < t->n_blame && has; i++)
+        c->crash_page->compiling[i] = t->blame[i];
+    __atomic_store_n(&c->crash_page->n_compiling, has ? t->n_blame : 0, __ATOMIC_RELEASE);
 }
 
-/* On the thread. j->constraint, or NULL with j->err. */
-static void compile(struct compiler *c, struct job *j) {
+/* t->constraint, or NULL with t->err. */
+static void compile(struct job *j) {
+    struct task *t = task_of(j);
     int64_t begin = clock_now(clock_monotonic());
+    int r = constraint_new(&t->constraint, t->compiler->vocab, t->text, t->n_grammar,
+                           t->text + t->n_grammar, t->n_triggers, NULL, &t->err);
 
-    blame(c, j, j->n_blame);
-    int r = constraint_new(&j->constraint, c->vocab, j->text, j->n_grammar, j->text + j->n_grammar,
-                           j->n_triggers, NULL, &j->err);
-    blame(c, j, 0);
-    j->ns = clock_now(clock_monotonic()) - begin;
-    if (r < 0 && j->err.status == 0)
-        err_set_code(&j->err, 500, "internal_error", NULL, "out of memory");
+    t->ns = clock_now(clock_monotonic()) - begin;
+    if (r < 0 && t->err.status == 0)
+        err_set_code(&t->err, 503, "out_of_memory", NULL, "out of memory for the grammar");
 }
 
-static void *run(void *arg) {
-    struct compiler *c = arg;
-
-    prctl(PR_SET_NAME, "weft-compile");
-    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
-    for (;;) {
-        struct job *j = CONTAINER_OF(mbox_wait(&c->to), struct job, mail);
-
-        if (j->stop)
-            return NULL;
-        compile(c, j);
-        mbox_post(&c->from, &j->mail);
-    }
-}
-
-static void wake(struct mbox *from) {
+static void wake(void *ctx) {
+    const struct compiler *c = ctx;
     const uint64_t one = 1;
-    ssize_t r = write(CONTAINER_OF(from, struct compiler, from)->fd, &one, sizeof(one));
+    ssize_t r = write(c->fd, &one, sizeof(one));
 
     (void)r; /* cannot fail: the counter is far from its end */
 }
@@ -156,8 +151,8 @@ static uint64_t hash_of(struct str a, struct str b) {
 }
 
 static bool is_text(const struct entry *e, uint64_t hash, const struct submit *m) {
-    return e->hash == hash && e->job.n_grammar == m->grammar.len &&
-           e->job.n_triggers == m->triggers.len &&
+    return e->hash == hash && e->task.n_grammar == m->grammar.len &&
+           e->task.n_triggers == m->triggers.len &&
            memcmp(e->text, m->grammar.data, m->grammar.len) == 0 &&
            (m->triggers.len == 0 ||
             memcmp(e->text + m->grammar.len, m->triggers.data, m->triggers.len) == 0);
@@ -165,7 +160,7 @@ static bool is_text(const struct entry *e, uint64_t hash, const struct submit *m
 
 static struct entry *entry_free(struct entry *e) {
     if (e) {
-        constraint_free(e->job.constraint);
+        constraint_free(e->task.constraint);
         free(e->waiting);
         free(e->text);
         free(e);
@@ -201,8 +196,8 @@ static struct entry *add(struct compiler *c, uint64_t hash, const struct submit 
     memcpy(e->text, m->grammar.data, m->grammar.len);
     if (m->triggers.len > 0)
         memcpy(e->text + m->grammar.len, m->triggers.data, m->triggers.len);
-    e->job =
-        (struct job){.text = e->text, .n_grammar = m->grammar.len, .n_triggers = m->triggers.len};
+    e->task = (struct task){
+        .compiler = c, .text = e->text, .n_grammar = m->grammar.len, .n_triggers = m->triggers.len};
     e->next = c->slot[hash % SLOTS];
     c->slot[hash % SLOTS] = e;
     list_push_back(&c->queued, &e->link);
@@ -250,33 +245,47 @@ static struct entry *next(struct compiler *c) {
         return NULL;
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
+        uint32_t slot = e->tenant % TENANTS;
 
-        if (e->quarantined || c->used_by[e->tenant % TENANTS] > most / 4)
+        if (e->quarantined || c->used_by[slot] > most / 4 || c->away_of[slot] >= AWAY_OF_ONE)
             continue;
-        if (!best || c->served[e->tenant % TENANTS] < c->served[best->tenant % TENANTS])
+        if (!best || c->served[slot] < c->served[best->tenant % TENANTS])
             best = e;
     }
     return best;
 }
 
-/* Gives the job of @e to the thread. */
-static void give(struct compiler *c, struct entry *e) {
+static void on_compiled(struct job *j);
+
+/* Gives the task of @e to the pool. 0 or -ENOMEM, and nothing has changed. */
+static int give(struct compiler *c, struct entry *e) {
+    struct task *t = &e->task;
+
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
+    t->n_blame = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
+    memcpy(t->blame, e->waiting, t->n_blame * sizeof(*e->waiting));
+    t->job = (struct job){
+        .run = compile, .done = on_compiled, .tenant = e->tenant % TENANTS, .weight = 1};
+    int r = jobs_put(c->jobs, &t->job);
+
+    if (r < 0)
+        return r;
     list_remove(&e->link);
     c->served[e->tenant % TENANTS] = ++c->turn;
+    c->away_of[e->tenant % TENANTS]++;
     e->state = ENTRY_AWAY;
-    e->job.n_blame = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
-    memcpy(e->job.blame, e->waiting, e->job.n_blame * sizeof(*e->waiting));
+    e->abandoned = false;
     c->n_queued--;
     c->n_away++;
-    mbox_post(&c->to, &e->job.mail);
+    return 0;
 }
 
+/* Without memory they wait for the next time that something arrives or is asked for. */
 static void give_away(struct compiler *c) {
     struct entry *e;
 
-    while (c->n_away < AWAY_MAX && (e = next(c)))
-        give(c, e);
+    while (c->n_away < AWAY_MAX && (e = next(c)) && give(c, e) == 0)
+        ;
 }
 
 static struct entry *first_quarantined(const struct compiler *c) {
@@ -309,8 +318,8 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     if (e->state == ENTRY_READY) {
         take_ref(c, e);
         list_remove(&e->link);
-        list_push_front(&c->ready, &e->link);
-        *out = e->job.constraint;
+        list_push_front(&c->ready_entries, &e->link);
+        *out = e->task.constraint;
         return 0;
     }
     e->quarantined |= m->n_faults > 0;
@@ -333,7 +342,7 @@ static bool forget_in(struct entry *e, uint64_t id) {
     return false;
 }
 
-/* What is with the thread is compiled to its end and kept. */
+/* A compilation for which no request waits any more ends. */
 static void forget(void *ctx, uint64_t id) {
     struct compiler *c = ctx;
 
@@ -341,8 +350,14 @@ static void forget(void *ctx, uint64_t id) {
         for (struct entry *e = c->slot[i]; e; e = e->next) {
             if (!forget_in(e, id))
                 continue;
-            if (e->state == ENTRY_QUEUED && e->n_waiting == 0)
+            if (e->n_waiting > 0)
+                return;
+            if (e->state == ENTRY_QUEUED) {
                 drop(c, e);
+            } else if (e->state == ENTRY_AWAY) {
+                e->abandoned = true;
+                jobs_abandon(c->jobs, &e->task.job);
+            }
             return;
         }
     }
@@ -350,9 +365,9 @@ static void forget(void *ctx, uint64_t id) {
 
 /* Drops what is not in use, the least recently used first, until max_bytes are kept. */
 static void evict(struct compiler *c) {
-    struct list *node = c->ready.prev;
+    struct list *node = c->ready_entries.prev;
 
-    while (c->bytes > c->max_bytes && node != &c->ready) {
+    while (c->bytes > c->max_bytes && node != &c->ready_entries) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
         node = node->prev;
@@ -365,10 +380,10 @@ static void evict(struct compiler *c) {
 static void release(void *ctx, const struct constraint *constraint) {
     struct compiler *c = ctx;
 
-    LIST_FOREACH(node, &c->ready) {
+    LIST_FOREACH(node, &c->ready_entries) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
-        if (e->job.constraint == constraint) {
+        if (e->task.constraint == constraint) {
             drop_ref(c, e);
             break;
         }
@@ -382,8 +397,8 @@ static void release(void *ctx, const struct constraint *constraint) {
 /* The ids are taken off first: a request that is told may ask again. */
 static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, void *ctx) {
     CLEANUP(freep) uint64_t *id = STEAL(e->waiting);
-    const struct constraint *constraint = e->job.constraint;
-    struct err err = e->job.err;
+    const struct constraint *constraint = e->task.constraint;
+    struct err err = e->task.err;
     uint32_t n = e->n_waiting;
 
     e->n_waiting = e->cap_waiting = 0;
@@ -395,38 +410,60 @@ static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, v
         ready(ctx, id[i], constraint, constraint ? NULL : &err);
 }
 
-/* A job has come back. */
-static void arrive(struct compiler *c, struct mbox_link *mail, compiler_ready_fn ready, void *ctx) {
-    struct entry *e = CONTAINER_OF(CONTAINER_OF(mail, struct job, mail), struct entry, job);
+/* A compilation that was abandoned before its end: forgotten, or begun anew for a request that has
+ * asked for the same since. */
+static void begin_again(struct compiler *c, struct entry *e) {
+    e->task.constraint = constraint_free(e->task.constraint);
+    memset(&e->task.err, 0, sizeof(e->task.err));
+    e->state = ENTRY_QUEUED;
+    list_push_front(&c->queued, &e->link);
+    c->n_queued++;
+    if (e->n_waiting == 0)
+        drop(c, e);
+}
 
-    assert(e->state == ENTRY_AWAY && c->n_away > 0);
+/* A task has come back. */
+static void on_compiled(struct job *j) {
+    struct task *t = task_of(j);
+    struct entry *e = CONTAINER_OF(t, struct entry, task);
+    struct compiler *c = t->compiler;
+
+    assert(e->state == ENTRY_AWAY && c->n_away > 0 && c->away_of[e->tenant % TENANTS] > 0);
     c->n_away--;
-    c->ns += (uint64_t)e->job.ns;
+    c->away_of[e->tenant % TENANTS]--;
+    c->ns += (uint64_t)t->ns;
+    if (e->abandoned || !c->ready) {
+        begin_again(c, e);
+        return;
+    }
     e->state = ENTRY_READY;
-    list_push_front(&c->ready, &e->link);
-    if (e->job.constraint) {
+    list_push_front(&c->ready_entries, &e->link);
+    if (t->constraint) {
         c->n_compiled++;
-        e->bytes =
-            sizeof(*e) + e->job.n_grammar + e->job.n_triggers + constraint_bytes(e->job.constraint);
+        e->bytes = sizeof(*e) + t->n_grammar + t->n_triggers + constraint_bytes(t->constraint);
         c->bytes += e->bytes;
     } else {
         c->n_refused++;
     }
-    tell(c, e, ready, ctx);
+    tell(c, e, c->ready, c->ready_ctx);
 }
 
-/* The counter is read before the mailbox, and also when nothing is there: a post is seen before its
- * wake-up, which would otherwise stay, and the loop would never sleep. */
-void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
-    struct mbox_link *mail;
+/* The counter is read first: a job that ends behind that wakes the loop again. */
+static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     uint64_t count;
+    ssize_t r = read(c->fd, &count, sizeof(count));
 
+    (void)r;
+    c->ready = ready;
+    c->ready_ctx = ctx;
+    jobs_deliver(c->jobs);
+    c->ready = NULL;
+}
+
+void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     if (c->turn == 0)
         return; /* nothing was ever given away */
-    ssize_t r = read(c->fd, &count, sizeof(count));
-    (void)r;
-    while ((mail = mbox_take(&c->from)))
-        arrive(c, mail, ready, ctx);
+    deliver(c, ready, ctx);
     evict(c);
     give_away(c);
 }
@@ -435,15 +472,22 @@ bool compiler_has_quarantined(const struct compiler *c) {
     return first_quarantined(c) != NULL;
 }
 
+/* Until nothing is away. */
+static void settle(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+    struct pollfd p = {c->fd, POLLIN, 0};
+
+    while (c->n_away > 0) {
+        poll(&p, 1, -1);
+        deliver(c, ready, ctx);
+    }
+}
+
 void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void *ctx) {
-    while (c->n_away > 0)
-        arrive(c, mbox_wait(&c->from), ready, ctx);
+    settle(c, ready, ctx);
     struct entry *e = first_quarantined(c);
 
-    if (e) {
-        give(c, e);
-        arrive(c, mbox_wait(&c->from), ready, ctx);
-    }
+    if (e && give(c, e) == 0)
+        settle(c, ready, ctx);
     evict(c);
     give_away(c);
 }
@@ -460,15 +504,20 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
     c->crash_page = crash_page;
     c->max_bytes = max_bytes;
     list_init(&c->queued);
-    list_init(&c->ready);
-    mbox_init(&c->to, NULL);
-    mbox_init(&c->from, wake);
+    list_init(&c->ready_entries);
     c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = c->fd < 0 ? -errno : grammar_vocab_of(&c->vocab, t);
+    struct jobs_opts o = {.name = "weft-compile",
+                          .n_running = 1,
+                          .n_threads = AWAY_MAX,
+                          .nice = NICE,
+                          .clock = clock_monotonic(),
+                          .ctx = c,
+                          .wake = wake,
+                          .turn = on_turn};
 
     if (r == 0)
-        r = -pthread_create(&c->thread, NULL, run, c);
-    c->started = r == 0;
+        r = jobs_new(&c->jobs, &o);
     if (r < 0) {
         compiler_free(c);
         return r;
@@ -478,26 +527,17 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
 }
 
 struct compiler *compiler_free(struct compiler *c) {
-    struct job stop = {.stop = true};
-
     if (!c)
         return NULL;
-    /* What the thread has not begun is taken back. */
-    while (mbox_take(&c->to))
-        ;
-    if (c->started) {
-        mbox_post(&c->to, &stop.mail);
-        pthread_join(c->thread, NULL);
-    }
-    while (mbox_take(&c->from))
-        ;
+    if (c->jobs)
+        jobs_abandon_all(c->jobs);
+    settle(c, NULL, NULL);
+    jobs_free(c->jobs);
     for (uint32_t i = 0; i < SLOTS; i++)
         for (struct entry *e = c->slot[i], *after; e; e = after) {
             after = e->next;
             entry_free(e);
         }
-    mbox_deinit(&c->to);
-    mbox_deinit(&c->from);
     grammar_vocab_free(c->vocab);
     if (c->fd >= 0)
         close(c->fd);

@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * compiler - grammars are compiled beside the step loop, by a thread of the worker, and kept for
+ * compiler - grammars are compiled beside the step loop, by threads of the worker, and kept for
  * the next request that brings the same text. All functions are for the step thread.
  *
- *     ask ----> queued ----> with the thread ----> ready: n_refs requests use it; at 0 it may be
+ *     ask ----> queued ----> with a thread ------> ready: n_refs requests use it; at 0 it may be
  *                 |                |               evicted, the least recently used one first
  *                 '-- cancelled    |-- refused: told to those that wait, and dropped
  *
- * Two at most are with the thread; the next one is that of the tenant served longest ago, so that a
- * tenant with a hundred large schemas does not delay another's small one. A grammar whose request
+ * One is compiled at a time. Tenants take turns of some milliseconds, also in the middle of a
+ * compilation, so that a tenant with a hundred large schemas does not delay another's small one;
+ * one that no request waits for any more ends. A grammar whose request
  * was present when a worker died is quarantined: compiled while nothing else runs, so that another
  * death is blamed on it alone.
  *
@@ -25,18 +26,18 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued, n_away;       /* of all; not yet with the thread; with it */
+    uint32_t n_entries, n_queued, n_away;       /* of all; not yet with a thread; with one */
     size_t bytes, used;                         /* of all; of those in use */
     uint64_t n_hits, n_compiled, n_refused, ns; /* ns: of compiling */
 };
 
 #define COMPILER_USED_FACTOR 4
 
-/* Prepares the vocabulary of @t, which outlives it, and starts the thread. @max_bytes: of what is
+/* Prepares the vocabulary of @t, which outlives it, and starts the threads. @max_bytes: of what is
  * kept for later. @crash_page may be NULL. 0 or -errno. */
 int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_bytes,
                  struct crash_page *crash_page);
-/* Everything that was handed out has been released. Waits for the compilation under way. */
+/* Everything that was handed out has been released. Ends the compilations under way. */
 struct compiler *compiler_free(struct compiler *c);
 DEFINE_FREEP(struct compiler, compiler)
 

@@ -19,10 +19,12 @@
 
 #include <errno.h>
 #include <string.h>
+#include "base/jobs.h"
 #include "text/grammar/finish.h"
 
 #define CROSSING_MAX (1u << 20) /* ids in all */
 #define TRIED_MAX (1u << 22)    /* tokens looked at */
+#define PAUSE_TRIED 256
 
 struct search {
     const struct constraint *c;
@@ -65,6 +67,8 @@ static void try(struct search *s, uint16_t node, int32_t id) {
 
     if (s->n_tried++ == TRIED_MAX)
         s->error = -E2BIG;
+    if (s->n_tried % PAUSE_TRIED == 0 && !s->error)
+        s->error = job_pause();
     if (!found || vocab_is_end(s->c->vocab, id) || s->error)
         return;
     int r = grammar_restart(s->state, bytes + n, len - n);

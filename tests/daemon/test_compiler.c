@@ -167,6 +167,67 @@ Test(compiler, tenants_take_turns) {
     end();
 }
 
+/* As much work as a compilation may have. */
+#define HARD "{\"regex\":\"(a|b)*a(a|b){16}(c|d)*c(c|d){15}\"}"
+
+static void wait_until_compiling(void) {
+    for (int i = 0; __atomic_load_n(&crash_page.n_compiling, __ATOMIC_ACQUIRE) == 0; i++) {
+        cr_assert_lt(i, 100000);
+        usleep(50);
+    }
+}
+
+Test(compiler, a_small_grammar_is_ready_in_the_middle_of_a_hard_one) {
+    const struct constraint *c;
+
+    begin(1 << 20);
+    cr_assert_eq(ask_for(1, 1, HARD, "", &c), 1);
+    wait_until_compiling();
+    cr_assert_eq(ask_for(2, 2, "{\"regex\":\"x\"}", "", &c), 1);
+    wait_for(2);
+    cr_expect_eq(told[0].id, 2);
+    release(told[0].constraint);
+    if (told[1].constraint)
+        release(told[1].constraint);
+    end();
+}
+
+Test(compiler, what_no_request_waits_for_is_not_compiled_to_its_end) {
+    const struct sched_constraints *s;
+    const struct constraint *c;
+    uint64_t ns;
+
+    begin(1 << 20);
+    s = compiler_source(compiler);
+    cr_assert_eq(ask_for(1, 1, HARD, "", &c), 1);
+    wait_for(1);
+    ns = stats().ns;
+    if (told[0].constraint)
+        release(told[0].constraint); /* and it is too large to be kept */
+    for (uint64_t id = 2; id < 6; id++) {
+        cr_assert_eq(ask_for(id, 1, HARD, "", &c), 1);
+        wait_until_compiling();
+        s->forget(s->ctx, id);
+        while (stats().n_away > 0) {
+            usleep(50);
+            compiler_deliver(compiler, on_ready, NULL);
+        }
+    }
+    cr_expect_eq(n_told, 1);
+    cr_expect_eq(stats().n_entries, 0);
+    cr_expect_lt(stats().ns - ns, ns, "four that were given up cost more than one");
+    /* One that is asked for again after that is compiled anew. */
+    cr_assert_eq(ask_for(7, 1, HARD, "", &c), 1);
+    wait_until_compiling();
+    s->forget(s->ctx, 7);
+    cr_assert_eq(ask_for(8, 1, HARD, "", &c), 1);
+    wait_for(2);
+    cr_expect_eq(told[1].id, 8);
+    if (told[1].constraint)
+        release(told[1].constraint);
+    end();
+}
+
 Test(compiler, who_has_gone_is_not_told) {
     const struct sched_constraints *s;
     const struct constraint *c;
