@@ -94,7 +94,7 @@ Test(store, bytes_are_bounded_and_one_may_not_take_all) {
     add(&s, 0, "large", NULL, 3000);
     cr_expect(!has(&s, 0, "large"));
     for (int i = 0; i < 100; i++) {
-        char id[8];
+        char id[16];
 
         snprintf(id, sizeof(id), "r%d", i);
         add(&s, 0, id, NULL, 1000);
@@ -107,7 +107,7 @@ Test(store, bytes_are_bounded_and_one_may_not_take_all) {
 
 Test(store, who_keeps_most_makes_room_for_others) {
     struct shelf s;
-    char id[8];
+    char id[16];
 
     shelf_init(&s, 1000, 10000, 100);
     add(&s, 3, "mine", NULL, 100);
@@ -126,7 +126,7 @@ Test(store, who_keeps_most_makes_room_for_others) {
  * it, its own responses make room, not those of others. */
 Test(store, what_is_held_is_charged_to_its_tenant) {
     struct shelf s;
-    char id[8], next[8];
+    char id[16], next[8];
 
     shelf_init(&s, 1000, 20000, 100);
     for (int i = 0; i < 10; i++) {
@@ -152,7 +152,7 @@ Test(store, what_is_held_is_charged_to_its_tenant) {
 Test(store, what_requests_hold_costs_others_nothing) {
     struct shelf s;
     struct stored *kept[4];
-    char id[8];
+    char id[16];
 
     shelf_init(&s, 1000, 20000, 100);
     for (int i = 0; i < 4; i++) {
@@ -175,7 +175,7 @@ Test(store, what_requests_hold_costs_others_nothing) {
 
 Test(store, many_small_ones_cost_others_nothing) {
     struct shelf s;
-    char id[8];
+    char id[16];
 
     shelf_init(&s, 20, 1 << 20, 100);
     for (int i = 0; i < 5; i++) {
@@ -233,7 +233,7 @@ Test(store, what_is_removed_stays_with_who_continues_it) {
 Test(store, random_use_keeps_the_promises) {
     struct shelf s;
     struct rng rng = {1};
-    char id[8], parent[8];
+    char id[16], parent[8];
 
     shelf_init(&s, 20, 12000, 50);
     for (int i = 0; i < 5000; i++) {
