@@ -499,7 +499,6 @@ static const struct field fields[] = {
     UNSUPPORTED("web_search_options", -1),
     UNSUPPORTED("documents", 0),
     UNSUPPORTED("chat_template", 0),
-    UNSUPPORTED("continue_final_message", 0),
     {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(n_prompt_top), 0, SUBMIT_TOP_MAX,
      "an integer"},
     {"truncate_prompt_tokens", BOTH | EMBED, parse_unsupported, 0, -2, 0, NULL},

@@ -216,8 +216,84 @@ static const struct choices_form form = {
     .logprobs = put_logprobs,
 };
 
+/* ---- a last message that the answer continues ---- */
+
+static int refuse_continue(const char *why, struct err *err) {
+    return err_set_code(err, 400, "invalid_value", "continue_final_message",
+                        "continue_final_message %s.", why);
+}
+
+/* Adds the text of @message, an assistant's, to @out. */
+static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
+    static const char what[] = "needs a last message of the assistant that is text alone";
+    yyjson_mut_val *content = yyjson_mut_obj_get(message, "content"), *part;
+    size_t i, n;
+
+    if (!yyjson_mut_equals_str(yyjson_mut_obj_get(message, "role"), "assistant") ||
+        yyjson_mut_arr_size(yyjson_mut_obj_get(message, "tool_calls")) > 0)
+        return refuse_continue(what, err);
+    if (yyjson_mut_is_str(content))
+        return buf_add(out, yyjson_mut_get_str(content), yyjson_mut_get_len(content));
+    if (!yyjson_mut_is_arr(content))
+        return refuse_continue(what, err);
+    yyjson_mut_arr_foreach(content, i, n, part) {
+        yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
+
+        if (!yyjson_mut_is_str(text))
+            return refuse_continue(what, err);
+        if ((i > 0 && buf_add_char(out, '\n') < 0) ||
+            buf_add(out, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* Takes the last message out of *@body, whose text becomes @prefill. */
+static int take_final(yyjson_doc **body, struct buf *prefill, struct err *err) {
+    yyjson_mut_doc *doc = yyjson_doc_mut_copy(*body, NULL);
+    yyjson_mut_val *root = yyjson_mut_doc_get_root(doc);
+    yyjson_mut_val *messages = yyjson_mut_obj_get(root, "messages");
+    yyjson_doc *rest = NULL;
+    int r = !doc ? -ENOMEM : 0;
+
+    if (r == 0 && yyjson_mut_is_true(yyjson_mut_obj_get(root, "add_generation_prompt")))
+        r = refuse_continue("and add_generation_prompt exclude each other", err);
+    if (r == 0)
+        r = add_text(yyjson_mut_arr_get_last(messages), prefill, err);
+    if (r == 0) {
+        yyjson_mut_arr_remove_last(messages);
+        yyjson_mut_obj_remove_key(root, "add_generation_prompt");
+        rest = yyjson_mut_doc_imut_copy(doc, NULL);
+        r = rest ? 0 : -ENOMEM;
+    }
+    yyjson_mut_doc_free(doc);
+    if (rest) {
+        yyjson_doc_free(*body);
+        *body = rest;
+    }
+    return r;
+}
+
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return gen_request_read(&job->request, job->api, FIELDS_CHAT, body, err);
+    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "continue_final_message");
+    CLEANUP(buf_deinit) struct buf prefill = {.max = UINT32_MAX};
+    struct gen_request *r = &job->request;
+    int result = 0;
+
+    if (v && !yyjson_is_bool(v) && !yyjson_is_null(v))
+        result = refuse_continue("must be a boolean", err);
+    else if (yyjson_is_true(v))
+        result = take_final(&body, &prefill, err);
+    if (result < 0) {
+        yyjson_doc_free(body);
+        return result;
+    }
+    result = gen_request_read(r, job->api, FIELDS_CHAT, body, err);
+    if (result < 0 || prefill.len == 0)
+        return result;
+    r->prefill =
+        (struct str){arena_strndup(&r->arena, prefill.data, prefill.len), (uint32_t)prefill.len};
+    return r->prefill.data ? 0 : -ENOMEM;
 }
 
 static const struct endpoint endpoint = {

@@ -218,6 +218,50 @@ Test(llamacpp, tokens_and_templates) {
     world_stop(&w);
 }
 
+Test(llamacpp, an_answer_continues_the_last_message) {
+    static const struct {
+        const char *last, *prompt; /* NULL: refused */
+    } table[] = {
+        {"{\"role\":\"assistant\",\"content\":\"Once \"}", "Once "},
+        {"{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+         "\"text\",\"text\":\"b\"}]}",
+         "a\nb"},
+        {"{\"role\":\"user\",\"content\":\"Once\"}", NULL},
+        {"{\"role\":\"assistant\",\"content\":null}", NULL},
+        {"{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}", NULL},
+    };
+    struct world w;
+    struct reply r;
+    char body[400], prompt[400];
+
+    started(&w);
+    w.port.script = "x";
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        snprintf(body, sizeof(body),
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},%s],"
+                 "\"continue_final_message\":true,\"add_generation_prompt\":false}",
+                 table[i].last);
+        snprintf(prompt, sizeof(prompt), "|user\nhi|\n|assistant\n%s", table[i].prompt);
+        uint32_t n = w.port.n;
+
+        world_ask(&w, CHAT, body, &r);
+        cr_expect_eq(r.status, table[i].prompt ? 200 : 400, "%s: %s", body, r.body.data);
+        if (table[i].prompt) {
+            cr_assert_eq(w.port.n, n + 1);
+            cr_expect_str_eq(fake_prompt(&w.port.r[n]), prompt);
+        } else {
+            expect_part(&r, "\"param\":\"continue_final_message\"");
+        }
+        reply_deinit(&r);
+    }
+    world_ask(&w, CHAT, "{" HI ",\"continue_final_message\":true,\"add_generation_prompt\":true}",
+              &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "exclude each other");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(llamacpp, figures_of_the_server) {
     struct world w;
     struct reply r;
