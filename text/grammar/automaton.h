@@ -98,6 +98,7 @@ struct token_class {
     uint32_t *rest_len; /* bytes of rest[i] before the end of the rule */
     size_t bytes;
     bool shared;
+    const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */
 };
 #define CLASS_LEVELS 16
 

@@ -99,7 +99,7 @@ static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t d
     struct collector *k = w->arg;
     const struct trie_node *n = &w->trie->node[node];
 
-    for (uint32_t i = n->items; k->counts && i < n->items + n->n_items; i++)
+    for (uint32_t i = n->items; k->counts && !k->c->base && i < n->items + n->n_items; i++)
         keep(k, w->trie->item[i], s->end > s->begin ? w->m->config[s->begin].reg : s->end_reg);
     for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
         if (byte_set_has(k->follow, w->trie->node[i].byte))
@@ -219,12 +219,15 @@ static int collect(struct collector *k, const struct set *from) {
     struct walk *w = &k->walk;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
-    k->c->bits = w->bits = calloc(MAX(n_words, 1u), sizeof(uint32_t));
-    if (!k->c->bits)
-        return -ENOMEM;
+    if (!k->c->base) {
+        k->c->bits = w->bits = calloc(MAX(n_words, 1u), sizeof(uint32_t));
+        if (!k->c->bits)
+            return -ENOMEM;
+    }
     walk_steps(w, from);
     if (w->n_visited > w->max_visited && !m->error) {
-        memset(k->c->bits, 0, n_words * sizeof(uint32_t));
+        if (w->bits)
+            memset(w->bits, 0, n_words * sizeof(uint32_t));
         k->n_all = k->n_rest = 0;
         w->n_visited = 0;
         walk_tables(w, from);
@@ -232,6 +235,18 @@ static int collect(struct collector *k, const struct set *from) {
     int r = k->error ? k->error : m->error;
 
     return r == 0 && k->too_large ? -E2BIG : r;
+}
+
+/* Only what comes behind a loop is new when the vocabulary has a class of its characters. */
+static void borrow(struct token_class *c, const struct token_class *base) {
+    if (!base || !base->level)
+        return;
+    c->base = base;
+    c->bits = base->bits;
+    c->level = base->level;
+    c->longest = base->longest;
+    c->n_longest = base->n_longest;
+    c->n_allowed = base->n_allowed;
 }
 
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
@@ -251,6 +266,8 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     }
     struct set s = set_open(&m);
 
+    if (k.counts && rule->shared)
+        borrow(k.c, vocab_shared_class(g->vocab, rule->shared, state - rule->start));
     m.fuel = CLASS_FUEL;
     m.config[m.n_configs++] = (struct config){.state = state};
     s.end = m.n_configs;
@@ -258,18 +275,18 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
                            .visit = visit,
-                           .take = k.counts ? take : NULL,
+                           .take = k.counts && !k.c->base ? take : NULL,
                            .max_visited = SHORT_WALK,
                            .arg = &k};
     r = collect(&k, &s);
     *n_visited = k.walk.n_visited;
-    if (r == 0 && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
+    if (r == 0 && !k.c->base && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
         r = 1;
-    if (r == 0 && k.counts)
+    if (r == 0 && k.counts && !k.c->base)
         r = make_levels(&k);
     if (r == 0)
         r = keep_rest(&k);
-    if (r == 0)
+    if (r == 0 && !k.c->base)
         r = make_sparse(&k);
     machine_deinit(&m);
     free(k.all);
@@ -286,12 +303,14 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 void class_free(struct token_class *c) {
     if (!c)
         return;
-    for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++)
+    for (uint32_t l = 0; !c->base && c->level && l < CLASS_LEVELS; l++)
         free(c->level[l]);
-    free(c->level);
-    free(c->bits);
+    if (!c->base) {
+        free(c->level);
+        free(c->bits);
+        free(c->longest);
+    }
     free(c->ids);
-    free(c->longest);
     free(c->rest);
     free(c->rest_len);
     trie_deinit(&c->after);

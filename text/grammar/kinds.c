@@ -8,12 +8,14 @@
  * they are; each state knows how far it reads any text of a kind (runway.c).
  *
  * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it, where the
- * byte before decides what may come: rows of a table.
+ * bytes before decide what may come: rows of a table. The two characters that a regular
+ * expression's `.` does not match are not in them.
  */
 
 #include "text/grammar/kinds.h"
 
 #include <errno.h>
+#include <string.h>
 
 enum {
     LOWER = 1,
@@ -23,11 +25,13 @@ enum {
     UNDERSCORE = 16,
     DASH = 32,
     DOT = 64,
-    MARK = 128,  /* other punctuation */
-    OTHER = 256, /* no kind has these: " \ and controls, and what is no ASCII */
+    MARK = 128, /* punctuation that URLs have */
+    ODD = 256,  /* other punctuation */
+    NONE = 512, /* no kind has these: " \\ and controls, and what is no ASCII */
     LETTER = LOWER | UPPER,
     WORD = LETTER | DIGIT | UNDERSCORE,
-    PLAIN = WORD | DASH | DOT | MARK | BLANK,
+    URL = WORD | DASH | DOT | MARK,
+    PLAIN = URL | ODD | BLANK,
 };
 
 const uint16_t KIND_BYTES[ASCII_KINDS] = {
@@ -43,17 +47,19 @@ const uint16_t KIND_BYTES[ASCII_KINDS] = {
     LETTER | DIGIT | DASH,
     WORD | DASH,
     WORD | DASH | DOT,
-    PLAIN & ~BLANK,
+    URL,
     PLAIN,
 };
 
-static const struct row_range ROW[ROW_HIGH][12] = {
+static const struct row_range ROW[ROW_HIGH][14] = {
     {{0x20, '!', 0},
      {'#', '[', 0},
      {']', 0x7f, 0},
      {0xc2, 0xdf, 1},
      {0xe0, 0xe0, 3},
-     {0xe1, 0xec, 2},
+     {0xe1, 0xe1, 2},
+     {0xe2, 0xe2, 8},
+     {0xe3, 0xec, 2},
      {0xed, 0xed, 4},
      {0xee, 0xef, 2},
      {0xf0, 0xf0, 6},
@@ -66,6 +72,8 @@ static const struct row_range ROW[ROW_HIGH][12] = {
     {{0x80, 0xbf, 2}},
     {{0x90, 0xbf, 2}},
     {{0x80, 0x8f, 2}},
+    {{0x80, 0x80, 9}, {0x81, 0xbf, 1}}, /* behind e2 */
+    {{0x80, 0xa7, 0}, {0xaa, 0xbf, 0}}, /* behind e2 80: no line or paragraph separator */
 };
 
 const struct row_range *kinds_row(unsigned row) {
@@ -90,31 +98,33 @@ unsigned kinds_of_byte(unsigned c) {
         return DOT;
     case '"':
     case '\\':
-        return OTHER;
+        return NONE;
     }
-    return c < ' ' || c >= 0x80 ? OTHER : MARK;
+    if (c < ' ' || c >= 0x80)
+        return NONE;
+    return strchr("%<>^`{|}\x7f", (int)c) ? ODD : MARK;
 }
 
 bool kind_has(unsigned kind, unsigned c) {
     if (kind < ASCII_KINDS)
         return kinds_of_byte(c) & KIND_BYTES[kind];
-    return c >= 0x80 || (kind == KIND_TEXT && kinds_of_byte(c) != OTHER);
+    return c >= 0x80 || (kind == KIND_TEXT && kinds_of_byte(c) != NONE);
 }
 
 /* Those of @rows from which @byte goes on to one of @next. */
-static uint16_t rows_before(uint16_t rows, uint8_t byte, uint16_t next) {
-    uint16_t before = 0;
+static uint32_t rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
+    uint32_t before = 0;
 
     for (unsigned i = 0; i < ROWS; i++) {
         for (const struct row_range *r = kinds_row(i); (rows >> i & 1) && r->hi; r++) {
-            if (r->lo <= byte && byte <= r->hi && (next >> (r->row | (i & ROW_HIGH)) & 1))
-                before |= (uint16_t)(1u << i);
+            if (r->lo <= byte && byte <= r->hi && (next >> kinds_row_after(i, r) & 1))
+                before |= 1u << i;
         }
     }
     return before;
 }
 
-static uint8_t kind_of(uint16_t bytes, uint16_t rows) {
+static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
     uint8_t kind = 0;
 
     while (kind < ASCII_KINDS && (bytes & ~KIND_BYTES[kind]))
@@ -127,14 +137,14 @@ static uint8_t kind_of(uint16_t bytes, uint16_t rows) {
 /* Children come behind their parents: one pass upwards. */
 int trie_find_kinds(struct trie *t) {
     CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
-    CLEANUP(freep) uint16_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
+    CLEANUP(freep) uint32_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
 
     if (!bytes || !rows)
         return -ENOMEM;
     for (uint32_t i = t->n; i-- > 0;) {
         struct trie_node *n = &t->node[i];
 
-        rows[i] = UINT16_MAX;
+        rows[i] = UINT32_MAX;
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
             rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);

@@ -10,8 +10,12 @@ bool kind_has(unsigned kind, unsigned c);
 
 /* What may come next in UTF-8 as JSON has it (no surrogates), and the row after it. Row 0 is
  * between characters. From ROW_HIGH on there are the same rows for text without ASCII. */
-enum { ROWS = 16, ROW_HIGH = 8 };
+enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
 struct row_range {
     uint8_t lo, hi, row; /* hi 0: the end */
 };
 const struct row_range *kinds_row(unsigned row);
+
+static inline unsigned kinds_row_after(unsigned row, const struct row_range *r) {
+    return r->row + (row >= ROW_HIGH ? ROW_HIGH : 0);
+}

@@ -117,7 +117,7 @@ static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
             if ((s->flags & STATE_LOOP) && !range->row &&
                 !(r->g->state[at->to].flags & STATE_BORDER))
                 return 0;
-            run = MIN(run, r->row[at->to][range->row | (i & ROW_HIGH)] + 1u);
+            run = MIN(run, r->row[at->to][kinds_row_after(i, range)] + 1u);
             next = at->hi + 1u;
         }
     }
