@@ -275,6 +275,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
                            .visit = visit,
+                           .only_ends = !k.counts || k.c->base,
                            .take = k.counts && !k.c->base ? take : NULL,
                            .max_visited = SHORT_WALK,
                            .arg = &k};

@@ -8,8 +8,8 @@
  * they are; each state knows how far it reads any text of a kind (runway.c).
  *
  * Most kinds are sets of ASCII bytes. The last two are UTF-8, without ASCII and with it, where the
- * bytes before decide what may come: rows of a table. The two characters that a regular
- * expression's `.` does not match are not in them.
+ * bytes before decide what may come: rows of a table. Characters that patterns and formats
+ * often leave out (those that `.` does not match, private use) are not in them.
  */
 
 #include "text/grammar/kinds.h"
@@ -51,29 +51,28 @@ const uint16_t KIND_BYTES[ASCII_KINDS] = {
     PLAIN,
 };
 
-static const struct row_range ROW[ROW_HIGH][14] = {
+static const struct row_range ROW[ROW_HIGH][13] = {
     {{0x20, '!', 0},
      {'#', '[', 0},
      {']', 0x7f, 0},
-     {0xc2, 0xdf, 1},
-     {0xe0, 0xe0, 3},
+     {0xc2, 0xc2, 4},
+     {0xc3, 0xdf, 1},
+     {0xe0, 0xe0, 5},
      {0xe1, 0xe1, 2},
-     {0xe2, 0xe2, 8},
+     {0xe2, 0xe2, 6},
      {0xe3, 0xec, 2},
-     {0xed, 0xed, 4},
-     {0xee, 0xef, 2},
-     {0xf0, 0xf0, 6},
-     {0xf1, 0xf3, 5},
-     {0xf4, 0xf4, 7}},
+     {0xed, 0xed, 8},
+     {0xef, 0xef, 9},
+     {0xf0, 0xf0, 3}},
     {{0x80, 0xbf, 0}},
     {{0x80, 0xbf, 1}},
-    {{0xa0, 0xbf, 1}},
-    {{0x80, 0x9f, 1}},
-    {{0x80, 0xbf, 2}},
-    {{0x90, 0xbf, 2}},
-    {{0x80, 0x8f, 2}},
-    {{0x80, 0x80, 9}, {0x81, 0xbf, 1}}, /* behind e2 */
-    {{0x80, 0xa7, 0}, {0xaa, 0xbf, 0}}, /* behind e2 80: no line or paragraph separator */
+    {{0x90, 0x9e, 2}, {0xa0, 0xae, 2}}, /* behind f0: the last two of each plane are none */
+    {{0xa0, 0xbf, 0}},                  /* behind c2: no controls */
+    {{0xa0, 0xbf, 1}},                  /* behind e0 */
+    {{0x80, 0x80, 7}, {0x81, 0xbf, 1}}, /* behind e2 */
+    {{0x80, 0xa7, 0}, {0xaa, 0xbf, 0}}, /* behind e2 80: no line and paragraph separators */
+    {{0x80, 0x9f, 1}},                  /* behind ed: no surrogates */
+    {{0xa4, 0xb6, 1}, {0xb8, 0xbe, 1}}, /* behind ef: no private use and noncharacters */
 };
 
 const struct row_range *kinds_row(unsigned row) {

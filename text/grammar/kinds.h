@@ -8,8 +8,8 @@ extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* of kinds_of_byte() */
 unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in */
 bool kind_has(unsigned kind, unsigned c);
 
-/* What may come next in UTF-8 as JSON has it (no surrogates), and the row after it. Row 0 is
- * between characters. From ROW_HIGH on there are the same rows for text without ASCII. */
+/* What may come next in UTF-8 without some rare characters, and the row after it. Row 0 is between
+ * characters. From ROW_HIGH on there are the same rows for text without ASCII. */
 enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
 struct row_range {
     uint8_t lo, hi, row; /* hi 0: the end */

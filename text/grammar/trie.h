@@ -20,8 +20,8 @@ struct trie_string {
 /* Kinds of text (kinds.c). */
 enum {
     ASCII_KINDS = 14, /* bytes of one set each, smaller sets first */
-    KIND_HIGH = 14,   /* UTF-8 without ASCII */
-    KIND_TEXT = 15,   /* UTF-8 without what a JSON string has to escape */
+    KIND_HIGH = 14,   /* UTF-8 without ASCII and some rare characters */
+    KIND_TEXT = 15,   /* the same with ASCII but what a JSON string has to escape */
     TEXT_KINDS = 16,
     KIND_NONE = 31,
     RUNWAY_MAX = 15, /* lengths up to here count */

@@ -43,7 +43,7 @@ static bool reads_all(const struct walk *w, const struct set *s, const struct tr
     return false;
 }
 
-static void set_items(struct walk *w, uint32_t first, uint32_t last) {
+static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; w->bits && i < last; i++) {
         uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);
 
@@ -62,12 +62,14 @@ static void take(struct walk *w, uint32_t first, uint32_t last, const struct set
 }
 
 /* At a node that is reached; whether to go on below it. */
-static bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
 
     w->n_visited++;
     set_items(w, n->items, n->items + n->n_items);
-    return (!w->visit || w->visit(w, node, s, depth)) && s->end > s->begin && n->n_children;
+    if (w->visit && (s->can_end || !w->only_ends) && !w->visit(w, node, s, depth))
+        return false;
+    return s->end > s->begin && n->n_children;
 }
 
 static bool has_stopped(const struct walk *w) {
@@ -102,9 +104,15 @@ void walk_steps(struct walk *w, const struct set *from) {
 
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
+/* @run: how far the set reads each kind of text, where that is one row (runway.c); or NULL. */
+struct known_set {
+    struct set set;
+    const uint8_t *run;
+};
+
 struct tables {
     struct walk *w;
-    struct set *set;
+    struct known_set *set;
     uint16_t (*next)[256];
     uint32_t n, cap;
     uint32_t *slot, mask; /* hash table: number + 1 */
@@ -132,7 +140,7 @@ static bool equal(const struct machine *m, const struct set *x, const struct set
 
 static bool grow(struct tables *t) {
     uint32_t cap = t->cap ? t->cap * 2 : SETS_FIRST;
-    struct set *set = realloc(t->set, cap * sizeof(*set));
+    struct known_set *set = realloc(t->set, cap * sizeof(*set));
 
     if (set)
         t->set = set;
@@ -152,13 +160,21 @@ static bool grow(struct tables *t) {
     t->cap = cap;
     t->mask = cap * 2 - 1;
     for (uint32_t i = 0; i < t->n; i++) {
-        uint32_t h = hash_of(t->w->m, &t->set[i]) & t->mask;
+        uint32_t h = hash_of(t->w->m, &t->set[i].set) & t->mask;
 
         while (slot[h])
             h = (h + 1) & t->mask;
         slot[h] = i + 1;
     }
     return true;
+}
+
+static const uint8_t *only_run(const struct machine *m, const struct set *s) {
+    if (s->end - s->begin != 1)
+        return NULL;
+    const struct config *c = &m->config[s->begin];
+
+    return (m->g->state[c->state].flags & STATE_LOOP) && c->frame ? NULL : m->g->runway[c->state];
 }
 
 /* The number of @s, which is the last one of the machine and is taken off when it is known. */
@@ -172,20 +188,20 @@ static uint32_t number_of(struct tables *t, const struct set *s) {
     uint32_t h = hash_of(m, s) & t->mask;
 
     for (; t->slot[h]; h = (h + 1) & t->mask) {
-        if (equal(m, s, &t->set[t->slot[h] - 1])) {
+        if (equal(m, s, &t->set[t->slot[h] - 1].set)) {
             m->n_configs = s->begin;
             return t->slot[h] - 1;
         }
     }
     memset(t->next[t->n], 0, sizeof(*t->next));
-    t->set[t->n] = *s;
+    t->set[t->n] = (struct known_set){.set = *s, .run = only_run(m, s)};
     t->slot[h] = t->n + 1;
     return t->n++;
 }
 
 static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
     struct machine *m = t->w->m;
-    struct set s = t->set[from], next;
+    struct set s = t->set[from].set, next;
     uint16_t to = STEP_DEAD;
 
     if (machine_step(m, &s, byte, &next))
@@ -195,13 +211,19 @@ static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
     return t->next[from][byte] = to;
 }
 
+static bool known_reads_all(const struct walk *w, const struct known_set *k,
+                            const struct trie_node *n) {
+    if (!k->run)
+        return reads_all(w, &k->set, n);
+    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX && k->run[n->kind] >= n->height;
+}
+
 static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_t from,
                          uint32_t depth) {
     struct walk *w = t->w;
     const struct trie_node *n = &w->trie->node[node], *child = &w->trie->node[n->child];
 
     for (uint32_t i = 0; i < n->n_children; i++, child++) {
-        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
         uint16_t to = t->next[from][child->byte];
 
         if (to == STEP_UNKNOWN) {
@@ -211,14 +233,16 @@ static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_
         }
         if (to == STEP_DEAD)
             continue;
-        uint32_t next = to - STEP_SETS;
+        const struct known_set *next = &t->set[to - STEP_SETS];
 
-        if (!reach(w, n->child + i, &t->set[next], depth + 1))
+        if (!reach(w, n->child + i, &next->set, depth + 1))
             continue;
-        if (reads_all(w, &t->set[next], child))
-            take(w, child->items + child->n_items, end, &t->set[next], depth + 1);
+        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+
+        if (known_reads_all(w, next, child))
+            take(w, child->items + child->n_items, end, &next->set, depth + 1);
         else
-            tables_below(t, n->child + i, end, next, depth + 1);
+            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
     }
 }
 

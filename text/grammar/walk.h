@@ -9,8 +9,9 @@ struct walk {
     const struct trie *trie;
     uint32_t *bits; /* by item: those that are reached are set; or NULL */
     int64_t n_set;  /* grows by those that were not set */
-    /* Called at every node that is reached alive, or NULL; false: the walk does not go on below it.
-     * @s is valid during the call. */
+    /* Called at every node that is reached alive, or only where frame 0 can end; or NULL. False:
+     * the walk does not go on below it. @s is valid during the call. */
+    bool only_ends;
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
     /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes
      * deep; or NULL: they are set in bits. */
