@@ -191,6 +191,19 @@ int conn_send(struct conn *c, const void *data, size_t len) {
     return r;
 }
 
+int conn_give(struct conn *c, struct buf *b) {
+    conn_flush(c); /* what was sent before it, mostly a head */
+    if (c->out.len > 0 || b->len > c->out.max || c->state == CONN_CLOSED || c->broken)
+        return conn_send(c, b->data, b->len);
+    if (!quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], &c->unsent, b->len, take_output))
+        return -ENOBUFS;
+    buf_deinit(&c->out);
+    c->out = (struct buf){.data = b->data, .len = b->len, .cap = b->cap, .max = c->out.max};
+    *b = (struct buf){.max = b->max};
+    charge_unsent(c);
+    return 0;
+}
+
 static void parse_ahead(struct conn *c);
 
 static void on_shutdown(uv_shutdown_t *s, int status) {

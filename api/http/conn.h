@@ -91,6 +91,8 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local);
 int conn_send(struct conn *c, const void *data, size_t len);
 /* Room for @n bytes that are sent next, in pieces. */
 void conn_reserve(struct conn *c, size_t n);
+/* Sends @b, which is left empty, without a copy where nothing earlier waits. As conn_send(). */
+int conn_give(struct conn *c, struct buf *b);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
 /* It cannot go on: closed by the timer, not inside this function. */

@@ -153,11 +153,19 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
     finish(x, status, type, &all, 1, NULL);
 }
 
-void respond_buf(struct exchange *x, int status, const struct buf *b, int error) {
-    if (error < 0)
+void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
+    if (error < 0) {
         respond_errno(x, error);
-    else
+        return;
+    }
+    if (b->len <= LARGE_PIECE || !x->conn || x->head_only) {
         respond(x, status, RESPOND_JSON, b->data, b->len);
+        return;
+    }
+    send_head(x, status, RESPOND_JSON, (ssize_t)b->len, NULL);
+    if (conn_give(x->conn, b) < 0)
+        conn_break(x->conn);
+    exchange_end(x);
 }
 
 static void note_code(struct exchange *x, const struct err *err) {

@@ -17,8 +17,9 @@ void respond(struct exchange *x, int status, const char *type, const void *data,
 /* The same of a body in @n pieces. */
 void respond_pieces(struct exchange *x, int status, const char *type, const struct iovec *piece,
                     size_t n);
-/* As JSON in @b; @error (of building it) < 0: 500 instead. Ends the exchange. */
-void respond_buf(struct exchange *x, int status, const struct buf *b, int error);
+/* As JSON in @b, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
+ * exchange. */
+void respond_buf(struct exchange *x, int status, struct buf *b, int error);
 /* The error object. Ends the exchange. */
 void respond_error(struct exchange *x, const struct err *err);
 /* For an -errno without text: 500 or 503. Ends the exchange. */
