@@ -59,6 +59,8 @@ static yyjson_mut_val *form_node(struct draft *d) {
     }
     if (f->compact)
         ir_put_bool(&d->n, o, "compact", true);
+    if (f->any_order)
+        ir_put_bool(&d->n, o, "any_order", true);
     return o;
 }
 

@@ -49,6 +49,7 @@ struct gen_request_form {
     yyjson_val *value; /* in the body or in `doc` */
     yyjson_doc *doc;   /* of a schema that came as text */
     bool compact;
+    bool any_order; /* of the properties of a schema */
 };
 
 /*

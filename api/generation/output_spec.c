@@ -111,6 +111,7 @@ int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err
 
 int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err) {
     yyjson_val *s, *compact = given(v, "disable_any_whitespace");
+    yyjson_val *any_order = given(v, "any_order");
     int result = 0;
 
     if (!yyjson_is_obj(v))
@@ -121,7 +122,10 @@ int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err
         return unsupported("structured_outputs.whitespace_pattern", "is not supported here", err);
     if (compact && !yyjson_is_bool(compact))
         return invalid("structured_outputs.disable_any_whitespace", "a boolean", err);
+    if (any_order && !yyjson_is_bool(any_order))
+        return invalid("structured_outputs.any_order", "a boolean", err);
     r->form.compact = yyjson_get_bool(compact);
+    r->form.any_order = yyjson_get_bool(any_order);
     if ((s = given(v, "json")))
         result = set_schema_or_text(r, "structured_outputs.json", s, err);
     if (result == 0 && (s = given(v, "json_object")))
