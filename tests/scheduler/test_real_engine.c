@@ -12,13 +12,16 @@
 enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40 };
 
 static struct gguf *model;
+static const char *backend;
 static uint64_t n_preemptions, n_cached;
 
-static void open_model(void) {
+static void open_model(const char *arch, const char *with) {
     struct err err = {0};
     char path[64];
 
-    tiny_model_temp(&(struct tiny_model){.seed = 5}, path);
+    n_preemptions = n_cached = 0;
+    backend = with;
+    tiny_model_temp(&(struct tiny_model){.arch = arch, .seed = 5}, path);
     cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
     unlink(path);
 }
@@ -58,7 +61,7 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
                   struct heard *all) {
     struct serving w = {
         .model = model,
-        .backend = "reference",
+        .backend = backend,
         .max_seqs = 8,
         .n_pages = n_pages,
         .first = from,
@@ -77,7 +80,7 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
 Test(real_engine, company_changes_no_bit) {
     static struct heard alone[REQUESTS], together[REQUESTS];
 
-    open_model();
+    open_model("llama", "reference");
     for (uint32_t i = 0; i < REQUESTS; i++)
         serve(i, i + 1, 64, 0, 1, alone);
     for (uint32_t depth = 1; depth <= 2; depth++) {
@@ -88,5 +91,23 @@ Test(real_engine, company_changes_no_bit) {
     }
     cr_expect_gt(n_preemptions, 0);
     cr_expect_gt(n_cached, 100);
+    gguf_free(model);
+}
+
+/* Their state is in no page: nothing is shared, and what was preempted begins anew. */
+Test(real_engine, company_changes_no_bit_of_hybrid_models) {
+    static struct heard alone[REQUESTS], together[REQUESTS];
+
+    open_model("qwen35", "cpu");
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        serve(i, i + 1, 64, 0, 1, alone);
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        serve(0, REQUESTS, 64, 0, depth, together);
+        heard_compare(alone, together, REQUESTS);
+        serve(0, REQUESTS, 20, 7, depth, together);
+        heard_compare(alone, together, REQUESTS);
+    }
+    cr_expect_gt(n_preemptions, 0);
+    cr_expect_eq(n_cached, 0);
     gguf_free(model);
 }
