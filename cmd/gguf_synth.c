@@ -31,13 +31,15 @@ struct options {
 static const char usage[] =
     "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
-    "  --arch A          llama, qwen2, qwen3 or qwen3moe; default: the shape's\n"
-    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, qwen3-8b or\n"
-    "                    qwen3-30b-a3b, and\n"
+    "  --arch A          llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe; default: "
+    "the shape's\n"
+    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, qwen3-8b,\n"
+    "                    qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next, and\n"
     "                    key=value after it or instead of it, separated by commas: n_layer, "
     "n_embd,\n"
     "                    n_head, n_kv, head_dim, n_ff, n_vocab, context, tied, theta, eps, "
-    "n_expert, n_used\n"
+    "n_expert, n_used,\n"
+    "                    n_rot, n_shared, n_key, n_value, n_state\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
     "                    IQ4_XS IQ2_XXS, or the mixes Q4_K_M Q5_K_M\n"
     "  --seed N          default 1\n"
@@ -105,11 +107,23 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
         {"attention.head_count_kv", s->n_kv},
         {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim},
-        {"rope.dimension_count", s->head_dim},
+        {"rope.dimension_count", s->n_rot ? s->n_rot : s->head_dim},
         {"vocab_size", s->n_vocab},
         {"expert_count", s->n_expert},
         {"expert_used_count", s->n_used},
         {"expert_feed_forward_length", s->n_ff},
+    };
+    const struct {
+        const char *name;
+        uint32_t value;
+    } hybrid[] = {
+        {"expert_shared_feed_forward_length", s->n_shared},
+        {"ssm.conv_kernel", 4},
+        {"ssm.state_size", s->n_state},
+        {"ssm.group_count", s->n_key},
+        {"ssm.time_step_rank", s->n_value},
+        {"ssm.inner_size", s->n_value * s->n_state},
+        {"full_attention_interval", 4},
     };
     char text[128];
 
@@ -122,6 +136,10 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
     for (size_t i = 0; i < ARRAY_SIZE(keys) - (s->n_expert ? 0 : 3); i++) {
         snprintf(text, sizeof(text), "%s.%s", arch, keys[i].name);
         gguf_write_u32(w, text, keys[i].value);
+    }
+    for (size_t i = s->n_expert ? 0 : 1; synth_is_hybrid(s) && i < ARRAY_SIZE(hybrid); i++) {
+        snprintf(text, sizeof(text), "%s.%s", arch, hybrid[i].name);
+        gguf_write_u32(w, text, hybrid[i].value);
     }
     snprintf(text, sizeof(text), "%s.attention.layer_norm_rms_epsilon", arch);
     gguf_write_f32(w, text, (float)s->eps);

@@ -10,18 +10,33 @@
 #include "base/gguf.h"
 #include "cmd/gguf_write.h"
 
-enum synth_arch { SYNTH_LLAMA, SYNTH_QWEN2, SYNTH_QWEN3, SYNTH_QWEN3MOE };
+enum synth_arch {
+    SYNTH_LLAMA,
+    SYNTH_QWEN2,
+    SYNTH_QWEN3,
+    SYNTH_QWEN3MOE,
+    SYNTH_QWEN3NEXT, /* this and what follows: hybrid, three of four layers are gated delta nets */
+    SYNTH_QWEN35,
+    SYNTH_QWEN35MOE,
+};
 
 struct synth_shape {
     enum synth_arch arch;
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
     double theta, eps;
     uint32_t n_expert, n_used; /* n_expert 0: a dense FFN; else n_ff is that of an expert */
+    /* Hybrid models; else 0: values of a head that are rotated, the shared expert's n_ff, heads of
+     * the delta nets and their size. */
+    uint32_t n_rot, n_shared, n_key, n_value, n_state;
 };
 
 #define SYNTH_LAYERS_MAX 256u
 #define SYNTH_VOCAB_MIN 272u /* bytes and special tokens */
 #define SYNTH_VOCAB_MAX 524288u
+
+static inline bool synth_is_hybrid(const struct synth_shape *s) {
+    return s->arch >= SYNTH_QWEN3NEXT;
+}
 
 const char *synth_arch_name(enum synth_arch arch);
 /* -EINVAL for a name that is not known. */

@@ -58,6 +58,8 @@ static bool use_more_bits(uint32_t layer, uint32_t n) {
     return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
 }
 
+enum { LAYER_TENSORS = 20 }; /* at most */
+
 struct planner {
     struct synth_plan *plan;
     const struct synth_shape *shape;
@@ -116,6 +118,16 @@ static void matrices(struct planner *p, enum synth_role role, double gain, uint6
     t->ne[2] = p->shape->n_expert;
 }
 
+/* The expert of all rows, and its gate. */
+static void plan_shared(struct planner *p, uint32_t i) {
+    uint64_t E = p->shape->n_embd, F = p->shape->n_shared;
+
+    vector(p, 0, 1.5 / sqrt((double)E), E, "blk.%u.ffn_gate_inp_shexp.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate_shexp.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_up_shexp.weight", i);
+    matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down_shexp.weight", i);
+}
+
 /* The feed-forward part of layer @i: experts with their router, or one network. */
 static void plan_ffn(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
@@ -127,6 +139,8 @@ static void plan_ffn(struct planner *p, uint32_t i) {
         matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_gate_exps");
         matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_up_exps");
         matrices(p, ROLE_DOWN, 1.2, F, E, "ffn_down_exps");
+        if (synth_is_hybrid(s))
+            plan_shared(p, i);
         return;
     }
     matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate.weight", i);
@@ -134,15 +148,33 @@ static void plan_ffn(struct planner *p, uint32_t i) {
     matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
 }
 
-/* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
- * clear winners, few near ties. */
-static void plan_layer(struct planner *p, uint32_t i) {
+/* A gated delta net; heads forget half within about 1 to 100 tokens. */
+static void plan_delta(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, inner = (uint64_t)s->n_value * s->n_state;
+    uint64_t channels = 2ull * s->n_key * s->n_state + inner;
+
+    matrix(p, ROLE_MATRIX, 1.5, E, channels, "blk.%u.attn_qkv.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, inner, "blk.%u.attn_gate.weight", i);
+    matrix(p, ROLE_MATRIX, 1, 4, channels, "blk.%u.ssm_conv1d.weight", i);
+    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+    vector(p, -2, 1.5, s->n_value, "blk.%u.ssm_dt.bias", i);
+    vector(p, -0.3, 0.05, s->n_value, "blk.%u.ssm_a", i);
+    if (s->arch == SYNTH_QWEN3NEXT) {
+        matrix(p, ROLE_MATRIX, 1, E, 2ull * s->n_value, "blk.%u.ssm_ba.weight", i);
+    } else {
+        matrix(p, ROLE_MATRIX, 1, E, s->n_value, "blk.%u.ssm_beta.weight", i);
+        matrix(p, ROLE_MATRIX, 1, E, s->n_value, "blk.%u.ssm_alpha.weight", i);
+    }
+    vector(p, 1, 0.1, s->n_state, "blk.%u.ssm_norm.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, inner, E, "blk.%u.ssm_out.weight", i);
+}
+
+static void plan_attention(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
     uint64_t E = s->n_embd, D = s->head_dim, Q = s->n_head * D, KV = s->n_kv * D;
 
-    p->layer = i;
-    vector(p, 1, 0.1, E, "blk.%u.attn_norm.weight", i);
-    matrix(p, ROLE_MATRIX, 1.5, E, Q, "blk.%u.attn_q.weight", i);
+    matrix(p, ROLE_MATRIX, 1.5, E, synth_is_hybrid(s) ? 2 * Q : Q, "blk.%u.attn_q.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, KV, "blk.%u.attn_k.weight", i);
     matrix(p, ROLE_V, 1, E, KV, "blk.%u.attn_v.weight", i);
     if (s->arch == SYNTH_QWEN2) {
@@ -150,12 +182,27 @@ static void plan_layer(struct planner *p, uint32_t i) {
         vector(p, 0, 0.5, KV, "blk.%u.attn_k.bias", i);
         vector(p, 0, 0.3, KV, "blk.%u.attn_v.bias", i);
     }
-    if (s->arch == SYNTH_QWEN3 || s->arch == SYNTH_QWEN3MOE) {
+    if (s->arch >= SYNTH_QWEN3) {
         vector(p, 1.4, 0.2, D, "blk.%u.attn_q_norm.weight", i);
         vector(p, 1.4, 0.2, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
-    vector(p, 1, 0.1, E, "blk.%u.ffn_norm.weight", i);
+}
+
+/* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
+ * clear winners, few near ties. */
+static void plan_layer(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    bool hybrid = synth_is_hybrid(s);
+
+    p->layer = i;
+    vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
+    if (hybrid && (i + 1) % 4 != 0)
+        plan_delta(p, i);
+    else
+        plan_attention(p, i);
+    vector(p, 1, 0.1, s->n_embd, "blk.%u.%s.weight", i,
+           hybrid ? "post_attention_norm" : "ffn_norm");
     plan_ffn(p, i);
 }
 
@@ -174,7 +221,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         }
     if (!found)
         return err_set(err, 0, NULL, "unknown format \"%s\"", format);
-    plan.tensor = calloc(3 + 14 * (size_t)s->n_layer, sizeof(*plan.tensor));
+    plan.tensor = calloc(3 + LAYER_TENSORS * (size_t)s->n_layer, sizeof(*plan.tensor));
     if (!plan.tensor)
         return -ENOMEM;
 
@@ -184,7 +231,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         matrix(&p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     for (uint32_t i = 0; i < s->n_layer; i++)
         plan_layer(&p, i);
-    assert(plan.n_tensors <= 3 + 14 * (size_t)s->n_layer);
+    assert(plan.n_tensors <= 3 + LAYER_TENSORS * (size_t)s->n_layer);
     *out = plan;
     return 0;
 }

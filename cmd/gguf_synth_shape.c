@@ -6,23 +6,39 @@
 #include <string.h>
 #include "cmd/cli.h"
 
-static const char *const arch_names[] = {[SYNTH_LLAMA] = "llama",
-                                         [SYNTH_QWEN2] = "qwen2",
-                                         [SYNTH_QWEN3] = "qwen3",
-                                         [SYNTH_QWEN3MOE] = "qwen3moe"};
+static const char *const arch_names[] = {
+    [SYNTH_LLAMA] = "llama",        [SYNTH_QWEN2] = "qwen2",         [SYNTH_QWEN3] = "qwen3",
+    [SYNTH_QWEN3MOE] = "qwen3moe",  [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
+    [SYNTH_QWEN35MOE] = "qwen35moe"};
 
 static const struct {
     const char *name;
     struct synth_shape shape;
 } shapes[] = {
-    {"tiny", {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0}},
-    {"tinyllama", {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000, 1e-5, 0, 0}},
-    {"llama3-8b", {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000, 1e-5, 0, 0}},
-    {"qwen2-0.5b", {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6, 1e-6, 0, 0}},
-    {"qwen3-0.6b", {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6, 1e-6, 0, 0}},
-    {"qwen3-8b", {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6, 1e-6, 0, 0}},
+    {"tiny", {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0}},
+    {"tinyllama",
+     {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0}},
+    {"llama3-8b",
+     {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000, 1e-5, 0, 0, 0, 0, 0, 0,
+      0}},
+    {"qwen2-0.5b",
+     {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
+    {"qwen3-0.6b",
+     {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
+    {"qwen3-8b",
+     {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
     {"qwen3-30b-a3b",
-     {SYNTH_QWEN3MOE, 48, 2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6, 1e-6, 128, 8}},
+     {SYNTH_QWEN3MOE, 48, 2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6, 1e-6, 128, 8, 0, 0, 0, 0,
+      0}},
+    {"qwen3.6-27b",
+     {SYNTH_QWEN35, 64, 5120, 24, 4, 256, 17408, 248320, 262144, 0, 1e7, 1e-6, 0, 0, 64, 0, 16, 48,
+      128}},
+    {"qwen3.6-35b-a3b",
+     {SYNTH_QWEN35MOE, 40, 2048, 16, 2, 256, 512, 248320, 262144, 0, 1e7, 1e-6, 256, 8, 64, 512, 16,
+      32, 128}},
+    {"qwen3-coder-next",
+     {SYNTH_QWEN3NEXT, 48, 2048, 16, 2, 256, 512, 151936, 262144, 0, 1e7, 1e-6, 512, 10, 64, 512,
+      16, 32, 128}},
 };
 
 /* A matrix stays below 2^32 values and the sums of sizes far from overflow. */
@@ -42,6 +58,11 @@ static const struct {
     {"tied", offsetof(struct synth_shape, tied), 0, 1},
     {"n_expert", offsetof(struct synth_shape, n_expert), 0, 1024},
     {"n_used", offsetof(struct synth_shape, n_used), 0, 1024},
+    {"n_rot", offsetof(struct synth_shape, n_rot), 0, 1024},
+    {"n_shared", offsetof(struct synth_shape, n_shared), 0, 262144},
+    {"n_key", offsetof(struct synth_shape, n_key), 1, 1024},
+    {"n_value", offsetof(struct synth_shape, n_value), 1, 1024},
+    {"n_state", offsetof(struct synth_shape, n_state), 16, 512},
 };
 
 const char *synth_arch_name(enum synth_arch arch) {
@@ -65,7 +86,7 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
         }
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, "
-                   "qwen3-8b or qwen3-30b-a3b",
+                   "qwen3-8b, qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
                    name);
 }
 
@@ -100,9 +121,21 @@ static int check(const struct synth_shape *s, struct err *err) {
     if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
         return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
                        s->n_expert);
-    if (s->n_expert ? s->arch == SYNTH_QWEN2 || s->arch == SYNTH_QWEN3 : s->arch == SYNTH_QWEN3MOE)
+    bool never = s->arch == SYNTH_QWEN2 || s->arch == SYNTH_QWEN3 || s->arch == SYNTH_QWEN35;
+    bool always =
+        s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT || s->arch == SYNTH_QWEN35MOE;
+    if (s->n_expert ? never : always)
         return err_set(err, 0, NULL, "shape: %s with %u experts", synth_arch_name(s->arch),
                        s->n_expert);
+    if (!synth_is_hybrid(s))
+        return 0;
+    if (s->n_layer < 4 || !s->n_key || s->n_value % s->n_key || s->n_state % 16 || !s->n_state)
+        return err_set(
+            err, 0, NULL,
+            "shape: hybrid models need 4 layers, n_value a multiple of n_key, n_state one "
+            "of 16");
+    if (s->n_expert && !s->n_shared)
+        return err_set(err, 0, NULL, "shape: hybrid models with experts need n_shared");
     return 0;
 }
 
@@ -128,7 +161,9 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
         }
     }
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
-        r = err_set(err, 0, NULL, "unknown architecture \"%s\": llama, qwen2, qwen3 or qwen3moe",
+        r = err_set(err, 0, NULL,
+                    "unknown architecture \"%s\": llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35 "
+                    "or qwen35moe",
                     arch);
     if (r == 0)
         r = check(&s, err);

@@ -267,7 +267,10 @@ int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct 
     add_groups(&v);
 
     gguf_write_text(w, "tokenizer.ggml.model", "gpt2");
-    gguf_write_text(w, "tokenizer.ggml.pre", s->arch == SYNTH_LLAMA ? "gpt-2" : "qwen2");
+    gguf_write_text(w, "tokenizer.ggml.pre",
+                    s->arch == SYNTH_LLAMA    ? "gpt-2"
+                    : s->arch >= SYNTH_QWEN35 ? "qwen35"
+                                              : "qwen2");
     write_tokens(w, &v, s->n_vocab);
     write_merges(w, &v);
     gguf_write_u32(w, "tokenizer.ggml.bos_token_id", v.n + SPECIAL_ENDOFTEXT);

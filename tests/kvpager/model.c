@@ -140,16 +140,37 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
 
 /* Both. */
 
+/* Sequences that are not kept: where there are state slots each has one, and no other has. */
+static uint32_t n_computed(const struct model *m) {
+    bool taken[MODEL_MAX_SEQS] = {false};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
+        if (!m->seq[i].real || m->seq[i].kept)
+            continue;
+        n++;
+        if (m->opts.n_states == 0)
+            continue;
+        uint32_t slot = kv_seq_state(m->seq[i].real);
+        EXPECT(slot < m->opts.n_states && !taken[slot], true);
+        taken[slot] = true;
+    }
+    return n;
+}
+
 bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *token) {
     struct model_seq *s = &m->seq[seq];
     struct kv_isolation key = share_of(share);
-    int r = kv_seq_new(&s->real, m->pager, &key);
+    struct kv_seq *made = NULL;
+    int r = kv_seq_new(&made, m->pager, &key);
 
-    if (m->count.n_seqs == m->opts.max_seqs) {
+    if (m->count.n_seqs == m->opts.max_seqs ||
+        (m->opts.n_states > 0 && n_computed(m) == m->opts.n_states)) {
         EXPECT(r < 0, true);
         return false;
     }
     EXPECT(r, 0);
+    s->real = made;
     s->share = share;
     s->n_committed = s->n_pages = 0;
     s->kept = false;
@@ -310,6 +331,7 @@ void model_check(struct model *m, bool entries) {
     want.n_cached = n_cached(m);
     want.n_shared = m->n_entries - want.n_cached;
     want.n_kept = n_kept(m);
+    want.n_states = m->opts.n_states > 0 ? n_computed(m) : 0;
     kv_pager_stats(m->pager, &got);
     EXPECT(got.n_free, want.n_free);
     EXPECT(got.n_owned, want.n_owned);
@@ -458,6 +480,7 @@ void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done) {
         .hash_bits = rng_below(&r, 3) ? 0 : 1 + rng_below(&r, 4),
     };
 
+    o.n_states = seed % 4 == 3 ? 1 + (uint32_t)(seed / 4 % o.max_seqs) : 0;
     draw_init(&d, &r);
     model_init(&m, &o);
     for (uint32_t i = 0; i < n_ops; i++) {
