@@ -173,18 +173,18 @@ static bool is_worth_pinning(struct pins *t, const struct request *r, const stru
     const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
     return kv_seq_committed(r->seq) >= t->opts.page_tokens && !t->opts.no_sharing &&
-           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->turn.tenant));
+           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->tenant));
 }
 
 static struct pin *next_victim(struct pins *t, int64_t now) {
-    const struct share *h = t->opts.share;
+    const struct fair_share *f = t->opts.fair;
     struct pin *best = NULL;
     int best_rank = -1;
 
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
         bool over =
-            share_is_over(h, k->tenant, h->tenant[k->tenant].n_pages, t->opts.n_pages, false, now);
+            fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->opts.n_pages, false, now);
         int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
 
         if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
@@ -228,7 +228,7 @@ static bool drop_spare(struct pins *t) {
 static bool make_room(struct pins *t, const struct request *r, int64_t now) {
     while (!has_room(t, r)) {
         const struct pin *k = list_empty(&t->pinned) ? NULL : next_victim(t, now);
-        bool shorter = k && k->tenant == r->turn.tenant && k->n_tokens < kv_seq_committed(r->seq);
+        bool shorter = k && k->tenant == r->tenant && k->n_tokens < kv_seq_committed(r->seq);
 
         if (!drop_spare(t) && !(shorter && drop_one(t, now)))
             return false;
@@ -257,10 +257,10 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
         p->ended_ns = now;
         p->turn = r->id;
         p->end = PAUSE_AFTER_ANY;
-        learn_growth(&t->of_tenant[r->turn.tenant].growth, p->n_tokens, r->n_tokens);
+        learn_growth(&t->of_tenant[r->tenant].growth, p->n_tokens, r->n_tokens);
         p->n_tokens = r->n_tokens;
         p->after[PAUSE_AFTER_ANY].n_ended++;
-        count_end(t, r->turn.tenant);
+        count_end(t, r->tenant);
     }
     if (!p || t->opts.off || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
         !make_room(t, r, now)) {
@@ -277,7 +277,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
     k->turn = r->id;
     k->end = PAUSE_AFTER_ANY;
     k->spare = false;
-    k->tenant = r->turn.tenant;
+    k->tenant = r->tenant;
     k->n_tokens = kv_seq_committed(k->seq);
     k->since_ns = now;
     k->until_ns = until(t, p, PAUSE_AFTER_ANY, now);
@@ -383,7 +383,7 @@ static uint64_t growth_pages(const struct pins *t) {
     LIST_FOREACH(node, t->opts.running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-        tokens += r->session ? (double)t->of_tenant[r->turn.tenant].growth : 0;
+        tokens += r->session ? (double)t->of_tenant[r->tenant].growth : 0;
     }
     return (uint64_t)(tokens * GROWTH_TURNS) / t->opts.page_tokens;
 }

@@ -4,7 +4,7 @@
 
 #include "base/list.h"
 #include "kvpager/kvpager.h"
-#include "scheduler/share.h"
+#include "scheduler/fair_share.h"
 
 struct request;
 struct estimate;
@@ -31,8 +31,8 @@ struct pin_opts {
     bool no_sharing;
     uint32_t n_pages, page_tokens;
     struct kv_pager *pager;
-    struct offload *offload;   /* gets what a pin gives up */
-    const struct share *share; /* which tenants hold more than their part */
+    struct offload *offload;       /* gets what a pin gives up */
+    const struct fair_share *fair; /* which tenants hold more than their part */
     struct sessions *sessions;
     const struct estimate *estimate;
     const struct plan *plan; /* those that run, once they are gathered */
@@ -47,7 +47,7 @@ struct pins {
     struct {
         uint32_t n_ended, n_returned; /* turns lately */
         float growth;                 /* tokens that a turn has more than the one before */
-    } of_tenant[SHARE_TENANTS];       /* one whose requests are single ones pins nothing */
+    } of_tenant[FAIR_TENANTS];        /* one whose requests are single ones pins nothing */
     uint64_t growth_pages;            /* that sessions which run or are pinned will soon want */
     uint64_t spare_pages;             /* of those that are spare */
     uint64_t n_dropped;               /* pins given up for others */

@@ -27,7 +27,7 @@
 #include "scheduler/offload.h"
 #include "scheduler/pin.h"
 #include "scheduler/plan.h"
-#include "scheduler/turns.h"
+#include "scheduler/fair_share.h"
 
 void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
     p->opts = *opts;
@@ -75,7 +75,7 @@ static void leave_queue(struct prewarm *p, struct request *r) {
     if (p->now == r) {
         p->now = NULL;
         p->opts.plan->prewarm = false;
-        turns_leave(p->opts.turns, r);
+        fair_leave_request(p->opts.fair, r);
     } else if (!list_empty(&r->queued.link)) {
         assert(p->n_waiting > 0);
         p->n_waiting--;
@@ -91,7 +91,7 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
 
         pin_prewarmed(p->opts.pins, r);
         offload_save(p->opts.offload, &r->share, r->tokens, n_tokens,
-                     pin_chance(p->opts.pins, r->session, r->turn.tenant), !r->seq);
+                     pin_chance(p->opts.pins, r->session, r->tenant), !r->seq);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
@@ -186,7 +186,7 @@ static void start(struct prewarm *p, struct request *r) {
     p->n_waiting--;
     p->now = r;
     p->opts.plan->prewarm = true;
-    turns_enter(p->opts.turns, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
+    fair_enter_request(p->opts.fair, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
     queue_insert(p->opts.waiting, &r->queued);
 }
 

@@ -10,7 +10,7 @@ struct kv_pager;
 struct offload;
 struct pins;
 struct plan;
-struct turns;
+struct fair_share;
 
 #define PREWARM_MAX 64u /* that wait; more: the oldest is forgotten */
 
@@ -19,7 +19,7 @@ struct prewarm_opts {
     uint32_t page_tokens;
     struct kv_pager *pager;
     struct plan *plan; /* which is told while one runs */
-    struct turns *turns;
+    struct fair_share *fair;
     struct pins *pins;
     struct sessions *sessions;
     struct offload *offload;

@@ -24,7 +24,6 @@
 #include "kvpager/kvpager.h"
 #include "proto/messages.h"
 #include "scheduler/queue.h"
-#include "scheduler/share.h"
 
 #define REQUEST_LIST_MAX 4096u /* bias entries, stop ids */
 
@@ -51,7 +50,7 @@ struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
     struct list pending;     /* in sched.pending: the front has something to learn */
     struct request *next_id; /* in the table of ids */
-    struct share_ref turn;   /* scheduler/turns.h, while entered */
+    uint16_t tenant;         /* fair_share.tenant[] */
     struct {                 /* SUBMIT_PREWARM: whose it is, and after which turn it comes */
         uint64_t turn;
         uint32_t tenant, weight_milli;

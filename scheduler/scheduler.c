@@ -140,7 +140,7 @@ static void init_pins(struct sched *s) {
         .page_tokens = s->rules.page_tokens,
         .pager = s->pager,
         .offload = &s->offload,
-        .share = &s->turns.share,
+        .fair = &s->fair,
         .sessions = &s->sessions,
         .estimate = &s->estimate,
         .plan = &s->plan,
@@ -150,8 +150,13 @@ static void init_pins(struct sched *s) {
     pin_init(&s->pins, &o);
 }
 
-static int init_turns(struct sched *s) {
-    struct turns_opts o = {
+/* fair_opts.is_paused */
+static bool is_paused(void *ctx, const struct request *r, uint64_t room, int64_t now) {
+    return pin_delays(ctx, r, room, now);
+}
+
+static int init_fair(struct sched *s) {
+    struct fair_opts o = {
         .n_pages = s->info->n_pages,
         .page_tokens = s->rules.page_tokens,
         .max_seqs = s->opts.max_seqs,
@@ -160,13 +165,14 @@ static int init_turns(struct sched *s) {
         .cost = &s->cost,
         .estimate = &s->estimate,
         .sessions = &s->sessions,
-        .pins = &s->pins,
         .plan = &s->plan,
         .waiting = &s->waiting,
         .running = &s->running,
+        .is_paused = is_paused,
+        .ctx = &s->pins,
     };
 
-    return turns_init(&s->turns, &o);
+    return fair_init(&s->fair, &o);
 }
 
 static void init_prewarm(struct sched *s) {
@@ -174,7 +180,7 @@ static void init_prewarm(struct sched *s) {
         .page_tokens = s->rules.page_tokens,
         .pager = s->pager,
         .plan = &s->plan,
-        .turns = &s->turns,
+        .fair = &s->fair,
         .pins = &s->pins,
         .sessions = &s->sessions,
         .offload = &s->offload,
@@ -271,7 +277,7 @@ static int init(struct sched *s) {
     if (r == 0)
         r = init_drafter(s);
     if (r == 0)
-        r = init_turns(s);
+        r = init_fair(s);
     if (r == 0)
         init_disk(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
@@ -334,7 +340,7 @@ struct sched *sched_free(struct sched *s) {
     drafter_free(s->drafter);
     disk_load_deinit(&s->disk_load);
     offload_deinit(&s->offload);
-    turns_deinit(&s->turns);
+    fair_deinit(&s->fair);
     pin_deinit(&s->pins);
     sessions_deinit(&s->sessions);
     recorder_deinit(&s->recorder);
@@ -381,7 +387,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     bool kept = well && pin_turn(&s->pins, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
-                 pin_chance(&s->pins, r->session, r->turn.tenant), kept);
+                 pin_chance(&s->pins, r->session, r->tenant), kept);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -395,7 +401,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         estimate_learn(&s->estimate, r->session, request_n_out(r));
         spec_finish(&s->spec, r);
     }
-    turns_leave(&s->turns, r);
+    fair_leave_request(&s->fair, r);
     count_end(s, r);
     sched_note_pending(s, r);
 }
@@ -487,8 +493,8 @@ int sched_submit(struct sched *s, const struct submit *m) {
     }
     prewarm_note_turn(&s->prewarm, r);
     recorder_came(&s->recorder, r);
-    turns_enter(&s->turns, r, m->tenant, m->weight_milli, m->class);
-    pin_note_turn(&s->pins, r->session, r->turn.tenant, clock_now(s->clock));
+    fair_enter_request(&s->fair, r, m->tenant, m->weight_milli, m->class);
+    pin_note_turn(&s->pins, r->session, r->tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)
         s->next_deadline_ns = MIN(s->next_deadline_ns, r->deadline_ns);
     if (m->grammar.len > 0)
@@ -689,5 +695,5 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */
     out->n_used = kv.n_owned + kv.n_shared - kv.n_kept;
     out->n_kept = kv.n_kept;
-    out->jain = share_jain(&s->turns.share, out->at_ns, &out->n_tenants);
+    out->jain = fair_jain(&s->fair, out->at_ns, &out->n_tenants);
 }

@@ -5,6 +5,7 @@
 
 #include "scheduler/batch.h"
 #include "scheduler/drafter.h"
+#include "scheduler/fair_share.h"
 #include "scheduler/plan.h"
 #include "scheduler/prewarm.h"
 #include "scheduler/disk_load.h"
@@ -13,10 +14,9 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
 #include "scheduler/offload.h"
-#include "scheduler/turns.h"
 
 #define SCHED_DEPTH_MAX 2u
-#define SCHED_CANDIDATES TURNS_CANDIDATES
+#define SCHED_CANDIDATES FAIR_CANDIDATES
 #define SCHED_ID_SLOTS 4096u
 
 struct sched {
@@ -46,7 +46,7 @@ struct sched {
     struct offload offload;
     struct kv_opts pager_opts;
     struct disk_load disk_load;
-    struct turns turns;
+    struct fair_share fair;
     struct pins pins;
     struct prewarm prewarm;
     struct recorder recorder;

@@ -176,7 +176,7 @@ int step_copies(struct sched *s) {
 bool step_is_long(const struct sched *s) {
     return BUGGIFY(step_not_ahead) ||
            s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
-               (share_is_shared(&s->turns.share, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
+               (fair_is_shared(&s->fair, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
 }
 
 int step_launch(struct sched *s) {

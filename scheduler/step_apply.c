@@ -90,7 +90,7 @@ void step_apply_places(struct sched *s, int64_t now) {
     for (uint32_t i = p->n_running; i < n; i++)
         if (p->req[i].admitted)
             admit(s, s->planned[i], &p->req[i], now);
-    turns_note_admissions(&s->turns, s->planned);
+    fair_note_admissions(&s->fair, s->planned);
 }
 
 void step_apply_rows(struct sched *s) {

@@ -82,7 +82,7 @@ int step_wait(struct sched *s) {
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
     step_write_crash_page(s, now);
-    turns_charge(&s->turns, t, now - MAX(t->launched_ns, s->last_end_ns), now);
+    fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
     struct batch *next = &s->batch[(s->n_waited + 1) % SCHED_DEPTH_MAX];

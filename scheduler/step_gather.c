@@ -97,7 +97,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .begun = request_n_out(r) + r->n_pending > 0,
         .stalled = r->stalled,
         .n_bypassed = r->n_bypassed,
-        .group = s->turns.group[r->turn.tenant],
+        .group = s->fair.group[r->tenant],
         .pace = r->class, /* enum plan_pace is in the same order */
     };
     if (r->seq) {
@@ -144,13 +144,13 @@ static void gather_running(struct sched *s) {
 
     assert(s->n_waited <= s->n_launched);
     p->n_running = 0;
-    turns_begin(&s->turns, clock_now(s->clock));
+    fair_begin_step(&s->fair, clock_now(s->clock));
     /* Those who stand lowest come last. */
-    for (int over = 0; over <= (s->turns.n_groups > 1); over++)
+    for (int over = 0; over <= (s->fair.n_groups > 1); over++)
         LIST_FOREACH(node, &s->running) {
             struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
-            if (turns_is_over(&s->turns, r) != (bool)over)
+            if (fair_ranks_low(&s->fair, r) != (bool)over)
                 continue;
             if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
                 step_attach(s, r);
@@ -167,17 +167,17 @@ static void gather_waiting(struct sched *s) {
     struct plan *p = &s->plan;
     uint64_t promised = plan_promised(p), room;
     struct request *candidate[SCHED_CANDIDATES];
-    struct turns_limits limits[SCHED_CANDIDATES];
+    struct fair_limits limits[SCHED_CANDIDATES];
 
     p->n_waiting = 0;
     room = p->n_available - MIN(promised, p->n_available);
-    p->fair_preempt = turns_preempts(&s->turns, clock_now(s->clock));
+    p->fair_preempt = fair_preempts(&s->fair, clock_now(s->clock));
     for (uint32_t i = 0; i < p->n_running; i++)
-        p->req[i].victim = turns_is_victim(&s->turns, s->planned[i]);
+        p->req[i].victim = fair_is_victim(&s->fair, s->planned[i]);
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just been preempted and whose samples are still to come. */
-    p->n_waiting = turns_waiting(&s->turns, room, candidate, limits, SCHED_CANDIDATES);
+    p->n_waiting = fair_waiting(&s->fair, room, candidate, limits, SCHED_CANDIDATES);
     pin_release_for_waiting(&s->pins, candidate, p->n_waiting, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);

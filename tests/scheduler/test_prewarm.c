@@ -81,10 +81,10 @@ Test(warm, what_it_takes_is_its_tenants_time) {
     sim_init(&sim, &(struct sim_opts){0});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
-    double before = sim.sched->turns.share.tenant[0].recent_ns;
+    double before = sim.sched->fair.tenant[0].recent_ns;
     warm(turn, 300);
     sim_run(&sim, 500);
-    cr_expect_gt(sim.sched->turns.share.tenant[0].recent_ns, before);
+    cr_expect_gt(sim.sched->fair.tenant[0].recent_ns, before);
     sim_deinit(&sim);
 }
 

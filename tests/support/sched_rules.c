@@ -270,7 +270,7 @@ static void check_requests(struct sim *s) {
     HOLD(s, NULL, COUNTERS, warm || s->stats.n_running == n_in[REQUEST_RUNNING]);
     HOLD(s, NULL, COUNTERS, s->stats.n_output_tokens == n_out);
     HOLD(s, NULL, COUNTERS, s->stats.n_finished == n_finished);
-    const struct share *h = &s->sched->turns.share;
+    const struct fair_share *h = &s->sched->fair;
     uint32_t n_live = 0;
     for (uint32_t i = 0; i < h->n_tenants; i++)
         n_live += h->tenant[i].n_live;

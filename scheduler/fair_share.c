@@ -1,0 +1,665 @@
+/*
+ * fair_share - weighted fair queueing in virtual time, and what the plan is told of it.
+ *
+ * Between tenants: every tenant has a clock, the device time that its requests have taken divided
+ * by its weight. The one whose clock is furthest behind has the next turn. That is deficit round
+ * robin written as virtual time (the deficit is how far a clock is behind), so nothing has to be
+ * refilled in rounds: tenants whose clocks are less than QUANTUM_NS apart are equal, and then the
+ * older request goes first. What is charged is device time, so prompts found in the cache cost
+ * nothing and a row of decode costs its part of the weights' reading. A tenant that comes back
+ * after a pause does not keep the credit of its absence: its clock is put at most BURST_NS behind
+ * the slowest live one. That much it keeps, because an agent that asks now and then should not
+ * stand behind a flood.
+ *
+ * Inside a tenant: requests stand in the order of a virtual arrival. A session (an agent's session)
+ * that had much device time lately counts as having come later, in steps (least attained service,
+ * in levels, so that sessions of like use are equal); a request of which much is cached counts as
+ * having come a little earlier (longest prefix first, among equals). Both are bounded offsets of a
+ * time of arrival: what comes more than MAX_LEVEL * LEVEL_NS + HIT_NS after it stands behind it.
+ * And whatever the reason, a request is overtaken by others of its tenant only so many times; then
+ * it is due, and first of all.
+ *
+ * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
+ *
+ * The plan: with one tenant nothing here changes anything but the order of its sessions. With
+ * several, as many sequences as those that have less were seen to need, and the last eighth of the
+ * pages, are kept for them, so that the first request of one does not wait until a flood's requests
+ * end; and requests of a tenant that holds more than its part of the pages stand below all others:
+ * they give pages back first.
+ */
+
+#include "scheduler/fair_share.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/util.h"
+#include "scheduler/batch.h"
+#include "scheduler/plan.h"
+#include "scheduler/request.h"
+
+#define QUANTUM_NS 50e6
+#define BURST_NS 1e9
+#define BEHIND_NS                                                                                  \
+    200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
+#define BEHIND_FACTOR 16.0F
+#define AHEAD_NS 5e8 /* clock ahead of the last one: it is held to its part of each step */
+#define HALF_LIFE_NS 30e9
+#define LATELY_NS INT64_C(300000000000)
+#define LEVEL_NS INT64_C(2000000000) /* of delay for each level */
+#define LEVEL0_NS 250e6 /* device time lately up to which the level is 0; then each 4 times more */
+#define MAX_LEVEL 6
+#define HIT_NS INT64_C(1000000000) /* earlier, when all of it is cached */
+#define SLOTS_NS 10e9              /* over which the slots that a tenant needs are averaged */
+#define SURGE                                                                                      \
+    2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
+#define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
+#define NONE UINT32_MAX
+#define RESERVE_PAGES 8 /* one of so many is kept */
+#define DECODERS 16     /* an output row is priced as one of so many */
+
+int fair_init(struct fair_share *f, const struct fair_opts *opts) {
+    memset(f, 0, sizeof(*f));
+    f->opts = *opts;
+    f->victim = FAIR_TENANTS;
+    f->item = calloc(FAIR_ITEMS, sizeof(*f->item));
+    return f->item ? 0 : -ENOMEM;
+}
+
+void fair_deinit(struct fair_share *f) {
+    free(f->item);
+}
+
+/* ---- tenants ---- */
+
+static double factor_of(uint8_t class) {
+    static const double factor[FAIR_CLASSES] = {1, 8, 0.125};
+
+    return factor[MIN(class, FAIR_CLASSES - 1)];
+}
+
+/* The slot of tenant @id; that of the one idle for longest when all are taken. */
+static uint32_t slot_of(struct fair_share *f, uint32_t id) {
+    uint32_t idle = NONE;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+
+        if (t->id == id)
+            return i;
+        if (t->n_live == 0 && (idle == NONE || t->seen_ns < f->tenant[idle].seen_ns))
+            idle = i;
+    }
+    if (f->n_tenants < FAIR_TENANTS)
+        idle = f->n_tenants++;
+    if (idle == NONE)
+        return FAIR_TENANTS - 1;
+    f->tenant[idle] = (struct fair_tenant){.id = id};
+    return idle;
+}
+
+/* The least and the greatest clock of those that are live. */
+static bool clocks(const struct fair_share *f, double *least, double *most) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+
+        if (t->n_live == 0)
+            continue;
+        *least = any ? fmin(*least, t->served_ns) : t->served_ns;
+        *most = any ? fmax(*most, t->served_ns) : t->served_ns;
+        any = true;
+    }
+    return any;
+}
+
+/* The virtual time of all tenants. When the last live tenant leaves it is as late as that tenant's:
+ * the next to come is compared with it, so that device time taken while no other tenant wanted it
+ * is not held against a tenant. */
+static void advance(struct fair_share *f) {
+    double least, most;
+
+    if (clocks(f, &least, &most))
+        f->clock_ns = fmax(f->clock_ns, least);
+}
+
+/* While n are there each has a part of the time, whether it uses it or not. */
+static void tick(struct fair_share *f, int64_t now) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        sum += f->tenant[i].n_live > 0 ? f->tenant[i].weight : 0;
+    if (sum > 0 && f->fair_at > 0)
+        f->fair_ns += (double)MAX(now - f->fair_at, 0) / sum;
+    f->fair_at = now;
+}
+
+/* A tenant comes, or comes back: no more credit than BURST_NS. */
+static void lift(struct fair_share *f, struct fair_tenant *t) {
+    advance(f);
+    t->served_ns = fmax(t->served_ns, f->clock_ns - BURST_NS / t->weight);
+}
+
+/* ---- coming, going and being served ---- */
+
+static double decayed(double ns, int64_t from, int64_t now) {
+    return ns * exp2(-(double)MAX(now - from, 0) / HALF_LIFE_NS);
+}
+
+struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli,
+                           uint8_t class, uint64_t session, int64_t now) {
+    struct fair_ref ref = {session, (uint16_t)slot_of(f, tenant)};
+    struct fair_tenant *t = &f->tenant[ref.tenant];
+
+    tick(f, now);
+    t->class = class;
+    t->weight = (weight_milli ? weight_milli : 1000) / 1000.0 * factor_of(class);
+    if (t->n_live == 0)
+        lift(f, t);
+    t->n_live++;
+    t->seen_ns = now;
+    sessions_use(f->opts.sessions, session);
+    return ref;
+}
+
+void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now) {
+    struct fair_tenant *t = &f->tenant[ref.tenant];
+
+    assert(t->n_live > 0);
+    tick(f, now);
+    if (t->n_live == 1)
+        advance(f);
+    t->n_live--;
+    t->seen_ns = now;
+}
+
+void fair_charge(struct fair_share *f, struct fair_ref ref, double ns, int64_t now) {
+    struct fair_tenant *t = &f->tenant[ref.tenant];
+
+    t->served_ns += ns / t->weight;
+    t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
+    t->recent_at = now;
+    struct session *own = sessions_use(f->opts.sessions, ref.session);
+    if (!own)
+        return;
+    own->recent_ns = decayed(own->recent_ns, own->recent_at, now) + ns;
+    own->recent_at = now;
+}
+
+int64_t fair_delay_ns(const struct fair_share *f, struct fair_ref ref, int64_t now) {
+    const struct session *own = sessions_find(f->opts.sessions, ref.session);
+    double had = own ? decayed(own->recent_ns, own->recent_at, now) : 0;
+    int64_t level = 0;
+
+    for (double limit = LEVEL0_NS; had > limit && level < MAX_LEVEL; limit *= 4)
+        level++;
+    return level * LEVEL_NS;
+}
+
+/* ---- the order of those that wait ---- */
+
+static void begin_pick(struct fair_share *f) {
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        f->tenant[i].n_window = 0;
+}
+
+/* Whether another waiting request of @tenant should be looked at: FAIR_WINDOW are enough. */
+static bool wants(struct fair_share *f, uint32_t tenant) {
+    return f->tenant[tenant].n_window++ < FAIR_WINDOW;
+}
+
+static bool is_due(const struct fair_item *x) {
+    return x->n_left == 0;
+}
+
+static bool stands_before(const struct fair_item *a, const struct fair_item *b) {
+    return a->key != b->key ? a->key < b->key : a->order < b->order;
+}
+
+static bool before(const struct fair_item *a, const struct fair_item *b) {
+    if (is_due(a) != is_due(b))
+        return is_due(a);
+    return a->turn != b->turn && !is_due(a) ? a->turn < b->turn : stands_before(a, b);
+}
+
+/* A list of each tenant's items, the best first, from fair_tenant.head over fair_item.next. */
+static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n, int64_t now) {
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        f->tenant[i].head = NONE;
+        f->tenant[i].next_ns = f->tenant[i].served_ns;
+    }
+    for (uint32_t i = n; i-- > 0;) {
+        struct fair_item *x = &item[i];
+        uint32_t *at = &f->tenant[x->ref.tenant].head;
+
+        x->turn = x->key + fair_delay_ns(f, x->ref, now);
+        if (x->n_tokens > 0)
+            x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
+        while (*at != NONE && before(&item[*at], x))
+            at = &item[*at].next;
+        x->next = *at;
+        *at = i;
+    }
+}
+
+/* Whether @a has its turn before @b. */
+static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
+                    const struct fair_item *item) {
+    const struct fair_item *x = &item[a->head], *y = &item[b->head];
+
+    if (is_due(x) != is_due(y))
+        return is_due(x);
+    if (!is_due(x) && fabs(a->next_ns - b->next_ns) >= QUANTUM_NS)
+        return a->next_ns < b->next_ns;
+    return before(x, y);
+}
+
+/* Takes the first of @t's list. Those that stand before it are overtaken by it, and those that may
+ * not be overtaken again come first of the rest. */
+static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
+    uint32_t taken = t->head, *due = NULL;
+
+    t->head = item[taken].next;
+    for (uint32_t *at = &t->head; *at != NONE; at = &item[*at].next) {
+        struct fair_item *y = &item[*at];
+
+        y->n_left -= !is_due(y) && stands_before(y, &item[taken]);
+        if (is_due(y) && (!due || stands_before(y, &item[*due])))
+            due = at;
+    }
+    if (due) {
+        uint32_t first = *due;
+
+        *due = item[first].next;
+        item[first].next = t->head;
+        t->head = first;
+    }
+    return taken;
+}
+
+uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
+                   uint32_t max, int64_t now) {
+    uint32_t n_out = 0;
+
+    make_lists(f, item, n, now);
+    while (n_out < max) {
+        struct fair_tenant *best = NULL;
+
+        for (uint32_t i = 0; i < f->n_tenants; i++) {
+            struct fair_tenant *t = &f->tenant[i];
+
+            if (t->head != NONE && (!best || is_next(t, best, item)))
+                best = t;
+        }
+        if (!best)
+            break;
+        out[n_out] = take_first(best, item);
+        best->next_ns += item[out[n_out++]].cost_ns / best->weight;
+    }
+    return n_out;
+}
+
+/* ---- shares ---- */
+
+static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
+    return t->n_live > 0 || (lately && now - t->seen_ns < LATELY_NS);
+}
+
+bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
+                  bool lately, int64_t now) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        if (i == t || counts(&f->tenant[i], lately, now))
+            sum += f->tenant[i].weight;
+    return held * sum > total * f->tenant[t].weight;
+}
+
+/* Likewise in sequences. */
+static double part_of(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
+                      int64_t now) {
+    double sum = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        sum += counts(&f->tenant[i], true, now) ? f->tenant[i].weight : 0;
+    return sum > 0 ? total * t->weight / sum : total;
+}
+
+void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
+    double gain = -expm1(-(double)MAX(now - f->slots_at, 0) / SLOTS_NS);
+
+    f->slots_at = now;
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        struct fair_tenant *t = &f->tenant[i];
+        double wants = fmin(t->n_live, part_of(f, t, total, now));
+
+        t->slots += gain * (wants - t->slots);
+    }
+}
+
+uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now) {
+    const struct fair_tenant *me = &f->tenant[t];
+    double need = 0, parts = 0, have = 0;
+    bool others = false;
+
+    if (me->n_running <= part_of(f, me, total, now))
+        return 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *o = &f->tenant[i];
+
+        if (i == t || !counts(o, true, now) || o->served_ns > me->served_ns + QUANTUM_NS ||
+            o->n_running * me->weight >= me->n_running * o->weight)
+            continue;
+        others = true;
+        need += o->slots;
+        parts += part_of(f, o, total, now);
+        have += o->n_running;
+    }
+    need = fmin(need + SURGE * sqrt(need), parts) - have;
+    return others ? (uint32_t)fmax(ceil(need), total >= LEAST_TOTAL) : 0;
+}
+
+/* Whether tenant @t has had less for its weight than tenant @other. */
+static bool is_behind(const struct fair_share *f, uint32_t t, uint32_t other) {
+    return f->tenant[t].served_ns < f->tenant[other].served_ns;
+}
+
+bool fair_is_shared(const struct fair_share *f, int64_t now) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants && n < 2; i++)
+        n += counts(&f->tenant[i], true, now);
+    return n > 1;
+}
+
+uint32_t fair_order(struct fair_share *f, int64_t now) {
+    double least = 0, most = 0, sum = 0;
+    uint32_t n = 0;
+
+    tick(f, now);
+    clocks(f, &least, &most);
+    least = fmax(least, f->fair_ns);
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+        uint32_t k = n;
+
+        if (t->n_live == 0)
+            continue;
+        for (; k > 0 && t->served_ns < f->tenant[f->order[k - 1]].served_ns; k--)
+            f->order[k] = f->order[k - 1];
+        f->order[k] = (uint16_t)i;
+        sum += t->weight;
+        n++;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        const struct fair_tenant *t = &f->tenant[f->order[k]];
+
+        f->group[f->order[k]] = (uint16_t)k;
+        f->weight[k] =
+            (float)t->weight * (most - t->served_ns > BEHIND_NS / t->weight ? BEHIND_FACTOR : 1);
+        f->part[k] = t->served_ns + t->coming_ns - least > AHEAD_NS / t->weight
+                         ? (float)(t->weight / sum)
+                         : 1;
+    }
+    return f->n_groups = n;
+}
+
+double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live) {
+    double sum = 0, squares = 0;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        const struct fair_tenant *t = &f->tenant[i];
+
+        if (t->n_live == 0)
+            continue;
+        double x = decayed(t->recent_ns, t->recent_at, now) / t->weight;
+        sum += x;
+        squares += x * x;
+        n++;
+    }
+    *n_live = n;
+    return n > 1 && squares > 0 ? sum * sum / (n * squares) : 1;
+}
+
+/* ---- requests and the plan ---- */
+
+static struct fair_ref ref_of(const struct request *r) {
+    return (struct fair_ref){r->session, r->tenant};
+}
+
+void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
+                        uint32_t weight_milli, uint8_t class) {
+    r->since_ns = clock_now(f->opts.clock);
+    r->tenant = fair_enter(f, tenant, weight_milli, class, r->session, r->since_ns).tenant;
+    r->entered = true;
+}
+
+void fair_leave_request(struct fair_share *f, struct request *r) {
+    if (r->entered)
+        fair_leave(f, ref_of(r), clock_now(f->opts.clock));
+    r->entered = false;
+}
+
+/* What is left of the prompt of @r, which runs, will take. */
+static double prompt_ns(const struct fair_share *f, const struct request *r) {
+    struct cost_shape shape = {0};
+
+    if (r->n_computed + 1 >= r->n_tokens)
+        return 0;
+    cost_add(&shape, r->n_computed, r->n_tokens - r->n_computed);
+    return 1e6 * cost_part_ms(f->opts.cost, &shape, &shape);
+}
+
+static void count_held(struct fair_share *f) {
+    uint32_t n;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        f->tenant[i].n_running = f->tenant[i].n_pages = 0;
+        f->tenant[i].coming_ns = 0;
+    }
+    LIST_FOREACH(node, f->opts.running) {
+        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+        struct fair_tenant *t = &f->tenant[r->tenant];
+
+        kv_seq_pages(r->seq, &n);
+        t->n_running++;
+        t->n_pages += n;
+        t->coming_ns = fmax(t->coming_ns, prompt_ns(f, r) / t->weight);
+    }
+}
+
+void fair_begin_step(struct fair_share *f, int64_t now) {
+    struct plan *p = f->opts.plan;
+    bool shared = fair_is_shared(f, now);
+
+    count_held(f);
+    fair_note_slots(f, p->max_seqs, now);
+    p->n_groups = fair_order(f, now);
+    p->group_weight = f->weight;
+    p->group_part = f->part;
+    for (uint32_t i = 0; i < f->n_groups; i++)
+        f->over[i] =
+            fair_is_over(f, f->order[i], f->tenant[f->order[i]].n_running, p->max_seqs, true, now);
+    p->group_over = f->over;
+    p->add_ns = shared ? p->itl_ns / PLAN_ADD_PART : 0;
+    p->reserve_pages = shared ? f->opts.n_pages / RESERVE_PAGES : 0;
+}
+
+bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
+    uint32_t t = r->tenant;
+
+    return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->opts.n_pages, false, 0);
+}
+
+/* Slots of tenant @t for its weight, with @more. */
+static double slots_of(const struct fair_share *f, uint32_t t, uint32_t more) {
+    const struct fair_tenant *x = &f->tenant[t];
+
+    return (x->n_running + more) / x->weight;
+}
+
+/* The tenant that has most slots, and two requests that run at least: a tenant's last one is never
+ * preempted. */
+static uint32_t richest(const struct fair_share *f, uint32_t but) {
+    uint32_t found = FAIR_TENANTS;
+
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        if (i != but && f->tenant[i].n_running > 1 &&
+            (found == FAIR_TENANTS || slots_of(f, i, 0) > slots_of(f, found, 0)))
+            found = i;
+    return found;
+}
+
+/* Whether @r, which takes @n_pages, would have to leave the slot to yet others: then none is
+ * preempted for it. */
+static bool leaves_it(struct fair_share *f, const struct request *r, uint32_t n_pages,
+                      int64_t now) {
+    uint32_t t = r->tenant, slots = f->tenant[t].n_running + 1;
+
+    return fair_is_over(f, t, slots, f->opts.plan->max_seqs, true, now) ||
+           fair_is_over(f, t, f->tenant[t].n_pages + n_pages, f->opts.n_pages, true, now);
+}
+
+/* Pages that @r is expected to come to hold, as the plan will count them. */
+static uint32_t pages_of(const struct fair_share *f, const struct request *r) {
+    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
+    uint32_t target = r->n_prompt + estimate_output(f->opts.estimate, r->session, n_out, max_new);
+
+    return plan_pages(f->opts.plan, MAX(target, r->n_tokens));
+}
+
+bool fair_preempts(struct fair_share *f, int64_t now) {
+    bool asked[FAIR_TENANTS] = {false};
+
+    f->victim = FAIR_TENANTS;
+    if (f->n_groups < 2 || f->opts.plan->n_running < f->opts.plan->max_seqs)
+        return false;
+    for (const struct list *l = f->opts.waiting->next; l != f->opts.waiting; l = l->next) {
+        const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
+        uint32_t t = r->tenant;
+
+        if (asked[t])
+            continue;
+        asked[t] = true; /* its first one speaks for all */
+        uint32_t victim = richest(f, t);
+        if (victim < FAIR_TENANTS && is_behind(f, t, victim) &&
+            slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, pages_of(f, r), now)) {
+            f->victim = victim;
+            f->opts.plan->fair_preempt_begun = f->tenant[t].n_running == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool fair_is_victim(const struct fair_share *f, const struct request *r) {
+    return r->tenant == f->victim;
+}
+
+/* What is left of it will take, roughly. */
+static double price_ns(const struct fair_share *f, const struct request *r) {
+    uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1), max_new = r->max_tokens - r->n_prompt;
+    uint32_t n_out = estimate_output(f->opts.estimate, r->session, request_n_out(r), max_new);
+    struct cost_shape prompt = {0}, all = {0}, one = {0};
+
+    cost_add(&prompt, hit, r->n_tokens - hit);
+    cost_add(&one, r->n_tokens, 1);
+    all =
+        (struct cost_shape){.rows = DECODERS, .seqs = DECODERS, .context = one.context * DECODERS};
+    double ms = cost_part_ms(f->opts.cost, &prompt, &prompt);
+    return 1e6 * (ms + cost_part_ms(f->opts.cost, &all, &one) * (n_out - request_n_out(r)));
+}
+
+static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
+    uint32_t n = 0;
+
+    begin_pick(f);
+    LIST_FOREACH(node, f->opts.waiting) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        r->plan_index = UINT32_MAX;
+        if (n == FAIR_ITEMS)
+            break;
+        if (r->n_in_flight > 0 || f->opts.is_paused(f->opts.ctx, r, room, now) ||
+            !wants(f, r->tenant))
+            continue;
+        f->item[n++] = (struct fair_item){
+            .ref = ref_of(r),
+            .n_left = f->opts.max_bypass - MIN(r->n_bypassed, f->opts.max_bypass),
+            .key = r->queued.key.arrival,
+            .order = r->queued.key.order,
+            .n_hit = r->seen_hit,
+            .n_tokens = r->n_tokens,
+            .cost_ns = price_ns(f, r),
+            .who = r,
+        };
+    }
+    return n;
+}
+
+uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
+                      struct fair_limits *limits, uint32_t max) {
+    uint32_t index[FAIR_CANDIDATES], t = f->opts.page_tokens;
+    int64_t now = clock_now(f->opts.clock);
+    uint32_t n =
+        fair_pick(f, f->item, collect(f, room, now), index, MIN(max, FAIR_CANDIDATES), now);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct request *r = f->item[index[i]].who;
+        struct fair_tenant *who = &f->tenant[r->tenant];
+
+        /* As if all of them were admitted, in this order. */
+        who->n_running++;
+        who->n_pages += r->n_tokens / t + 1;
+        out[i] = r;
+        r->plan_index = f->opts.plan->n_running + i;
+        limits[i].leave_seqs = fair_leaves(f, r->tenant, f->opts.max_seqs, now);
+        limits[i].over = f->opts.plan->reserve_pages > 0 &&
+                         (fair_is_over(f, r->tenant, who->n_running, f->opts.max_seqs, true, now) ||
+                          fair_is_over(f, r->tenant, who->n_pages, f->opts.n_pages, true, now));
+    }
+    return n;
+}
+
+/* An admitted request overtakes those of its tenant that stand before it. The plan has counted
+ * it for those that had their turn before it and did not fit. */
+void fair_note_admissions(struct fair_share *f, struct request *const *planned) {
+    const struct plan *p = f->opts.plan;
+
+    for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting && p->n_admitted > 0; i++) {
+        const struct request *r = planned[i];
+
+        if (!p->req[i].admitted)
+            continue;
+        LIST_FOREACH(node, f->opts.waiting) {
+            struct request *o = LIST_ENTRY(node, struct request, queued.link);
+
+            if (!queue_before(&o->queued.key, &r->queued.key))
+                break;
+            o->n_bypassed += o->tenant == r->tenant && o->plan_index > i && o->n_in_flight == 0;
+        }
+    }
+}
+
+void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, int64_t now) {
+    double sum = 0, part[2];
+
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+            const struct batch_item *it = &t->item[i];
+            struct cost_shape own = {0};
+
+            cost_add(&own, it->pos0, it->n_rows);
+            part[pass] = cost_part_ms(f->opts.cost, &t->shape, &own);
+            if (pass == 0)
+                sum += part[0];
+            else if (sum > 0)
+                fair_charge(f, ref_of(it->request), (double)ns * part[1] / sum, now);
+        }
+}

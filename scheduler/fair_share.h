@@ -1,0 +1,172 @@
+#pragma once
+
+/*
+ * fair_share - weighted fair queueing of device time by virtual time: between tenants by weight,
+ * between the sessions of a tenant by what they have had lately. The first half of its functions
+ * knows numbers and no requests; the second carries them between requests and the plan. How it
+ * decides is told in docs/fairness.md and at the top of fair_share.c. Private.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "scheduler/sessions.h"
+
+struct batch;
+struct clock;
+struct cost;
+struct estimate;
+struct list;
+struct plan;
+struct request;
+
+#define FAIR_TENANTS 256u   /* of which something is known at once; more share the last one */
+#define FAIR_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
+#define FAIR_CLASSES 3u     /* normal, interactive, batch */
+#define FAIR_ITEMS 4096u    /* waiting requests that are ordered */
+#define FAIR_CANDIDATES 32u /* of them, that a plan looks at */
+
+struct fair_tenant {
+    uint32_t id;
+    uint8_t class;
+    double weight;      /* with that of the class */
+    double served_ns;   /* device time had, divided by weight: the virtual time of its turn */
+    double recent_ns;   /* device time had, by half a minute's half-life */
+    int64_t recent_at;  /* when recent_ns was true */
+    int64_t seen_ns;    /* last heard of */
+    uint32_t n_live;    /* requests, waiting and running */
+    uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
+    uint32_t n_pages;
+    double coming_ns;  /* what prompts of those that run will still take, by weight: likewise */
+    double slots;      /* running mean of those that it used or wanted, up to its part */
+    uint32_t n_window; /* scratch of fair_pick() */
+    double next_ns;
+    uint32_t head;
+};
+
+/* What it may see, all of it owned by others and outliving it. */
+struct fair_opts {
+    uint32_t n_pages, page_tokens, max_seqs, max_bypass;
+    struct clock *clock;
+    const struct cost *cost;
+    const struct estimate *estimate;
+    struct sessions *sessions;
+    struct plan *plan;                    /* gets groups, reserves and claims */
+    const struct list *waiting, *running; /* request.queued */
+    /* Whether waiting request @r should not be looked at yet, @room pages being there: its session
+     * is paused. */
+    bool (*is_paused)(void *ctx, const struct request *r, uint64_t room, int64_t now);
+    void *ctx;
+};
+
+/* Whose it is. */
+struct fair_ref {
+    uint64_t session; /* 0: none */
+    uint16_t tenant;  /* index in fair_share.tenant */
+};
+
+/* One waiting request. */
+struct fair_item {
+    struct fair_ref ref;
+    uint32_t n_left; /* overtakings by others of its tenant that it must still suffer */
+    int64_t key;     /* virtual arrival */
+    uint64_t order;  /* for equal ones */
+    uint32_t n_hit, n_tokens;
+    double cost_ns; /* what it will take, roughly */
+    void *who;
+    /* Scratch. */
+    int64_t turn;
+    uint32_t next;
+};
+
+struct fair_share {
+    struct fair_opts opts;
+    struct fair_tenant tenant[FAIR_TENANTS];
+    uint32_t n_tenants;
+    double fair_ns;   /* what a clock would say that had had its part of all the time since the
+                         beginning, */
+    int64_t fair_at;  /* when that was true */
+    int64_t slots_at; /* when the means of slots were true */
+    double clock_ns;  /* of the slowest live tenant, when last looked at; never goes back */
+
+    /* Of the step. */
+    struct fair_item *item;       /* [FAIR_ITEMS] */
+    uint16_t order[FAIR_TENANTS]; /* tenants that are live, the one furthest behind first */
+    uint16_t group[FAIR_TENANTS]; /* of a tenant: its place in order[] */
+    float weight[FAIR_TENANTS];   /* [of groups] in this step */
+    float part[FAIR_TENANTS];     /* 1, or of those that have had much more their part */
+    bool over[FAIR_TENANTS];      /* it has more than its part of the sequences */
+    uint32_t n_groups;
+    uint32_t victim; /* tenant that is to make room, FAIR_TENANTS: none */
+};
+
+/* 0, -ENOMEM. */
+int fair_init(struct fair_share *f, const struct fair_opts *opts);
+void fair_deinit(struct fair_share *f);
+
+/* ---- numbers ---- */
+
+/* A request of @tenant comes, and has gone. */
+struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli,
+                           uint8_t class, uint64_t session, int64_t now);
+void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now);
+/* It has had @ns of the device. */
+void fair_charge(struct fair_share *f, struct fair_ref ref, double ns, int64_t now);
+
+/* How much later than it did a request counts as having come, for what its session has had
+ * lately. */
+int64_t fair_delay_ns(const struct fair_share *f, struct fair_ref ref, int64_t now);
+
+/* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
+ * many. */
+uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
+                   uint32_t max, int64_t now);
+
+/* Whether @held of @total is more than the part of tenant @t, of those that are live, or of all
+ * that were lately when @lately. */
+bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
+                  bool lately, int64_t now);
+/* Before a plan, with n_running of all tenants set: what each needs of @total sequences. */
+void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
+/* Of @total sequences, how many tenant @t, if it has more than its part, has to leave to those that
+ * have less for their weights and have had less: what they lack of what they needed lately, and as
+ * much more as chance may bring. */
+uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
+/* More than one tenant has been here lately. */
+bool fair_is_shared(const struct fair_share *f, int64_t now);
+/* Fills order, group, weight and part with the live tenants. How many. */
+uint32_t fair_order(struct fair_share *f, int64_t now);
+/* (sum x)^2 / (n * sum x^2) over the live tenants' device time by weight: 1 is fair; 1 for one
+ * alone. */
+double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live);
+
+/* ---- requests and the plan ---- */
+
+/* What a waiting request has to leave to others; see plan.h. */
+struct fair_limits {
+    bool over;
+    uint32_t leave_seqs;
+};
+
+/* A request comes, and is over. */
+void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
+                        uint32_t weight_milli, uint8_t class);
+void fair_leave_request(struct fair_share *f, struct request *r);
+
+/* Before a plan: whose turn it is, what is kept for whom. */
+void fair_begin_step(struct fair_share *f, int64_t now);
+/* Whether the tenant of @r holds more than its part of the pages: then @r stands below those of
+ * others. */
+bool fair_ranks_low(const struct fair_share *f, const struct request *r);
+/* Whether all slots are taken and a tenant waits whose turn it is and that has less for its weight
+ * than another would have left: then that one is the victim, fair_is_victim(). */
+bool fair_preempts(struct fair_share *f, int64_t now);
+bool fair_is_victim(const struct fair_share *f, const struct request *r);
+/* Waiting requests in the order in which they should be admitted, those with a step under way and
+ * those whose sessions are paused (@room pages are there) left out, and what each has to leave. How
+ * many, at most @max. */
+uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
+                      struct fair_limits *limits, uint32_t max);
+/* After the plan's admissions: counts whom they overtook. */
+void fair_note_admissions(struct fair_share *f, struct request *const *planned);
+/* Step @t took @ns: charges those who were in it. */
+void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, int64_t now);
