@@ -27,8 +27,11 @@
 #define SLOTS 1024u
 #define AWAY_MAX 6    /* grammars that may be half compiled: memory, and a thread each */
 #define AWAY_OF_ONE 2 /* of one tenant: one that is compiled, one so that no step is waited for */
-#define TENANTS 256u  /* slots of the order of tenants; two in one slot take turns as one */
-#define NICE 5        /* the step's own threads come first */
+/* Twice what the front allows, which compiles without a vocabulary: what it has found right is not
+ * refused here for the work of token classes. */
+#define WORK_MAX 120000000
+#define TENANTS 256u /* slots of the order of tenants; two in one slot take turns as one */
+#define NICE 5       /* the step's own threads come first */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
@@ -110,8 +113,9 @@ static void on_turn(void *ctx, struct job *j, bool has) {
 static void compile(struct job *j) {
     struct task *t = task_of(j);
     int64_t begin = clock_now(clock_monotonic());
+    const struct grammar_limits limits = {.max_work = WORK_MAX};
     int r = constraint_new(&t->constraint, t->compiler->vocab, t->text, t->n_grammar,
-                           t->text + t->n_grammar, t->n_triggers, NULL, &t->err);
+                           t->text + t->n_grammar, t->n_triggers, &limits, &t->err);
 
     t->ns = clock_now(clock_monotonic()) - begin;
     if (r < 0 && t->err.status == 0)

@@ -264,7 +264,7 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
 struct wire_event {
     uint32_t bytes, zero; /* of the whole record */
     struct event e;       /* its pointers are zero on the wire */
-    struct span tokens, logprobs, top, digests, prompt_lp, prompt_top, text, vector;
+    struct span tokens, logprobs, top, digests, prompt_lp, prompt_top, text, code, param, vector;
 };
 
 static void clear_event_pointers(struct event *e) {
@@ -272,7 +272,7 @@ static void clear_event_pointers(struct event *e) {
     e->logprobs = e->prompt_lp = e->vector = NULL;
     e->top = e->prompt_top = NULL;
     e->digests = NULL;
-    e->text = (struct str){0};
+    e->text = e->code = e->param = (struct str){0};
 }
 
 /* What no parser of a span sees; true of every event that is packed. */
@@ -297,6 +297,8 @@ int msg_event_pack(struct buf *out, const struct event *e) {
         put(&w, e->prompt_top,
             e->prompt_top ? (size_t)e->n_prompt_lp * e->n_prompt_top * sizeof(*e->top) : 0);
     f.text = put_str(&w, e->text);
+    f.code = put_str(&w, e->code);
+    f.param = put_str(&w, e->param);
     f.vector = put(&w, e->vector, e->n_vector * sizeof(*e->vector));
     pad8(&w);
     f.bytes = (uint32_t)(out->len - w.start);
@@ -339,7 +341,9 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
         get_optional(c->at, f.bytes, f.prompt_top, sizeof(struct event_top),
                      f.e.n_prompt_lp * f.e.n_prompt_top, &prompt_top) < 0 ||
         get_optional(c->at, f.bytes, f.vector, sizeof(float), f.e.n_vector, &vector) < 0 ||
-        get_str(c->at, f.bytes, f.text, &f.e.text) < 0 || (f.e.n_vector && !vector) ||
+        get_str(c->at, f.bytes, f.text, &f.e.text) < 0 ||
+        get_str(c->at, f.bytes, f.code, &f.e.code) < 0 ||
+        get_str(c->at, f.bytes, f.param, &f.e.param) < 0 || (f.e.n_vector && !vector) ||
         (f.e.n_prompt_lp && !prompt_lp))
         return -EPROTO;
     f.e.tokens = tokens;

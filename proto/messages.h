@@ -156,7 +156,7 @@ struct event {
     uint32_t n_prompt_lp;
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
-    struct str text;                    /* why, for REJECTED and FINISH_ERROR */
+    struct str text, code, param;       /* why, for REJECTED and FINISH_ERROR: as struct err */
     uint32_t n_vector;                  /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
     const float *vector;
 };

@@ -15,12 +15,18 @@ static struct event blank(const struct request *r, enum event_kind kind) {
                           .first_step_ns = r->first_step_ns};
 }
 
+static void set_why(struct event *e, const struct err *why) {
+    e->status = (uint16_t)why->status;
+    e->text = (struct str){why->message, (uint32_t)strlen(why->message)};
+    e->code = (struct str){why->code, (uint32_t)strlen(why->code)};
+    e->param = (struct str){why->param, (uint32_t)strlen(why->param)};
+}
+
 static int pack_refusal(struct buf *out, const struct request *r) {
     struct event e = blank(r, EVENT_REJECTED);
 
     e.finish = FINISH_ERROR;
-    e.status = (uint16_t)r->why.status;
-    e.text = (struct str){r->why.message, (uint32_t)strlen(r->why.message)};
+    set_why(&e, &r->why);
     return msg_event_pack(out, &e);
 }
 
@@ -56,8 +62,7 @@ static int pack_progress(struct buf *out, struct request *r) {
         e.vector = r->vector;
     }
     if (end && r->finish == FINISH_ERROR) {
-        e.status = (uint16_t)r->why.status;
-        e.text = (struct str){r->why.message, (uint32_t)strlen(r->why.message)};
+        set_why(&e, &r->why);
     }
     int err = msg_event_pack(out, &e);
     if (err < 0)

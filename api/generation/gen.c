@@ -480,15 +480,22 @@ static void take_counts(struct gen *g, const struct event *e) {
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
 }
 
+/* What of @s fits. */
+static void copy(char *out, size_t size, struct str s) {
+    snprintf(out, size, "%.*s", (int)MIN(s.len, size - 1), s.data ? s.data : "");
+}
+
 static void refuse(struct gen *g, const struct event *e) {
     int status = e->status >= 400 && e->status < 600 ? e->status : 500;
-    char text[300];
+    char text[300], code[sizeof(g->err.code)], param[sizeof(g->err.param)];
 
     g->retry_ms = e->retry_ms;
-    snprintf(text, sizeof(text), "%.*s", (int)MIN(e->text.len, 299u),
-             e->text.data ? e->text.data : "");
-    gen_fail(g, status, status >= 500 ? "engine_error" : "",
-             *text ? text : "The engine refused it.");
+    copy(text, sizeof(text), e->text);
+    copy(code, sizeof(code), e->code);
+    copy(param, sizeof(param), e->param);
+    err_set_code(&g->err, status, status == 500 || (status > 500 && !*code) ? "engine_error" : code,
+                 param, "%s", *text ? text : "The engine refused it.");
+    end(g, FINISH_ERROR);
 }
 
 /* What is told of the prompt, once. */

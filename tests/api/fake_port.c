@@ -115,13 +115,22 @@ void fake_accept(struct fake_port *f, uint32_t i) {
     api_on_event(f->api, &e);
 }
 
-void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why) {
+void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why) {
     struct event e = event_of(f, i, EVENT_REJECTED);
 
-    e.status = (uint16_t)status;
-    e.text = (struct str){why, (uint32_t)strlen(why)};
+    e.status = (uint16_t)why->status;
+    e.text = (struct str){why->message, (uint32_t)strlen(why->message)};
+    e.code = (struct str){why->code, (uint32_t)strlen(why->code)};
+    e.param = (struct str){why->param, (uint32_t)strlen(why->param)};
     f->r[i].finished = true;
     api_on_event(f->api, &e);
+}
+
+void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why) {
+    struct err err;
+
+    err_set(&err, status, NULL, "%s", why);
+    fake_refuse(f, i, &err);
 }
 
 static void add_prompt(const struct fake_request *r, struct event *e) {

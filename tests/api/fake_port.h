@@ -46,6 +46,8 @@ struct fake_request *fake_find(struct fake_port *f, uint64_t id);
 
 void fake_accept(struct fake_port *f, uint32_t i);
 void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why);
+/* With all that the worker knows of it. */
+void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why);
 /* The bytes of @text as tokens, from output position @from on. */
 void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text);
 /* With the first tokens comes what was asked of the prompt: of token i the log probability -i / 4, and two

@@ -362,3 +362,28 @@ Test(constrain, a_forced_call_that_is_cut_is_no_text) {
     }
     world_stop(&w);
 }
+
+/* The front compiles without a vocabulary: the worker may still find that a grammar is too much. */
+Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
+    struct world w;
+    struct reply r;
+    struct err why;
+
+    started(&w);
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/v1/completions", "{\"prompt\":\"a\",\"guided_regex\":\"[ab]c\"}");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 1u);
+    err_set_code(&why, 400, "grammar_too_complex", "guided_regex", "too many readings");
+    fake_refuse(&w.port, 0, &why);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "\"message\":\"too many readings\",\"type\":"
+                                  "\"invalid_request_error\",\"param\":\"guided_regex\","
+                                  "\"code\":\"grammar_too_complex\""),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}

@@ -118,6 +118,8 @@ Test(messages, events_are_read_back_in_order) {
                       .tokens = t2,
                       .digests = digest,
                       .text = {"why", 3},
+                      .code = {"code", 4},
+                      .param = {"a.b", 3},
                       .n_vector = 3,
                       .vector = vector},
                  got;
@@ -135,6 +137,8 @@ Test(messages, events_are_read_back_in_order) {
     cr_assert_eq(msg_events_next(&c, &got), 0);
     cr_expect_eq(got.digests[0], 11);
     cr_expect_eq(got.text.len, 3);
+    cr_expect(got.code.len == 4 && memcmp(got.code.data, "code", 4) == 0);
+    cr_expect(got.param.len == 3 && memcmp(got.param.data, "a.b", 3) == 0);
     cr_assert_eq(got.n_vector, 3);
     cr_expect_eq(got.vector[2], 7);
     cr_expect_eq(msg_events_next(&c, &got), 1);

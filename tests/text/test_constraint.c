@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/buf.h"
 #include "tests/text/grammar_support.h"
 #include "text/constraint.h"
 
@@ -338,6 +339,21 @@ static int feed(struct constraint_state *s, const char *text) {
         at += longest;
     }
     return -1;
+}
+
+/* 299 ways to begin, all of which one character keeps open. */
+Test(constraint, what_may_begin_in_too_many_ways_is_refused) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+    struct constraint *c = NULL;
+    struct err err = {0};
+
+    buf_add_str(&b, "{\"regex\":\"(");
+    for (int i = 1; i < 300; i++)
+        buf_printf(&b, "%s[a-z]{%d}x", i > 1 ? "|" : "", i);
+    buf_add_str(&b, ")\"}");
+    cr_assert_eq(constraint_new(&c, test_vocab(), b.data, b.len, "", 0, NULL, &err), -EINVAL);
+    cr_expect_eq(err.status, 400);
+    cr_expect_str_eq(err.code, "grammar_too_complex");
 }
 
 Test(constraint_state, a_trigger_lets_the_grammar_hold_to_the_end) {
