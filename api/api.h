@@ -38,10 +38,12 @@ struct api_model {
     bool
         pools_mean; /* its embeddings are means over all tokens unless the request says otherwise */
     int64_t created_unix;
-    const char *arch;        /* as the file has it, or NULL */
-    const char *file;        /* its name without folders, or NULL */
-    uint64_t n_bytes;        /* of the file */
-    const char *recipe;      /* engine_info.recipe once the worker is there, or NULL */
+    const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
+    const uint64_t *seed;            /* likewise; NULL: a random one */
+    const char *arch;                /* as the file has it, or NULL */
+    const char *file;                /* its name without folders, or NULL */
+    uint64_t n_bytes;                /* of the file */
+    const char *recipe;              /* engine_info.recipe once the worker is there, or NULL */
     const char *fingerprint; /* of program and recipe: equal ones give equal tokens; or NULL */
 };
 

@@ -28,7 +28,7 @@
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
-    char *cors_origins[CONFIG_LIST_MAX + 1];
+    char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     bool anonymous;
     uint32_t drain_timeout_ms, hang_timeout_ms, load_timeout_ms;

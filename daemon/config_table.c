@@ -59,6 +59,9 @@ const struct option config_table[] = {
            "built-in one (chatml, llama3, ...); a model without one gets chatml."),
     BOOL("model", "any-model-name", api.any_model_name, "yes",
          "Answer requests whatever model they name; no: others than model-name get 404."),
+    LIST("model", "sampling", sampling, "",
+         "NAME=VALUE,...: parameters of requests that do not give them (temperature, top_p, top_k, "
+         "min_p, ..., seed); else the model file's, else 1 or off."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same tokens that drafts for speculative decoding; it changes no "
            "token."),

@@ -627,7 +627,12 @@ int gen_request_read(struct gen_request *r, const struct api *a, enum field_set 
                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
     r->n = 1;
-    params_init(&r->sampling);
+    if (a->model->sampling)
+        r->sampling = *a->model->sampling;
+    else
+        params_init(&r->sampling);
+    r->has_seed = a->model->seed != NULL;
+    r->seed = a->model->seed ? *a->model->seed : 0;
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
     int result = parse_fields(r, a, known, err);

@@ -43,14 +43,17 @@ static void put_absent_samplers(struct json *j) {
         put_number(j, absent[i].key, absent[i].off);
 }
 
-void llamacpp_put_settings(struct json *j, const struct gen_request *r, uint64_t seed,
-                           uint32_t max_new) {
+void llamacpp_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,
+                           uint64_t seed, uint32_t max_new) {
     struct sampling s;
     int64_t n_predict = max_new < INT32_MAX ? (int64_t)max_new : -1;
 
-    params_init(&s);
     if (r)
         s = r->sampling;
+    else if (m->sampling)
+        s = *m->sampling;
+    else
+        params_init(&s);
     json_open(j, '{');
     json_key(j, "seed");
     json_uint(j, seed);
@@ -192,7 +195,7 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     json_put_int(j, "tokens_evaluated", g->n_prompt);
     json_put_int(j, "tokens_cached", g->n_cached);
     json_key(j, "generation_settings");
-    llamacpp_put_settings(j, &w->job.request, g->m.seed, w->job.request.max_new);
+    llamacpp_put_settings(j, w->job.api->model, &w->job.request, g->m.seed, w->job.request.max_new);
     put_prompt(j, w, g);
     put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
     put_bool(j, "truncated", false);

@@ -88,7 +88,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_open(&j, '{');
     json_put_int(&j, "n_ctx", m->max_context);
     json_key(&j, "params");
-    llamacpp_put_settings(&j, NULL, UINT32_MAX, INT32_MAX);
+    llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, INT32_MAX);
     json_close(&j, '}');
     json_put_int(&j, "total_slots", api_of(x)->opts.max_running);
     json_put_string(&j, "model_alias", m->id);

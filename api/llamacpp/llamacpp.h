@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <yyjson.h>
 
-struct api;
+struct api_model;
 struct err;
 struct exchange;
 struct gen_request;
@@ -38,7 +38,7 @@ void llamacpp_piece(struct writer *w, const struct piece *p);
 void llamacpp_end(struct writer *w);
 void llamacpp_whole(struct json *j, struct writer *w);
 
-/* "generation_settings" of @r; NULL: of a request that gives none. With values that turn them off
- * for the samplers that are not here. */
-void llamacpp_put_settings(struct json *j, const struct gen_request *r, uint64_t seed,
-                           uint32_t max_new);
+/* "generation_settings" of @r; NULL: of a request to @m that gives none. With values that turn them
+ * off for the samplers that are not here. */
+void llamacpp_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,
+                           uint64_t seed, uint32_t max_new);

@@ -92,6 +92,39 @@ def test_files_that_are_no_language_model_are_told_apart():
             assert r.returncode == 78 and folder + "/x.gguf: " in r.stderr and part in r.stderr and r.stderr.count("\n") == 1, r
 
 
+def with_floats(model, path, values):
+    """Copies @model with more metadata, in front of its own; padded, so that tensors stay aligned."""
+    def pair(key, kind, value):
+        return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
+    data = pathlib.Path(model).read_bytes()
+    added = b"".join(pair(k, 4, struct.pack("<I", v)) if isinstance(v, int) else pair(k, 6, struct.pack("<f", v)) for k, v in values.items())
+    empty = pair("test.pad", 8, struct.pack("<Q", 0))
+    n = -(len(added) + len(empty)) % 32
+    added += pair("test.pad", 8, struct.pack("<Q", n) + b"x" * n)
+    version, n_tensors, n_kv = struct.unpack("<IQQ", data[4:24])
+    pathlib.Path(path).write_bytes(b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_kv + len(values) + 1) + added + data[24:])
+
+
+def test_sampling_is_the_requests_else_the_operators_else_the_models():
+    def settings(d, **given):
+        return d.request("POST", "/completion", {"prompt": "a", "n_predict": 1, **given})[2]["generation_settings"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/x.gguf"
+        with_floats(tiny_model(), path, {"general.sampling.temp": 0.5, "general.sampling.top_k": 7, "general.sampling.penalty_repeat": 1.25})
+        with Weftd(model=path) as d:
+            s = settings(d)
+            assert (s["temperature"], s["top_k"], s["top_p"], s["repeat_penalty"]) == (0.5, 7, 1, 1.25), s
+            assert settings(d)["seed"] != s["seed"]
+        with Weftd("--sampling", "top_k=9,min_p=0.125,seed=42", model=path) as d:
+            s = settings(d, top_p=0.5)
+            assert (s["temperature"], s["top_k"], s["top_p"], s["min_p"], s["seed"]) == (0.5, 9, 0.5, 0.125, 42), s
+            s = settings(d, temperature=2, top_k=1, seed=7)
+            assert (s["temperature"], s["top_k"], s["seed"]) == (2, 1, 7), s
+    for bad in ("x=1", "top_k", "temperature=9", "seed=x", "top_p=0.5x"):
+        r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--sampling", bad)
+        assert r.returncode == 78 and bad.split("=")[0] in r.stderr and r.stderr.count("\n") == 1, r
+
+
 def test_backend_that_is_not_there_is_refused():
     if has_device():
         raise Skip("this machine has a CUDA device")
