@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """How long the front's event loop is busy at a time when clients send the worst that fits into small requests.
 
-    tests/bench/bench_front.py [--size BYTES] [--model FILE] [--quick] [--json FILE] [NAME...]
+    tests/bench/bench_front.py [--size BYTES] [--model FILE] [--limit-ms N] [--json FILE] [NAME...]
 
 Starts a weftd (WEFT_BUILD, default build/), sends every case of every route (or those whose names contain a NAME),
 bodies of at most --size bytes (65536) and once more of 8000, which are the largest that are worked on on the loop,
 and reads from weft_loop_lag_seconds and weft_loop_cpu_seconds what the longest iteration meanwhile was: the upper
-bound of its bucket. CPU time is what a busy machine does not change. Exit 1: an iteration was longer than --limit-ms.
+bound of its bucket. CPU time is what a busy machine does not change. Exit 1: an iteration used more than --limit-ms of
+it. The statuses of the answers stand behind each case.
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import sys
@@ -20,6 +20,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
 import weftd  # noqa: E402
 
+FLAGS = ("--max-context", "8192", "--max-queued", "1000", "--max-n", "128")
 CASES = []  # (route, title, function of (run, size))
 BUCKET = re.compile(r'^(weft_loop_(?:lag|cpu)_seconds)_bucket\{[^}]*le="([^"]+)"\} (\d+)$', re.M)
 
@@ -47,7 +48,9 @@ class Run:
         return status, value
 
     def get(self, path):
-        return self.d.request("GET", path)[0], None
+        status = self.d.request("GET", path)[0]
+        self.status.add(status)
+        return status, None
 
     def stream(self, path, body):
         c = self.d.connect()
@@ -427,7 +430,7 @@ def _(run, size):
 
 
 def anthropic(run, path, **fields):
-    return run.post(path, {"max_tokens": 1, "messages": [USER], **fields})
+    return run.post(path, {"model": "x", "max_tokens": 1, "messages": [USER], **fields})
 
 
 for PATH in ("/v1/messages", "/v1/messages/count_tokens"):
@@ -539,7 +542,7 @@ def longest(before, after):
     return out["weft_loop_lag_seconds"], out["weft_loop_cpu_seconds"]
 
 
-def measure(run, sizes, wanted):
+def measure(run, sizes, wanted, out=sys.stdout):
     rows = []
     for route, title, function in CASES:
         if wanted and not any(w in route + " " + title for w in wanted):
@@ -555,7 +558,7 @@ def measure(run, sizes, wanted):
             function_worst = [max(function_worst[0], lag), max(function_worst[1], cpu)]
         rows.append({"route": route, "case": title, "lag_ms": function_worst[0], "cpu_ms": function_worst[1], "s": time.monotonic() - start})
         line = "%-32s %-48s lag <= %7.1f ms, CPU <= %7.1f ms  (%.1f s) %s"
-        print(line % (route[:32], title, *function_worst, rows[-1]["s"], " ".join(map(str, sorted(run.status)))), flush=True)
+        print(line % (route[:32], title, *function_worst, rows[-1]["s"], " ".join(map(str, sorted(run.status)))), file=out, flush=True)
     return rows
 
 
@@ -567,7 +570,7 @@ def main():
     p.add_argument("--json")
     p.add_argument("names", nargs="*")
     a = p.parse_args()
-    with weftd.Weftd("--max-context", "8192", "--max-queued", "1000", model=a.model) as d:
+    with weftd.Weftd(*FLAGS, model=a.model) as d:
         rows = measure(Run(d), (8000, a.size), a.names)
         assert d.process.poll() is None and d.health() == 200, d.log
     worst = {}

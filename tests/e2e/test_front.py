@@ -1,0 +1,41 @@
+"""The event loop of the front is never busy for long, whatever its clients send: some of tests/bench/bench_front.py."""
+import pathlib
+import sys
+
+from weftd import Weftd, main
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
+import bench_front  # noqa: E402
+
+# CPU time, which other programs of the machine do not change; each of these took 0.5 to 5 s once, and takes 1 to 10 ms.
+LIMIT_MS = 200
+SIZES = (8000, 20000)
+
+
+def measure(*wanted):
+    with Weftd(*bench_front.FLAGS) as d:
+        rows = bench_front.measure(bench_front.Run(d), SIZES, wanted, out=sys.stderr)
+        assert d.health() == 200
+    assert rows, "no case has such a name"
+    late = [r for r in rows if r["cpu_ms"] > LIMIT_MS]
+    assert not late, late
+
+
+def test_references_and_conversations():
+    measure("references to a response of 15 MB", "continues a chain of 28 MB", "continues 100 turns", "input_items", "/v1/responses calls and")
+
+
+def test_log_probabilities():
+    measure("128 prompts with log probabilities", "128 choices with log probabilities")
+
+
+def test_many_small_parts():
+    measure("/v1/chat/completions messages", "calls and their results", "tool uses and their results", "/v1/embeddings 2048", "tools with hard patterns")
+
+
+def test_bodies_that_are_wrong():
+    measure("/v1/completions raw", "/v1/responses raw", "/tokenize raw", "/api/chat raw")
+
+
+if __name__ == "__main__":
+    main(globals())
