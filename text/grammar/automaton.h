@@ -116,7 +116,8 @@ struct grammar {
     /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a
      * state is first reached, by any thread, as long as there is room (classify.c). */
     _Atomic(struct token_class *) *cls;
-    bool *counted; /* rules whose characters are counted up to a maximum */
+    _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
+    bool *counted;                          /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;
     int32_t *token;        /* special tokens of the edges */
     struct names *names;   /* own copies */

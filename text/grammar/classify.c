@@ -15,6 +15,7 @@
 
 #include "text/grammar/class.h"
 #include "text/grammar/nfa.h"
+#include "text/grammar/share.h"
 #include "text/grammar/walk.h"
 
 #include <assert.h>
@@ -22,7 +23,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define AHEAD_WORK 300000          /* some 2 ms of classes, when a schema is compiled */
+#define AHEAD_WORK 200000 /* some 2 ms of classes, when a schema is compiled */
+#define SLOW_WORK 500000  /* besides, of those that take longest: some 2 ms */
+#define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
 #define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
 #define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
@@ -339,21 +342,61 @@ static bool may_have_class(const struct grammar *g, uint32_t q) {
            !(g->state[q].flags & STATE_MEMBERS);
 }
 
+/* Where the class of @q is for all grammars that have its rule, or NULL. */
+static _Atomic(struct token_class *) *place_of(const struct grammar *g, uint32_t q) {
+    uint32_t rule = g->state[q].rule;
+
+    return g->places[rule] ? &g->places[rule][q - g->rule[rule].start] : NULL;
+}
+
+static bool take_room(const struct grammar *g, size_t bytes) {
+    _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
+    size_t left = atomic_load(room);
+
+    while (left >= bytes) {
+        if (atomic_compare_exchange_weak(room, &left, left - bytes))
+            return true;
+    }
+    return false;
+}
+
+/* Puts @c, which may be NULL, where all grammars find it; what is there then, NULL: there is no
+ * room, and @c is as it was. */
+static struct token_class *publish(const struct grammar *g, _Atomic(struct token_class *) *place,
+                                   struct token_class *c) {
+    struct token_class *there = NULL;
+
+    if (c && !share_spend(vocab_share(g->vocab), c->bytes))
+        return NULL;
+    if (c)
+        c->shared = true;
+    if (atomic_compare_exchange_strong(place, &there, c ? c : &no_class))
+        return c ? c : &no_class;
+    class_free(c);
+    return there;
+}
+
 /* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
  * none. */
 static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) {
-    struct token_class *c = NULL, *expected = NULL;
-    _Atomic size_t *room = (_Atomic size_t *)(uintptr_t)&g->class_room;
-    int r = may_have_class(g, q) ? class_new(&c, g, q, g->counted[g->state[q].rule], n_visited) : 1;
-    size_t left = atomic_load(room);
+    _Atomic(struct token_class *) *place = place_of(g, q);
+    struct token_class *c = NULL, *expected = NULL, *known = place ? atomic_load(place) : NULL;
+    int r = known ? 0 : 1;
 
-    while (c && left >= c->bytes && !atomic_compare_exchange_weak(room, &left, left - c->bytes))
-        ;
-    bool fits = c && left >= c->bytes;
-
-    if (!atomic_compare_exchange_strong(&g->cls[q], &expected, fits ? c : &no_class) || !fits) {
-        if (fits)
-            atomic_fetch_add(room, c->bytes);
+    if (!known && may_have_class(g, q))
+        r = class_new(&c, g, q, g->counted[g->state[q].rule], n_visited);
+    if (!known && place && r != -ENOMEM) {
+        known = publish(g, place, c);
+        c = known ? NULL : c; /* it belongs to the vocabulary now, or is gone */
+    }
+    if (!known && c && !take_room(g, c->bytes)) {
+        class_free(c);
+        c = NULL;
+    }
+    if (!known)
+        known = c ? c : &no_class;
+    if (!atomic_compare_exchange_strong(&g->cls[q], &expected, known) && c) {
+        atomic_fetch_add((_Atomic size_t *)(uintptr_t)&g->class_room, c->bytes);
         class_free(c);
     }
     return r < 0 ? r : 0;
@@ -379,6 +422,7 @@ void classes_free(struct grammar *g) {
     }
     free(g->cls);
     free(g->counted);
+    free(g->places);
 }
 
 /* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
@@ -392,33 +436,57 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
     return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
 }
 
-/* Of a schema only large classes are made here, and only as many as AHEAD_WORK allows: the others
- * are made when a mask first needs them. What is not a schema is classified as a whole: its author
- * may write what no mask of it could read fast, and is told so. */
-static int make_ahead(struct build *b, struct grammar *g) {
-    uint64_t end = b->work + AHEAD_WORK;
-
-    for (uint32_t q = 0; q < g->n_states && (!b->is_schema || b->work < end); q++) {
-        uint64_t n_visited = 0;
-
-        if (g->cls[q] || (b->is_schema && !is_wide(g, q)))
-            continue;
-        int r = make_class(g, q, &n_visited);
-
-        if (r == -E2BIG && b->is_schema)
-            r = 0;
-        if (r == -E2BIG)
-            return build_too_complex(
-                b, "the grammar is too ambiguous: many texts can be split into its "
-                   "parts in many ways");
-        if (r == 0)
-            r = build_work(b, 1 + n_visited * 4);
-        if (r == 0 && g->cls[q] != &no_class)
-            r = build_work(b, CLASS_WORK);
-        if (r < 0)
-            return r;
+static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
+    for (uint32_t q = r->start; q < r->start + r->n_states; q++) {
+        if (!g->cls[q] && is_wide(g, q))
+            return true;
     }
-    return build_work(b, g->n_states);
+    return false;
+}
+
+/* Whether most of the vocabulary has to be walked for it, node by node. */
+static bool is_slow(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+    uint32_t n = 0;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+        n += g->edge[i].hi - g->edge[i].lo + 1u;
+    return n >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
+}
+
+/* The class of @q ahead. */
+static int make_one(struct build *b, struct grammar *g, uint32_t q) {
+    uint64_t n_visited = 0;
+    int r = g->cls[q] ? 0 : make_class(g, q, &n_visited);
+
+    if (r == -E2BIG && b->is_schema)
+        r = 0;
+    if (r == -E2BIG)
+        return build_too_complex(b, "the grammar is too ambiguous: many texts can be split into "
+                                    "its parts in many ways");
+    if (r == 0)
+        r = build_work(b, 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0));
+    return r;
+}
+
+/* Of a schema only large classes are made here, the slow ones first, and only as many as the work
+ * for each of the two allows: the others are made when a mask first needs them. What is not a
+ * schema is classified as a whole: its author may write what no mask of it could read fast, and is
+ * told so. */
+static int make_ahead(struct build *b, struct grammar *g) {
+    uint64_t end = b->work + SLOW_WORK;
+    int r = 0;
+
+    for (uint32_t q = 0; r == 0 && q < g->n_states && b->work < end; q++) {
+        if (b->is_schema && is_slow(g, q))
+            r = make_one(b, g, q);
+    }
+    end = b->work + AHEAD_WORK;
+    for (uint32_t q = 0; r == 0 && q < g->n_states && (!b->is_schema || b->work < end); q++) {
+        if (!b->is_schema || is_wide(g, q))
+            r = make_one(b, g, q);
+    }
+    return r < 0 ? r : build_work(b, g->n_states);
 }
 
 /* The classes that the vocabulary has ready, room for the others, and some of them. */
@@ -428,7 +496,8 @@ int automaton_classify(struct build *b, struct grammar *g) {
 
     g->cls = calloc(MAX(g->n_states, 1u), sizeof(*g->cls));
     g->counted = calloc(MAX(g->n_rules, 1u), sizeof(*g->counted));
-    if (!g->cls || !g->counted)
+    g->places = calloc(MAX(g->n_rules, 1u), sizeof(*g->places));
+    if (!g->cls || !g->counted || !g->places)
         return -ENOMEM;
     for (uint32_t i = 0; i < g->n_descs; i++) {
         if (g->desc[i].kind == CALL_COUNTED && g->desc[i].max != NO_MAX)
@@ -446,5 +515,9 @@ int automaton_classify(struct build *b, struct grammar *g) {
     room = MIN(MIN(room, ROOM_MAX), b->limits.max_bytes - MIN(b->limits.max_bytes, g->bytes));
     g->class_room = room;
     g->bytes += room;
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        if (has_wide(g, &g->rule[i]))
+            g->places[i] = share_places(vocab_share(g->vocab), g, i, g->counted[i]);
+    }
     return make_ahead(b, g);
 }

@@ -65,5 +65,6 @@ int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t le
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);
 bool vocab_is_end(const struct grammar_vocab *v, int32_t token);
 /* Classes of a shared loop's states, NULL where there is none. */
+struct share *vocab_share(const struct grammar_vocab *v);
 struct token_class *vocab_shared_class(const struct grammar_vocab *v, unsigned loop,
                                        uint32_t state);

@@ -3,6 +3,7 @@
 
 #include "text/grammar/class.h"
 #include "text/grammar/nfa.h"
+#include "text/grammar/share.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,6 +25,7 @@ struct grammar_vocab {
     int32_t *ends;
     size_t n_ends;
     struct shared_classes shared[SHARED_LOOPS];
+    struct share *share;
 };
 
 uint32_t utf8_n_chars(const uint8_t *bytes, size_t len) {
@@ -142,6 +144,8 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
         r = make_trie(v, false, &v->trie);
     if (r == 0)
         r = make_trie(v, true, &v->special);
+    if (r == 0)
+        r = share_new(&v->share);
     for (int i = SHARED_NONE + 1; r == 0 && i < SHARED_LOOPS; i++)
         r = share(v, (enum shared_loop)i);
     if (r < 0)
@@ -175,6 +179,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
             class_free(v->shared[i].cls[q]);
         free(v->shared[i].cls);
     }
+    share_free(v->share);
     trie_deinit(&v->trie);
     trie_deinit(&v->special);
     free(v->bytes);
@@ -188,6 +193,10 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
 
 uint32_t grammar_vocab_n_words(const struct grammar_vocab *v) {
     return (v->n + 31) / 32;
+}
+
+struct share *vocab_share(const struct grammar_vocab *v) {
+    return v->share;
 }
 
 const struct trie *vocab_trie(const struct grammar_vocab *v) {

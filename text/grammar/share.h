@@ -1,0 +1,17 @@
+#pragma once
+
+/* share - token classes of a vocabulary that grammars have in common: share.c. */
+
+#include "text/grammar/automaton.h"
+
+struct share;
+
+int share_new(struct share **out); /* 0, -ENOMEM */
+struct share *share_free(struct share *s);
+/* The places of the classes of @rule's states, from its start on, the same for every grammar that
+ * has an equal rule; NULL: it is not shared. They hold NULL until a class is made. Any thread; they
+ * live as long as @s. @counted: the rule's characters are counted up to a maximum. */
+_Atomic(struct token_class *) *share_places(struct share *s, const struct grammar *g, uint32_t rule,
+                                            bool counted);
+/* Whether there is room for a class of @bytes, which is taken. */
+bool share_spend(struct share *s, size_t bytes);
