@@ -152,6 +152,7 @@ uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_
     memset(bits, 0xff, n / 32 * sizeof(*bits));
     if (n % 32)
         bits[n / 32] = (1u << n % 32) - 1;
+    assert(node < c->triggers->n);
     for (uint32_t i = c->first[node]; i < c->first[node + 1]; i++)
         clear_bit(bits, c->crossing[i]);
     count -= c->first[node + 1] - c->first[node];
@@ -159,6 +160,7 @@ uint32_t mask_free(const struct constraint *c, uint16_t node, bool ends, uint32_
         count -= bits[end[i] / 32] >> (end[i] % 32) & 1;
         clear_bit(bits, end[i]);
     }
+    assert(count <= n); /* no id was taken twice */
     return count;
 }
 
@@ -182,6 +184,7 @@ int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
             all &= ~(1u << (c->crossing[k] % 32));
         bits[w] |= all;
     }
+    assert(k == to); /* in order, and all of them ids */
     return count;
 }
 
@@ -248,6 +251,7 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
         s->n -= CONSTRAINT_HISTORY;
         memmove(s->before, s->before + CONSTRAINT_HISTORY, s->n * sizeof(*s->before));
     }
+    assert(s->n < ARRAY_SIZE(s->before) && (at.phase != FREE || s->c->triggers));
     s->before[s->n++] = s->at;
     s->at = at;
     return 0;
@@ -259,6 +263,7 @@ int constraint_rollback(struct constraint_state *s, uint32_t n) {
     if (n == 0)
         return 0;
     struct place at = s->before[s->n - n];
+    assert(at.n_moments <= grammar_n_accepted(s->g));
     int r = grammar_rollback(s->g, grammar_n_accepted(s->g) - at.n_moments);
 
     if (r < 0)

@@ -17,6 +17,7 @@
 
 #include "text/constraint_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
@@ -200,6 +201,7 @@ int crossing_find(struct constraint *c, struct err *err) {
     find_all(&s, 0, quiet, 0);
     find_all(&s, quiet, open, t->quiet);
     find_all(&s, open, t->n, 0);
+    assert(quiet <= open && open <= t->n);
     c->first[t->n] = s.refused.n;
     c->first_done[t->n] = s.done.n;
     free(s.root.id);

@@ -10,6 +10,7 @@
 
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
@@ -46,12 +47,15 @@ void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, ui
     uint64_t pair = pair_of(left, right);
     uint32_t i = slot_of(p, pair);
 
+    assert(left != TOKEN_NONE && right != TOKEN_NONE && rank != RANK_NONE);
+
     while (p->slot[i].pair != NO_PAIR && p->slot[i].pair != pair)
         i = (i + 1) & (p->n_slots - 1);
     if (p->slot[i].pair == pair)
         return;
     p->slot[i] = (struct pair_slot){pair, rank, made};
     p->n++;
+    assert(p->n < p->n_slots); /* a search ends at a free slot */
 }
 
 int pairs_grow(struct pairs *p, size_t n) {
@@ -158,12 +162,15 @@ static void push(struct merger *m, uint32_t rank, uint32_t at) {
     uint64_t v = (uint64_t)rank << 32 | at;
     size_t i = m->n_heap++;
 
+    assert(m->n_heap <= 2 * m->long_cap);
+
     for (; i > 0 && m->heap[(i - 1) / 2] > v; i = (i - 1) / 2)
         m->heap[i] = m->heap[(i - 1) / 2];
     m->heap[i] = v;
 }
 
 static uint64_t pop(struct merger *m) {
+    assert(m->n_heap > 0);
     uint64_t v = m->heap[0];
 
     m->heap[0] = m->heap[--m->n_heap];
@@ -217,6 +224,7 @@ static int merge_long(struct merger *m, const struct pairs *p) {
             continue;
         gone = next[at];
         before = prev[at];
+        assert(gone != NIL); /* a rank is that of a pair with the next */
         s[at].id = s[at].made;
         s[at].len += s[gone].len;
         s[gone].rank = RANK_NONE;
@@ -241,6 +249,7 @@ static int merge_long(struct merger *m, const struct pairs *p) {
 }
 
 int merger_run(struct merger *m, const struct pairs *p) {
+    assert(m->n <= m->cap);
     if (m->n < 2)
         return 0;
     for (size_t i = 0; i + 1 < m->n; i++)

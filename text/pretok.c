@@ -7,6 +7,7 @@
 
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Length of the run of characters of class @any (or not of it) at the start, at most @max of
@@ -166,6 +167,7 @@ const struct pretok *pretok_find(struct gguf_str name) {
 void pretok_list(char *out, size_t size) {
     struct buf b;
 
+    assert(size > 0);
     buf_init(&b, size - 1);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
         buf_printf(&b, "%s%s", i ? ", " : "", table[i].name);

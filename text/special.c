@@ -8,6 +8,7 @@
 
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,9 @@ static const char *const end_texts[] = {
 
 static const char *const end_keys[] = {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"};
 
+/* One a text, one a key, and one that is set later. */
+#define END_IDS_MAX (ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1)
+
 /* *out: the id at tokenizer.ggml.NAME_token_id, -1 when the key is absent. */
 static int read_id(const struct gguf *g, const char *name, uint32_t n_vocab, int32_t *out,
                    struct err *err) {
@@ -77,8 +81,10 @@ static bool is_end(const struct special_ids *s, int32_t id) {
 }
 
 static void add_end(struct special_ids *s, int32_t id) {
-    if (id >= 0 && !is_end(s, id))
-        s->end[s->n_end++] = id;
+    if (id < 0 || is_end(s, id))
+        return;
+    assert(s->n_end < END_IDS_MAX);
+    s->end[s->n_end++] = id;
 }
 
 void special_ids_set_eos(struct special_ids *s, int32_t id) {
@@ -115,7 +121,7 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     int r;
 
     *s = (struct special_ids){.add_bos = add_bos};
-    s->end = reallocarray(NULL, ARRAY_SIZE(end_texts) + ARRAY_SIZE(end_keys) + 1, sizeof(*s->end));
+    s->end = reallocarray(NULL, END_IDS_MAX, sizeof(*s->end));
     if (!s->end)
         return -ENOMEM;
     r = read_id(g, "bos", v->n, &s->bos, err);
@@ -176,6 +182,7 @@ int markers_init(struct markers *m, const struct vocab *v) {
     }
     for (unsigned b = 0; b < 256; b++)
         m->first[b + 1] += m->first[b];
+    assert(m->n == n && m->first[256] == n && m->n_plain <= n);
     qsort_r(m->id, m->n, sizeof(*m->id), by_text, (void *)v);
     return 0;
 }
@@ -197,6 +204,7 @@ static uint32_t lower(const struct markers *m, const struct vocab *v, uint32_t l
 
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id) {
+    assert(len > 0);
     uint32_t lo = m->first[(uint8_t)text[0]], hi = m->first[(uint8_t)text[0] + 1];
     size_t depth = 1, best = 0;
 

@@ -7,6 +7,7 @@
 
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -16,6 +17,7 @@ static uint32_t rank_of(float score) {
     uint32_t bits;
 
     score += 0.0f; /* -0 is 0 */
+    assert(!isnan(score));
     memcpy(&bits, &score, sizeof(bits));
     return bits & 0x80000000u ? bits : 0x7FFFFFFFu - bits;
 }

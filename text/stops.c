@@ -91,6 +91,7 @@ static void link_states(struct stops *s, uint16_t *queue) {
             queue[tail++] = c;
         }
     }
+    assert(tail == s->n); /* a tree: each state once */
 }
 
 int stops_new(struct stops **out, const struct stop_string *str, uint32_t n) {
@@ -113,6 +114,7 @@ int stops_new(struct stops **out, const struct stop_string *str, uint32_t n) {
     s->state[0].out = -1;
     for (uint32_t i = 0; i < n; i++)
         insert(s, i, &str[i]);
+    assert(s->n <= n_states);
     link_states(s, queue);
     *out = STEAL(s);
     return 0;
@@ -129,6 +131,7 @@ bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_mat
         s->n_fed++;
         if (s->state[s->at].out >= 0) {
             s->match.index = (uint32_t)s->state[s->at].out;
+            assert(s->len[s->match.index] <= s->n_fed);
             s->match.begin = s->n_fed - s->len[s->match.index];
             s->done = true;
         }
@@ -139,5 +142,6 @@ bool stops_feed(struct stops *s, const char *bytes, size_t len, struct stops_mat
 }
 
 size_t stops_held(const struct stops *s) {
+    assert(s->at < s->n && s->state[s->at].depth <= s->n_fed);
     return s->state[s->at].depth;
 }

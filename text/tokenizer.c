@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,6 +156,7 @@ static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t 
         if (m->first[c] == m->first[c + 1])
             continue;
         while (s->n_user && s->user->end <= at) {
+            assert(s->n_user == 1 || s->user[1].begin >= s->user[0].end);
             s->user++;
             s->n_user--;
         }
@@ -176,6 +178,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         uint32_t id = 0;
         size_t next = find_marker(s, at, &n, &id);
 
+        assert(next >= at && next + n <= s->len && next + n > at);
         if (next > at)
             r = words_encode(w, s->text + at, next - at);
         if (r == 0 && n) {

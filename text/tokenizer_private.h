@@ -49,10 +49,13 @@ static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
     return (uint64_t)r ^ (uint64_t)(r >> 64);
 }
 
+/* Keyed hash of @len bytes; both halves are good. */
 uint64_t hash_bytes(const struct hash_key *key, const char *s, size_t len);
 
 /* Texts and types of all tokens. After the @n of the file may stand characters that have no token
- * but occur in tokens: they take part in merging. */
+ * but occur in tokens: they take part in merging. Invariants: n <= n_all <= cap; token i has the
+ * bytes text_at[i] .. text_at[i + 1] of text; no two have the same text, except the empty one,
+ * which is not found; n_all < n_slots, so that every search ends at a free slot. */
 struct vocab {
     struct hash_key key;
     uint32_t n, n_all, cap;
@@ -66,13 +69,20 @@ struct vocab {
     } * slot;
 };
 
+/* Reads tokens and types of the file into the zeroed @v. 0, -ENOMEM or -EINVAL with @err; what was
+ * read until then is freed by vocab_deinit(). */
 int vocab_load(struct vocab *v, const struct gguf *g, struct err *err);
 void vocab_deinit(struct vocab *v);
-uint32_t vocab_find(const struct vocab *v, const char *text, size_t len); /* TOKEN_NONE: absent */
-int vocab_add_char(struct vocab *v, const char *text, size_t len);        /* must be absent */
-/* Computes what each token stands for in running text. */
+/* The id of @text, also of an added character; TOKEN_NONE: there is none. */
+uint32_t vocab_find(const struct vocab *v, const char *text, size_t len);
+/* Gives the character @text, which has no id, the next one behind all. 0 or -ENOMEM. @text must not
+ * lie in @v: its texts move. */
+int vocab_add_char(struct vocab *v, const char *text, size_t len);
+/* Computes what each token of the file stands for in running text: piece, piece_at. Once. 0 or
+ * -errno. */
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind);
 
+/* The text of @id < n_all, not NUL-terminated; it moves when a character is added. */
 static inline const char *vocab_text(const struct vocab *v, uint32_t id, uint32_t *len) {
     *len = v->text_at[id + 1] - v->text_at[id];
     return v->text.data + v->text_at[id];
@@ -95,8 +105,9 @@ struct special_ids {
     size_t n_end;
 };
 
-/* May also mark tokens as control tokens that look like ends, so it comes before all that uses
- * types. */
+/* Reads the ids that the file names and finds the ends. 0, -ENOMEM or -EINVAL with @err; s->end is
+ * the caller's. May also mark tokens as control tokens that look like ends, so it comes before all
+ * that uses types. @add_bos: where the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
 void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
@@ -109,9 +120,10 @@ struct markers {
     uint32_t first[257]; /* of the texts that begin with a byte */
 };
 
+/* Collects them from @v into the zeroed @m. 0 or -ENOMEM. m->id is the caller's. */
 int markers_init(struct markers *m, const struct vocab *v);
-/* The longest one at the start of @text: its length, 0 for none. Special ones at most @trusted
- * bytes. */
+/* The longest one at the start of @text, len > 0: its length, 0 for none. Special ones at most
+ * @trusted bytes. */
 size_t markers_match(const struct markers *m, const struct vocab *v, const char *text, size_t len,
                      size_t trusted, uint32_t *id);
 
@@ -127,10 +139,12 @@ struct pairs {
 
 #define RANK_NONE UINT32_MAX
 
-int pairs_init(struct pairs *p, struct hash_key key, size_t n); /* room for @n */
+/* An empty table with room for @n pairs, later for @n more. 0 or -ENOMEM. p->slot is the
+ * caller's. */
+int pairs_init(struct pairs *p, struct hash_key key, size_t n);
 int pairs_grow(struct pairs *p, size_t n);
-void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank,
-               uint32_t made); /* the first of a pair counts */
+/* Adds a pair, for which there is room; one that is there already stays as it is. */
+void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t made);
 
 struct symbol {
     uint32_t id;   /* TOKEN_NONE: not in the vocabulary */
@@ -139,7 +153,8 @@ struct symbol {
     uint32_t made;
 };
 
-/* The symbols of a word, and scratch memory. */
+/* The symbols of a word, and scratch memory. Their lengths add up to the word's, before and after
+ * merging. A symbol's rank and made are valid inside merger_run() only. */
 struct merger {
     struct symbol *sym;
     size_t n, cap;
@@ -149,8 +164,11 @@ struct merger {
 };
 
 void merger_deinit(struct merger *m);
+/* Room for the @n symbols of a new word; those of the last one are lost. 0 or -ENOMEM. */
 int merger_reserve(struct merger *m, size_t n);
-int merger_run(struct merger *m, const struct pairs *p); /* 0 or -ENOMEM */
+/* Merges the m->n symbols, whose id and len are set, until no pair is left. 0, -ENOMEM, or
+ * -ECANCELED in an abandoned job. */
+int merger_run(struct merger *m, const struct pairs *p);
 
 /* How a family of models cuts text into words before merging. */
 struct pretok {
@@ -164,8 +182,10 @@ struct pretok {
     bool nfc;
 };
 
+/* The row called @name, NULL: there is none. */
 const struct pretok *pretok_find(struct gguf_str name);
-void pretok_list(char *out, size_t size); /* names, for a message */
+/* All names, separated by commas, into @out: for a message. */
+void pretok_list(char *out, size_t size);
 
 struct tokenizer {
     struct vocab vocab;
@@ -181,6 +201,8 @@ struct tokenizer {
     uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
 };
 
+/* Fill pairs and special ids of @t, whose kind and vocabulary are there: from the merges of the
+ * file, from its scores. 0, -ENOMEM or -EINVAL with @err. */
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 
@@ -196,6 +218,10 @@ struct words {
     uint32_t n_words; /* for job_pause() */
 };
 
+/* @text_len: of all that will be encoded. @out, which outlives @w, gets the tokens. 0 or -ENOMEM;
+ * in both cases words_deinit() frees what is there. */
 int words_init(struct words *w, const struct tokenizer *t, size_t text_len, struct tokens *out);
 void words_deinit(struct words *w);
-int words_encode(struct words *w, const char *text, size_t len); /* text between special tokens */
+/* Appends the tokens of a text between special tokens. 0, -ENOMEM, -EMSGSIZE when there are more
+ * than out->max, -ECANCELED in an abandoned job. */
+int words_encode(struct words *w, const char *text, size_t len);

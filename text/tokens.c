@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <assert.h>
 #include <errno.h>
 
 void tokens_deinit(struct tokens *t) {
@@ -8,6 +9,7 @@ void tokens_deinit(struct tokens *t) {
 }
 
 int tokens_add(struct tokens *t, int32_t id) {
+    assert(t->n <= t->cap);
     if (t->max && t->n >= t->max)
         return -EMSGSIZE;
     if (t->n == t->cap) {

@@ -3,6 +3,7 @@
 
 #include "text/constraint_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
@@ -28,6 +29,7 @@ uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte) {
 }
 
 static uint16_t new_node(struct triggers *t, uint8_t byte, uint16_t next) {
+    assert(t->n < UINT16_MAX);
     uint16_t id = (uint16_t)t->n++;
 
     t->node[id] = (struct trigger_node){.byte = byte, .next = next, .becomes = id};

@@ -1,5 +1,6 @@
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -94,6 +95,7 @@ static int index_texts(struct vocab *v, size_t n, uint32_t *twice) {
     size_t n_slots = 64;
     struct vocab_slot *slot;
 
+    assert(n >= v->n_all && n <= UINT32_MAX / 4);
     while (n_slots < n * 2)
         n_slots *= 2;
     slot = calloc(n_slots, sizeof(*slot));
@@ -138,6 +140,7 @@ static int reserve_texts(struct vocab *v, uint32_t n) {
 }
 
 static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type) {
+    assert(len <= TOKEN_TEXT_MAX);
     int r = reserve_texts(v, v->n_all + 1);
 
     if (r == 0)
@@ -152,6 +155,8 @@ static int add_text(struct vocab *v, const char *text, size_t len, uint8_t type)
 
 int vocab_add_char(struct vocab *v, const char *text, size_t len) {
     uint32_t hash, i, twice;
+
+    assert(vocab_find(v, text, len) == TOKEN_NONE);
     int r = add_text(v, text, len, TOKEN_UNDEFINED);
 
     if (r < 0)
@@ -159,6 +164,7 @@ int vocab_add_char(struct vocab *v, const char *text, size_t len) {
     if ((size_t)v->n_all * 4 > (size_t)v->n_slots * 3)
         return index_texts(v, v->n_all, &twice);
     i = find_slot(v, text, len, &hash);
+    assert(!v->slot[i].id && v->n_all < v->n_slots); /* or a search would not end */
     v->slot[i] = (struct vocab_slot){hash, v->n_all};
     return 0;
 }
@@ -307,6 +313,7 @@ static int add_chars_piece(struct buf *out, const char *s, uint32_t len) {
 }
 
 int vocab_make_pieces(struct vocab *v, enum tokenizer_kind kind) {
+    assert(!v->piece_at && v->n <= v->n_all);
     int r = buf_reserve(&v->piece, v->text.len);
 
     v->piece_at = reallocarray(NULL, (size_t)v->n + 1, sizeof(*v->piece_at));

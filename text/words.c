@@ -9,6 +9,7 @@
 
 #include "text/tokenizer_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/jobs.h"
@@ -120,6 +121,7 @@ static bool too_long(const struct words *w, size_t len) {
 
 static int merge_word(struct words *w, const char *s, size_t len) {
     const struct tokenizer *t = w->t;
+    const char *end = s + len;
     uint32_t whole = whole_word(t, s, len);
     int r;
 
@@ -137,6 +139,7 @@ static int merge_word(struct words *w, const char *s, size_t len) {
                                  : add_unknown(w, s, sym->len);
         s += sym->len;
     }
+    assert(r < 0 || s == end); /* no byte is dropped or read twice */
     return r;
 }
 
@@ -186,6 +189,7 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
     while (len && r == 0) {
         size_t n = p->next(p, s, len);
 
+        assert(n > 0 && n <= len);
         r = encode_word(w, s, n);
         r = r < 0 ? r : pause_sometimes(w);
         s += n;
@@ -240,6 +244,7 @@ static int encode_chars(struct words *w, const char *s, size_t len) {
     while (len && r == 0) {
         size_t n = next_chars(w->t, s, len);
 
+        assert(n > 0 && n <= len);
         r = encode_word(w, s, n);
         r = r < 0 ? r : pause_sometimes(w);
         s += n;
