@@ -163,6 +163,10 @@ Test(template_limits, objects_that_hold_themselves_are_errors) {
                  TEMPLATE_VARS, "nested");
     expect_error("{% set _ = d.update(x=d) %}{{ d|string }}", TEMPLATE_VARS, "nested");
     expect_error("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", TEMPLATE_VARS, "nested");
+    /* The loop does not take the failure for a break. */
+    expect_error("{% set ns = namespace() %}{% set ns.x = ns %}{% for i in range(2) %}{{ ns }}{% "
+                 "endfor %}",
+                 TEMPLATE_VARS, "nested");
 }
 
 Test(template_limits, macro_recursion_has_an_end) {

@@ -8,7 +8,7 @@
 #include "text/template/builtin.h"
 
 static int items_of(struct render *rd, const struct call *c, struct value **v, uint32_t *n) {
-    return value_items(rd, c->self, v, n) || render_charge(rd, *n);
+    return value_items(rd, c->self, v, n) || render_charge(rd, *n) ? -1 : 0;
 }
 
 /* A copy of @n values as a list or generator. */
@@ -148,7 +148,7 @@ static int filter_list(struct render *rd, const struct call *c, struct value *ou
     struct value *items;
     uint32_t n;
 
-    return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out);
+    return items_of(rd, c, &items, &n) || as_seq(rd, SEQ_LIST, items, n, out) ? -1 : 0;
 }
 
 /* A string gives a string. */

@@ -25,7 +25,7 @@ static int the_string(struct render *rd, const struct call *c, const char *name,
     static int name(struct render *rd, const struct call *c, struct value *out) {                  \
         const struct tstr *s;                                                                      \
                                                                                                    \
-        return as_text(rd, c->self, &s) || text_case(rd, s, mode, out);                            \
+        return as_text(rd, c->self, &s) || text_case(rd, s, mode, out) ? -1 : 0;                   \
     }
 
 CASE_FILTER(filter_upper, CASE_UPPER)
@@ -36,7 +36,7 @@ CASE_FILTER(filter_title, CASE_WORDS)
 static int filter_trim(struct render *rd, const struct call *c, struct value *out) {
     const struct tstr *s;
 
-    return as_text(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out);
+    return as_text(rd, c->self, &s) || text_strip(rd, s, c->a[0], true, true, out) ? -1 : 0;
 }
 
 static int filter_replace(struct render *rd, const struct call *c, struct value *out) {

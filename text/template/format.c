@@ -126,7 +126,7 @@ static int repr_str(struct render *rd, struct sink *k, const struct tstr *s) {
             return -1;
         done = i + w;
     }
-    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote);
+    return sink_add_part(rd, k, s, done, s->len) || sink_add_text(rd, k, quote) ? -1 : 0;
 }
 
 static int repr_dict(struct render *rd, struct sink *k, const struct dict *d) {
@@ -172,7 +172,9 @@ static int repr_seq(struct render *rd, struct sink *k, const struct seq *s) {
 }
 
 static int repr_namespace(struct render *rd, struct sink *k, const struct dict *d) {
-    return sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">");
+    return sink_add_text(rd, k, "<Namespace ") || repr_dict(rd, k, d) || sink_add_text(rd, k, ">")
+               ? -1
+               : 0;
 }
 
 /* all_user: brackets and commas of what a user sent are the user's too. */
@@ -206,7 +208,7 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
         return add_int(rd, k, v);
     case V_FLOAT:
         format_double(v.f, text);
-        return render_charge(rd, FLOAT_STEPS) || sink_add_text(rd, k, text);
+        return render_charge(rd, FLOAT_STEPS) || sink_add_text(rd, k, text) ? -1 : 0;
     case V_STR:
         return repr_str(rd, k, v.s);
     case V_SEQ:
@@ -215,7 +217,9 @@ int format_repr(struct render *rd, struct sink *k, struct value v) {
         return repr_container(rd, k, v);
     case V_MACRO:
         return sink_add_text(rd, k, "<Macro '") || sink_add_str(rd, k, v.macro->def->name) ||
-               sink_add_text(rd, k, "'>");
+                       sink_add_text(rd, k, "'>")
+                   ? -1
+                   : 0;
     case V_METHOD:
         snprintf(text, sizeof(text), "<built-in method %s of %s object>", v.method->fn->name,
                  value_type_name(v.method->self));

@@ -127,7 +127,7 @@ static int add_text(struct render *rd, struct sink *k, const struct tstr *s,
                     const struct spec *spec, char align) {
     if (spec->precision >= 0)
         s = tstr_slice(rd, s, 0, tstr_offset(s, (size_t)spec->precision));
-    return !s || add_padded(rd, k, s, spec, spec->align ? spec->align : align);
+    return !s || add_padded(rd, k, s, spec, spec->align ? spec->align : align) ? -1 : 0;
 }
 
 /* Stops growing at the limit, which the caller refuses. */

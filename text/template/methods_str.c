@@ -36,7 +36,7 @@ static int add_slice(struct render *rd, struct seq *list, const struct tstr *s, 
                      size_t end) {
     const struct tstr *part = tstr_slice(rd, s, begin, end);
 
-    return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part));
+    return !part || render_charge(rd, 1) || seq_add(rd, list, value_str(part)) ? -1 : 0;
 }
 
 /* At runs of white space; what is left after @max cuts keeps its inner and trailing white space. */
@@ -182,7 +182,9 @@ static int partition(struct render *rd, const struct call *c, bool last, struct 
 
     *out = value_seq(t);
     return add_slice(rd, t, s, 0, head) || add_slice(rd, t, s, head, tail) ||
-           add_slice(rd, t, s, tail, s->len);
+                   add_slice(rd, t, s, tail, s->len)
+               ? -1
+               : 0;
 }
 
 static int str_partition(struct render *rd, const struct call *c, struct value *out) {

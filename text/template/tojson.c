@@ -50,7 +50,7 @@ static int write_string(struct writer *w, const struct tstr *s) {
             return -1;
         done = i + n;
     }
-    return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"");
+    return sink_add_part(w->rd, w->k, s, done, s->len) || sink_add_text(w->rd, w->k, "\"") ? -1 : 0;
 }
 
 /* Python writes NaN and Infinity, which is not JSON; so do we. */
@@ -64,7 +64,7 @@ static int write_number(struct writer *w, struct value v) {
     if (isinf(v.f))
         return sink_add_text(w->rd, w->k, v.f > 0 ? "Infinity" : "-Infinity");
     format_double(v.f, text);
-    return render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text);
+    return render_charge(w->rd, FLOAT_STEPS) || sink_add_text(w->rd, w->k, text) ? -1 : 0;
 }
 
 /* Only with an indent. */
@@ -100,7 +100,7 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
             write_value(w, items[i], depth))
             return -1;
     }
-    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]");
+    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]") ? -1 : 0;
 }
 
 /* JSON has only strings for keys: numbers, bools and None are spelled. */
@@ -143,7 +143,7 @@ static int write_object(struct writer *w, const struct dict *d, uint32_t depth) 
             write_value(w, e[i].value, depth))
             return -1;
     }
-    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "}");
+    return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "}") ? -1 : 0;
 }
 
 static int write_value(struct writer *w, struct value v, uint32_t depth) {
