@@ -46,7 +46,7 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
         if (args->n_pos > count_params(b->params))
             return render_fail(rd, "%s %s() takes at most %u arguments (%u given)", kind, b->name,
                                count_params(b->params), args->n_pos);
-        assert(args->n_pos <= CALL_ARGS_MAX);
+        assert(count_params(b->params) <= CALL_ARGS_MAX && b->required <= CALL_ARGS_MAX);
         for (uint32_t i = 0; i < args->n_pos; i++)
             c.a[i] = args->pos[i];
         for (uint32_t i = 0; i < args->n_kw; i++) {
@@ -59,7 +59,6 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
             if (c.a[at].type != V_MISSING)
                 return render_fail(rd, "%s %s() got multiple values for argument '%.*s'", kind,
                                    b->name, (int)MIN(name->len, (size_t)80), name->data);
-            assert(at < CALL_ARGS_MAX);
             c.a[at] = args->kw[i].v;
         }
         for (int i = 0; i < b->required; i++) {

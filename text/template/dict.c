@@ -160,6 +160,8 @@ static int build_index(struct render *rd, struct dict *d) {
         n *= 2;
     bool had_hashes = d->index != NULL;
 
+    assert(d->n <= d->cap && d->cap <= n / 2);
+
     d->index = render_alloc(rd, n, sizeof(*d->index));
     d->n_index = n;
     if (!d->index || render_charge(rd, d->n))
@@ -205,6 +207,7 @@ int dict_set(struct render *rd, struct dict *d, struct value key, struct value v
     }
     if (d->n >= d->cap && grow(rd, d))
         return -1;
+    assert(d->n < d->cap && (d->index || d->n <= INDEX_FROM));
     d->e[d->n++] = (struct dict_entry){key, v, hash};
     if (d->index)
         put_index(d, d->n - 1);
@@ -242,6 +245,7 @@ int dict_remove(struct render *rd, struct dict *d, struct value key, struct valu
 
     if (r <= 0)
         return r;
+    assert(at < d->n);
     if (out)
         *out = d->e[at].value;
     memmove(d->e + at, d->e + at + 1, (d->n - at - 1) * sizeof(*d->e));

@@ -73,6 +73,7 @@ int eval_assign(struct render *rd, const struct node *target, struct value v) {
         return scope_set(rd, rd->scope, target->name.sym, v);
     if (target->type == N_SET_ATTR)
         return assign_attr(rd, target, v);
+    assert(target->type == N_TUPLE);
     if (v.type == V_UNDEFINED)
         return value_fail_undefined(rd, v);
     if (value_items(rd, v, &items, &n))
@@ -320,12 +321,16 @@ static int statement(struct render *rd, const struct node *n) {
     case N_BREAK:
         return FLOW_BREAK;
     default:
+        assert(n->type == N_CONTINUE);
         return FLOW_CONTINUE;
     }
 }
 
-/* Statements in order up to a failure (negative) or a break or continue (positive). */
+/* Statements in order up to a failure (negative) or a break or continue (positive). Unless it fails
+ * it leaves the innermost scope and the output as it found them. */
 int eval_block(struct render *rd, const struct node *n) {
+    const struct scope *scope = rd->scope;
+    const struct sink *out = rd->out;
     int r = 0;
 
     if (render_enter(rd))
@@ -336,6 +341,7 @@ int eval_block(struct render *rd, const struct node *n) {
         if (!r)
             r = statement(rd, n);
     }
+    assert(r < 0 || (rd->scope == scope && rd->out == out && !rd->failed));
     render_leave(rd);
     return r;
 }

@@ -11,7 +11,6 @@
 #include "text/template/render.h"
 
 #include <assert.h>
-
 #include <string.h>
 
 /* Scopes from the inside out, then the request's variables, then the global functions. */
@@ -28,6 +27,7 @@ static int lookup(struct render *rd, const struct node *n, struct value *out) {
             }
         }
     }
+    assert(sym < rd->t->n_symbols);
     *out = rd->globals[sym];
     if (out->type != V_MISSING)
         return 0;
@@ -86,6 +86,7 @@ static int concat(struct render *rd, const struct node *n, struct value *out) {
         if (!sum)
             return -1;
     }
+    assert(sum);
     *out = value_str(sum);
     return 0;
 }

@@ -13,6 +13,7 @@
 
 #include "text/template/lexer.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -71,6 +72,7 @@ static int push_string(struct lexer *lx, uint8_t type, const char *s, size_t len
 
 /* Moves on and counts lines. */
 static void advance(struct lexer *lx, size_t to) {
+    assert(to >= lx->pos && to <= lx->len);
     for (; lx->pos < to; lx->pos++)
         lx->line += lx->src[lx->pos] == '\n';
 }
@@ -78,6 +80,7 @@ static void advance(struct lexer *lx, size_t to) {
 static bool at(const struct lexer *lx, size_t pos, const char *what) {
     size_t n = strlen(what);
 
+    assert(pos <= lx->len);
     return n <= lx->len - pos && memcmp(lx->src + pos, what, n) == 0;
 }
 

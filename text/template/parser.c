@@ -121,6 +121,7 @@ int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t
         *head = s;
         t->symbols[t->n_symbols++] = s;
     }
+    assert(s->number < t->n_symbols && t->symbols[s->number] == s);
     s->read |= read;
     *number = s->number;
     return 0;
@@ -492,6 +493,9 @@ int parser_parse(struct template *t, const char *source, size_t len, struct err 
         r = parser_symbol(&p, &names[i], false, numbers[i]);
     if (!r)
         r = parse_body(&p, NULL, &t->body);
+    /* What was entered was left, and all was read. */
+    assert(r || (p.depth == 0 && p.loops == 0 && p.conditional == 0 && !p.macro));
+    assert(r || p.tok->type == T_END);
     free(tokens.t);
     return r;
 }

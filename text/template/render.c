@@ -6,6 +6,7 @@
 
 #include "text/template/render.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <yyjson.h>
@@ -202,6 +203,7 @@ static int deliver(struct render *rd, const struct sink *k, size_t max, struct r
         else
             user[n++] = k->marks[i];
     }
+    assert(!n || user[n - 1].end <= k->len);
     buf_init(&out->text, max);
     int r = buf_add(&out->text, k->data, k->len);
 
@@ -235,6 +237,8 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
     if (!r) {
         rd.out->max = max;
         r = eval_block(&rd, t->body);
+        assert(r <= 0 && (r < 0) == rd.failed);
+        assert(r < 0 || (rd.depth == 0 && rd.macro_depth == 0));
     }
     if (opts && opts->steps)
         *opts->steps += (opts->fuel ? opts->fuel : TEMPLATE_FUEL) - rd.fuel;

@@ -101,6 +101,7 @@ const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe)
 static bool continues(const struct tstr *s) {
     const struct sink *k = s->tail;
 
+    assert(!k || k->data != s->data || k->len >= s->len); /* a sink only grows */
     return k && k->data == s->data && k->len == s->len && k->n_marks == s->n_marks;
 }
 
@@ -195,6 +196,7 @@ static size_t sequence_length(unsigned char c) {
 }
 
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n) {
+    assert(pos < len);
     const unsigned char *p = (const unsigned char *)data + pos;
     size_t want = sequence_length(p[0]);
 
@@ -231,6 +233,7 @@ size_t tstr_encode(uint32_t cp, char out[4]) {
         return 3;
     }
     if (cp >= 0x110000) { /* an invalid byte */
+        assert(cp - 0x110000 <= UINT8_MAX);
         out[0] = (char)(cp - 0x110000);
         return 1;
     }
@@ -277,11 +280,13 @@ void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_
             break;
         e = last;
     }
+    assert(b <= e && e <= s->len);
     *begin = b;
     *end = e;
 }
 
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to) {
+    assert(to <= s->len);
     if (from > to)
         return SIZE_MAX;
     const char *p = memmem(s->data + from, to - from, what->data, what->len);
@@ -390,6 +395,7 @@ int sink_add_cp(struct render *rd, struct sink *k, uint32_t cp, bool user) {
 
 /* The sink may be continued, by the string or directly. */
 const struct tstr *sink_take(struct render *rd, struct sink *k) {
+    assert(!k->n_marks || k->marks[k->n_marks - 1].end <= k->len);
     struct tstr *s = render_alloc(rd, 1, sizeof(*s));
 
     if (s)

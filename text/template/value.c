@@ -257,6 +257,7 @@ static int chars(struct render *rd, const struct tstr *s, struct value **items, 
             return -1;
         v[k++] = value_str(c);
     }
+    assert(k == count);
     *items = v;
     *n = (uint32_t)count;
     return 0;
@@ -391,6 +392,7 @@ static int merge_sort(struct render *rd, struct pair *p, struct pair *tmp, uint3
         tmp[k++] = p[i++];
     while (j < n)
         tmp[k++] = p[j++];
+    assert(k == n);
     memcpy(p, tmp, n * sizeof(*p));
     return 0;
 }
