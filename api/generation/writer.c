@@ -112,12 +112,35 @@ static struct exchange *detach(struct writer *w) {
 
 /* ---- streams ---- */
 
-/* Tells @p, which is @p->choice's first piece if none came before. */
+/* Entries of log probabilities for each token. */
+static size_t entries_of_token(const struct writer *w) {
+    const struct gen_request *r = &w->job.request;
+
+    return r->logprobs ? (size_t)r->n_top + 1 : 0;
+}
+
+/* Tokens whose log probabilities are written in one turn of the loop. */
+static uint32_t tokens_at_once(const struct writer *w) {
+    size_t n = entries_of_token(w);
+
+    return n ? (uint32_t)MAX(INLINE_TOKENS / n, (size_t)1) : UINT32_MAX;
+}
+
+/* Tells @p, which is @p->choice's first piece if none came before. What was not told of the echo
+ * goes before it, unless @p says how much of it does. */
 static void send_piece(struct writer *w, struct piece *p) {
-    assert(!p->choice->finish_sent && p->from <= p->to && p->to <= p->choice->gen->n_out);
-    p->first = !p->choice->begun;
+    struct choice *c = p->choice;
+
+    assert(!c->finish_sent && p->from <= p->to && p->to <= c->gen->n_out);
+    if (c->echo && !p->echo_to) {
+        p->echo_from = c->n_echoed;
+        p->echo_to = c->echo->n;
+    }
+    p->first = !c->begun;
     w->endpoint->piece(w, p);
-    p->choice->begun = true;
+    w->n_told += (size_t)(p->to - p->from + p->echo_to - p->echo_from) * entries_of_token(w);
+    c->n_echoed = p->echo_to;
+    c->begun = true;
 }
 
 uint64_t writer_chars(const char *s, size_t len) {
@@ -150,20 +173,44 @@ static void advance(struct choice *c, uint32_t to) {
     c->n_sent = to;
 }
 
-/* What is new of the text of choice @i. */
+/* A part of a long prompt that is echoed with its log probabilities. False: what is left of it goes
+ * with the next piece. */
+static bool send_echo(struct writer *w, uint32_t i) {
+    struct choice *c = &w->choices[i];
+    uint32_t most = tokens_at_once(w);
+
+    if (!c->echo || c->echo->n - c->n_echoed <= most)
+        return false;
+    struct piece p = {.choice = c,
+                      .index = i,
+                      .text = "",
+                      .echo_from = c->n_echoed,
+                      .echo_to = c->n_echoed + most};
+    send_piece(w, &p);
+    return true;
+}
+
+/* What is new of the text of choice @i; of very many tokens with log probabilities the first. */
 static void send_text(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
+    uint32_t to = ready_tokens(c), most = tokens_at_once(w);
+    size_t end = g->ready;
+
+    if (to - c->n_sent > most) {
+        to = c->n_sent + most;
+        end = MIN(MAX((size_t)g->text_end[to - 1], c->text_sent), g->ready);
+    }
     struct piece p = {.choice = c,
                       .index = i,
                       .from = c->n_sent,
-                      .to = ready_tokens(c),
+                      .to = to,
                       .text = g->text.data + c->text_sent,
-                      .len = g->ready - c->text_sent};
+                      .len = end - c->text_sent};
 
     send_piece(w, &p);
     advance(c, p.to);
-    c->text_sent = g->ready;
+    c->text_sent = end;
 }
 
 /* The same where it is taken apart: one part for each delta. Tokens go with the first of them;
@@ -193,10 +240,13 @@ static void send_choice(struct writer *w, uint32_t i) {
 
     if (g->output)
         send_parts(w, i);
+    else if ((g->ready > c->text_sent || (g->state == GEN_DONE && !c->finish_sent)) &&
+             send_echo(w, i))
+        return;
     else if (g->ready > c->text_sent)
         send_text(w, i);
     if (g->state == GEN_DONE && !c->finish_sent &&
-        !(g->output && conn_is_full(w->exchange->conn))) {
+        (g->output ? !conn_is_full(w->exchange->conn) : c->text_sent == g->ready)) {
         struct piece p = {
             .choice = c, .index = i, .from = c->n_sent, .to = g->n_out, .text = "", .last = true};
 
@@ -234,8 +284,9 @@ static void stream(struct writer *w) {
 
     if (!w->head_sent)
         send_head(w);
+    w->n_told = 0;
     for (uint32_t i = 0; i < w->n_choices; i++) {
-        if (conn_is_full(conn)) {
+        if (conn_is_full(conn) || w->n_told >= INLINE_TOKENS / 2) {
             conn_flush(conn); /* drained() comes back */
             return;
         }

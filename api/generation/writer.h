@@ -25,6 +25,7 @@ struct choice {
     uint32_t n_sent;           /* output tokens */
     uint64_t n_chars;          /* of the text before token n_sent, for text_offset */
     struct echo *echo;         /* goes before the text; NULL: nothing does */
+    uint32_t n_echoed;         /* tokens of it that have been told */
     bool begun, finish_sent;   /* its first piece was told; its last */
     double mean_logprob;       /* by which writer_sort() has sorted it */
     struct custom_text custom; /* of the call that is being told, if its tool takes text */
@@ -36,6 +37,7 @@ struct piece {
     uint32_t index, from, to;
     const char *text;
     size_t len;
+    uint32_t echo_from, echo_to;     /* tokens of choice->echo, which precede the text */
     const struct output_piece *part; /* of a stream whose text is taken apart */
     bool first, last; /* last: with the finish reason; in a stream such a piece has no text */
 };
@@ -58,6 +60,7 @@ struct writer {
     char id[48];
     int64_t created;
     bool head_sent;
+    size_t n_told; /* tokens, with alternatives, that this turn has written into the stream */
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;

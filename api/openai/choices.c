@@ -164,7 +164,7 @@ static bool has_text_token(const struct piece *p) {
     for (uint32_t i = p->from; i < p->to; i++)
         if (gen_is_text(p->choice->gen, i))
             return true;
-    return p->first && p->choice->echo;
+    return p->echo_to > p->echo_from;
 }
 
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
@@ -242,6 +242,7 @@ void choices_whole(struct json *j, struct writer *w) {
         struct piece p = {.choice = c,
                           .index = i,
                           .to = g->n_out,
+                          .echo_to = c->echo ? c->echo->n : 0,
                           .text = g->text.data ? g->text.data : "",
                           .len = g->ready,
                           .first = true,

@@ -10,16 +10,18 @@
 static void put_content(struct json *j, const struct writer *w, const struct piece *p,
                         bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    const struct echo *e = p->first ? p->choice->echo : NULL;
+    const struct echo *e = p->choice->echo;
 
     (void)w;
     (void)stream;
     json_key(j, "text");
-    if (!e) {
+    if (p->echo_from == p->echo_to) {
         json_string(j, p->text, p->len);
         return;
     }
-    if (buf_add(&b, e->text.data, e->text.len) < 0 || buf_add(&b, p->text, p->len) < 0)
+    size_t from = p->echo_from ? e->end[p->echo_from - 1] : 0;
+    size_t to = p->echo_to < e->n ? e->end[p->echo_to - 1] : e->text.len;
+    if (buf_add(&b, e->text.data + from, to - from) < 0 || buf_add(&b, p->text, p->len) < 0)
         j->error = -ENOMEM;
     else
         json_string(j, b.data ? b.data : "", b.len);
@@ -28,8 +30,8 @@ static void put_content(struct json *j, const struct writer *w, const struct pie
 /* The lists of logprobs, over the tokens of the prompt when it is echoed and those of the piece. */
 struct span {
     const struct gen *g;
-    const struct echo *echo; /* NULL: not here */
-    uint32_t from, to;
+    const struct echo *echo;
+    uint32_t echo_from, echo_to, from, to;
 };
 
 static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
@@ -37,7 +39,7 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
     const char *text;
 
     json_open(j, '[');
-    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+    for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         text = choices_token(w, s->g->tokens[i], &len);
         json_string(j, text, len);
     }
@@ -52,7 +54,7 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
 /* Nothing precedes the first token of a prompt, so it has no probability. */
 static void put_values(struct json *j, const struct span *s) {
     json_open(j, '[');
-    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+    for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i == 0 || !s->g->prompt_lp)
             json_null(j);
         else
@@ -83,7 +85,7 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
     const struct submit *m = &s->g->m;
 
     json_open(j, '[');
-    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+    for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
         if (i == 0 || !s->g->prompt_lp)
@@ -103,10 +105,11 @@ static void put_tops(struct json *j, const struct writer *w, const struct span *
 /* Characters before each token, from the beginning of the text. */
 static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
     const struct gen *g = s->g;
-    uint64_t before = 0;
+    uint64_t before =
+        s->echo_from ? writer_chars(s->echo->text.data, s->echo->end[s->echo_from - 1]) : 0;
 
     json_open(j, '[');
-    for (uint32_t i = 0; s->echo && i < s->echo->n; i++) {
+    for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         uint32_t at = i ? s->echo->end[i - 1] : 0;
 
         json_uint(j, before);
@@ -123,7 +126,7 @@ static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
 }
 
 static void put_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
-    struct span s = {p->choice->gen, p->first ? p->choice->echo : NULL, p->from, p->to};
+    struct span s = {p->choice->gen, p->choice->echo, p->echo_from, p->echo_to, p->from, p->to};
 
     json_open(j, '{');
     json_key(j, "tokens");

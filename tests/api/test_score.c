@@ -133,6 +133,68 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     world_stop(&w);
 }
 
+/* Appends the lists of log probabilities of the answer @json to @out, [4] of them, and its text. */
+static void collect(const char *json, size_t len, struct buf *text, struct buf out[4]) {
+    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    yyjson_doc *doc = yyjson_read(json, len, 0);
+    yyjson_val *choice = yyjson_ptr_get(yyjson_doc_get_root(doc), "/choices/0"), *v;
+    size_t i, n;
+
+    cr_assert(choice, "%.*s", (int)len, json);
+    buf_add_str(text, yyjson_get_str(yyjson_obj_get(choice, "text")));
+    for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
+        yyjson_val *list = yyjson_obj_get(yyjson_obj_get(choice, "logprobs"), keys[k]);
+
+        yyjson_arr_foreach(list, i, n, v) {
+            char *one = yyjson_val_write(v, 0, NULL);
+
+            buf_printf(&out[k], "%s,", one);
+            free(one);
+        }
+    }
+    yyjson_doc_free(doc);
+}
+
+/* A stream tells a long prompt with its log probabilities in parts, a turn of the loop each; they
+ * are together what a whole answer is. */
+Test(score, a_long_echo_is_streamed_in_parts) {
+    struct buf text[2] = {{.max = 1 << 20}, {.max = 1 << 20}}, lists[2][4];
+    char body[700];
+    struct world w;
+    struct reply r;
+    size_t n_parts = 0;
+
+    for (size_t i = 0; i < 8; i++)
+        buf_init(&lists[i / 4][i % 4], 1 << 24);
+    started(&w, "yz");
+    for (int stream = 0; stream < 2; stream++) {
+        snprintf(body, sizeof(body),
+                 "{\"prompt\":\"%0*d\",\"echo\":true,\"logprobs\":5,\"seed\":1%s}", 500, 7,
+                 stream ? ",\"stream\":true" : "");
+        world_ask(&w, TEXT, body, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        if (!stream)
+            collect(r.body.data, r.body.len, &text[0], lists[0]);
+        for (char *at = r.body.data; stream && (at = strstr(at, "data: {")); n_parts++) {
+            at += strlen("data: ");
+            size_t len = strcspn(at, "\n");
+
+            cr_expect_lt(len, 400000);
+            collect(at, len, &text[1], lists[1]);
+        }
+        reply_deinit(&r);
+    }
+    cr_expect_geq(n_parts, 4); /* in one part there are three */
+    cr_expect_str_eq(text[1].data, text[0].data);
+    for (size_t k = 0; k < 4; k++)
+        cr_expect_str_eq(lists[1][k].data, lists[0][k].data);
+    for (size_t i = 0; i < 8; i++)
+        buf_deinit(&lists[i / 4][i % 4]);
+    buf_deinit(&text[0]);
+    buf_deinit(&text[1]);
+    world_stop(&w);
+}
+
 /* Its client leaves at any moment, also while the pool writes. */
 Test(score, who_leaves_while_the_pool_writes_leaves_nothing) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
