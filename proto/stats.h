@@ -147,6 +147,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Answers cut off to make room for others: their clients read too slowly.")                 \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "vllm:prompt_tokens_total", "prompt_tokens",        \
         "Prompt tokens.")                                                                          \
+    ROW(uint64_t, n_cached_tokens, COUNTER, 1, "vllm:prompt_tokens_cached_total", "cached_tokens", \
+        "Of them, tokens whose pages were there.")                                                 \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "vllm:generation_tokens_total", "output_tokens",    \
         "Output tokens.")                                                                          \
     ROW(uint64_t, n_resumed, COUNTER, 1, "weft_resumed_total", "resumed",                          \

@@ -430,6 +430,7 @@ static void take_times(struct gen *g, uint32_t n_new) {
         struct metrics_gen seen = gen_metrics(g);
         metrics_first_token(&g->api->metrics, &seen);
         g->api->stats.n_prompt_tokens += g->m.choice == 0 ? g->n_prompt : 0;
+        g->api->stats.n_cached_tokens += g->m.choice == 0 ? g->n_cached : 0;
     }
     g->last_token_ns = now;
     g->api->stats.n_output_tokens += n_new;

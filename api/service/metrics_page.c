@@ -176,6 +176,52 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
     }
 }
 
+/* llama-server's families, which have no labels. What a generation's first token took is part of
+ * the prompt's time. */
+static void put_llamacpp(struct page *p, const struct api *a, const struct api_stats *front) {
+    const struct metrics *m = &a->metrics;
+    const struct msg_stats *w = &m->worker;
+    double computed = (double)(front->n_prompt_tokens - front->n_cached_tokens);
+    double decoded = m->output_tokens.sum - (double)m->output_tokens.n;
+    double steps = MAX((double)w->n_steps, 1);
+    const struct {
+        const char *name, *type, *help;
+        double v;
+    } family[] = {
+        {"prompt_tokens_total", "counter", "Prompt tokens computed.", computed},
+        {"prompt_tokens_cached_total", "counter", "Prompt tokens whose pages were there.",
+         (double)front->n_cached_tokens},
+        {"prompt_seconds_total", "counter", "Time of prompts.", m->prefill.sum},
+        {"tokens_predicted_total", "counter", "Output tokens.", (double)front->n_output_tokens},
+        {"tokens_predicted_seconds_total", "counter", "Time of outputs.", m->decode.sum},
+        {"n_decode_total", "counter", "Steps of the worker.", (double)w->n_steps},
+        {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were checked.",
+         (double)w->n_drafted},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Of them, accepted ones.",
+         (double)w->n_accepted},
+        {"spec_decode_num_drafts_total", "counter", "Drafts that were checked.",
+         (double)w->n_drafts},
+        {"prompt_tokens_seconds", "gauge", "Prompt tokens computed per second of prompts.",
+         m->prefill.sum > 0 ? computed / m->prefill.sum : 0},
+        {"predicted_tokens_seconds", "gauge", "Output tokens per second of outputs.",
+         m->decode.sum > 0 ? decoded / m->decode.sum : 0},
+        {"requests_processing", "gauge", "Generations at the worker.", a->admit.n_running},
+        {"requests_deferred", "gauge", "Generations that wait.", a->admit.n_queued},
+        {"n_busy_slots_per_decode", "gauge", "Output tokens per step of the worker.",
+         (double)w->n_output_tokens / steps},
+        {"kv_cache_usage_ratio", "gauge", "Used KV pages, 0 to 1.",
+         w->n_pages ? (double)w->n_used / w->n_pages : 0},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(family); i++) {
+        char name[64];
+
+        snprintf(name, sizeof(name), "llamacpp:%s", family[i].name);
+        head(p, name, family[i].type, family[i].help);
+        put(p, "%s %.17g\n", name, family[i].v);
+    }
+}
+
 void metrics_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = TEXT_MAX};
     struct page p = {.out = &b};
@@ -190,6 +236,7 @@ void metrics_serve(struct exchange *x, struct http *h) {
     put_rows(&p, front_rows, n_front_rows, &front);
     put_generations(&p, &api_of(x)->metrics);
     put_tenants(&p, &api_of(x)->tenants);
+    put_llamacpp(&p, api_of(x), &front);
     if (p.error < 0)
         respond_errno(x, p.error);
     else

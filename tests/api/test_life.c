@@ -518,6 +518,12 @@ Test(life, figures_are_published) {
         "weft_draft_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"suffix\"} 9\n",
         "weft_draft_accepted_tokens_total{model_name=\"tiny\",engine=\"0\",source=\"model\"} 0\n",
         "weft_http_requests_total{model_name=\"tiny\",engine=\"0\"} 1\n",
+        "vllm:prompt_tokens_cached_total{model_name=\"tiny\",engine=\"0\"} 10\n",
+        "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total 11\n",
+        "\nllamacpp:prompt_tokens_cached_total 10\n",
+        "\nllamacpp:tokens_predicted_total 2\n",
+        "# TYPE llamacpp:predicted_tokens_seconds gauge\nllamacpp:predicted_tokens_seconds ",
+        "\nllamacpp:kv_cache_usage_ratio 0.25\n",
     };
     struct world w;
     struct reply r;
