@@ -1,5 +1,6 @@
 #include "proto/flight_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +49,7 @@ int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_byt
         e = flight_tape_read(tape, tape_bytes, out);
     if (e < 0)
         return e;
+    assert(h.n_records <= FLIGHT_RECORDS && h.n_steps <= FLIGHT_STEPS);
     h.n_tape = out->len - at;
     memcpy(out->data + head, &h, sizeof(h));
     return 0;
@@ -81,6 +83,7 @@ int flight_file_parse(struct flight_file *out, const void *data, size_t n) {
 }
 
 const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len) {
+    assert(*at <= f->n_tape);
     const uint8_t *from = f->tape + *at;
 
     if (f->n_tape - *at < sizeof(*len))

@@ -18,6 +18,7 @@
 static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
+    assert(len <= size);
     memcpy(t->ring + from, data, n);
     memcpy(t->ring, (const uint8_t *)data + n, len - n);
 }
@@ -26,6 +27,7 @@ static void put(struct flight_tape *t, uint32_t size, uint64_t at, const void *d
 static void get(const uint8_t *ring, uint32_t size, uint64_t at, void *data, uint32_t len) {
     uint32_t from = (uint32_t)(at % size), n = MIN(len, size - from);
 
+    assert(len <= size);
     memcpy(data, ring + from, n);
     memcpy((uint8_t *)data + n, ring, len - n);
 }

@@ -56,11 +56,13 @@ static struct span put_str(struct writer *w, struct str s) {
 
 /* Writes the fixed part again, now with its spans; takes everything back on failure. */
 static int end(struct writer *w, const void *fixed, size_t size) {
+    assert(w->start <= w->out->len);
     pad8(w);
     if (w->error) {
         w->out->len = w->start;
         return w->error;
     }
+    assert(w->out->len - w->start >= size && (w->out->len - w->start) % 8 == 0);
     memcpy(w->out->data + w->start, fixed, size);
     return 0;
 }
@@ -179,6 +181,7 @@ int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id) {
 }
 
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m) {
+    assert(m->calls <= 1);
     return buf_add(out, m, sizeof(*m));
 }
 
@@ -354,6 +357,7 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
     f.e.prompt_top = prompt_top;
     f.e.vector = vector;
     c->at += f.bytes;
+    assert(c->at <= c->end);
     *out = f.e;
     return 0;
 }
