@@ -138,6 +138,8 @@ struct symbol {
 
 #define SYMBOL_BUCKETS 4096
 
+/* Symbol i is symbols[i], i < n_symbols, and hangs in the bucket of its name. Nothing changes after
+ * parsing: renderings in several threads share a template. */
 struct template {
     struct arena arena;
     struct node *body;
@@ -147,5 +149,6 @@ struct template {
     uint32_t sym_loop, sym_caller, sym_varargs, sym_kwargs;
 };
 
-/* parser.c; the source is copied. */
+/* parser.c: fills @t, whose arena is initialized and which the caller frees in any case. @source is
+ * copied. 0, or negative with @err, which names the line. */
 int parser_parse(struct template *t, const char *source, size_t len, struct err *err);

@@ -45,4 +45,5 @@ struct token_list {
 /* Appends all tokens, the last of type T_END. The caller frees tokens->t (in any case). */
 int lexer_run(const char *source, size_t len, struct arena *arena, struct token_list *tokens,
               struct err *err);
+/* -EINVAL, with "chat template, line N: ..." in @err. */
 int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) PRINTF(3, 4);

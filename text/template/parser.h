@@ -9,6 +9,7 @@
 #include "text/template/ast.h"
 #include "text/template/lexer.h"
 
+/* At the end of the template depth, loops and conditional are 0 again and macro is NULL. */
 struct parser {
     struct template *t;
     const struct token *tok; /* the current one; the last is T_END */
@@ -28,6 +29,7 @@ struct parser {
 int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3);
 int parser_unexpected(struct parser *p, const char *wanted); /* "expected X, got Y" */
 int parser_enter(struct parser *p);                          /* one deeper; then depth-- */
+/* A node of the template's arena, zeroed but for these. */
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
 /* Raises the height of @n above that of @child (may be NULL). */
 int parser_raise(struct parser *p, struct node *n, const struct node *child);
@@ -48,6 +50,7 @@ enum {
     PARSE_TUPLE = 1,   /* may be several with commas */
     PARSE_NO_COND = 2, /* `if` belongs to what surrounds it */
 };
+/* An expression, up to the first token that cannot go on with it. @how: of the above. */
 int parse_expr(struct parser *p, unsigned how, struct node **out);
 /* A name, a namespace attribute (when @attr), or a tuple of them. */
 int parse_target(struct parser *p, bool attr, struct node **out);

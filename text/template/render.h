@@ -9,6 +9,7 @@
 #include "text/template/budget.h"
 #include "text/template/value.h"
 
+/* The values of names. A scope is looked through from the last one made outwards; n <= cap. */
 struct binding {
     uint32_t sym;
     struct value v;
@@ -21,6 +22,7 @@ struct scope {
     bool kept; /* a macro remembers it: not to be reused */
 };
 
+/* A macro and the scopes that it was made in, all of them kept. */
 struct macro_value {
     const struct macro *def;
     struct scope *closure;
@@ -36,6 +38,7 @@ struct named_value {
     struct value v;
 };
 
+/* The arguments of a call as evaluated, `*` and `**` spread. */
 struct args {
     struct value *pos;
     uint32_t n_pos;
@@ -63,6 +66,7 @@ struct builtin {
 
 /* raise_exception(@message): fails with the template's own words. */
 int render_fail_exact(struct render *rd, const struct tstr *message);
+/* The value of @j, whose strings it borrows; @user: they are marked as a user's. */
 int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *out);
 
 /*
@@ -74,19 +78,26 @@ int render_from_json(struct render *rd, yyjson_val *j, bool user, struct value *
 enum flow { FLOW_NEXT = 0, FLOW_BREAK = 1, FLOW_CONTINUE = 2 };
 /* Runs the statements from @n on; their text goes to rd->out. Answers an enum flow. */
 int eval_block(struct render *rd, const struct node *n);
+/* The value of expression @n, in the innermost scope. */
 int eval_expr(struct render *rd, const struct node *n, struct value *out);
 /* Binds the name, the namespace attribute or the tuple of names @target in the innermost scope. */
 int eval_assign(struct render *rd, const struct node *target, struct value v);
 /* The text that @body writes, in a scope of its own. Answers an enum flow. */
 int eval_capture(struct render *rd, const struct node *body, struct value *out);
+/* Binds @sym in @s itself, never in a scope around it. */
 int scope_set(struct render *rd, struct scope *s, uint32_t sym, struct value v);
 struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
 
-/* operators.c: Python's operators on values. @op: enum binary_op, enum comparison. */
+/*
+ * operators.c: Python's operators on values. @op: enum binary_op, enum comparison. Arithmetic with
+ * an undefined value is an error that names it.
+ */
 
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
 int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out);
+/* obj[key] and obj.name: what is not there is an undefined value, no failure. A method or a field
+ * comes first for a dot, an item for brackets. */
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out);
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
 int operator_slice(struct render *rd, struct value obj, const struct value *bound /* of 3 */,
@@ -94,7 +105,9 @@ int operator_slice(struct render *rd, struct value obj, const struct value *boun
 /* str(v), HTML-escaped unless it is safe already. */
 int operator_escaped(struct render *rd, struct value v, const struct tstr **out);
 
-/* call.c: calls of functions, macros and methods; @kind is the word for messages. */
+/* call.c: calls of functions, macros and methods; @kind is the word for messages. A function gets
+ * its arguments in the order of its parameters; too many, unknown and missing ones are errors, also
+ * a name that no filter or test has. */
 int call_value(struct render *rd, struct value fn, const struct args *args, struct value *out);
 int call_builtin(struct render *rd, const struct builtin *b, const char *kind, struct value self,
                  const struct args *args, struct value *out);
@@ -114,9 +127,12 @@ const struct builtin *method_find_str(const struct tstr *name);
 /* format.c, tojson.c */
 int format_str(struct render *rd, struct sink *k, struct value v);  /* str() */
 int format_repr(struct render *rd, struct sink *k, struct value v); /* repr() */
+/* str(v) as a string; @v itself when it is one. */
 int format_to_str(struct render *rd, struct value v, const struct tstr **out);
 #define FLOAT_STEPS 10 /* what it costs to write one */
+/* repr() of a float: the shortest digits that read back as @d, with ".0" or an exponent. */
 void format_double(double d, char out[40]);
+/* fmt % args and fmt.format(args). */
 int format_percent(struct render *rd, const struct tstr *fmt, struct value args, struct value *out);
 int format_braces(struct render *rd, const struct tstr *fmt, const struct args *args,
                   struct value *out);

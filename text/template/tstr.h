@@ -27,6 +27,8 @@ struct tstr {
     struct sink *tail; /* may be continued there */
 };
 
+/* Invariants: len <= cap; len <= max unless max is 0; marks are sorted, disjoint, not empty and end
+ * within len. Bytes and marks that were taken as a string are never changed. */
 struct sink {
     char *data;
     size_t len, cap, max; /* max: of len; 0: none */
@@ -49,12 +51,15 @@ const struct tstr *tstr_new(struct render *rd, const char *data, size_t len,
                             bool user); /* borrows */
 /* Bytes [begin, end) of @s, end <= s->len; shares them. */
 const struct tstr *tstr_slice(struct render *rd, const struct tstr *s, size_t begin, size_t end);
+/* @a and @b, one behind the other; where one of them is safe the other is escaped. Linear in @b
+ * when @a was the last thing its sink gave away. */
 const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const struct tstr *b);
 const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
 const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp; &lt; ... */
 
 bool tstr_equal(const struct tstr *a, const struct tstr *b);
 bool tstr_is(const struct tstr *s, const char *text);
+/* By code points: negative, 0, positive. */
 int tstr_compare(const struct tstr *a, const struct tstr *b);
 /* Whether byte @pos came from a user. */
 bool tstr_user_at(const struct tstr *s, size_t pos);
@@ -63,17 +68,21 @@ size_t tstr_count(const struct tstr *s);                /* code points */
 size_t tstr_offset(const struct tstr *s, size_t index); /* byte of code point @index, at most len */
 /* Decodes the code point at @pos (an invalid byte: itself + 0x110000) and its length in bytes. */
 uint32_t tstr_decode(const char *data, size_t len, size_t pos, size_t *n);
+/* The reverse; returns the number of bytes. */
 size_t tstr_encode(uint32_t cp, char out[4]);
 bool tstr_is_space(uint32_t cp); /* what Python strips and splits at */
+/* Bytes [*begin, *end) of @s are what is left without white space at the sides asked for. */
 void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_t *end);
-/* First place of @what in bytes [from, to): its byte, or SIZE_MAX. */
+/* First place of @what in bytes [from, to), to <= s->len: its byte, or SIZE_MAX. */
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
 
 struct sink *sink_new(struct render *rd);
 /* Room for @extra more bytes. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra);
+/* Appends a copy of the bytes; @user: they are the user's. */
 int sink_add(struct render *rd, struct sink *k, const char *data, size_t len, bool user);
 int sink_add_text(struct render *rd, struct sink *k, const char *text); /* NUL-terminated, ours */
+/* Appends a string, or its bytes [begin, end), with its marks. */
 int sink_add_str(struct render *rd, struct sink *k, const struct tstr *s);
 int sink_add_part(struct render *rd, struct sink *k, const struct tstr *s, size_t begin,
                   size_t end);

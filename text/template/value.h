@@ -56,6 +56,7 @@ struct value {
 
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
+/* Elements v[0, n); n <= cap. A list that is iterated may grow: the iteration keeps the old v. */
 struct seq {
     struct value *v;
     uint32_t n, cap;
@@ -68,6 +69,8 @@ struct dict_entry {
     uint64_t hash; /* valid when the dict has an index */
 };
 
+/* Invariants: n <= cap; no two keys are equal; with an index every entry has its hash and one slot
+ * there, and n_index, a power of two, is at least twice cap: a search ends at a free slot. */
 struct dict {
     struct dict_entry *e; /* in the order of insertion */
     uint32_t n, cap;
@@ -76,6 +79,7 @@ struct dict {
     bool user;
 };
 
+/* A `for` that runs: i < n is the current item. What is iterated was taken before the first one. */
 struct loop {
     struct value *items;
     uint32_t n, i;
@@ -119,30 +123,40 @@ static inline bool value_is_seq(struct value v, uint8_t kind) {
 }
 
 wide value_wide(struct value v); /* of a value_is_int() */
+/* V_INT or V_UINT; an error when @w needs more than 64 bits. */
 int value_from_wide(struct render *rd, wide w, struct value *out);
 double value_double(struct value v);         /* of a value_is_number() */
 const char *value_type_name(struct value v); /* as Python says it: "str", "NoneType" */
+/* As Python's bool(): empty, zero, None and undefined are false. */
 bool value_truth(struct value v);
 
 /* All that can fail return 0 or a negative error with the render's error set. */
+/* Python's ==: 1, 1.0 and True are equal, other types never. */
 int value_equal(struct render *rd, struct value a, struct value b, bool *out);
+/* a < b, an error for types without an order; @op: for its message. */
 int value_less(struct render *rd, struct value a, struct value b, const char *op, bool *out);
+/* Equal values have equal hashes within a rendering; an error for lists and dicts, which change. */
 int value_hash(struct render *rd, struct value v, uint64_t *out);
+/* `what in in`. */
 int value_contains(struct render *rd, struct value in, struct value what, bool *out);
 /* The elements of anything that can be iterated; a generator is used up. */
 int value_items(struct render *rd, struct value v, struct value **items, uint32_t *n);
+/* len(): of a string its code points. */
 int value_length(struct render *rd, struct value v, int64_t *out);
 /* An undefined value where a defined one is needed: sets the error. */
 int value_fail_undefined(struct render *rd, struct value v);
 
-struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap); /* NULL: failed */
+/* Empty, with room for @cap. NULL: failed. */
+struct seq *seq_new(struct render *rd, uint8_t kind, uint32_t cap);
 int seq_add(struct render *rd, struct seq *s, struct value v);
 int value_pair(struct render *rd, struct value a, struct value b, struct value *out); /* a tuple */
 
 /* Sorts @n values by @keys (may be @v itself) in place, stably. */
 int value_sort(struct render *rd, struct value *v, struct value *keys, uint32_t n, bool reverse);
 
+/* Empty, with room for @cap. NULL: failed. */
 struct dict *dict_new(struct render *rd, uint32_t cap);
+/* Adds @key at the end, or gives it another value where it stands. */
 int dict_set(struct render *rd, struct dict *d, struct value key, struct value v);
 /* 1: found, *out set (it may be NULL); 0: not there; negative: failed */
 int dict_get(struct render *rd, const struct dict *d, struct value key, struct value *out);
