@@ -1,5 +1,6 @@
 #include "cmd/bench_load.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ static const char *const words[] = {
 };
 
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r) {
+    assert(o->words_per_token > 0);
     uint32_t n = (uint32_t)MAX(1.0, round(n_tokens * o->words_per_token));
     int e = 0;
 

@@ -33,7 +33,7 @@ struct bench_result {
 void bench_result_deinit(struct bench_result *r);
 /* Counts @q, which is done. 0 or -ENOMEM. */
 int bench_result_add(struct bench_result *r, const struct bench_request *q);
-/* Requests added, whatever their outcome; the time from the start to the last end, never 0. */
+/* Requests added, whatever their outcome; seconds from the start to the last end, 0 before it. */
 uint64_t bench_result_n_done(const struct bench_result *r);
 double bench_result_seconds(const struct bench_result *r);
 

@@ -1,5 +1,6 @@
 #include "cmd/bench_sse.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -103,6 +104,7 @@ static int add_message(struct buf *text, yyjson_val *message) {
 void openai_copy_text(char *out, size_t size, const char *text) {
     size_t len = strlen(text);
 
+    assert(size > 0);
     if (len >= size) {
         len = size - 1;
         while (len && ((unsigned char)text[len] & 0xC0) == 0x80)
@@ -147,6 +149,7 @@ int openai_parse(const char *json, size_t len, struct buf *text, struct openai_p
     error = yyjson_obj_get(root, "error");
     if (error && !yyjson_is_null(error))
         get_error(error, out);
+    assert(text->len >= before);
     out->n_text = text->len - before;
     yyjson_doc_free(doc);
     return r;

@@ -12,6 +12,7 @@ void samples_deinit(struct samples *s) {
 }
 
 int samples_add(struct samples *s, double v) {
+    assert(s->n <= s->cap);
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 64;
         double *grown = reallocarray(s->v, cap, sizeof(*grown));
@@ -40,6 +41,7 @@ double stats_quantile(const double *sorted, size_t n, double q) {
 
     if (i + 1 >= n)
         return sorted[n - 1];
+    assert(sorted[i] <= sorted[i + 1]);
     return sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]);
 }
 
@@ -149,6 +151,7 @@ uint32_t dist_draw(const struct dist *d, struct rng *r) {
     case DIST_FIXED:
         break;
     case DIST_UNIFORM:
+        assert(d->a < d->b && d->b <= LENGTH_MAX);
         return (uint32_t)d->a + rng_below(r, (uint32_t)(d->b - d->a) + 1);
     case DIST_CHOICE:
         return d->choice[rng_below(r, d->n)];

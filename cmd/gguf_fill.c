@@ -1,5 +1,6 @@
 #include "cmd/gguf_fill.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "base/mathx.h"
@@ -69,6 +70,8 @@ void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, dou
         set_levels(f);
         return;
     }
+    assert(f->recipe->scale + 2u <= format->block_bytes);
+    assert(f->recipe->min + 2u <= format->block_bytes);
     double base = std / sqrt(f->recipe->square);
     for (int i = 0; i < 256; i++) {
         double u = 0.5 + (i + 0.5) / 256;
@@ -107,6 +110,7 @@ static void fill_f32(struct gguf_fill *f, uint8_t *dst, size_t n) {
 }
 
 static void fill_16(struct gguf_fill *f, uint8_t *dst, size_t n) {
+    assert(f->format->block_bytes == 2); /* F16, BF16: all others have a recipe */
     for (size_t i = 0; i < n; i += 4) {
         uint64_t v = rng_next(&f->rng);
         uint16_t quad[4];
