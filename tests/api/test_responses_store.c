@@ -126,7 +126,7 @@ Test(store, who_keeps_most_makes_room_for_others) {
  * it, its own responses make room, not those of others. */
 Test(store, what_is_held_is_charged_to_its_tenant) {
     struct shelf s;
-    char id[16], next[8];
+    char id[16], next[16];
 
     shelf_init(&s, 1000, 20000, 100);
     for (int i = 0; i < 10; i++) {
@@ -233,7 +233,7 @@ Test(store, what_is_removed_stays_with_who_continues_it) {
 Test(store, random_use_keeps_the_promises) {
     struct shelf s;
     struct rng rng = {1};
-    char id[16], parent[8];
+    char id[16], parent[16];
 
     shelf_init(&s, 20, 12000, 50);
     for (int i = 0; i < 5000; i++) {
