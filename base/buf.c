@@ -85,6 +85,7 @@ void buf_consume(struct buf *b, size_t n) {
 }
 
 void buf_clear(struct buf *b) {
+    assert(b->data || b->len == 0);
     b->len = 0;
     if (b->data)
         b->data[0] = 0;

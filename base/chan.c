@@ -58,6 +58,7 @@ int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {
     buf_add(&c->out, &h, sizeof(h)); /* cannot fail: the room is reserved */
     buf_add(&c->out, data, len);
     buf_add(&c->out, zeros, pad);
+    assert(c->out.len <= c->out.max);
     return chan_flush(c);
 }
 
@@ -123,6 +124,7 @@ int chan_recv(struct chan *c, struct chan_frame *out) {
         if (n > 0)
             c->in.len += (size_t)n;
     }
+    assert(c->consumed + sizeof(h) + padded(h.len) <= c->in.len);
     *out = (struct chan_frame){h.type, h.len, c->in.data + c->consumed + sizeof(h)};
     c->consumed += sizeof(h) + padded(h.len);
     return 0;

@@ -119,6 +119,7 @@ static uint32_t hash_name(const struct gguf_index *x, struct gguf_str s) {
 int gguf_index_reserve(struct gguf_index *x, const void *owner, uint32_t n) {
     uint32_t size = 16;
 
+    assert(n >= x->n && n <= UINT32_MAX / 4); /* 2 n is no overflow */
     while (size < 2 * n)
         size *= 2;
     if (x->slot && size <= x->mask + 1)

@@ -18,7 +18,7 @@ void mbox_deinit(struct mbox *m) {
 
 void mbox_post(struct mbox *m, struct mbox_link *l) {
     pthread_mutex_lock(&m->mutex);
-    assert(!l->queued);
+    assert(!l->queued && !*m->tail);
     bool was_empty = !m->head;
     l->queued = true;
     l->next = NULL;
