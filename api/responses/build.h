@@ -1,15 +1,12 @@
 #pragma once
 
 /*
- * responses_build - a Responses request on its way to a chat's body: what responses_input.c,
- * responses_items.c and responses_tools.c share. Everything is copied into `doc`.
+ * build - a Responses request on its way to a chat's body: what input.c, items.c and
+ * tools.c share. Everything is copied into `doc`.
  */
 
+#include "api/responses/call_table.h"
 #include "api/responses/responses.h"
-
-struct responses_call { /* a call that the conversation has had */
-    const char *id, *name;
-};
 
 struct responses_build {
     struct responses *rs;
@@ -17,7 +14,7 @@ struct responses_build {
     yyjson_mut_doc *doc;      /* the chat's body */
     yyjson_mut_val *messages; /* in it */
 
-    /* responses_items.c */
+    /* items.c */
     size_t i;          /* the item being read */
     bool past;         /* it is one of the past, from the store */
     bool quick;        /* on the loop: little may be read from the store */
@@ -29,8 +26,7 @@ struct responses_build {
         struct buf content, reasoning;
         yyjson_mut_val *calls;
     } turn;
-    struct responses_call *calls;
-    size_t n_calls, cap_calls;
+    struct call_table calls;
 };
 
 /* A 400 about field @param. */
@@ -38,7 +34,7 @@ int responses_refuse(const struct responses_build *b, const char *param, const c
 int responses_put_value(const struct responses_build *b, yyjson_mut_val *object, const char *key,
                         yyjson_mut_val *v);
 
-/* responses_items.c: adds messages. */
+/* items.c: adds messages. */
 int responses_instructions(struct responses_build *b, const char *text, size_t len);
 /* @keep: they are written to rs->kept. */
 int responses_items(struct responses_build *b, yyjson_val *items, bool keep);
@@ -49,7 +45,7 @@ int responses_past(struct responses_build *b, const struct item_list *list, cons
 int responses_ask_for(struct responses_build *b, size_t n, const char *param);
 int responses_items_end(struct responses_build *b);
 
-/* responses_tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */
+/* tools.c: the tools and the choice among them as a chat's; they are kept in @b->rs. */
 int responses_tools(struct responses_build *b, yyjson_val *tools, yyjson_mut_val *root);
 int responses_tool_choice(struct responses_build *b, yyjson_val *choice, yyjson_mut_val *root);
 /* What the model knows tool @name of namespace @ns (may be NULL) as; in the arena. NULL: no

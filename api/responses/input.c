@@ -318,7 +318,7 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
         return r;
     store_use(rs->parent);
-    assert(!b->past && b->n_calls == 0);
+    assert(!b->past && b->calls.n == 0);
     for (struct stored *s = rs->parent; s; s = s->parent)
         n++;
     CLEANUP(freep) struct stored **chain = calloc(n, sizeof(struct stored *));
@@ -518,6 +518,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
         .rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL), .quick = job->quick};
     int r = -ENOMEM;
 
+    call_table_init(&b.calls, b.rs->api->secret);
     buf_init(&b.system, UINT32_MAX);
     buf_init(&b.turn.content, UINT32_MAX);
     buf_init(&b.turn.reasoning, UINT32_MAX);
@@ -526,7 +527,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
     buf_deinit(&b.system);
     buf_deinit(&b.turn.content);
     buf_deinit(&b.turn.reasoning);
-    free(b.calls);
+    call_table_deinit(&b.calls);
     yyjson_mut_doc_free(b.doc);
     yyjson_doc_free(body);
     if (r == -EAGAIN)

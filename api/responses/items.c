@@ -16,7 +16,6 @@
  * agents send several, and many templates take only one, at the beginning.
  */
 
-#define CALLS_MAX 100000u
 #define PAUSE 16u            /* items between two places where another tenant may have its turn */
 #define QUICK_MAX (8u << 10) /* bytes of stored items that are read on the loop */
 
@@ -226,19 +225,9 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
 /* ---- calls ---- */
 
 static int remember_call(struct responses_build *b, const char *id, const char *name) {
-    if (b->n_calls == CALLS_MAX)
-        return refuse(b, "", "is one call too many");
-    if (b->n_calls == b->cap_calls) {
-        size_t cap = MAX(b->cap_calls * 2, 16u);
-        void *p = reallocarray(b->calls, cap, sizeof(*b->calls));
+    int r = call_table_add(&b->calls, id, name);
 
-        if (!p)
-            return -ENOMEM;
-        b->calls = p;
-        b->cap_calls = cap;
-    }
-    b->calls[b->n_calls++] = (struct responses_call){id, name};
-    return 0;
+    return r == -ENOSPC ? refuse(b, "", "is one call too many") : r;
 }
 
 /* Adds a call with @args, which is a string of JSON or an object. */
@@ -330,9 +319,7 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
         r = add_output(b, item, &text);
     if (r < 0)
         return r;
-    for (size_t i = b->n_calls; i-- && !name;)
-        if (yyjson_equals_str(id, b->calls[i].id))
-            name = b->calls[i].name;
+    name = call_table_find(&b->calls, yyjson_get_str(id), yyjson_get_len(id));
     if (!name)
         return refuse(b, ".call_id", "must be that of a call before it");
     if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)

@@ -2,9 +2,9 @@
 
 /*
  * responses - OpenAI's Responses API (/v1/responses) over the machinery of chats: the request
- * becomes the body of a chat (responses_input.c, responses_items.c, responses_tools.c), the output
+ * becomes the body of a chat (input.c, items.c, tools.c), the output
  * of its one generation becomes items, whole (responses.c) or as a stream of events
- * (responses_stream.c), and what a client may come back to is kept in memory (responses_store.c).
+ * (stream.c), and what a client may come back to is kept in memory (store.c).
  */
 
 #include "api/generation/writer.h"
@@ -64,7 +64,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
 /* A message about a chat's field, in the words of this API. */
 void responses_rename(struct err *err);
 
-/* responses_tools.c */
+/* tools.c */
 const struct responses_tool *responses_find_tool(const struct responses *rs, const char *name);
 
 /* responses.c */
@@ -95,7 +95,7 @@ void responses_put_part(struct json *j, const char *type, const char *text, size
 /* Keeps the finished response @json, if that was asked for. It cannot be put once more. */
 void responses_keep(const struct writer *w, const char *json, size_t len);
 
-/* responses_stream.c */
+/* stream.c */
 void responses_stream_begin(struct writer *w);
 void responses_stream_piece(struct writer *w, const struct piece *p);
 void responses_stream_end(struct writer *w);

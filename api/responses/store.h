@@ -1,7 +1,7 @@
 #pragma once
 
 /*
- * responses_store - the responses that clients may come back to: kept in memory only, within a
+ * store - the responses that clients may come back to: kept in memory only, within a
  * number, a number of bytes and an age. A client sees those of its own tenant.
  *
  * A response that continues another one holds on to it, so that a conversation stays whole while

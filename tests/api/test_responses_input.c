@@ -3,6 +3,8 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/responses/call_table.h"
+#include "base/rng.h"
 #include "responses_support.h"
 
 #define USER "<|im_start|>user\n"
@@ -377,4 +379,27 @@ Test(input, markers_in_user_text_are_text) {
     cr_expect_eq(n, 2, "%u", n);
     reply_deinit(&r);
     world_stop(&w);
+}
+
+/* Of equal ids the last call counts, however many there are. */
+Test(call_table, finds_what_a_naive_list_finds) {
+    static const uint64_t key[2] = {1, 2};
+    static char ids[5000][8];
+    struct call_table t;
+    struct rng rng = {3};
+
+    call_table_init(&t, key);
+    cr_expect_null(call_table_find(&t, "x", 1));
+    for (size_t i = 0; i < ARRAY_SIZE(ids); i++) {
+        snprintf(ids[i], sizeof(ids[i]), "c%u", (unsigned)rng_below(&rng, 3000));
+        cr_assert_eq(call_table_add(&t, ids[i], ids[i]), 0); /* the name tells which one it is */
+        char wanted[8];
+        snprintf(wanted, sizeof(wanted), "c%u", (unsigned)rng_below(&rng, 3000));
+        const char *last = NULL;
+        for (size_t k = 0; k <= i; k++)
+            last = strcmp(ids[k], wanted) == 0 ? ids[k] : last;
+        cr_assert_eq(call_table_find(&t, wanted, strlen(wanted)), last);
+    }
+    cr_expect_null(call_table_find(&t, "c", 1));
+    call_table_deinit(&t);
 }

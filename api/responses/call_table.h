@@ -1,0 +1,27 @@
+#pragma once
+
+/* call_table - the calls that a conversation has had, found by their id in constant time: a body
+ * may have as many outputs as calls. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CALL_TABLE_MAX 100000u
+
+struct call_entry;
+
+/* Invariants: n <= CALL_TABLE_MAX; n_slots is 0 or a power of two above 2 n. */
+struct call_table {
+    const uint64_t *key; /* [2], of the hash: clients choose ids */
+    struct call_entry *entry;
+    uint32_t *slot; /* of entry, plus one; 0: free */
+    size_t n, n_slots;
+};
+
+void call_table_init(struct call_table *t, const uint64_t key[2]);
+void call_table_deinit(struct call_table *t); /* accepts a zeroed one */
+/* Remembers call @id of tool @name; both outlive the table. Of calls of the same id the last one
+ * counts. 0, -ENOMEM, or -ENOSPC: there are CALL_TABLE_MAX. */
+int call_table_add(struct call_table *t, const char *id, const char *name);
+/* The tool that call @id is of; NULL: there is none. */
+const char *call_table_find(const struct call_table *t, const char *id, size_t len);
