@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#define SORT_FEW 24
+
 struct sets {
     uint32_t *pool; /* the sets' members one after the other */
     uint32_t n_pool, cap_pool;
@@ -62,6 +64,21 @@ static int by_number(const void *x, const void *y) {
     uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
 
     return (a > b) - (a < b);
+}
+
+/* Nearly all that is sorted here has a few elements, and most of it is in order. */
+static void sort_numbers(uint32_t *v, uint32_t n) {
+    if (n > SORT_FEW) {
+        qsort(v, n, sizeof(*v), by_number);
+        return;
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = v[i], k = i;
+
+        for (; k > 0 && v[k - 1] > x; k--)
+            v[k] = v[k - 1];
+        v[k] = x;
+    }
 }
 
 static void start_closure(struct sets *s) {
@@ -147,8 +164,7 @@ static int intern(struct dfa *d, bool fresh, uint32_t *out) {
     struct maker *m = d->m;
     int r = 0;
 
-    if (s->n_found > 1)
-        qsort(s->found, s->n_found, sizeof(*s->found), by_number);
+    sort_numbers(s->found, s->n_found);
     uint32_t h = hash_of(s->found, s->n_found) & s->mask;
 
     for (; !fresh && s->slot[h]; h = (h + 1) & s->mask) {
@@ -192,6 +208,21 @@ static int by_symbol(const void *x, const void *y) {
     return (a->hi > b->hi) - (a->hi < b->hi);
 }
 
+static void sort_edges(struct nfa_edge *v, uint32_t n) {
+    if (n > SORT_FEW) {
+        qsort(v, n, sizeof(*v), by_symbol);
+        return;
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        struct nfa_edge x = v[i];
+        uint32_t k = i;
+
+        for (; k > 0 && by_symbol(&v[k - 1], &x) > 0; k--)
+            v[k] = v[k - 1];
+        v[k] = x;
+    }
+}
+
 static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, uint32_t to) {
     struct grammar *g = d->m->g;
     struct state *q = &g->state[state];
@@ -232,7 +263,7 @@ static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32
     }
     if (r < 0)
         return r;
-    qsort(s->point, n, sizeof(*s->point), by_number);
+    sort_numbers(s->point, n);
     for (uint32_t p = 0; r == 0 && p + 1 < n; p++) {
         uint32_t lo = s->point[p], hi = s->point[p + 1] - 1, target;
 
@@ -337,8 +368,7 @@ static int emit_state(struct dfa *d, uint32_t local) {
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
     }
-    if (s->n_out > 1)
-        qsort(s->out, s->n_out, sizeof(*s->out), by_symbol);
+    sort_edges(s->out, s->n_out);
     int r = emit_bytes(d, state, n_bytes);
 
     return r < 0 ? r : emit_calls(d, state, n_bytes);
