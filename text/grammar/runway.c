@@ -33,6 +33,8 @@ uint32_t kinds_without(const struct byte_set *s) {
     return kinds;
 }
 
+#define FEWEST_BYTES 10 /* of a kind: digits */
+
 /* One number for each kind. */
 typedef uint8_t lanes __attribute__((vector_size(TEXT_KINDS)));
 
@@ -41,7 +43,7 @@ struct runways {
     lanes *run;           /* by state; the last two kinds are rows instead */
     lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
     uint8_t (*row)[ROWS]; /* by state */
-    uint32_t *some, n;    /* states with a runway */
+    uint32_t *some, n;    /* states with a runway, in their order */
     struct byte_set kind[ASCII_KINDS];
 };
 
@@ -69,9 +71,16 @@ static void start_state(struct runways *r, uint32_t q) {
     bool high = s->n_edges && edge[s->n_edges - 1].hi >= 0x80;
     struct byte_set all = {{0}};
     bool some = high;
+    uint32_t n_bytes = 0;
 
     memset(&r->run[q], 0, sizeof(r->run[q]));
     memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
+    for (uint32_t i = 0; i < s->n_edges; i++)
+        n_bytes += edge[i].hi - edge[i].lo + 1u;
+    if (n_bytes < FEWEST_BYTES) {
+        memset(r->row[q], 0, ROWS);
+        return;
+    }
     for (uint32_t i = 0; i < s->n_edges; i++) {
         struct byte_set set = edge_bytes(r, s, &edge[i]);
 
