@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 
 /*
  * llhttp in its strict mode refuses what smuggling is made of: Content-Length beside
@@ -68,7 +69,19 @@ static int on_value_complete(llhttp_t *p) {
     return of(p)->head_done ? 0 : add(of(p), "", 1);
 }
 
+/* llhttp looks at the last coding only. */
+static bool has_other_coding(const struct http *h) {
+    uint32_t n;
+    const char *v = http_header(h, "transfer-encoding", &n);
+
+    return http_is_chunked(h) &&
+           (n > 1 || strncasecmp(v, "chunked", 7) != 0 || v[7 + strspn(v + 7, " \t")]);
+}
+
 static int on_headers_complete(llhttp_t *p) {
+    if (has_other_coding(of(p)))
+        return refuse(of(p), 501, "not_implemented",
+                      "The only transfer coding that is understood here is chunked.");
     of(p)->head_done = true;
     p->upgrade = 0; /* no protocol is upgraded to: the request is answered as it stands */
     return HPE_PAUSED;
@@ -79,9 +92,11 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
 
     if (h->discard)
         return 0;
-    if (h->body.len + len > h->limits->body || buf_add(&h->body, at, len) < 0)
+    if (h->body.len + len > h->limits->body)
         return refuse(h, 413, "body_too_large", "The request body is too large.");
-    return 0;
+    return buf_add(&h->body, at, len) < 0
+               ? refuse(h, 503, "out_of_memory", "There is no memory for the request body.")
+               : 0;
 }
 
 static int on_message_complete(llhttp_t *p) {

@@ -184,6 +184,14 @@ Test(http, what_is_not_served_is_refused_by_name) {
          "malformed_http"},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
          400, "malformed_http"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+         501, "not_implemented"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n"
+         "Transfer-Encoding: chunked\r\n\r\n",
+         501, "not_implemented"},
+        {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: Chunked \r\n\r\n"
+         "2\r\n{}\r\n0\r\n\r\n",
+         400, "missing_required_parameter"},
         {"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
          "Connection: Upgrade\r\n\r\n",
          200, "ok"},
