@@ -29,14 +29,10 @@
 #include "base/buggify.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
+#include "scheduler/policy.h"
 #include "scheduler/request.h"
 #include "scheduler/spec.h"
 #include "text/constraint.h"
-
-#define GAIN 1.04
-#define ENOUGH 1.0F /* tokens expected of another source, so that the small model is not asked */
-#define CATCH_UP_MIN 16u /* rows of a step for those who have to catch up, */
-#define FEW 4u           /* and for each of them */
 
 struct drafter {
     struct drafter_opts opts;
@@ -194,7 +190,7 @@ static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct
 /* The best number of tokens for all, or 0. */
 static uint32_t best_length(const struct drafter *d, uint32_t n, const struct cost *large,
                             struct cost_shape check, uint32_t n_others) {
-    double without = rate(d, n, 0, large, check, n_others), best = without * GAIN;
+    double without = rate(d, n, 0, large, check, n_others), best = without * DRAFTER_GAIN;
     uint32_t length = 0;
 
     for (uint32_t k = 1; k <= DRAFT_MAX; k++) {
@@ -229,7 +225,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
         if (!r->drafter) /* no memory, no drafts */
             continue;
         r->drafted = &r->drafter->drafted;
-        if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= ENOUGH)
+        if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
         c->max = spec_expect(spec, r, &draft_model, c->survival, &c->probe);
         c->request = r;
@@ -448,7 +444,7 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
 /* The first batch: what is missing of those that are asked for, and a drafted token for each that
  * is complete. Who lacks much catches up in several steps. */
 static int first(struct drafter *d, const struct list *running) {
-    uint32_t left = MAX(catch_up_rows(d), CATCH_UP_MIN);
+    uint32_t left = MAX(catch_up_rows(d), DRAFTER_CATCH_UP);
 
     begin_batch(d);
     LIST_FOREACH(node, running) {
@@ -458,7 +454,7 @@ static int first(struct drafter *d, const struct list *running) {
             continue;
         if (request_reserve(r, DRAFT_MAX) < 0)
             return -ENOMEM;
-        uint32_t n = add_request(d, r, MIN(MAX(left, FEW), d->opts.max_rows - d->b.n_rows));
+        uint32_t n = add_request(d, r, MIN(MAX(left, DRAFTER_FEW), d->opts.max_rows - d->b.n_rows));
         left -= MIN(n, left);
     }
     return d->b.n_rows > 0 ? run_batch(d) : 0;

@@ -1,25 +1,27 @@
 /*
  * fair_share - weighted fair queueing in virtual time, and what the plan is told of it.
  *
- * Between tenants: every tenant has a clock, the device time that its requests have taken divided
- * by its weight. The one whose clock is furthest behind has the next turn. That is deficit round
- * robin written as virtual time (the deficit is how far a clock is behind), so nothing has to be
- * refilled in rounds: tenants whose clocks are less than QUANTUM_NS apart are equal, and then the
- * older request goes first. What is charged is device time, so prompts found in the cache cost
- * nothing and a row of decode costs its part of the weights' reading. A tenant that comes back
- * after a pause does not keep the credit of its absence: its clock is put at most BURST_NS behind
- * the slowest live one. That much it keeps, because an agent that asks now and then should not
- * stand behind a flood.
+ * Between tenants: each has a virtual time, the device time charged to it divided by its weight.
+ * The one with the least is served next. That is deficit round robin written as virtual time (the
+ * deficit is how far it is behind), so nothing has to be refilled in rounds: tenants whose virtual
+ * times are less than FAIR_QUANTUM_NS apart are equal, and then the older request goes first. What
+ * is charged is device time, so prompts found in the cache cost nothing and a row of decode costs
+ * its part of the weights' reading. A tenant that returns after a pause does not keep the credit of
+ * its absence: its virtual time is put at most FAIR_BURST_NS behind the least of the live ones.
+ * That much it keeps, because an agent that asks now and then should not stand behind a flood.
  *
- * Inside a tenant: requests stand in the order of a virtual arrival. A session (an agent's session)
- * that had much device time lately counts as having come later, in steps (least attained service,
- * in levels, so that sessions of like use are equal); a request of which much is cached counts as
- * having come a little earlier (longest prefix first, among equals). Both are bounded offsets of a
- * time of arrival: what comes more than MAX_LEVEL * LEVEL_NS + HIT_NS after it stands behind it.
- * And whatever the reason, a request is overtaken by others of its tenant only so many times; then
- * it is due, and first of all.
+ * Inside a tenant: requests stand in the order of a virtual arrival. A session that had much device
+ * time lately counts as having come later, in levels, so that sessions of like use are equal (least
+ * attained service); a request of which much is cached counts as having come a little earlier
+ * (longest prefix first, among equals). Both are bounded offsets of a time of arrival: what comes
+ * more than FAIR_MAX_LEVEL * FAIR_LEVEL_NS + FAIR_HIT_NS after it stands behind it. And whatever
+ * the reason, a request is overtaken by others of its tenant only so many times; then it is due,
+ * and first of all.
  *
  * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
+ *
+ * Invariants: a tenant with live requests keeps its index; virtual times never go back; at most as
+ * many requests run as live.
  *
  * The plan: with one tenant nothing here changes anything but the order of its sessions. With
  * several, as many sequences as those that have less were seen to need, and the last eighth of the
@@ -39,27 +41,10 @@
 #include "base/util.h"
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
+#include "scheduler/policy.h"
 #include "scheduler/request.h"
 
-#define QUANTUM_NS 50e6
-#define BURST_NS 1e9
-#define BEHIND_NS                                                                                  \
-    200e6 /* clock behind the furthest one: the step's prefill time goes mostly to it */
-#define BEHIND_FACTOR 16.0F
-#define AHEAD_NS 5e8 /* clock ahead of the last one: it is held to its part of each step */
-#define HALF_LIFE_NS 30e9
-#define LATELY_NS INT64_C(300000000000)
-#define LEVEL_NS INT64_C(2000000000) /* of delay for each level */
-#define LEVEL0_NS 250e6 /* device time lately up to which the level is 0; then each 4 times more */
-#define MAX_LEVEL 6
-#define HIT_NS INT64_C(1000000000) /* earlier, when all of it is cached */
-#define SLOTS_NS 10e9              /* over which the slots that a tenant needs are averaged */
-#define SURGE                                                                                      \
-    2.0 /* standard deviations of what others need beyond their mean: as if they came by chance */
-#define LEAST_TOTAL 4 /* sequences from which on one is left in any case */
 #define NONE UINT32_MAX
-#define RESERVE_PAGES 8 /* one of so many is kept */
-#define DECODERS 16     /* an output row is priced as one of so many */
 
 int fair_init(struct fair_share *f, const struct fair_opts *opts) {
     memset(f, 0, sizeof(*f));
@@ -138,16 +123,16 @@ static void tick(struct fair_share *f, int64_t now) {
     f->fair_at = now;
 }
 
-/* A tenant comes, or comes back: no more credit than BURST_NS. */
+/* A tenant comes, or comes back: no more credit than FAIR_BURST_NS. */
 static void lift(struct fair_share *f, struct fair_tenant *t) {
     advance(f);
-    t->served_ns = fmax(t->served_ns, f->clock_ns - BURST_NS / t->weight);
+    t->served_ns = fmax(t->served_ns, f->clock_ns - FAIR_BURST_NS / t->weight);
 }
 
 /* ---- coming, going and being served ---- */
 
 static double decayed(double ns, int64_t from, int64_t now) {
-    return ns * exp2(-(double)MAX(now - from, 0) / HALF_LIFE_NS);
+    return ns * exp2(-(double)MAX(now - from, 0) / FAIR_HALF_LIFE_NS);
 }
 
 struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli,
@@ -195,9 +180,9 @@ int64_t fair_delay_ns(const struct fair_share *f, struct fair_ref ref, int64_t n
     double had = own ? decayed(own->recent_ns, own->recent_at, now) : 0;
     int64_t level = 0;
 
-    for (double limit = LEVEL0_NS; had > limit && level < MAX_LEVEL; limit *= 4)
+    for (double limit = FAIR_LEVEL0_NS; had > limit && level < FAIR_MAX_LEVEL; limit *= 4)
         level++;
-    return level * LEVEL_NS;
+    return level * FAIR_LEVEL_NS;
 }
 
 /* ---- the order of those that wait ---- */
@@ -238,7 +223,7 @@ static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n,
 
         x->turn = x->key + fair_delay_ns(f, x->ref, now);
         if (x->n_tokens > 0)
-            x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * HIT_NS);
+            x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * FAIR_HIT_NS);
         while (*at != NONE && before(&item[*at], x))
             at = &item[*at].next;
         x->next = *at;
@@ -253,7 +238,7 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
 
     if (is_due(x) != is_due(y))
         return is_due(x);
-    if (!is_due(x) && fabs(a->next_ns - b->next_ns) >= QUANTUM_NS)
+    if (!is_due(x) && fabs(a->next_ns - b->next_ns) >= FAIR_QUANTUM_NS)
         return a->next_ns < b->next_ns;
     return before(x, y);
 }
@@ -306,7 +291,7 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
 /* ---- shares ---- */
 
 static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
-    return t->n_live > 0 || (lately && now - t->seen_ns < LATELY_NS);
+    return t->n_live > 0 || (lately && now - t->seen_ns < FAIR_LATELY_NS);
 }
 
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
@@ -330,7 +315,7 @@ static double part_of(const struct fair_share *f, const struct fair_tenant *t, u
 }
 
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now) {
-    double gain = -expm1(-(double)MAX(now - f->slots_at, 0) / SLOTS_NS);
+    double gain = -expm1(-(double)MAX(now - f->slots_at, 0) / FAIR_SLOTS_NS);
 
     f->slots_at = now;
     for (uint32_t i = 0; i < f->n_tenants; i++) {
@@ -352,7 +337,7 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         const struct fair_tenant *o = &f->tenant[i];
 
-        if (i == t || !counts(o, true, now) || o->served_ns > me->served_ns + QUANTUM_NS ||
+        if (i == t || !counts(o, true, now) || o->served_ns > me->served_ns + FAIR_QUANTUM_NS ||
             o->n_running * me->weight >= me->n_running * o->weight)
             continue;
         others = true;
@@ -360,8 +345,8 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
         parts += part_of(f, o, total, now);
         have += o->n_running;
     }
-    need = fmin(need + SURGE * sqrt(need), parts) - have;
-    return others ? (uint32_t)fmax(ceil(need), total >= LEAST_TOTAL) : 0;
+    need = fmin(need + FAIR_SURGE * sqrt(need), parts) - have;
+    return others ? (uint32_t)fmax(ceil(need), total >= FAIR_LEAST_TOTAL) : 0;
 }
 
 /* Whether tenant @t has had less for its weight than tenant @other. */
@@ -400,9 +385,9 @@ uint32_t fair_order(struct fair_share *f, int64_t now) {
         const struct fair_tenant *t = &f->tenant[f->order[k]];
 
         f->group[f->order[k]] = (uint16_t)k;
-        f->weight[k] =
-            (float)t->weight * (most - t->served_ns > BEHIND_NS / t->weight ? BEHIND_FACTOR : 1);
-        f->part[k] = t->served_ns + t->coming_ns - least > AHEAD_NS / t->weight
+        f->weight[k] = (float)t->weight *
+                       (most - t->served_ns > FAIR_BEHIND_NS / t->weight ? FAIR_BEHIND_FACTOR : 1);
+        f->part[k] = t->served_ns + t->coming_ns - least > FAIR_AHEAD_NS / t->weight
                          ? (float)(t->weight / sum)
                          : 1;
     }
@@ -488,7 +473,7 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
             fair_is_over(f, f->order[i], f->tenant[f->order[i]].n_running, p->max_seqs, true, now);
     p->group_over = f->over;
     p->add_ns = shared ? p->itl_ns / PLAN_ADD_PART : 0;
-    p->reserve_pages = shared ? f->opts.n_pages / RESERVE_PAGES : 0;
+    p->reserve_pages = shared ? f->opts.n_pages / FAIR_RESERVE_PAGES : 0;
 }
 
 bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
@@ -570,8 +555,8 @@ static double price_ns(const struct fair_share *f, const struct request *r) {
 
     cost_add(&prompt, hit, r->n_tokens - hit);
     cost_add(&one, r->n_tokens, 1);
-    all =
-        (struct cost_shape){.rows = DECODERS, .seqs = DECODERS, .context = one.context * DECODERS};
+    all = (struct cost_shape){
+        .rows = FAIR_DECODERS, .seqs = FAIR_DECODERS, .context = one.context * FAIR_DECODERS};
     double ms = cost_part_ms(f->opts.cost, &prompt, &prompt);
     return 1e6 * (ms + cost_part_ms(f->opts.cost, &all, &one) * (n_out - request_n_out(r)));
 }

@@ -29,6 +29,7 @@
 #include "scheduler/offload.h"
 
 #include "scheduler/disk.h"
+#include "scheduler/policy.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -40,7 +41,6 @@
 #define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
 #define OUTLIER 8.0             /* a copy counts as at most so many times what was expected */
 #define LEARN_PAGES 16.0        /* a step with so many copies moves the estimate by a quarter */
-#define UNLIKELY 100u           /* a chance below it, of 1000 */
 
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
                  uint64_t page_bytes, const struct cost *cost) {
@@ -175,7 +175,7 @@ static uint32_t least_job(const struct offload *p) {
 }
 
 static uint32_t rank_of(uint32_t chance, bool kept) {
-    return chance < UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
+    return chance < OFFLOAD_UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
 }
 
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
@@ -267,7 +267,7 @@ static uint32_t best_job(const struct offload *p) {
 /* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever
  * comes back is not worth the wear. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
-    if (!p->disk || !j->saved || j->rank < UNLIKELY || kv_seq_committed(j->saved) == 0)
+    if (!p->disk || !j->saved || j->rank < OFFLOAD_UNLIKELY || kv_seq_committed(j->saved) == 0)
         return;
     /* Its last pages are copied in step @step, if at all. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));

@@ -7,7 +7,7 @@
  * admitted and holds them itself. No turn has come within a time that is learnt from the session's
  * pauses (nine of ten are shorter than long_ms; a session that never comes back is not waited
  * for). Or the pages are needed: by requests that run, before any of them is preempted; by a
- * request that has waited FORCE_NS; by the first that waits when nothing runs.
+ * request that has waited PIN_FORCE_NS; by the first that waits when nothing runs.
  *
  * A session comes back after a tool call as soon as the tool has run, after an answer when
  * a person has read it. The worker does not see which it was; the front does, and says so a
@@ -34,35 +34,15 @@
 #include "base/buggify.h"
 #include "scheduler/offload.h"
 #include "scheduler/plan.h"
+#include "scheduler/policy.h"
 #include "scheduler/request.h"
-
-#define LONG_START_MS 15000.0 /* before a pause was seen */
-#define LONG_MIN_MS 500.0
-#define LONG_MAX_MS 60000.0
-#define SPARE_MS 5000.0 /* who comes back sooner after an answer is no person */
-#define QUANTILE 0.9
-#define FIRST 8      /* pauses of which each says much */
-#define FIRST_ANY 24 /* likewise of all sessions' */
-#define LEARN_FIRST 1.4
-#define LEARN 0.35      /* by how much of itself the estimate moves */
-#define SLACK 1.25      /* pinned longer than nine of ten pauses by this */
-#define RETURNS_MIN 0.1 /* of its turns a session must come back after, to be waited for */
-#define TENANT_TURNS 64 /* of a tenant, after which older ones count half */
-#define TURNS_MIN 4     /* before that is asked */
-#define PINNED_NUM 3    /* at most 3/4 of the pages are pinned */
-#define PINNED_DEN 4
-#define GROWTH_TURNS (1.0 / 3) /* of each active session: room for so much is left to them */
-#define LEARN_GROWTH 0.1F
-#define LOST_MOST 8                       /* who lost less than 1/8 of its tokens has them */
-#define FORCE_NS INT64_C(30000000000)     /* that a session's turn waits for others' pages; */
-#define FORCE_PLAIN_NS INT64_C(250000000) /* one without a session, or most of which is there */
 
 void pin_init(struct pins *t, const struct pin_opts *opts) {
     list_init(&t->pinned);
     list_init(&t->unused);
     t->opts = *opts;
     for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
-        t->any.after[i].long_ms = LONG_START_MS;
+        t->any.after[i].long_ms = PIN_LONG_START_MS;
     for (uint32_t i = 0; i < PIN_MAX; i++)
         list_push_back(&t->unused, &t->all[i].link);
 }
@@ -102,10 +82,10 @@ static struct pauses *pauses_of(struct pins *t, uint64_t session) {
 /* Moves up by 0.9 for each pause that is longer and down by 0.1 for each that is not: still where
  * one in ten is longer. */
 static void learn(struct pause *p, double ms, uint32_t first) {
-    double gain = p->n_returned++ < first ? LEARN_FIRST : LEARN;
+    double gain = p->n_returned++ < first ? PIN_LEARN_FIRST : PIN_LEARN;
 
-    p->long_ms *= 1 + gain * (ms > p->long_ms ? QUANTILE : QUANTILE - 1);
-    p->long_ms = MAX(LONG_MIN_MS, MIN(p->long_ms, LONG_MAX_MS));
+    p->long_ms *= 1 + gain * (ms > p->long_ms ? PIN_QUANTILE : PIN_QUANTILE - 1);
+    p->long_ms = MAX(PIN_LONG_MIN_MS, MIN(p->long_ms, PIN_LONG_MAX_MS));
 }
 
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now) {
@@ -118,21 +98,21 @@ void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t no
         if (i == PAUSE_AFTER_ANY || i == p->end) {
             if (p->after[i].n_returned == 0)
                 p->after[i].long_ms = t->any.after[i].long_ms;
-            learn(&p->after[i], ms, FIRST);
-            learn(&t->any.after[i], ms, FIRST_ANY);
+            learn(&p->after[i], ms, PIN_FIRST);
+            learn(&t->any.after[i], ms, PIN_FIRST_ANY);
         }
     t->of_tenant[tenant].n_returned++;
     p->ended_ns = 0;
 }
 
 static bool comes_back(const struct pause *p) {
-    return p->n_ended < TURNS_MIN || p->n_returned >= RETURNS_MIN * p->n_ended;
+    return p->n_ended < PIN_TURNS_MIN || p->n_returned >= PIN_RETURNS_MIN * p->n_ended;
 }
 
 uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant) {
     const struct pauses *p = known_pauses(t, session);
     const struct pause *all = p ? &p->after[PAUSE_AFTER_ANY] : NULL;
-    bool known = all && all->n_ended >= TURNS_MIN;
+    bool known = all && all->n_ended >= PIN_TURNS_MIN;
     uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
     uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
 
@@ -146,11 +126,11 @@ static void learn_growth(float *growth, uint32_t before, uint32_t n_tokens) {
     float more = (float)n_tokens - (float)before;
 
     if (before > 0 && more > 0)
-        *growth += (more - *growth) * (*growth > 0 ? LEARN_GROWTH : 1);
+        *growth += (more - *growth) * (*growth > 0 ? PIN_LEARN_GROWTH : 1);
 }
 
 static void count_end(struct pins *t, uint16_t tenant) {
-    if (++t->of_tenant[tenant].n_ended < TENANT_TURNS)
+    if (++t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS)
         return;
     t->of_tenant[tenant].n_ended /= 2;
     t->of_tenant[tenant].n_returned /= 2;
@@ -158,22 +138,22 @@ static void count_end(struct pins *t, uint16_t tenant) {
 
 /* Of a session of which little is known: as others of its tenant did. */
 static bool others_come_back(const struct pins *t, uint16_t tenant) {
-    return t->of_tenant[tenant].n_ended < TENANT_TURNS / 4 ||
-           t->of_tenant[tenant].n_returned >= RETURNS_MIN * t->of_tenant[tenant].n_ended;
+    return t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS / 4 ||
+           t->of_tenant[tenant].n_returned >= PIN_RETURNS_MIN * t->of_tenant[tenant].n_ended;
 }
 
 static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
     kv_pager_stats(t->opts.pager, &kv);
-    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / PINNED_DEN * PINNED_NUM;
+    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
 static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
     const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
     return kv_seq_committed(r->seq) >= t->opts.page_tokens && !t->opts.no_sharing &&
-           comes_back(all) && (all->n_ended >= TURNS_MIN || others_come_back(t, r->tenant));
+           comes_back(all) && (all->n_ended >= PIN_TURNS_MIN || others_come_back(t, r->tenant));
 }
 
 static struct pin *next_victim(struct pins *t, int64_t now) {
@@ -239,7 +219,7 @@ static bool make_room(struct pins *t, const struct request *r, int64_t now) {
 /* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. */
 static double long_pause_ms(const struct pins *t, const struct pauses *p, enum pause_after end) {
     const struct pause *own = &p->after[end], *any = &t->any.after[end];
-    double known = MIN(own->n_returned, FIRST) / (double)FIRST;
+    double known = MIN(own->n_returned, PIN_FIRST) / (double)PIN_FIRST;
 
     return known * own->long_ms + (1 - known) * any->long_ms;
 }
@@ -247,7 +227,7 @@ static double long_pause_ms(const struct pins *t, const struct pauses *p, enum p
 /* Of a turn that ended at @since. */
 static int64_t until(const struct pins *t, const struct pauses *p, enum pause_after end,
                      int64_t since) {
-    return since + (int64_t)(long_pause_ms(t, p, end) * SLACK * 1e6);
+    return since + (int64_t)(long_pause_ms(t, p, end) * PIN_SLACK * 1e6);
 }
 
 bool pin_turn(struct pins *t, struct request *r, int64_t now) {
@@ -311,7 +291,7 @@ void pin_turn_end(struct pins *t, const struct turn_end *m) {
         return;
     k->end = end;
     k->until_ns = until(t, p, end, k->since_ns);
-    k->spare = end == PAUSE_AFTER_ANSWER && long_pause_ms(t, p, end) > SPARE_MS;
+    k->spare = end == PAUSE_AFTER_ANSWER && long_pause_ms(t, p, end) > PIN_SPARE_MS;
     if (!comes_back(&p->after[end]))
         drop(t, k);
 }
@@ -385,7 +365,7 @@ static uint64_t growth_pages(const struct pins *t) {
 
         tokens += r->session ? (double)t->of_tenant[r->tenant].growth : 0;
     }
-    return (uint64_t)(tokens * GROWTH_TURNS) / t->opts.page_tokens;
+    return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->opts.page_tokens;
 }
 
 void pin_begin_step(struct pins *t, int64_t now) {
@@ -410,11 +390,11 @@ static bool is_returning(const struct pins *t, const struct request *r) {
     if (!p || p->n_tokens == 0)
         return false;
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
-    return r->seen_hit + r->n_tokens / LOST_MOST >= had;
+    return r->seen_hit + r->n_tokens / PIN_LOST_MOST >= had;
 }
 
 static bool has_waited(const struct pins *t, const struct request *r, int64_t now) {
-    int64_t patience = r->session && !is_returning(t, r) ? FORCE_NS : FORCE_PLAIN_NS;
+    int64_t patience = r->session && !is_returning(t, r) ? PIN_FORCE_NS : PIN_FORCE_PLAIN_NS;
 
     return now - r->since_ns >= patience;
 }
@@ -426,7 +406,7 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
         list_empty(&t->pinned))
         return false;
     return plan_pages(t->opts.plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
-           now - r->since_ns < FORCE_NS;
+           now - r->since_ns < PIN_FORCE_NS;
 }
 
 /* What it will take. Pages that it finds are not taken, but those that are not held are no longer
@@ -446,7 +426,7 @@ static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, ui
                         int64_t now) {
     uint32_t i = 0;
 
-    while (i < n && now - r[i]->since_ns < FORCE_PLAIN_NS)
+    while (i < n && now - r[i]->since_ns < PIN_FORCE_PLAIN_NS)
         i++;
     if (i == n || t->spare_pages == 0)
         return;

@@ -15,8 +15,7 @@
 #include <assert.h>
 #include "base/util.h"
 #include "scheduler/plan_private.h"
-
-#define ALONE_TURNS 4 /* one step in so many is for those that must be alone */
+#include "scheduler/policy.h"
 
 void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows) {
     uint32_t before = plan_pages_to_take(w->p, r, r->n_rows),
@@ -148,9 +147,9 @@ static uint32_t pick_alone(const struct plan *p) {
         n += p->req[i].alone && !p->req[i].last;
         others |= !p->req[i].alone;
     }
-    if (n == 0 || (others && p->turn % ALONE_TURNS))
+    if (n == 0 || (others && p->turn % PLAN_ALONE_TURNS))
         return PLAN_NONE;
-    k = (uint32_t)(p->turn / ALONE_TURNS % n);
+    k = (uint32_t)(p->turn / PLAN_ALONE_TURNS % n);
     for (i = 0; i < p->n_running; i++)
         if (p->req[i].alone && !p->req[i].last && k-- == 0)
             break;

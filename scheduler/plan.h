@@ -10,9 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "scheduler/cost.h"
+#include "scheduler/policy.h"
 
-#define PLAN_MIN_CHUNK 16u /* rows that a prefill gets however slow the step is */
-#define PLAN_ADD_PART 4u   /* of a step: what prefill of tenants above their part may add to it */
 #define PLAN_NONE UINT32_MAX
 
 /* What was decided about a request, and why. */

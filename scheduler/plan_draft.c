@@ -12,9 +12,9 @@
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
+#include "scheduler/policy.h"
 
-#define DRAFT_CLASSES 64    /* of survival */
-#define DRAFT_ROWS_MAX 128u /* of a step */
+#define DRAFT_CLASSES 64 /* of survival */
 
 /* Slots by survival: those of class i have more than those of class i - 1. */
 struct slots {
@@ -74,7 +74,7 @@ static struct draft_room draft_room(const struct plan_work *w) {
         room.n_rows -= MIN(PLAN_MIN_CHUNK, room.n_rows);
         room.limit_ns = now + (MIN(room.limit_ns, w->limit_ns) - now) / 2;
     }
-    room.n_rows = MIN(room.n_rows, DRAFT_ROWS_MAX);
+    room.n_rows = MIN(room.n_rows, PLAN_DRAFT_ROWS);
     return room;
 }
 

@@ -21,12 +21,9 @@
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
+#include "scheduler/policy.h"
 
-#define MIN_ROWS 4u /* that a prefill gets, if a row costs ever so much */
-#define PREWARM_STEP_NS INT64_C(10000000)
 #define PLACES 1100u /* max-seqs and the candidates */
-#define FULL_NUM 31  /* a step is full when 31/32 of its time are given out */
-#define FULL_DEN 32
 
 /* ---- followers ---- */
 
@@ -136,7 +133,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
 
     if (r->n_rows > 0 || w->rows >= w->max_rows)
         return;
-    n = fit_time(w, r, MIN(n, MIN_ROWS), n, w->limit_ns);
+    n = fit_time(w, r, MIN(n, PLAN_MIN_ROWS), n, w->limit_ns);
     if (plan_pages_to_take(p, r, n) > w->available)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
@@ -227,7 +224,7 @@ static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     for (uint32_t k = w->p->n_groups <= 1; k < n && w->rows < w->max_rows; k++) {
         if (is_held(w->p, w->p->req[list[k]].group) || is_ahead(w->p, w->p->req[list[k]].group))
             continue;
-        if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / FULL_DEN * FULL_NUM)
+        if (cost_bound_ns(w->p->cost, &w->shape) >= w->limit_ns / PLAN_FULL_DEN * PLAN_FULL_NUM)
             break;
         plan_extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
     }
@@ -342,7 +339,7 @@ void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     struct cost_shape least = w->shape;
 
-    w->target_ns = p->prewarm ? MIN(p->max_step_ns, PREWARM_STEP_NS) : p->max_step_ns;
+    w->target_ns = p->prewarm ? MIN(p->max_step_ns, PLAN_PREWARM_NS) : p->max_step_ns;
     for (uint32_t i = 0; i < p->n_running; i++) {
         const struct plan_req *r = &p->req[i];
 

@@ -9,8 +9,8 @@
  *                         ^                          |
  *                         '------ a request comes ---'
  *
- * It runs only when no request waits or runs, alone in steps of at most PREWARM_STEP_NS
- * (plan_time.c; or the few rows that any prompt gets), with nothing launched behind them. So a
+ * It runs only when no request waits or runs, alone in steps of at most PLAN_PREWARM_NS
+ * (or the few rows that any prompt gets), with nothing launched behind them. So a
  * request that comes waits for the end of one such step, and finds nothing in flight: what was
  * computed so far stays as cached pages, which cost nothing but the oldest of the pages that are
  * not held. It takes none that are pinned for others' turns. When its session comes back, or is no

@@ -1,9 +1,5 @@
 #include "scheduler/queue.h"
 
-#define MEMORY 0.75f /* of the mean of a session's outputs */
-#define MARGIN 1.25f /* reserved beyond the mean */
-#define AHEAD 32     /* tokens more than there are, when the estimate was passed */
-
 struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order) {
     int level = MAX(-QUEUE_LEVELS, MIN(priority, QUEUE_LEVELS));
     int64_t arrival;
@@ -34,7 +30,7 @@ void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out) {
     struct session *own = sessions_use(e->sessions, session);
     float *mean = own ? &own->n_output : &e->none, x = (float)MAX(n_out, 1);
 
-    *mean = *mean > 0 ? *mean * MEMORY + x * (1 - MEMORY) : x;
+    *mean = *mean > 0 ? *mean * ESTIMATE_MEMORY + x * (1 - ESTIMATE_MEMORY) : x;
     e->all += (x - e->all) / 32;
 }
 
@@ -42,9 +38,9 @@ uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_
                          uint32_t max_new) {
     const struct session *own = sessions_find(e->sessions, session);
     float mean = own ? own->n_output : session == 0 ? e->none : 0;
-    uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * MARGIN);
+    uint64_t expected = (uint64_t)((mean > 0 ? mean : e->all) * ESTIMATE_MARGIN);
 
     if (n_out >= expected)
-        expected = (uint64_t)n_out + n_out / 4 + AHEAD;
+        expected = (uint64_t)n_out + n_out / 4 + ESTIMATE_AHEAD;
     return (uint32_t)MIN(expected, max_new);
 }

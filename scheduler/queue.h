@@ -12,12 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/list.h"
+#include "scheduler/policy.h"
 #include "scheduler/sessions.h"
 
-/* Priority: the lower comes first, 0 is the default. */
-#define QUEUE_LEVEL_NS INT64_C(5000000000)
-#define QUEUE_LEVELS 100 /* beyond it priorities count as this */
-
+/* Of a request; of priorities the lower comes first, 0 is the default. */
 struct queue_key {
     int64_t arrival; /* virtual, ns */
     uint64_t order;  /* of submission, for equal keys */
@@ -38,7 +36,6 @@ void queue_insert(struct list *l, struct queued *q);
 /* Expected output. A session tends to write answers of like length, so the mean is kept per
  * session, and for all requests without one; where nothing is known of a session, that of all
  * requests counts. */
-#define ESTIMATE_START 256 /* tokens, before anything has finished */
 
 struct estimate {
     float all, none; /* of all requests; of those without a session, 0: there was none */

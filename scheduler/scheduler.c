@@ -15,10 +15,10 @@
 #include "base/buggify.h"
 #include "scheduler/events.h"
 #include "scheduler/disk.h"
+#include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
 
-#define CATCH_UP_PART 4 /* of the inter-token target: what the draft model may take to catch up */
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
 #define FLUSH_SLEEP_MS 50
 #define CHECK_PARTS 8u /* a key is checked after every eighth step */
@@ -114,7 +114,7 @@ static int init_drafter(struct sched *s) {
         .clock = s->clock,
         .max_seqs = s->opts.max_seqs,
         .max_rows = s->opts.max_rows,
-        .catch_up_ns = (int64_t)s->opts.itl_target_ms * 1000000 / CATCH_UP_PART,
+        .catch_up_ns = (int64_t)s->opts.itl_target_ms * 1000000 / DRAFTER_CATCH_UP_PART,
         .size = (float)bytes / (float)MAX(s->info->weight_bytes, 1),
         .force = s->opts.force_draft,
     };

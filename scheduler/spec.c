@@ -11,8 +11,8 @@
  * bring with and without is compared, at about the same load. If drafts lose, there are none for
  * a while.
  *
- * A source whose drafts get no row, or fail, REFUSED_MAX times in a row rests: it is not even
- * asked for a while, twice as long each time. After a rest it has a try of PROBE tokens:
+ * A source whose drafts get no row, or fail, SPEC_REFUSED_MAX times in a row rests: it is not even
+ * asked for a while, twice as long each time. After a rest it has a try of SPEC_PROBE tokens:
  * acceptance and cost are looked at again.
  */
 
@@ -23,28 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "scheduler/policy.h"
 #include "text/constraint.h"
-
-#define DEFAULT_MAX 16u
-#define FADE 0.998F       /* of old trials, at each new one */
-#define PRIOR_TRIALS 8.0F /* that the prior is worth */
-#define SURE 0.97F        /* no estimate is beyond it */
-#define REFUSED_MAX 8u    /* drafts in a row before a source rests */
-#define REST_MIN 16u      /* tokens */
-#define REST_MAX 128u     /* tokens */
-#define PROBE 2u          /* tokens */
-#define PROBE_TURNS 16    /* tries are made in one step in so many, */
-#define PROBE_SHARE 16    /* by one request in so many */
-#define START 2u          /* tokens of a first draft, and of one after a draft that was wrong */
-#define SLOW_MEMORY 0.9F  /* of the running means of step times */
-#define LEDGER_MEMORY 0.95
-#define ENOUGH 16u        /* steps with drafts before they are judged */
-#define INTERVAL_MIN 16u  /* steps, from one without drafts to the next, */
-#define INTERVAL_MAX 256u /* when drafts gain clearly: */
-#define CLEAR 1.1         /* so many times as many tokens for the time */
-#define LOSS 0.98
-#define PAUSE_MIN 64u /* steps without any drafts, after a loss */
-#define PAUSE_MAX 1024u
 
 static const struct draft_source *const table[] = {
     &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, NULL,
@@ -55,7 +35,7 @@ static_assert(DRAFT_SOURCES_MAX == MSG_DRAFT_SOURCES, "statistics are kept for e
 int spec_init(struct spec *s, const struct spec_opts *opts) {
     const struct draft_source *const *source = opts->source ? opts->source : table;
 
-    *s = (struct spec){.max_draft = opts->max_draft ? opts->max_draft : DEFAULT_MAX,
+    *s = (struct spec){.max_draft = opts->max_draft ? opts->max_draft : SPEC_MAX,
                        .no_sources = opts->no_sources,
                        .slow = {1, 1}};
     s->max_draft = MIN(s->max_draft, DRAFT_MAX);
@@ -102,18 +82,18 @@ static uint32_t position_of(uint32_t i) {
 static float estimate(const struct spec *s, uint32_t source, uint32_t i, float before) {
     const struct spec_trials *t = &s->seen[source][position_of(i)];
 
-    return (t->right + PRIOR_TRIALS * before) / (t->n + PRIOR_TRIALS);
+    return (t->right + SPEC_PRIOR_TRIALS * before) / (t->n + SPEC_PRIOR_TRIALS);
 }
 
 static void count(struct spec_trials *t, bool right) {
-    t->n = t->n * FADE + 1;
-    t->right = t->right * FADE + (right ? 1 : 0);
+    t->n = t->n * SPEC_FADE + 1;
+    t->right = t->right * SPEC_FADE + (right ? 1 : 0);
 }
 
 static void rest(struct spec_request *q, uint32_t source, uint32_t n_out) {
     struct spec_rest *z = &q->rest[source];
 
-    z->length = z->length ? MIN(2 * z->length, REST_MAX) : REST_MIN;
+    z->length = z->length ? MIN(2 * z->length, SPEC_REST_MAX) : SPEC_REST_MIN;
     z->until = n_out + z->length;
     z->refused = 0;
     z->probe = true;
@@ -122,7 +102,7 @@ static void rest(struct spec_request *q, uint32_t source, uint32_t n_out) {
 static void fail(struct spec_request *q, uint32_t source, uint32_t n_out) {
     struct spec_rest *z = &q->rest[source];
 
-    if (z->probe || ++z->refused >= REFUSED_MAX)
+    if (z->probe || ++z->refused >= SPEC_REFUSED_MAX)
         rest(q, source, n_out);
 }
 
@@ -141,22 +121,22 @@ static double rate(const struct spec_ledger *l, bool drafts) {
 /* The steps without drafts have just been looked at: when again? The clearer the gain, the
  * later. */
 static void compare(struct spec *s, struct spec_ledger *l) {
-    bool clear = l->n[1] >= ENOUGH && rate(l, true) > CLEAR * rate(l, false);
+    bool clear = l->n[1] >= SPEC_ENOUGH && rate(l, true) > SPEC_CLEAR * rate(l, false);
 
-    l->interval = clear ? MIN(2 * l->interval, INTERVAL_MAX) : INTERVAL_MIN;
+    l->interval = clear ? MIN(2 * l->interval, SPEC_INTERVAL_MAX) : SPEC_INTERVAL_MIN;
     l->compare_at = s->turn + l->interval;
 }
 
 /* Steps with drafts bring less than those without, whatever the estimates say. */
 static void stop_losing(struct spec *s, struct spec_ledger *l) {
-    if (l->n[0] == 0 || l->n[1] < ENOUGH)
+    if (l->n[0] == 0 || l->n[1] < SPEC_ENOUGH)
         return;
-    if (rate(l, true) < LOSS * rate(l, false)) {
-        l->pause = MIN(MAX(2 * l->pause, PAUSE_MIN), PAUSE_MAX);
+    if (rate(l, true) < SPEC_LOSS * rate(l, false)) {
+        l->pause = MIN(MAX(2 * l->pause, SPEC_PAUSE_MIN), SPEC_PAUSE_MAX);
         l->paused_until = s->turn + l->pause;
         l->tokens[1] = l->ns[1] = 0;
         l->n[1] = 0;
-    } else if (rate(l, true) > CLEAR * rate(l, false)) {
+    } else if (rate(l, true) > SPEC_CLEAR * rate(l, false)) {
         l->pause = 0;
     }
 }
@@ -167,9 +147,9 @@ void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_token
     float ratio = (float)ns / (float)MAX(expect_ns, 1000);
 
     ratio = MIN(MAX(ratio, 0.25F), 4.0F);
-    s->slow[drafts] = s->slow[drafts] * SLOW_MEMORY + ratio * (1 - SLOW_MEMORY);
-    l->tokens[drafts] = l->tokens[drafts] * LEDGER_MEMORY + n_tokens;
-    l->ns[drafts] = l->ns[drafts] * LEDGER_MEMORY + (double)ns;
+    s->slow[drafts] = s->slow[drafts] * SPEC_SLOW_MEMORY + ratio * (1 - SPEC_SLOW_MEMORY);
+    l->tokens[drafts] = l->tokens[drafts] * SPEC_LEDGER_MEMORY + n_tokens;
+    l->ns[drafts] = l->ns[drafts] * SPEC_LEDGER_MEMORY + (double)ns;
     l->n[drafts]++;
     if (!drafts)
         compare(s, l);
@@ -222,7 +202,7 @@ static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *surv
 
     for (uint32_t k = 0; k < n; k++) {
         each = estimate(s, i, k, each);
-        p *= MIN(each, SURE);
+        p *= MIN(each, SPEC_SURE);
         survival[k] = p;
         sum += p;
     }
@@ -231,7 +211,7 @@ static float survivals(const struct spec *s, uint32_t i, uint32_t n, float *surv
 
 /* How long a draft of source @i may be. */
 static uint32_t longest(const struct spec_request *q, uint32_t i, uint32_t max) {
-    return MIN(max, q->rest[i].probe ? PROBE : MAX(q->longest[i], START));
+    return MIN(max, q->rest[i].probe ? SPEC_PROBE : MAX(q->longest[i], SPEC_START));
 }
 
 /* Asks source @i; keeps its draft if more of it is expected to be right than @best. Returns what is
@@ -260,7 +240,7 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
 
     s->turn = turn;
     s->quiet = turn < l->paused_until || (l->n[1] > 0 && turn >= l->compare_at);
-    s->n_tries = turn % PROBE_TURNS ? 0 : (n_running + PROBE_SHARE - 1) / PROBE_SHARE;
+    s->n_tries = turn % SPEC_PROBE_TURNS ? 0 : (n_running + SPEC_PROBE_PART - 1) / SPEC_PROBE_PART;
 }
 
 /* Whether source @i of @r may be asked now. */
@@ -349,7 +329,7 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
 
     for (uint32_t k = 0; k < n; k++)
         count(&s->seen[i][position_of(k)], k < n_right);
-    q->longest[i] = MIN(MAX(2 * n_right + START, q->longest[i] / 2), DRAFT_MAX);
+    q->longest[i] = MIN(MAX(2 * n_right + SPEC_START, q->longest[i] / 2), DRAFT_MAX);
     if (n_right > 0)
         q->rest[i] = (struct spec_rest){0};
     else if (!ended)

@@ -24,10 +24,8 @@
 #include <errno.h>
 #include "base/buggify.h"
 #include "scheduler/constrain.h"
+#include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
-
-#define AHEAD_MAX_NS 12000000   /* no step is launched behind one that takes longer */
-#define AHEAD_SHARED_NS 4000000 /* likewise, with several tenants */
 
 /* ---- the crash page ---- */
 
@@ -176,7 +174,7 @@ int step_copies(struct sched *s) {
 bool step_is_long(const struct sched *s) {
     return BUGGIFY(step_not_ahead) ||
            s->batch[s->n_launched % SCHED_DEPTH_MAX].expect_ns >
-               (fair_is_shared(&s->fair, s->last_end_ns) ? AHEAD_SHARED_NS : AHEAD_MAX_NS);
+               (fair_is_shared(&s->fair, s->last_end_ns) ? STEP_AHEAD_SHARED_NS : STEP_AHEAD_NS);
 }
 
 int step_launch(struct sched *s) {

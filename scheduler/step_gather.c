@@ -6,9 +6,8 @@
 
 #include <assert.h>
 #include "base/buggify.h"
+#include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
-
-#define LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
 
 /* Whether pages that others published can be attached right now: nothing of the next page
  * exists. */
@@ -118,7 +117,7 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
     struct kv_match m;
 
     if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&
-        s->n_launched < r->seen_step + LOOK_AGAIN) {
+        s->n_launched < r->seen_step + STEP_LOOK_AGAIN) {
         q->n_hit = r->seen_hit;
         q->unfit = true;
         return;

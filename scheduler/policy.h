@@ -1,0 +1,162 @@
+#pragma once
+
+/*
+ * policy - every constant by which the scheduler decides, with its unit, what it means and what it
+ * gains. "Without" is the figure of the published scenarios when the rule is switched off alone
+ * (docs/fairness.md, "Every rule switched off"; first token and time between tokens in its
+ * percentiles). "Bound" marks what limits something that clients control, or is needed for a
+ * promise that tests hold, and no figure of these scenarios shows. Sizes of tables stand with their
+ * tables, constants of the fitted models (time of steps, of copies) in cost.c, offload.c, disk.c.
+ */
+
+#include <stdint.h>
+
+/* ---- order of waiting requests (queue.c) ---- */
+
+/* A level of priority moves a request's virtual arrival by so much. Bound: what comes later than
+ * the sum of all offsets stands behind, whatever it is. */
+#define QUEUE_LEVEL_NS INT64_C(5000000000)
+#define QUEUE_LEVELS 100 /* levels; priorities beyond count as this */
+
+/* ---- expected output (queue.c) ---- without it is reserved: tools p90 12 times ---- */
+
+#define ESTIMATE_START 256    /* tokens, before anything has ended */
+#define ESTIMATE_MEMORY 0.75f /* part of a session's mean that the next output leaves */
+#define ESTIMATE_MARGIN 1.25f /* reserved, of the mean */
+#define ESTIMATE_AHEAD 32     /* tokens reserved beyond 5/4 of what there are, once it was passed */
+
+/* ---- fair share of tenants (fair_share.c) ---- */
+
+/* Virtual times this close are equal: then the older request is first. Without the order by virtual
+ * time: flood, quiet tenant's p90 50 ms to 45 s. */
+#define FAIR_QUANTUM_NS 50e6
+/* How far behind the others a tenant that returns may begin. Without: flood, quiet p99 36 times. */
+#define FAIR_BURST_NS 1e9
+/* A tenant so far behind the furthest one has FAIR_BEHIND_FACTOR times its weight in the division
+ * of a step among prompts. Without: priorities done 9 % later,
+ * editor p90 +25 % (one draw). */
+#define FAIR_BEHIND_NS 200e6
+#define FAIR_BEHIND_FACTOR 16.0F
+/* A tenant so far ahead of the fair virtual time, prompts under way counted, prefills only its part
+ * of each step. Without: long_prompt, others between tokens p99 +98 %. */
+#define FAIR_AHEAD_NS 5e8
+/* How long a tenant that is gone counts among those who share. Bound. */
+#define FAIR_LATELY_NS INT64_C(300000000000)
+/* Slots that a tenant needs are averaged over so long, and so many standard deviations are left
+ * beyond the mean. Without: flood, quiet p99 3 times; without the surge priorities p90 +15 %. */
+#define FAIR_SLOTS_NS 10e9
+#define FAIR_SURGE 2.0
+#define FAIR_LEAST_TOTAL 4 /* slots from which on one is left in any case. Bound */
+/* One page of so many is kept for tenants below their part. Bound; priorities p90 is better
+ * without (-26 %). */
+#define FAIR_RESERVE_PAGES 8
+#define FAIR_DECODERS 16 /* an output row is priced as one of so many */
+
+/* ---- order of a tenant's sessions (fair_share.c) ---- */
+
+/* Least attained service: device time, by this half-life, up to which the level is 0; each further
+ * level takes four times more and counts as FAIR_LEVEL_NS later. What shares a tenant's time
+ * among its sessions; no figure: same without, tools without host memory 15,000 tokens fewer
+ * computed again (one draw). */
+#define FAIR_HALF_LIFE_NS 30e9
+#define FAIR_LEVEL0_NS 250e6
+#define FAIR_LEVEL_NS INT64_C(2000000000)
+#define FAIR_MAX_LEVEL 6
+/* A request all of which is cached counts as so much earlier. No figure: tools
+ * without host memory 18,000 tokens fewer computed again without (one draw). */
+#define FAIR_HIT_NS INT64_C(1000000000)
+
+/* ---- a step (plan.c, plan_time.c, step.c) ---- */
+
+#define PLAN_MIN_CHUNK 16u /* rows: the smallest chunk of a prefill. Bound: it ends one day */
+#define PLAN_MIN_ROWS 4u   /* rows of it that the first prefill has whatever they cost. Bound */
+/* A step is full when 31/32 of its time are given out: the rest is not worth another look. */
+#define PLAN_FULL_NUM 31
+#define PLAN_FULL_DEN 32
+/* Prefill of tenants above their part adds one of so many of the target, or of decode's time.
+ * Without: priorities, editor p90 2.9 times; flood between tokens p99 +73 %. */
+#define PLAN_ADD_PART 4u
+#define PLAN_ALONE_TURNS 4   /* one step in so many is for quarantined requests. Bound */
+#define PLAN_DRAFT_ROWS 128u /* drafted rows of a step. Bound */
+#define PLAN_PREWARM_NS INT64_C(10000000) /* longest step of a prewarm. Bound: arrivals wait */
+/* Nothing is launched behind a step that takes longer: with several tenants, without it priorities,
+ * editor p50 +57 %; with one, tools p50 is better without (-15 %). */
+#define STEP_AHEAD_SHARED_NS 4000000
+#define STEP_AHEAD_NS 12000000
+#define STEP_LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
+
+/* ---- pins (pin.c) ---- */
+
+/* What nine of ten pauses of a session last, ms: before one was seen, and its bounds. */
+#define PIN_LONG_START_MS 15000.0
+#define PIN_LONG_MIN_MS 500.0
+#define PIN_LONG_MAX_MS 60000.0
+#define PIN_QUANTILE 0.9
+/* How fast that is learnt: by so much of itself, more at the first pauses of a session, of all. */
+#define PIN_LEARN 0.35
+#define PIN_LEARN_FIRST 1.4
+#define PIN_FIRST 8
+#define PIN_FIRST_ANY 24
+#define PIN_SLACK 1.25 /* pinned so many times as long */
+/* Pages are pinned for a session, a tenant, that returns after so much of its turns, of which so
+ * many were seen. Without: priorities, agents p90 8 times. */
+#define PIN_RETURNS_MIN 0.1
+#define PIN_TURNS_MIN 4
+#define PIN_TENANT_TURNS 64 /* of a tenant, after which older ones count half */
+/* At most 3/4 of the pages are pinned. Bound: requests that need little do not notice. */
+#define PIN_MOST_NUM 3
+#define PIN_MOST_DEN 4
+/* An answer after which people take longer than this is given up first. Without: tools (H200, no
+ * host memory) 66,000 tokens more computed again. */
+#define PIN_SPARE_MS 5000.0
+/* Room for this part of a turn's growth is left to each active session. Without: tools, no host
+ * memory, p90 3 times. */
+#define PIN_GROWTH_TURNS (1.0 / 3)
+#define PIN_LEARN_GROWTH 0.1F
+#define PIN_LOST_MOST 8 /* a session that lost less than one token of so many has its pages */
+/* How long a turn whose pages are gone waits for others' pins. Without: tools, no host memory,
+ * 886,000 tokens more computed again. Then pins are dropped; without: tools p90 7 times. */
+#define PIN_FORCE_NS INT64_C(30000000000)
+#define PIN_FORCE_PLAIN_NS INT64_C(250000000) /* likewise, no session or most pages there */
+
+/* ---- host memory (offload.c) ---- */
+
+#define OFFLOAD_UNLIKELY 100u /* chance of 1000 below which a session's turn is saved last */
+
+/* ---- speculation (spec.c); figures: tokens/s over the recorded transcripts ---- */
+
+#define SPEC_MAX 16u /* tokens of a draft. 8: -1.8 %; 32: +0.7 %, code edit at 16 streams -5 % */
+/* Trials that the prior of a position is worth. Without: -4.3 %, tool loop at 16 streams -35 %. */
+#define SPEC_PRIOR_TRIALS 8.0F
+#define SPEC_FADE 0.998F /* of old trials, at each new one */
+#define SPEC_SURE 0.97F  /* no estimate is beyond it. Without: -1.3 %, code edit -18 % */
+#define SPEC_START 2u    /* tokens of a first draft, and of one after a draft that was wrong */
+/* Drafts rejected in a row after which a source rests, and for how many tokens. 1: -14 %. */
+#define SPEC_REFUSED_MAX 8u
+#define SPEC_REST_MIN 16u
+#define SPEC_REST_MAX 128u
+/* After a rest so many tokens are tried, in one step of so many, by one request of so many.
+ * Without: -0.8 %, code edit at 16 streams -13 %. */
+#define SPEC_PROBE 2u
+#define SPEC_PROBE_TURNS 16
+#define SPEC_PROBE_PART 16
+/* Steps from one without drafts to the next, which tell what drafts gain; the longest where they
+ * gain SPEC_CLEAR times. Without: -0.7 %, on a device code edit at 16 streams -15 %. */
+#define SPEC_INTERVAL_MIN 16u
+#define SPEC_INTERVAL_MAX 256u
+#define SPEC_CLEAR 1.1
+/* Drafts stop for so many steps when steps with them bring less than this. Bound: never a loss. */
+#define SPEC_LOSS 0.98
+#define SPEC_ENOUGH 16u /* steps with drafts before they are judged */
+#define SPEC_PAUSE_MIN 64u
+#define SPEC_PAUSE_MAX 1024u
+#define SPEC_SLOW_MEMORY 0.9F /* of the running means of step times */
+#define SPEC_LEDGER_MEMORY 0.95
+
+/* ---- the draft model (drafter.c) ---- */
+
+#define DRAFTER_GAIN 1.04       /* a draft must promise so many times the tokens for the time */
+#define DRAFTER_ENOUGH 1.0F     /* tokens expected of another source: it is not asked */
+#define DRAFTER_CATCH_UP 16u    /* rows of a step for those who have to catch up, */
+#define DRAFTER_FEW 4u          /* and for each of them */
+#define DRAFTER_CATCH_UP_PART 4 /* of the target: what it may take to catch up */
